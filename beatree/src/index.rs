@@ -12,11 +12,12 @@
 //! use pleach_beatree::{ChildRef, ChildTable, Region, RegionIndex};
 //! use pleach_core::prefix::Prefix;
 //! use pleach_core::TERMINATOR;
+//! use pleach_core::tree::Tiling;
 //!
 //! // Two regions, each with one child that has no page.
 //! let region = |prefix| {
 //!     let children = ChildTable::new(prefix, &[ChildRef { prefix, page: None, tag: 0 }]);
-//!     Arc::new(Region::bulk_loaded(0, children, vec![TERMINATOR], TERMINATOR, 0))
+//!     Arc::new(Region::bulk_loaded(0, children, Tiling::single(&TERMINATOR), 0))
 //! };
 //! let halves = [false, true].map(|right| region(Prefix::ROOT.child(right)));
 //! let index = RegionIndex::new(halves.to_vec());

@@ -11,16 +11,17 @@
 //! use std::sync::Arc;
 //!
 //! use pleach_beatree::split::split_regions;
+//! use pleach_beatree::region::tiling;
 //! use pleach_beatree::{ChildRef, ChildTable, Region, RegionIndex};
-//! use pleach_core::Blake3;
 //! use pleach_core::prefix::Prefix;
-//! use pleach_core::TERMINATOR;
+//! use pleach_core::{Blake3, TERMINATOR};
 //!
 //! // 256 children are more than a branch page holds.
 //! let child = |index| ChildRef { prefix: Prefix::ROOT.descendant(8, index), page: None, tag: 0 };
 //! let children: Vec<ChildRef> = (0..=255).map(child).collect();
 //! let table = ChildTable::new(Prefix::ROOT, &children);
-//! let region = Arc::new(Region::bulk_loaded(0, table, vec![TERMINATOR; 256], TERMINATOR, 0));
+//! let nodes = tiling::<Blake3>(&table, &[TERMINATOR; 256]);
+//! let region = Arc::new(Region::bulk_loaded(0, table, nodes, 0));
 //!
 //! let old = RegionIndex::new(vec![Arc::clone(&region)]);
 //! let new = split_regions::<Blake3>(&old, &[Arc::clone(&region)]);
@@ -109,7 +110,7 @@ mod tests {
     use pleach_core::{Blake3, Node, TERMINATOR};
 
     use super::*;
-    use crate::region::{Pending, Relocation, region_node};
+    use crate::region::{NewNodes, Pending, Relocation, tiling};
     use crate::{ChildRef, ChildTable, PageNo, Stored};
 
     #[test]
@@ -127,8 +128,9 @@ mod tests {
         let children: Vec<ChildRef> = (0..128).map(child).collect();
         let nodes: Vec<Node> = (0..128).map(|index| Node::new([index | 0x80; 32])).collect();
         let table = ChildTable::new(Prefix::ROOT, &children);
-        let own = region_node::<Blake3>(&table, &nodes);
-        let whole = Arc::new(Region::bulk_loaded(0, table, nodes.clone(), own, 0));
+        let tiling = tiling::<Blake3>(&table, &nodes);
+        let own = *tiling.own();
+        let whole = Arc::new(Region::bulk_loaded(0, table, tiling, 0));
         whole.write().restore_pending(vec![put(3), put(100), put(200)], Vec::new());
         let index = RegionIndex::new(vec![Arc::clone(&whole)]);
         let halves = split_regions::<Blake3>(&index, &[whole]);
@@ -136,14 +138,15 @@ mod tests {
         // One half flushes, the other does not: their log positions are apart.
         let page = ChildRef { page: Some(PageNo::new(500)), ..child(100) };
         let moved = Relocation { range: page.prefix, pages: &[(page, nodes[100])], through: 200 };
-        right.write().relocate(&[moved], 40);
+        right.write().relocate::<Blake3>(&[moved], 40);
         let mut pairs = [Joined { at: 0, left: left.write(), right: right.write() }];
         let joined = join_held::<Blake3>(&halves, &mut pairs, 48);
         drop(pairs);
         assert!(left.read().is_retired() && right.read().is_retired());
         let [region] = joined.regions() else { panic!("one region") };
         let state = region.read();
-        assert_eq!((state.children().len(), state.resident_nodes()), (128, Some(&nodes[..])));
+        assert_eq!(state.children().len(), 128);
+        assert!(state.resident_nodes().expect("in memory").nodes().eq(&nodes));
         assert_eq!(state.children().get(100).page, Some(PageNo::new(500)));
         assert_eq!((*state.own(), state.log_position(), state.last_commit()), (own, 48, 200));
         let pending: Vec<u64> = state.pending().iter().map(|pending| pending.commit).collect();
@@ -170,7 +173,6 @@ mod tests {
             assert!(state.is_plain() && state.nodes_are_here() && state.resident_nodes().is_none());
             assert_eq!((state.children().len(), *state.own()), (children, TERMINATOR));
             assert_eq!(state.node(children - 1), Some(&TERMINATOR));
-            assert!(state.treelet().is_none());
         };
         is_plain(left, 64);
         // Nodes that a caller brings are not kept.
@@ -180,14 +182,13 @@ mod tests {
             commit: 2,
             log_position: 20,
             changes: &mut std::iter::once(put),
-            nodes: &[(0, node)],
+            nodes: NewNodes::Plain,
             own: node,
-            inner: Some((1, &[(1, node)])),
         };
         left.write().apply(&mut applied, &mut Vec::new(), |_, _| ());
         let merged = ChildRef { prefix: Prefix::ROOT.descendant(6, 0), ..child(0) };
         let moved = Relocation { range: merged.prefix, pages: &[(merged, node)], through: 2 };
-        left.write().relocate(&[moved], 30);
+        left.write().relocate::<Blake3>(&[moved], 30);
         left.write().renew_own::<Blake3>();
         is_plain(left, 63);
         let mut pairs = [Joined { at: 0, left: left.write(), right: right.write() }];

@@ -128,6 +128,9 @@ impl Memory {
             same(tiling, &Tiling::new::<H>(prefixes, &nodes));
             assert_eq!(*tiling.own(), node_of::<H>(pairs, at));
         }
+        let mut other = self.root.clone();
+        other.update::<H>(self.regions.iter().map(|(.., tiling)| *tiling.own()).enumerate());
+        same(&self.root, &other);
         let nodes: Vec<Node> = self.regions.iter().map(|(.., tiling)| *tiling.own()).collect();
         same(&self.root, &Tiling::new::<H>(self.regions.iter().map(|(at, ..)| *at), &nodes));
     }
@@ -312,13 +315,10 @@ fn merkleize<H: Hasher>(
     count += root.terminals(end, &mut terminals, |number, out| {
         count += merkleizer.terminals(number as usize, out, |_, _| unreachable!("no fragments"));
     });
-    let (mut siblings, mut from) = (Vec::new(), 0);
-    for (at, number) in root.gaps() {
-        siblings.extend_from_slice(&root.siblings(end)[from..*at as usize]);
-        siblings.extend_from_slice(merkleizer.siblings(*number as usize));
-        from = *at as usize;
-    }
-    siblings.extend_from_slice(&root.siblings(end)[from..]);
+    let mut siblings = Vec::new();
+    root.siblings(end, &mut siblings, |number, out| {
+        merkleizer.siblings(number as usize, out, |_, _| unreachable!("no fragments"));
+    });
     let size = |size: usize| u32::try_from(size).unwrap();
     let sizes = Sizes {
         terminals: count,

@@ -3,16 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use pleach_core::fold::BatchFolder;
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::prefix::{Prefix, bit};
+use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Node};
 
 use crate::children::{ChildRef, ChildTable};
-use crate::region::Region;
-
-/// Regions folded at once.
-const BATCH: usize = 64;
+use crate::region::{Region, tiling};
 
 /// A finished leaf page, or an empty prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,52 +32,23 @@ pub fn regions<H: Hasher>(
     changed: u64,
 ) -> (Vec<Arc<Region>>, Node) {
     let branches = branches(pages);
-    let region = |prefix: &Prefix, pages: &[BuiltLeaf], own| {
+    let (mut regions, mut nodes) = (Vec::new(), Vec::new());
+    for (prefix, range) in &branches {
+        let pages = &pages[range.clone()];
         let children: Vec<ChildRef> = pages.iter().map(|page| page.child).collect();
         let children = ChildTable::new(*prefix, &children);
-        if is_plain {
-            return Region::plain(namespace, children, changed);
-        }
-        let nodes = pages.iter().map(|page| page.node).collect();
-        Region::bulk_loaded(namespace, children, nodes, own, changed)
-    };
-    let mut regions = Vec::with_capacity(branches.len());
-    let mut nodes = Vec::with_capacity(branches.len());
-    let mut folder = BatchFolder::<H>::new();
-    for batch in branches.chunks(BATCH) {
-        folder.clear();
-        let folds: Vec<usize> = batch
-            .iter()
-            .map(|(prefix, range)| {
-                let children =
-                    pages[range.clone()].iter().map(|page| (&page.child.prefix, &page.node));
-                push(&mut folder, prefix, children)
-            })
-            .collect();
-        folder.run();
-        for ((prefix, range), fold) in batch.iter().zip(folds) {
-            let own = folder.node(fold);
-            nodes.push(own);
-            regions.push(Arc::new(region(prefix, &pages[range.clone()], own)));
-        }
+        let own: Vec<Node> = pages.iter().map(|page| page.node).collect();
+        let tiling = tiling::<H>(&children, &own);
+        nodes.push(*tiling.own());
+        let region = if is_plain {
+            Region::plain(namespace, children, changed)
+        } else {
+            Region::bulk_loaded(namespace, children, tiling, changed)
+        };
+        regions.push(Arc::new(region));
     }
-    folder.clear();
-    let prefixes = branches.iter().map(|(prefix, _)| prefix);
-    let fold = push(&mut folder, &Prefix::ROOT, prefixes.zip(&nodes));
-    folder.run();
-    (regions, folder.node(fold))
-}
-
-fn push<'a, H: Hasher>(
-    folder: &mut BatchFolder<H>,
-    at: &Prefix,
-    children: impl Iterator<Item = (&'a Prefix, &'a Node)>,
-) -> usize {
-    folder.begin(at.len());
-    for (prefix, node) in children {
-        folder.subtrie(prefix, node);
-    }
-    folder.end().expect("no terminal is placed here")
+    let root = Tiling::new::<H>(branches.iter().map(|(prefix, _)| *prefix), &nodes);
+    (regions, *root.own())
 }
 
 /// The shallowest prefixes with at most [`MAX_ENTRIES`] of the pages each.

@@ -1,8 +1,8 @@
 //! Two regions side by side that have few children become one.
 
-use pleach_core::Hasher;
+use pleach_core::{Hasher, Node};
 
-use super::node_page::Nodes;
+use super::node_page::{Nodes, tiling};
 use super::{Region, RegionState};
 use crate::children::{ChildRef, ChildTable};
 
@@ -25,7 +25,8 @@ impl RegionState {
         let table = ChildTable::new(prefix, &children);
         let nodes = match (&self.nodes, &right.nodes) {
             (Nodes::Resident(left), Nodes::Resident(right)) => {
-                Nodes::Resident([left.as_slice(), right].concat())
+                let nodes: Vec<Node> = left.nodes().chain(right.nodes()).copied().collect();
+                Nodes::Resident(tiling::<H>(&table, &nodes))
             }
             (Nodes::Plain, Nodes::Plain) => Nodes::Plain,
             _ => panic!("a changed region's nodes are in memory"),
@@ -36,7 +37,7 @@ impl RegionState {
         counts.append(&mut right.commits_since_write);
         let mut changed_at = std::mem::take(&mut self.changed_at);
         changed_at.append(&mut right.changed_at);
-        let own = nodes.fold::<H>(&table);
+        let own = nodes.own();
         let pending = super::pending::PendingChanges::joined(
             &mut self.pending,
             &mut right.pending,

@@ -14,21 +14,21 @@
 //!
 //! Invariants:
 //! * the node of a child is that of its page plus all its pending changes; a plain trie's region has no nodes;
-//! * a treelet is that of page nodes and pending changes as of one commit; it counts only while that
-//!   is the region's last commit;
+//! * the nodes between the region and its children ([`pleach_core::tree::Tiling`]) are those of the children's;
 //! * pending keys are strictly increasing and lie in the region; each has the commit that put it;
 //! * [`RegionState::log_position`] is the end of the last log record that was applied here,
 //!   [`RegionState::last_commit`] the number of the last commit among them;
 //! * a region that was replaced by others is retired; whoever finds it so looks the key up again.
 //!
 //! ```
-//! use pleach_beatree::region::{Applied, Region};
+//! use pleach_beatree::region::{Applied, NewNodes, Region};
 //! use pleach_beatree::{ChildRef, ChildTable, Stored};
+//! use pleach_core::tree::Tiling;
 //! use pleach_core::{Node, Prefix, TERMINATOR};
 //!
 //! // One child, the whole key space, without a page so far.
 //! let children = ChildTable::new(Prefix::ROOT, &[ChildRef { prefix: Prefix::ROOT, page: None, tag: 0 }]);
-//! let region = Region::bulk_loaded(0, children, vec![TERMINATOR], TERMINATOR, 0);
+//! let region = Region::bulk_loaded(0, children, Tiling::single(&TERMINATOR), 0);
 //!
 //! // Commit 1 puts one key. Its node comes from the fold that ran before.
 //! let node = Node::new([1; 32]);
@@ -38,9 +38,8 @@
 //!         commit: 1,
 //!         log_position: 96,
 //!         changes: &mut std::iter::once(put),
-//!         nodes: &[(0, node)],
+//!         nodes: NewNodes::Lines(&[]),
 //!         own: node,
-//!         inner: None,
 //!     },
 //!     &mut Vec::new(),
 //!     |child, commits| assert_eq!((child, commits), (Prefix::ROOT, 1)),
@@ -60,15 +59,16 @@ mod relocate;
 mod state;
 mod take_apart;
 
-pub use node_page::{NodeFile, NodePage, Nodes, region_node};
+pub use node_page::{NodeFile, NodePage, Nodes, tiling};
 pub use pending::{Dropped, Pending};
 pub use relocate::{Relocated, Relocation};
-pub use state::{Applied, Parts, PendingGrowth, RegionImage, RegionState};
+pub use state::{Applied, NewNodes, Parts, PendingGrowth, RegionImage, RegionState};
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use pleach_core::Hasher;
 use pleach_core::cpu_prefetch;
 use pleach_core::prefix::Prefix;
-use pleach_core::{Hasher, Node};
+use pleach_core::tree::Tiling;
 
 use crate::children::ChildTable;
 use crate::lock_order::{REGION, Ranked};
@@ -91,14 +91,8 @@ impl Region {
     ///
     /// # Panics
     /// When there is not one node a child.
-    pub fn bulk_loaded(
-        namespace: u8,
-        children: ChildTable,
-        nodes: Vec<Node>,
-        own: Node,
-        commit: u64,
-    ) -> Self {
-        Self::from_state(RegionState::bulk_loaded(namespace, children, nodes, own, commit))
+    pub fn bulk_loaded(namespace: u8, children: ChildTable, nodes: Tiling, commit: u64) -> Self {
+        Self::from_state(RegionState::bulk_loaded(namespace, children, nodes, commit))
     }
 
     /// A region of a plain trie: it has no nodes, now and later.
@@ -124,7 +118,7 @@ impl Region {
         cpu_prefetch(core::slice::from_ref(self));
     }
 
-    /// Bytes of the region without nodes, treelet and pending changes.
+    /// Bytes of the region without nodes and pending changes.
     pub fn bytes(&self) -> usize {
         // Two reference counts, and what the allocator adds to each of four allocations.
         size_of::<Self>() + size_of::<[usize; 2 + 4]>() + self.read().child_bytes()

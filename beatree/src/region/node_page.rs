@@ -1,28 +1,27 @@
-//! Where the nodes of a region's children are, and what they fold to.
+//! Where the nodes of a region's children are.
 
-use pleach_core::fold::BatchFolder;
+use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Node, TERMINATOR};
 
 use crate::children::ChildTable;
 use crate::page_no::page_offset;
 
 /// Where the nodes of a region's children are.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Nodes {
-    /// In memory, one a child.
-    Resident(Vec<Node>),
+    /// In memory, with those between the region and its children.
+    Resident(Tiling),
     /// In a branch page on the device.
     Paged(NodePage),
-    /// A plain trie's region has none: each of its nodes, and its own, counts as a terminator, which takes no
-    /// memory and folds to itself.
+    /// A plain trie's region has none: each of its nodes, and its own, counts as a terminator.
     Plain,
 }
 
 impl Nodes {
-    /// What nodes in memory fold to.
-    pub(super) fn fold<H: Hasher>(&self, children: &ChildTable) -> Node {
+    /// The node over all, of nodes in memory; a terminator of a plain trie.
+    pub(super) fn own(&self) -> Node {
         match self {
-            Self::Resident(nodes) => region_node::<H>(children, nodes),
+            Self::Resident(nodes) => *nodes.own(),
             Self::Paged(_) => panic!("a changed region's nodes are in memory"),
             Self::Plain => TERMINATOR,
         }
@@ -59,17 +58,10 @@ pub enum NodeFile {
     Spill,
 }
 
-/// The node of a region from those of its children.
+/// The nodes of a region from those of its children.
 ///
 /// # Panics
-/// Never for one node a child.
-pub fn region_node<H: Hasher>(children: &ChildTable, nodes: &[Node]) -> Node {
-    let mut folder = BatchFolder::<H>::new();
-    folder.begin(children.region().len());
-    for (child, node) in children.iter().zip(nodes) {
-        folder.subtrie(&child.prefix, node);
-    }
-    let fold = folder.end().expect("no terminal is placed here");
-    folder.run();
-    folder.node(fold)
+/// When there is not one node a child.
+pub fn tiling<H: Hasher>(children: &ChildTable, nodes: &[Node]) -> Tiling {
+    Tiling::new::<H>(children.iter().map(|child| child.prefix), nodes)
 }

@@ -4,10 +4,11 @@
 //! back from that page ([`RegionState::install_nodes`]) or, where the page cannot be used, from the
 //! leaf pages ([`RegionState::install_folded_nodes`]).
 
+use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Node, TERMINATOR};
 
 use super::RegionState;
-use super::node_page::{NodePage, Nodes, region_node};
+use super::node_page::{NodePage, Nodes};
 
 impl RegionState {
     /// Where the nodes are.
@@ -16,9 +17,9 @@ impl RegionState {
         &self.nodes
     }
 
-    /// The nodes, one a child, when they are in memory.
+    /// The nodes of the children and above them, when they are in memory.
     #[inline]
-    pub fn resident_nodes(&self) -> Option<&[Node]> {
+    pub fn resident_nodes(&self) -> Option<&Tiling> {
         match &self.nodes {
             Nodes::Resident(nodes) => Some(nodes),
             Nodes::Paged(_) | Nodes::Plain => None,
@@ -50,7 +51,7 @@ impl RegionState {
     #[inline]
     pub fn node(&self, child: usize) -> Option<&Node> {
         match &self.nodes {
-            Nodes::Resident(nodes) => Some(&nodes[child]),
+            Nodes::Resident(nodes) => Some(nodes.node(child)),
             Nodes::Paged(_) => None,
             Nodes::Plain => Some(&TERMINATOR),
         }
@@ -68,15 +69,11 @@ impl RegionState {
         self.spill_page
     }
 
-    /// Do these nodes, one a child, fold to the region's own?
-    pub fn folds_to_own<H: Hasher>(&self, nodes: &[Node]) -> bool {
-        region_node::<H>(&self.children, nodes) == self.own
-    }
-
-    /// Computes the region's own node from those of its children, if they are in memory.
+    /// Computes the nodes above the children, up to the region's own, if those of the children are in memory.
     pub fn renew_own<H: Hasher>(&mut self) {
-        if let Nodes::Resident(nodes) = &self.nodes {
-            self.own = region_node::<H>(&self.children, nodes);
+        if let Nodes::Resident(nodes) = &mut self.nodes {
+            nodes.renew::<H>();
+            self.own = *nodes.own();
         }
     }
 
@@ -85,7 +82,7 @@ impl RegionState {
         self.spill_page = Some(page);
     }
 
-    /// Lets the nodes leave memory: `page` holds exactly them. The treelet above them goes, too.
+    /// Lets the nodes leave memory: `page` holds exactly those of the children.
     ///
     /// # Panics
     /// When it is a plain trie's.
@@ -93,14 +90,13 @@ impl RegionState {
         assert!(!self.is_plain(), "there are nodes that leave");
         self.saved_page = Some(page);
         self.nodes = Nodes::Paged(page);
-        self.treelet = None;
     }
 
     /// The nodes are in memory again, read from the page that they were in.
     ///
     /// # Panics
     /// When they were in memory already, or there is not one node a child.
-    pub fn install_nodes(&mut self, nodes: Vec<Node>) {
+    pub fn install_nodes(&mut self, nodes: Tiling) {
         let page = self.paged_nodes().expect("nodes that are away come back");
         self.put_nodes(nodes);
         self.saved_page = Some(page);
@@ -111,7 +107,7 @@ impl RegionState {
     ///
     /// # Panics
     /// As [`RegionState::install_nodes`].
-    pub fn install_folded_nodes(&mut self, nodes: Vec<Node>) {
+    pub fn install_folded_nodes(&mut self, nodes: Tiling) {
         assert!(self.paged_nodes().is_some(), "nodes that are away come back");
         self.put_nodes(nodes);
         self.saved_page = None;
@@ -121,12 +117,12 @@ impl RegionState {
     ///
     /// # Panics
     /// When there is not one node a child.
-    pub fn replace_nodes(&mut self, nodes: Vec<Node>) {
+    pub fn replace_nodes(&mut self, nodes: Tiling) {
         self.put_nodes(nodes);
-        (self.saved_page, self.treelet) = (None, None);
+        self.saved_page = None;
     }
 
-    fn put_nodes(&mut self, nodes: Vec<Node>) {
+    fn put_nodes(&mut self, nodes: Tiling) {
         assert_eq!(self.children.len(), nodes.len(), "one node a child");
         self.nodes = Nodes::Resident(nodes);
     }

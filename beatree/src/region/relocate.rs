@@ -1,10 +1,10 @@
 //! New pages take the place of old ones and take pending changes up.
 
 use pleach_core::prefix::Prefix;
-use pleach_core::{Key, Node};
+use pleach_core::{Hasher, Key, Node};
 
 use super::RegionState;
-use super::node_page::Nodes;
+use super::node_page::{Nodes, tiling};
 use super::pending::{FEW, FEW_CHANGES};
 use crate::children::{ChildRef, ChildTable};
 
@@ -39,7 +39,11 @@ impl RegionState {
     /// # Panics
     /// When nodes are not in memory, records come out of order, or the new pages do not tile their
     /// ranges.
-    pub fn relocate(&mut self, moves: &[Relocation<'_>], log_position: u64) -> Relocated {
+    pub fn relocate<H: Hasher>(
+        &mut self,
+        moves: &[Relocation<'_>],
+        log_position: u64,
+    ) -> Relocated {
         self.assert_next_record(log_position);
         assert!(self.nodes_are_here(), "a changed region's nodes are in memory");
         let mut done = Relocated::default();
@@ -51,7 +55,7 @@ impl RegionState {
         if same_prefixes {
             self.move_children(moves, &mut done);
         } else {
-            self.rebuild_children(moves, &mut done);
+            self.rebuild_children::<H>(moves, &mut done);
         }
         self.saved_page = None;
         let below = || moves.iter().map(|moved| self.pending_range(&moved.range).len());
@@ -76,14 +80,14 @@ impl RegionState {
                 isize::from(page.page.is_some()) - isize::from(self.children.page(child).is_some());
             self.children.set_page(child, page.page, page.tag);
             if let Nodes::Resident(nodes) = &mut self.nodes {
-                nodes[child] = *node;
+                nodes.set_node(child, node);
             }
             self.commits_since_write[child] = 0;
         }
     }
 
     /// Pages are split or merged: the whole table of children is rebuilt.
-    fn rebuild_children(&mut self, moves: &[Relocation<'_>], done: &mut Relocated) {
+    fn rebuild_children<H: Hasher>(&mut self, moves: &[Relocation<'_>], done: &mut Relocated) {
         let room = self.children.len() + moves.len();
         let mut children: Vec<ChildRef> = Vec::with_capacity(room);
         let mut nodes: Vec<Node> = Vec::with_capacity(if self.is_plain() { 0 } else { room });
@@ -118,13 +122,12 @@ impl RegionState {
         assert!(coming.next().is_none(), "every range lies in the region");
         self.children = ChildTable::new(*self.children.region(), &children);
         if !self.is_plain() {
-            self.nodes = Nodes::Resident(nodes);
+            let tiling = tiling::<H>(&self.children, &nodes);
+            self.own = *tiling.own();
+            self.nodes = Nodes::Resident(tiling);
         }
         self.commits_since_write = counts;
         self.changed_at = changed_at;
-        // Commits renew the inner nodes above the children that they change, and no others. Where children merge,
-        // positions that lie inside of the new child would keep the nodes of now, and be used again after a split.
-        self.treelet = None;
         // One of several pages may be as of an older commit than what it has.
         self.parts.clear();
     }

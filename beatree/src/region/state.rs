@@ -4,27 +4,22 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pleach_core::cpu_prefetch;
-use pleach_core::node::{NodeKind, kind};
 use pleach_core::prefix::Prefix;
+use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Key, Node, TERMINATOR};
 
-use super::node_page::{NodePage, Nodes, region_node};
+use super::node_page::{NodePage, Nodes, tiling};
 use super::pending::{Dropped, FEW, FEW_CHANGES, Pending, PendingChanges, signed};
 use crate::children::ChildTable;
 use crate::leaf_fold::PendingChange;
 use crate::stored::Stored;
-use crate::treelet::{self, Treelet};
-use pleach_core::prefix::bits_after;
 
 /// The state of a region; see the invariants of [`crate::region`].
 #[derive(Debug)]
 pub struct RegionState {
     pub(super) namespace: u8,
     pub(super) children: ChildTable,
-    /// One node a child.
     pub(super) nodes: Nodes,
-    /// Nodes between the region and its children; internal ones only.
-    pub(super) treelet: Option<Box<Treelet>>,
     /// A page that holds exactly these nodes; nothing when they have changed since.
     pub(super) saved_page: Option<NodePage>,
     /// The page of the spill file that this region's nodes are written to, once they were.
@@ -66,6 +61,17 @@ pub struct RegionImage {
 /// Nodes of prefixes below a child, ascending, none below another; internal ones only.
 pub type Parts = Vec<(Prefix, Node)>;
 
+impl NewNodes<'_> {
+    /// Changed children, at most; a path to one has some eight lines.
+    fn paths(&self) -> usize {
+        match self {
+            Self::Lines(lines) => lines.len() / 7,
+            Self::Children(children) => children.len(),
+            Self::Plain => 0,
+        }
+    }
+}
+
 /// The changes of one commit in one region.
 pub struct Applied<'a> {
     /// Number of the commit.
@@ -74,18 +80,27 @@ pub struct Applied<'a> {
     pub log_position: u64,
     /// Changed keys and their new state, in key order.
     pub changes: &'a mut dyn Iterator<Item = (Key, Stored)>,
-    /// New nodes: child index and node, increasing. None of a plain trie.
-    pub nodes: &'a [(u32, Node)],
+    /// New nodes.
+    pub nodes: NewNodes<'a>,
     /// New node of the region.
     pub own: Node,
-    /// What the region's treelet learns: the commit that it must be as of, and nodes by their heap
-    /// index.
-    pub inner: Option<(u64, &'a [(u8, Node)])>,
+}
+
+/// The nodes that a commit changes in a region.
+#[derive(Clone, Copy, Debug)]
+pub enum NewNodes<'a> {
+    /// Those on the paths of all changed children, as lines of the region's tiling: boundary and line.
+    Lines(&'a [(u32, [Node; 2])]),
+    /// Those of the changed children alone, as a log record has them: child and node. The nodes above them are those of
+    /// before until [`RegionState::renew_own`].
+    Children(&'a [(u32, Node)]),
+    /// None: the region is of a plain trie.
+    Plain,
 }
 
 impl core::fmt::Debug for Applied<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Applied(commit {}, {} nodes)", self.commit, self.nodes.len())
+        write!(f, "Applied(commit {}, {:?})", self.commit, self.nodes)
     }
 }
 
@@ -103,12 +118,12 @@ impl RegionState {
     pub(super) fn bulk_loaded(
         namespace: u8,
         children: ChildTable,
-        nodes: Vec<Node>,
-        own: Node,
+        tiling: Tiling,
         commit: u64,
     ) -> Self {
-        assert_eq!(children.len(), nodes.len(), "one node a child");
-        Self::new(namespace, children, Nodes::Resident(nodes), own, commit)
+        assert_eq!(children.len(), tiling.len(), "one node a child");
+        let own = *tiling.own();
+        Self::new(namespace, children, Nodes::Resident(tiling), own, commit)
     }
 
     pub(super) fn plain(namespace: u8, children: ChildTable, commit: u64) -> Self {
@@ -125,7 +140,6 @@ impl RegionState {
         Self {
             namespace,
             nodes,
-            treelet: None,
             saved_page: None,
             spill_page: None,
             pending: PendingChanges::default(),
@@ -145,8 +159,8 @@ impl RegionState {
         let RegionImage { namespace, children, nodes, page, commit, log_position } = image;
         let (state, page) = match nodes {
             Some(nodes) => {
-                let own = region_node::<H>(&children, &nodes);
-                (Self::bulk_loaded(namespace, children, nodes, own, commit), Some(page))
+                let tiling = tiling::<H>(&children, &nodes);
+                (Self::bulk_loaded(namespace, children, tiling, commit), Some(page))
             }
             None => (Self::plain(namespace, children, commit), None),
         };
@@ -171,12 +185,6 @@ impl RegionState {
     #[inline]
     pub fn children(&self) -> &ChildTable {
         &self.children
-    }
-
-    /// The nodes between the region and its children, if they are known as of the last commit.
-    #[inline]
-    pub fn treelet(&self) -> Option<&Treelet> {
-        self.treelet.as_deref().filter(|treelet| treelet.as_of() == self.last_commit)
     }
 
     /// How many commits have changed a child since its page was written, saturating.
@@ -296,20 +304,14 @@ impl RegionState {
         let child = self.children.find(key);
         cpu_prefetch(&self.commits_since_write[child..=child]);
         cpu_prefetch(&self.changed_at[child..=child]);
-        self.cpu_prefetch_nodes(child, key);
+        self.cpu_prefetch_nodes(child);
         self.pending.cpu_prefetch_change(key, self.depth());
     }
 
-    /// Prefetches the memory that the fold of this region reads on the way to a child, which has this
-    /// key. The child may be gone.
-    pub fn cpu_prefetch_nodes(&self, child: usize, key: &Key) {
+    /// Prefetches the memory that the fold of this region reads on the path of a child, which may be gone.
+    pub fn cpu_prefetch_nodes(&self, child: usize) {
         if let Nodes::Resident(nodes) = &self.nodes {
-            let end = (child + 2).min(nodes.len());
-            cpu_prefetch(&nodes[child.saturating_sub(1).min(end)..end]);
-        }
-        if let Some(treelet) = &self.treelet {
-            let [lead, ..] = bits_after(key, self.depth()).to_be_bytes();
-            treelet.cpu_prefetch(lead >> (8 - treelet::LEVELS));
+            nodes.cpu_prefetch(child);
         }
     }
 }
@@ -328,19 +330,24 @@ impl RegionState {
         mut changed: impl FnMut(Prefix, u8),
     ) -> PendingGrowth {
         self.assert_next_record(commit.log_position);
-        match &mut self.nodes {
-            Nodes::Resident(nodes) => {
-                for (child, node) in commit.nodes {
-                    nodes[*child as usize] = *node;
+        match (&mut self.nodes, commit.nodes) {
+            (Nodes::Resident(nodes), NewNodes::Lines(lines)) => {
+                for (boundary, line) in lines {
+                    nodes.set_line(*boundary as usize, line);
+                }
+                nodes.set_own(&commit.own);
+            }
+            (Nodes::Resident(nodes), NewNodes::Children(changed)) => {
+                for (child, node) in changed {
+                    nodes.set_node(*child as usize, node);
                 }
             }
-            Nodes::Paged(_) => panic!("a changed region's nodes are in memory"),
-            Nodes::Plain => {}
+            (Nodes::Plain, NewNodes::Plain) => {}
+            _ => panic!("a changed region's nodes are in memory"),
         }
         self.saved_page = None;
         let (entries, depth) = (self.pending.len(), self.depth());
         let is_small = commit.changes.size_hint().1.is_some_and(|most| most <= FEW_CHANGES);
-        let one_by_one = is_small && commit.nodes.len() <= FEW;
         let mut last_child = usize::MAX;
         let (children, number) = (&self.children, commit.commit);
         let (counts, changed_at) = (&mut self.commits_since_write, &mut self.changed_at);
@@ -355,13 +362,12 @@ impl RegionState {
             Pending { key, stored, commit: number }
         });
         let pending = &mut self.pending;
-        let bytes = if one_by_one {
+        let bytes = if is_small && commit.nodes.paths() <= FEW {
             coming.map(|change| pending.put(change, depth)).sum()
         } else {
             pending.merge(&mut coming, scratch, depth)
         };
         if !self.is_plain() {
-            self.advance_treelet(commit);
             self.own = commit.own;
         }
         if !self.parts.is_empty() {
@@ -379,21 +385,6 @@ impl RegionState {
         let prefix = self.children.prefix(child);
         debug_assert!(self.parts.iter().all(|(of, ..)| *of != prefix), "the commit let go of them");
         self.parts.push((prefix, self.changed_at[child], parts));
-    }
-
-    fn advance_treelet(&mut self, commit: &Applied<'_>) {
-        // Below a leaf or a terminator old nodes would lie hidden.
-        let is_internal = |node: &Node| kind(node) == NodeKind::Internal;
-        let inner =
-            commit.inner.filter(|(_, nodes)| nodes.iter().all(|(_, node)| is_internal(node)));
-        match inner {
-            Some((before, nodes)) if is_internal(&commit.own) => {
-                let treelet = self.treelet.get_or_insert_with(|| Box::new(Treelet::empty()));
-                let step = (before, commit.commit);
-                treelet.advance(step, None, &commit.own, nodes.iter().copied());
-            }
-            _ => self.treelet = None,
-        }
     }
 
     /// Recovery: puts the pending changes of a checkpoint image in. How often a child was changed is

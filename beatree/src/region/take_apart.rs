@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use pleach_core::Hasher;
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::prefix::bit;
+use pleach_core::{Hasher, Node};
 
-use super::node_page::Nodes;
+use super::node_page::{Nodes, tiling};
 use super::{Region, RegionState};
 use crate::children::{ChildRef, ChildTable};
 
@@ -39,7 +39,7 @@ impl RegionState {
 
     /// All that goes to the successors.
     fn take(&mut self) -> Self {
-        let nodes = self.part_of_nodes(0..self.children.len());
+        let nodes = std::mem::replace(&mut self.nodes, Nodes::Plain);
         self.retire();
         Self {
             pending: std::mem::take(&mut self.pending),
@@ -50,22 +50,21 @@ impl RegionState {
         }
     }
 
-    /// The nodes of some children.
-    fn part_of_nodes(&self, children: Range<usize>) -> Nodes {
-        match &self.nodes {
-            Nodes::Resident(nodes) => Nodes::Resident(nodes[children].to_vec()),
-            Nodes::Paged(_) => panic!("a changed region's nodes are in memory"),
-            Nodes::Plain => Nodes::Plain,
-        }
-    }
-
     fn half<H: Hasher>(&self, right: bool, children: Range<usize>, pending: Range<usize>) -> Self {
         let prefix = self.children.region().child(right);
         let halves: Vec<ChildRef> =
             children.clone().map(|child| self.children.get(child)).collect();
         let table = ChildTable::new(prefix, &halves);
-        let nodes = self.part_of_nodes(children.clone());
-        let own = nodes.fold::<H>(&table);
+        let nodes = match &self.nodes {
+            Nodes::Resident(nodes) => {
+                let part: Vec<Node> =
+                    nodes.nodes().skip(children.start).take(children.len()).copied().collect();
+                Nodes::Resident(tiling::<H>(&table, &part))
+            }
+            Nodes::Paged(_) => panic!("a changed region's nodes are in memory"),
+            Nodes::Plain => Nodes::Plain,
+        };
+        let own = nodes.own();
         Self {
             pending: self.pending.part(pending, &prefix),
             commits_since_write: self.commits_since_write[children.clone()].to_vec(),

@@ -3,10 +3,11 @@
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 
 use pleach_beatree::children::{ChildRef, ChildTable};
-use pleach_beatree::region::{Applied, PendingGrowth, Region, RegionState, Relocation};
+use pleach_beatree::region::{Applied, NewNodes, PendingGrowth, Region, RegionState, Relocation};
 use pleach_beatree::{PageNo, Stored};
 use pleach_core::prefix::Prefix;
-use pleach_core::{Key, Node};
+use pleach_core::tree::Tiling;
+use pleach_core::{Blake3, Key, Node};
 use proptest::prelude::*;
 
 const BITS: u8 = 4;
@@ -27,8 +28,7 @@ fn region() -> Region {
     Region::bulk_loaded(
         0,
         ChildTable::new(Prefix::ROOT, &children),
-        vec![[1; 32].into(); CHILDREN],
-        [1; 32].into(),
+        Tiling::new::<Blake3>((0..CHILDREN).map(child), &[[1; 32].into(); CHILDREN]),
         0,
     )
 }
@@ -56,9 +56,8 @@ fn apply(state: &mut RegionState, commit: u64, keys: &[Key], nodes: usize) -> Pe
         commit,
         log_position: commit * 100,
         changes: &mut changes,
-        nodes: &nodes,
+        nodes: NewNodes::Children(&nodes),
         own: [2; 32].into(),
-        inner: None,
     };
     state.apply(&mut applied, &mut Vec::new(), |_, _| {})
 }
@@ -107,7 +106,7 @@ proptest! {
                 .zip(&pages)
                 .map(|(index, pages)| Relocation { range: child(*index), pages, through })
                 .collect();
-            let done = state.relocate(&moves, position);
+            let done = state.relocate::<Blake3>(&moves, position);
             (done.bytes, done.entries)
         };
         let all = relocate(&mut many, &ranges, 10_000);
@@ -149,7 +148,8 @@ fn a_child_takes_all_changes_of_a_block() {
     let growth = [(1, 0), (2, 1)].map(|(commit, odd)| apply(&mut state, commit, &keys(odd), 1));
     assert!(growth.iter().all(|growth| usize::try_from(growth.entries) == Ok(CHANGES as usize)));
     let pages = [moved(&state, 0)];
-    let done = state.relocate(&[Relocation { range: child(0), pages: &pages, through: 1 }], 300);
+    let done =
+        state.relocate::<Blake3>(&[Relocation { range: child(0), pages: &pages, through: 1 }], 300);
     assert_eq!(done.entries, CHANGES as usize);
     assert!(state.pending().iter().map(|one| one.key).eq(keys(1)));
     assert_eq!(counts(&state)[..2], [1, 0]);

@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 
 use super::Line;
-use super::union::link;
+use super::numbers::link;
 use crate::cpu_prefetch::cpu_prefetch;
 use crate::node::{Key, Node, precedes};
 use crate::prefix::{Prefix, bits_after, common_len};

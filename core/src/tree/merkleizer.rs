@@ -11,13 +11,14 @@ use alloc::vec::Vec;
 use core::marker::PhantomData;
 use core::ops::Range;
 
-use super::record::{Occupancy, Records};
+use super::numbers::index32;
+use super::record::Records;
 use super::reshape::{PageChange, page_change};
 use super::shape::{Joined, PageView, Plain, Shape, Tiled, Top};
 use super::stages::{Into, NO_HOME, Source, Stages};
 use super::tiling::Tiling;
-use super::union::{NONE, Union, index32};
-use crate::fold::{Change, FoldValue, HashId, NO_HASH};
+use super::union::{NONE, Union};
+use crate::fold::{Change, FoldValue, HashId, NO_HASH, Occupancy};
 use crate::hasher::Hasher;
 use crate::node::{Key, Node, NodeKind, TERMINATOR, ValueHash, kind};
 use crate::prefix::{bit, common_len};
@@ -124,6 +125,7 @@ struct End {
     /// Where its accesses and siblings end.
     records: u32,
     siblings: u32,
+    gaps: u32,
 }
 
 /// Lines by the page or tiling that they belong to.
@@ -323,7 +325,8 @@ impl<H: Hasher> Merkleizer<H> {
         let node = self.watch(&subtrie);
         let (records, siblings) = (self.records.len(), self.stages.siblings.len());
         let (records, siblings) = (index32(records), index32(siblings));
-        self.ends.push(End { old, node, records, siblings });
+        let gaps = index32(self.gaps.len());
+        self.ends.push(End { old, node, records, siblings, gaps });
         self.ends.len() - 1
     }
 
@@ -403,15 +406,22 @@ impl<H: Hasher> Merkleizer<H> {
         self.records_of(end).map(|access| self.records.is_first(access))
     }
 
-    /// The siblings of an end.
-    pub fn siblings(&self, end: usize) -> &[Node] {
-        let start = end.checked_sub(1).map_or(0, |before| self.ends[before].siblings);
-        &self.stages.siblings[start as usize..self.ends[end].siblings as usize]
-    }
-
-    /// Where the siblings of fragments belong: before how many of those of all ends, and the fragment's number.
-    pub fn gaps(&self) -> &[(u32, u32)] {
-        &self.gaps
+    /// Appends the siblings of an end. Where those of a fragment belong, `fragment` is called with its number.
+    pub fn siblings(
+        &self,
+        end: usize,
+        out: &mut Vec<Node>,
+        mut fragment: impl FnMut(u32, &mut Vec<Node>),
+    ) {
+        let before = end.checked_sub(1).map(|before| self.ends[before]);
+        let (mut from, gaps) = before.map_or((0, 0), |end| (end.siblings, end.gaps));
+        let End { siblings: to, gaps: gaps_end, .. } = self.ends[end];
+        for (at, number) in &self.gaps[gaps as usize..gaps_end as usize] {
+            out.extend_from_slice(&self.stages.siblings[from as usize..*at as usize]);
+            fragment(*number, out);
+            from = *at;
+        }
+        out.extend_from_slice(&self.stages.siblings[from as usize..to as usize]);
     }
 
     /// Sorts all lines by the page or tiling that they belong to.

@@ -43,6 +43,7 @@
 
 mod line_tree;
 mod merkleizer;
+mod numbers;
 mod record;
 mod reshape;
 mod shape;
@@ -52,7 +53,6 @@ mod union;
 
 pub use line_tree::LineTree;
 pub use merkleizer::{GroupedLines, HiddenLeaf, KeyAccess, Merkleizer, Subtrie};
-pub use record::Occupancy;
 pub use reshape::{PageChange, Reshape};
 pub use shape::PageView;
 pub use tiling::Tiling;

@@ -3,9 +3,9 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::union::index32;
+use super::numbers::index32;
 use crate::fold::hash_batch::Values;
-use crate::fold::{HashId, NO_HASH};
+use crate::fold::{HashId, NO_HASH, Occupancy};
 use crate::node::{Key, ValueHash};
 use crate::prefix::Prefix;
 use crate::proof::op::op_encode_placed;
@@ -39,22 +39,6 @@ struct Record {
     writes: bool,
     end: End,
     depth: u16,
-}
-
-/// What the state before a batch has below a prefix, as far as terminals above it depend on that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Occupancy {
-    /// No key.
-    Empty,
-    /// One key: its leaf may be above the prefix.
-    Leaf {
-        /// The key.
-        key: Key,
-        /// The hash of its value.
-        value_hash: ValueHash,
-    },
-    /// Two keys or more.
-    Many,
 }
 
 /// The accesses of a batch in order.

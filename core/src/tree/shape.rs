@@ -3,9 +3,10 @@
 use core::ops::Range;
 
 use super::line_tree::LineTree;
+use super::numbers::index32;
 use super::stages::Home;
 use super::tiling::Tiling;
-use super::union::{NONE, Union, index32};
+use super::union::{NONE, Union};
 use crate::fold::FoldValue;
 use crate::node::{Key, Node};
 

@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 
-use super::union::index32;
+use super::numbers::index32;
 use crate::fold::HashId;
 use crate::fold::hash_batch::Values;
 use crate::hasher::Hasher;

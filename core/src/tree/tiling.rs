@@ -8,9 +8,10 @@
 use alloc::vec::Vec;
 
 use super::Line;
-use super::union::{index32, link};
+use super::numbers::{index32, link};
+use crate::cpu_prefetch::cpu_prefetch;
 use crate::hasher::Hasher;
-use crate::node::{Node, combine};
+use crate::node::{Combined, Node, combine_kind, node_preimage, tag_internal};
 use crate::prefix::{Prefix, common_len};
 
 /// No boundary.
@@ -24,7 +25,7 @@ struct Boundary {
 }
 
 /// The nodes of neighbouring prefixes and above (the header of this file).
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Tiling {
     boundaries: Vec<Boundary>,
     lines: Vec<Line>,
@@ -55,6 +56,11 @@ impl Tiling {
         this
     }
 
+    /// The tiling of a single child with this node.
+    pub fn single(node: &Node) -> Self {
+        Self { boundaries: Vec::new(), lines: Vec::new(), own: *node }
+    }
+
     /// Computes all lines from the nodes of the children, in order.
     ///
     /// # Panics
@@ -62,14 +68,65 @@ impl Tiling {
     pub fn set_nodes<H: Hasher>(&mut self, nodes: &[Node]) {
         assert_eq!(nodes.len(), self.len(), "one node a child");
         for (child, node) in nodes.iter().enumerate() {
-            self.put(self.above(child), child, node);
+            self.set_node(child, node);
         }
-        // The deepest first: then both halves of each are there.
-        let mut order: Vec<usize> = (0..self.boundaries.len()).collect();
+        self.renew::<H>();
+    }
+
+    /// A child has this node. The lines above it, and the node over all, are those of before until [`Self::renew`].
+    pub fn set_node(&mut self, child: usize, node: &Node) {
+        self.put(self.above(child), child, node);
+    }
+
+    /// Computes all lines from the nodes of the children.
+    pub fn renew<H: Hasher>(&mut self) {
+        self.renew_lines::<H>((0..self.boundaries.len()).collect());
+    }
+
+    /// These children, in order, have these nodes; computes the lines on their paths.
+    pub fn update<H: Hasher>(&mut self, changed: impl Iterator<Item = (usize, Node)>) {
+        let mut lines = Vec::new();
+        for (child, node) in changed {
+            self.set_node(child, &node);
+            let mut boundary = self.above(child);
+            while let Some(at) = boundary {
+                lines.push(at);
+                boundary = self.parent(at);
+            }
+        }
+        lines.sort_unstable();
+        lines.dedup();
+        self.renew_lines::<H>(lines);
+    }
+
+    /// Computes what is above these boundaries, to which all above them belong.
+    fn renew_lines<H: Hasher>(&mut self, mut order: Vec<usize>) {
+        // The deepest first: then both halves of each are there. Those of one depth are hashed together.
         order.sort_unstable_by_key(|at| core::cmp::Reverse(self.boundaries[*at].shared));
-        for at in order {
-            let [left, right] = self.lines[at].0;
-            self.put(self.parent(at), at, &combine::<H>(&left, &right));
+        let (mut hashed, mut blocks, mut out) = (Vec::new(), Vec::new(), Vec::new());
+        let mut rest = order.as_slice();
+        while let Some(first) = rest.first() {
+            let shared = self.shared(*first);
+            let (level, above) =
+                rest.split_at(rest.partition_point(|at| self.shared(*at) == shared));
+            rest = above;
+            hashed.clear();
+            blocks.clear();
+            for at in level {
+                let [left, right] = self.lines[*at].0;
+                match combine_kind(&left, &right) {
+                    Combined::Known(node) => self.put(self.parent(*at), *at, &node),
+                    Combined::Hash => {
+                        blocks.push(node_preimage(&left, &right));
+                        hashed.push(*at);
+                    }
+                }
+            }
+            out.resize(blocks.len(), [0; 32]);
+            H::hash64_many(&blocks, &mut out);
+            for (at, hash) in hashed.iter().zip(&out) {
+                self.put(self.parent(*at), *at, &tag_internal(*hash));
+            }
         }
     }
 
@@ -98,12 +155,29 @@ impl Tiling {
         self.own = *node;
     }
 
+    /// Bytes that each child takes.
+    pub const CHILD_BYTES: usize = size_of::<Boundary>() + size_of::<Line>();
+
     /// The node of a child.
     #[inline]
     pub fn node(&self, child: usize) -> &Node {
         match self.above(child) {
             Some(above) => &self.lines[above].0[usize::from(above < child)],
             None => &self.own,
+        }
+    }
+
+    /// The nodes of all children, in order.
+    pub fn nodes(&self) -> impl ExactSizeIterator<Item = &Node> {
+        (0..self.len()).map(|child| self.node(child))
+    }
+
+    /// Prefetches the lines on the path of a child.
+    pub fn cpu_prefetch(&self, child: usize) {
+        let mut boundary = if child < self.len() { self.above(child) } else { None };
+        while let Some(at) = boundary {
+            cpu_prefetch(core::slice::from_ref(&self.lines[at]));
+            boundary = self.parent(at);
         }
     }
 

@@ -3,41 +3,12 @@
 use alloc::vec::Vec;
 
 use super::line_tree::{LineTree, small};
+use super::numbers::{index32, link};
 use crate::node::Key;
 use crate::prefix::common_len;
 
 /// Nothing of this kind.
 pub(super) const NONE: u32 = u32::MAX;
-
-/// Gives each of `count` boundaries its parent, by a stack; gives the top one.
-pub(super) fn link(
-    count: usize,
-    shared: impl Fn(usize) -> u16,
-    mut set_parent: impl FnMut(usize, usize),
-) -> Option<usize> {
-    // At most 256 bits can be shared, each by one boundary of the stack.
-    let (mut stack, mut len) = ([0usize; 257], 0);
-    for at in 0..count {
-        let mut last = None;
-        while len > 0 && shared(stack[len - 1]) > shared(at) {
-            len -= 1;
-            let top = stack[len];
-            if let Some(last) = last {
-                set_parent(last, top);
-            }
-            last = Some(top);
-        }
-        if let Some(last) = last {
-            set_parent(last, at);
-        }
-        stack[len] = at;
-        len += 1;
-    }
-    for at in (1..len).rev() {
-        set_parent(stack[at], stack[at - 1]);
-    }
-    (len > 0).then_some(stack[0])
-}
 
 /// An entry of a union.
 #[derive(Clone, Copy, Debug)]
@@ -188,11 +159,4 @@ impl Union {
             _ => Some(at - 1),
         }
     }
-}
-
-/// Entries are numbered in 32 bits.
-#[expect(clippy::cast_possible_truncation, reason = "2^32 entries would need 400 GB")]
-#[inline]
-pub(super) fn index32(index: usize) -> u32 {
-    index as u32
 }

@@ -283,12 +283,12 @@ fn copy_region<D: Device, R: Runtime>(
     let Copying { trie, next, written, log_positions, pending } = of;
     let key = *next;
     trie.index.in_region(&key, |region, state| {
-        let nodes = match state.nodes() {
-            Nodes::Resident(nodes) => nodes.as_slice(),
+        let nodes: Vec<Node> = match state.nodes() {
+            Nodes::Resident(nodes) => nodes.nodes().copied().collect(),
             // Number and tag name a page with exactly the region's nodes.
-            Nodes::Paged(at) if work.read == Some(*at) => &work.nodes,
+            Nodes::Paged(at) if work.read == Some(*at) => work.nodes.clone(),
             Nodes::Paged(at) => return Ok(CopiedRegion::NodesAway(Arc::clone(region), *at)),
-            Nodes::Plain => &[],
+            Nodes::Plain => Vec::new(),
         };
         let entries = state.children().iter().enumerate().map(|(index, child)| Entry {
             depth: child.prefix.len(),

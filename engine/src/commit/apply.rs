@@ -9,9 +9,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use pleach_beatree::Region;
 use pleach_beatree::recycled::Recycle as _;
-use pleach_beatree::region::{Applied, Parts, Pending};
+use pleach_beatree::region::{Applied, NewNodes, Parts, Pending};
 use pleach_beatree::treelet::Treelet;
-use pleach_core::{Node, TERMINATOR};
+use pleach_core::{Hasher, Node, Prefix, TERMINATOR};
 use pleach_io::{Device, Runtime};
 
 use crate::finish::outcome::{ChunkOutcome, PageNode};
@@ -25,7 +25,7 @@ use crate::timings::Phase;
 
 /// Applies commit `number`, whose record ends at `log_position`: the changes in these chunks, with their
 /// nodes. Gives the chunks back, empty, for their memory.
-pub(super) fn apply_all<D: Device, R: Runtime>(
+pub(super) fn apply_all<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     number: u64,
     log_position: LogPos,
@@ -33,16 +33,18 @@ pub(super) fn apply_all<D: Device, R: Runtime>(
     changes: &Changes,
 ) -> Vec<ChunkOutcome> {
     let workers = if changes.len() < 4096 { 1 } else { db.runtime.workers() };
+    let regions = chunks.iter().flat_map(|chunk| &chunk.regions);
+    let changed = regions.filter(|region| !region.changes.is_empty());
+    let changed: Vec<(Prefix, Node)> =
+        changed.map(|region| (*region.region.prefix(), region.node)).collect();
     let chunks: Vec<Mutex<ChunkOutcome>> = chunks.into_iter().map(Mutex::new).collect();
     let tasks = db.timings.tasks(Phase::Apply, chunks.len());
     let due = Mutex::new(Vec::new());
     let policy = db.budget.flush_policy();
-    let keep_inner = !db.nodes.may_evict();
     let apply = |_: usize| {
         let mut scratch: Vec<Pending> = Vec::new();
         let mut own_due = Vec::new();
         let (mut bytes, mut entries) = (0, 0);
-        let mut nodes = Vec::new();
         let mut put = |region: &Region, applied: &mut Applied<'_>, parts: &[(u32, &Arc<Parts>)]| {
             let mut state = region.write();
             let growth = state.apply(applied, &mut scratch, |prefix, commits| {
@@ -64,19 +66,13 @@ pub(super) fn apply_all<D: Device, R: Runtime>(
                     continue;
                 }
                 let pages = &chunk.nodes[outcome.nodes.clone()];
-                nodes.clear();
-                nodes.extend(pages.iter().map(|page| (page.child, page.node)));
                 let mut states = own.iter().map(|changed| (changed.key, changed.new.clone()));
                 let mut applied = Applied {
                     commit: number,
                     log_position: log_position.get(),
                     changes: &mut states,
-                    nodes: &nodes,
+                    nodes: NewNodes::Lines(&chunk.lines[outcome.lines.clone()]),
                     own: outcome.node,
-                    inner: outcome
-                        .as_of
-                        .filter(|_| keep_inner)
-                        .map(|as_of| (as_of, &chunk.inner[outcome.treelet.clone()])),
                 };
                 let parts = chunk.parts.iter().filter(|(at, _)| outcome.nodes.contains(at));
                 let parts: Vec<_> =
@@ -100,6 +96,7 @@ pub(super) fn apply_all<D: Device, R: Runtime>(
     } else {
         db.runtime.fork_join(workers, &apply);
     }
+    db.index.update_root::<H>(number, &changed);
     let mut due = due.into_inner();
     due.sort_unstable();
     db.index.make_due(due);
@@ -134,9 +131,8 @@ fn apply_plain<D: Device, R: Runtime>(
                 commit,
                 log_position: log_position.get(),
                 changes: &mut states,
-                nodes: &[],
+                nodes: NewNodes::Plain,
                 own: TERMINATOR,
-                inner: None,
             },
             &[],
         );

@@ -248,7 +248,13 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     }
     drop(publishing);
     for (db, chunks, changes) in applied {
-        finisher.give_outcomes_back(apply_all(&db, number, log_position, chunks, &changes));
+        finisher.give_outcomes_back(apply_all::<H, _, _>(
+            &db,
+            number,
+            log_position,
+            chunks,
+            &changes,
+        ));
     }
     let publishing = db.timings.begin(Phase::Publish);
     Counters::add(&db.counters.commits, 1);

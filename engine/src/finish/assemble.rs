@@ -4,15 +4,18 @@
 
 use std::sync::Arc;
 
-use pleach_core::fold::{BatchFolder, FoldValue, Occupancy, ProofFolder};
+use pleach_beatree::RegionIndex;
+use pleach_core::fold::{FoldValue, Occupancy, ProofFolder};
+use pleach_core::node::{kind, leaf};
 use pleach_core::proof::Kind;
 use pleach_core::proof::op::op_not_first;
 use pleach_core::proof::wire::{Sizes, header};
-use pleach_core::{Hasher, Node, Prefix};
+use pleach_core::tree::{Merkleizer, Tiling};
+use pleach_core::{Hasher, Key, Node, NodeKind, Prefix, ValueHash};
 use pleach_io::{Device, Runtime};
 
 use super::chunk::Batch;
-use super::emit::{Emit, Fragment, Gives};
+use super::emit::Gives;
 use super::outcome::{ChunkOutcome, Finished, Folded, RegionOutcome};
 use super::witness::{Witness, Witnesses, gather};
 use super::worker::Workers;
@@ -27,14 +30,14 @@ const PARALLEL_COPY: usize = 1 << 20;
 /// How much of it a worker copies at a time.
 const PIECE: usize = 1 << 18;
 
-/// What a region contributes to the root.
+/// What is put in at the root for a region, or for all regions below a prefix.
 enum Part {
     /// It was accessed: chunk and region within it.
     Accessed(usize, usize),
-    /// Its node alone, at this prefix.
-    Node(Prefix, Node),
-    /// Folded without accesses.
-    Folded(Prefix, Node, Occupancy),
+    /// Its node, in which nothing is accessed.
+    Node(Node),
+    /// Its only pair, likewise.
+    Leaf(Key, ValueHash),
 }
 
 pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
@@ -58,9 +61,9 @@ pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
         Folded::Done(folded) => folded,
         Folded::NeedsLeaf(key) => return Ok(Folded::NeedsLeaf(key)),
     };
-    let RootFold { root, folder, fold, fragments, emitted } = folded;
+    let RootFold { root, folded, end, fragments, emitted } = folded;
     if batch.gives.has_ops() {
-        for ((chunk, region), first) in fragments.iter().zip(folder.first_of_terminal(fold)) {
+        for ((chunk, region), first) in fragments.iter().zip(folded.firsts(end)) {
             if !first {
                 let at = chunks[*chunk].regions[*region].first_op;
                 op_not_first(&mut chunks[*chunk].ops[at]);
@@ -75,18 +78,18 @@ pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
     Ok(Folded::Done(Finished { root, chunks, witness }))
 }
 
-/// The fold of all regions into the root.
+/// The regions' nodes up to the root.
 pub(super) struct RootFold<H: Hasher> {
     /// The root after the batch.
     pub(super) root: Node,
-    folder: BatchFolder<H>,
-    fold: usize,
+    folded: Merkleizer<H>,
+    end: usize,
     /// Chunk and region of each fragment.
     fragments: Vec<(usize, usize)>,
     emitted: RootEmitted,
 }
 
-/// Folds the regions, those of the chunks and all others, into the root.
+/// Computes the root from the regions: those of the chunks and all others.
 ///
 /// # Errors
 /// When the nodes that the chunks were folded from lead to another root than `prev_root`: what they give would be
@@ -98,57 +101,84 @@ pub(super) fn fold_root<H: Hasher, D: Device, R: Runtime>(
     prev_root: &Node,
     chunks: &[ChunkOutcome],
 ) -> Result<Folded<RootFold<H>>> {
-    let parts = match parts(db, workers, batch, chunks)? {
-        Folded::Done(parts) => parts,
-        Folded::NeedsLeaf(key) => return Ok(Folded::NeedsLeaf(key)),
+    let index = db.index.load_full();
+    let folded = {
+        // No device is read while this is held.
+        let nodes = db.index.root_nodes::<H>(&index);
+        nodes.of(&index).and_then(|(tiling, as_of)| {
+            let parts = known_parts(db, batch, (&index, tiling, as_of), chunks)?;
+            Some(fold_parts(tiling, |at| *index.regions()[at].prefix(), &parts, chunks))
+        })
     };
-    let mut folder = BatchFolder::<H>::new();
-    folder.begin(0);
-    let mut fragments = Vec::new();
-    for part in &parts {
-        match part {
-            Part::Accessed(chunk, region) => {
-                let outcome = &chunks[*chunk].regions[*region];
-                let number = u32::try_from(fragments.len()).expect("fewer than 2^32 regions");
-                folder.child(outcome.region.prefix(), &outcome.node, &outcome.old, number);
-                fragments.push((*chunk, *region));
-            }
-            Part::Folded(_, _, Occupancy::Leaf { key, value_hash }) => {
-                folder.unaccessed(key, FoldValue::Hash(*value_hash));
-            }
-            Part::Node(prefix, node) | Part::Folded(prefix, node, _) => {
-                folder.subtrie(prefix, node);
-            }
-        }
-    }
-    let fold = match folder.end() {
-        Ok(fold) => fold,
+    let folded = match folded {
+        Some(folded) => folded,
+        None => match all_parts(db, workers, batch, &index, chunks)? {
+            Folded::Done(parts) => fold_all(parts, chunks),
+            Folded::NeedsLeaf(key) => return Ok(Folded::NeedsLeaf(key)),
+        },
+    };
+    let folded = match folded {
+        Ok(folded) => folded,
         Err(key) => return Ok(Folded::NeedsLeaf(key)),
     };
-    folder.run();
-    let root = folder.node(fold);
-    let emitted = RootEmitted::of(&mut folder, fold, fragments.len());
-    let found = emitted.root_before::<H>(chunks, &fragments);
+    let found = folded.emitted.root_before::<H>(chunks, &folded.fragments);
     if found != Some(*prev_root) {
         return Err(Contradiction::NodesInMemory { expected: *prev_root, found }.into());
     }
-    Ok(Folded::Done(RootFold { root, folder, fold, fragments, emitted }))
+    Ok(Folded::Done(folded))
 }
 
-/// All regions in order, those that were accessed by their outcome.
-fn parts<H: Hasher, D: Device, R: Runtime>(
+/// The regions of the chunks in order: prefix, and chunk and region within it.
+fn accessed(chunks: &[ChunkOutcome]) -> impl Iterator<Item = (Prefix, (usize, usize))> {
+    chunks.iter().enumerate().flat_map(|(chunk, outcome)| {
+        let regions = outcome.regions.iter().enumerate();
+        regions.map(move |(at, region)| (*region.region.prefix(), (chunk, at)))
+    })
+}
+
+/// Those regions whose nodes in the view are not in the tiling, by their numbers; `None` where a region was split or
+/// joined since its chunk was folded, or must be folded itself.
+fn known_parts<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    batch: &Batch<'_>,
+    (index, tiling, as_of): (&RegionIndex, &Tiling, u64),
+    chunks: &[ChunkOutcome],
+) -> Option<Vec<(usize, Part)>> {
+    if !batch.needed_leaves.is_empty() {
+        return None;
+    }
+    let numbered = accessed(chunks).map(|(prefix, (chunk, region))| {
+        let at = index.find(prefix.first_key());
+        (*index.regions()[at].prefix() == prefix).then_some((at, Part::Accessed(chunk, region)))
+    });
+    let accessed: Vec<(usize, Part)> = numbered.collect::<Option<_>>()?;
+    if batch.view.is_committed() && as_of <= batch.view.base {
+        return Some(accessed);
+    }
+    let mut parts = Vec::with_capacity(accessed.len());
+    let mut accessed = accessed.into_iter().peekable();
+    for (at, region) in index.regions().iter().enumerate() {
+        if let Some(part) = accessed.next_if(|(accessed, _)| *accessed == at) {
+            parts.push(part);
+            continue;
+        }
+        let node = node_in_view(db, batch, region.prefix())?;
+        if node != *tiling.node(at) {
+            parts.push((at, Part::Node(node)));
+        }
+    }
+    Some(parts)
+}
+
+/// All that lies below the root, in order.
+fn all_parts<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     workers: &Workers<H, D, R>,
     batch: &Batch<'_>,
+    index: &RegionIndex,
     chunks: &[ChunkOutcome],
-) -> Result<Folded<Vec<Part>>> {
-    let index = db.index.load_full();
-    let mut accessed = chunks
-        .iter()
-        .enumerate()
-        .flat_map(|(chunk, outcome)| (0..outcome.regions.len()).map(move |region| (chunk, region)))
-        .map(|(chunk, region)| (*chunks[chunk].regions[region].region.prefix(), chunk, region))
-        .peekable();
+) -> Result<Folded<Vec<(Prefix, Part)>>> {
+    let mut accessed = accessed(chunks).peekable();
     let mut parts = Vec::with_capacity(index.regions().len());
     let mut covered: Option<Prefix> = None;
     for region in index.regions() {
@@ -157,15 +187,23 @@ fn parts<H: Hasher, D: Device, R: Runtime>(
         if covered.is_some_and(|covered| covered.contains(&prefix)) {
             continue;
         }
-        if let Some((at, chunk, region)) = accessed.next_if(|(at, ..)| at.contains(&prefix)) {
-            parts.push(Part::Accessed(chunk, region));
+        if let Some((at, (chunk, region))) = accessed.next_if(|(at, _)| at.contains(&prefix)) {
+            parts.push((at, Part::Accessed(chunk, region)));
             covered = Some(at);
             continue;
         }
-        match unaccessed_part(db, workers, batch, &prefix)? {
-            Folded::Done(part) => parts.push(part),
-            Folded::NeedsLeaf(key) => return Ok(Folded::NeedsLeaf(key)),
-        }
+        let needed = batch.needed_leaves.iter().any(|key| prefix.covers(key));
+        let node = if needed { None } else { node_in_view(db, batch, &prefix) };
+        let part = match node {
+            Some(node) => Part::Node(node),
+            // The region in the view is not what it is now, or its only leaf is needed: fold all that lies
+            // below the prefix now.
+            None => match fold_below(db, workers, batch, &prefix)? {
+                Folded::Done(part) => part,
+                Folded::NeedsLeaf(key) => return Ok(Folded::NeedsLeaf(key)),
+            },
+        };
+        parts.push((prefix, part));
     }
     if accessed.next().is_some() {
         return Err(Contradiction::RegionsMerged.into());
@@ -173,16 +211,14 @@ fn parts<H: Hasher, D: Device, R: Runtime>(
     Ok(Folded::Done(parts))
 }
 
-fn unaccessed_part<H: Hasher, D: Device, R: Runtime>(
+/// The node of a prefix in the view, unless it must be folded.
+fn node_in_view<D: Device, R: Runtime>(
     db: &State<D, R>,
-    workers: &Workers<H, D, R>,
     batch: &Batch<'_>,
     prefix: &Prefix,
-) -> Result<Folded<Part>> {
-    let needed = batch.needed_leaves.iter().any(|key| prefix.covers(key));
+) -> Option<Node> {
     let own = db.index.in_region(prefix.first_key(), |region, state| {
-        let same = region.prefix() == prefix;
-        (same && !needed).then_some((*state.own(), state.last_commit()))
+        (region.prefix() == prefix).then_some((*state.own(), state.last_commit()))
     });
     // Undo is asked after the region: a commit that comes in between finds its mark there.
     let then = own.and_then(|(own, last_commit)| {
@@ -195,17 +231,11 @@ fn unaccessed_part<H: Hasher, D: Device, R: Runtime>(
             NodeThen::Unrecorded => None,
         }
     });
-    if !needed {
-        match (batch.view.node(prefix), then) {
-            (OverlayNode::Recorded(node), _) | (OverlayNode::Unchanged, Some(node)) => {
-                return Ok(Folded::Done(Part::Node(*prefix, node)));
-            }
-            (OverlayNode::Unchanged, None) | (OverlayNode::Unrecorded, _) => {}
-        }
+    match batch.view.node(prefix) {
+        OverlayNode::Recorded(node) => Some(node),
+        OverlayNode::Unchanged => then,
+        OverlayNode::Unrecorded => None,
     }
-    // The region in the view is not what it is now, or its only leaf is needed: fold all that lies
-    // below the prefix now.
-    fold_below(db, workers, batch, prefix)
 }
 
 /// Folds all regions that lie below `prefix` now; more than one when it was split meanwhile.
@@ -215,33 +245,82 @@ fn fold_below<H: Hasher, D: Device, R: Runtime>(
     batch: &Batch<'_>,
     prefix: &Prefix,
 ) -> Result<Folded<Part>> {
-    let mut folder = BatchFolder::<H>::new();
-    folder.begin(prefix.len());
     let mut key = Some(*prefix.first_key());
-    let mut only = None;
+    let (mut prefixes, mut nodes, mut leaf) = (Vec::new(), Vec::new(), None);
     while let Some(at) = key.filter(|key| prefix.covers(key)) {
         let outcome = match workers.region(db, batch, &at)? {
             Folded::Done(outcome) => outcome,
             Folded::NeedsLeaf(key) => return Ok(Folded::NeedsLeaf(key)),
         };
         let region = &outcome.regions[0];
-        match &region.old {
-            Occupancy::Leaf { key, value_hash } => {
-                folder.unaccessed(key, FoldValue::Hash(*value_hash));
-            }
-            _ => folder.subtrie(region.region.prefix(), &region.node),
+        if let Occupancy::Leaf { key, value_hash } = region.old {
+            leaf = Some((key, value_hash));
         }
+        prefixes.push(*region.region.prefix());
+        nodes.push(region.node);
         key = region.region.prefix().next().map(|next| *next.first_key());
-        only = Some(region.old);
     }
-    let fold = folder.end().expect("no terminal is placed here");
-    folder.run();
-    let occupancy = if pleach_core::node::kind(&folder.node(fold)) == pleach_core::NodeKind::Leaf {
-        folder.occupancy(fold)
-    } else {
-        only.filter(|only| *only == Occupancy::Empty).unwrap_or(Occupancy::Many)
+    let node = *Tiling::new::<H>(prefixes.into_iter(), &nodes).own();
+    // A leaf over all of them is the only pair.
+    let leaf = leaf.filter(|_| kind(&node) == NodeKind::Leaf);
+    Ok(Folded::Done(leaf.map_or(Part::Node(node), |(key, hash)| Part::Leaf(key, hash))))
+}
+
+/// The root from all that lies below it.
+fn fold_all<H: Hasher>(
+    parts: Vec<(Prefix, Part)>,
+    chunks: &[ChunkOutcome],
+) -> std::result::Result<RootFold<H>, Key> {
+    let (prefixes, parts): (Vec<Prefix>, Vec<Part>) = parts.into_iter().unzip();
+    let node = |part: &Part| match part {
+        Part::Accessed(chunk, region) => chunks[*chunk].regions[*region].node,
+        Part::Node(node) => *node,
+        Part::Leaf(key, value_hash) => leaf::<H>(key, value_hash),
     };
-    Ok(Folded::Done(Part::Folded(*prefix, folder.node(fold), occupancy)))
+    let nodes: Vec<Node> = parts.iter().map(node).collect();
+    let tiling = Tiling::new::<H>(prefixes.iter().copied(), &nodes);
+    let others = |part: &(usize, Part)| !matches!(part.1, Part::Node(_));
+    let parts: Vec<(usize, Part)> = parts.into_iter().enumerate().filter(others).collect();
+    fold_parts(&tiling, |at| prefixes[at], &parts, chunks)
+}
+
+/// The root from a tiling and what is not in it. A key whose leaf is needed as an error.
+fn fold_parts<H: Hasher>(
+    tiling: &Tiling,
+    prefix: impl Fn(usize) -> Prefix,
+    parts: &[(usize, Part)],
+    chunks: &[ChunkOutcome],
+) -> std::result::Result<RootFold<H>, Key> {
+    let mut folded = Merkleizer::<H>::default();
+    let number = folded.begin_tiling();
+    let (mut fragments, mut top) = (Vec::new(), None);
+    for (place, (at, part)) in parts.iter().enumerate() {
+        let prefix_of = prefix(*at);
+        let depth = prefix_of.len();
+        let subtrie = match part {
+            Part::Accessed(chunk, region) => {
+                let outcome = &chunks[*chunk].regions[*region];
+                let number = u32::try_from(fragments.len()).expect("fewer than 2^32 regions");
+                fragments.push((*chunk, *region));
+                let old = (&outcome.old, prefix_of.first_key());
+                folded.fragment((&outcome.node, depth), old, number)
+            }
+            Part::Node(node) => folded.unaccessed(node, depth),
+            Part::Leaf(key, value_hash) => {
+                folded.unaccessed_leaf(key, FoldValue::Hash(*value_hash), false)
+            }
+        };
+        let next = parts.get(place + 1).map(|(next, _)| *next);
+        top = folded
+            .child((tiling, number), *at, subtrie, next)
+            .map_err(|hidden| *prefix(hidden.child).first_key())?;
+    }
+    let top = top.expect("a batch accesses something");
+    let end = folded.end(top, 0);
+    folded.run();
+    let root = *folded.end_node(end);
+    let emitted = RootEmitted::of(&folded, end);
+    Ok(RootFold { root, folded, end, fragments, emitted })
 }
 
 /// The witness or proof: the terminals that the root's fold emits, with the regions' fragments between,
@@ -255,7 +334,7 @@ fn gather_witness<H: Hasher, D: Device, R: Runtime>(
     fragments: &[(usize, usize)],
 ) -> Result<Witness> {
     let mut sections: [Vec<&[u8]>; 3] = Default::default();
-    let mut count = root.own.count();
+    let mut count = root.count;
     root.each_part(chunks, fragments, |terminals, siblings, fragment| {
         sections[0].push(terminals);
         sections[2].push(Node::bytes_of(siblings));
@@ -282,21 +361,22 @@ fn gather_witness<H: Hasher, D: Device, R: Runtime>(
 struct RootEmitted {
     terminals: Vec<u8>,
     siblings: Vec<Node>,
-    own: Fragment,
+    /// Number of terminals.
+    count: u32,
     gaps: Vec<Gap>,
 }
 
 impl RootEmitted {
-    fn of<H: Hasher>(folder: &mut BatchFolder<H>, fold: usize, fragments: usize) -> Self {
-        let (mut terminals, mut siblings) = (Vec::new(), Vec::new());
-        let emit = Emit::new(&mut terminals, &mut siblings, &[], &[], &[]);
-        let mut root = RootEmit { emit, gaps: Vec::with_capacity(fragments) };
-        match folder.occupancy(fold) {
-            Occupancy::Many => folder.emit(fold, &mut root),
-            occupancy => BatchFolder::<H>::emit_root(&occupancy, &mut root),
-        }
-        let (own, gaps) = (root.emit.done(), root.gaps);
-        Self { terminals, siblings, own, gaps }
+    fn of<H: Hasher>(folded: &Merkleizer<H>, end: usize) -> Self {
+        let (mut terminals, mut siblings, mut gaps) = (Vec::new(), Vec::new(), Vec::new());
+        let count = folded.terminals(end, &mut terminals, |number, terminals| {
+            gaps.push(Gap { number, terminals: terminals.len(), siblings: 0 });
+        });
+        let mut next = gaps.iter_mut();
+        folded.siblings(end, &mut siblings, |_, siblings| {
+            next.next().expect("as many as before").siblings = siblings.len();
+        });
+        Self { terminals, siblings, count, gaps }
     }
 
     /// The parts of the multiproof in order: what the root has emitted, each with the region whose fragment follows.
@@ -342,31 +422,6 @@ struct Gap {
     number: u32,
     terminals: usize,
     siblings: usize,
-}
-
-/// Collects what the root's fold emits, and where fragments go.
-struct RootEmit<'a> {
-    emit: Emit<'a>,
-    gaps: Vec<Gap>,
-}
-
-impl pleach_core::fold::Sink for RootEmit<'_> {
-    fn leaf(&mut self, key: &pleach_core::Key, value_hash: &pleach_core::ValueHash, depth: u16) {
-        self.emit.leaf(key, value_hash, depth);
-    }
-
-    fn terminator(&mut self, key: &pleach_core::Key, depth: u16) {
-        self.emit.terminator(key, depth);
-    }
-
-    fn sibling(&mut self, node: &Node) {
-        self.emit.sibling(node);
-    }
-
-    fn fragment(&mut self, number: u32) {
-        let (terminals, siblings) = self.emit.ends();
-        self.gaps.push(Gap { number, terminals, siblings });
-    }
 }
 
 fn too_large() -> Error {

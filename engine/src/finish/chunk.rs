@@ -66,8 +66,6 @@ pub(super) struct RegionTask {
     pub(super) layout_version: u64,
     /// The last commit that had changed it then.
     pub(super) last_commit: u64,
-    /// Is the view the newest state of this region?
-    pub(super) newest: bool,
     pub(super) accesses: Range<usize>,
     pub(super) pages: Range<usize>,
 }
@@ -251,7 +249,6 @@ impl Chunk {
             region: Arc::clone(region),
             layout_version: state.layout_version(),
             last_commit: state.last_commit(),
-            newest,
             accesses,
             pages: first_page..self.pages.len(),
         });

@@ -45,6 +45,11 @@ pub(crate) struct Fragment {
 }
 
 impl Fragment {
+    /// What was emitted to these ranges.
+    pub(crate) fn new(terminals: Range<usize>, count: u32, siblings: Range<usize>) -> Self {
+        Self { terminals, count, siblings }
+    }
+
     /// What a treelet emitted.
     pub(crate) fn of_treelet(part: ProofPart) -> Self {
         let ProofPart { terminals, count, siblings } = part;
@@ -105,11 +110,6 @@ impl<'a> Emit<'a> {
         self.terminals.extend_from_slice(fragment.terminals(terminals));
         self.siblings.extend_from_slice(fragment.siblings(siblings));
         self.own.count += fragment.count;
-    }
-
-    /// Where terminals (in bytes) and siblings end by now.
-    pub(crate) fn ends(&self) -> (usize, usize) {
-        (self.terminals.len(), self.siblings.len())
     }
 }
 

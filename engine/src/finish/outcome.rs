@@ -80,10 +80,8 @@ pub(crate) struct RegionOutcome {
     pub(crate) nodes: Range<usize>,
     /// Its changes, in the chunk's list.
     pub(crate) changes: Range<usize>,
-    /// What its treelet learns, in the chunk's list.
-    pub(crate) treelet: Range<usize>,
-    /// The commit that its treelet was as of; `None` when the view was not the newest state.
-    pub(crate) as_of: Option<u64>,
+    /// New lines of its tiling, in the chunk's list.
+    pub(crate) lines: Range<usize>,
 }
 
 /// A page's new node.
@@ -113,8 +111,8 @@ pub(crate) struct ChunkOutcome {
     pub(crate) parts: Vec<(usize, Arc<Parts>)>,
     /// Nodes inside of pages, by their index in the treelet.
     pub(crate) treelets: Vec<(u8, Node)>,
-    /// Nodes between regions and their pages, likewise.
-    pub(crate) inner: Vec<(u8, Node)>,
+    /// New lines of the regions' tilings: boundary and line.
+    pub(crate) lines: Vec<(u32, [Node; 2])>,
     pub(crate) changes: ChangeList,
     pub(super) terminals: Vec<u8>,
     pub(super) siblings: Vec<Node>,
@@ -157,7 +155,8 @@ impl Recycle for ChunkOutcome {
     fn bytes(&self) -> usize {
         self.regions.capacity() * size_of::<RegionOutcome>()
             + self.nodes.capacity() * size_of::<PageNode>()
-            + (self.treelets.capacity() + self.inner.capacity()) * size_of::<(u8, Node)>()
+            + self.treelets.capacity() * size_of::<(u8, Node)>()
+            + self.lines.capacity() * size_of::<(u32, [Node; 2])>()
             + self.changes.capacity() * size_of::<Changed>()
             + self.siblings.capacity() * size_of::<Node>()
             + self.terminals.capacity()
@@ -169,7 +168,7 @@ impl Recycle for ChunkOutcome {
         self.nodes.clear();
         self.parts.clear();
         self.treelets.clear();
-        self.inner.clear();
+        self.lines.clear();
         self.changes = ChangeList::default();
         self.terminals.clear();
         self.siblings.clear();

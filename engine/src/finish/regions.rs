@@ -1,29 +1,30 @@
 //! The second half of a chunk: its regions, from the nodes of their pages to their own.
 //!
-//! A region has about a hundred pages, of which a batch may access two. Nodes between the region and
-//! its pages that are known (the region's treelet), and below which nothing is accessed, go into the
-//! fold as they are; elsewhere each page's node does.
+//! A region has about a hundred pages, of which a batch may access two: what lies beside their paths comes from the lines of
+//! the region's tiling.
 
-use std::iter::Peekable;
-use std::ops::Range;
 use std::sync::Arc;
 
 use pleach_beatree::RegionState;
 use pleach_beatree::region::Nodes;
-use pleach_beatree::treelet::Treelet;
-use pleach_beatree::treelet::capture_levels;
-use pleach_core::fold::{BatchFolder, FoldValue, Occupancy, ProofFolder, heap_index};
+use pleach_core::fold::{FoldValue, Occupancy, ProofFolder};
 use pleach_core::proof::op::op_not_first;
-use pleach_core::{Hasher, Node, Prefix};
+use pleach_core::tree::{HiddenLeaf, Merkleizer, Subtrie};
+use pleach_core::{Hasher, Node, TERMINATOR};
 
-use super::captured::sort_captured;
-use super::chunk::{Again, Batch, Chunk, PageTask, RegionTask};
-use super::emit::{Emit, Fragment};
+use super::chunk::{Again, Batch, Chunk, RegionTask};
+use super::emit::Fragment;
 use super::outcome::{ChunkOutcome, PageNode, RegionOutcome};
 use super::scratch::FoldSpace;
 
 /// Regions ahead of the one that is folded, whose memory is asked for.
 const REGIONS_AHEAD: usize = 2;
+
+/// A region that was put in: its number among the tilings, and its end if it has a page that takes part.
+struct Folding {
+    tiling: u32,
+    end: Option<(usize, Subtrie)>,
+}
 
 impl Chunk {
     /// Folds the regions, whose pages are folded, and completes the outcome.
@@ -33,27 +34,62 @@ impl Chunk {
         space: &mut FoldSpace<H>,
         outcome: &mut ChunkOutcome,
     ) -> Result<(), Again> {
-        space.regions.clear();
+        // Apart from the space, which it reads.
+        let mut regions = std::mem::take(&mut space.regions);
+        let done = self.fold_regions_by(&mut regions, batch, space, outcome);
+        space.regions = regions;
+        done
+    }
+
+    fn fold_regions_by<H: Hasher>(
+        &self,
+        regions: &mut Merkleizer<H>,
+        batch: &Batch<'_>,
+        space: &mut FoldSpace<H>,
+        outcome: &mut ChunkOutcome,
+    ) -> Result<(), Again> {
+        regions.clear();
         space.node_pages.clear();
+        let mut folding = Vec::with_capacity(self.regions.len());
         for (index, task) in self.regions.iter().enumerate() {
             self.prefetch_regions(index);
             let from = outcome.nodes.len();
-            let fold = self.fold_region(batch, task, space, &mut outcome.nodes)?;
-            debug_assert_eq!(fold, index, "one fold for each region, in order");
-            let nodes = from..outcome.nodes.len();
+            let folded = self.fold_region(batch, task, space, regions, &mut outcome.nodes);
+            folding.push(folded?);
             let first_change = outcome.regions.last().map_or(0, |region| region.changes.end);
-            outcome.regions.push(unfinished(batch, task, nodes, first_change));
+            let accesses = &batch.accesses[task.accesses.clone()];
+            let writes = accesses.iter().filter(|access| access.writes.is_some()).count();
+            outcome.regions.push(RegionOutcome {
+                region: Arc::clone(&task.region),
+                layout_version: task.layout_version,
+                accessed: !task.accesses.is_empty(),
+                node: Node::default(),
+                old: Occupancy::Empty,
+                before: None,
+                fragment: Fragment::default(),
+                first_op: 0,
+                nodes: from..outcome.nodes.len(),
+                changes: first_change..first_change + writes,
+                lines: 0..0,
+            });
         }
-        space.regions.run();
-        let ends = &mut space.inner_ends;
-        sort_captured(&space.regions, self.regions.len(), ends, &mut outcome.inner);
-        for (fold, region) in outcome.regions.iter_mut().enumerate() {
-            let from = fold.checked_sub(1).map_or(0, |before| space.inner_ends[before]);
-            region.treelet = from..space.inner_ends[fold];
-            region.node = space.regions.node(fold);
-            region.old = space.regions.occupancy(fold);
+        regions.run();
+        regions.group(&mut space.lines);
+        for (region, Folding { tiling, end }) in outcome.regions.iter_mut().zip(&folding) {
+            let own = || *region.region.read().own();
+            (region.node, region.old) = match end {
+                None => (own(), Occupancy::Many),
+                Some((end, top)) => {
+                    let node = if top.is_same() { own() } else { *regions.end_node(*end) };
+                    (node, occupancy(regions, *end, &node))
+                }
+            };
+            let lines = space.lines.of(*tiling);
+            let from = outcome.lines.len();
+            outcome.lines.extend_from_slice(lines);
+            region.lines = from..outcome.lines.len();
         }
-        self.emit_regions(batch, space, outcome);
+        self.emit_regions(batch, (space, regions), &folding, outcome);
         fold_proofs(&mut space.proofs, outcome);
         Ok(())
     }
@@ -62,32 +98,40 @@ impl Chunk {
     fn emit_regions<H: Hasher>(
         &self,
         batch: &Batch<'_>,
-        space: &mut FoldSpace<H>,
+        (space, folded): (&FoldSpace<H>, &Merkleizer<H>),
+        folding: &[Folding],
         outcome: &mut ChunkOutcome,
     ) {
         let ChunkOutcome { regions, terminals, siblings, ops, .. } = outcome;
         let proof = space.treelets.proof();
         terminals.reserve(proof.terminals.len() + self.regions.len() * 64);
         siblings.reserve(proof.siblings.len() + self.regions.len() * 32);
-        for (fold, (region, task)) in regions.iter_mut().zip(&self.regions).enumerate() {
+        for ((region, task), Folding { end, .. }) in
+            regions.iter_mut().zip(&self.regions).zip(folding)
+        {
+            region.first_op = task.pages.clone().next().map_or(0, |page| space.op_starts[page]);
+            let Some((end, _)) = end.filter(|_| region.accessed) else { continue };
             let accessed = task.pages.clone().filter(|page| !self.pages[*page].accesses.is_empty());
-            for (page, first) in accessed.zip(space.regions.first_of_terminal(fold)) {
+            for (page, first) in accessed.zip(folded.firsts(end)) {
                 if !first && batch.gives.has_ops() {
                     op_not_first(&mut ops[space.op_starts[page]]);
                 }
             }
-            region.first_op = task.pages.clone().next().map_or(0, |page| space.op_starts[page]);
-            if region.accessed && region.old == Occupancy::Many {
-                let mut emit = Emit::new(
-                    terminals,
-                    siblings,
-                    &space.fragments,
-                    &proof.terminals,
-                    &proof.siblings,
-                );
-                space.regions.emit(fold, &mut emit);
-                region.fragment = emit.done();
+            if region.old != Occupancy::Many {
+                continue;
             }
+            let (from, siblings_from) = (terminals.len(), siblings.len());
+            let mut below = 0;
+            let own = folded.terminals(end, terminals, |number, out| {
+                let fragment = &space.fragments[number as usize];
+                below += fragment.count();
+                out.extend_from_slice(fragment.terminals(&proof.terminals));
+            });
+            folded.siblings(end, siblings, |number, out| {
+                out.extend_from_slice(space.fragments[number as usize].siblings(&proof.siblings));
+            });
+            let (terminals, siblings) = (from..terminals.len(), siblings_from..siblings.len());
+            region.fragment = Fragment::new(terminals, own + below, siblings);
         }
     }
 
@@ -100,51 +144,111 @@ impl Chunk {
             && let Some(state) = task.region.try_read()
         {
             for page in &self.pages[task.pages.clone()] {
-                state.cpu_prefetch_nodes(page.child as usize, page.prefix.first_key());
+                state.cpu_prefetch_nodes(page.child as usize);
             }
         }
     }
 
-    /// Begins the fold of a region; gives its index. The region must be as it was gathered.
+    /// Puts the pages of a region in. The region must be as it was gathered.
     fn fold_region<H: Hasher>(
         &self,
         batch: &Batch<'_>,
         task: &RegionTask,
         space: &mut FoldSpace<H>,
+        regions: &mut Merkleizer<H>,
         nodes: &mut Vec<PageNode>,
-    ) -> Result<usize, Again> {
+    ) -> Result<Folding, Again> {
         let state = task.region.read();
-        let away = matches!(state.nodes(), Nodes::Paged(_));
+        let Nodes::Resident(tiling) = state.nodes() else { return Err(Again::Changed) };
         if state.is_retired()
             || state.layout_version() != task.layout_version
             || state.last_commit() != task.last_commit
-            || away
         {
             return Err(Again::Changed);
         }
-        let prefix = task.region.prefix();
-        let levels = if task.newest { capture_levels(prefix) } else { 0 };
-        let (mut regions, mut node_pages) =
-            (std::mem::take(&mut space.regions), std::mem::take(&mut space.node_pages));
-        regions.begin_capturing(prefix.len(), levels);
-        let mut walk = Walk {
-            chunk: self,
-            batch,
-            state: &state,
-            prefix,
-            levels,
-            treelet: state.treelet().filter(|_| task.newest),
-            coming: task.pages.clone().peekable(),
-            folded: space,
-            regions: &mut regions,
-            nodes,
-            node_pages: &mut node_pages,
-        };
-        walk.visit(0, 0, 0..state.children().len());
-        let fold = regions.end().map_err(Again::NeedsLeaf);
-        (space.regions, space.node_pages) = (regions, node_pages);
-        fold
+        let number = regions.begin_tiling();
+        let mut top = None;
+        for at in task.pages.clone() {
+            let subtrie = self.put_page(batch, at, space, regions, nodes);
+            let child = self.pages[at].child as usize;
+            let next = (at + 1 < task.pages.end).then(|| self.pages[at + 1].child as usize);
+            let put = regions.child((tiling, number), child, subtrie, next);
+            top = put.map_err(|hidden| needs_leaf(&state, hidden))?;
+        }
+        let end = top.map(|top| (regions.end(top, task.region.prefix().len()), top));
+        Ok(Folding { tiling: number, end })
     }
+
+    /// A page as its region takes it: folded, or known.
+    fn put_page<H: Hasher>(
+        &self,
+        batch: &Batch<'_>,
+        at: usize,
+        space: &mut FoldSpace<H>,
+        regions: &mut Merkleizer<H>,
+        nodes: &mut Vec<PageNode>,
+    ) -> Subtrie {
+        let page = &self.pages[at];
+        let depth = page.prefix.len();
+        if let Some(known) = &page.known {
+            return regions.unaccessed(known, depth);
+        }
+        let fold = space.folds[at];
+        let (node, old) = (space.node(fold), space.occupancy(fold));
+        if page.accesses.is_empty() {
+            return match &old {
+                Occupancy::Leaf { key, value_hash } => {
+                    regions.unaccessed_leaf(key, FoldValue::Hash(*value_hash), false)
+                }
+                _ => regions.unaccessed(&node, depth),
+            };
+        }
+        let accesses = &batch.accesses[page.accesses.clone()];
+        if accesses.iter().any(|access| access.writes.is_some()) {
+            let new = self.page_node(batch, space, (at, node));
+            nodes.push(new);
+            space.node_pages.push(at);
+        }
+        let number = u32::try_from(at).expect("a chunk has fewer than 2^32 pages");
+        regions.fragment((&node, depth), (&old, &accesses[0].key), number)
+    }
+
+    /// What the outcome says of an accessed page.
+    fn page_node<H: Hasher>(
+        &self,
+        batch: &Batch<'_>,
+        space: &FoldSpace<H>,
+        (at, node): (usize, Node),
+    ) -> PageNode {
+        let page = &self.pages[at];
+        let ends = &space.captured_ends;
+        let treelet = at.checked_sub(1).map_or(0, |before| ends[before])..ends[at];
+        PageNode {
+            child: page.child,
+            prefix: page.prefix,
+            node,
+            as_of: page.as_of.unwrap_or_default(),
+            treelet,
+            columns: space.columns(space.folds[at]),
+            flush_due: page.flush_due(batch),
+            page: None,
+        }
+    }
+}
+
+/// What was below a region before the batch, or is in the view where nothing of it is accessed.
+fn occupancy<H: Hasher>(regions: &Merkleizer<H>, end: usize, node: &Node) -> Occupancy {
+    match (regions.occupancy(end), regions.lone(end)) {
+        (Some(old), _) => old,
+        (None, Some((key, value_hash))) => Occupancy::Leaf { key, value_hash },
+        (None, None) if *node == TERMINATOR => Occupancy::Empty,
+        (None, None) => Occupancy::Many,
+    }
+}
+
+/// The leaf of a child that is known by its node alone decides where a terminal lies.
+fn needs_leaf(state: &RegionState, hidden: HiddenLeaf) -> Again {
+    Again::NeedsLeaf(*state.children().prefix(hidden.child).first_key())
 }
 
 /// Computes the nodes before the batch to which the regions' parts of the multiproof lead.
@@ -160,126 +264,6 @@ fn fold_proofs<H: Hasher>(folder: &mut ProofFolder<H>, outcome: &mut ChunkOutcom
         let proven = regions.iter_mut().filter(|region| region.fragment.count() > 0);
         for (region, fold) in proven.zip(folds) {
             region.before = Some(*folder.node(fold));
-        }
-    }
-}
-
-/// The outcome of a region that is not folded yet: its accesses' changes begin at `first_change`.
-fn unfinished(
-    batch: &Batch<'_>,
-    task: &RegionTask,
-    nodes: Range<usize>,
-    first_change: usize,
-) -> RegionOutcome {
-    let accesses = &batch.accesses[task.accesses.clone()];
-    let writes = accesses.iter().filter(|access| access.writes.is_some()).count();
-    RegionOutcome {
-        region: Arc::clone(&task.region),
-        layout_version: task.layout_version,
-        accessed: !task.accesses.is_empty(),
-        node: Node::default(),
-        old: Occupancy::Empty,
-        before: None,
-        fragment: Fragment::default(),
-        first_op: 0,
-        nodes,
-        changes: first_change..first_change + writes,
-        treelet: 0..0,
-        as_of: task.newest.then_some(task.last_commit),
-    }
-}
-
-/// A walk through a region's children, which puts their nodes into the region's fold.
-struct Walk<'a, H: Hasher> {
-    chunk: &'a Chunk,
-    batch: &'a Batch<'a>,
-    state: &'a RegionState,
-    prefix: &'a Prefix,
-    /// Levels below the region that its treelet can know; 0 when it is not to be used.
-    levels: u8,
-    treelet: Option<&'a Treelet>,
-    /// Pages that take part and have not been met yet.
-    coming: Peekable<Range<usize>>,
-    folded: &'a FoldSpace<H>,
-    regions: &'a mut BatchFolder<H>,
-    nodes: &'a mut Vec<PageNode>,
-    node_pages: &'a mut Vec<usize>,
-}
-
-impl<'a, H: Hasher> Walk<'a, H> {
-    /// Puts these children into the fold: all whose prefixes continue the region's with `bits`, which are
-    /// `level` bits.
-    fn visit(&mut self, level: u8, bits: u8, children: Range<usize>) {
-        if children.len() == 1 || level == self.levels {
-            children.for_each(|child| self.child(child));
-            return;
-        }
-        let pages = &self.chunk.pages;
-        let later = |at: &usize| pages[*at].child as usize >= children.end;
-        if self.coming.peek().is_none_or(later)
-            && let Some(node) = self.known(level, bits)
-        {
-            self.regions.subtrie(&self.prefix.descendant(level, bits), node);
-            return;
-        }
-        let middle = self.state.children().split(level, children.clone());
-        self.visit(level + 1, bits << 1, children.start..middle);
-        self.visit(level + 1, bits << 1 | 1, middle..children.end);
-    }
-
-    /// The node at `bits`, `level` below the region, when it is known. It has more than one key below it: a
-    /// single leaf might have to become a terminal.
-    fn known(&self, level: u8, bits: u8) -> Option<&'a Node> {
-        self.treelet?.node(heap_index(level, bits))
-    }
-
-    /// Puts a child into the fold: folded, known, or as the region has it.
-    fn child(&mut self, child: usize) {
-        let pages = &self.chunk.pages;
-        let Some(at) = self.coming.next_if(|at| pages[*at].child as usize == child) else {
-            let node = self.state.node(child).expect("nodes were brought into memory before");
-            self.regions.subtrie(&self.state.children().prefix(child), node);
-            return;
-        };
-        let page = &pages[at];
-        if let Some(known) = &page.known {
-            self.regions.subtrie(&page.prefix, known);
-            return;
-        }
-        let fold = self.folded.folds[at];
-        let (node, occupancy) = (self.folded.node(fold), self.folded.occupancy(fold));
-        if page.accesses.is_empty() {
-            match &occupancy {
-                Occupancy::Leaf { key, value_hash } => {
-                    self.regions.unaccessed(key, FoldValue::Hash(*value_hash));
-                }
-                _ => self.regions.subtrie(&page.prefix, &node),
-            }
-            return;
-        }
-        let fragment = u32::try_from(at).expect("a chunk has fewer than 2^32 pages");
-        self.regions.child(&page.prefix, &node, &occupancy, fragment);
-        let accesses = &self.batch.accesses[page.accesses.clone()];
-        if accesses.iter().any(|access| access.writes.is_some()) {
-            let new = self.page_node(page, at, node);
-            self.nodes.push(new);
-            self.node_pages.push(at);
-        }
-    }
-
-    /// What the outcome says of an accessed page.
-    fn page_node(&self, page: &PageTask, at: usize, node: Node) -> PageNode {
-        let ends = &self.folded.captured_ends;
-        let treelet = at.checked_sub(1).map_or(0, |before| ends[before])..ends[at];
-        PageNode {
-            child: page.child,
-            prefix: page.prefix,
-            node,
-            as_of: page.as_of.unwrap_or_default(),
-            treelet,
-            columns: self.folded.columns(self.folded.folds[at]),
-            flush_due: page.flush_due(self.batch),
-            page: None,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use pleach_beatree::leaf_fold::AccessResult;
 use pleach_core::fold::{BatchFolder, Columns, HashId, Occupancy, ProofFolder, TreeletFolder};
+use pleach_core::tree::{GroupedLines, Merkleizer};
 use pleach_core::{Hasher, Node, ValueHash};
 
 use super::captured::sort_captured;
@@ -42,7 +43,9 @@ pub(super) struct FoldSpace<H: Hasher> {
     pub(super) cuts: Vec<Cut<H>>,
     pub(super) cut: usize,
     pub(super) joins: BatchFolder<H>,
-    pub(super) regions: BatchFolder<H>,
+    pub(super) regions: Merkleizer<H>,
+    /// New lines of the regions' tilings.
+    pub(super) lines: GroupedLines,
     /// The regions' nodes before the batch, from their parts of the multiproof.
     pub(super) proofs: ProofFolder<H>,
     pub(super) results: Vec<AccessResult>,
@@ -53,8 +56,6 @@ pub(super) struct FoldSpace<H: Hasher> {
     fold_ends: Vec<usize>,
     /// For each page, where the nodes that its treelet learns end in the outcome.
     pub(super) captured_ends: Vec<usize>,
-    /// The same for the regions' folds.
-    pub(super) inner_ends: Vec<usize>,
     pub(super) fragments: Vec<Fragment>,
     /// The page of each node in the outcome.
     pub(super) node_pages: Vec<usize>,

@@ -248,8 +248,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
         let moved = Relocation { range, pages: &nothing, through: left.last_commit };
         let dropped = state.dropped().len();
         state.release_dropped(dropped);
-        let done = state.relocate(&[moved], end.get());
-        state.renew_own::<H>();
+        let done = state.relocate::<H>(&[moved], end.get());
         trie.count_leaf_pages(done.pages);
         Counters::change(&trie.counters.pending_bytes, -done.bytes.cast_signed());
         Counters::change(&trie.counters.pending_entries, -done.entries.cast_signed());

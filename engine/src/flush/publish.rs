@@ -152,7 +152,7 @@ fn move_pages<H: Hasher, D: Device, R: Runtime>(
     let by_region = rewrites.chunk_by_mut(|a, b| Arc::ptr_eq(&a.region, &b.region));
     for (region, rewrites) in regions.iter().zip(by_region) {
         let mut state = region.write();
-        apply(db, &mut state, rewrites, log_position, &mut given_up);
+        apply::<H, _, _>(db, &mut state, rewrites, log_position, &mut given_up);
         if state.children().len() > MAX_ENTRIES {
             split.push((region, state));
         }
@@ -216,7 +216,7 @@ fn refresh_nodes<H: Hasher>(
 }
 
 /// Puts a region's new pages into its child table.
-fn apply<D: Device, R: Runtime>(
+fn apply<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     state: &mut RegionState,
     rewrites: &mut [Rewrite],
@@ -235,7 +235,7 @@ fn apply<D: Device, R: Runtime>(
         })
         .collect();
     state.release_dropped(rewrites[0].dropped);
-    let done = state.relocate(&moves, log_position.get());
+    let done = state.relocate::<H>(&moves, log_position.get());
     // A page that commits have changed since it was gathered may be due again.
     let new = pages.iter().flatten().map(|(child, _)| child.prefix);
     let policy = db.budget.flush_policy();

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use pleach_beatree::region::{NodeFile, NodePage};
+use pleach_beatree::region::{NodeFile, NodePage, tiling};
 use pleach_core::page::branch::MAX_ENTRIES;
-use pleach_core::{Blake3, Hasher as _, Key, Prefix};
+use pleach_core::{Blake3, Hasher as _, Key, Node, Prefix};
 use pleach_io::Operation;
 use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
 
@@ -149,12 +149,14 @@ fn a_page_that_contradicts_the_index_is_set_aside() {
         let region = db.state().index.in_region(&id(7), |region, _| Arc::clone(region));
         let mut state = region.write();
         let child = state.children().find(&id(7));
-        let mut nodes = state.resident_nodes().expect("in memory").to_vec();
+        let mut nodes: Vec<Node> =
+            state.resident_nodes().expect("in memory").nodes().copied().collect();
         let mut node: [u8; 32] = nodes[child].into();
         node[31] ^= 1;
         nodes[child] = node.into();
         state.evict_nodes(NodePage { file: NodeFile::Spill, page: 0, tag: 0 });
-        state.install_folded_nodes(nodes);
+        let tiling = tiling::<Blake3>(state.children(), &nodes);
+        state.install_folded_nodes(tiling);
     };
     spoil();
     for trial in 1..4 {

@@ -114,7 +114,7 @@ fn open_checked<H: Hasher, D: Device, R: Runtime>(
     examined.opening.created = created;
     let opening = examined.opening.clone();
     let root_accepted = examined.recovered.root_accepted;
-    let shared = Arc::new(begin(device, runtime, options, examined, lock)?);
+    let shared = Arc::new(begin::<H, _, _>(device, runtime, options, examined, lock)?);
     let first = shared.tries.get(0).expect("every database has namespace 0");
     let state = Arc::new(State::new(shared, first));
     let prefetching = Prefetching::new(&state.runtime, state.budget.values_bytes());
@@ -182,7 +182,7 @@ fn create<H: Hasher, D: Device, R: Runtime>(
 
 /// Recovery from `confirm-superblocks` to `open`: makes durable what was read, and takes the files over for
 /// writing.
-fn begin<D: Device, R: Runtime>(
+fn begin<H: Hasher, D: Device, R: Runtime>(
     device: D,
     runtime: R,
     mut options: Options,
@@ -248,8 +248,8 @@ fn begin<D: Device, R: Runtime>(
         counters: Arc::clone(&counters),
     }));
     store.begin_batch(recovered.tip.number + 1);
-    let files = NodeFiles::open(Arc::clone(&store), Arc::clone(&counters), budget.node_limit())
-        .map(Arc::new)?;
+    let limit = budget.node_limit();
+    let files = Arc::new(NodeFiles::open::<H>(Arc::clone(&store), Arc::clone(&counters), limit)?);
     let tries = recovered.tries.into_iter().map(|found| {
         let index = Index::new(found.regions, |_, commits| commits >= flush_at);
         Trie {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use pleach_beatree::leaf_fold::PendingChange;
+use pleach_beatree::region::tiling;
 use pleach_beatree::stored::cell_value;
 use pleach_beatree::{Region, RegionIndex};
 use pleach_core::fold::BatchFolder;
@@ -32,7 +33,9 @@ pub(super) fn rebuild<H: Hasher, D: Device>(
         nodes.push(child_node(&mut folder, database, region, child, page)?);
         if nodes.len() == region.read().children().len() {
             let mut state = region.write();
-            state.replace_nodes(std::mem::take(&mut nodes));
+            let tiling = tiling::<H>(state.children(), &nodes);
+            nodes.clear();
+            state.replace_nodes(tiling);
             state.renew_own::<H>();
         }
         Ok(true)

@@ -1,5 +1,6 @@
 //! Folders whose nodes are wrong and whose pairs are right.
 
+use pleach_beatree::region::tiling;
 use pleach_core::{Blake3, Hasher as _, Key, Node};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
@@ -55,7 +56,8 @@ fn wrong_nodes_in_the_files_are_computed_from_the_pairs() {
     let index = db.state().index.load_full();
     let mut state = index.regions()[0].write();
     let nodes = vec![WRONG; state.children().len()];
-    state.replace_nodes(nodes);
+    let tiling = tiling::<Blake3>(state.children(), &nodes);
+    state.replace_nodes(tiling);
     drop(state);
     db.close().expect("closed");
     drop((index, db));

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use pleach_beatree::Stored;
-use pleach_beatree::region::Applied;
+use pleach_beatree::region::{Applied, NewNodes};
 use pleach_core::fold::{BatchFolder, FoldValue};
 use pleach_core::{Blake3, Hasher as _, Key, Node, Prefix};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
@@ -240,15 +240,15 @@ impl Tested {
                 commit: number,
                 log_position: end,
                 changes: &mut own.into_iter(),
-                nodes: &nodes,
+                nodes: NewNodes::Children(&nodes),
                 own: fold(region.prefix(), &self.model[&namespace]),
-                inner: None,
             };
             let growth = state.apply(&mut applied, &mut Vec::new(), |prefix, commits| {
                 if trie.budget.flush_policy().is_due(&prefix, commits) {
                     due.push(prefix);
                 }
             });
+            state.renew_own::<Blake3>();
             Counters::change(&trie.counters.pending_bytes, growth.bytes);
             Counters::change(&trie.counters.pending_entries, growth.entries);
         }

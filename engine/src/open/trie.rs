@@ -6,11 +6,13 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use pleach_beatree::region::{Applied, Dropped, NodePage, Pending, RegionImage, Relocation};
+use pleach_beatree::region::{
+    Applied, Dropped, NewNodes, NodePage, Pending, RegionImage, Relocation,
+};
 use pleach_beatree::split::{Joined, join_held, split_regions};
 use pleach_beatree::{ChildRef, ChildTable, PageNo, Region, RegionIndex, Stored};
-use pleach_core::fold::BatchFolder;
 use pleach_core::page::branch::MAX_ENTRIES;
+use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::Device;
 
@@ -131,9 +133,12 @@ impl TrieReplay {
                 commit: number,
                 log_position: end.get(),
                 changes: &mut of_region.iter().cloned(),
-                nodes: &children,
+                nodes: if state.is_plain() {
+                    NewNodes::Plain
+                } else {
+                    NewNodes::Children(&children)
+                },
                 own: *state.own(),
-                inner: None,
             };
             state.apply(&mut applied, &mut scratch, |_, _| {});
             drop(state);
@@ -182,7 +187,7 @@ impl TrieReplay {
                     through: *through,
                 })
                 .collect();
-            state.relocate(&moves, end.get());
+            state.relocate::<H>(&moves, end.get());
             state.retain_dropped(|dropped| {
                 overflow::runs(&dropped.pending.stored)
                     .iter()
@@ -261,14 +266,8 @@ impl TrieReplay {
 
 /// The root over all regions.
 pub(super) fn root_of<H: Hasher>(index: &RegionIndex) -> Node {
-    let mut folder = BatchFolder::<H>::new();
-    folder.begin(0);
-    for region in index.regions() {
-        folder.subtrie(region.prefix(), region.read().own());
-    }
-    let fold = folder.end().expect("no terminal is placed here");
-    folder.run();
-    folder.node(fold)
+    let nodes: Vec<Node> = index.regions().iter().map(|region| *region.read().own()).collect();
+    *Tiling::new::<H>(index.regions().iter().map(|region| *region.prefix()), &nodes).own()
 }
 
 /// All regions, from the branch pages.

@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use pleach_beatree::lock_order::Ranked;
 use pleach_beatree::{PageNo, Region, RegionIndex, RegionState};
-use pleach_core::{Key, Prefix};
+use pleach_core::tree::Tiling;
+use pleach_core::{Hasher, Key, Node, Prefix};
 
 use super::ranks::STRUCTURE;
 use crate::error::hex;
@@ -47,10 +48,32 @@ pub(crate) struct Index {
     regions: ArcSwap<RegionIndex>,
     /// Held by a flush while it changes layouts, and by a commit that was overtaken too often.
     structure: Mutex<()>,
+    /// The nodes between the root and the regions.
+    root: RwLock<RootNodes>,
     /// Prefixes of pages that enough commits have changed.
     due: Mutex<Due>,
     /// How many there are, as of when `due` was last free.
     due_count: AtomicUsize,
+}
+
+/// The nodes between the root and the regions, in the newest state.
+///
+/// Invariant: a commit updates them before it is published. So where none after commit `s` has done so (`as_of` is at most
+/// `s`), they are those of `s`, once that is published.
+#[derive(Debug, Default)]
+pub(crate) struct RootNodes {
+    /// The regions whose nodes they are, and these nodes.
+    of: Option<(Arc<RegionIndex>, Tiling)>,
+    /// The last commit that has changed one.
+    as_of: u64,
+}
+
+impl RootNodes {
+    /// The nodes, if they are those over these regions, and the last commit that they are of.
+    pub(crate) fn of(&self, regions: &Arc<RegionIndex>) -> Option<(&Tiling, u64)> {
+        let (of, tiling) = self.of.as_ref()?;
+        Arc::ptr_eq(of, regions).then_some((tiling, self.as_of))
+    }
 }
 
 /// Pages that are due for a flush, in the order in which they became so.
@@ -93,6 +116,7 @@ impl Index {
         Self {
             regions: ArcSwap::from_pointee(regions),
             structure: Mutex::new(()),
+            root: RwLock::default(),
             due_count: AtomicUsize::new(due.pages.len()),
             due: Mutex::new(due),
         }
@@ -107,6 +131,43 @@ impl Index {
     /// The regions as they are now, to be kept.
     pub(crate) fn load_full(&self) -> Arc<RegionIndex> {
         self.regions.load_full()
+    }
+
+    /// The nodes over these regions. While the guard lives no commit changes them.
+    pub(crate) fn root_nodes<H: Hasher>(
+        &self,
+        regions: &Arc<RegionIndex>,
+    ) -> RwLockReadGuard<'_, RootNodes> {
+        let root = self.root.read();
+        if root.of(regions).is_some() {
+            return root;
+        }
+        drop(root);
+        let mut root = self.root.write();
+        let (mut nodes, mut as_of) = (Vec::with_capacity(regions.regions().len()), 0);
+        for region in regions.regions() {
+            let state = region.read();
+            nodes.push(*state.own());
+            as_of = as_of.max(state.last_commit());
+        }
+        let prefixes = regions.regions().iter().map(|region| *region.prefix());
+        root.of = Some((Arc::clone(regions), Tiling::new::<H>(prefixes, &nodes)));
+        root.as_of = as_of;
+        RwLockWriteGuard::downgrade(root)
+    }
+
+    /// Commit `number` has given these regions, in order, these nodes.
+    pub(crate) fn update_root<H: Hasher>(&self, number: u64, changed: &[(Prefix, Node)]) {
+        let regions = self.load();
+        let mut root = self.root.write();
+        let RootNodes { of, as_of } = &mut *root;
+        let Some((of, tiling)) = of.as_mut().filter(|(of, _)| Arc::ptr_eq(of, &regions)) else {
+            *of = None;
+            return;
+        };
+        let numbered = changed.iter().map(|(prefix, node)| (of.find(prefix.first_key()), *node));
+        tiling.update::<H>(numbered);
+        *as_of = number;
     }
 
     /// While this is held nobody else splits, merges or replaces pages and regions.

@@ -17,11 +17,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use pleach_beatree::leaf_fold::{PageState, PendingChange, fold_leaf};
 use pleach_beatree::lock_order::Ranked;
-use pleach_beatree::region::{NodeFile, NodePage, Nodes, ReadState};
-use pleach_beatree::{Region, RegionIndex, RegionState};
+use pleach_beatree::region::{NodeFile, NodePage, Nodes, ReadState, tiling};
+use pleach_beatree::{ChildTable, Region, RegionIndex, RegionState};
 use pleach_core::fold::BatchFolder;
 use pleach_core::page::branch::{BranchBuilder, BranchHeader, BranchView, Entry};
 use pleach_core::page::{FileKind, Identity, header};
+use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::{Device, OpenMode, PageBuf, Runtime};
 
@@ -35,8 +36,8 @@ use crate::format::names::{ImageFile, SPILL_FILE, image_name};
 use crate::format::position::LogPos;
 use crate::metrics::Counters;
 
-/// Bytes of nodes for each leaf page: its own, and its share of the region's treelet.
-const NODE_BYTES: u64 = 56;
+/// Bytes of nodes for each leaf page: its line in the region's tiling.
+const NODE_BYTES: u64 = Tiling::CHILD_BYTES as u64;
 
 /// How often somebody may come in between when nodes are brought in. While a batch is under way
 /// ([`NodeStore::keep_nodes`]) no nodes leave, and each round costs the others a flush's or a
@@ -57,6 +58,8 @@ pub(crate) struct NodeFiles<D: Device, R: Runtime> {
     /// Pages spilled.
     spills: AtomicU64,
     limit: Limit,
+    /// Computes the nodes above children, with the database's hasher.
+    tiling: fn(&ChildTable, &[Node]) -> Tiling,
     store: Arc<Store<D, R>>,
     counters: Arc<Counters>,
 }
@@ -91,7 +94,7 @@ struct SpillPages {
 
 impl<D: Device, R: Runtime> NodeFiles<D, R> {
     /// Opens the files; whatever an earlier open has spilled is dead.
-    pub(crate) fn open(
+    pub(crate) fn open<H: Hasher>(
         store: Arc<Store<D, R>>,
         counters: Arc<Counters>,
         limit: Limit,
@@ -114,6 +117,7 @@ impl<D: Device, R: Runtime> NodeFiles<D, R> {
             hand: Mutex::default(),
             spills: AtomicU64::new(0),
             limit,
+            tiling: tiling::<H>,
             store,
             counters,
         })
@@ -173,7 +177,7 @@ impl<D: Device, R: Runtime> NodeFiles<D, R> {
         let indexes: Vec<Arc<RegionIndex>> =
             tries.iter().map(|trie| trie.index.load_full()).collect();
         let resident = |region: &Arc<Region>| match region.read().nodes() {
-            Nodes::Resident(nodes) => nodes.len() as u64 * 32,
+            Nodes::Resident(nodes) => nodes.len() as u64 * NODE_BYTES,
             Nodes::Paged(_) | Nodes::Plain => 0,
         };
         let regions = || indexes.iter().flat_map(|index| index.regions());
@@ -295,7 +299,8 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
                 // A commit or a flush came in between.
                 continue;
             }
-            if !state.folds_to_own::<H>(&nodes) {
+            let nodes = (self.tiling)(state.children(), &nodes);
+            if nodes.own() != state.own() {
                 return Err(Contradiction::Fold { prefix: *region.prefix() }.into());
             }
             tracing::warn!(prefix = ?region.prefix(), "nodes were folded from the leaf pages: their own page is bad");
@@ -319,6 +324,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
         }
         let mut nodes = Vec::with_capacity(state.children().len());
         self.parse_nodes(region, &state, node_page, buf, &mut nodes)?;
+        let nodes = (self.tiling)(state.children(), &nodes);
         state.install_nodes(nodes);
         drop(state);
         self.store.read_well(file_name(node_page.file), node_page.page);
@@ -430,7 +436,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
         };
         // They fit: what a flush lets grow too large is replaced before anybody sees it.
         let mut builder = BranchBuilder::new(buf.page_mut(0), &header);
-        for (child, node) in state.children().iter().zip(nodes) {
+        for (child, node) in state.children().iter().zip(nodes.nodes()) {
             builder.push(&Entry {
                 depth: child.prefix.len(),
                 page_no: child.page.map(u64::from),
@@ -544,7 +550,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
 /// Bytes of a region's nodes in memory.
 fn resident(region: &Arc<Region>) -> u64 {
     match region.read().nodes() {
-        Nodes::Resident(nodes) => nodes.len() as u64 * 32,
+        Nodes::Resident(nodes) => nodes.len() as u64 * NODE_BYTES,
         Nodes::Paged(_) | Nodes::Plain => 0,
     }
 }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use pleach_beatree::{ChildRef, ChildTable, Region, RegionIndex};
+use pleach_core::tree::Tiling;
 use pleach_core::{Prefix, TERMINATOR};
 use pleach_io::{Device, Runtime};
 
@@ -59,7 +60,7 @@ pub(crate) fn empty_region((namespace, kind): (u8, TrieKind), number: u64) -> Re
     let children = ChildTable::new(Prefix::ROOT, &[child]);
     match kind {
         TrieKind::Merkle => {
-            Region::bulk_loaded(namespace, children, vec![TERMINATOR], TERMINATOR, number)
+            Region::bulk_loaded(namespace, children, Tiling::single(&TERMINATOR), number)
         }
         TrieKind::Plain => Region::plain(namespace, children, number),
     }

@@ -230,7 +230,7 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
             let at = format!("{}region {:?}", of(namespace), region.prefix());
             let state = region.read();
             if let Some(nodes) = state.resident_nodes()
-                && !state.folds_to_own::<H>(nodes)
+                && nodes.own() != state.own()
             {
                 self.finding(format!("{at}: its node does not follow from its children's"));
             }

@@ -29,10 +29,9 @@ fn a_change_hashes_its_own_path_and_not_its_region() {
         block.commit().expect("committed");
         db.metrics().hashes - before
     };
-    let first = hashed(1);
+    // The first two commits compute what the page does not store.
+    hashed(1);
     assert!(db.metrics().leaf_pages >= 64, "enough pages for the difference to show");
-    assert!(first > 64, "the first commit hashes between all pages: {first}");
-    // The page's own path comes once with its second fold.
     hashed(2);
     let known = hashed(3);
     assert!(known < 40, "{known} hashes");
