@@ -184,19 +184,6 @@ impl Cache {
         self.lock(page_no).attach(page_no, page, None, soon, fill);
     }
 
-    /// Hangs the part of a treelet that this bucket needs on a page for the current batch, if the page is
-    /// still here. Those of earlier batches leave for it, and so do pages, up to an eighth of the
-    /// budget. False when there was no room.
-    pub fn give_partial_treelet(
-        &self,
-        page_no: PageNo,
-        page: &Arc<CachedPage>,
-        treelet: &Treelet,
-        bucket: u8,
-    ) -> bool {
-        self.lock(page_no).attach_partial(page_no, page, treelet, bucket)
-    }
-
     /// A flush has moved a page: its treelet goes with it.
     pub fn move_treelet(&self, from: PageNo, to: PageNo, tag: u32) {
         let Some(treelet) = self.lock(from).detach(from) else { return };

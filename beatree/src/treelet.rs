@@ -13,7 +13,7 @@
 //!   changes agree in the bits between. Deletions that pend may not: folds ask.
 //!
 //! ```
-//! use pleach_beatree::treelet::{PartialTreelet, Treelet};
+//! use pleach_beatree::treelet::Treelet;
 //! use pleach_core::Node;
 //! use pleach_core::fold::heap_index;
 //!
@@ -24,11 +24,6 @@
 //! treelet.advance((0, 5), None, &node(1), [(left, node(2))].into_iter());
 //! assert_eq!((treelet.as_of(), treelet.node(left)), (5, Some(&node(2))));
 //! assert_eq!(treelet.node(heap_index(1, 1)), None);
-//!
-//! // The part that one bucket needs.
-//! let mut part = PartialTreelet::empty();
-//! part.set(&treelet, 0);
-//! assert_eq!(part.known().node(left), Some(&node(2)));
 //!
 //! // What was known before another commit does not count after it.
 //! treelet.advance((6, 7), None, &node(3), std::iter::empty());
@@ -104,7 +99,7 @@ impl Treelet {
     pub fn known(&self) -> Known<'_> {
         let (positions, internal) = (self.known, self.known & self.internal);
         let columns = self.columns;
-        Known { positions, internal, columns, nodes: &self.nodes, packed: false }
+        Known { positions, internal, columns, nodes: &self.nodes }
     }
 
     /// The node of the position with this [`heap_index`].
@@ -149,92 +144,10 @@ impl Treelet {
         }
     }
 
-    /// Takes over what a partial treelet knows, and as of which commit.
-    pub fn begin_with(&mut self, partial: &PartialTreelet) {
-        self.forget();
-        (self.as_of, self.columns) = (partial.as_of, partial.packed.columns);
-        for index in 0..=heap_index(LEVELS, u8::MAX >> (8 - LEVELS)) {
-            if let Some(node) = partial.known().node(index) {
-                self.set(index, node);
-            }
-        }
-    }
-
     fn set(&mut self, index: u8, node: &Node) {
         self.nodes[usize::from(index)] = *node;
         self.known |= 1 << index;
         self.internal = self.internal & !(1 << index) | u64::from(is_internal(node)) << index;
-    }
-}
-
-/// The part of a treelet that one key needs: all that is known some levels down, and below that
-/// what is on the way to the key's bucket and beside it. It takes a third of a treelet's memory.
-#[derive(Debug)]
-pub struct PartialTreelet {
-    as_of: u64,
-    known: u64,
-    internal: u64,
-    packed: Box<Packed>,
-}
-
-/// The nodes of a partial treelet.
-#[derive(Debug)]
-struct Packed {
-    /// The known ones, in order, at the front.
-    nodes: [Node; PARTIAL],
-    columns: Option<Columns>,
-}
-
-/// Levels of which a partial treelet has all nodes.
-const WHOLE: u8 = 3;
-/// Positions of these levels, and below one of the lowest of them.
-const PARTIAL: usize = (1 << (WHOLE + 1)) - 1 + (1 << (LEVELS - WHOLE + 1)) - 2;
-
-impl PartialTreelet {
-    /// Bytes of its nodes.
-    pub const BYTES: usize = size_of::<Packed>();
-
-    /// One that knows nothing.
-    pub fn empty() -> Self {
-        Self {
-            as_of: u64::MAX,
-            known: 0,
-            internal: 0,
-            packed: Box::new(Packed { nodes: [TERMINATOR; PARTIAL], columns: None }),
-        }
-    }
-
-    /// Knows what a fold of this bucket needs, and nothing else.
-    pub fn set(&mut self, treelet: &Treelet, bucket: u8) {
-        let mut wanted: u64 = (1 << heap_index(WHOLE + 1, 0)) - 1;
-        for level in WHOLE + 1..=LEVELS {
-            let below = 1 << (level - WHOLE);
-            let first = heap_index(level, bucket >> (LEVELS - WHOLE) << (level - WHOLE));
-            wanted |= ((1 << below) - 1) << first;
-        }
-        let known = treelet.known & wanted;
-        let positions = (0..).zip(&treelet.nodes).filter(|(index, _)| known >> index & 1 == 1);
-        self.packed.nodes.iter_mut().zip(positions).for_each(|(to, (_, node))| *to = *node);
-        (self.as_of, self.known) = (treelet.as_of, known);
-        (self.internal, self.packed.columns) = (known & treelet.internal, treelet.columns);
-    }
-
-    /// The last commit that changed the page.
-    pub fn as_of(&self) -> u64 {
-        self.as_of
-    }
-
-    /// All that is known.
-    #[inline]
-    pub fn known(&self) -> Known<'_> {
-        let (positions, internal) = (self.known, self.internal);
-        let Packed { nodes, columns } = &*self.packed;
-        Known { positions, internal, columns: *columns, nodes, packed: true }
-    }
-
-    /// Prefetches the memory that a fold reads.
-    pub fn cpu_prefetch(&self) {
-        cpu_prefetch(core::slice::from_ref(&*self.packed));
     }
 }
 
@@ -245,8 +158,6 @@ pub struct Known<'a> {
     internal: u64,
     columns: Option<Columns>,
     nodes: &'a [Node],
-    /// Does `nodes` have the known ones only?
-    packed: bool,
 }
 
 impl<'a> Known<'a> {
@@ -274,9 +185,6 @@ impl<'a> Known<'a> {
     /// When there are no such positions.
     #[inline]
     pub fn pair(&self, left: u8) -> [Node; 2] {
-        if self.packed {
-            return [left, left + 1].map(|at| self.node(at).copied().unwrap_or_default());
-        }
         let left = usize::from(left);
         [self.nodes[left], self.nodes[left + 1]]
     }
@@ -287,9 +195,7 @@ impl<'a> Known<'a> {
         if self.positions >> index & 1 == 0 {
             return None;
         }
-        let before = self.positions & ((1 << index) - 1);
-        let at = if self.packed { before.count_ones() as usize } else { usize::from(index) };
-        Some(&self.nodes[at])
+        Some(&self.nodes[usize::from(index)])
     }
 
     /// The node of the position with this [`heap_index`], if all above it are known, too, as internal ones. With columns

@@ -82,7 +82,7 @@ impl<H: Hasher, D: Device, R: Runtime> Engine<H, D, R> {
     pub(crate) fn end_tasks(&self, tasks: Option<Vec<R::Handle>>) {
         if tasks.is_some() {
             self.state.pace.close();
-            self.prefetching.events().into_iter().for_each(Event::notify);
+            self.prefetching.event().notify();
         }
         drop(tasks);
     }

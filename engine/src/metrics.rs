@@ -111,10 +111,8 @@ counters! {
     log_bytes,
     /// Bytes written to checkpoint images and the spill file.
     image_bytes,
-    /// Hash calls of finishes and prefolds, values included.
+    /// Hash calls of finishes, values included.
     hashes,
-    /// Leaf pages whose nodes were computed before the finish that needs them.
-    pages_folded_ahead,
     /// Leaf pages that finishes and proofs have folded.
     pages_folded,
     /// Those of them whose nodes were known, so that only the way to the accessed keys was folded.

@@ -168,8 +168,8 @@ impl<D: Device, R: Runtime> Reading<D, R> {
     }
 
     pub(crate) fn prefetch<H: Hasher>(&self, engine: &Engine<H, D, R>, keys: &[Key]) {
-        let of = (self.view.base, self.view.is_committed());
-        if self.requests.lock().announce(&self.state, &engine.prefetching, of, keys) {
+        let base = self.view.base;
+        if self.requests.lock().announce(&self.state, &engine.prefetching, base, keys) {
             self.prefetches.store(true, Ordering::Relaxed);
         }
     }

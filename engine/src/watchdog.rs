@@ -131,7 +131,7 @@ mod tests {
             assert!(!named.0[0] && beats.stalled(seconds(now)) == 0);
         }
         named.look(&beats, seconds(110));
-        assert_eq!(named.0, [true, false, false, false]);
+        assert_eq!(named.0, [true, false, false]);
         assert_eq!(beats.stalled(seconds(110)), 1);
         let flush = &beats.list(seconds(112))[0];
         assert_eq!((flush.name, flush.stage), ("pleach-flush", "publishing"));
@@ -148,13 +148,13 @@ mod tests {
         beats.enter(Task::Checkpoint, "serialising", seconds(0));
         beats.enter(Task::Prefetch, "reading", seconds(0));
         beats.enter(Task::Prefetch, IDLE, seconds(1));
-        beats.enter(Task::Prefold, ENDED, seconds(1));
+        beats.enter(Task::Flush, ENDED, seconds(1));
         for now in (0..100).step_by(9) {
             beats.comes_further(Task::Checkpoint, seconds(now));
             named.look(&beats, seconds(now + 9));
-            assert_eq!(named.0, [false; 4]);
+            assert_eq!(named.0, [false; 3]);
         }
         assert!(named.look(&beats, seconds(200)));
-        assert_eq!(named.0, [false, true, false, false]);
+        assert_eq!(named.0, [false, true, false]);
     }
 }

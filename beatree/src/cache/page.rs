@@ -14,7 +14,7 @@ use pleach_core::page::leaf::{Cell, CellGuess, LeafView};
 use pleach_core::page::{PAGE_SIZE, Page};
 use pleach_core::{Key, Node};
 
-use crate::treelet::{Known, LEVELS, PartialTreelet, Treelet};
+use crate::treelet::{Known, LEVELS, Treelet};
 use pleach_core::prefix::bits_after;
 
 /// Fingerprints in the allocation itself: pages of more cells have very short values.
@@ -31,15 +31,11 @@ const FOLD_LINES: usize = 3;
 pub(super) const COST: usize = 2 * size_of::<usize>() + size_of::<CachedPage>() + 16;
 /// Bytes of a treelet's allocation.
 pub(super) const TREELET_COST: usize = size_of::<Treelet>() + 16;
-/// Bytes of a partial treelet's allocation.
-pub(super) const PARTIAL_COST: usize = PartialTreelet::BYTES + 16;
 
 /// What is known of a page's nodes, pending changes included.
 #[derive(Default)]
 struct Beside {
     treelet: Option<Box<Treelet>>,
-    /// What was computed before a fold needs it.
-    partial: Option<PartialTreelet>,
 }
 
 /// A validated leaf page, its fingerprints, and what is known of its nodes.
@@ -221,8 +217,6 @@ impl CachedPage {
             let has_columns = self.has_columns.load(Ordering::Relaxed);
             let columns = if has_columns { treelet.columns() } else { None };
             treelet.cpu_prefetch(self.bucket(key, columns));
-        } else if let Some(partial) = &beside.partial {
-            partial.cpu_prefetch();
         }
     }
 
@@ -258,14 +252,7 @@ impl CachedPage {
     pub fn treelet<T>(&self, as_of: u64, read: impl FnOnce(Option<Known<'_>>) -> T) -> T {
         let beside = self.beside.lock();
         let treelet = beside.treelet.as_deref().filter(|treelet| treelet.as_of() == as_of);
-        let partial = beside.partial.as_ref().filter(|partial| partial.as_of() == as_of);
-        read(treelet.map(Treelet::known).or(partial.map(PartialTreelet::known)))
-    }
-
-    /// Is anything known as of commit `as_of`?
-    #[inline]
-    pub fn knows(&self, as_of: u64) -> bool {
-        self.treelet(as_of, |known| known.is_some())
+        read(treelet.map(Treelet::known))
     }
 
     /// The bucket of a key, in a treelet with these columns.
@@ -275,14 +262,6 @@ impl CachedPage {
             return columns.bucket(key);
         }
         (bits_after(key, self.view().prefix_len()) >> (32 - LEVELS)) as u8
-    }
-
-    /// Lets a treelet for this page begin with what its partial treelet knows, or with nothing.
-    pub fn begin_treelet(&self, treelet: &mut Treelet) {
-        match &self.beside.lock().partial {
-            Some(partial) => treelet.begin_with(partial),
-            None => treelet.forget(),
-        }
     }
 
     /// A commit has changed the page: brings its treelet from commit `step.0` to `step.1`, with these columns. False
@@ -309,25 +288,11 @@ impl CachedPage {
         core::mem::replace(&mut beside.treelet, treelet)
     }
 
-    /// Exchanges the partial treelet, under the same lock.
-    pub(super) fn replace_partial(
-        &self,
-        partial: Option<PartialTreelet>,
-    ) -> Option<PartialTreelet> {
-        core::mem::replace(&mut self.beside.lock().partial, partial)
-    }
-
-    /// The commit that the partial treelet is as of, if there is one.
-    pub(super) fn partial_as_of(&self) -> Option<u64> {
-        self.beside.lock().partial.as_ref().map(PartialTreelet::as_of)
-    }
-
     /// Bytes of this page's allocations.
     pub(super) fn bytes(&self) -> usize {
         let beside = self.beside.lock();
         let treelet = if beside.treelet.is_some() { TREELET_COST } else { 0 };
-        let partial = if beside.partial.is_some() { PARTIAL_COST } else { 0 };
-        COST + treelet + partial + self.far.capacity() * WORD
+        COST + treelet + self.far.capacity() * WORD
     }
 }
 

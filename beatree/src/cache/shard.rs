@@ -15,14 +15,13 @@
 //!
 //! Invariants: each entry with a page is in the table and in exactly one queue; entries without are in
 //! the list of vacant ones, which has at least one for each reservation; `page_bytes` is the sum
-//! over the pages with their treelets, whole and partial; `pinned` counts the entries held in the
+//! over the pages with their treelets; `pinned` counts the entries held in the
 //! current *round*. Rounds are the shard's own count of batches, so that a caller who repeats a
 //! batch's number loses holds and no more.
 
 mod evict;
 mod treelets;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pleach_core::Key;
@@ -33,7 +32,7 @@ use super::page::CachedPage;
 use super::queue::{Entry, List, Queue};
 use super::table::{Table, hash, slot_of};
 use crate::page_no::PageNo;
-use crate::treelet::{PartialTreelet, Treelet};
+use crate::treelet::Treelet;
 
 /// The number that belongs to no batch.
 pub const NO_BATCH: u64 = 0;
@@ -72,7 +71,7 @@ pub struct CacheStats {
 
 /// Uses that are remembered.
 const MAX_USES: u8 = 3;
-/// Pages, treelets and partial treelets that left and whose memory a shard keeps.
+/// Pages and treelets that left and whose memory a shard keeps.
 const MAX_SPARE: usize = 16;
 /// Entries are added at least this many at a time.
 const MIN_STEP: usize = 8;
@@ -83,18 +82,6 @@ pub(super) struct Room {
     pub(super) carrier: Option<Arc<CachedPage>>,
     /// There is room; [`Shard::insert`] must follow.
     pub(super) reserved: bool,
-}
-
-/// A partial treelet that was given.
-#[derive(Debug)]
-struct Given {
-    /// Its page's entry, if that still has this number.
-    id: u32,
-    page_no: PageNo,
-    /// The batch that it was given for.
-    round: u64,
-    /// The commit that it is as of.
-    as_of: u64,
 }
 
 #[derive(Debug)]
@@ -113,13 +100,10 @@ pub(super) struct Shard {
     page_bytes: usize,
     /// Pages that carry a treelet.
     treelets: usize,
-    /// Partial treelets, oldest first; pages may have left with theirs.
-    partials: VecDeque<Given>,
-    /// Memory of pages and treelets, whole and partial, that left, for the next ones.
+    /// Memory of pages and treelets that left, for the next ones.
     spare_pages: Vec<Arc<CachedPage>>,
     #[expect(clippy::vec_box, reason = "the boxes go on to other pages as they are")]
     spare_treelets: Vec<Box<Treelet>>,
-    spare_partials: Vec<PartialTreelet>,
     /// Insertions between their two halves.
     reserved: usize,
     batch: u64,
@@ -145,10 +129,8 @@ impl Shard {
             ghost: Vec::new(),
             page_bytes: 0,
             treelets: 0,
-            partials: VecDeque::new(),
             spare_pages: Vec::new(),
             spare_treelets: Vec::new(),
-            spare_partials: Vec::new(),
             reserved: 0,
             batch: NO_BATCH,
             round: 1,
@@ -312,9 +294,7 @@ impl Shard {
             + self.page_bytes
             + (self.reserved + self.spare_pages.len()) * page::COST
             + self.spare_treelets.len() * page::TREELET_COST
-            + self.spare_partials.len() * page::PARTIAL_COST
             + self.table.bytes()
-            + self.partials.capacity() * size_of::<Given>()
             + (self.vacant.capacity() + self.ghost.capacity()) * size_of::<u32>()
             + self.entries.capacity() * size_of::<Entry>()
     }
@@ -429,10 +409,6 @@ impl Shard {
         if let Some(page) = &page {
             let bytes = page.bytes();
             self.page_bytes -= bytes;
-            if let Some(partial) = page.replace_partial(None) {
-                self.spare_partials
-                    .extend(Some(partial).filter(|_| self.spare_partials.len() < MAX_SPARE));
-            }
             if let Some(treelet) = page.replace_treelet(None) {
                 self.treelets -= 1;
                 self.keep_treelet(treelet);

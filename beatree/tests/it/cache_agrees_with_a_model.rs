@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use pleach_beatree::PageNo;
 use pleach_beatree::cache::{Cache, CacheStats, NO_BATCH};
-use pleach_beatree::treelet::{PartialTreelet, Treelet};
+use pleach_beatree::treelet::Treelet;
 use pleach_core::page::leaf::{LeafBuilder, LeafHeader, RawCell};
 use pleach_core::page::{FileKind, Identity, PAGE_SIZE, Page};
 use pleach_core::prefix::Prefix;
@@ -118,19 +118,10 @@ impl Twin {
                 self.gets += 1;
                 let Some(page) = self.cache.get(PageNo::new(page_no), *tag) else { return };
                 self.hits += 1;
-                if self.below(2) == 0 {
-                    let soon = self.below(2) == 0;
-                    self.cache.give_treelet(PageNo::new(page_no), &page, soon, |given| {
-                        *given = treelet(version);
-                    });
-                } else if self.cache.give_partial_treelet(
-                    PageNo::new(page_no),
-                    &page,
-                    &treelet(version),
-                    3,
-                ) {
-                    assert!(page.knows(version));
-                }
+                let soon = self.below(2) == 0;
+                self.cache.give_treelet(PageNo::new(page_no), &page, soon, |given| {
+                    *given = treelet(version);
+                });
             }
             16 => {
                 // A page that the cache no longer has gets nothing.
@@ -140,12 +131,9 @@ impl Twin {
                     &page(page_no, 0, false),
                     NO_BATCH,
                 );
-                assert!(!self.cache.give_partial_treelet(
-                    PageNo::new(page_no),
-                    &page,
-                    &treelet(0),
-                    0
-                ));
+                self.cache.give_treelet(PageNo::new(page_no), &page, true, |_| {
+                    panic!("the page is another cache's");
+                });
             }
             17 => {
                 self.cache.remove(PageNo::new(page_no));
@@ -179,56 +167,6 @@ fn random_operations_at_every_kind_of_budget() {
             }
         }
     }
-}
-
-#[test]
-fn excerpts_go_when_those_of_later_batches_come() {
-    const PAGES: u32 = 400;
-    let cache = Cache::new(4 << 20);
-    let pages: Vec<_> = (0..PAGES)
-        .map(|page_no| cache.insert(PageNo::new(page_no), 0, &page(page_no, 1, false), NO_BATCH))
-        .collect();
-    let give = |batch: u64, numbers: core::ops::Range<u32>| {
-        cache.set_batch(batch);
-        let own = treelet(batch);
-        numbers
-            .filter(|at| {
-                cache.give_partial_treelet(PageNo::new(*at), &pages[*at as usize], &own, 3)
-            })
-            .count()
-    };
-    let known = |batch: u64| pages.iter().filter(|page| page.knows(batch)).count();
-    let before = cache.bytes();
-    assert_eq!(give(1, 0..PAGES / 2), 200);
-    assert_eq!(known(1), 200);
-    let held = cache.bytes() - before;
-    assert!(held > 200 * PartialTreelet::BYTES, "{held}");
-    // One comes for two that go, in each shard.
-    assert_eq!(give(2, PAGES / 2..PAGES), 200);
-    assert!(known(1) < 50, "{}: shards do not get equally many", known(1));
-    assert_eq!(known(2), 200);
-    assert!(cache.bytes() <= before + 2 * held);
-    // There is a limit, which pages that leave bring down again.
-    let many = give(3, 0..PAGES) + give(4, 0..PAGES) + give(5, 0..PAGES);
-    assert!(known(5) > 0 && many <= 3 * PAGES as usize);
-    assert!(cache.bytes() <= 4 << 20);
-    // A batch without end whose pages come and go: notes of those that left do not pile up.
-    let own = treelet(6);
-    cache.set_batch(6);
-    let mut given = 0;
-    for round in 0..20 {
-        for page_no in 0..PAGES {
-            let at = PAGES + round * PAGES + page_no;
-            let page = cache.insert(PageNo::new(at), 0, &page(at, 1, false), NO_BATCH);
-            given += u32::from(cache.give_partial_treelet(PageNo::new(at), &page, &own, 3));
-        }
-    }
-    assert!(given > 10 * PAGES, "{given}");
-    assert!(cache.stats().pages > 700, "{:?}", cache.stats());
-    (0..21 * PAGES).for_each(|page_no| cache.remove(PageNo::new(page_no)));
-    drop(pages);
-    assert_eq!(cache.stats().pages, 0);
-    assert!(cache.bytes() <= before, "{} of {before}", cache.bytes());
 }
 
 #[test]

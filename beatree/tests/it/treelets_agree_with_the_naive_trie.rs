@@ -8,7 +8,7 @@ use pleach_beatree::leaf_fold::{
     KeyAccess, PageState, PendingChange, columns_of, fold_known, fold_leaf,
 };
 use pleach_beatree::treelet::capture_levels;
-use pleach_beatree::treelet::{LEVELS, PartialTreelet, Treelet};
+use pleach_beatree::treelet::{LEVELS, Treelet};
 use pleach_beatree::{Stored, Value};
 use pleach_core::fold::{
     BatchFolder, Columns, NO_HASH, Occupancy, Sink, TreeletFolder, heap_index,
@@ -168,30 +168,6 @@ fn check(treelet: &Treelet, trie: &Naive, page: (&Prefix, &LeafView<'_>), level:
     }
 }
 
-/// The part of a treelet for a key: nothing but what the treelet has, and all of it around the key.
-fn partial(treelet: &Treelet, at: &Prefix, key: &Key) -> PartialTreelet {
-    let bucket = (0..LEVELS).fold(0, |bucket, level| {
-        let depth = at.len() + u16::from(level);
-        bucket << 1 | u8::from(depth < 256 && pleach_core::prefix::bit(key, depth))
-    });
-    let bucket = treelet.columns().map_or(bucket, |columns| columns.bucket(key));
-    let mut partial = PartialTreelet::empty();
-    partial.set(&Treelet::empty(), 0);
-    partial.set(treelet, bucket);
-    for level in 0..=LEVELS {
-        let own = bucket >> (LEVELS - level);
-        for bits in 0..1 << level {
-            let index = heap_index(level, bits);
-            let got = partial.known().node(index);
-            assert!(got.is_none() || got == treelet.node(index));
-            if bits == own || bits == own ^ 1 {
-                assert_eq!(got, treelet.node(index), "level {level}, bits {bits:b}");
-            }
-        }
-    }
-    partial
-}
-
 /// What a fold has emitted: terminals as a witness has them, and siblings.
 #[derive(Debug, Default, PartialEq)]
 struct Emitted(Vec<u8>, u32, Vec<Node>);
@@ -288,28 +264,6 @@ fn accesses(at: &Prefix, form: Form, state: &State, rng: &mut ChaCha8Rng) -> Vec
     accesses.into_values().collect()
 }
 
-/// Folds the same page with a partial treelet: what does not know as much says the same. Gives a treelet
-/// that began with it.
-fn by_partial(
-    partial: &PartialTreelet,
-    input: &PageState<'_>,
-    accesses: &[KeyAccess],
-    same: &Folded,
-    known: bool,
-    commit: u64,
-) -> Option<Treelet> {
-    let input = PageState { treelet: Some(partial.known()), ..*input };
-    assert_eq!(whole(&input, accesses, &mut BatchFolder::new()), *same, "commit {commit}");
-    let own = by_treelet(&input, accesses);
-    assert_eq!(own.is_some(), known);
-    let (own, (columns, learned)) = own?;
-    assert_eq!(own, *same, "commit {commit}");
-    let mut begun = Treelet::empty();
-    begun.begin_with(partial);
-    begun.advance((commit - 1, commit), columns, &own.0, learned.into_iter());
-    Some(begun)
-}
-
 /// An older state of a page, and what later commits have replaced.
 struct Then {
     state: State,
@@ -357,7 +311,6 @@ struct Tally {
     treelets: u64,
     /// Those of treelets with columns.
     columns: u64,
-    partials: u64,
 }
 
 fn follow(case: u64, tally: &mut Tally) {
@@ -405,11 +358,6 @@ fn follow(case: u64, tally: &mut Tally) {
             tally.columns += u64::from(learned.0.is_some());
             learned
         });
-        let begun = accesses.first().filter(|_| current).and_then(|access| {
-            tally.partials += 1;
-            let partial = partial(&treelet, &at, &access.key);
-            by_partial(&partial, &input, &accesses, &same, learned.is_some(), commit)
-        });
         then.commit(&state, &accesses);
         for access in accesses {
             let Some(stored) = access.writes else { continue };
@@ -422,9 +370,6 @@ fn follow(case: u64, tally: &mut Tally) {
         let trie = naive(&state);
         let own = same.0;
         assert_eq!(own, trie.node::<Blake3>(&at), "case {case}, commit {commit}");
-        if let Some(begun) = begun {
-            check(&begun, &trie, (&at, &view), 0, 0);
-        }
         if capture == 0 {
             continue;
         }
@@ -450,9 +395,8 @@ fn follow(case: u64, tally: &mut Tally) {
 fn a_treelet_follows_its_page() {
     let mut tally = Tally::default();
     (0..cases(250)).for_each(|case| follow(case, &mut tally));
-    let Tally { known, folds, treelets, columns, partials } = tally;
+    let Tally { known, folds, treelets, columns } = tally;
     assert!(known > 1000, "the flush finds nodes: {known}");
-    assert!(partials > 1000, "partials: {partials}");
     assert!(treelets * 3 > folds, "folds by a treelet: {treelets} of {folds}");
     assert!(columns > 300, "treelets with columns: {columns} of {treelets}");
 }

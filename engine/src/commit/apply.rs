@@ -166,7 +166,7 @@ fn advance_treelets<D: Device, R: Runtime>(
                 page,
                 node.flush_due,
                 |treelet: &mut Treelet| {
-                    page.begin_treelet(treelet);
+                    treelet.forget();
                     treelet.advance(step, node.columns, &node.node, nodes());
                 },
             );

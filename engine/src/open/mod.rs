@@ -41,7 +41,6 @@ use crate::metrics::Counters;
 use crate::opening::Opening;
 use crate::options::{Durability, Options};
 use crate::prefetch::Prefetcher;
-use crate::prefetch::prefold::Prefolder;
 use crate::prefetch::requests::Prefetching;
 use crate::roots::{Roots, TrieRoot};
 use crate::state::beats::{ENDED, IDLE, Task};
@@ -323,7 +322,6 @@ fn start_tasks<H: Hasher, D: Device, R: Runtime>(
     let mut flusher = Flusher::<H, D, R>::new(Arc::clone(db));
     let mut checkpointer = Checkpointer::<H, D, R>::new(Arc::clone(db));
     let mut prefetcher = Prefetcher::new(Arc::clone(db), Arc::clone(prefetching));
-    let mut prefolder = Prefolder::<H, D, R>::new(Arc::clone(db), Arc::clone(prefetching));
     let mut watchdog = Watchdog::new(Arc::clone(db));
     let spawn = |task: Task, event, mut step: Box<dyn FnMut() -> Step + Send>| {
         let guarded = Arc::clone(db);
@@ -341,12 +339,10 @@ fn start_tasks<H: Hasher, D: Device, R: Runtime>(
         };
         db.runtime.spawn(task.name(), event, Box::new(body))
     };
-    let [prefetch, prefold] = prefetching.events();
     vec![
         spawn(Task::Flush, db.pace.work(), Box::new(move || flusher.step())),
         spawn(Task::Checkpoint, db.pace.work(), Box::new(move || checkpointer.step())),
-        spawn(Task::Prefetch, prefetch, Box::new(move || prefetcher.step())),
-        spawn(Task::Prefold, prefold, Box::new(move || prefolder.step())),
+        spawn(Task::Prefetch, prefetching.event(), Box::new(move || prefetcher.step())),
         db.runtime.spawn(
             "pleach-watchdog",
             db.pace.beats().event(),

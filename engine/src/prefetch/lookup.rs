@@ -13,7 +13,7 @@ use pleach_core::Key;
 use pleach_core::page::leaf::Cell;
 use pleach_io::{Device, Runtime};
 
-use super::requests::{MissingPage, PrefetchRequest, Prefetching, PrefoldRequest, Purpose};
+use super::requests::{MissingPage, PrefetchRequest, Prefetching, Purpose};
 use super::values::{SlotPair, ValueCache};
 use crate::read::key_batch::KEY_BATCH;
 use crate::state::State;
@@ -27,8 +27,6 @@ struct Found {
     pair: SlotPair,
     /// Where its page is.
     at: Option<Located>,
-    /// The last commit that changed its page.
-    as_of: u64,
     /// Does the page have the value?
     has_value: bool,
     page: Option<Arc<CachedPage>>,
@@ -45,8 +43,7 @@ pub(crate) fn help<D: Device, R: Runtime>(
 ) -> bool {
     let Some(keys) = request.claim() else { return false };
     let mut missing = false;
-    // Looking for pages to prefold is not worth the reader's time.
-    look_up(db, prefetching, request, keys, false, &mut None, &mut |page| {
+    look_up(db, prefetching, request, keys, &mut None, &mut |page| {
         missing = true;
         prefetching.miss(page);
     });
@@ -57,8 +54,7 @@ pub(crate) fn help<D: Device, R: Runtime>(
 }
 
 /// Looks up a key batch: values at hand go to the value cache, pages that are not cached are given to
-/// `missing`. With `prefolds_cached`, pages that are cached and whose nodes are not known go to the prefold
-/// task. `last` is the page of nodes that was missing last.
+/// `missing`. `last` is the page of nodes that was missing last.
 ///
 /// Each step is taken for the whole batch, and asks for the memory that the next one reads.
 pub(super) fn look_up<D: Device, R: Runtime>(
@@ -66,11 +62,10 @@ pub(super) fn look_up<D: Device, R: Runtime>(
     prefetching: &Prefetching<R>,
     request: &PrefetchRequest,
     keys: &[Key],
-    prefolds_cached: bool,
     last: &mut Option<NodePage>,
     missing: &mut impl FnMut(MissingPage),
 ) {
-    let (namespace, base, prefolds) = (request.namespace(), request.base(), request.prefolds());
+    let (namespace, base) = (request.namespace(), request.base());
     debug_assert_eq!(namespace, db.namespace, "keys are looked up in their trie");
     let of = (namespace, base);
     let (values, cache) = (prefetching.values(), db.store.cache());
@@ -87,7 +82,7 @@ pub(super) fn look_up<D: Device, R: Runtime>(
         }
     }
     for (key, found) in keys.iter().zip(&mut found) {
-        find(db, values, of, key, prefolds_cached, found, last, missing);
+        find(db, values, of, key, found, last, missing);
         if let Some(at) = &found.at {
             cache.cpu_prefetch(at.page, LookupStep::Table);
         }
@@ -102,16 +97,12 @@ pub(super) fn look_up<D: Device, R: Runtime>(
         found.page = cache.get_in(at.page, at.tag, batch);
         let Some(page) = &found.page else {
             let value_as_of = found.has_value.then_some(base);
-            let purpose = Purpose::Key { namespace, key: *key, value_as_of, prefolds };
+            let purpose = Purpose::Key { namespace, key: *key, value_as_of };
             missing(MissingPage { request: PageRequest::Leaf(at), purpose });
             continue;
         };
         if found.has_value {
             found.cell = page.cpu_prefetch_cell(key);
-        }
-        if prefolds_cached && prefolds && !page.knows(found.as_of) {
-            let prefold = PrefoldRequest { namespace, page: Arc::clone(page), at, key: *key };
-            prefetching.prefolds().push(db.pace.foreground(), prefold);
         }
     }
     for (key, found) in keys.iter().zip(&found) {
@@ -122,13 +113,11 @@ pub(super) fn look_up<D: Device, R: Runtime>(
 }
 
 /// The first half of a lookup: in the index and among the pending changes.
-#[expect(clippy::too_many_arguments, reason = "one step of `look_up`, with what that has")]
 fn find<D: Device, R: Runtime>(
     db: &State<D, R>,
     values: &ValueCache,
     of: (u8, u64),
     key: &Key,
-    prefolds_cached: bool,
     found: &mut Found,
     last: &mut Option<NodePage>,
     missing: &mut impl FnMut(MissingPage),
@@ -141,9 +130,6 @@ fn find<D: Device, R: Runtime>(
             nodes = Some((Arc::clone(region), *page));
         }
         let child = state.children().find(key);
-        if prefolds_cached {
-            found.as_of = state.changed_at(child);
-        }
         found.at = located(state, child);
         // Nothing later than the session's commit is its value.
         let same = state.last_commit() <= of.1;

@@ -5,12 +5,11 @@
 //! cached are read, as far as the ring has room; the values in them go there too. A reader that finds no
 //! value looks a key batch up itself before it looks for its own key, so that it need not wait for a
 //! task that has no processor. Keys beyond [`requests::WAITING`] are dropped, and read when they are
-//! needed. Pages that have been read are folded before the finish needs them ([`prefold`]).
+//! needed.
 //!
-//! Nothing depends on any of it: what was not prefetched is read, and folded, by whoever needs it.
+//! Nothing depends on any of it: what was not prefetched is read by whoever needs it.
 
 pub(crate) mod lookup;
-pub(crate) mod prefold;
 pub(crate) mod requests;
 #[cfg(test)]
 mod tests;
@@ -31,7 +30,7 @@ use crate::state::in_flight::Reading;
 use crate::state::quarantine::backoff;
 use crate::state::reader::{Asked, Done, PageReader, PageRequest};
 use lookup::{keep_cell, look_up};
-use requests::{GATHERS_FOR, MissingPage, PrefetchRequest, Prefetching, PrefoldRequest, Purpose};
+use requests::{GATHERS_FOR, MissingPage, PrefetchRequest, Prefetching, Purpose};
 
 /// Pages that are taken from the ring at once when it has many: each call costs as much as a page.
 const TAKEN: usize = 8;
@@ -134,7 +133,6 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
         if more {
             return Ok(Step::Again);
         }
-        prefetching.prefolds().wake();
         Ok(self.rest())
     }
 
@@ -229,23 +227,19 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
             let _guard = db.store.enter();
             let (missing, last) = (&mut self.missing, &mut self.nodes);
             let mut add = |page| missing.push_back(page);
-            look_up(db, prefetching, request, keys, true, last, &mut add);
+            look_up(db, prefetching, request, keys, last, &mut add);
             return true;
         }
     }
 
     /// Takes in a page that is done, for the key that it was read for.
     fn take(&self, purpose: Purpose, done: Result<Done>) {
-        let (values, pace) = (self.prefetching.values(), &self.db.pace);
+        let values = self.prefetching.values();
         match (done, purpose) {
-            (Ok(Done::Leaf(at, page)), Purpose::Key { namespace, key, value_as_of, prefolds }) => {
+            (Ok(Done::Leaf(_, page)), Purpose::Key { namespace, key, value_as_of }) => {
                 if let Some(base) = value_as_of {
                     let pair = values.pair(namespace, &key);
                     keep_cell(values, pair, (namespace, base), &key, page.get(&key));
-                }
-                if prefolds {
-                    let prefold = PrefoldRequest { namespace, page, at, key };
-                    self.prefetching.prefolds().push(pace.foreground(), prefold);
                 }
             }
             (Ok(_), _) => {}

@@ -1,7 +1,7 @@
 //! What sessions ask to have prefetched, on its way to the tasks that do it.
 //!
-//! Owned by [`Prefetching`], which sessions, the prefetch task and the prefold task share. Invariants: no
-//! more than [`WAITING`] keys wait to be looked up, no more than [`PREFOLDS`] pages to be folded; each key
+//! Owned by [`Prefetching`], which sessions and the prefetch task share. Invariants: no
+//! more than [`WAITING`] keys wait to be looked up; each key
 //! batch of a request is claimed once; a task that says it sleeps is woken by whatever comes after.
 //!
 //! Keys that come one by one are *gathered*: the first makes a request that the task knows of at once, the
@@ -10,23 +10,19 @@
 //! left behind, whoever stops coming, and a key costs an addition, not a hand-over.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;
-use pleach_beatree::cache::CachedPage;
 use pleach_core::Key;
 use pleach_io::{Device, Event, Runtime};
 
 use super::values::ValueCache;
-use crate::format::trie_kind::TrieKind;
 use crate::metrics::Counters;
 use crate::read::key_batch::KEY_BATCH;
 use crate::state::State;
-use crate::state::foreground::Foreground;
-use crate::state::index::Located;
 use crate::state::reader::PageRequest;
 
 /// Keys that may wait to be looked up.
@@ -60,8 +56,6 @@ pub(crate) enum Purpose {
         key: Key,
         /// It has the key's value as of this commit.
         value_as_of: Option<u64>,
-        /// Is the page to be folded before the batch needs it?
-        prefolds: bool,
     },
 }
 
@@ -77,7 +71,6 @@ pub(crate) struct Prefetching<R: Runtime> {
     event: R::Event,
     /// What the prefetch task is at.
     task: AtomicU8,
-    prefolds: PrefoldQueue<R::Event>,
 }
 
 impl<R: Runtime> Prefetching<R> {
@@ -93,7 +86,6 @@ impl<R: Runtime> Prefetching<R> {
             missing: crossbeam_channel::unbounded(),
             event: runtime.event(),
             task: AtomicU8::new(ASLEEP),
-            prefolds: PrefoldQueue::new(runtime.event()),
         }
     }
 
@@ -102,33 +94,25 @@ impl<R: Runtime> Prefetching<R> {
         &self.values
     }
 
-    /// Pages on their way to the prefold task.
-    pub(super) fn prefolds(&self) -> &PrefoldQueue<R::Event> {
-        &self.prefolds
-    }
-
-    /// The events on which the prefetch task and the prefold task are stepped.
-    pub(crate) fn events(&self) -> [&R::Event; 2] {
-        [&self.event, &self.prefolds.event]
+    /// The event on which the prefetch task is stepped.
+    pub(crate) fn event(&self) -> &R::Event {
+        &self.event
     }
 
     /// Hands over keys of the trie `db` whose values, pages, and nodes above these are to be brought in for a
-    /// session that reads commit `base`. `prefolds` says that it reads nothing over that commit, so that its pages can
-    /// be folded before it needs them. Gives what its readers can help with; `None` when too many keys
+    /// session that reads commit `base`. Gives what its readers can help with; `None` when too many keys
     /// wait already.
     pub(crate) fn request<D: Device>(
         &self,
         db: &State<D, R>,
         base: u64,
-        prefolds: bool,
         keys: &[Key],
     ) -> Option<Arc<PrefetchRequest>> {
         let taken = self.reserve(keys.len());
         if taken == 0 {
             return None;
         }
-        let request =
-            Arc::new(PrefetchRequest::new((db.namespace, base), prefolds, keys[..taken].to_vec()));
+        let request = Arc::new(PrefetchRequest::new((db.namespace, base), keys[..taken].to_vec()));
         if self.hand_over(db, &request) {
             self.wake_for(db);
         }
@@ -140,7 +124,6 @@ impl<R: Runtime> Prefetching<R> {
         &self,
         db: &State<D, R>,
         base: u64,
-        prefolds: bool,
         keys: &[Key],
     ) -> Option<Arc<PrefetchRequest>> {
         let reserved = self.reserve(GATHERED);
@@ -148,7 +131,7 @@ impl<R: Runtime> Prefetching<R> {
             self.waiting.fetch_sub(reserved, Ordering::Relaxed);
             return None;
         }
-        let request = Arc::new(PrefetchRequest::gathering((db.namespace, base), prefolds, keys));
+        let request = Arc::new(PrefetchRequest::gathering((db.namespace, base), keys));
         if self.hand_over(db, &request)
             && self
                 .task
@@ -242,71 +225,10 @@ impl<R: Runtime> Prefetching<R> {
     }
 }
 
-/// Pages that may wait for the prefold task: each is held in memory for it.
-const PREFOLDS: usize = 1024;
-
-/// A page that is in memory and that a requested key is in.
-pub(super) struct PrefoldRequest {
-    pub(super) namespace: u8,
-    pub(super) page: Arc<CachedPage>,
-    pub(super) at: Located,
-    pub(super) key: Key,
-}
-
-/// Pages on their way to the prefold task.
-pub(super) struct PrefoldQueue<E> {
-    sender: Sender<PrefoldRequest>,
-    receiver: Receiver<PrefoldRequest>,
-    event: E,
-    /// Is the task asleep?
-    idle: AtomicBool,
-}
-
-impl<E: Event> PrefoldQueue<E> {
-    fn new(event: E) -> Self {
-        let (sender, receiver) = bounded(PREFOLDS);
-        Self { sender, receiver, event, idle: AtomicBool::new(true) }
-    }
-
-    /// Hands a page over, unless there is no room or a finish is running. The task is woken once a batch
-    /// of them waits: see [`Self::wake`].
-    pub(super) fn push(&self, foreground: &Foreground, request: PrefoldRequest) {
-        if foreground.is_finishing() {
-            return;
-        }
-        if self.sender.try_send(request).is_ok() && self.sender.len() >= KEY_BATCH {
-            self.wake();
-        }
-    }
-
-    /// Wakes the task, if anything waits for it.
-    pub(super) fn wake(&self) {
-        if !self.receiver.is_empty() && self.idle.swap(false, Ordering::SeqCst) {
-            self.event.notify();
-        }
-    }
-
-    /// Up to a batch of pages.
-    pub(super) fn take(&self, into: &mut Vec<PrefoldRequest>) {
-        into.extend(self.receiver.try_iter().take(KEY_BATCH));
-    }
-
-    /// The task goes to sleep; false when something has come meanwhile.
-    pub(super) fn sleeps(&self) -> bool {
-        self.idle.store(true, Ordering::SeqCst);
-        if self.receiver.is_empty() {
-            return true;
-        }
-        self.idle.store(false, Ordering::Release);
-        false
-    }
-}
-
 /// Keys that a session wants prefetched, looked up in key batches by whoever has time.
 pub(crate) struct PrefetchRequest {
     namespace: u8,
     base: u64,
-    prefolds: bool,
     /// Keys that have come, while others may come.
     gathered: Mutex<Option<Vec<Key>>>,
     /// All keys, once no others come.
@@ -328,20 +250,20 @@ enum Added {
 }
 
 impl PrefetchRequest {
-    fn new((namespace, base): (u8, u64), prefolds: bool, keys: Vec<Key>) -> Self {
+    fn new((namespace, base): (u8, u64), keys: Vec<Key>) -> Self {
         let (reserved, gathered) = (keys.len(), Mutex::new(None));
         let keys = OnceLock::from(keys);
         let next = AtomicUsize::new(0);
-        Self { namespace, base, prefolds, gathered, keys, next, reserved }
+        Self { namespace, base, gathered, keys, next, reserved }
     }
 
     /// A request with fewer than [`GATHERED`] keys so far.
-    fn gathering((namespace, base): (u8, u64), prefolds: bool, keys: &[Key]) -> Self {
+    fn gathering((namespace, base): (u8, u64), keys: &[Key]) -> Self {
         let mut gathered = Vec::with_capacity(GATHERED);
         gathered.extend_from_slice(keys);
         let (gathered, keys) = (Mutex::new(Some(gathered)), OnceLock::new());
         let next = AtomicUsize::new(0);
-        Self { namespace, base, prefolds, gathered, keys, next, reserved: GATHERED }
+        Self { namespace, base, gathered, keys, next, reserved: GATHERED }
     }
 
     fn add(&self, keys: &[Key]) -> Added {
@@ -389,11 +311,6 @@ impl PrefetchRequest {
     pub(super) fn base(&self) -> u64 {
         self.base
     }
-
-    /// Are its pages folded before the batch needs them?
-    pub(super) fn prefolds(&self) -> bool {
-        self.prefolds
-    }
 }
 
 /// The requests of one session that its readers can help with, oldest first.
@@ -413,16 +330,14 @@ impl PrefetchRequests {
         &mut self,
         db: &State<D, R>,
         prefetching: &Prefetching<R>,
-        (base, prefolds): (u64, bool),
+        base: u64,
         keys: &[Key],
     ) -> bool {
         if keys.is_empty() {
             return false;
         }
-        // A plain trie has nothing to fold, and pages that wait for it would be in the way of others.
-        let prefolds = prefolds && db.kind == TrieKind::Merkle;
         let request = if keys.len() >= KEY_BATCH {
-            prefetching.request(db, base, prefolds, keys)
+            prefetching.request(db, base, keys)
         } else {
             let added = self.gathering.as_ref().map_or(Added::No, |request| request.add(keys));
             if added == Added::Room {
@@ -438,7 +353,7 @@ impl PrefetchRequests {
             if added == Added::Full {
                 return true;
             }
-            self.gathering = prefetching.gather(db, base, prefolds, keys);
+            self.gathering = prefetching.gather(db, base, keys);
             self.gathering.clone()
         };
         request.is_some_and(|request| {

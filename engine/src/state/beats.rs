@@ -21,12 +21,10 @@ pub(crate) enum Task {
     Flush,
     Checkpoint,
     Prefetch,
-    Prefold,
 }
 
 impl Task {
-    pub(crate) const ALL: [Self; 4] =
-        [Self::Flush, Self::Checkpoint, Self::Prefetch, Self::Prefold];
+    pub(crate) const ALL: [Self; 3] = [Self::Flush, Self::Checkpoint, Self::Prefetch];
 
     /// As its thread is called.
     pub(crate) fn name(self) -> &'static str {
@@ -34,7 +32,6 @@ impl Task {
             Self::Flush => "pleach-flush",
             Self::Checkpoint => "pleach-checkpoint",
             Self::Prefetch => "pleach-prefetch",
-            Self::Prefold => "pleach-prefold",
         }
     }
 }

@@ -45,7 +45,6 @@ mod namespaces_survive_crashes;
 mod namespaces_under_all_operations;
 mod overlays_stack_and_commit_merged;
 mod overlays_stay_with_their_database;
-mod pages_are_folded_ahead;
 mod plain_namespaces_have_no_trie;
 mod proofs_are_those_of_the_naive_trie;
 mod rings_outlive_sessions;

@@ -30,7 +30,6 @@ impl Shard {
         }
         // What nobody uses goes before a page.
         self.spare_treelets.clear();
-        self.spare_partials.clear();
         // After the budget shrank, or when reservations fill it, there may be held pages only.
         let hold = self.pinned <= self.max_pinned() && self.pinned < self.pages();
         let bound = MAX_LOOKS * self.pages();
