@@ -126,8 +126,8 @@ impl Chunk {
             let view = PageView { tree, value: &value };
             match self.merkleizer.page_change(&view, *number, &self.grouped) {
                 PageChange::Lines(lines) => {
-                    for (slot, pair) in lines {
-                        tree.set_line(slot.into(), &pair);
+                    for (boundary, pair) in lines {
+                        tree.set_line(boundary.into(), &pair);
                     }
                 }
                 PageChange::Keys(reshape) => {

@@ -29,8 +29,12 @@ enum Lines {
     Unknown,
     /// As a page has them that was read from the device.
     Stored,
+    /// All; but pages are brought to the state after a batch without the lines that it has computed.
+    Forgotten,
     Known,
 }
+
+const LINES: [Lines; 4] = [Lines::Unknown, Lines::Stored, Lines::Forgotten, Lines::Known];
 
 struct Page {
     at: Prefix,
@@ -336,9 +340,20 @@ fn merkleize<H: Hasher>(
     Ok(Made { root: node, witness: bytes, pages, regions, top: grouped.of(number).to_vec() })
 }
 
-fn apply(memory: &mut Memory, made: Made, batch: &Batch<'_>) {
+fn apply(memory: &mut Memory, made: Made, batch: &Batch<'_>, forgets: bool) {
     for (at, change) in made.pages {
         let page = &mut memory.pages[at];
+        if forgets {
+            let range = *page.at.first_key()..=page.at.last_key();
+            let written =
+                batch.accesses.range(range).filter_map(|(key, access)| match &access.writes {
+                    Write::Nothing => None,
+                    Write::Put(value) => Some((*key, Some(value.clone()))),
+                    Write::Delete => Some((*key, None)),
+                });
+            page.tree.change(&mut page.values, &written.collect::<Vec<_>>());
+            continue;
+        }
         let range = *page.at.first_key()..=page.at.last_key();
         let accesses: Vec<_> = batch.accesses.range(range).collect();
         // Values stay in their slots before keys move.
@@ -350,8 +365,8 @@ fn apply(memory: &mut Memory, made: Made, batch: &Batch<'_>) {
         }
         match change {
             PageChange::Lines(lines) => {
-                for (slot, pair) in lines {
-                    page.tree.set_line(slot.into(), &pair);
+                for (boundary, pair) in lines {
+                    page.tree.set_line(boundary.into(), &pair);
                 }
             }
             PageChange::Keys(reshape) => {
@@ -412,7 +427,7 @@ fn check_made<H: Hasher>(batch: &Batch<'_>, made: &Made) -> Pairs {
 /// Two batches, one on top of the other.
 fn check<H: Hasher>(case: &Case, lines: Lines, merkleizer: &mut Merkleizer<H>) {
     let mut memory = Memory::new::<H>(case, &case.pairs, lines);
-    if lines == Lines::Known {
+    if matches!(lines, Lines::Known | Lines::Forgotten) {
         let accessed =
             |key: &Key| (*key, fold_support::Accessed { reads: true, writes: Write::Nothing });
         let accesses = case.pairs.keys().map(accessed).collect();
@@ -420,7 +435,7 @@ fn check<H: Hasher>(case: &Case, lines: Lines, merkleizer: &mut Merkleizer<H>) {
         let mut batch = Batch { accesses: &accesses, view, base, exposed };
         let made = run(&memory, &mut batch, merkleizer);
         check_made::<H>(&batch, &made);
-        apply(&mut memory, made, &batch);
+        apply(&mut memory, made, &batch, false);
         memory.check::<H>(&case.pairs, true);
     }
     let mut pairs = case.pairs.clone();
@@ -430,7 +445,7 @@ fn check<H: Hasher>(case: &Case, lines: Lines, merkleizer: &mut Merkleizer<H>) {
         let mut batch = Batch { accesses: &accesses, view, base, exposed };
         let made = run(&memory, &mut batch, merkleizer);
         let after = check_made::<H>(&batch, &made);
-        apply(&mut memory, made, &batch);
+        apply(&mut memory, made, &batch, lines == Lines::Forgotten);
         memory.check::<H>(&after, lines == Lines::Known);
         pairs = after;
         for access in accesses.values_mut() {
@@ -467,7 +482,7 @@ fn agrees<H: Hasher>(spread: Spread, seed: u64, count: u64) {
     let kept = std::cell::RefCell::new(Merkleizer::<H>::default());
     for number in 0..cases(count) {
         let case = Case::draw(spread, &mut rng(seed << 32 | number));
-        let lines = [Lines::Unknown, Lines::Stored, Lines::Known][(number % 3) as usize];
+        let lines = LINES[(number % 4) as usize];
         case.run(&format!("{spread:?} case {number} {lines:?}"), |case| {
             let mut merkleizer = kept.take();
             check::<H>(case, lines, &mut merkleizer);

@@ -1,8 +1,8 @@
-//! The keys of a page in order, and a line for each boundary between neighbours.
+//! The keys of a page in order, and a line for each boundary between neighbours, as far as lines are known.
 //!
-//! Invariants: keys are strictly increasing and share the first `floor` bits; there are at most [`LineTree::MAX`]; the
-//! slots of keys are `0..len`, those of lines `0..len - 1`; `parent` follows from `shared`. A line whose bit in `known` is
-//! set has the nodes of the two children of its boundary.
+//! Invariants: keys are strictly increasing and share the first `floor` bits; there are at most [`LineTree::MAX`]. The slots
+//! of keys are `0..len`. Each line belongs to one boundary, which names its slot; `owners` names the boundary of each. A line
+//! has the nodes of the two children of its boundary. `parent` follows from `shared`.
 
 use alloc::vec::Vec;
 
@@ -13,20 +13,20 @@ use crate::node::{Key, Node, precedes};
 use crate::prefix::{Prefix, bits_after, common_len};
 use crate::search::{guess, lower_bound_bits};
 
-/// No boundary.
-pub(super) const NONE: u8 = u8::MAX;
+/// No boundary, or no line.
+pub(super) const NONE: u16 = u16::MAX;
 
 /// A key in its order, and the boundary after it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
+    /// Where the key is; whoever has values has them under the same number.
+    slot: u16,
+    /// The boundary above this one.
+    parent: u16,
+    /// The slot of the boundary's line; [`NONE`] while it is not known.
+    line: u16,
     /// Bits that this key and the next one share.
     shared: u8,
-    /// The boundary above this one.
-    parent: u8,
-    /// Where the key is; whoever has values has them under the same number.
-    slot: u8,
-    /// Where the boundary's line is.
-    line: u8,
 }
 
 /// The keys of a page and their nodes (the header of this file).
@@ -37,9 +37,9 @@ pub struct LineTree {
     /// The 32 bits of each key behind the floor, in order.
     leads: Vec<u32>,
     pub(super) keys: Vec<Key>,
-    pub(super) lines: Vec<Line>,
-    /// One bit for the line in each slot.
-    pub(super) known: [u64; 4],
+    lines: Vec<Line>,
+    /// The boundary of each line.
+    owners: Vec<u16>,
 }
 
 impl LineTree {
@@ -56,25 +56,30 @@ impl LineTree {
             entries: Vec::new(),
             leads: Vec::new(),
             keys: keys.to_vec(),
-            lines: alloc::vec![Line::default(); keys.len().saturating_sub(1)],
-            known: [0; 4],
+            lines: Vec::new(),
+            owners: Vec::new(),
         };
         let shared = keys.windows(2).map(|pair| small(common_len(&pair[0], &pair[1])));
         let shared = shared.chain(core::iter::once(0));
-        let entries = shared.zip(0..NONE).map(|(shared, at)| (shared, at, at));
+        let entries = shared.zip(0..NONE).map(|(shared, at)| (shared, at, NONE));
         tree.set_order(entries.take(keys.len()));
         tree
     }
 
     /// Puts the entries in order: of each the shared bits with the next one, the slot and the line.
-    pub(super) fn set_order(&mut self, entries: impl Iterator<Item = (u8, u8, u8)>) {
+    pub(super) fn set_order(&mut self, entries: impl Iterator<Item = (u8, u16, u16)>) {
         self.entries.clear();
-        let entry = |(shared, slot, line)| Entry { shared, parent: NONE, slot, line };
+        let entry = |(shared, slot, line)| Entry { slot, parent: NONE, line, shared };
         self.entries.extend(entries.map(entry));
-        assert_eq!(self.entries.len(), self.keys.len(), "at most 255 keys");
+        assert_eq!(self.entries.len(), self.keys.len(), "one entry a key, and not too many");
         self.leads.clear();
         let lead = |entry: &Entry| bits_after(&self.keys[usize::from(entry.slot)], self.floor);
         self.leads.extend(self.entries.iter().map(lead));
+        for (at, entry) in (0..).zip(&self.entries) {
+            if let Some(owner) = self.owners.get_mut(usize::from(entry.line)) {
+                *owner = at;
+            }
+        }
         let count = self.entries.len().saturating_sub(1);
         let entries = core::cell::Cell::from_mut(self.entries.as_mut_slice()).as_slice_of_cells();
         link(
@@ -110,6 +115,7 @@ impl LineTree {
         self.entries.capacity() * (size_of::<Entry>() + size_of::<u32>())
             + self.keys.capacity() * size_of::<Key>()
             + self.lines.capacity() * size_of::<Line>()
+            + self.owners.capacity() * size_of::<u16>()
     }
 
     /// Key `at` in order.
@@ -160,7 +166,9 @@ impl LineTree {
     pub fn cpu_prefetch_lines(&self, at: usize) {
         let mut boundary = self.above(at);
         while let Some(at) = boundary {
-            cpu_prefetch(core::slice::from_ref(&self.lines[self.line_slot(at)]));
+            if let Some(line) = self.lines.get(self.line_slot(at)) {
+                cpu_prefetch(core::slice::from_ref(line));
+            }
             boundary = self.parent(at);
         }
     }
@@ -176,7 +184,7 @@ impl LineTree {
             if levels > 0 && self.shared(at) == self.floor + u16::from(levels) - 1 {
                 // Of two neighbours the left one lies at an even position.
                 let left = (self.leads[at] >> (32 - levels)) as usize;
-                self.set_line(self.line_slot(at), &[nodes[left], nodes[left + 1]]);
+                self.set_line(at, &[nodes[left], nodes[left + 1]]);
             }
         }
     }
@@ -184,13 +192,18 @@ impl LineTree {
     /// The leaf node of key `at`, if the line above it is known.
     pub(super) fn leaf_node(&self, at: usize) -> Option<&Node> {
         let above = self.above(at)?;
-        Some(&self.line(self.line_slot(above))?[usize::from(above < at)])
+        Some(&self.line(above)?[usize::from(above < at)])
     }
 
-    /// The slot of a boundary's line.
+    /// The slot of a boundary's line; none has the number [`NONE`].
     #[inline]
-    pub(super) fn line_slot(&self, boundary: usize) -> usize {
+    fn line_slot(&self, boundary: usize) -> usize {
         self.entries[boundary].line.into()
+    }
+
+    /// The same as it is kept.
+    pub(super) fn line_number(&self, boundary: usize) -> u16 {
+        self.entries[boundary].line
     }
 
     /// Bits that keys `at` and `at + 1` share.
@@ -215,23 +228,29 @@ impl LineTree {
         Some(if is_left { at } else { at - 1 })
     }
 
-    /// The line in a slot, if it is known.
+    /// The line of a boundary, if it is known.
     #[inline]
-    pub(super) fn line(&self, slot: usize) -> Option<&[Node; 2]> {
-        (self.known[slot / 64] >> (slot % 64) & 1 == 1).then(|| &self.lines[slot].0)
+    pub(super) fn line(&self, boundary: usize) -> Option<&[Node; 2]> {
+        self.lines.get(self.line_slot(boundary)).map(|line| &line.0)
     }
 
-    /// A line is known from now on.
+    /// The line of a boundary is known from now on.
     #[inline]
-    pub fn set_line(&mut self, slot: usize, pair: &[Node; 2]) {
-        self.lines[slot].0 = *pair;
-        self.known[slot / 64] |= 1 << (slot % 64);
+    pub fn set_line(&mut self, boundary: usize, pair: &[Node; 2]) {
+        let slot = self.line_slot(boundary);
+        if let Some(line) = self.lines.get_mut(slot) {
+            line.0 = *pair;
+            return;
+        }
+        self.entries[boundary].line = index(self.lines.len());
+        self.lines.push(Line(*pair));
+        self.owners.push(index(boundary));
     }
 
     /// All nodes that are known, each with its place.
     pub fn nodes(&self) -> impl Iterator<Item = (Prefix, &Node)> {
         (0..self.len().saturating_sub(1)).flat_map(move |at| {
-            let line = self.line(self.line_slot(at));
+            let line = self.line(at);
             let place = move |right: usize| Prefix::new(self.key(at + right), self.shared(at) + 1);
             (0..2).filter_map(move |right| Some((place(right), &line?[right])))
         })
@@ -241,32 +260,41 @@ impl LineTree {
     pub fn forget_path(&mut self, at: usize) {
         let mut boundary = self.above(at);
         while let Some(at) = boundary {
-            self.forget(self.line_slot(at));
+            self.forget(at);
             boundary = self.parent(at);
         }
     }
 
-    pub(super) fn forget(&mut self, slot: usize) {
-        self.known[slot / 64] &= !(1 << (slot % 64));
+    /// The line of a boundary is unknown from now on; the last line takes its slot.
+    pub(super) fn forget(&mut self, boundary: usize) {
+        let slot = self.line_slot(boundary);
+        if slot < self.lines.len() {
+            self.entries[boundary].line = NONE;
+            self.lines.swap_remove(slot);
+            self.owners.swap_remove(slot);
+            if let Some(owner) = self.owners.get(slot) {
+                self.entries[usize::from(*owner)].line = index(slot);
+            }
+        }
     }
 
     /// Is every line known?
     pub fn is_known(&self) -> bool {
-        (0..self.lines.len()).all(|slot| self.line(slot).is_some())
+        self.lines.len() == self.len().saturating_sub(1)
     }
 }
 
 #[inline]
-fn some(boundary: u8) -> Option<usize> {
+fn some(boundary: u16) -> Option<usize> {
     (boundary != NONE).then_some(boundary.into())
 }
 
-/// Fewer than 255 boundaries.
-#[expect(clippy::cast_possible_truncation, reason = "a tree has at most 255 keys")]
+/// Numbers of keys, boundaries and lines.
+#[expect(clippy::cast_possible_truncation, reason = "a tree has at most 65,535 keys")]
 #[inline]
-pub(super) fn index(at: usize) -> u8 {
+pub(super) fn index(at: usize) -> u16 {
     debug_assert!(at <= LineTree::MAX);
-    at as u8
+    at as u16
 }
 
 /// Two different keys share fewer than 256 bits.

@@ -136,7 +136,7 @@ pub struct GroupedLines {
 }
 
 impl GroupedLines {
-    /// The lines of a page or tiling: each with its slot in the page or its boundary in the tiling.
+    /// The lines of a page or tiling, each with its boundary.
     pub fn of(&self, tree: u32) -> &[(u32, [Node; 2])] {
         let tree = tree as usize;
         let start = tree.checked_sub(1).map_or(0, |before| self.ends[before]);

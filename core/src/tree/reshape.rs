@@ -1,17 +1,16 @@
-//! What a batch does to a page: new lines, or another order of keys.
+//! What becomes of a page: new lines, or another order of keys.
 
 use alloc::vec::Vec;
 
-use super::Line;
-use super::line_tree::{LineTree, index, small};
+use super::line_tree::{self, LineTree, index};
 use super::union::{NONE, Union};
 use crate::node::{Key, Node};
 
 /// What becomes of a page.
 #[derive(Clone, Debug)]
 pub enum PageChange {
-    /// Its keys stay. Of each boundary whose line is new, or was not known, its slot and its line.
-    Lines(Vec<(u8, [Node; 2])>),
+    /// Its keys stay. Each boundary whose line is new, or was not known, with its line.
+    Lines(Vec<(u16, [Node; 2])>),
     /// Keys come or go.
     Keys(Reshape),
 }
@@ -21,22 +20,23 @@ pub enum PageChange {
 pub struct Reshape {
     entries: Vec<Entry>,
     /// The slots of keys that go.
-    removed: Vec<u8>,
+    removed: Vec<u16>,
 }
 
 /// Where a key is, or comes from.
 #[derive(Clone, Copy, Debug)]
 enum From {
-    Slot(u8),
+    Slot(u16),
     /// That of the access, or differing key, with this number.
     Access(u32),
 }
 
 #[derive(Clone, Copy, Debug)]
 enum LineFrom {
-    /// As it is, known or not.
-    Slot(u8),
+    /// The line of this boundary of before, known or not.
+    Boundary(u16),
     New([Node; 2]),
+    Unknown,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -54,24 +54,32 @@ pub(super) fn page_change(
     lines: &[(u32, [Node; 2])],
 ) -> PageChange {
     let Some(union) = union else {
-        let slot = |line: &(u32, [Node; 2])| (index(line.0 as usize), line.1);
-        return PageChange::Lines(lines.iter().map(slot).collect());
+        let own = |(boundary, pair): &(u32, [Node; 2])| (index(*boundary as usize), *pair);
+        return PageChange::Lines(lines.iter().map(own).collect());
     };
-    let changes = union.entries.iter().any(|entry| (entry.base != NONE) != entry.present);
-    if !changes {
-        let slot = |(boundary, pair): &(u32, [Node; 2])| {
+    if !union.changes_keys() {
+        let own = |(boundary, pair): &(u32, [Node; 2])| {
             let base = union.boundaries[*boundary as usize].base;
-            (base != NONE).then(|| (index(tree.line_slot(base as usize)), *pair))
+            (base != NONE).then(|| (index(base as usize), *pair))
         };
-        return PageChange::Lines(lines.iter().filter_map(slot).collect());
+        return PageChange::Lines(lines.iter().filter_map(own).collect());
     }
-    let mut reshape = Reshape::default();
-    let gone = union.entries.iter().filter(|entry| entry.base != NONE && !entry.present);
-    reshape.removed.extend(gone.map(|entry| index(tree.slot(entry.base as usize))));
     let mut new: Vec<Option<&[Node; 2]>> = alloc::vec![None; union.boundaries.len()];
     for (boundary, pair) in lines {
         new[*boundary as usize] = Some(pair);
     }
+    PageChange::Keys(reshape(tree, union, |boundary| new[boundary]))
+}
+
+/// The order of keys after a batch, with the new lines of a union's boundaries.
+fn reshape<'a>(
+    tree: &LineTree,
+    union: &Union,
+    new: impl Fn(usize) -> Option<&'a [Node; 2]>,
+) -> Reshape {
+    let mut reshape = Reshape::default();
+    let gone = union.entries.iter().filter(|entry| entry.base != NONE && !entry.present);
+    reshape.removed.extend(gone.map(|entry| index(tree.slot(entry.base as usize))));
     let mut last: Option<usize> = None;
     for (at, entry) in union.entries.iter().enumerate().filter(|(_, entry)| entry.present) {
         if let Some(last) = last
@@ -81,9 +89,10 @@ pub(super) fn page_change(
             let parts = (last..at).min_by_key(|at| union.shared(*at)).unwrap_or(last);
             let boundary = &union.boundaries[parts];
             before.shared = boundary.shared;
-            before.line = match new[parts] {
-                Some(pair) => LineFrom::New(*pair),
-                None => LineFrom::Slot(index(tree.line_slot(boundary.base as usize))),
+            before.line = match (new(parts), boundary.base) {
+                (Some(pair), _) => LineFrom::New(*pair),
+                (None, NONE) => LineFrom::Unknown,
+                (None, base) => LineFrom::Boundary(index(base as usize)),
             };
         }
         last = Some(at);
@@ -91,10 +100,9 @@ pub(super) fn page_change(
             NONE => From::Access(union.access_of[at]),
             base => From::Slot(index(tree.slot(base as usize))),
         };
-        let line = LineFrom::New([Node::default(); 2]);
-        reshape.entries.push(Entry { from, shared: 0, line });
+        reshape.entries.push(Entry { from, shared: 0, line: LineFrom::Unknown });
     }
-    PageChange::Keys(reshape)
+    reshape
 }
 
 impl Reshape {
@@ -119,9 +127,21 @@ impl Reshape {
         values: &mut Vec<V>,
         mut fresh: impl FnMut(u32) -> (Key, V),
     ) {
-        assert!(self.len() <= LineTree::MAX, "a page of more keys is divided");
+        assert!(self.len() <= LineTree::MAX, "a tree has at most 65,535 keys");
+        // Lines that are replaced make room before others come.
+        let mut kept = alloc::vec![false; tree.len()];
+        for entry in &self.entries {
+            if let LineFrom::Boundary(boundary) = entry.line {
+                kept[usize::from(boundary)] = true;
+            }
+        }
+        for (boundary, kept) in kept.iter().enumerate() {
+            if !kept {
+                tree.forget(boundary);
+            }
+        }
         let mut free = self.removed.clone();
-        let mut order: Vec<(u8, u8, u8)> = Vec::with_capacity(self.len());
+        let mut order: Vec<(u8, u16, u16)> = Vec::with_capacity(self.len());
         for entry in &self.entries {
             let slot = match entry.from {
                 From::Slot(slot) => slot,
@@ -138,7 +158,11 @@ impl Reshape {
                     }
                 }
             };
-            order.push((entry.shared, slot, 0));
+            let line = match entry.line {
+                LineFrom::Boundary(boundary) => tree.line_number(boundary.into()),
+                LineFrom::New(_) | LineFrom::Unknown => line_tree::NONE,
+            };
+            order.push((entry.shared, slot, line));
         }
         // Slots without gaps: the last key takes the place of one that goes.
         free.sort_unstable();
@@ -150,55 +174,47 @@ impl Reshape {
                 moved.1 = slot;
             }
         }
-        self.put_lines(tree, &mut order);
         tree.set_order(order.into_iter());
+        for (boundary, entry) in self.entries.iter().enumerate() {
+            if let LineFrom::New(pair) = &entry.line {
+                tree.set_line(boundary, pair);
+            }
+        }
     }
+}
 
-    /// Puts the lines in place, and says which slot each boundary's has.
-    fn put_lines(&self, tree: &mut LineTree, order: &mut [(u8, u8, u8)]) {
-        let count = self.len().saturating_sub(1);
-        let mut used = [false; 256];
-        for entry in &self.entries[..count] {
-            if let LineFrom::Slot(slot) = entry.line {
-                used[usize::from(slot)] = true;
-            }
-        }
-        tree.lines.resize(tree.lines.len().max(count), Line::default());
-        let unused = |used: &[bool; 256], from: usize, to: usize| (from..to).find(|at| !used[*at]);
-        let (mut from, mut low) = (0, 0);
-        for (entry, (.., line)) in self.entries[..count].iter().zip(order.iter_mut()) {
-            match &entry.line {
-                LineFrom::New(pair) => {
-                    let slot = unused(&used, from, tree.lines.len()).unwrap_or(tree.lines.len());
-                    if slot == tree.lines.len() {
-                        tree.lines.push(Line::default());
-                    }
-                    used[slot] = true;
-                    from = slot + 1;
-                    tree.set_line(slot, pair);
-                    *line = index(slot);
+impl LineTree {
+    /// Brings the tree to a later state of its page: keys in order, each once, with their values, or without one where the key
+    /// is absent. `values` has the value of each slot. The lines above all of these keys are unknown afterwards.
+    ///
+    /// # Panics
+    /// When there are more than [`Self::MAX`] keys afterwards.
+    pub fn change<V: Clone>(&mut self, values: &mut Vec<V>, changes: &[(Key, Option<V>)]) {
+        let mut union = Union::default();
+        let found = changes.iter().map(|(key, value)| (key, self.find(key), value.is_some()));
+        union.set(self, found);
+        for entry in &union.accessed {
+            let mut boundary = union.above(*entry as usize);
+            while let Some(at) = boundary {
+                match union.boundaries[at].base {
+                    NONE => {}
+                    base => self.forget(base as usize),
                 }
-                LineFrom::Slot(slot) => *line = *slot,
+                boundary = union.parent(at);
             }
         }
-        // Those beyond the last slot go to where none is.
-        for (.., line) in
-            order.iter_mut().take(count).filter(|(.., line)| usize::from(*line) >= count)
-        {
-            let slot = usize::from(*line);
-            let to = unused(&used, low, count).expect("as many slots as lines");
-            (used[slot], used[to], low) = (false, true, to + 1);
-            tree.lines[to] = tree.lines[slot];
-            if tree.line(slot).is_some() {
-                tree.known[to / 64] |= 1 << (to % 64);
-            } else {
-                tree.forget(to);
+        for (entry, (_, value)) in union.accessed.iter().zip(changes) {
+            let base = union.entries[*entry as usize].base;
+            if let Some(value) = value.as_ref().filter(|_| base != NONE) {
+                values[self.slot(base as usize)].clone_from(value);
             }
-            *line = small(u16::try_from(to).unwrap_or_default());
         }
-        tree.lines.truncate(count);
-        for slot in count..LineTree::MAX {
-            tree.forget(slot);
+        if union.changes_keys() {
+            let reshape = reshape(self, &union, |_| None);
+            reshape.apply(self, values, |change| {
+                let (key, value) = &changes[change as usize];
+                (*key, value.clone().expect("a key that comes has a value"))
+            });
         }
     }
 }

@@ -122,7 +122,7 @@ impl Shape for Plain<'_> {
 
     #[inline]
     fn line(&self, boundary: usize) -> Option<&[Node; 2]> {
-        self.page.tree.line(self.page.tree.line_slot(boundary))
+        self.page.tree.line(boundary)
     }
 
     fn is_new(&self, _: usize) -> bool {
@@ -131,7 +131,7 @@ impl Shape for Plain<'_> {
 
     #[inline]
     fn home(&self, boundary: usize) -> Home {
-        Home { tree: self.number, line: index32(self.page.tree.line_slot(boundary)) }
+        Home { tree: self.number, line: index32(boundary) }
     }
 
     fn key(&self, entry: usize) -> Option<&Key> {
@@ -187,7 +187,7 @@ impl Shape for Joined<'_, '_> {
     fn line(&self, boundary: usize) -> Option<&[Node; 2]> {
         match self.union.boundaries[boundary].base {
             NONE => None,
-            base => self.page.tree.line(self.page.tree.line_slot(base as usize)),
+            base => self.page.tree.line(base as usize),
         }
     }
 

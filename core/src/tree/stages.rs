@@ -11,13 +11,13 @@ use crate::fold::hash_batch::Values;
 use crate::hasher::Hasher;
 use crate::node::{Key, Node, tag_internal, tag_leaf};
 
-/// Where a line belongs: the number of its page or tiling in the order in which they were begun, and the slot or number of
-/// its boundary there.
+/// Where a line belongs: the number of its page or tiling in the order in which they were begun, and the
+/// boundary there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Home {
     /// The page or tiling.
     pub(super) tree: u32,
-    /// The line's slot in a page, the boundary in a tiling or [`Reshape`](super::Reshape).
+    /// The boundary there: of the page, of the tiling, or of the union of a page whose keys change.
     pub(super) line: u32,
 }
 

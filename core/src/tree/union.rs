@@ -130,6 +130,11 @@ impl Union {
         );
     }
 
+    /// Do keys come or go?
+    pub(super) fn changes_keys(&self) -> bool {
+        self.entries.iter().any(|entry| (entry.base != NONE) != entry.present)
+    }
+
     /// The key of an entry.
     #[inline]
     pub(super) fn key<'a>(&'a self, tree: &'a LineTree, at: usize) -> &'a Key {
