@@ -121,7 +121,7 @@ pub fn run(data: &[u8]) -> usize {
     let mut changed = 0;
     for _ in 0..=input.u8() % 6 {
         let mut view = page.clone();
-        let mut draw = |input: &mut Input<'_>| {
+        let draw = |input: &mut Input<'_>| {
             let choice = input.u8();
             let own = page.keys().nth(usize::from(choice >> 1)).copied();
             own.unwrap_or_else(|| key(input, &at, pattern))

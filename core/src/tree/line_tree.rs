@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 
 use super::Line;
-use super::numbers::link;
+use super::numbers::{above, link};
 use crate::cpu_prefetch::cpu_prefetch;
 use crate::node::{Key, Node, precedes};
 use crate::prefix::{Prefix, bits_after, common_len};
@@ -220,12 +220,7 @@ impl LineTree {
     /// The boundary directly above key `at`.
     #[inline]
     pub(super) fn above(&self, at: usize) -> Option<usize> {
-        let last = self.len() - 1;
-        if at == 0 {
-            return (last > 0).then_some(0);
-        }
-        let is_left = at < last && self.entries[at].shared > self.entries[at - 1].shared;
-        Some(if is_left { at } else { at - 1 })
+        above(self.len() - 1, at, |at| self.shared(at))
     }
 
     /// The line of a boundary, if it is known.

@@ -30,6 +30,20 @@ pub(super) fn link(
     (len > 0).then_some(stack[0])
 }
 
+/// The boundary directly above an entry, of those on its two sides: the one with more shared bits.
+#[inline]
+pub(super) fn above(
+    boundaries: usize,
+    entry: usize,
+    shared: impl Fn(usize) -> u16,
+) -> Option<usize> {
+    match entry {
+        0 => (boundaries > 0).then_some(0),
+        _ if entry < boundaries && shared(entry) > shared(entry - 1) => Some(entry),
+        _ => Some(entry - 1),
+    }
+}
+
 /// Entries are numbered in 32 bits.
 #[expect(clippy::cast_possible_truncation, reason = "2^32 entries would need 400 GB")]
 #[inline]

@@ -8,7 +8,7 @@
 use alloc::vec::Vec;
 
 use super::Line;
-use super::numbers::{index32, link};
+use super::numbers::{above, index32, link};
 use crate::cpu_prefetch::cpu_prefetch;
 use crate::hasher::Hasher;
 use crate::node::{Combined, Node, combine_kind, node_preimage, tag_internal};
@@ -212,11 +212,6 @@ impl Tiling {
 
     #[inline]
     pub(super) fn above(&self, child: usize) -> Option<usize> {
-        let count = self.boundaries.len();
-        match child {
-            0 => (count > 0).then_some(0),
-            _ if child < count && self.shared(child) > self.shared(child - 1) => Some(child),
-            _ => Some(child - 1),
-        }
+        above(self.boundaries.len(), child, |at| self.shared(at))
     }
 }

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::line_tree::{LineTree, small};
-use super::numbers::{index32, link};
+use super::numbers::{above, index32, link};
 use crate::node::Key;
 use crate::prefix::common_len;
 
@@ -157,11 +157,6 @@ impl Union {
 
     #[inline]
     pub(super) fn above(&self, at: usize) -> Option<usize> {
-        let count = self.boundaries.len();
-        match at {
-            0 => (count > 0).then_some(0),
-            _ if at < count && self.shared(at) > self.shared(at - 1) => Some(at),
-            _ => Some(at - 1),
-        }
+        above(self.boundaries.len(), at, |at| self.shared(at))
     }
 }
