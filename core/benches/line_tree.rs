@@ -9,9 +9,7 @@ use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use pleach_core::fold::{Change, FoldValue};
-use pleach_core::tree::{
-    GroupedLines, KeyAccess, LineTree, Merkleizer, PageChange, PageView, Tiling,
-};
+use pleach_core::tree::{GroupedLines, KeyAccess, LineTree, Merkleizer, PageView, Tiling};
 use pleach_core::{Blake3, Hasher, Key, Node, Prefix};
 
 const REGIONS: u16 = 8;
@@ -117,23 +115,13 @@ impl Chunk {
         numbers
     }
 
-    fn apply(&mut self, draw: &Draw, numbers: &[(usize, u32)]) {
-        let mut groups = draw.chunk_by(|a, b| a.0 == b.0);
+    fn apply(&mut self, numbers: &[(usize, u32)]) {
         for (at, number) in numbers {
-            let group = groups.next().expect("one for each page");
             let Page { tree, values } = &mut self.pages[*at];
             let value = |_: usize| FoldValue::Bytes(&[]);
             let view = PageView { tree, value: &value };
-            match self.merkleizer.page_change(&view, *number, &self.grouped) {
-                PageChange::Lines(lines) => {
-                    for (boundary, pair) in lines {
-                        tree.set_line(boundary.into(), &pair);
-                    }
-                }
-                PageChange::Keys(reshape) => {
-                    reshape.apply(tree, values, |access| (group[access as usize].1, [8; 8]));
-                }
-            }
+            let change = self.merkleizer.page_change(&view, *number, &self.grouped);
+            change.apply(tree, values, |_| [8; 8]);
         }
     }
 }
@@ -150,7 +138,7 @@ fn line_tree(c: &mut Criterion) {
     let mut all = all;
     all.sort_unstable_by_key(|(_, key, _)| *key);
     let numbers = chunk.run(&all, Change::Keep);
-    chunk.apply(&all, &numbers);
+    chunk.apply(&numbers);
     assert!(chunk.pages.iter().all(|page| page.tree.is_known()));
     let before = chunk.merkleizer.hashed();
     chunk.run(&replace, put);
@@ -167,7 +155,7 @@ fn line_tree(c: &mut Criterion) {
             |pages| {
                 chunk.pages = pages;
                 let numbers = chunk.run(&insert, put);
-                chunk.apply(&insert, &numbers);
+                chunk.apply(&numbers);
                 std::mem::take(&mut chunk.pages)
             },
             BatchSize::LargeInput,

@@ -124,6 +124,12 @@ impl Memory {
             }
             assert_eq!(page.tree.is_known(), known == 2 * own.len().saturating_sub(1));
             assert!(!all_known || page.tree.is_known());
+            if page.at.len() <= 253 {
+                let (nodes, known) = page.tree.stored::<8>(3);
+                for (bits, node) in (0..8).zip(nodes).filter(|(bits, _)| known >> bits & 1 == 1) {
+                    assert_eq!(node, node_of::<H>(pairs, &page.at.descendant(3, bits)), "{bits}");
+                }
+            }
         }
         for (at, pages, tiling) in &self.regions {
             let nodes = self.pages[pages.clone()].iter().map(|page| node_of::<H>(pairs, &page.at));
@@ -242,7 +248,12 @@ fn merkleize<H: Hasher>(
             let page = &memory.pages[*at_page];
             let subtrie = if accesses.is_empty() {
                 let (key, value) = batch.exposed(&page.at).expect("asked for");
-                merkleizer.unaccessed_leaf(key, fold_value::<H>(value), true)
+                if at_page % 2 == 0 {
+                    merkleizer.unaccessed_leaf(key, fold_value::<H>(value), true)
+                } else {
+                    let value = |slot: usize| fold_value::<H>(&page.values[slot]);
+                    merkleizer.unaccessed_page(PageView { tree: &page.tree, value: &value })
+                }
             } else {
                 let value = |slot: usize| fold_value::<H>(&page.values[slot]);
                 let view = PageView { tree: &page.tree, value: &value };
@@ -363,20 +374,12 @@ fn apply(memory: &mut Memory, made: Made, batch: &Batch<'_>, forgets: bool) {
                 page.values[slot].clone_from(value);
             }
         }
-        match change {
-            PageChange::Lines(lines) => {
-                for (boundary, pair) in lines {
-                    page.tree.set_line(boundary.into(), &pair);
-                }
-            }
-            PageChange::Keys(reshape) => {
-                reshape.apply(&mut page.tree, &mut page.values, |access| {
-                    let (key, access) = accesses[access as usize];
-                    let Write::Put(value) = &access.writes else { panic!("a new key was put") };
-                    (*key, value.clone())
-                });
-            }
-        }
+        change.apply(&mut page.tree, &mut page.values, |access| {
+            let Write::Put(value) = &accesses[access as usize].1.writes else {
+                panic!("a new key was put")
+            };
+            value.clone()
+        });
     }
     for (index, lines, node) in made.regions {
         let tiling = &mut memory.regions[index].2;

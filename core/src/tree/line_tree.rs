@@ -189,6 +189,36 @@ impl LineTree {
         }
     }
 
+    /// The nodes of the `N` positions some levels below the floor, `2^levels` of them, and a bit for each that is known.
+    pub fn stored<const N: usize>(&self, levels: u8) -> ([Node; N], u16) {
+        let (mut nodes, mut known) = ([Node::default(); N], 0);
+        if levels == 0 {
+            return (nodes, 0);
+        }
+        let depth = self.floor + u16::from(levels);
+        let mut from = 0;
+        for (position, node) in nodes.iter_mut().enumerate() {
+            let below = |at: &usize| self.leads[*at] >> (32 - levels) == index(position).into();
+            let count = (from..self.len()).take_while(below).count();
+            let own = match count {
+                0 => Some(Node::default()),
+                1 => self.leaf_node(from).copied(),
+                _ => {
+                    let top = (from..from + count - 1).min_by_key(|at| self.shared(*at));
+                    let above = top.and_then(|top| Some((top, self.parent(top)?)));
+                    let above = above.filter(|(_, above)| self.shared(*above) + 1 == depth);
+                    above.and_then(|(top, above)| Some(self.line(above)?[usize::from(above < top)]))
+                }
+            };
+            if let Some(own) = own {
+                *node = own;
+                known |= 1 << position;
+            }
+            from += count;
+        }
+        (nodes, known)
+    }
+
     /// The leaf node of key `at`, if the line above it is known.
     pub(super) fn leaf_node(&self, at: usize) -> Option<&Node> {
         let above = self.above(at)?;

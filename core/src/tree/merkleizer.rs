@@ -288,6 +288,29 @@ impl<H: Hasher> Merkleizer<H> {
         Subtrie { new, old: Old::Beside(Lone::Other(other)), same, round: 0, entry: 0 }
     }
 
+    /// A page in which nothing is accessed, and that is not what its tiling has.
+    pub fn unaccessed_page(&mut self, page: PageView<'_>) -> Subtrie {
+        let number = index32(self.trees.len());
+        self.trees.push(NONE);
+        let shape = Plain { page, number };
+        let mut subtrie = match page.tree.len() {
+            0 => Subtrie {
+                new: New::Empty,
+                old: Old::Beside(Lone::None),
+                same: false,
+                round: 0,
+                entry: 0,
+            },
+            len => {
+                let (top, lone) = (shape.top_of(&(0..len)), lone_of(&shape, 0..len));
+                let (new, round) = self.compute(&shape, top);
+                Subtrie { new, old: Old::Beside(lone), same: false, round, entry: top.entry() }
+            }
+        };
+        subtrie = self.settle(&shape, subtrie, page.tree.floor());
+        self.name_lone(&shape, subtrie)
+    }
+
     /// A child that was computed elsewhere: its node at this depth, what was there before with some key below it, and the
     /// number of what it has emitted.
     pub fn fragment(
@@ -484,13 +507,18 @@ impl<H: Hasher> Merkleizer<H> {
         if !top.same {
             top = self.settle(shape, top, floor);
         }
-        if let Old::Beside(Lone::Entry(entry)) = top.old {
+        self.name_lone(shape, top)
+    }
+
+    /// The only pair of a page, which the shapes above do not know.
+    fn name_lone<S: Shape>(&mut self, shape: &S, mut subtrie: Subtrie) -> Subtrie {
+        if let Old::Beside(Lone::Entry(entry)) = subtrie.old {
             let entry = entry as usize;
             let value = self.value(shape.value(entry).expect("a page has values"));
             let other = self.records.other(shape.key(entry).expect("and keys"), value);
-            top.old = Old::Beside(Lone::Other(other));
+            subtrie.old = Old::Beside(Lone::Other(other));
         }
-        top
+        subtrie
     }
 
     /// The subtrie of an accessed or differing key alone.

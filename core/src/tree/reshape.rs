@@ -19,6 +19,8 @@ pub enum PageChange {
 #[derive(Clone, Debug, Default)]
 pub struct Reshape {
     entries: Vec<Entry>,
+    /// Keys that come, each with the number of its access or differing key.
+    fresh: Vec<(u32, Key)>,
     /// The slots of keys that go.
     removed: Vec<u16>,
 }
@@ -27,8 +29,8 @@ pub struct Reshape {
 #[derive(Clone, Copy, Debug)]
 enum From {
     Slot(u16),
-    /// That of the access, or differing key, with this number.
-    Access(u32),
+    /// The fresh key with this number.
+    Fresh(u16),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -97,12 +99,41 @@ fn reshape<'a>(
         }
         last = Some(at);
         let from = match entry.base {
-            NONE => From::Access(union.access_of[at]),
+            NONE => {
+                reshape.fresh.push((union.access_of[at], *union.key(tree, at)));
+                From::Fresh(index(reshape.fresh.len() - 1))
+            }
             base => From::Slot(index(tree.slot(base as usize))),
         };
         reshape.entries.push(Entry { from, shared: 0, line: LineFrom::Unknown });
     }
     reshape
+}
+
+impl PageChange {
+    /// Bytes on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        match self {
+            Self::Lines(lines) => lines.capacity() * size_of::<(u16, [Node; 2])>(),
+            Self::Keys(reshape) => reshape.heap_bytes(),
+        }
+    }
+
+    /// Brings a tree to the state after the batch. `values` has the value of each slot; those of keys that stay are the caller's
+    /// to change; `fresh` is as for [`Reshape::apply`].
+    ///
+    /// # Panics
+    /// As [`Reshape::apply`].
+    pub fn apply<V>(&self, tree: &mut LineTree, values: &mut Vec<V>, fresh: impl FnMut(u32) -> V) {
+        match self {
+            Self::Lines(lines) => {
+                for (boundary, pair) in lines {
+                    tree.set_line((*boundary).into(), pair);
+                }
+            }
+            Self::Keys(reshape) => reshape.apply(tree, values, fresh),
+        }
+    }
 }
 
 impl Reshape {
@@ -116,8 +147,15 @@ impl Reshape {
         self.entries.is_empty()
     }
 
-    /// Puts the new order of keys in place. `values` has the value of each slot; `fresh` gives key and value of
-    /// an access that has put a new key.
+    /// Bytes on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>()
+            + self.fresh.capacity() * size_of::<(u32, Key)>()
+            + self.removed.capacity() * size_of::<u16>()
+    }
+
+    /// Puts the new order of keys in place. `values` has the value of each slot; `fresh` gives that of an access, by its number
+    /// among those of the page, which has put a new key.
     ///
     /// # Panics
     /// When there are more than [`LineTree::MAX`] keys afterwards, or the tree is not the one that the batch was on.
@@ -125,7 +163,7 @@ impl Reshape {
         &self,
         tree: &mut LineTree,
         values: &mut Vec<V>,
-        mut fresh: impl FnMut(u32) -> (Key, V),
+        mut fresh: impl FnMut(u32) -> V,
     ) {
         assert!(self.len() <= LineTree::MAX, "a tree has at most 65,535 keys");
         // Lines that are replaced make room before others come.
@@ -145,8 +183,9 @@ impl Reshape {
         for entry in &self.entries {
             let slot = match entry.from {
                 From::Slot(slot) => slot,
-                From::Access(access) => {
-                    let (key, value) = fresh(access);
+                From::Fresh(number) => {
+                    let (access, key) = self.fresh[usize::from(number)];
+                    let value = fresh(access);
                     if let Some(slot) = free.pop() {
                         tree.keys[usize::from(slot)] = key;
                         values[usize::from(slot)] = value;
@@ -212,8 +251,7 @@ impl LineTree {
         if union.changes_keys() {
             let reshape = reshape(self, &union, |_| None);
             reshape.apply(self, values, |change| {
-                let (key, value) = &changes[change as usize];
-                (*key, value.clone().expect("a key that comes has a value"))
+                changes[change as usize].1.clone().expect("a key that comes has a value")
             });
         }
     }
