@@ -1,4 +1,4 @@
-//! Pages, regions and root folded level by level give the root and the witness, byte by byte,
+//! Pages by the batch folder, regions and root by the merkleizer give the root and the witness, byte by byte,
 //! that the slow trie gives.
 #![cfg(feature = "naive")]
 
@@ -21,6 +21,7 @@ use pleach_core::{
         wire::Sizes,
         witness,
     },
+    tree::{GroupedLines, HiddenLeaf, Merkleizer, Tiling},
 };
 
 /// What one fold emitted.
@@ -31,12 +32,11 @@ struct Fragment {
     siblings: Vec<Node>,
 }
 
-struct Collect<'a> {
+struct Collect {
     own: Fragment,
-    below: &'a [Fragment],
 }
 
-impl Sink for Collect<'_> {
+impl Sink for Collect {
     fn leaf(&mut self, key: &Key, value_hash: &ValueHash, depth: u16) {
         let terminal = Terminal::Leaf { depth, key: *key, value_hash: *value_hash };
         terminal_encode(&mut self.own.terminals, &terminal);
@@ -53,17 +53,14 @@ impl Sink for Collect<'_> {
         self.own.siblings.push(*node);
     }
 
-    fn fragment(&mut self, number: u32) {
-        let from = &self.below[number as usize];
-        self.own.terminals.extend_from_slice(&from.terminals);
-        self.own.siblings.extend_from_slice(&from.siblings);
-        self.own.count += from.count;
+    fn fragment(&mut self, _: u32) {
+        unreachable!("a page has no children")
     }
 }
 
 /// A fold's part of the witness; none of its own when its terminal floats.
-fn collect<H: Hasher>(folder: &mut BatchFolder<H>, fold: usize, below: &[Fragment]) -> Fragment {
-    let mut sink = Collect { own: Fragment::default(), below };
+fn collect<H: Hasher>(folder: &mut BatchFolder<H>, fold: usize) -> Fragment {
+    let mut sink = Collect { own: Fragment::default() };
     if folder.occupancy(fold) == fold::Occupancy::Many {
         folder.emit(fold, &mut sink);
     }
@@ -180,7 +177,7 @@ fn fold_pages<H: Hasher>(
             assert_eq!(op.access.written().flatten(), hash);
             op_encode_placed(ops, &op, case.pairs.contains_key(&key), first);
         }
-        let fragment = collect(folder, fold, &[]);
+        let fragment = collect(folder, fold);
         touched.push(Touched {
             at,
             node: folder.node(fold),
@@ -192,71 +189,122 @@ fn fold_pages<H: Hasher>(
     touched
 }
 
-/// Folds parts of one level, accessed or not, into the prefixes of the next.
-fn fold_tiles<H: Hasher>(
+/// Goes up from the accessed parts of one level to the prefixes of the next. Some of the other parts have another node in the
+/// tiling than in the view, as those that an overlay has changed.
+fn tile<H: Hasher>(
     case: &Case,
-    folder: &mut BatchFolder<H>,
+    merkleizer: &mut Merkleizer<H>,
     ops: &mut [u8],
-    above: &[Prefix],
-    parts: &[Prefix],
+    (above, parts, is_root): (&[Prefix], &[Prefix], bool),
     touched: &[Touched],
     exposed: &BTreeSet<Key>,
 ) -> Result<Vec<Touched>, Key> {
-    folder.clear();
-    let fragments: Vec<Fragment> = touched.iter().map(|part| part.fragment.clone()).collect();
-    let mut parts = parts.iter().peekable();
+    merkleizer.clear();
+    let in_view = |at: &Prefix| naive::<H>(&case.pairs_below(at)).node::<H>(at);
+    let mut parts = parts.iter().copied().peekable();
     let mut numbers = (0u32..).zip(touched).peekable();
-    let mut folds = Vec::new();
+    let mut ends = Vec::new();
     for at in above {
-        folder.begin(at.len());
+        let own: Vec<Prefix> =
+            std::iter::from_fn(|| parts.next_if(|part| at.contains(part))).collect();
+        let is_exposed = |part: &Prefix| {
+            exposed.iter().any(|key| part.covers(key)) && !case.pairs_below(part).is_empty()
+        };
+        let differs = |part: &Prefix| part.len() % 3 == 1;
+        let nodes =
+            own.iter().map(|part| if differs(part) { node::TERMINATOR } else { in_view(part) });
+        let tiling = Tiling::new::<H>(own.iter().copied(), &nodes.collect::<Vec<_>>());
+        let takes_part =
+            |part: &Prefix| case.is_accessed(part) || is_exposed(part) || differs(part);
+        let mut coming = own.iter().enumerate().filter(|(_, part)| takes_part(part)).peekable();
         let first = numbers.peek().map_or(0, |(number, _)| *number as usize);
-        let mut count = 0;
-        while let Some(part) = parts.next_if(|part| at.contains(part)) {
-            if let Some((number, child)) = numbers.next_if(|(_, child)| child.at == *part) {
-                folder.child(part, &child.node, &child.occupancy, number);
-                count += 1;
-                continue;
-            }
-            let pairs = case.pairs_below(part);
-            match pairs.first_key_value().filter(|_| exposed.iter().any(|key| part.covers(key))) {
-                Some((key, value)) => {
+        let (number, mut top, mut count) = (merkleizer.begin_tiling(), None, 0);
+        while let Some((child, part)) = coming.next() {
+            let subtrie =
+                if let Some((number, child)) = numbers.next_if(|(_, child)| child.at == *part) {
+                    count += 1;
+                    merkleizer.fragment(&child.node, (&child.occupancy, part.first_key()), number)
+                } else if is_exposed(part) {
+                    let pairs = case.pairs_below(part);
                     assert_eq!(pairs.len(), 1, "a leaf was asked for");
-                    folder.unaccessed(key, FoldValue::Hash(node::value_hash::<H>(value)));
-                }
-                None => folder.subtrie(part, &naive::<H>(&pairs).node::<H>(part)),
-            }
+                    let (key, value) = pairs.first_key_value().expect("one");
+                    merkleizer.unaccessed_leaf(&in_view(part), key, &node::value_hash::<H>(value))
+                } else {
+                    merkleizer.unaccessed(&in_view(part))
+                };
+            let next = coming.peek().map(|(next, _)| *next);
+            let put = merkleizer.child((&tiling, number), child, subtrie, next);
+            top = put.map_err(|HiddenLeaf { child }| *own[child].first_key())?;
         }
-        folds.push((*at, folder.end()?, first..first + count));
+        let end = top.map(|top| merkleizer.end(top, is_root));
+        ends.push((*at, tiling, number, end, first..first + count));
     }
-    folder.run();
+    merkleizer.run();
+    let mut grouped = GroupedLines::default();
+    merkleizer.group(&mut grouped);
     let mut results = Vec::new();
-    for (at, fold, children) in folds {
+    for (at, tiling, number, end, children) in ends {
+        let Some(end) = end else { continue };
+        let new = *merkleizer.end_node(end);
+        check_lines::<H>(case, (&at, tiling), grouped.of(number), &new);
         if children.is_empty() {
-            let pairs = naive::<H>(&case.pairs_below(&at));
-            assert_eq!(folder.node(fold), pairs.node::<H>(&at), "an untouched node");
+            assert_eq!(new, in_view(&at), "an untouched node");
+            assert_eq!(merkleizer.occupancy(end), None);
             continue;
         }
         let children = &touched[children];
-        let firsts: Vec<bool> = folder.first_of_terminal(fold).collect();
+        let firsts: Vec<bool> = merkleizer.firsts(end).collect();
         assert_eq!(firsts.len(), children.len());
         for (child, _) in children.iter().zip(firsts).filter(|(_, first)| !first) {
             op_not_first(&mut ops[child.first_op]);
         }
-        results.push(Touched {
-            at,
-            node: folder.node(fold),
-            occupancy: folder.occupancy(fold),
-            fragment: collect(folder, fold, &fragments),
-            first_op: children[0].first_op,
-        });
+        let occupancy = merkleizer.occupancy(end).expect("something was accessed");
+        let mut fragment = Fragment::default();
+        if occupancy == fold::Occupancy::Many || is_root {
+            let mut below = 0;
+            let own = merkleizer.terminals(end, &mut fragment.terminals, |number, out| {
+                below += touched[number as usize].fragment.count;
+                out.extend_from_slice(&touched[number as usize].fragment.terminals);
+            });
+            fragment.count = own + below;
+            merkleizer.siblings(end, &mut fragment.siblings, |number, out| {
+                out.extend_from_slice(&touched[number as usize].fragment.siblings);
+            });
+        }
+        let first_op = children[0].first_op;
+        results.push(Touched { at, node: new, occupancy, fragment, first_op });
     }
     Ok(results)
+}
+
+/// The new lines make of the tiling that of the nodes after the batch.
+fn check_lines<H: Hasher>(
+    case: &Case,
+    (at, mut tiling): (&Prefix, Tiling),
+    lines: &[(u32, [Node; 2])],
+    new: &Node,
+) {
+    for (boundary, pair) in lines {
+        tiling.set_line(*boundary as usize, pair);
+    }
+    tiling.set_own(new);
+    let mut set = naive::<H>(&case.pairs_below(at));
+    let own = case.accesses.range(*at.first_key()..=at.last_key());
+    set.apply(&own.map(|(key, _)| op_of::<H>(case, key)).collect::<Vec<_>>());
+    assert_eq!(*tiling.own(), set.node::<H>(at), "the node at {at:?}");
+    let mut again = tiling.clone();
+    again.renew::<H>();
+    assert_eq!(again.own(), tiling.own());
+    for boundary in 0..tiling.len() - 1 {
+        assert_eq!(tiling.line(boundary), again.line(boundary), "boundary {boundary}");
+    }
 }
 
 /// The parts of the multiproof lead to the nodes before the batch, and changed parts do not.
 fn check_parts<H: Hasher>(case: &Case, parts: &[Touched]) {
     let old = |at: &Prefix| naive::<H>(&case.pairs_below(at)).node::<H>(at);
-    let parts: Vec<&Touched> = parts.iter().filter(|part| part.fragment.count > 0).collect();
+    let is_many = |part: &&Touched| part.occupancy == fold::Occupancy::Many;
+    let parts: Vec<&Touched> = parts.iter().filter(is_many).collect();
     let fold = |folder: &mut ProofFolder<H>, part: &Touched, siblings: &[Node]| {
         folder.terminals(&part.fragment.terminals);
         folder.end(part.at.len(), siblings)
@@ -290,28 +338,23 @@ fn check_parts<H: Hasher>(case: &Case, parts: &[Touched]) {
 /// Root and witness from folds of three levels.
 fn fold_all<H: Hasher>(
     case: &Case,
-    folder: &mut BatchFolder<H>,
+    (folder, merkleizer): &mut (BatchFolder<H>, Merkleizer<H>),
     exposed: &BTreeSet<Key>,
 ) -> Result<(Node, Vec<u8>), Key> {
     let (pages, regions) = (case.pages(), case.regions());
     let mut ops = Vec::new();
     let touched_pages = fold_pages(case, folder, &mut ops);
     let touched_regions =
-        fold_tiles(case, folder, &mut ops, &regions, &pages, &touched_pages, exposed)?;
+        tile(case, merkleizer, &mut ops, (&regions, &pages, false), &touched_pages, exposed)?;
     check_parts::<H>(case, &touched_pages);
     check_parts::<H>(case, &touched_regions);
-    let root =
-        fold_tiles(case, folder, &mut ops, &[Prefix::ROOT], &regions, &touched_regions, exposed)?;
+    let above = (&[Prefix::ROOT][..], &regions[..], true);
+    let root = tile(case, merkleizer, &mut ops, above, &touched_regions, exposed)?;
     check_parts::<H>(case, &root);
-    let Some(root) = root.into_iter().next() else {
+    let Some(Touched { node: root, fragment: proof, .. }) = root.into_iter().next() else {
         let root = naive::<H>(&case.pairs).root::<H>();
         return Ok((root, witness::Witness::default().encode::<H>().unwrap()));
     };
-    let mut sink = Collect { own: root.fragment, below: &[] };
-    if root.occupancy != fold::Occupancy::Many {
-        BatchFolder::<H>::emit_root(&root.occupancy, &mut sink);
-    }
-    let proof = sink.own;
     let sizes = Sizes {
         terminals: proof.count,
         ops: u32::try_from(case.accesses.len()).unwrap(),
@@ -323,10 +366,10 @@ fn fold_all<H: Hasher>(
     bytes.extend_from_slice(&proof.terminals);
     bytes.extend_from_slice(&ops);
     bytes.extend_from_slice(Node::bytes_of(&proof.siblings));
-    Ok((root.node, bytes))
+    Ok((root, bytes))
 }
 
-fn check<H: Hasher>(case: &Case, folder: &mut BatchFolder<H>) {
+fn check<H: Hasher>(case: &Case, folder: &mut (BatchFolder<H>, Merkleizer<H>)) {
     let mut exposed = BTreeSet::new();
     let (root, bytes) = loop {
         match fold_all(case, folder, &exposed) {
@@ -346,7 +389,7 @@ fn check<H: Hasher>(case: &Case, folder: &mut BatchFolder<H>) {
 }
 
 fn agrees<H: Hasher>(spread: Spread, seed: u64) {
-    let folder = std::cell::RefCell::new(BatchFolder::<H>::new());
+    let folder = std::cell::RefCell::new((BatchFolder::<H>::new(), Merkleizer::default()));
     for number in 0..cases(200) {
         let case = Case::draw(spread, &mut rng(seed << 32 | number));
         case.run(&format!("{spread:?} case {number}"), |case| {

@@ -2,8 +2,8 @@
 //!
 //! A target cuts its structures from the front with [`Input`]; when the bytes run out they are
 //! zeros, so every input is a valid one. Whole databases are opened by [`sim`] and compared with
-//! the oracle in [`model`]; [`api_model`], [`crash_schedule`], [`line_tree`], [`open_dir`] and [`treelet_fold`] are what the
-//! targets of these names do, which `engine/tests/fuzz_models.rs`, `core/tests/fuzzed_line_trees.rs` and
+//! the oracle in [`model`]; [`api_model`], [`crash_schedule`], [`open_dir`] and [`treelet_fold`] are what the
+//! targets of these names do, which `engine/tests/fuzz_models.rs`,
 //! `core/tests/fuzzed_treelets.rs` do with some inputs, too.
 
 use pleach_core::{
@@ -17,7 +17,6 @@ use pleach_core::{
 pub mod api_model;
 pub mod crash_schedule;
 mod input;
-pub mod line_tree;
 pub mod model;
 pub mod open_dir;
 pub mod sim;

@@ -60,15 +60,6 @@ impl<H: Hasher> BatchFolder<H> {
         }
     }
 
-    /// Emits the only terminal of a trie with fewer than two old keys: it sits at depth 0.
-    pub fn emit_root(occupancy: &Occupancy, sink: &mut impl Sink) {
-        match occupancy {
-            Occupancy::Empty => sink.terminator(&[0; 32], 0),
-            Occupancy::Leaf { key, value_hash } => sink.leaf(key, value_hash, 0),
-            Occupancy::Many => unreachable!("a trie of two keys places its terminals"),
-        }
-    }
-
     fn same_unit(&self, first: usize, other: usize) -> bool {
         let (a, b) = (&self.items[first], &self.items[other]);
         a.opened && b.opened && a.group == b.group

@@ -1,60 +1,38 @@
-//! The line tree: nodes in memory as one line of 64 bytes for each boundary between neighbouring keys, and the
-//! computation of new nodes, multiproofs and witnesses from them (`docs/line-tree.md`).
+//! The nodes above pages: of the children of a region, and of all regions. Those are prefixes that tile a prefix, with one
+//! line of 64 bytes for each boundary between neighbours: the nodes of the boundary's two children, which are the message
+//! that is hashed.
 //!
-//! * [`LineTree`]: the keys and lines of a page; [`Tiling`]: those of a region's children, or of all regions.
-//! * [`Merkleizer`]: goes up from the accesses of a batch, hashes all messages of one height together, and
-//!   gives nodes, new lines, terminals, operations and siblings.
-//! * [`Reshape`]: what a batch does to the keys of a page.
+//! * [`Tiling`]: the prefixes and lines; [`Tiling::update`] computes those above changed children.
+//! * [`Merkleizer`]: goes up from the accessed children of many tilings, hashes all messages of one height together, and gives
+//!   nodes, new lines, and the parts of the multiproof above the children.
 //!
 //! ```
-//! use pleach_core::fold::{Change, FoldValue};
-//! use pleach_core::tree::{KeyAccess, LineTree, Merkleizer, PageView};
-//! use pleach_core::naive::Naive;
-//! use pleach_core::{Blake3, node::value_hash};
+//! use pleach_core::tree::{Merkleizer, Tiling};
+//! use pleach_core::{Blake3, Prefix, node};
 //!
-//! // A page with two keys; one is read and changed, a third one is new.
-//! let keys = [[0x10; 32], [0x40; 32]];
-//! let tree = LineTree::from_keys(0, &keys);
-//! let values: [&[u8]; 2] = [b"ten", b"forty"];
-//! let value = |slot: usize| FoldValue::Bytes(values[slot]);
-//! let access = |key, old, new| KeyAccess {
-//!     key,
-//!     accessed: true,
-//!     differs: false,
-//!     reads: true,
-//!     old,
-//!     change: Change::Put(FoldValue::Bytes(new)),
-//! };
-//! let accesses = [
-//!     access([0x10; 32], Some(FoldValue::Bytes(b"ten")), b"eleven"),
-//!     access([0x70; 32], None, b"seventy"),
-//! ];
+//! // Two children, of which the left one has changed and had no key before.
+//! let halves = [false, true].map(|right| Prefix::ROOT.child(right));
+//! let leaf = |byte: u8| node::leaf::<Blake3>(&[byte; 32], &[1; 32].into());
+//! let tiling = Tiling::new::<Blake3>(halves.iter().copied(), &[node::TERMINATOR, leaf(0x80)]);
 //!
 //! let mut merkleizer = Merkleizer::<Blake3>::default();
-//! let page = PageView { tree: &tree, value: &value };
-//! let (number, top) = merkleizer.page(page, &accesses);
-//! let end = merkleizer.end(top, 0);
+//! let number = merkleizer.begin_tiling();
+//! let left = merkleizer.unaccessed(&leaf(0x01));
+//! let top = merkleizer.child((&tiling, number), 0, left, None).unwrap().unwrap();
+//! let end = merkleizer.end(top, true);
 //! merkleizer.run();
-//!
-//! let pairs = [([0x10; 32], &b"eleven"[..]), ([0x40; 32], b"forty"), ([0x70; 32], b"seventy")];
-//! let naive: Naive = pairs.iter().map(|(key, value)| (*key, value_hash::<Blake3>(value))).collect();
-//! assert_eq!(*merkleizer.end_node(end), naive.root::<Blake3>());
+//! let mut whole = tiling;
+//! whole.update::<Blake3>([(0, leaf(0x01))].into_iter());
+//! assert_eq!(merkleizer.end_node(end), whole.own());
 //! ```
 
-mod line_tree;
 mod merkleizer;
 mod numbers;
 mod record;
-mod reshape;
-mod shape;
 mod stages;
 mod tiling;
-mod union;
 
-pub use line_tree::LineTree;
-pub use merkleizer::{GroupedLines, HiddenLeaf, KeyAccess, Merkleizer, Subtrie};
-pub use reshape::{PageChange, Reshape};
-pub use shape::PageView;
+pub use merkleizer::{GroupedLines, HiddenLeaf, Merkleizer, Subtrie};
 pub use tiling::Tiling;
 
 use crate::node::Node;

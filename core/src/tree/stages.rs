@@ -1,4 +1,4 @@
-//! Messages to hash, by their height above the values, and where each hash goes.
+//! Messages to hash, by their height above the children, and where each hash goes.
 //!
 //! Invariant: a message of a batch is made of hashes of lower batches, so that running the batches from the lowest to the
 //! highest finds both halves in place.
@@ -6,31 +6,21 @@
 use alloc::vec::Vec;
 
 use super::numbers::index32;
-use crate::fold::HashId;
-use crate::fold::hash_batch::Values;
 use crate::hasher::Hasher;
-use crate::node::{Key, Node, tag_internal, tag_leaf};
+use crate::node::{Node, tag_internal};
 
-/// Where a line belongs: the number of its page or tiling in the order in which they were begun, and the
-/// boundary there.
+/// Where a line belongs: the number of its tiling in the order in which they were begun, and the boundary there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Home {
-    /// The page or tiling.
-    pub(super) tree: u32,
-    /// The boundary there: of the page, of the tiling, or of the union of a page whose keys change.
-    pub(super) line: u32,
+    pub(super) tiling: u32,
+    pub(super) boundary: u32,
 }
-
-/// The home of a message that is no line: a level of a stretch.
-pub(super) const NO_HOME: Home = Home { tree: u32::MAX, line: u32::MAX };
 
 /// Where a node comes from.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Source {
     /// It is known: its number among these.
     Known(u32),
-    /// A leaf, by its number.
-    Leaf(u32),
     /// A message: its batch and its number there.
     Pair(u16, u32),
 }
@@ -79,11 +69,6 @@ struct Stage {
 /// All of it. Buffers are used again.
 #[derive(Default)]
 pub(super) struct Stages {
-    pub(super) values: Values,
-    /// Key and value hash of each leaf, and the value's number.
-    leaves: Vec<[u8; 64]>,
-    leaf_values: Vec<HashId>,
-    leaf_dest: Dest,
     /// Batches by height; the first `used` of them have messages.
     rounds: Vec<Stage>,
     used: usize,
@@ -99,10 +84,6 @@ pub(super) struct Stages {
 
 impl Stages {
     pub(super) fn clear(&mut self) {
-        self.values.clear();
-        self.leaves.clear();
-        self.leaf_values.clear();
-        self.leaf_dest.clear();
         for stage in &mut self.rounds[..self.used] {
             stage.pairs.clear();
             stage.homes.clear();
@@ -120,17 +101,6 @@ impl Stages {
     pub(super) fn known(&mut self, node: &Node) -> Source {
         self.known.push(*node);
         Source::Known(index32(self.known.len() - 1))
-    }
-
-    /// The leaf of a key and a value.
-    #[inline]
-    pub(super) fn leaf(&mut self, key: &Key, value: HashId) -> Source {
-        let at = self.leaves.len();
-        self.leaves.push([0; 64]);
-        self.leaves[at][..32].copy_from_slice(key);
-        self.leaf_values.push(value);
-        self.leaf_dest.into.push(Into::Nowhere);
-        Source::Leaf(index32(at))
     }
 
     /// A message of batch `round`; halves that are not known yet are sent there.
@@ -165,7 +135,6 @@ impl Stages {
                 let node = self.known[at as usize];
                 self.deliver(into, &node);
             }
-            Source::Leaf(at) => self.leaf_dest.send(at, into),
             Source::Pair(round, at) => self.rounds[usize::from(round)].dest.send(at, into),
         }
     }
@@ -177,34 +146,12 @@ impl Stages {
 
     /// Hashes everything.
     pub(super) fn run<H: Hasher>(&mut self) {
-        self.hashed += self.values.run::<H>();
-        for (leaf, value) in self.leaves.iter_mut().zip(&self.leaf_values) {
-            leaf[32..].copy_from_slice(self.values.hash(*value).as_bytes());
-        }
-        let Self {
-            leaves,
-            leaf_dest,
-            rounds: stages,
-            used,
-            quiet,
-            siblings,
-            watched,
-            out,
-            hashed,
-            ..
-        } = self;
+        let Self { rounds: stages, used, quiet, siblings, watched, out, hashed, .. } = self;
         let mut hash = |blocks: &[[u8; 64]], out: &mut Vec<[u8; 32]>| {
             out.resize(blocks.len().max(out.len()), [0; 32]);
             H::hash64_many(blocks, &mut out[..blocks.len()]);
             *hashed += blocks.len() as u64;
         };
-        hash(leaves, out);
-        for (into, hash) in leaf_dest.into.iter().zip(&*out) {
-            put(stages, quiet, siblings, watched, 0, *into, &tag_leaf(*hash));
-        }
-        for (at, into) in &leaf_dest.more {
-            put(stages, quiet, siblings, watched, 0, *into, &tag_leaf(out[*at as usize]));
-        }
         for round in 0..*used {
             let (own, above) = stages.split_at_mut(round + 1);
             let Stage { pairs, dest, .. } = &own[round];
@@ -224,7 +171,7 @@ impl Stages {
         let hashed = self.rounds[..self.used].iter();
         let hashed = hashed.flat_map(|stage| stage.homes.iter().copied().zip(&stage.pairs));
         let quiet = self.quiet_homes.iter().copied().zip(&self.quiet);
-        hashed.filter(|(home, _)| *home != NO_HOME).chain(quiet)
+        hashed.chain(quiet)
     }
 }
 

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use pleach_beatree::RegionIndex;
-use pleach_core::fold::{FoldValue, Occupancy, ProofFolder};
+use pleach_core::fold::{Occupancy, ProofFolder};
 use pleach_core::node::{kind, leaf};
 use pleach_core::proof::Kind;
 use pleach_core::proof::op::op_not_first;
@@ -296,18 +296,17 @@ fn fold_parts<H: Hasher>(
     let (mut fragments, mut top) = (Vec::new(), None);
     for (place, (at, part)) in parts.iter().enumerate() {
         let prefix_of = prefix(*at);
-        let depth = prefix_of.len();
         let subtrie = match part {
             Part::Accessed(chunk, region) => {
                 let outcome = &chunks[*chunk].regions[*region];
                 let number = u32::try_from(fragments.len()).expect("fewer than 2^32 regions");
                 fragments.push((*chunk, *region));
                 let old = (&outcome.old, prefix_of.first_key());
-                folded.fragment((&outcome.node, depth), old, number)
+                folded.fragment(&outcome.node, old, number)
             }
-            Part::Node(node) => folded.unaccessed(node, depth),
+            Part::Node(node) => folded.unaccessed(node),
             Part::Leaf(key, value_hash) => {
-                folded.unaccessed_leaf(key, FoldValue::Hash(*value_hash), false)
+                folded.unaccessed_leaf(&leaf::<H>(key, value_hash), key, value_hash)
             }
         };
         let next = parts.get(place + 1).map(|(next, _)| *next);
@@ -316,7 +315,7 @@ fn fold_parts<H: Hasher>(
             .map_err(|hidden| *prefix(hidden.child).first_key())?;
     }
     let top = top.expect("a batch accesses something");
-    let end = folded.end(top, 0);
+    let end = folded.end(top, true);
     folded.run();
     let root = *folded.end_node(end);
     let emitted = RootEmitted::of(&folded, end);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use pleach_beatree::RegionState;
 use pleach_beatree::region::Nodes;
-use pleach_core::fold::{FoldValue, Occupancy, ProofFolder};
+use pleach_core::fold::{Occupancy, ProofFolder};
 use pleach_core::proof::op::op_not_first;
 use pleach_core::tree::{HiddenLeaf, Merkleizer, Subtrie};
 use pleach_core::{Hasher, Node, TERMINATOR};
@@ -23,7 +23,7 @@ const REGIONS_AHEAD: usize = 2;
 /// A region that was put in: its number among the tilings, and its end if it has a page that takes part.
 struct Folding {
     tiling: u32,
-    end: Option<(usize, Subtrie)>,
+    end: Option<usize>,
 }
 
 impl Chunk {
@@ -79,8 +79,8 @@ impl Chunk {
             let own = || *region.region.read().own();
             (region.node, region.old) = match end {
                 None => (own(), Occupancy::Many),
-                Some((end, top)) => {
-                    let node = if top.is_same() { own() } else { *regions.end_node(*end) };
+                Some(end) => {
+                    let node = *regions.end_node(*end);
                     (node, occupancy(regions, *end, &node))
                 }
             };
@@ -110,7 +110,7 @@ impl Chunk {
             regions.iter_mut().zip(&self.regions).zip(folding)
         {
             region.first_op = task.pages.clone().next().map_or(0, |page| space.op_starts[page]);
-            let Some((end, _)) = end.filter(|_| region.accessed) else { continue };
+            let Some(end) = end.filter(|_| region.accessed) else { continue };
             let accessed = task.pages.clone().filter(|page| !self.pages[*page].accesses.is_empty());
             for (page, first) in accessed.zip(folded.firsts(end)) {
                 if !first && batch.gives.has_ops() {
@@ -175,7 +175,7 @@ impl Chunk {
             let put = regions.child((tiling, number), child, subtrie, next);
             top = put.map_err(|hidden| needs_leaf(&state, hidden))?;
         }
-        let end = top.map(|top| (regions.end(top, task.region.prefix().len()), top));
+        let end = top.map(|top| regions.end(top, false));
         Ok(Folding { tiling: number, end })
     }
 
@@ -189,18 +189,17 @@ impl Chunk {
         nodes: &mut Vec<PageNode>,
     ) -> Subtrie {
         let page = &self.pages[at];
-        let depth = page.prefix.len();
         if let Some(known) = &page.known {
-            return regions.unaccessed(known, depth);
+            return regions.unaccessed(known);
         }
         let fold = space.folds[at];
         let (node, old) = (space.node(fold), space.occupancy(fold));
         if page.accesses.is_empty() {
             return match &old {
                 Occupancy::Leaf { key, value_hash } => {
-                    regions.unaccessed_leaf(key, FoldValue::Hash(*value_hash), false)
+                    regions.unaccessed_leaf(&node, key, value_hash)
                 }
-                _ => regions.unaccessed(&node, depth),
+                _ => regions.unaccessed(&node),
             };
         }
         let accesses = &batch.accesses[page.accesses.clone()];
@@ -210,7 +209,7 @@ impl Chunk {
             space.node_pages.push(at);
         }
         let number = u32::try_from(at).expect("a chunk has fewer than 2^32 pages");
-        regions.fragment((&node, depth), (&old, &accesses[0].key), number)
+        regions.fragment(&node, (&old, &accesses[0].key), number)
     }
 
     /// What the outcome says of an accessed page.

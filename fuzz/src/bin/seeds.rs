@@ -28,7 +28,7 @@ fn main() -> io::Result<()> {
         save("range_verify", seed, &shaped)?;
         save("change_verify", seed, &shaped)?;
         save("range_soundness", seed, &self::stream(seed, 60 * usize::from(seed) + 40))?;
-        for target in ["api_model", "crash_schedule", "line_tree", "open_dir", "treelet_fold"] {
+        for target in ["api_model", "crash_schedule", "open_dir", "treelet_fold"] {
             save(target, seed, &self::stream(seed, 80 * usize::from(seed) + 40))?;
         }
         let mut input = Input(&stream);
