@@ -71,9 +71,11 @@ impl<H: Hasher, D: Device, R: Runtime> Outcomes<H, D, R> {
         let level = db.counters.batch_bytes.load(Ordering::Relaxed);
         let overlays = db.commits.overlays().bytes() as u64;
         let is_lean = level + overlays > db.budget.lean_overlay_bytes() as u64;
-        if is_lean {
-            let chunks = self.list.iter_mut().flat_map(|one| &mut one.chunks);
-            chunks.for_each(ChunkOutcome::make_lean);
+        for chunk in self.list.iter_mut().flat_map(|one| &mut one.chunks) {
+            if is_lean {
+                chunk.make_lean();
+            }
+            chunk.keep();
         }
         let chunks = self.list.iter().flat_map(|one| &one.chunks);
         self.count(chunks.map(ChunkOutcome::own_bytes).sum());

@@ -127,9 +127,17 @@ impl ChunkOutcome {
         self.ops = Vec::new();
     }
 
+    /// It is kept for long: forgets what the witness was made of, and takes no more memory than the rest needs.
+    pub(crate) fn keep(&mut self) {
+        self.forget_proof();
+        self.regions.shrink_to_fit();
+        self.nodes.shrink_to_fit();
+        self.treelets.shrink_to_fit();
+        self.lines.shrink_to_fit();
+    }
+
     /// Forgets all but what it takes to be committed: then nothing is learned from it.
     pub(crate) fn make_lean(&mut self) {
-        self.forget_proof();
         self.treelets = Vec::new();
         self.parts = Vec::new();
         for node in &mut self.nodes {
