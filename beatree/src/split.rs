@@ -180,6 +180,7 @@ mod tests {
         let node = Node::new([0x81; 32]);
         let mut applied = crate::region::Applied {
             commit: 2,
+            version: 2,
             log_position: 20,
             changes: &mut std::iter::once(put),
             nodes: NewNodes::Plain,

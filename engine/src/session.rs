@@ -325,6 +325,9 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// those of reading. The session and the accesses come back with the error.
     pub fn finish(self, accesses: Vec<Access>) -> Result<Block<H, D, R>, FinishError<H, D, R>> {
         let finisher = &self.engine.finisher;
+        if let Some(parent) = &self.parent {
+            parent.advance_treelets();
+        }
         let mut sorter = finisher.take_sorter();
         let sorted = sort::<H, _, _>(&self.engine.state, &mut sorter, &accesses);
         let finished = sorted.and_then(|sorted| self.finish_sorted(&sorted));

@@ -35,8 +35,8 @@ impl RegionState {
         right.retire();
         let mut counts = std::mem::take(&mut self.commits_since_write);
         counts.append(&mut right.commits_since_write);
-        let mut changed_at = std::mem::take(&mut self.changed_at);
-        changed_at.append(&mut right.changed_at);
+        let mut versions = std::mem::take(&mut self.versions);
+        versions.append(&mut right.versions);
         let own = nodes.own();
         let pending = super::pending::PendingChanges::joined(
             &mut self.pending,
@@ -48,7 +48,7 @@ impl RegionState {
         Region::from_state(Self {
             pending,
             commits_since_write: counts,
-            changed_at,
+            versions,
             log_position,
             ..Self::new(self.namespace, table, nodes, own, last_commit)
         })

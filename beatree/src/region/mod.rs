@@ -36,6 +36,7 @@
 //! let growth = region.write().apply(
 //!     &mut Applied {
 //!         commit: 1,
+//!         version: 1,
 //!         log_position: 96,
 //!         changes: &mut std::iter::once(put),
 //!         nodes: NewNodes::Lines(&[]),

@@ -92,7 +92,7 @@ impl RegionState {
         let mut children: Vec<ChildRef> = Vec::with_capacity(room);
         let mut nodes: Vec<Node> = Vec::with_capacity(if self.is_plain() { 0 } else { room });
         let mut counts: Vec<u8> = Vec::with_capacity(room);
-        let mut changed_at: Vec<u64> = Vec::with_capacity(room);
+        let mut versions: Vec<u64> = Vec::with_capacity(room);
         let mut coming = moves.iter().peekable();
         for index in 0..self.children.len() {
             let child = self.children.get(index);
@@ -101,7 +101,7 @@ impl RegionState {
                 children.push(child);
                 nodes.push(*self.node(index).expect("asserted before"));
                 counts.push(self.commits_since_write[index]);
-                changed_at.push(self.changed_at[index]);
+                versions.push(self.versions[index]);
                 continue;
             };
             done.pages -= isize::from(child.page.is_some());
@@ -114,7 +114,7 @@ impl RegionState {
                     counts.push(0);
                     // Where pages were split or merged this is the last of several, and no page
                     // has a treelet as of it.
-                    changed_at.push(self.changed_at[index]);
+                    versions.push(self.versions[index]);
                 }
                 coming.next();
             }
@@ -127,7 +127,7 @@ impl RegionState {
             self.nodes = Nodes::Resident(tiling);
         }
         self.commits_since_write = counts;
-        self.changed_at = changed_at;
+        self.versions = versions;
         // One of several pages may be as of an older commit than what it has.
         self.parts.clear();
     }

@@ -27,8 +27,8 @@ pub struct RegionState {
     pub(super) pending: PendingChanges,
     /// Commits that changed each child since its page was written, saturating.
     pub(super) commits_since_write: Vec<u8>,
-    /// The last commit that changed each child, 0 for none since the database was opened.
-    pub(super) changed_at: Vec<u64>,
+    /// The version of each child, 0 while nothing has changed it since the database was opened.
+    pub(super) versions: Vec<u64>,
     /// Nodes inside of children below which much pends: the child's prefix, and the commit that they are as of.
     pub(super) parts: Vec<(Prefix, u64, Arc<Parts>)>,
     /// Number of the last commit applied here.
@@ -76,6 +76,8 @@ impl NewNodes<'_> {
 pub struct Applied<'a> {
     /// Number of the commit.
     pub commit: u64,
+    /// The version that the children have which it changes: another one for each commit.
+    pub version: u64,
     /// End of its record in the log.
     pub log_position: u64,
     /// Changed keys and their new state, in key order.
@@ -144,7 +146,7 @@ impl RegionState {
             spill_page: None,
             pending: PendingChanges::default(),
             commits_since_write: vec![0; children.len()],
-            changed_at: vec![0; children.len()],
+            versions: vec![0; children.len()],
             parts: Vec::new(),
             children,
             last_commit: commit,
@@ -193,10 +195,11 @@ impl RegionState {
         self.commits_since_write[child]
     }
 
-    /// The last commit that changed a child, 0 for none since the database was opened.
+    /// The version of a child: it names the commit that was the last to change it ([`Applied::version`]), 0 for none since the
+    /// database was opened.
     #[inline]
-    pub fn changed_at(&self, child: usize) -> u64 {
-        self.changed_at[child]
+    pub fn version(&self, child: usize) -> u64 {
+        self.versions[child]
     }
 
     /// What was kept of a child's parts, if it is as of the last commit that changed the child.
@@ -204,7 +207,7 @@ impl RegionState {
         if self.parts.is_empty() {
             return None;
         }
-        let (prefix, at) = (self.children.prefix(child), self.changed_at[child]);
+        let (prefix, at) = (self.children.prefix(child), self.versions[child]);
         let kept = self.parts.iter().find(|(of, as_of, _)| (*of, *as_of) == (prefix, at))?;
         Some(Arc::clone(&kept.2))
     }
@@ -282,7 +285,7 @@ impl RegionState {
     pub(super) fn child_bytes(&self) -> usize {
         self.children.heap_bytes()
             + self.commits_since_write.capacity()
-            + self.changed_at.capacity() * size_of::<u64>()
+            + self.versions.capacity() * size_of::<u64>()
     }
 }
 
@@ -303,7 +306,7 @@ impl RegionState {
         }
         let child = self.children.find(key);
         cpu_prefetch(&self.commits_since_write[child..=child]);
-        cpu_prefetch(&self.changed_at[child..=child]);
+        cpu_prefetch(&self.versions[child..=child]);
         self.cpu_prefetch_nodes(child);
         self.pending.cpu_prefetch_change(key, self.depth());
     }
@@ -349,14 +352,14 @@ impl RegionState {
         let (entries, depth) = (self.pending.len(), self.depth());
         let is_small = commit.changes.size_hint().1.is_some_and(|most| most <= FEW_CHANGES);
         let mut last_child = usize::MAX;
-        let (children, number) = (&self.children, commit.commit);
-        let (counts, changed_at) = (&mut self.commits_since_write, &mut self.changed_at);
+        let (children, number, version) = (&self.children, commit.commit, commit.version);
+        let (counts, versions) = (&mut self.commits_since_write, &mut self.versions);
         let mut coming = (&mut *commit.changes).map(|(key, stored)| {
             let child = children.find(&key);
             if child != last_child {
                 last_child = child;
                 counts[child] = counts[child].saturating_add(1);
-                changed_at[child] = number;
+                versions[child] = version;
                 changed(children.prefix(child), counts[child]);
             }
             Pending { key, stored, commit: number }
@@ -371,8 +374,8 @@ impl RegionState {
             self.own = commit.own;
         }
         if !self.parts.is_empty() {
-            let (children, changed_at) = (&self.children, &self.changed_at);
-            let is_true = |of: &Prefix, as_of| changed_at[children.find(of.first_key())] == as_of;
+            let (children, versions) = (&self.children, &self.versions);
+            let is_true = |of: &Prefix, as_of| versions[children.find(of.first_key())] == as_of;
             self.parts.retain(|(of, as_of, _)| is_true(of, *as_of));
         }
         self.last_commit = commit.commit;
@@ -384,7 +387,7 @@ impl RegionState {
     pub fn keep_parts(&mut self, child: usize, parts: Arc<Parts>) {
         let prefix = self.children.prefix(child);
         debug_assert!(self.parts.iter().all(|(of, ..)| *of != prefix), "the commit let go of them");
-        self.parts.push((prefix, self.changed_at[child], parts));
+        self.parts.push((prefix, self.versions[child], parts));
     }
 
     /// Recovery: puts the pending changes of a checkpoint image in. How often a child was changed is

@@ -44,7 +44,7 @@ impl RegionState {
         Self {
             pending: std::mem::take(&mut self.pending),
             commits_since_write: std::mem::take(&mut self.commits_since_write),
-            changed_at: std::mem::take(&mut self.changed_at),
+            versions: std::mem::take(&mut self.versions),
             log_position: self.log_position,
             ..Self::new(self.namespace, self.children.clone(), nodes, self.own, self.last_commit)
         }
@@ -68,7 +68,7 @@ impl RegionState {
         Self {
             pending: self.pending.part(pending, &prefix),
             commits_since_write: self.commits_since_write[children.clone()].to_vec(),
-            changed_at: self.changed_at[children].to_vec(),
+            versions: self.versions[children].to_vec(),
             log_position: self.log_position,
             ..Self::new(self.namespace, table, nodes, own, self.last_commit)
         }

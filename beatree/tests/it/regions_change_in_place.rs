@@ -54,6 +54,7 @@ fn apply(state: &mut RegionState, commit: u64, keys: &[Key], nodes: usize) -> Pe
     let mut changes = keys.iter().map(|key| (*key, value(key)));
     let mut applied = Applied {
         commit,
+        version: commit,
         log_position: commit * 100,
         changes: &mut changes,
         nodes: NewNodes::Children(&nodes),

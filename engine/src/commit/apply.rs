@@ -5,6 +5,7 @@
 //! without it, and what they must not see yet is hidden by the undo.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use pleach_beatree::Region;
@@ -24,10 +25,10 @@ use crate::state::undo::{Changed, Changes};
 use crate::timings::Phase;
 
 /// Applies commit `number`, whose record ends at `log_position`: the changes in these chunks, with their
-/// nodes. Gives the chunks back, empty, for their memory.
+/// nodes. The pages get this version. Gives the chunks back, empty, for their memory.
 pub(super) fn apply_all<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
-    number: u64,
+    (number, version): (u64, u64),
     log_position: LogPos,
     chunks: Vec<ChunkOutcome>,
     changes: &Changes,
@@ -69,6 +70,7 @@ pub(super) fn apply_all<H: Hasher, D: Device, R: Runtime>(
                 let mut states = own.iter().map(|changed| (changed.key, changed.new.clone()));
                 let mut applied = Applied {
                     commit: number,
+                    version,
                     log_position: log_position.get(),
                     changes: &mut states,
                     nodes: NewNodes::Lines(&chunk.lines[outcome.lines.clone()]),
@@ -78,7 +80,7 @@ pub(super) fn apply_all<H: Hasher, D: Device, R: Runtime>(
                 let parts: Vec<_> =
                     parts.map(|(at, parts)| (chunk.nodes[*at].child, parts)).collect();
                 put(&outcome.region, &mut applied, &parts);
-                advance_treelets(db, number, pages, &chunk.treelets);
+                advance_treelets(db, version, pages, &chunk.treelets);
             }
             if db.kind == TrieKind::Plain {
                 apply_plain(db, (number, log_position), (changes, at), &mut put);
@@ -129,6 +131,7 @@ fn apply_plain<D: Device, R: Runtime>(
             region,
             &mut Applied {
                 commit,
+                version: commit,
                 log_position: log_position.get(),
                 changes: &mut states,
                 nodes: NewNodes::Plain,
@@ -139,10 +142,35 @@ fn apply_plain<D: Device, R: Runtime>(
     }
 }
 
-/// Brings the treelets of changed pages from the commit that they are as of to this one.
+/// Brings the treelets of the pages that a block has changed to this version, ahead of its commit.
+pub(super) fn advance_all<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    version: u64,
+    chunks: &[ChunkOutcome],
+) {
+    let advance = |chunk: &ChunkOutcome| {
+        advance_treelets(db, version, &chunk.nodes, &chunk.treelets);
+    };
+    let pages: usize = chunks.iter().map(|chunk| chunk.nodes.len()).sum();
+    if pages < PARALLEL_PAGES {
+        chunks.iter().for_each(advance);
+        return;
+    }
+    let next = AtomicUsize::new(0);
+    db.runtime.fork_join(db.runtime.workers(), &|_| {
+        while let Some(chunk) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
+            advance(chunk);
+        }
+    });
+}
+
+/// Pages from which on several workers bring treelets to a version.
+const PARALLEL_PAGES: usize = 4096;
+
+/// Brings the treelets of changed pages from the version that they are as of to this one.
 fn advance_treelets<D: Device, R: Runtime>(
     db: &State<D, R>,
-    number: u64,
+    version: u64,
     pages: &[PageNode],
     treelets: &[(u8, Node)],
 ) {
@@ -159,7 +187,7 @@ fn advance_treelets<D: Device, R: Runtime>(
             continue;
         };
         let nodes = || treelets[node.treelet.clone()].iter().copied();
-        let step = (node.as_of, number);
+        let step = (node.as_of, version);
         if !page.advance_treelet(step, node.columns, &node.node, nodes()) {
             db.store.cache().give_treelet(
                 at.page,

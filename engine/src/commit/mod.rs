@@ -155,7 +155,11 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
         return Err(if never { error.poisoning() } else { error.in_doubt() });
     }
     let tip = Tip { number, roots: target.roots.clone(), blob: Arc::clone(blob) };
-    publish(engine, end, tip, target.fates, replaced, parts).map_err(|error| error.in_doubt())?;
+    // Treelets may have followed the overlay whose state this is.
+    let own = target.layers.iter().find(|(_, own)| *own);
+    let version = own.map_or(number, |(layer, _)| layer.version());
+    publish(engine, end, (tip, version), target.fates, replaced, parts)
+        .map_err(|error| error.in_doubt())?;
     Ok(number)
 }
 
@@ -206,7 +210,7 @@ fn is_long(stored: &Stored) -> bool {
 fn publish<H: Hasher, D: Device, R: Runtime>(
     engine: &Engine<H, D, R>,
     log_position: LogPos,
-    tip: Tip,
+    (tip, version): (Tip, u64),
     fates: &[(u8, EntryKind)],
     replaced: Option<(Vec<ReplacedNodes>, Before)>,
     parts: Vec<Part<'_, D, R>>,
@@ -250,7 +254,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     for (db, chunks, changes) in applied {
         finisher.give_outcomes_back(apply_all::<H, _, _>(
             &db,
-            number,
+            (number, version),
             log_position,
             chunks,
             &changes,

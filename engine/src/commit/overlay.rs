@@ -19,6 +19,7 @@ use pleach_io::os::OsDevice;
 use pleach_io::threads::Threads;
 use pleach_io::{Device, Runtime};
 
+use super::apply::advance_all;
 use super::changes::{Change, changes};
 use super::ticket::check_parent;
 use super::{Target, commit, wait_for_publication};
@@ -76,6 +77,23 @@ impl<H: Hasher, D: Device, R: Runtime> Outcomes<H, D, R> {
                 chunk.make_lean();
             }
             chunk.keep();
+        }
+        let chunks = self.list.iter().flat_map(|one| &one.chunks);
+        self.count(chunks.map(ChunkOutcome::own_bytes).sum());
+    }
+
+    /// The treelets of the pages that they change follow them, and they keep what a commit needs.
+    fn advance_treelets(&mut self, version: u64) {
+        let learned = |chunk: &ChunkOutcome| !chunk.treelets.is_empty();
+        if !self.list.iter().flat_map(|one| &one.chunks).any(learned) {
+            return;
+        }
+        for TrieOutcome { namespace, chunks } in &mut self.list {
+            // One that was dropped has no treelets that anybody will need.
+            if let Ok(db) = self.engine.trie(*namespace) {
+                advance_all(&db, version, chunks);
+            }
+            chunks.iter_mut().for_each(ChunkOutcome::make_lean);
         }
         let chunks = self.list.iter().flat_map(|one| &one.chunks);
         self.count(chunks.map(ChunkOutcome::own_bytes).sum());
@@ -267,6 +285,14 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
                 Some(parent) => at = parent,
                 None => return (untaken, base),
             }
+        }
+    }
+
+    /// A batch is about to be finished over it: the treelets of the pages that it changes follow it, once.
+    pub(crate) fn advance_treelets(&self) {
+        // Whoever commits it holds them, and does the same.
+        if let Some(mut outcomes) = self.0.outcomes.try_lock() {
+            outcomes.advance_treelets(self.0.layer.version());
         }
     }
 

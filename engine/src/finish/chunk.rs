@@ -231,7 +231,7 @@ impl Chunk {
             self.push_page(state, child, prefix, at..end, from, None);
             let page = self.pages.last_mut().expect("just pushed");
             if newest {
-                page.as_of = Some(state.changed_at(child));
+                page.as_of = Some(state.version(child));
                 if let Some(parts) = state.parts(child) {
                     self.parts.push((self.pages.len() - 1, parts));
                 }
@@ -326,7 +326,12 @@ impl Chunk {
             }
             self.push_page(state, child, prefix, accesses, from, known);
             let page = self.pages.last_mut().expect("just pushed");
-            page.as_of = (same && !needs_leaf).then(|| state.changed_at(child));
+            page.as_of = match said {
+                _ if needs_leaf => None,
+                OverlayNode::Unchanged => same.then(|| state.version(child)),
+                // Whatever is committed since, in this view the overlay was the last to change the page.
+                OverlayNode::Recorded(_) | OverlayNode::Unrecorded => batch.view.version(&prefix),
+            };
         }
     }
 

@@ -247,7 +247,7 @@ pub(super) fn known_subtries(
     prefix: &Prefix,
 ) -> Vec<(Prefix, Node)> {
     let (view, depth) = (page.view(), prefix.len() + u16::from(LEVELS));
-    let found = page.treelet(state.changed_at(child), |treelet| {
+    let found = page.treelet(state.version(child), |treelet| {
         let treelet = treelet.filter(|treelet| treelet.columns().is_some() && !view.is_empty())?;
         treelet.subtries(&view.key(0), depth)
     });
@@ -263,7 +263,7 @@ pub(super) fn known_nodes(
     prefix: &Prefix,
     pending: &[Pending],
 ) -> KnownNodes {
-    let mut nodes = page.treelet(state.changed_at(child), |treelet| {
+    let mut nodes = page.treelet(state.version(child), |treelet| {
         treelet.map_or(NO_NODES, |treelet| treelet.level(LEVELS))
     });
     add_stored_nodes(&mut nodes, page, prefix, pending);

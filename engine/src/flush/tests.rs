@@ -109,7 +109,7 @@ fn a_wrong_treelet_is_not_written() {
         db.state().index.in_region(&id(at), |_, state| {
             let child = state.children().find(&id(at));
             let (number, as_of) =
-                (state.children().page(child).expect("flushed"), state.changed_at(child));
+                (state.children().page(child).expect("flushed"), state.version(child));
             let Some(page) = db.state().store.cache().get(number, state.children().tag(child))
             else {
                 return;

@@ -238,6 +238,7 @@ impl Tested {
                 .collect();
             let mut applied = Applied {
                 commit: number,
+                version: number,
                 log_position: end,
                 changes: &mut own.into_iter(),
                 nodes: NewNodes::Children(&nodes),

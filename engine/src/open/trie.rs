@@ -131,6 +131,7 @@ impl TrieReplay {
             }
             let mut applied = Applied {
                 commit: number,
+                version: number,
                 log_position: end.get(),
                 changes: &mut of_region.iter().cloned(),
                 nodes: if state.is_plain() {

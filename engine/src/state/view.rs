@@ -94,6 +94,11 @@ impl View {
         self.overlays.node(prefix)
     }
 
+    /// The version of a page with this prefix, where the overlays have changed it.
+    pub(crate) fn version(&self, prefix: &Prefix) -> Option<u64> {
+        self.overlays.version(prefix)
+    }
+
     /// The state of a key that a later commit changed. What this finds is the answer, whatever the present says; it
     /// is asked after the present was.
     #[inline]

@@ -16,7 +16,7 @@
 mod tests;
 mod trie;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use pleach_beatree::Stored;
@@ -29,6 +29,8 @@ use trie::{LayerNo, Layers, Trie};
 #[derive(Debug, Default)]
 pub(crate) struct Overlays {
     bytes: AtomicUsize,
+    /// Layers that were made.
+    made: AtomicU64,
 }
 
 impl Overlays {
@@ -56,9 +58,13 @@ pub(crate) struct Said {
     pub(crate) nodes: [Vec<(Prefix, Node)>; 2],
 }
 
+/// Versions of pages that overlays have changed have this bit.
+const OVERLAY: u64 = 1 << 63;
+
 /// What one overlay adds to the state below it.
 pub(crate) struct Layer {
     number: LayerNo,
+    version: u64,
     /// By namespace, ascending; none of them without changes.
     parts: Box<[Part]>,
     taken: OnceLock<TakenBy>,
@@ -86,12 +92,18 @@ impl Layer {
         let bytes = size_of::<Self>() + parts.iter().map(Part::bytes).sum::<usize>();
         all.bytes.fetch_add(bytes, Ordering::Relaxed);
         Arc::new(Self {
+            version: OVERLAY | all.made.fetch_add(1, Ordering::Relaxed),
             number: below.layers.last().map_or(LayerNo::new(0), |below| below.number.next()),
             parts,
             taken: OnceLock::new(),
             bytes,
             all: Arc::clone(all),
         })
+    }
+
+    /// The version of the pages that it is the last to change. Commits have other numbers.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
     }
 
     /// What it says of each namespace that it changes, ascending.
@@ -299,6 +311,12 @@ impl Overlaid {
         self.newest_trie().is_some_and(|trie| trie.newest_below(self, prefix).is_some())
     }
 
+    /// The version of a page with this prefix that the newest overlay which changed anything below it has left.
+    pub(crate) fn version(&self, prefix: &Prefix) -> Option<u64> {
+        let newest = self.newest_trie()?.newest_below(self, prefix)?;
+        self.layer(newest).map(|layer| layer.version)
+    }
+
     /// States of all keys below `prefix` that overlays changed, in order.
     pub(crate) fn visit_below<'a>(
         &'a self,
@@ -322,12 +340,18 @@ impl Overlaid {
         part.recorded(prefix).map_or(OverlayNode::Unrecorded, OverlayNode::Recorded)
     }
 
-    /// What the layer of this number says of the namespace; `None` when it is not of the chain.
+    /// The layer of this number; `None` when it is not of the chain.
     #[inline]
-    fn part(&self, number: LayerNo) -> Option<&Part> {
+    fn layer(&self, number: LayerNo) -> Option<&Layer> {
         let above = self.age(number) as usize;
         let at = self.chain.layers.len().checked_sub(above.checked_add(1)?)?;
-        self.chain.layers[at].part(self.namespace)
+        Some(&self.chain.layers[at])
+    }
+
+    /// What it says of the namespace.
+    #[inline]
+    fn part(&self, number: LayerNo) -> Option<&Part> {
+        self.layer(number)?.part(self.namespace)
     }
 }
 
