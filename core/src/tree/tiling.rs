@@ -99,6 +99,26 @@ impl Tiling {
         self.renew_lines::<H>(lines);
     }
 
+    /// What [`Self::update`] would leave: the lines on the paths of these children, by boundary, and the node over all.
+    pub fn updated<H: Hasher>(
+        &self,
+        changed: impl Iterator<Item = (usize, Node)> + Clone,
+    ) -> (Vec<(u32, [Node; 2])>, Node) {
+        let mut after = self.clone();
+        after.update::<H>(changed.clone());
+        let mut lines = Vec::new();
+        for (child, _) in changed {
+            let mut boundary = self.above(child);
+            while let Some(at) = boundary {
+                lines.push(index32(at));
+                boundary = self.parent(at);
+            }
+        }
+        lines.sort_unstable();
+        lines.dedup();
+        (lines.into_iter().map(|at| (at, *after.line(at as usize))).collect(), after.own)
+    }
+
     /// Computes what is above these boundaries, to which all above them belong.
     fn renew_lines<H: Hasher>(&mut self, mut order: Vec<usize>) {
         // The deepest first: then both halves of each are there. Those of one depth are hashed together.

@@ -3,16 +3,22 @@
 
 use std::sync::Arc;
 
-use pleach_beatree::RegionIndex;
 use pleach_beatree::leaf_fold::KeyAccess;
-use pleach_core::Hasher;
+use pleach_beatree::region::Nodes;
+use pleach_beatree::{Region, RegionIndex, RegionState};
+use pleach_core::fold::Occupancy;
+use pleach_core::node::{NodeKind, kind};
+use pleach_core::{Hasher, Prefix};
 use pleach_io::{Device, Runtime};
 
 use super::target::{Part, Target};
 use crate::error::Result;
-use crate::finish::outcome::RegionOutcome;
+use crate::finish::outcome::{ChunkOutcome, Fragment, PageNode, RegionOutcome};
 use crate::finish::{Finisher, check_refolded, refold};
 use crate::metrics::Counters;
+use crate::state::State;
+use crate::state::undo::Changed;
+use crate::state::view::View;
 
 /// Is the region of an outcome not in the index any more?
 fn is_gone(index: &RegionIndex, outcome: &RegionOutcome) -> bool {
@@ -39,7 +45,7 @@ pub(super) fn join_chunks<D: Device, R: Runtime>(part: &mut Part<'_, D, R>) {
     });
 }
 
-/// Commit `refold`: folds the chunks again below which a flush has split or merged pages since they were
+/// Commit `refold`: brings the chunks to the layouts of now below which a flush has split or merged pages since they were
 /// folded. It folds on the state that they were folded on, so that they stay true when another commit
 /// comes first. What it gives leads to the roots of the finish, or the commit fails.
 pub(super) fn refold_stale<H: Hasher, D: Device, R: Runtime>(
@@ -59,23 +65,153 @@ pub(super) fn refold_stale<H: Hasher, D: Device, R: Runtime>(
             continue;
         }
         Counters::add(&db.counters.refolds, 1);
-        let accesses: Vec<KeyAccess> = chunk
-            .changes
-            .iter()
-            .map(|changed| KeyAccess {
-                key: changed.key,
-                reads: false,
-                writes: Some(changed.new.clone()),
-            })
-            .collect();
+        refolded_some = true;
+        if follow_layout(db, finisher, (view, target.follows), chunk)? {
+            continue;
+        }
+        let accesses: Vec<KeyAccess> = chunk.changes.iter().map(access).collect();
         let mut refolded = refold(db, finisher, view, &accesses)?;
         refolded.changes = std::mem::take(&mut chunk.changes);
         *chunk = refolded;
-        refolded_some = true;
     }
     let roots = [target.prev_roots, target.roots].map(|roots| roots.get(db.namespace));
     if let ([Some(before), Some(after)], true) = (roots, refolded_some) {
         check_refolded(db, finisher, view, (&before, &after), chunks)?;
     }
     Ok(())
+}
+
+fn access(changed: &Changed) -> KeyAccess {
+    KeyAccess { key: changed.key, reads: false, writes: Some(changed.new.clone()) }
+}
+
+/// Brings a chunk to the layout of now where its regions are as of the commit that it follows, which has the state that it was
+/// folded on: pages that are still there keep their nodes, those that have come are folded, and the nodes above are computed.
+/// False, and nothing is changed, where they are not, or change meanwhile.
+fn follow_layout<H: Hasher, D: Device, R: Runtime>(
+    db: &State<D, R>,
+    finisher: &Finisher<H, D, R>,
+    (view, follows): (&View, u64),
+    chunk: &mut ChunkOutcome,
+) -> Result<bool> {
+    if db.commits.published() < follows {
+        return Ok(false);
+    }
+    let index = db.index.load_full();
+    let find = |nodes: &[PageNode], prefix: &Prefix| {
+        nodes.binary_search_by_key(prefix, |node| node.prefix).ok()
+    };
+    let mut came = Vec::new();
+    let known = each_region(&index, follows, &chunk.changes, |_, state, changes| {
+        each_page(state, changes, |_, prefix, changes| {
+            if find(&chunk.nodes, prefix).is_none() {
+                came.extend(changes.iter().map(access));
+            }
+            true
+        })
+    });
+    if !known {
+        return Ok(false);
+    }
+    let folded =
+        if came.is_empty() { ChunkOutcome::default() } else { refold(db, finisher, view, &came)? };
+    let (mut regions, mut nodes, mut lines) = (Vec::new(), Vec::<PageNode>::new(), Vec::new());
+    let mut first_change = 0;
+    let known = each_region(&index, follows, &chunk.changes, |region, state, changes| {
+        let from = nodes.len();
+        let whole = each_page(state, changes, |child, prefix, _| {
+            let node = match find(&chunk.nodes, prefix) {
+                Some(at) => chunk.nodes[at].clone(),
+                None => match find(&folded.nodes, prefix) {
+                    Some(at) => {
+                        let mut node = folded.nodes[at].clone();
+                        node.forget_treelet();
+                        node
+                    }
+                    None => return false,
+                },
+            };
+            nodes.push(PageNode { child: index32(child), ..node });
+            true
+        });
+        let Nodes::Resident(tiling) = state.nodes() else { return false };
+        let old = match kind(tiling.own()) {
+            NodeKind::Terminator => Occupancy::Empty,
+            // Of which key is not known.
+            NodeKind::Leaf => return false,
+            NodeKind::Internal => Occupancy::Many,
+        };
+        let changed = nodes[from..].iter().map(|node| (node.child as usize, node.node));
+        let (own_lines, node) = tiling.updated::<H>(changed);
+        let lines_from = lines.len();
+        lines.extend(own_lines);
+        regions.push(RegionOutcome {
+            region: Arc::clone(region),
+            layout_version: state.layout_version(),
+            accessed: true,
+            node,
+            old,
+            before: Some(*tiling.own()),
+            fragment: Fragment::default(),
+            first_op: 0,
+            nodes: from..nodes.len(),
+            changes: first_change..first_change + changes.len(),
+            lines: lines_from..lines.len(),
+        });
+        first_change += changes.len();
+        whole
+    });
+    if known {
+        (chunk.regions, chunk.nodes, chunk.lines) = (regions, nodes, lines);
+        chunk.parts = Vec::new();
+    }
+    Ok(known)
+}
+
+fn index32(child: usize) -> u32 {
+    u32::try_from(child).expect("a region has fewer than 2^32 children")
+}
+
+/// Shows each region in which something changes, as of a commit that is published. False when it is newer, or `each` says so.
+fn each_region(
+    index: &RegionIndex,
+    commit: u64,
+    mut rest: &[Changed],
+    mut each: impl FnMut(&Arc<Region>, &RegionState, &[Changed]) -> bool,
+) -> bool {
+    while let Some(first) = rest.first() {
+        let region = index.region(&first.key);
+        let (own, behind) = split_at_end(rest, region.prefix());
+        rest = behind;
+        let state = region.read();
+        let is_newest = !state.is_retired() && state.last_commit() <= commit;
+        if !is_newest || !matches!(state.nodes(), Nodes::Resident(_)) || !each(region, &state, own)
+        {
+            return false;
+        }
+    }
+    true
+}
+
+/// Shows each page in which something changes, with its number in the region and its prefix, until `each` says no.
+fn each_page(
+    state: &RegionState,
+    mut rest: &[Changed],
+    mut each: impl FnMut(usize, &Prefix, &[Changed]) -> bool,
+) -> bool {
+    while let Some(first) = rest.first() {
+        let child = state.children().find(&first.key);
+        let prefix = state.children().prefix(child);
+        let (own, behind) = split_at_end(rest, &prefix);
+        rest = behind;
+        if !each(child, &prefix, own) {
+            return false;
+        }
+    }
+    true
+}
+
+/// Changes, of which the first is below a prefix: those below it, and the others.
+fn split_at_end<'a>(changes: &'a [Changed], prefix: &Prefix) -> (&'a [Changed], &'a [Changed]) {
+    changes.split_at(changes.partition_point(|changed| prefix.covers(&changed.key)))
 }

@@ -13,7 +13,7 @@ use pleach_beatree::region::Parts;
 use pleach_core::fold::{Columns, Occupancy};
 use pleach_core::{Key, Node, Prefix};
 
-use super::emit::Fragment;
+pub(crate) use super::emit::Fragment;
 use super::witness::Witness;
 use crate::roots::Roots;
 use crate::state::index::Located;
@@ -70,12 +70,12 @@ pub(crate) struct RegionOutcome {
     pub(crate) accessed: bool,
     pub(crate) node: Node,
     /// What was there before the batch.
-    pub(super) old: Occupancy,
+    pub(crate) old: Occupancy,
     /// The node before the batch, to which its part of the multiproof leads; `None` where it has none, or that leads to none.
-    pub(super) before: Option<Node>,
-    pub(super) fragment: Fragment,
+    pub(crate) before: Option<Node>,
+    pub(crate) fragment: Fragment,
     /// Where its operations start in the chunk's list.
-    pub(super) first_op: usize,
+    pub(crate) first_op: usize,
     /// Nodes of its accessed pages, in the chunk's list.
     pub(crate) nodes: Range<usize>,
     /// Its changes, in the chunk's list.
@@ -85,6 +85,7 @@ pub(crate) struct RegionOutcome {
 }
 
 /// A page's new node.
+#[derive(Clone)]
 pub(crate) struct PageNode {
     pub(crate) child: u32,
     pub(crate) prefix: Prefix,
@@ -99,6 +100,13 @@ pub(crate) struct PageNode {
     pub(crate) flush_due: bool,
     /// The page, when its treelet learns something.
     pub(crate) page: Option<(Located, Arc<CachedPage>)>,
+}
+
+impl PageNode {
+    /// Nothing is learned from it.
+    pub(crate) fn forget_treelet(&mut self) {
+        (self.treelet, self.page) = (0..0, None);
+    }
 }
 
 /// What a chunk gives.
@@ -138,11 +146,13 @@ impl ChunkOutcome {
 
     /// Forgets all but what it takes to be committed: then nothing is learned from it.
     pub(crate) fn make_lean(&mut self) {
+        self.forget_treelets();
+    }
+
+    fn forget_treelets(&mut self) {
         self.treelets = Vec::new();
         self.parts = Vec::new();
-        for node in &mut self.nodes {
-            (node.treelet, node.page) = (0..0, None);
-        }
+        self.nodes.iter_mut().for_each(PageNode::forget_treelet);
     }
 
     /// Bytes that it takes without its changes.
@@ -154,6 +164,7 @@ impl ChunkOutcome {
     /// the regions that come in are not right until it is folded again.
     pub(crate) fn absorb(&mut self, next: &mut Self) {
         self.regions.append(&mut next.regions);
+        next.forget_treelets();
         self.nodes.append(&mut next.nodes);
         Arc::make_mut(&mut self.changes).extend_from_slice(&std::mem::take(&mut next.changes));
     }
