@@ -6,8 +6,8 @@
 //! its *buckets*. So a fold expands nothing but the buckets that it accesses, and a flush hashes nothing
 //! at all. Nodes become known as folds compute them; what is not known is expanded from the page.
 //!
-//! Invariants, for a treelet as of commit `as_of`:
-//! * a known node is that of the page with all changes up to `as_of`;
+//! Invariants, for a treelet as of version `as_of` of its page (that which a commit or an overlay has left):
+//! * a known node is that of the page in this version, with all changes over it;
 //! * below a known leaf node or terminator nothing is to be read: what is there may be old;
 //! * where its levels do not part at the bits behind the prefix ([`Columns`]), all keys that the page has with all
 //!   changes agree in the bits between. Deletions that pend may not: folds ask.
@@ -67,7 +67,7 @@ pub struct Treelet {
 const HALF: usize = size_of::<Node>() - 3 * size_of::<u64>() - size_of::<Option<Columns>>();
 
 impl Treelet {
-    /// A treelet that knows nothing, as of no commit.
+    /// A treelet that knows nothing, of no version.
     pub fn empty() -> Self {
         Self {
             as_of: u64::MAX,

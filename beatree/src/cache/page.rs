@@ -248,7 +248,7 @@ impl CachedPage {
         self.folded.load(Ordering::Relaxed) || self.folded.swap(true, Ordering::Relaxed)
     }
 
-    /// Shows what is known of the page's nodes as of commit `as_of`.
+    /// Shows what is known of the page's nodes in version `as_of`.
     pub fn treelet<T>(&self, as_of: u64, read: impl FnOnce(Option<Known<'_>>) -> T) -> T {
         let beside = self.beside.lock();
         let treelet = beside.treelet.as_deref().filter(|treelet| treelet.as_of() == as_of);

@@ -257,6 +257,13 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
         self.lists().map(|(_, list)| list.len()).sum()
     }
 
+    /// Bytes of memory that it takes: its changes, what finds them, and what its commit needs. Undo that it holds is not
+    /// counted, nor are overlays below. While another thread commits it, what that thread uses up is not counted either.
+    pub fn memory(&self) -> usize {
+        let for_commit = self.0.outcomes.try_lock().map_or(0, |outcomes| outcomes.bytes);
+        self.0.layer.bytes() + for_commit
+    }
+
     /// What it writes, in the order of namespaces and keys, with the values before.
     pub fn changes(&self) -> impl Iterator<Item = Change<'_, H, D, R>> {
         changes(&self.0.engine.state, self.0.links.lock().view.base, self.lists())

@@ -54,7 +54,7 @@ pub(super) struct PageTask {
     pub(super) pending: Range<usize>,
     /// The node in the view, when it is known without folding (and nothing is accessed).
     pub(super) known: Option<Node>,
-    /// The commit that its treelet must be as of; `None` when the page is not in its newest state.
+    /// Its version in the view, for which its treelet must be valid; `None` where that has none: later commits have changed it.
     pub(super) as_of: Option<u64>,
     /// Commits that have changed it since it was written.
     commits_since_write: u8,

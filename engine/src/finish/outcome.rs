@@ -90,7 +90,7 @@ pub(crate) struct PageNode {
     pub(crate) child: u32,
     pub(crate) prefix: Prefix,
     pub(crate) node: Node,
-    /// The commit that the page's treelet was as of.
+    /// The version of the page before.
     pub(crate) as_of: u64,
     /// What the page's treelet learns, in the chunk's list.
     pub(crate) treelet: Range<usize>,

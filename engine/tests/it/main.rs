@@ -43,6 +43,7 @@ mod mass_deletes_make_the_database_small;
 mod namespaces_are_at_one_commit;
 mod namespaces_survive_crashes;
 mod namespaces_under_all_operations;
+mod overlays_cost_what_blocks_cost;
 mod overlays_stack_and_commit_merged;
 mod overlays_stay_with_their_database;
 mod plain_namespaces_have_no_trie;

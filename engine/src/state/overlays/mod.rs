@@ -106,6 +106,12 @@ impl Layer {
         self.version
     }
 
+    /// Bytes that it takes, its tries included.
+    pub(crate) fn bytes(&self) -> usize {
+        let tries = self.parts.iter().filter_map(|part| part.trie.get());
+        self.bytes + tries.map(Trie::bytes).sum::<usize>()
+    }
+
     /// What it says of each namespace that it changes, ascending.
     pub(crate) fn parts(&self) -> &[Part] {
         &self.parts
@@ -200,9 +206,7 @@ impl Part {
 
 impl Drop for Layer {
     fn drop(&mut self) {
-        let tries = self.parts.iter().filter_map(|part| part.trie.get());
-        let bytes = self.bytes + tries.map(Trie::bytes).sum::<usize>();
-        self.all.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.all.bytes.fetch_sub(self.bytes(), Ordering::Relaxed);
     }
 }
 
