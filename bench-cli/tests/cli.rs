@@ -353,6 +353,7 @@ fn every_flag_that_steers_an_engine_leaves_the_roots_alone() {
         &["--prefetch", "off"],
         &["--witness", "off"],
         &["--overlay-window", "2"],
+        &["--ahead"],
         &["--durability", "periodic:20"],
         &["--durability", "none", "--threads", "1"],
         &["--trie-cache-kib", "0", "--in-flight", "1", "--verify-every", "2"],

@@ -222,6 +222,9 @@ pub(crate) struct TransferArgs {
     /// Keep the newest K batches as uncommitted overlays and commit those that are older
     #[arg(long, value_name = "K", default_value_t = 0, value_parser = count::<u32>(0..=4096))]
     pub(crate) overlay_window: u32,
+    /// Announce the next batch's keys before a batch is finished: their pages are read meanwhile. Pleach only
+    #[arg(long)]
+    pub(crate) ahead: bool,
     /// Verify one witness in K
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = count::<u64>(1..=u64::MAX))]
     pub(crate) verify_every: u64,

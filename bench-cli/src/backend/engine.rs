@@ -18,6 +18,8 @@ pub(crate) struct Work<'a> {
     pub(crate) number: u64,
     /// Keys of its distinct accounts, in the order of first use.
     pub(crate) keys: &'a [Key],
+    /// Those of the batch after it, where they are announced ahead.
+    pub(crate) next: Option<&'a [Key]>,
     /// What the batch does.
     pub(crate) compute: &'a mut Compute<'a>,
     /// Must be called with the new root as soon as it is known, before anything is committed.

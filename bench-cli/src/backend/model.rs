@@ -121,7 +121,7 @@ impl Backend for Model {
     }
 
     fn notes(&self) -> Vec<String> {
-        vec!["model: the oracle; no witness, nothing synced".to_owned()]
+        vec!["model: the oracle; no witness, nothing synced, nothing announced".to_owned()]
     }
 
     fn close(self: Box<Self>) -> Result<()> {

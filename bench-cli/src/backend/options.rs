@@ -22,6 +22,8 @@ pub(crate) struct EngineOptions {
     pub(crate) history: u64,
     pub(crate) history_mib: Option<u64>,
     pub(crate) overlay_window: u32,
+    /// Are the keys of the next batch announced before a batch is finished, where the engine can do that?
+    pub(crate) ahead: bool,
     /// Are the phases of each batch recorded, where the engine can do that?
     pub(crate) timed: bool,
     /// Names such as `nomt.readers`, each with its value.

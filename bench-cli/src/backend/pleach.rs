@@ -147,6 +147,9 @@ impl Backend for PleachBackend {
             }
         };
         let changes = (work.compute)(&seen)?;
+        if let Some(next) = work.next {
+            session.prefetch(next);
+        }
         let executed = Instant::now();
 
         let mut block = session.finish(accesses(work.keys, &changes)).map_err(wrap)?;

@@ -104,6 +104,7 @@ mod tests {
             history: 0,
             history_mib: None,
             overlay_window: 0,
+            ahead: false,
             timed: false,
             peer_args: Vec::new(),
             expected_accounts: 1,

@@ -147,6 +147,9 @@ impl Backend for TreeBackend {
             notes
                 .push(format!("{name}: a commitment of its own; balances are compared, not roots"));
         }
+        if self.options.ahead {
+            notes.push(format!("{name}: nothing is announced ahead of a batch"));
+        }
         if self.tree.works_on() {
             notes.push(format!(
                 "{name}: compactions go on while the clock stands between batches; what is left of them is waited for \

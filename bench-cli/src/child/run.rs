@@ -35,6 +35,7 @@ pub(crate) fn run(spec: &Spec, plan: RunPlan) -> Result<RunResult> {
         engine,
         spec,
         next,
+        drawn: None,
         roots: RootWriter::open(&spec.place.roots)?,
         outside: DiskUse::default(),
         peak: 0,
@@ -98,6 +99,8 @@ struct Runner<'a> {
     engine: Box<dyn Backend>,
     spec: &'a Spec,
     next: u64,
+    /// The next batch, where it was announced ahead.
+    drawn: Option<Prepared>,
     root: Root,
     roots: RootWriter,
     /// Disk use of the harness between batches.
@@ -237,13 +240,16 @@ impl Runner<'_> {
     /// Draws, runs and verifies the next batch. Background work runs only during the batch itself.
     fn batch(&mut self) -> Result<()> {
         let number = self.next;
-        let prepared = Prepared::new(self.spec.stream.batch(self.spec.initial(), number));
+        let draw = |number| Prepared::new(self.spec.stream.batch(self.spec.initial(), number));
+        let prepared = self.drawn.take().unwrap_or_else(|| draw(number));
+        let next = self.spec.options.ahead.then(|| draw(number + 1));
         let (mut moved, mut empty, mut closed) = (0, 0, 0);
         let (mut seen, mut changes) = (Vec::new(), Vec::new());
         let roots = &mut self.roots;
         let work = Work {
             number,
             keys: &prepared.keys,
+            next: next.as_ref().map(|next| &*next.keys),
             compute: &mut |balances| {
                 let applied = transfer::apply(&prepared.batch, balances)?;
                 (moved, empty, closed) = (applied.moved, applied.empty, applied.closed);
@@ -285,6 +291,7 @@ impl Runner<'_> {
         self.verify(number, &done, &Claims { keys: &prepared.keys, seen, changes })?;
         self.root = done.root;
         self.next += 1;
+        self.drawn = next;
         let before = DiskUse::now(&self.spec.place.folder);
         self.views.turn(self.engine.as_mut(), self.spec, self.next)?;
         let own = DiskUse::now(&self.spec.place.folder).since(&before);

@@ -28,6 +28,7 @@ pub(crate) fn init(args: InitArgs) -> Result<()> {
         witness: Switch(false),
         prefetch: Switch(true),
         overlay_window: 0,
+        ahead: false,
         batches: 0,
         written: 0,
         alternate: None,

@@ -41,6 +41,7 @@ pub(crate) fn recover(args: RecoverArgs) -> Result<()> {
         witness: args.stream.witness,
         prefetch: args.stream.prefetch,
         overlay_window: 0,
+        ahead: false,
         batches: u64::from(args.kills) * 20,
         written: u64::from(args.kills) * 20,
         alternate: None,

@@ -28,6 +28,7 @@ pub(crate) fn soak(mut args: SoakArgs) -> Result<()> {
         witness: args.stream.witness,
         prefetch: args.stream.prefetch,
         overlay_window: 0,
+        ahead: false,
         // After this many batches, the number of accounts does not grow any more.
         batches: u64::from(args.life) + 1,
         // As long as it takes.

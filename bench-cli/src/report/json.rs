@@ -54,6 +54,7 @@ fn base(workload: &str, kind: Kind, machine: &Machine, setting: &Setting) -> Val
         "log_limit_mib": options.log_limit_mib,
         "history": options.history,
         "overlay_window": options.overlay_window,
+        "ahead": options.ahead,
         "alternate": setting.alternate,
         "peer_args": common.peer_arg,
         "device": machine.file_system,

@@ -32,6 +32,7 @@ pub(crate) struct Extra {
     pub(crate) witness: Switch,
     pub(crate) prefetch: Switch,
     pub(crate) overlay_window: u32,
+    pub(crate) ahead: bool,
     /// For sizing: the number of batches after which the number of accounts is largest.
     pub(crate) batches: u64,
     /// For sizing: the number of batches that are run, or the largest possible if it is not known.
@@ -52,6 +53,7 @@ impl Extra {
             witness: args.stream.witness,
             prefetch: args.stream.prefetch,
             overlay_window: args.overlay_window,
+            ahead: args.ahead,
             batches,
             written: batches,
             alternate: args.alternate,
@@ -77,6 +79,7 @@ impl Extra {
             history: common.history,
             history_mib: common.history_mib,
             overlay_window: self.overlay_window,
+            ahead: self.ahead,
             timed: self.timed,
             peer_args: peer_args(&common.peer_arg)?,
             // At least a quarter more than are loaded, for runs that continue later.
