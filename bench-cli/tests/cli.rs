@@ -347,7 +347,7 @@ fn trees_with_another_commitment_have_the_same_balances() {
 #[test]
 fn every_flag_that_steers_an_engine_leaves_the_roots_alone() {
     let plain = transfer(&folder(), &["--backend", "model"])["runs"][0]["root"].clone();
-    let variants: [&[&str]; 8] = [
+    let variants: [&[&str]; 9] = [
         &["--io", "blocking"],
         &["--io", "auto"],
         &["--prefetch", "off"],

@@ -113,12 +113,11 @@ fn measure(
             let each = |count: u64| as_float(count) / f64::from(PROOFS);
             cost.hashes = each(after.hashes - before.hashes);
             cost.pages = each(after.pages_folded - before.pages_folded);
-            cost.by_treelet = each(after.pages_folded_by_treelet - before.pages_folded_by_treelet);
         }
     }
     println!(
         "back    ns a read  ratio    us to prove a key  ratio    ms to prove {PROVEN} keys  ratio    \
-         for the first time  ratio    hashes  pages  by the kernel"
+         for the first time  ratio    hashes  pages"
     );
     for (back, cost) in distances.iter().zip(&costs) {
         let of = |figure: fn(&Cost) -> f64| median(cost.iter().map(figure));
@@ -126,8 +125,7 @@ fn measure(
             median(cost.iter().zip(&costs[0]).map(|(one, newest)| figure(one) / figure(newest)))
         };
         println!(
-            "{back:>4} {:>12.0} {:>6.2} {:>20.1} {:>6.2} {:>24.2} {:>6.2} {:>21.2} {:>6.2} {:>9.0} {:>6.0} \
-             {:>14.0}",
+            "{back:>4} {:>12.0} {:>6.2} {:>20.1} {:>6.2} {:>24.2} {:>6.2} {:>21.2} {:>6.2} {:>9.0} {:>6.0}",
             of(|cost| cost.read),
             ratio(|cost| cost.read),
             of(|cost| cost.single),
@@ -138,7 +136,6 @@ fn measure(
             ratio(|cost| cost.first_proof),
             of(|cost| cost.hashes),
             of(|cost| cost.pages),
-            of(|cost| cost.by_treelet),
         );
     }
     Ok(())
@@ -191,7 +188,6 @@ struct Cost {
     /// Of one proof: hashes, pages folded, and those of them by the mask kernel.
     hashes: f64,
     pages: f64,
-    by_treelet: f64,
 }
 
 fn read_keys(accounts: u64, purpose: u64) -> Vec<Key> {

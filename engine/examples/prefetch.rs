@@ -82,11 +82,6 @@ fn announce(db: &Pleach, keys: &[Key], one_by_one: bool) -> pleach::Result<(f64,
     }
     let read = since.elapsed();
     let after = db.metrics();
-    eprintln!(
-        "{} requests, {} wake-ups, {} pages read",
-        after.prefetch_requests - before.prefetch_requests,
-        after.prefetch_wakeups - before.prefetch_wakeups,
-        after.cache_misses - before.cache_misses
-    );
+    eprintln!("{} pages read", after.cache_misses - before.cache_misses);
     Ok((called.as_secs_f64() * 1e3, read.as_secs_f64() * 1e3))
 }

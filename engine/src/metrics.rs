@@ -29,10 +29,6 @@ counters! {
     cache_hits,
     /// Values of prefetched keys that were looked up before they were read.
     value_cache_hits,
-    /// Requests in which sessions have handed prefetched keys to the background.
-    prefetch_requests,
-    /// How often the background was woken for them.
-    prefetch_wakeups,
     /// Leaf pages that were read from the device because they were not cached.
     cache_misses,
     /// Long values that were read from the device because they were not in memory.
@@ -115,8 +111,6 @@ counters! {
     hashes,
     /// Leaf pages that finishes and proofs have folded.
     pages_folded,
-    /// Those of them whose nodes were known, so that only the way to the accessed keys was folded.
-    pages_folded_by_treelet,
     /// Distinct keys that commits changed.
     changes,
     /// Commits.

@@ -219,7 +219,8 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// once. To be called as soon as keys are known, with all of them or one by one: fewer than 32 are
     /// gathered with those that come within 50 microseconds, which costs each key about as much as in one
     /// call. Nothing fails here: what could not be prefetched is read when it is needed. Beyond
-    /// 2^18 keys that wait in all sessions together, keys are left out.
+    /// 2^18 keys that wait in all sessions together, keys are left out. Pages go on to be read after the session has been
+    /// finished: announce the next block's keys, too, before you finish this one.
     pub fn prefetch(&self, keys: &[Key]) {
         self.first.prefetch(&self.engine, keys);
     }

