@@ -101,8 +101,10 @@ fn follow_layout<H: Hasher, D: Device, R: Runtime>(
     let find = |nodes: &[PageNode], prefix: &Prefix| {
         nodes.binary_search_by_key(prefix, |node| node.prefix).ok()
     };
-    let mut came = Vec::new();
+    // Both passes must see one layout: a page that comes in between may have changes of a new page and of one that was known.
+    let (mut came, mut layouts) = (Vec::new(), Vec::new());
     let known = each_region(&index, follows, &chunk.changes, |_, state, changes| {
+        layouts.push(state.layout_version());
         each_page(state, changes, |_, prefix, changes| {
             if find(&chunk.nodes, prefix).is_none() {
                 came.extend(changes.iter().map(access));
@@ -116,8 +118,11 @@ fn follow_layout<H: Hasher, D: Device, R: Runtime>(
     let folded =
         if came.is_empty() { ChunkOutcome::default() } else { refold(db, finisher, view, &came)? };
     let (mut regions, mut nodes, mut lines) = (Vec::new(), Vec::<PageNode>::new(), Vec::new());
-    let mut first_change = 0;
+    let (mut first_change, mut layouts) = (0, layouts.into_iter());
     let known = each_region(&index, follows, &chunk.changes, |region, state, changes| {
+        if layouts.next() != Some(state.layout_version()) {
+            return false;
+        }
         let from = nodes.len();
         let whole = each_page(state, changes, |child, prefix, _| {
             let node = match find(&chunk.nodes, prefix) {
