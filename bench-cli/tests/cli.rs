@@ -114,6 +114,8 @@ fn bad_arguments_exit_2_with_one_line() {
     }
     let line = fail(2, &["transfer", "--backend", "model", "--peer-arg", "nomt.readers=16"]);
     assert!(line.contains("--backend"), "{line}");
+    let line = fail(2, &["transfer", "--backend", "model", "--prefetch", "off", "--ahead"]);
+    assert!(line.contains("leave one of them out"), "{line}");
     let line = fail(2, &["init", "--backend", "model"]);
     assert!(line.contains("--dir"), "{line}");
     let line = fail(2, &["recover", "--backend", "model", "--durability", "none"]);

@@ -107,6 +107,11 @@ impl Setting {
         let kinds = kinds(&common)?;
         let (options, demand) = extra.options(&common)?;
         backend::check_settings(&kinds, &options)?;
+        if options.ahead && !options.prefetch.0 {
+            let text =
+                "--ahead announces keys, and --prefetch off announces none: leave one of them out";
+            return Err(BenchError::Usage(text.to_owned()));
+        }
         if extra.alternate.is_some() {
             check_sides(kinds.len())?;
         }

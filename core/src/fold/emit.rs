@@ -45,21 +45,6 @@ impl<H: Hasher> BatchFolder<H> {
         self.stack = stack;
     }
 
-    /// Emits the only terminal of a fold that has fewer than two old keys and at least one access,
-    /// when it is known to sit at `depth`.
-    ///
-    /// # Panics
-    /// When the fold's occupancy is [`Occupancy::Many`], or nothing was given to it.
-    pub fn emit_only(&self, fold: usize, depth: u16, sink: &mut impl Sink) {
-        match self.occupancy(fold) {
-            Occupancy::Empty => {
-                sink.terminator(&self.items[self.spans[fold].start as usize].key, depth);
-            }
-            Occupancy::Leaf { key, value_hash } => sink.leaf(&key, &value_hash, depth),
-            Occupancy::Many => panic!("a fold of two old keys places its terminals"),
-        }
-    }
-
     fn same_unit(&self, first: usize, other: usize) -> bool {
         let (a, b) = (&self.items[first], &self.items[other]);
         a.opened && b.opened && a.group == b.group

@@ -74,7 +74,7 @@ impl<H: Hasher, D: Device, R: Runtime> Outcomes<H, D, R> {
         let is_lean = level + overlays > db.budget.lean_overlay_bytes() as u64;
         for chunk in self.list.iter_mut().flat_map(|one| &mut one.chunks) {
             if is_lean {
-                chunk.make_lean();
+                chunk.forget_treelets();
             }
             chunk.keep();
         }
@@ -93,7 +93,7 @@ impl<H: Hasher, D: Device, R: Runtime> Outcomes<H, D, R> {
             if let Ok(db) = self.engine.trie(*namespace) {
                 advance_all(&db, version, chunks);
             }
-            chunks.iter_mut().for_each(ChunkOutcome::make_lean);
+            chunks.iter_mut().for_each(ChunkOutcome::forget_treelets);
         }
         let chunks = self.list.iter().flat_map(|one| &one.chunks);
         self.count(chunks.map(ChunkOutcome::own_bytes).sum());
@@ -258,7 +258,8 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
     }
 
     /// Bytes of memory that it takes: its changes, what finds them, and what its commit needs. Undo that it holds is not
-    /// counted, nor are overlays below: those that were not committed when it was made stay as long as it does. While another thread commits it, what that thread uses up is not counted either.
+    /// counted, nor are overlays below: those that were not committed when it was made stay as long as it does. While another
+    /// thread commits it, or finishes a batch over it, what its commit needs is not counted either.
     pub fn memory(&self) -> usize {
         let for_commit = self.0.outcomes.try_lock().map_or(0, |outcomes| outcomes.bytes);
         self.0.layer.bytes() + for_commit
@@ -297,7 +298,7 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
 
     /// A batch is about to be finished over it: the treelets of the pages that it changes follow it, once.
     pub(crate) fn advance_treelets(&self) {
-        // Whoever commits it holds them, and does the same.
+        // A thread that holds them commits it, which has the same effect, or is doing this.
         if let Some(mut outcomes) = self.0.outcomes.try_lock() {
             outcomes.advance_treelets(self.0.layer.version());
         }

@@ -144,12 +144,8 @@ impl ChunkOutcome {
         self.lines.shrink_to_fit();
     }
 
-    /// Forgets all but what it takes to be committed: then nothing is learned from it.
-    pub(crate) fn make_lean(&mut self) {
-        self.forget_treelets();
-    }
-
-    fn forget_treelets(&mut self) {
+    /// Forgets what treelets would learn from it: the rest is what a commit needs.
+    pub(crate) fn forget_treelets(&mut self) {
         self.treelets = Vec::new();
         self.parts = Vec::new();
         self.nodes.iter_mut().for_each(PageNode::forget_treelet);
