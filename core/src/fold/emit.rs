@@ -1,8 +1,8 @@
 //! Emission: terminals in key order, siblings in post-order (`docs/proofs.md`).
 
+use super::Sink;
 use super::batch_folder::BatchFolder;
 use super::item::{Old, index32};
-use super::{Occupancy, Sink};
 use crate::hasher::Hasher;
 use crate::node::TERMINATOR;
 
@@ -10,7 +10,7 @@ impl<H: Hasher> BatchFolder<H> {
     /// Gives a fold's terminals and siblings to `sink`.
     ///
     /// # Panics
-    /// When the fold's occupancy is not [`Occupancy::Many`] (the fold above places its terminal), or
+    /// When the fold's occupancy is not [`Occupancy::Many`](super::Occupancy::Many) (the fold above places its terminal), or
     /// nothing in it was opened.
     pub fn emit(&mut self, fold: usize, sink: &mut impl Sink) {
         let span = self.spans[fold];
