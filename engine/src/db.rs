@@ -24,6 +24,7 @@ use crate::open::open;
 use crate::opening::Opening;
 use crate::options::Options;
 use crate::owner::Owner;
+use crate::read::past;
 use crate::rollback::{rollback, rollback_to};
 use crate::roots::Roots;
 use crate::session::{Session, SessionOptions};
@@ -131,18 +132,24 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// proves, and a finish of reads gives the witness that it would have given then. What it finishes cannot
     /// be committed, unless its state is the newest.
     ///
+    /// Where memory has no room for what later commits replaced ([`Options::history_bytes`](crate::Options::history_bytes)),
+    /// this reads it from the log: about a second for a million changes. Sessions on commits near it share that, and hold
+    /// it in memory.
+    ///
     /// # Errors
     /// [`Error::SnapshotTooOld`] before the history, [`Error::HistoryLost`] where the open has found it damaged;
-    /// [`Error::NoSuchCommit`] after the newest commit; [`Error::Closed`].
+    /// [`Error::NoSuchCommit`] after the newest commit; [`Error::Closed`]; those of reading the log.
     pub fn at(&self, commit: u64) -> Result<Session<H, D, R>> {
         let engine = self.0.open()?;
         check_exists(&engine, commit)?;
-        let view = engine.state.commits.view_at(commit).map_err(|error| self.or_lost(error))?;
-        Ok(Session::new(&engine, view, SessionOptions::new(), Holder::Snapshot))
+        let (view, tip) =
+            engine.state.commits.view_at(commit).map_err(|error| self.or_lost(error))?;
+        past::bring::<H, D, R>(&engine.state, &view)?;
+        Ok(Session::new(&engine, (view, tip), SessionOptions::new(), Holder::Snapshot))
     }
 
-    /// A session on the newest commit. It reads this state whatever is committed later, as long as what
-    /// later commits replace takes no more memory than undo may.
+    /// A session on the newest commit. It reads this state whatever is committed later: as long as the commit is in the
+    /// history, and beyond that as long as what later commits replace takes no more memory than undo may.
     ///
     /// # Errors
     /// [`Error::Closed`].

@@ -49,7 +49,7 @@ impl<H: Hasher, D: Device, R: Runtime> Iterator for Iter<'_, H, D, R> {
         if let Some((key, value)) = self.scan.next_inline() {
             return Some(Ok((key, Value::from(value))));
         }
-        let next = self.scan.next()?;
+        let next = self.scan.next::<H>()?;
         Some(next.and_then(|pair| self.pair(pair)))
     }
 }
@@ -60,7 +60,7 @@ impl<H: Hasher, D: Device, R: Runtime> DoubleEndedIterator for Iter<'_, H, D, R>
         if let Some((key, value)) = self.scan.next_back_inline() {
             return Some(Ok((key, Value::from(value))));
         }
-        let last = self.scan.next_back()?;
+        let last = self.scan.next_back::<H>()?;
         Some(last.and_then(|pair| self.pair(pair)))
     }
 }

@@ -117,10 +117,12 @@
 //!
 //! With [`Options::history`] the last commits before the newest can be read by their numbers, across restarts and
 //! crashes: [`Db::at`] gives a session on one, with reads, iteration and proofs, [`Session::fork`] a second one on the
-//! same state, [`Db::prove_change`] what differs between two. [`Db::rollback`] goes back by one durable commit. What
-//! it takes is bounded in bytes, in memory ([`Options::history_bytes`]) and on disk ([`Options::history_log_bytes`]), for sessions on
-//! the newest commit that are kept for long, too: the oldest state goes first, and whoever reads it gets
-//! [`Error::SnapshotTooOld`], never the commit an error. Damage of the log costs the commits before it alone
+//! same state, [`Db::prove_change`] what differs between two. [`Db::rollback`] goes back by one durable commit. A history of
+//! `n` has `n` commits: what they replaced is in their records of the log, the newest of it in memory as well, as far as
+//! [`Options::history_bytes`] allows; a session on an older one reads its part of the log first. Disk can be limited, too
+//! ([`Options::history_log_bytes`]): then the oldest commit goes first, and whoever reads it gets
+//! [`Error::SnapshotTooOld`], never the commit an error. A session that is kept beyond the history can be read as long as
+//! memory has its undo. Damage of the log costs the commits before it alone
 //! ([`Opening::lost`]); with [`Options::require_history`] the open is refused then.
 //! [`Db::pins`] says who holds which commit, and since when.
 //!

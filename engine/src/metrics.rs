@@ -82,8 +82,7 @@ counters! {
     /// Commits before the newest one that can be read.
     history_kept,
     /// Those that could be read if [`Options::history`](crate::Options::history) alone said how many. More than are kept:
-    /// their undo takes more than [`Options::history_bytes`](crate::Options::history_bytes) or
-    /// [`Options::history_log_bytes`](crate::Options::history_log_bytes).
+    /// their records take more than [`Options::history_log_bytes`](crate::Options::history_log_bytes).
     history_wanted,
     /// Checkpoints made.
     checkpoints,

@@ -73,8 +73,6 @@ const LOG_SEGMENTS: u64 = 8;
 /// A log limit is at most this many segments: each is an open file.
 const MAX_LOG_SEGMENTS: u64 = 256;
 
-/// Bytes of log that are kept for past commits, unless the options say otherwise.
-const HISTORY_LOG: u64 = 1 << 30;
 /// Time without progress after which a background task is said to be stalled.
 const STALLED: Duration = Duration::from_secs(10);
 
@@ -123,7 +121,7 @@ impl Options {
             stall_after: STALLED,
             history: None,
             history_bytes: None,
-            history_log_bytes: HISTORY_LOG,
+            history_log_bytes: u64::MAX,
             require_history: false,
             accept_root: None,
             geometry: Geometry::default(),
@@ -248,8 +246,8 @@ impl Options {
     /// crashes too. Without this call a database keeps the number that it was last opened with; a new one
     /// has 0. A checkpoint soon after the open records it. A larger number than before counts from the newest
     /// commit on; 0 forgets the past at once, and so opens a database whose device cannot read its past any more;
-    /// `u64::MAX` keeps as many as the limits in bytes ([`Self::history_bytes`], [`Self::history_log_bytes`]) leave room
-    /// for.
+    /// `u64::MAX` keeps as many as [`Self::history_log_bytes`] leaves room for. Each record of the log has what its commit
+    /// replaced, so a history takes disk; memory has what is used of it ([`Self::history_bytes`]).
     #[must_use]
     pub fn history(mut self, commits: u64) -> Self {
         self.history = Some(commits);
@@ -257,19 +255,21 @@ impl Options {
     }
 
     /// Bytes of memory that undo may take, of the history and of pinned commits together (default: an
-    /// eighth of the budget). Where commits replace more, the oldest are forgotten, with a warning when that begins,
-    /// and whoever reads them gets [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld).
+    /// eighth of the budget). Where commits replace more, the oldest leave memory. Those of the history are read back from
+    /// the log by whoever needs them, which takes about a second for a million changes and as much memory as their
+    /// sessions live; sessions on others get [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld).
     #[must_use]
     pub fn history_bytes(mut self, bytes: u64) -> Self {
         self.history_bytes = Some(bytes);
         self
     }
 
-    /// Bytes of log that are kept for the history (default 1 GiB), beside what a replay needs, and at most 256
-    /// segments of the log, each of which is an open file (8 GiB; 32 MiB in a [small](Self::small) database); and as
+    /// Bytes of log that are kept for the history (default: no limit of its own), beside what a replay needs, and at most
+    /// 256 segments of the log, each of which is an open file (8 GiB; 32 MiB in a [small](Self::small) database); and as
     /// many bytes of the overflow file for long values that only older states name, of the history and of pinned
-    /// commits together. Where the commits take more of either, the oldest are forgotten, and whoever reads them gets
-    /// [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld). The room is used again after the next durable commit.
+    /// commits together. Where the commits take more of either, the oldest are forgotten, with a warning when that begins,
+    /// and whoever reads them gets [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld). The room is used again after the
+    /// next durable commit.
     #[must_use]
     pub fn history_log_bytes(mut self, bytes: u64) -> Self {
         self.history_log_bytes = bytes;
@@ -277,8 +277,8 @@ impl Options {
     }
 
     /// Refuses to open, with [`Error::HistoryShort`](crate::Error::HistoryShort), when less of the history can be read
-    /// than there should be: because the log is damaged there, or because it takes more memory than
-    /// [`Self::history_bytes`] (default: false). Otherwise the open goes on with the newest part that is whole,
+    /// than there should be: because the log is damaged there, or because it takes more than
+    /// [`Self::history_log_bytes`] (default: false). Otherwise the open goes on with the newest part that is whole,
     /// [`Opening::lost`](crate::Opening::lost) says what is lost, and the next commit or checkpoint makes that final.
     #[must_use]
     pub fn require_history(mut self, require: bool) -> Self {

@@ -42,7 +42,7 @@ pub(crate) fn prove_range<H: Hasher, D: Device, R: Runtime>(
     let bounds = multiproof(engine, db, state, &[first, last])?;
     let mut scan = Scan::new(db, state.0, &engine.scanners, keys);
     let mut failed = None;
-    let pairs = std::iter::from_fn(|| match scan.next()? {
+    let pairs = std::iter::from_fn(|| match scan.next::<H>()? {
         Ok((key, stored)) => Some((key, hash::<H>(&stored).expect("a scan gives what is present"))),
         Err(error) => {
             failed = Some(error);

@@ -23,6 +23,7 @@ use crate::prefetch::values::{LookedUp, SlotPair};
 use crate::prove::{Proven, prove_change, prove_range};
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::read::many::{self, For};
+use crate::read::past;
 use crate::read::point;
 use crate::read::scan::Scan;
 use crate::roots::TrieRoot;
@@ -74,7 +75,18 @@ impl<D: Device, R: Runtime> Reading<D, R> {
         {
             return Ok(found.value().map(Value::from));
         }
-        point::value::<H, D, R>(&self.state, &self.view, key)
+        self.with::<H, _>(|| point::value::<H, D, R>(&self.state, &self.view, key))
+    }
+
+    /// Does something with the view, all undo that it needs at hand.
+    #[inline]
+    pub(crate) fn with<H: Hasher, T>(&self, what: impl FnMut() -> Result<T>) -> Result<T> {
+        past::with::<H, D, R, T>(&self.state, &self.view, what)
+    }
+
+    /// Brings undo that the view needs into memory.
+    pub(crate) fn bring<H: Hasher>(&self) -> Result<()> {
+        past::bring::<H, D, R>(&self.state, &self.view)
     }
 
     /// The prefetched value of a key. Where that is late, a key batch is looked up here, which costs less
@@ -147,6 +159,14 @@ impl<D: Device, R: Runtime> Reading<D, R> {
         engine: &Engine<H, D, R>,
         keys: &[Key],
     ) -> Result<Vec<Option<Value>>> {
+        self.with::<H, _>(|| self.try_many(engine, keys))
+    }
+
+    fn try_many<H: Hasher>(
+        &self,
+        engine: &Engine<H, D, R>,
+        keys: &[Key],
+    ) -> Result<Vec<Option<Value>>> {
         let db = &self.state;
         // One key is not worth a ring.
         if let [] | [_] = keys {
@@ -200,7 +220,7 @@ impl<D: Device, R: Runtime> Reading<D, R> {
     fn proof<H: Hasher>(&self, engine: &Engine<H, D, R>, claim: Claim<'_>) -> Result<Vec<u8>> {
         let Engine { finisher, readers, .. } = engine;
         let (view, root) = self.proven()?;
-        prove(&self.state, (finisher, readers), (view, root), claim)
+        self.with::<H, _>(|| prove(&self.state, (finisher, readers), (view, root), claim))
     }
 
     pub(crate) fn prove_range<H: Hasher>(
@@ -208,7 +228,8 @@ impl<D: Device, R: Runtime> Reading<D, R> {
         engine: &Engine<H, D, R>,
         range: &RangeInclusive<Key>,
     ) -> Result<Vec<u8>> {
-        prove_range(engine, &self.state, self.proven()?, range)
+        let proven = self.proven()?;
+        self.with::<H, _>(|| prove_range(engine, &self.state, proven, range))
     }
 
     /// Proves what changed from this state to another one of the same trie.
@@ -221,7 +242,10 @@ impl<D: Device, R: Runtime> Reading<D, R> {
         if !Arc::ptr_eq(&self.state.index, &to.state.index) {
             return Err(Error::ForeignSession);
         }
-        prove_change(engine, &self.state, self.proven()?, to.proven()?, range)
+        let (before, after) = (self.proven()?, to.proven()?);
+        self.with::<H, _>(|| {
+            to.with::<H, _>(|| prove_change(engine, &self.state, before, after, range))
+        })
     }
 
     /// What proofs are of; none of a plain namespace.

@@ -22,6 +22,7 @@ use crate::finish::{UnderWay, finish};
 use crate::format::commit_body::EntryKind;
 use crate::format::record::MAX_RECORD;
 use crate::format::trie_kind::TrieKind;
+use crate::read::past;
 use crate::roots::Roots;
 use crate::state::commits::Tip;
 use crate::state::view::View;
@@ -94,10 +95,10 @@ fn make<H: Hasher, D: Device, R: Runtime>(
 ) -> Result<Made> {
     let db = &engine.state;
     let (then, Tip { roots, blob, .. }) = db.commits.view_at(wanted)?;
-    let mut undone = Vec::with_capacity(roots.all().len());
-    for (namespace, _) in roots.all() {
-        undone.push((namespace, then.of(namespace).undone_all()?));
-    }
+    let undone = past::with::<H, D, R, _>(db, &then, || {
+        let of = |namespace| Ok((namespace, then.of(namespace).undone_all()?));
+        roots.all().map(|(namespace, _)| of(namespace)).collect::<Result<Vec<_>>>()
+    })?;
     // Long values are in memory together until the commit has written them.
     let long = |prior: &Stored| match prior {
         Stored::Overflow(raw) => overflow_cell(raw).total_len(),
@@ -112,8 +113,8 @@ fn make<H: Hasher, D: Device, R: Runtime>(
     for (namespace, undone) in undone {
         accesses.push((namespace, accesses_of::<H, D, R>(db, wanted, undone)?));
     }
-    // Undo holds what later commits replaced only for as long as it may: all of it was there.
-    then.check()?;
+    // The history keeps what later commits replaced only for as long as it may: all of it was there.
+    db.commits.undo().check(wanted)?;
     if db.commits.published() != view.base {
         let tip = db.commits.published();
         return Err(Error::StaleParent { base: view.base, tip });

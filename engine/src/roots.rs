@@ -68,6 +68,11 @@ impl Roots {
         Self::new(roots)
     }
 
+    /// Bytes on the heap.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.0)
+    }
+
     /// The root of namespace 0.
     pub(crate) fn first(&self) -> Node {
         self.0.first().map_or(TERMINATOR, |first| first.1.node)

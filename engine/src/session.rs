@@ -178,6 +178,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         }
         let state = self.engine.trie(namespace);
         // Its trie is there as long as the state can be read. Then another one may have the number.
+        self.first.bring::<H>()?;
         self.first.view().check()?;
         let state = state?;
         let reading = || Box::new(Reading::new(state, self.first.view().of(namespace), root));
@@ -189,6 +190,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// # Errors
     /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld): this one cannot read any more, either.
     pub fn fork(&self) -> Result<Self> {
+        self.first.bring::<H>()?;
         let view = self.engine.state.commits.view_again(self.first.view())?;
         let options =
             SessionOptions { witness: self.witness, over: self.parent.clone(), label: None };
@@ -331,7 +333,8 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         }
         let mut sorter = finisher.take_sorter();
         let sorted = sort::<H, _, _>(&self.engine.state, &mut sorter, &accesses);
-        let finished = sorted.and_then(|sorted| self.finish_sorted(&sorted));
+        let finished =
+            sorted.and_then(|sorted| self.first.with::<H, _>(|| self.finish_sorted(&sorted)));
         finisher.give_sorter_back(sorter);
         let finished = match finished {
             Ok(finished) => finished,

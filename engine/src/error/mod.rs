@@ -145,8 +145,8 @@ pub enum Error {
         /// Newest commit.
         tip: u64,
     },
-    /// The commit is not readable any more: it is beyond the history, or what it needs took more memory or disk
-    /// than undo may take.
+    /// The commit is not readable any more: it is beyond the history, and what later commits replaced took more memory
+    /// than undo may take; or the history took more disk than it may.
     #[error(
         "commit {commit} cannot be read any more, the oldest that can is {oldest}: give \
          `Options::history`, `history_bytes` or `history_log_bytes` more"
@@ -186,7 +186,7 @@ pub enum Error {
         oldest: u64,
         /// The newest commit.
         newest: u64,
-        /// The damage; none where the history takes more memory or log than it may.
+        /// The damage; none where the history takes more log than it may.
         #[source]
         cause: Option<Box<Error>>,
     },
@@ -505,7 +505,7 @@ impl Error {
 fn short(cause: Option<&Error>) -> String {
     match cause {
         Some(error) => format!("{error}; restore a copy of the folder from before the damage"),
-        None => "give `Options::history_bytes` or `Options::history_log_bytes` more".to_owned(),
+        None => "give `Options::history_log_bytes` more".to_owned(),
     }
 }
 

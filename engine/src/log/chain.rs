@@ -6,6 +6,8 @@
 //! what lies behind damage can be read from the next whole record on ([`next_record`]). Nothing is cut here, and no
 //! verdict is given on what follows: whatever does not fit is an error.
 
+use std::ops::ControlFlow;
+
 use pleach_io::Device;
 
 use super::error::{Invalid, ScanError};
@@ -45,8 +47,32 @@ where
     if from == to.position {
         return Ok(());
     }
-    if !valid_segment_size(segment_size) || from > to.position {
-        return Err(Broken::at(to.position, ScanError::Geometry { segment_size, position: from }));
+    let end = walk(device, database, segment_size, from, to.position, |record| {
+        visit(record).map(|()| ControlFlow::Continue(()))
+    })?;
+    if end == to {
+        return Ok(());
+    }
+    let stale = ScanError::Past { position: end.position, invalid: Invalid::Stale };
+    Err(Broken::at(to.position, stale))
+}
+
+/// Shows each record from the one at `from` on, until `visit` breaks off or the next one is not before `end`; gives where
+/// the last one ended.
+pub(crate) fn walk<D, E>(
+    device: &D,
+    database: u64,
+    segment_size: u64,
+    from: LogPos,
+    end: LogPos,
+    mut visit: impl FnMut(&RecordView<'_>) -> Result<ControlFlow<()>, E>,
+) -> Result<Point, Broken<E>>
+where
+    D: Device,
+    E: From<ScanError>,
+{
+    if !valid_segment_size(segment_size) || from > end {
+        return Err(Broken::at(end, ScanError::Geometry { segment_size, position: from }));
     }
     let opened = LogReader::open(device, segment_size, from);
     let mut reader = opened.map_err(|error| match error {
@@ -58,11 +84,11 @@ where
     let mut at = Point { position: from, checksum: 0 };
     let mut first = true;
     // Each turn comes closer to the end.
-    while at.position < to.position {
+    while at.position < end {
         let broken = |error| Broken::at(at.position, error);
         let next = at.position.align_up(BLOCK);
         let found = match record(&mut reader, database, at, first).map_err(broken)? {
-            Err(_) if next > at.position && next < to.position => {
+            Err(_) if next > at.position && next < end => {
                 record(&mut reader, database, Point { position: next, ..at }, first)
                     .map_err(broken)?
             }
@@ -72,16 +98,15 @@ where
             found.map_err(|invalid| broken(ScanError::Past { position: at.position, invalid }))?;
         let body = reader.read(header.position + HEADER_LEN as u64, header.body_len);
         let body = body.map_err(|error| broken(error.into()))?.unwrap_or_default();
-        visit(&RecordView { header, checksum, body })
+        let flow = visit(&RecordView { header, checksum, body })
             .map_err(|error| Broken::at(header.position, error))?;
         at = Point { position: header.end(), checksum };
         first = false;
+        if flow.is_break() {
+            break;
+        }
     }
-    if at == to {
-        return Ok(());
-    }
-    let stale = ScanError::Past { position: at.position, invalid: Invalid::Stale };
-    Err(Broken::at(to.position, stale))
+    Ok(at)
 }
 
 /// Where the first whole record lies from `from` on and before `to`, whatever came before it.

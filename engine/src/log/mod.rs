@@ -20,7 +20,7 @@ pub(crate) mod scan;
 pub(crate) mod segment;
 pub(crate) mod writer;
 
-pub(crate) use chain::{Broken, chain, next_record};
+pub(crate) use chain::{Broken, chain, next_record, walk};
 pub(crate) use error::{LogError, ScanError};
 pub(crate) use scan::{CutReport, ScanEnd, ScanInput, scan};
 pub(crate) use segment::{SegmentOptions, Segments};

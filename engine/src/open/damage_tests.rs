@@ -346,9 +346,14 @@ fn a_read_error_in_the_past_fails_the_open_and_costs_nothing() {
         }
     }
     assert!(failed > 0, "no read of the log has failed");
-    // Memory that is too small makes it short, too.
+    // A limit of its log makes it short, too; one of its memory does not.
     let disk = SimDisk::from_image(&image, 1);
-    let tight = options().history_bytes(1).require_history(true);
+    let (db, _runtime) =
+        open(&disk, options().history_bytes(1).require_history(true)).expect("opened");
+    assert_eq!(db.history(), 0..=12);
+    drop(db);
+    let disk = SimDisk::from_image(&image, 1);
+    let tight = options().history_log_bytes(1).require_history(true);
     let error = open(&disk, tight).expect_err("less than there should be");
     assert!(matches!(error, Error::HistoryShort { wanted: 0, cause: None, .. }), "{error}");
     // Whoever wants no history does not need it.

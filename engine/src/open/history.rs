@@ -10,17 +10,15 @@
 
 use std::collections::BTreeMap;
 
+use pleach_beatree::Stored;
 use pleach_beatree::space::Extents;
-use pleach_beatree::{Stored, Value};
-use pleach_core::page::overflow::{OverflowCell, PageRun};
-use pleach_core::{Hasher, Key};
+use pleach_core::Hasher;
+use pleach_core::page::overflow::PageRun;
 use pleach_io::Device;
 
 use crate::error::{Contradiction, Error, Result};
 use crate::format::bytes::BodyError;
-use crate::format::commit_body::{
-    CommitView, EntryKind, NamespaceView, Replaced as LogReplaced, Value as LogValue,
-};
+use crate::format::commit_body::{CommitView, EntryKind, NamespaceView};
 use crate::format::position::LogPos;
 use crate::format::record::{Header, Kind};
 use crate::format::superblock::Superblock;
@@ -29,7 +27,7 @@ use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
 use crate::state::overflow;
 use crate::state::space::Held;
-use crate::state::undo::{ReplacedNodes, Restored, Undo};
+use crate::state::undo::{Restored, Undo, restored};
 use crate::state::window::Before;
 
 /// A long value that the undo of a commit names.
@@ -43,6 +41,8 @@ struct NamedValue {
 pub(super) struct History {
     undo: Undo,
     limits: HistoryLimits,
+    /// Where the replay starts: the log is at least as long.
+    replay: LogPos,
     /// The commit that came last, and its roots.
     tip: u64,
     roots: Roots,
@@ -68,9 +68,9 @@ pub(super) struct Recovered {
 }
 
 impl History {
-    fn new(limits: HistoryLimits, tip: u64, roots: Roots) -> Self {
-        let undo = Undo::new(limits, tip);
-        Self { undo, limits, tip, roots, from: tip, stated: 0, values: Vec::new(), lost: None }
+    fn new(limits: HistoryLimits, replay: LogPos, tip: u64, roots: Roots) -> Self {
+        let (undo, values) = (Undo::new(limits, tip), Vec::new());
+        Self { undo, limits, replay, tip, roots, from: tip, stated: 0, values, lost: None }
     }
 
     /// The history up to the replay start, where the roots are `at_replay`; `past` are those before its
@@ -86,7 +86,8 @@ impl History {
             // Nobody wants it.
             Err(error) if limits.commits == 0 => {
                 let lost = Some(error);
-                Ok(Self { lost, ..Self::new(limits, superblock.commit, at_replay.clone()) })
+                let replay = superblock.replay.position;
+                Ok(Self { lost, ..Self::new(limits, replay, superblock.commit, at_replay.clone()) })
             }
             read => read,
         }
@@ -134,6 +135,7 @@ impl History {
         limits: HistoryLimits,
     ) -> Result<Self, Broken<Error>> {
         let Superblock { database, replay, geometry, commit, .. } = *superblock;
+        let begin = |tip, roots| Self::new(limits, replay.position, tip, roots);
         let mut history: Option<Self> = None;
         chain(device, database, geometry.log_segment, from, replay, |record| {
             if record.header.kind != Kind::Commit {
@@ -142,15 +144,15 @@ impl History {
             let number = record.header.number;
             let bad = bad_record(record.header.position);
             let view = CommitView::parse(record.body).map_err(bad)?;
-            let history = history
-                .get_or_insert_with(|| Self::new(limits, number.saturating_sub(1), first.clone()));
+            let history =
+                history.get_or_insert_with(|| begin(number.saturating_sub(1), first.clone()));
             if number != history.tip + 1 {
                 let before = history.tip;
                 return Err(Contradiction::CommitOrder { before, found: number }.into());
             }
             history.commit::<H>(&view, &record.header)
         })?;
-        let history = history.unwrap_or_else(|| Self::new(limits, commit, at_replay.clone()));
+        let history = history.unwrap_or_else(|| begin(commit, at_replay.clone()));
         let contradicts =
             |what: Contradiction| Broken { resume: replay.position, error: what.into() };
         if history.tip != commit {
@@ -186,57 +188,32 @@ impl History {
         let mut replaced = Vec::new();
         for namespace in view.namespaces() {
             let namespace = namespace.map_err(bad_record(header.position))?;
-            let (values, nodes) = self.replaced::<H>(&namespace, header)?;
-            replaced.push(Restored { namespace: namespace.ns, values, nodes });
+            let restored = restored::<H>(&namespace, header)?;
+            let long = restored.values.iter().map(|(_, prior)| prior);
+            let named = long.filter(|prior| matches!(prior, Stored::Overflow(_)));
+            self.values.extend(named.map(|stored| NamedValue {
+                number: header.number,
+                start: header.position,
+                stored: stored.clone(),
+            }));
+            replaced.push(restored);
         }
+        let end = header.end();
         if self.limits.commits == 0 {
             self.undo.barrier(header.number);
         } else {
             let before = Before { start: header.position, roots, blob: before.blob.into() };
-            self.undo.restore(header.number, replaced, before, header.end());
+            let log_after = self.replay.checked_since(end).unwrap_or(0);
+            if self.undo.is_beyond_memory(log_after) {
+                let overflow = replaced.iter().map(Restored::overflow_bytes).sum();
+                self.undo.leave_in_log(header.number, overflow, before, end);
+            } else {
+                self.undo.restore(header.number, replaced, before, end);
+            }
         }
         let from = self.from;
         self.values.retain(|value| value.number > from);
         Ok(())
-    }
-
-    /// What a commit replaced.
-    fn replaced<H: Hasher>(
-        &mut self,
-        namespace: &NamespaceView<'_>,
-        header: &Header,
-    ) -> Result<(Vec<(Key, Stored)>, ReplacedNodes)> {
-        let bad = bad_record(header.position);
-        let number = header.number;
-        let mut undo = namespace.undo();
-        let mut values = Vec::with_capacity(namespace.change_bound());
-        let mut nodes = ReplacedNodes::default();
-        for change in namespace.changes() {
-            let (key, _) = change.map_err(bad)?;
-            let Some(LogReplaced::Value(value)) = undo.next().transpose().map_err(bad)? else {
-                return Err(bad(BodyError::Truncated).into());
-            };
-            let stored = stored::<H>(number, value)?;
-            if let Stored::Overflow(_) = stored {
-                let (start, stored) = (header.position, stored.clone());
-                self.values.push(NamedValue { number, start, stored });
-            }
-            values.push((*key, stored));
-        }
-        for node in namespace.nodes() {
-            let (prefix, _) = node.map_err(bad)?;
-            let Some(LogReplaced::Node(before)) = undo.next().transpose().map_err(bad)? else {
-                return Err(bad(BodyError::Truncated).into());
-            };
-            nodes.pages.push((prefix, *before));
-        }
-        for region in undo {
-            let LogReplaced::Region(prefix, before) = region.map_err(bad)? else {
-                return Err(bad(BodyError::Trailing).into());
-            };
-            nodes.regions.push((prefix, *before));
-        }
-        Ok((values, nodes))
     }
 
     /// All commits have come: the runs that the history alone names are taken.
@@ -307,19 +284,6 @@ pub(super) fn roots_after(before: &Roots, commit: u64, entry: &NamespaceView<'_>
     let root = || TrieRoot { kind: entry.trie, node: *entry.new_root };
     let after = (entry.kind != EntryKind::Dropped).then(root);
     Ok(before.with([(entry.ns, after)]))
-}
-
-/// A value as the log has it.
-pub(super) fn stored<H: Hasher>(commit: u64, value: LogValue<'_>) -> Result<Stored> {
-    Ok(match value {
-        LogValue::Absent => Stored::Absent,
-        LogValue::Inline(bytes) => Stored::put::<H>(Value::from(bytes)),
-        LogValue::Overflow(cell) => {
-            OverflowCell::parse(cell)
-                .map_err(|error| Contradiction::OverflowCell { commit, error })?;
-            Stored::Overflow(cell.into())
-        }
-    })
 }
 
 pub(super) fn bad_record(position: LogPos) -> impl Fn(BodyError) -> Contradiction + Copy {

@@ -24,7 +24,7 @@ use pleach_core::page::stream::StreamId;
 use pleach_core::{Hasher, Node};
 use pleach_io::{Device, OpenMode};
 
-use super::history::{self, History, bad_record, roots_after, stored};
+use super::history::{self, History, bad_record, roots_after};
 use super::rebuild::rebuild;
 pub(crate) use super::trie::RecoveredTrie;
 use super::trie::{Moved, TrieReplay, leaf_number};
@@ -47,6 +47,7 @@ use crate::state::commits::Tip;
 use crate::state::overflow;
 use crate::state::space::Held;
 use crate::state::undo::Undo;
+use crate::state::undo::stored;
 
 /// A database's state in memory, as the device has it.
 pub(crate) struct Recovered {

@@ -19,10 +19,11 @@ use std::sync::Arc;
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::{RegionState, Stored};
 use pleach_core::page::leaf::{Cell, LeafView};
-use pleach_core::{Key, Prefix};
+use pleach_core::{Hasher, Key, Prefix};
 use pleach_io::{Device, Runtime};
 
 use super::ahead::{ReadAhead, Way, after, before};
+use super::past;
 use super::spare::SpareReaders;
 use crate::error::Result;
 use crate::state::State;
@@ -145,13 +146,15 @@ impl<'a, D: Device, R: Runtime> Scan<'a, D, R> {
 
     /// The next pair in key order.
     #[inline]
-    pub(crate) fn next(&mut self) -> Option<Result<Pair>> {
+    pub(crate) fn next<H: Hasher>(&mut self) -> Option<Result<Pair>> {
         loop {
             if let Some(pair) = self.front.at_hand.first() {
                 return Some(Ok(pair));
             }
             let Some(rest) = self.rest else { return self.back.at_hand.first().map(Ok) };
-            if let Err(error) = self.step(Way::Forwards, rest) {
+            let (db, view) = (self.db, self.view);
+            let step = past::with::<H, D, R, _>(db, view, || self.step(Way::Forwards, rest));
+            if let Err(error) = step {
                 self.end();
                 return Some(Err(error));
             }
@@ -160,13 +163,15 @@ impl<'a, D: Device, R: Runtime> Scan<'a, D, R> {
 
     /// The last pair.
     #[inline]
-    pub(crate) fn next_back(&mut self) -> Option<Result<Pair>> {
+    pub(crate) fn next_back<H: Hasher>(&mut self) -> Option<Result<Pair>> {
         loop {
             if let Some(pair) = self.back.at_hand.last() {
                 return Some(Ok(pair));
             }
             let Some(rest) = self.rest else { return self.front.at_hand.last().map(Ok) };
-            if let Err(error) = self.step(Way::Backwards, rest) {
+            let (db, view) = (self.db, self.view);
+            let step = past::with::<H, D, R, _>(db, view, || self.step(Way::Backwards, rest));
+            if let Err(error) = step {
                 self.end();
                 return Some(Err(error));
             }
@@ -206,7 +211,7 @@ impl<'a, D: Device, R: Runtime> Scan<'a, D, R> {
         };
         drop(guard);
         // Undo may have gone while it was asked.
-        view.check()?;
+        view.check().inspect_err(|_| end.over = None)?;
         let range =
             (rest.0.max(*captured.prefix.first_key()), rest.1.min(captured.prefix.last_key()));
         end.at_hand = end.within(page, captured, &range);

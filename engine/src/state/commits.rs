@@ -112,7 +112,9 @@ impl<D: Device> Commits<D> {
 
     /// The same for whoever asks later whether it can still be read.
     pub(crate) fn view_like(&self, view: &View) -> View {
-        self.view(view.base, view.overlays())
+        let again = self.view(view.base, view.overlays());
+        again.inherit(view);
+        again
     }
 
     /// A view of a commit under these overlays. What later commits have replaced is still kept: the

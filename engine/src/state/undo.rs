@@ -1,7 +1,7 @@
 //! What commits replaced: reverse overlays for sessions on older states.
 //!
-//! A session, an overlay or a snapshot pins the commit that it reads, for as long as that can be read; the history
-//! window keeps the last ones for whoever comes. A commit's undo is *pushed* before its changes are applied, as the commit's own
+//! A session, an overlay or a snapshot pins the commit that it reads; the history window keeps the last ones for whoever
+//! comes. A commit's undo is *pushed* before its changes are applied, as the commit's own
 //! sorted lists, shared, which costs nothing. Mostly it goes as soon as the commit is published.
 //! What stays is *put in* ([`AllMaps`]), so that a lookup costs the same however many commits lie between.
 //! Window and pins are of commits, whatever namespaces they change; changes and maps are each namespace's own.
@@ -11,13 +11,18 @@
 //! [`Undo::check`], asked after the lookup, says so. `dropped` rises before anything is taken out, and what was
 //! taken out was under a lock that the lookup took, so that no reader misses both.
 //!
-//! Locks, none held over I/O: tidying, then the lock of window and pins, or recent commits, or a shard.
+//! Undo that was dropped from memory and is of the history window is in the log. A reader that needs it has it read
+//! back ([`LoggedUndo`]), which stays in memory as long as there are readers of it.
+//!
+//! Locks, none held over I/O but the first: reading back; tidying, then the lock of window and pins, or recent commits, or
+//! a shard.
 
+mod logged;
 mod lookups;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -25,6 +30,7 @@ use pleach_beatree::Stored;
 use pleach_core::{Key, Node, Prefix};
 use pleach_io::Runtime;
 
+pub(crate) use self::logged::{LoggedUndo, Stretch, restored, stored};
 pub(crate) use super::changes::{ChangeList, Changed, Changes};
 use super::pins::{Holder, Pin, PinId, Pins};
 use super::undo_maps::AllMaps;
@@ -64,6 +70,13 @@ pub(crate) struct Restored {
     pub(crate) namespace: u8,
     pub(crate) values: Vec<(Key, Stored)>,
     pub(crate) nodes: ReplacedNodes,
+}
+
+impl Restored {
+    /// Bytes of the overflow file that the values occupy.
+    pub(crate) fn overflow_bytes(&self) -> u64 {
+        self.values.iter().map(|(_, prior)| prior.overflow_bytes()).sum()
+    }
 }
 
 /// A commit that was not put in yet.
@@ -117,8 +130,14 @@ pub(crate) struct Undo {
     limits: HistoryLimits,
     /// The newest commit that was pushed.
     newest: AtomicU64,
-    /// Undo of the commits through this one is gone, or going.
+    /// Undo of the commits through this one is gone from memory, or going.
     dropped: AtomicU64,
+    /// Undo of the commits through this one is gone, unless it is in memory; it changes with the window.
+    gone: AtomicU64,
+    /// What was read back last.
+    logged: Mutex<Weak<LoggedUndo>>,
+    /// Bytes of all that was read back and is in use.
+    logged_bytes: Arc<AtomicU64>,
     /// Oldest first, all after those that were put in.
     recent: RwLock<VecDeque<Recent>>,
     recents: AtomicUsize,
@@ -138,6 +157,9 @@ impl Undo {
             limits,
             newest: AtomicU64::new(tip),
             dropped: AtomicU64::new(tip),
+            gone: AtomicU64::new(tip),
+            logged: Mutex::default(),
+            logged_bytes: Arc::default(),
             recent: RwLock::default(),
             recents: AtomicUsize::new(0),
             maps: AllMaps::default(),
@@ -196,10 +218,9 @@ impl Undo {
             tracing::warn!(
                 kept,
                 wanted,
-                history_bytes = self.limits.bytes,
                 history_log_bytes = self.limits.log_bytes,
                 "the history is shorter than `Options::history`: what commits replace takes more than \
-                 `Options::history_bytes` or `Options::history_log_bytes`"
+                 `Options::history_log_bytes`"
             );
         }
         self.tidy();
@@ -243,6 +264,24 @@ impl Undo {
         overflow.into_inner()
     }
 
+    /// Does a commit's undo leave memory before recovery is through, with so much log after it? Undo takes more than
+    /// half of the bytes of memory that its record takes of the log.
+    pub(crate) fn is_beyond_memory(&self, log_after: u64) -> bool {
+        log_after / 2 > self.limits.bytes
+    }
+
+    /// Recovery: a commit whose undo is to stay in the log. All before it are such.
+    pub(crate) fn leave_in_log(&self, number: u64, overflow: u64, before: Before, log_end: LogPos) {
+        self.log_end.store(log_end.get(), Ordering::Relaxed);
+        let tidying = self.tidying.lock();
+        let mut guarded = self.guarded.lock();
+        guarded.window.add_logged(number, before);
+        guarded.window.set_bytes(number, 0, overflow);
+        drop(guarded);
+        self.newest.store(number, Ordering::Release);
+        self.trim(&tidying);
+    }
+
     /// Recovery: a commit whose record has what it replaced, in each namespace that it changed, and what was
     /// before.
     pub(crate) fn restore(
@@ -255,13 +294,9 @@ impl Undo {
         self.log_end.store(log_end.get(), Ordering::Relaxed);
         let tidying = self.tidying.lock();
         let (bytes_before, mut overflow) = (self.maps.bytes(), 0);
-        for Restored { namespace, values, nodes } in replaced {
-            let maps = self.maps.make(namespace);
-            overflow += values.iter().map(|(_, prior)| prior.overflow_bytes()).sum::<u64>();
-            maps.values.reserve(number, values.len());
-            maps.values.insert(number, values.into_iter());
-            maps.pages.insert(number, &nodes.pages);
-            maps.regions.insert(number, &nodes.regions);
+        for restored in replaced {
+            overflow += restored.overflow_bytes();
+            self.maps.restore(number, restored);
         }
         let bytes = self.maps.bytes() - bytes_before;
         let mut guarded = self.guarded.lock();
@@ -277,6 +312,7 @@ impl Undo {
         let tidying = self.tidying.lock();
         let mut guarded = self.guarded.lock();
         guarded.window.barrier(number);
+        self.gone.store(number, Ordering::SeqCst);
         self.dropped.store(number, Ordering::SeqCst);
         drop(guarded);
         self.newest.store(number, Ordering::Release);
@@ -314,6 +350,7 @@ impl Undo {
         let oldest = guarded.oldest_held();
         let floor = guarded.window.advance(oldest, self.log_end.load(Ordering::Relaxed).into());
         // Before anything goes: a reader that misses it finds this.
+        self.gone.store(guarded.window.from(), Ordering::SeqCst);
         self.dropped.store(floor, Ordering::SeqCst);
         let (empty, sweep) = (guarded.window.is_empty(), guarded.window.wants_sweep());
         drop(guarded);
@@ -347,9 +384,9 @@ impl Undo {
         self.maps.bytes()
     }
 
-    /// Bytes of memory that undo takes.
+    /// Bytes of memory that undo takes, with what was read back.
     pub(crate) fn bytes(&self) -> u64 {
-        self.guarded.lock().window.bytes()
+        self.guarded.lock().window.bytes() + self.logged_bytes.load(Ordering::Relaxed)
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::node_versions::NodeVersions;
+use super::undo::Restored;
 use super::versions::VersionMap;
 
 /// Leading bits of a key by which the values of namespace 0 are cut into shards: trees of many shards are low, and
@@ -19,7 +20,7 @@ const OTHERS: u32 = 6;
 const NODES: u32 = 6;
 
 /// What commits replaced in one namespace.
-pub(super) struct Maps {
+pub(in crate::state) struct Maps {
     pub(super) values: VersionMap,
     pub(super) pages: NodeVersions,
     pub(super) regions: NodeVersions,
@@ -41,7 +42,7 @@ impl Maps {
 }
 
 /// The maps of all namespaces.
-pub(super) struct AllMaps {
+pub(crate) struct AllMaps {
     each: Box<[OnceLock<Box<Maps>>]>,
     /// A bit for each namespace that has maps.
     made: [AtomicU64; 4],
@@ -76,6 +77,16 @@ impl AllMaps {
             (0..end).filter(move |bit| made >> bit & 1 == 1).map(move |bit| first + bit)
         });
         namespaces.filter_map(|namespace| self.each[namespace].get().map(|maps| &**maps))
+    }
+
+    /// Puts in what a commit, later than all that are in, has replaced in a namespace.
+    pub(crate) fn restore(&self, number: u64, restored: Restored) {
+        let Restored { namespace, values, nodes } = restored;
+        let maps = self.make(namespace);
+        maps.values.reserve(number, values.len());
+        maps.values.insert(number, values.into_iter());
+        maps.pages.insert(number, &nodes.pages);
+        maps.regions.insert(number, &nodes.regions);
     }
 
     /// Bytes that all of them take.

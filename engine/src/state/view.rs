@@ -3,11 +3,12 @@
 //! A session has one pin, and a view for each namespace that it is asked for ([`View::of`]).
 //!
 //! Undo is asked last, and may have been dropped under the reader: whoever has looked something up asks
-//! [`View::check`] before it believes what was found.
+//! [`View::check`] before it believes what was found. What was dropped from memory and is still in the log is read back
+//! ([`crate::read::past`]), before an operation or between two tries of it, since that takes I/O.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use pleach_beatree::leaf_fold::PendingChange;
 use pleach_beatree::{ChildTable, RegionState, Stored};
@@ -17,7 +18,8 @@ use super::last_changes::LastSeen;
 use super::node_versions::{NodeThen, ReplacedNode, then};
 use super::overlays::{Chain, Overlaid, OverlayNode};
 use super::pins::{Holder, PinId};
-use super::undo::Undo;
+use super::undo::{LoggedUndo, Stretch, Undo};
+use super::undo_maps::AllMaps;
 use crate::error::Result;
 
 /// A namespace of a state: that of the commit `base` (pinned while this lives) under a chain of overlays.
@@ -34,6 +36,8 @@ pub(crate) struct View {
 struct Pinned {
     id: PinId,
     undo: Arc<Undo>,
+    /// Undo of the commits after the pinned one, where it was read back from the log.
+    logged: OnceLock<Arc<LoggedUndo>>,
 }
 
 impl Drop for Pinned {
@@ -46,7 +50,8 @@ impl View {
     /// A view of namespace 0 as of the commit that the pin `id` holds, which goes with the view.
     pub(super) fn new(id: PinId, overlays: &Chain, undo: Arc<Undo>) -> Self {
         overlays.make_readable();
-        let pin = Arc::new(Pinned { id, undo: Arc::clone(&undo) });
+        let logged = OnceLock::new();
+        let pin = Arc::new(Pinned { id, undo: Arc::clone(&undo), logged });
         let (overlays, seen) = (overlays.of(0), LastSeen::default());
         Self { base: id.0, namespace: 0, overlays, undo, seen, pin }
     }
@@ -81,7 +86,56 @@ impl View {
     /// Is what the view needs of undo still there? What was looked up before is right only then.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
-        self.undo.check(self.base)
+        if self.is_whole() { Ok(()) } else { Err(self.undo.too_old(self.base)) }
+    }
+
+    fn is_whole(&self) -> bool {
+        // Without a look at what was read back, for the newest states.
+        self.undo.is_in_memory_after(self.base)
+            || self.undo.is_in_memory_after(self.through()) && self.undo.is_kept_after(self.base)
+    }
+
+    /// Must undo be read back before the view can be read?
+    #[inline]
+    pub(crate) fn is_behind_memory(&self) -> bool {
+        !self.is_whole() && self.undo.is_kept_after(self.base)
+    }
+
+    /// What was read back, the oldest commits first.
+    fn logged(&self) -> impl Iterator<Item = &Arc<LoggedUndo>> {
+        std::iter::successors(self.pin.logged.get(), |logged| logged.next().get())
+    }
+
+    /// The last commit whose undo was read back; that of those after it is in memory.
+    fn through(&self) -> u64 {
+        self.logged().last().map_or(self.base, |last| last.through())
+    }
+
+    /// Reads back what is in the log and not in memory any more, once; `read` reads the undo of a stretch.
+    ///
+    /// # Errors
+    /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld), and those of `read`.
+    pub(crate) fn read_back(&self, read: impl FnOnce(&Stretch) -> Result<AllMaps>) -> Result<()> {
+        let mut back = self.undo.reading_back();
+        if !self.is_behind_memory() {
+            return self.check();
+        }
+        let stretch = back.stretch(self.base, self.through())?;
+        let found = match back.last(stretch.after) {
+            Some(last) => last,
+            None => back.keep(stretch, read(&stretch)?),
+        };
+        let last = self.logged().last().map_or(&self.pin.logged, |last| last.next());
+        // Nobody else does: that takes the lock which this holds.
+        let _ = last.set(found);
+        Ok(())
+    }
+
+    /// Takes over what another view of the same commit has read back.
+    pub(super) fn inherit(&self, other: &Self) {
+        if let Some(first) = other.pin.logged.get() {
+            let _ = self.pin.logged.set(Arc::clone(first));
+        }
     }
 
     /// The state of a key in the overlays; they are asked first.
@@ -106,9 +160,18 @@ impl View {
         if self.undo.newest() <= self.base {
             return Ok(None);
         }
-        let undone = self.undo.get(self.namespace, key, self.base, &self.seen);
+        let undone = self
+            .undone_logged(key)
+            .or_else(|| self.undo.get(self.namespace, key, self.through(), &self.seen));
         self.check()?;
         Ok(undone)
+    }
+
+    fn undone_logged(&self, key: &Key) -> Option<Stored> {
+        self.logged().find_map(|logged| {
+            let values = &logged.of(self.namespace)?.values;
+            values.get(key, self.base, &LastSeen::default()).map(|(_, prior)| prior)
+        })
     }
 
     /// Prefetches the memory that [`Self::undone`] begins with.
@@ -173,7 +236,11 @@ impl View {
         if !self.undo.keeps_history() {
             return NodeThen::Unrecorded;
         }
-        then(prefix, &self.undo.region_nodes(self.namespace, prefix, self.base))
+        let mut replaced = self.undo.region_nodes(self.namespace, prefix, self.through());
+        for maps in self.logged().filter_map(|logged| logged.of(self.namespace)) {
+            maps.regions.below(prefix, self.base, &mut replaced);
+        }
+        then(prefix, &replaced)
     }
 
     /// What commits after the view's say of a region: of each child its node then, and of what they have changed below
@@ -197,7 +264,11 @@ impl View {
             }
             return RegionThen { nodes, undone };
         }
-        let replaced = self.undo.page_nodes(self.namespace, children.region(), self.base);
+        let region = children.region();
+        let mut replaced = self.undo.page_nodes(self.namespace, region, self.through());
+        for maps in self.logged().filter_map(|logged| logged.of(self.namespace)) {
+            maps.pages.below(region, self.base, &mut replaced);
+        }
         let nodes = pages_then(children, &replaced);
         let ranges = nodes.iter().enumerate().filter_map(|(child, node)| {
             let prefix = children.prefix(child);
@@ -209,12 +280,32 @@ impl View {
             is_wanted.then(|| *prefix.first_key()..=prefix.last_key())
         });
         let ranges: Vec<RangeInclusive<Key>> = ranges.collect();
-        RegionThen { undone: self.undo.within(self.namespace, &ranges, self.base), nodes }
+        RegionThen { undone: self.undone_within(&ranges), nodes }
     }
 
     /// What commits after the view's have changed below a prefix, and what it was. Sorted. To be checked afterwards.
     fn undone_below(&self, prefix: &Prefix) -> Vec<(Key, Stored)> {
-        self.undo.within(self.namespace, &[*prefix.first_key()..=prefix.last_key()], self.base)
+        self.undone_within(&[*prefix.first_key()..=prefix.last_key()])
+    }
+
+    /// The same of some ranges, which ascend.
+    fn undone_within(&self, ranges: &[RangeInclusive<Key>]) -> Vec<(Key, Stored)> {
+        let newest = self.undo.within(self.namespace, ranges, self.through());
+        let mut logged = self.logged().filter_map(|logged| logged.of(self.namespace)).peekable();
+        if logged.peek().is_none() {
+            return newest;
+        }
+        let mut states: BTreeMap<Key, Stored> = BTreeMap::new();
+        // Of two commits that changed a key the older one has the word.
+        for maps in logged {
+            maps.values.ranges(ranges, self.base, |key, _, prior| {
+                states.entry(*key).or_insert_with(|| prior.clone());
+            });
+        }
+        for (key, prior) in newest {
+            states.entry(key).or_insert(prior);
+        }
+        states.into_iter().collect()
     }
 }
 

@@ -1,19 +1,21 @@
 //! Which past commits can be read: the history window, and the limits that move it on.
 //!
 //! ```text
-//!            dropped       from                      tip
-//!   ...--------|------------|-------------------------|
-//!     gone     | for those  | readable by their       |
-//!              | who hold   | numbers                 |
-//!              | older ones |                         |
+//!                from           dropped                    tip
+//!   ...-----------|----------------|------------------------|
+//!     gone        | undo in the    | undo in memory, and in |
+//!                 | log            | the log                |
 //! ```
 //!
 //! *From* is the oldest commit that can be asked for by its number: `history` commits before the tip, or
-//! fewer where a limit in bytes says so, or where the records with undo begin. *Dropped* is where undo
-//! begins: `from`, or an older commit that somebody holds. Both only rise. *Readable* is each state from `dropped` on,
-//! and no older one, whoever holds it: there is no other notion of it.
+//! fewer where a limit in bytes of disk says so, or where the records with undo begin. *Dropped* is where undo in memory
+//! begins. Without a limit it is `from`, or an older commit that is pinned; what takes more than
+//! [`HistoryLimits::bytes`] of memory is dropped from there, the oldest first, pinned or not, and is read back from the log
+//! when somebody needs it ([`super::undo::LoggedUndo`]). Both only rise. *Readable* is each state from the smaller of the two
+//! on, and no older one, whoever holds it: there is no other notion of it.
 //!
-//! Invariants: `dropped <= from <= tip`; the commits that are kept are all those after `dropped`, in order. Pure bookkeeping, guarded by the lock of [`super::undo`].
+//! Invariants: `from <= tip`, `dropped <= tip`; the commits that are kept are all those after the smaller of `from` and
+//! `dropped`, in order. Pure bookkeeping, guarded by the lock of [`super::undo`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -33,14 +35,23 @@ pub(crate) struct Before {
     pub(crate) blob: Arc<[u8]>,
 }
 
-/// A commit whose undo is kept.
+/// A commit whose undo is kept, in memory or in the log.
 struct Kept {
     number: u64,
-    /// Bytes of memory.
+    /// Bytes of memory; 0 from when it is dropped from there.
     bytes: u64,
     /// Bytes of the overflow file that the values which it replaced occupy.
     values: u64,
     before: Option<Before>,
+}
+
+impl Kept {
+    /// Bytes that it takes in the list of those that are kept.
+    fn in_list(&self) -> u64 {
+        let before = self.before.as_ref();
+        let named = before.map_or(0, |Before { roots, blob, .. }| roots.bytes() + blob.len());
+        (size_of::<Self>() + named) as u64
+    }
 }
 
 /// The window.
@@ -54,8 +65,10 @@ pub(super) struct Window {
     short: bool,
     dropped: u64,
     commits: VecDeque<Kept>,
-    /// Bytes of the commits that are kept.
+    /// Bytes of the commits that are in memory.
     live: u64,
+    /// Bytes of `commits`.
+    list: u64,
     /// Bytes of the overflow file that only states before them name.
     values: u64,
     /// Bytes of those that are dropped and still in memory.
@@ -83,6 +96,7 @@ impl Window {
             dropped: tip,
             commits: VecDeque::new(),
             live: 0,
+            list: 0,
             values: 0,
             stale: 0,
             slack: 0,
@@ -97,19 +111,34 @@ impl Window {
         self.from
     }
 
-    /// Can the state of a commit be read: is the undo of all commits after it kept?
-    pub(super) fn reads(&self, commit: u64) -> bool {
-        commit >= self.dropped
+    /// The oldest commit whose undo, and that of all later ones, is in memory.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped
     }
 
-    /// Is the undo of no commit kept?
+    /// Can the state of a commit be read: is the undo of all commits after it kept?
+    pub(super) fn reads(&self, commit: u64) -> bool {
+        commit >= self.dropped.min(self.from)
+    }
+
+    /// Is the undo of no commit in memory?
     pub(super) fn is_empty(&self) -> bool {
-        self.commits.is_empty()
+        self.dropped == self.tip
     }
 
     /// Bytes of undo that are in memory.
     pub(super) fn bytes(&self) -> u64 {
-        self.live + self.stale + self.slack
+        self.live + self.stale + self.slack + self.list
+    }
+
+    /// Where the record of a commit begins that is kept.
+    pub(super) fn start(&self, number: u64) -> Option<LogPos> {
+        Some(self.kept(number)?.before.as_ref()?.start)
+    }
+
+    fn kept(&self, number: u64) -> Option<&Kept> {
+        let first = self.commits.front()?.number;
+        self.commits.get(usize::try_from(number.checked_sub(first)?).ok()?)
     }
 
     /// Is it worth while to sweep what is dropped?
@@ -127,28 +156,41 @@ impl Window {
     pub(super) fn add(&mut self, number: u64, bytes: u64, before: Option<Before>) {
         self.tip = number;
         self.live += bytes;
-        self.commits.push_back(Kept { number, bytes, values: 0, before });
+        let kept = Kept { number, bytes, values: 0, before };
+        self.list += kept.in_list();
+        self.commits.push_back(kept);
+    }
+
+    /// The next commit's undo is in the log only, and that of all before it.
+    pub(super) fn add_logged(&mut self, number: u64, before: Before) {
+        self.drop_memory_through(self.tip);
+        self.add(number, 0, Some(before));
+        self.dropped = number;
     }
 
     /// What a commit's undo really takes, and bytes of the overflow file that the values in it occupy.
     pub(super) fn set_bytes(&mut self, number: u64, bytes: u64, values: u64) {
+        let in_memory = number > self.dropped;
+        if !in_memory {
+            // Dropped meanwhile.
+            self.stale += bytes;
+        }
         let first = self.commits.front().map_or(0, |first| first.number);
         let at = number.checked_sub(first).and_then(|at| usize::try_from(at).ok());
-        match at.and_then(|at| self.commits.get_mut(at)) {
-            Some(kept) => {
+        if let Some(kept) = at.and_then(|at| self.commits.get_mut(at)) {
+            self.values = self.values - kept.values + values;
+            kept.values = values;
+            if in_memory {
                 self.live = self.live - kept.bytes + bytes;
-                self.values = self.values - kept.values + values;
-                (kept.bytes, kept.values) = (bytes, values);
+                kept.bytes = bytes;
             }
-            // Dropped meanwhile.
-            None => self.stale += bytes,
         }
     }
 
     /// Nothing before this commit can be read: what came was no commit with undo.
     pub(super) fn barrier(&mut self, number: u64) {
         self.stale += self.live;
-        (self.live, self.values) = (0, 0);
+        (self.live, self.list, self.values) = (0, 0, 0);
         self.commits.clear();
         (self.tip, self.from, self.begin, self.dropped) = (number, number, number, number);
     }
@@ -199,8 +241,9 @@ impl Window {
         self.durable_from
     }
 
-    /// Moves the window on: to its length, to its bytes of log (which ends at `log_end`), and, whoever holds what,
-    /// to its bytes of memory and of the overflow file. `oldest_pin` is the oldest commit that is held. Gives the last commit that is dropped.
+    /// Moves the window on: to its length, to its bytes of log (which ends at `log_end`) and of the overflow file; and drops
+    /// from memory, whoever holds it, what takes more than the bytes of memory. `oldest_pin` is the oldest commit that is
+    /// held. Gives the last commit that is dropped from memory.
     pub(super) fn advance(&mut self, oldest_pin: u64, log_end: LogPos) -> u64 {
         self.from = self.begin_after(self.tip).min(self.tip);
         let too_much_log = |before: &Before| {
@@ -214,33 +257,51 @@ impl Window {
                 break;
             }
         }
-        let floor = self.from.min(oldest_pin).max(self.dropped);
-        self.dropped = floor;
-        while self.commits.front().is_some_and(|kept| kept.number <= floor) {
-            self.drop_first();
-        }
+        self.drop_memory_through(self.from.min(oldest_pin));
+        self.forget();
         self.is_full = self.bytes() > self.limits.bytes;
-        // Some more than has to be, so that not each commit has to sweep.
-        let wanted = if self.is_full {
-            (self.limits.bytes / 8 * 7).saturating_sub(self.slack)
-        } else {
-            u64::MAX
-        };
-        while (self.live > wanted || self.values > self.limits.value_bytes)
-            && !self.commits.is_empty()
-        {
-            self.drop_first();
+        if self.is_full {
+            // Some more than has to be, so that not each commit has to sweep.
+            let fixed = self.slack + self.list;
+            let wanted = (self.limits.bytes / 8 * 7).saturating_sub(fixed);
+            while self.live > wanted && self.dropped < self.tip {
+                self.drop_memory_through(self.dropped + 1);
+            }
+            self.forget();
         }
-        self.from = self.from.max(self.dropped);
+        while self.values > self.limits.value_bytes
+            && let Some(first) = self.commits.front().map(|first| first.number)
+        {
+            self.from = self.from.max(first);
+            self.drop_memory_through(first);
+            self.forget();
+        }
         self.dropped
     }
 
-    fn drop_first(&mut self) {
-        let Some(kept) = self.commits.pop_front() else { return };
-        self.live -= kept.bytes;
-        self.values -= kept.values;
-        self.stale += kept.bytes;
-        self.dropped = self.dropped.max(kept.number);
+    /// The undo of the commits through `number` leaves memory.
+    fn drop_memory_through(&mut self, number: u64) {
+        let first = self.commits.front().map_or(0, |first| first.number);
+        let place = |number: u64| usize::try_from((number + 1).saturating_sub(first)).unwrap_or(0);
+        let (from, to) = (place(self.dropped), place(number.min(self.tip)));
+        for at in from..to {
+            if let Some(kept) = self.commits.get_mut(at) {
+                self.live -= kept.bytes;
+                self.stale += kept.bytes;
+                kept.bytes = 0;
+            }
+        }
+        self.dropped = self.dropped.max(number.min(self.tip));
+    }
+
+    /// Forgets the commits that nobody can read back to.
+    fn forget(&mut self) {
+        let needed = self.from.min(self.dropped);
+        let gone = self.commits.partition_point(|kept| kept.number <= needed);
+        for kept in self.commits.drain(..gone) {
+            self.list -= kept.in_list();
+            self.values -= kept.values;
+        }
     }
 
     /// Root and blob of a commit that is not the newest one, while it is in the window.
@@ -248,9 +309,7 @@ impl Window {
         if commit < self.from {
             return None;
         }
-        let first = self.commits.front()?.number;
-        let at = usize::try_from((commit + 1).checked_sub(first)?).ok()?;
-        self.commits.get(at)?.before.as_ref()
+        self.kept(commit + 1)?.before.as_ref()
     }
 
     /// Where the records of the window begin; none when it has no commit but the tip.

@@ -81,14 +81,19 @@ impl<D: Device> Opened<D> {
         Ok(Self { device: device.clone(), newest, _lock: lock })
     }
 
-    /// The database as an open would find it.
+    /// The database as an open would find it, with the undo of its whole history in memory.
     fn examine<H: Hasher>(&self) -> Result<Examined<D>> {
-        self.examine_with::<H>(history)
+        self.examine_with::<H>(|commits| history(commits, u64::MAX))
+    }
+
+    /// The same with undo left in the log.
+    fn examine_briefly<H: Hasher>(&self) -> Result<Examined<D>> {
+        self.examine_with::<H>(|commits| history(commits, 0))
     }
 
     /// The same without its history: a device that cannot read that is no reason to give nothing.
     fn examine_present<H: Hasher>(&self) -> Result<Examined<D>> {
-        self.examine_with::<H>(|_| history(0))
+        self.examine_with::<H>(|_| history(0, 0))
     }
 
     fn examine_with<H: Hasher>(
@@ -121,7 +126,7 @@ fn with_hasher<D: Device, W: UnderHasher<D>>(device: &D, work: W) -> Result<W::O
     }
 }
 
-/// The history as the database was last opened with it, within what a tool may take.
-fn history(commits: u64) -> HistoryLimits {
-    HistoryLimits { commits, bytes: 1 << 30, log_bytes: u64::MAX, value_bytes: u64::MAX }
+/// The history as the database was last opened with it, and bytes of memory for its undo.
+fn history(commits: u64, bytes: u64) -> HistoryLimits {
+    HistoryLimits { commits, bytes, log_bytes: u64::MAX, value_bytes: u64::MAX }
 }

@@ -31,8 +31,8 @@ pub struct Stat {
     pub commit: u64,
     /// The oldest commit that can be read.
     pub oldest_commit: u64,
-    /// Bytes of memory that the undo of the commits since takes.
-    pub history_bytes: u64,
+    /// Bytes of log from the record of the commit after that one on.
+    pub history_log_bytes: u64,
     /// Bytes of its blob.
     pub blob_bytes: usize,
     /// Name of the hasher.
@@ -134,7 +134,7 @@ impl<D: Device> UnderHasher<D> for Figures {
     type Output = Stat;
 
     fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<Stat> {
-        let mut examined = opened.examine::<H>()?;
+        let mut examined = opened.examine_briefly::<H>()?;
         let recovered = &examined.recovered;
         examined.opening.notes.extend(sample(opened, recovered)?);
         let superblock = *examined.superblocks.newest();
@@ -156,7 +156,8 @@ impl<D: Device> UnderHasher<D> for Figures {
                 .collect(),
             commit: recovered.tip.number,
             oldest_commit: recovered.undo.from(),
-            history_bytes: recovered.undo.bytes(),
+            history_log_bytes: (recovered.undo.log_from())
+                .map_or(0, |from| recovered.scan.end.position - from),
             blob_bytes: recovered.tip.blob.len(),
             hasher: if H::ID == pleach_core::Blake3::ID { "BLAKE3" } else { "SHA-256" },
             pages: pages as u64,
@@ -224,8 +225,8 @@ impl std::fmt::Display for Stat {
         writeln!(f, "commit          {} (blob of {} bytes)", self.commit, self.blob_bytes)?;
         writeln!(
             f,
-            "history         commits {} to {} can be read, {} before the newest are kept, {} bytes of undo",
-            self.oldest_commit, self.commit, block.history, self.history_bytes
+            "history         commits {} to {} can be read, {} before the newest are kept, {} bytes of log",
+            self.oldest_commit, self.commit, block.history, self.history_log_bytes
         )?;
         // With namespace 0 alone the lines above and below have said it.
         for namespace in self.namespaces.iter().filter(|_| self.namespaces.len() > 1) {

@@ -27,6 +27,7 @@ fn setup(seed: u64) -> Setup {
         nodes_stay: true,
         checkpoint_regions: 1,
         history: 0,
+        history_bytes: 64 << 20,
     }
 }
 

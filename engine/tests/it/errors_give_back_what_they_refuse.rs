@@ -29,6 +29,7 @@ fn setup() -> Setup {
         nodes_stay: true,
         checkpoint_regions: 256,
         history: 0,
+        history_bytes: 64 << 20,
     }
 }
 

@@ -18,6 +18,7 @@ fn a_long_value_replaced_while_it_is_flushed_is_given_up_once() {
         nodes_stay: true,
         checkpoint_regions: 2,
         history: 0,
+        history_bytes: 64 << 20,
     };
     for steps in 0..30 {
         let disk = SimDisk::new(steps, unrecorded());

@@ -34,6 +34,8 @@ impl Run {
         let mut setup = Setup::draw(seed);
         let mut rng = Rng::new(seed ^ 0x415);
         setup.history = [0, 1, 2, 5, 12][rng.index(5)];
+        // With all undo in memory, some, and none.
+        setup.history_bytes = [64 << 20, 20_000, 1][rng.index(3)];
         if rng.below(3) == 0 {
             // Enough for pages that split and merge, and some regions.
             (setup.ids, setup.flush_at) = (600, 1);
@@ -65,6 +67,20 @@ impl Run {
         ids.sort_unstable();
         ids.dedup();
         ids.into_iter().map(|id| Access::read(self.setup.key(id))).collect()
+    }
+
+    /// A session that was kept, maybe beyond the history, with its undo in memory or not.
+    fn check_kept(&mut self, session: SimSession, commit: u64, all: bool) {
+        if commit < self.from && self.setup.history_bytes < 64 << 20 {
+            let key = self.setup.key(self.rng.below(self.setup.ids));
+            match session.read(&key) {
+                Ok(found) => assert_eq!(found.as_ref(), self.at(commit).model.values.get(&key)),
+                Err(Error::SnapshotTooOld { .. }) => {}
+                Err(other) => panic!("{:?}: {other}", self.setup),
+            }
+            return;
+        }
+        self.check(session, commit, all);
     }
 
     /// A session reads and proves what the oracle has of its commit.
@@ -195,7 +211,7 @@ impl Run {
                 }
                 8 if !kept.is_empty() => {
                     let (session, commit) = kept.remove(self.rng.index(kept.len()));
-                    self.check(session, commit, true);
+                    self.check_kept(session, commit, true);
                 }
                 9 => {
                     let commit = self.from + self.rng.below(self.tip() - self.from + 1);
@@ -206,7 +222,7 @@ impl Run {
                 }
                 10 if step % 3 == 0 => {
                     for (session, commit) in std::mem::take(&mut kept) {
-                        self.check(session, commit, false);
+                        self.check_kept(session, commit, false);
                     }
                     if self.rng.below(2) == 0 {
                         db.close().expect("closed");
@@ -229,7 +245,7 @@ impl Run {
             }
         }
         for (session, commit) in kept {
-            self.check(session, commit, true);
+            self.check_kept(session, commit, true);
         }
         self.check_window(&db);
         assert!(db.pins().is_empty());
@@ -332,29 +348,76 @@ fn a_rollback_says_what_it_cannot_do() {
     assert_eq!(db.root(), db.commit_at(0).expect("in the history").root);
 }
 
+/// A history of `n` has `n` commits, with memory for few of them or for none: what later commits replaced is read back
+/// from the log, when a session is opened on an older one, and while a session lives that memory moves on from.
 #[test]
-fn the_history_is_as_long_as_its_memory_and_its_log_allow() {
-    for (memory, log) in [(64 << 10, u64::MAX), (u64::MAX, 64 << 10)] {
+fn a_history_is_as_long_as_it_should_be_whatever_memory_it_has() {
+    for memory in [1, 64 << 10, u64::MAX] {
         let (disk, options) = small(1000);
-        let options = options.history_bytes(memory).history_log_bytes(log);
-        let db = opened(&disk, &options);
-        for value in 0..60 {
-            put(&db, 0..200, value);
-            assert!(db.metrics().undo_bytes <= memory);
+        let options = options.history_bytes(memory);
+        let mut db = opened(&disk, &options);
+        let key = crate::common::uniform;
+        let value = |number: u64| Some(Value::from(number.to_be_bytes().as_slice()));
+        put(&db, 0..200, 0);
+        let held = db.snapshot().expect("a snapshot");
+        for number in 1..60 {
+            put(&db, 0..200, number);
+            assert_eq!(held.read(&key(number)).expect("in the history"), value(0));
         }
-        let history = db.history();
-        assert!(*history.start() > 40 && *history.start() < 60, "{history:?}");
-        let oldest = db.at(*history.start()).expect("in the history");
-        let value = (history.start() - 1).to_be_bytes();
-        let found = oldest.read(&crate::common::uniform(5)).expect("read");
-        assert_eq!(found, Some(Value::from(value.as_slice())));
-        drop(oldest);
+        // The session has read back what it needs; of the rest there is no more than the limit, beside 200 bytes a commit.
+        drop(held);
+        put(&db, 0..1, 60);
+        let bytes = db.metrics().undo_bytes;
+        assert!(bytes <= memory.saturating_add(61 * 200), "{bytes} of {memory}");
+        for turn in 0..2 {
+            assert_eq!(db.history(), 0..=61, "{memory} bytes, {turn}");
+            for commit in [1, 2, 17, 40, 60] {
+                let session = db.at(commit).expect("in the history");
+                let keys: Vec<_> = (0..200).map(key).collect();
+                let values = session.read_many(&keys).expect("read");
+                assert!(values.iter().all(|found| *found == value(commit - 1)), "{commit}");
+                assert_eq!(session.iter(..).count(), 200);
+                let proof = session.prove(&key(5)).expect("proven");
+                let read = pleach::proof::path::verify::<Blake3>(&proof, &session.root());
+                assert!(read.is_ok(), "{read:?}");
+            }
+            let none = db.at(0).expect("in the history");
+            assert_eq!(none.iter(..).count(), 0);
+            let changes = db.prove_change(3, 50, &([0; 32]..=[255; 32])).expect("proven");
+            assert!(!changes.is_empty());
+            drop(none);
+            drop(db);
+            db = opened(&disk, &options.clone().require_history(true));
+        }
+        assert_eq!(db.rollback_to(7).expect("in the history"), 62);
+        assert_eq!(db.root(), db.commit_at(7).expect("in the history").root);
+        let session = db.snapshot().expect("a snapshot");
+        assert_eq!(session.read(&key(9)).expect("read"), value(6));
+        drop(session);
         db.close().expect("closed");
-        let db = opened(&disk, &options);
-        assert_eq!(db.history().end(), history.end());
-        assert!(*db.history().start() >= *history.start());
-        assert!(*db.history().start() < 60, "some of it is there after a restart");
+        let report = pleach::tools::check_on(&disk, pleach::tools::CheckOptions::default());
+        assert!(report.expect("checked").findings.is_empty());
     }
+}
+
+#[test]
+fn a_history_is_shorter_where_its_log_is_limited() {
+    let (disk, options) = small(1000);
+    let options = options.history_log_bytes(64 << 10);
+    let db = opened(&disk, &options);
+    for value in 0..60 {
+        put(&db, 0..200, value);
+    }
+    let history = db.history();
+    assert!(*history.start() > 40 && *history.start() < 60, "{history:?}");
+    let oldest = db.at(*history.start()).expect("in the history");
+    let value = (history.start() - 1).to_be_bytes();
+    let found = oldest.read(&crate::common::uniform(5)).expect("read");
+    assert_eq!(found, Some(Value::from(value.as_slice())));
+    drop(oldest);
+    db.close().expect("closed");
+    let db = opened(&disk, &options);
+    assert_eq!(db.history(), history);
 }
 
 #[test]

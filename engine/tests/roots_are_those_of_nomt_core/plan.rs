@@ -116,6 +116,8 @@ pub struct Opening {
     pub options: Options,
     pub threads: usize,
     pub history: u64,
+    /// Can whatever is held be read, beyond the history, too?
+    pub keeps_all: bool,
     pub durability: Durability,
 }
 
@@ -169,10 +171,14 @@ impl Setup {
             )
             .checkpoint_regions(one_of(&mut rng, &[1, 2, 4, 256]))
             .history(history)
-            // Whatever is kept can be read.
-            .history_bytes(1 << 30)
             .geometry(self.geometry);
-        Opening { options, threads, history, durability }
+        // With the whole history in memory, some of it, and nothing.
+        let history_bytes = match history {
+            24 => one_of(&mut rng, &[1 << 30, 40_000, 1]),
+            _ => 1 << 30,
+        };
+        let (options, keeps_all) = (options.history_bytes(history_bytes), history_bytes == 1 << 30);
+        Opening { options, threads, history, keeps_all, durability }
     }
 }
 

@@ -430,6 +430,19 @@ impl<H: Judged, P: Place> World<H, P> {
         let is_short = *history.start() > self.from && self.logged > LOGGED;
         assert!(is_short || *history.start() == self.from, "{history:?}, not from {}", self.from);
         self.from = *history.start();
+        if !self.opening.keeps_all {
+            self.let_go();
+        }
+    }
+
+    /// Lets go what is on states beyond the history, whose undo may not be in memory.
+    fn let_go(&mut self) {
+        let (from, db) = (self.from, self.db.as_ref().expect("open between steps"));
+        self.sessions.retain(|(session, _)| session.number() >= from);
+        self.overlays.retain(|(overlay, _)| {
+            let session = db.session(SessionOptions::new().over(overlay)).expect("a session");
+            session.number() >= from
+        });
     }
 
     fn roll_back(&mut self, commits: u64) {

@@ -20,13 +20,25 @@ impl Undo {
         self.newest.load(Ordering::Acquire)
     }
 
-    /// Is all there that a view of `base` needs? To be asked after the lookup.
+    /// Is the undo of all commits after this one in memory?
     #[inline]
-    pub(crate) fn check(&self, base: u64) -> Result<()> {
-        if self.dropped.load(Ordering::SeqCst) <= base {
-            return Ok(());
-        }
-        Err(Error::SnapshotTooOld { commit: base, oldest: self.from() })
+    pub(in crate::state) fn is_in_memory_after(&self, commit: u64) -> bool {
+        self.dropped.load(Ordering::SeqCst) <= commit
+    }
+
+    /// Is the undo of all commits after this one kept, in memory or in the log?
+    pub(in crate::state) fn is_kept_after(&self, commit: u64) -> bool {
+        self.is_in_memory_after(commit) || self.gone.load(Ordering::SeqCst) <= commit
+    }
+
+    /// The error for a state that is not kept any more.
+    pub(crate) fn too_old(&self, commit: u64) -> Error {
+        Error::SnapshotTooOld { commit, oldest: self.from() }
+    }
+
+    /// Can the state of a commit be read? To be asked after the lookup.
+    pub(crate) fn check(&self, commit: u64) -> Result<()> {
+        if self.is_kept_after(commit) { Ok(()) } else { Err(self.too_old(commit)) }
     }
 
     /// Recent commits after `base`, in order. Looked at before the maps: what is put in meanwhile is seen

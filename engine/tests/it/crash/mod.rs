@@ -69,6 +69,8 @@ pub struct Setup {
     pub checkpoint_regions: usize,
     /// Past commits that can be read.
     pub history: u64,
+    /// Bytes of memory for undo.
+    pub history_bytes: u64,
 }
 
 impl Setup {
@@ -86,6 +88,7 @@ impl Setup {
             // Few, so that commits and flushes fall between the regions of an image.
             checkpoint_regions: 1 + rng.index(4),
             history: 0,
+            history_bytes: 64 << 20,
         }
     }
 
@@ -107,7 +110,7 @@ impl Setup {
             .log_limit_bytes(64 << 10)
             .checkpoint_regions(self.checkpoint_regions)
             .history(self.history)
-            .history_bytes(64 << 20)
+            .history_bytes(self.history_bytes)
             .geometry(Geometry::least())
     }
 

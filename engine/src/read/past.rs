@@ -1,0 +1,94 @@
+//! Reading undo back from the log, for states that the history has and memory has not.
+
+use std::ops::ControlFlow;
+
+use pleach_core::Hasher;
+use pleach_io::{Device, Runtime};
+
+use crate::error::{Contradiction, Error, Result};
+use crate::format::commit_body::CommitView;
+use crate::format::position::LogPos;
+use crate::format::record::{Kind, RecordView};
+use crate::log::walk;
+use crate::state::Shared;
+use crate::state::undo::{Stretch, restored};
+use crate::state::undo_maps::AllMaps;
+use crate::state::view::View;
+
+/// Tries of an operation between which memory has moved on.
+const TRIES: u32 = 8;
+
+/// Does something with a view, all undo that it needs at hand; once more, some times at most, where commits that come
+/// meanwhile drop some of that from memory.
+///
+/// # Errors
+/// [`Error::SnapshotTooOld`], those of reading the log, and those of `what`.
+pub(crate) fn with<H: Hasher, D: Device, R: Runtime, T>(
+    db: &Shared<D, R>,
+    view: &View,
+    mut what: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    let mut tries = 1;
+    loop {
+        bring::<H, D, R>(db, view)?;
+        match what() {
+            Err(Error::SnapshotTooOld { .. }) if tries < TRIES && view.is_behind_memory() => {
+                tries += 1;
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Brings undo that a view needs into memory.
+///
+/// # Errors
+/// [`Error::SnapshotTooOld`], and those of reading the log.
+#[inline]
+pub(crate) fn bring<H: Hasher, D: Device, R: Runtime>(
+    db: &Shared<D, R>,
+    view: &View,
+) -> Result<()> {
+    if !view.is_behind_memory() {
+        return Ok(());
+    }
+    let read = view.read_back(|stretch| {
+        // The window may move on meanwhile: then the records may be gone.
+        read::<H, D, R>(db, stretch).map_err(|error| match db.commits.undo().check(view.base) {
+            Ok(()) => error,
+            Err(too_old) => too_old,
+        })
+    });
+    db.fit_cache();
+    read
+}
+
+/// The undo of the commits of a stretch, as their records have it.
+fn read<H: Hasher, D: Device, R: Runtime>(db: &Shared<D, R>, stretch: &Stretch) -> Result<AllMaps> {
+    let (database, size) = (db.store.database(), db.images.newest().geometry.log_segment);
+    let (maps, mut last) = (AllMaps::default(), stretch.after);
+    walk(db.store.device(), database, size, stretch.start, LogPos::MAX, |record| {
+        if record.header.kind != Kind::Commit {
+            return Ok(ControlFlow::Continue(()));
+        }
+        put_in::<H>(&maps, record, &mut last)?;
+        let is_last = last == stretch.through;
+        Ok(if is_last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })
+    .map_err(|broken: crate::log::Broken<Error>| broken.error)?;
+    Ok(maps)
+}
+
+/// Puts in what a commit, the one after `last`, has replaced.
+fn put_in<H: Hasher>(maps: &AllMaps, record: &RecordView<'_>, last: &mut u64) -> Result<()> {
+    let header = &record.header;
+    if header.number != *last + 1 {
+        return Err(Contradiction::CommitOrder { before: *last, found: header.number }.into());
+    }
+    *last = header.number;
+    let bad = |error| Contradiction::Record { position: header.position, error };
+    for namespace in CommitView::parse(record.body).map_err(bad)?.namespaces() {
+        maps.restore(header.number, restored::<H>(&namespace.map_err(bad)?, header)?);
+    }
+    Ok(())
+}
