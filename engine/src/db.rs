@@ -144,7 +144,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         check_exists(&engine, commit)?;
         let (view, tip) =
             engine.state.commits.view_at(commit).map_err(|error| self.or_lost(error))?;
-        past::bring::<H, D, R>(&engine.state, &view)?;
+        past::with_undo::<H, D, R>(&engine.state, &view)?;
         Ok(Session::new(&engine, (view, tip), SessionOptions::new(), Holder::Snapshot))
     }
 

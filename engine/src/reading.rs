@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use pleach_beatree::Value;
-use pleach_core::{Hasher, Key};
+use pleach_core::{Hasher, Key, Node};
 use pleach_io::{Device, Runtime};
 
 use crate::engine::Engine;
@@ -20,7 +20,7 @@ use crate::metrics::Counters;
 use crate::prefetch::lookup;
 use crate::prefetch::requests::PrefetchRequests;
 use crate::prefetch::values::{LookedUp, SlotPair};
-use crate::prove::{Proven, prove_change, prove_range};
+use crate::prove::{prove_change, prove_range};
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::read::many::{self, For};
 use crate::read::past;
@@ -75,18 +75,13 @@ impl<D: Device, R: Runtime> Reading<D, R> {
         {
             return Ok(found.value().map(Value::from));
         }
-        self.with::<H, _>(|| point::value::<H, D, R>(&self.state, &self.view, key))
+        self.with::<H, _>(|view| point::value::<H, D, R>(&self.state, view, key))
     }
 
     /// Does something with the view, all undo that it needs at hand.
     #[inline]
-    pub(crate) fn with<H: Hasher, T>(&self, what: impl FnMut() -> Result<T>) -> Result<T> {
+    pub(crate) fn with<H: Hasher, T>(&self, what: impl FnMut(&View) -> Result<T>) -> Result<T> {
         past::with::<H, D, R, T>(&self.state, &self.view, what)
-    }
-
-    /// Brings undo that the view needs into memory.
-    pub(crate) fn bring<H: Hasher>(&self) -> Result<()> {
-        past::bring::<H, D, R>(&self.state, &self.view)
     }
 
     /// The prefetched value of a key. Where that is late, a key batch is looked up here, which costs less
@@ -159,21 +154,22 @@ impl<D: Device, R: Runtime> Reading<D, R> {
         engine: &Engine<H, D, R>,
         keys: &[Key],
     ) -> Result<Vec<Option<Value>>> {
-        self.with::<H, _>(|| self.try_many(engine, keys))
+        self.with::<H, _>(|view| self.try_many(engine, view, keys))
     }
 
     fn try_many<H: Hasher>(
         &self,
         engine: &Engine<H, D, R>,
+        view: &View,
         keys: &[Key],
     ) -> Result<Vec<Option<Value>>> {
         let db = &self.state;
         // One key is not worth a ring.
         if let [] | [_] = keys {
-            let read = |key| point::value::<H, D, R>(db, &self.view, key);
+            let read = |key| point::value::<H, D, R>(db, view, key);
             return keys.iter().map(read).collect();
         }
-        many::bring(db, &engine.readers, For::Values(&self.view), keys)?;
+        many::bring(db, &engine.readers, For::Values(view), keys)?;
         let mut values = Vec::with_capacity(keys.len());
         for batch in keys.chunks(KEY_BATCH) {
             {
@@ -181,7 +177,7 @@ impl<D: Device, R: Runtime> Reading<D, R> {
                 cpu_prefetch(db, batch.iter(), Reach::Cell);
             }
             for key in batch {
-                values.push(point::value::<H, D, R>(db, &self.view, key)?);
+                values.push(point::value::<H, D, R>(db, view, key)?);
             }
         }
         Ok(values)
@@ -219,8 +215,8 @@ impl<D: Device, R: Runtime> Reading<D, R> {
 
     fn proof<H: Hasher>(&self, engine: &Engine<H, D, R>, claim: Claim<'_>) -> Result<Vec<u8>> {
         let Engine { finisher, readers, .. } = engine;
-        let (view, root) = self.proven()?;
-        self.with::<H, _>(|| prove(&self.state, (finisher, readers), (view, root), claim))
+        let root = self.proven()?;
+        self.with::<H, _>(|view| prove(&self.state, (finisher, readers), (view, root), claim))
     }
 
     pub(crate) fn prove_range<H: Hasher>(
@@ -228,8 +224,8 @@ impl<D: Device, R: Runtime> Reading<D, R> {
         engine: &Engine<H, D, R>,
         range: &RangeInclusive<Key>,
     ) -> Result<Vec<u8>> {
-        let proven = self.proven()?;
-        self.with::<H, _>(|| prove_range(engine, &self.state, proven, range))
+        let root = self.proven()?;
+        self.with::<H, _>(|view| prove_range(engine, &self.state, (view, root), range))
     }
 
     /// Proves what changed from this state to another one of the same trie.
@@ -243,15 +239,17 @@ impl<D: Device, R: Runtime> Reading<D, R> {
             return Err(Error::ForeignSession);
         }
         let (before, after) = (self.proven()?, to.proven()?);
-        self.with::<H, _>(|| {
-            to.with::<H, _>(|| prove_change(engine, &self.state, before, after, range))
+        self.with::<H, _>(|from| {
+            let prove =
+                |to: &View| prove_change(engine, &self.state, (from, before), (to, after), range);
+            to.with::<H, _>(prove)
         })
     }
 
-    /// What proofs are of; none of a plain namespace.
-    fn proven(&self) -> Result<Proven<'_>> {
+    /// The root that proofs lead to; a plain namespace has none.
+    fn proven(&self) -> Result<&Node> {
         match self.root.kind {
-            TrieKind::Merkle => Ok((&self.view, &self.root.node)),
+            TrieKind::Merkle => Ok(&self.root.node),
             TrieKind::Plain => Err(Error::Plain(self.view.namespace)),
         }
     }

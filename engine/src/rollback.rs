@@ -95,7 +95,7 @@ fn make<H: Hasher, D: Device, R: Runtime>(
 ) -> Result<Made> {
     let db = &engine.state;
     let (then, Tip { roots, blob, .. }) = db.commits.view_at(wanted)?;
-    let undone = past::with::<H, D, R, _>(db, &then, || {
+    let undone = past::with::<H, D, R, _>(db, &then, |then| {
         let of = |namespace| Ok((namespace, then.of(namespace).undone_all()?));
         roots.all().map(|(namespace, _)| of(namespace)).collect::<Result<Vec<_>>>()
     })?;

@@ -24,6 +24,7 @@ use crate::given_back::speaks_as_its_reason;
 use crate::handles::{Counted, Kind};
 use crate::iter::Iter;
 use crate::namespace::Namespace;
+use crate::read::past;
 use crate::reading::Reading;
 use crate::roots::{Roots, TrieRoot};
 use crate::state::commits::Tip;
@@ -178,8 +179,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         }
         let state = self.engine.trie(namespace);
         // Its trie is there as long as the state can be read. Then another one may have the number.
-        self.first.bring::<H>()?;
-        self.first.view().check()?;
+        self.first.with::<H, _>(View::check)?;
         let state = state?;
         let reading = || Box::new(Reading::new(state, self.first.view().of(namespace), root));
         Ok(other.get_or_init(reading))
@@ -190,8 +190,8 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// # Errors
     /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld): this one cannot read any more, either.
     pub fn fork(&self) -> Result<Self> {
-        self.first.bring::<H>()?;
-        let view = self.engine.state.commits.view_again(self.first.view())?;
+        let view = self.engine.state.commits.view_like(self.first.view());
+        past::with::<H, D, R, _>(&self.engine.state, &view, View::check)?;
         let options =
             SessionOptions { witness: self.witness, over: self.parent.clone(), label: None };
         Ok(Self::new(&self.engine, (view, self.says.clone()), options, Holder::Session))
@@ -333,8 +333,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         }
         let mut sorter = finisher.take_sorter();
         let sorted = sort::<H, _, _>(&self.engine.state, &mut sorter, &accesses);
-        let finished =
-            sorted.and_then(|sorted| self.first.with::<H, _>(|| self.finish_sorted(&sorted)));
+        let finished = sorted.and_then(|sorted| self.finish_sorted(&sorted));
         finisher.give_sorter_back(sorter);
         let finished = match finished {
             Ok(finished) => finished,
@@ -366,8 +365,11 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         let mut witnesses = Vec::new();
         for (namespace, accesses) in sorted.namespaces() {
             let reading = self.reading(namespace)?;
-            let (db, view, before) = (reading.state(), reading.view(), reading.root());
-            match finish(db, finisher, &under_way, (view, &before.node), accesses, self.witness) {
+            let (db, before) = (reading.state(), reading.root());
+            let finished = reading.with::<H, _>(|view| {
+                finish(db, finisher, &under_way, (view, &before.node), accesses, self.witness)
+            });
+            match finished {
                 Ok(Finished { root: node, chunks, witness }) => {
                     roots.push((namespace, Some(TrieRoot { node, ..*before })));
                     outcomes.push(TrieOutcome { namespace, chunks });

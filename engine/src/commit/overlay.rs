@@ -31,6 +31,7 @@ use crate::format::commit_body::EntryKind;
 use crate::format::trie_kind::TrieKind;
 use crate::handles::{Counted, Kind};
 use crate::metrics::Counters;
+use crate::read::past;
 use crate::roots::Roots;
 use crate::state::commits::Tip;
 use crate::state::overlays::{Chain, Layer, Part, Said, TakenBy};
@@ -532,14 +533,10 @@ impl<H: Hasher, D: Device, R: Runtime> Candidate<'_, H, D, R> {
                 return Err(Error::Namespace(namespace));
             };
             let (db, view) = (self.engine.trie(namespace)?, target.view.of(namespace));
-            let finished = finish(
-                &db,
-                &self.engine.finisher,
-                &under_way,
-                (&view, &before.node),
-                &accesses,
-                false,
-            )?;
+            let finisher = &self.engine.finisher;
+            let finished = past::with::<H, D, R, _>(&db, &view, |view| {
+                finish(&db, finisher, &under_way, (view, &before.node), &accesses, false)
+            })?;
             folded.push(TrieOutcome { namespace, chunks: finished.chunks });
             let (expected, found) = (expected.node, finished.root);
             if found != expected && db.kind == TrieKind::Merkle {

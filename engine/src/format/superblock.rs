@@ -229,7 +229,8 @@ pub enum SuperblockError {
     Contradiction,
     /// The database uses features that this software does not know.
     #[error(
-        "unknown features: incompatible {incompatible:#x}, read-only compatible {read_only:#x}"
+        "the database has features that this software does not know (incompatible {incompatible:#x}, read-only \
+         compatible {read_only:#x}): open it with the version that it belongs to"
     )]
     Features {
         /// Unknown bits that forbid any use.
@@ -297,8 +298,11 @@ impl Superblock {
     /// Decodes and verifies the page of a slot.
     pub fn decode(page: &[u8; PAGE], slot: u32) -> Result<Self, SlotError> {
         check_frame(page, slot)?;
+        // A feature that this software does not know may have given a reserved byte a meaning.
+        let unknown = (get_u64(page, at::READ_ONLY) & !KNOWN_READ_ONLY)
+            | (get_u64(page, at::INCOMPATIBLE) & !KNOWN_INCOMPATIBLE);
         for (from, to) in at::RESERVED {
-            if page[from..to].iter().any(|byte| *byte != 0) {
+            if unknown == 0 && page[from..to].iter().any(|byte| *byte != 0) {
                 return Err(SlotError::Field(from));
             }
         }

@@ -18,21 +18,34 @@ use crate::state::view::View;
 /// Tries of an operation between which memory has moved on.
 const TRIES: u32 = 8;
 
-/// Does something with a view, all undo that it needs at hand; once more, some times at most, where commits that come
+/// Does something with a view that has all undo it needs at hand; once more, some times at most, where commits that come
 /// meanwhile drop some of that from memory.
 ///
 /// # Errors
 /// [`Error::SnapshotTooOld`], those of reading the log, and those of `what`.
+#[inline]
 pub(crate) fn with<H: Hasher, D: Device, R: Runtime, T>(
     db: &Shared<D, R>,
     view: &View,
-    mut what: impl FnMut() -> Result<T>,
+    mut what: impl FnMut(&View) -> Result<T>,
+) -> Result<T> {
+    let done = if view.is_behind_memory() { None } else { Some(what(view)) };
+    match done {
+        Some(done) if done.is_ok() || !view.is_behind_memory() => done,
+        _ => with_logged::<H, D, R, T>(db, view, what),
+    }
+}
+
+fn with_logged<H: Hasher, D: Device, R: Runtime, T>(
+    db: &Shared<D, R>,
+    view: &View,
+    mut what: impl FnMut(&View) -> Result<T>,
 ) -> Result<T> {
     let mut tries = 1;
     loop {
-        bring::<H, D, R>(db, view)?;
-        match what() {
-            Err(Error::SnapshotTooOld { .. }) if tries < TRIES && view.is_behind_memory() => {
+        let whole = with_undo::<H, D, R>(db, view)?;
+        match what(&whole) {
+            Err(Error::SnapshotTooOld { .. }) if tries < TRIES && whole.is_behind_memory() => {
                 tries += 1;
             }
             done => return done,
@@ -40,27 +53,27 @@ pub(crate) fn with<H: Hasher, D: Device, R: Runtime, T>(
     }
 }
 
-/// Brings undo that a view needs into memory.
+/// A view of the same state with all undo that it needs at hand, read back where memory has no more of it.
 ///
 /// # Errors
 /// [`Error::SnapshotTooOld`], and those of reading the log.
-#[inline]
-pub(crate) fn bring<H: Hasher, D: Device, R: Runtime>(
+pub(crate) fn with_undo<H: Hasher, D: Device, R: Runtime>(
     db: &Shared<D, R>,
     view: &View,
-) -> Result<()> {
-    if !view.is_behind_memory() {
-        return Ok(());
-    }
-    let read = view.read_back(|stretch| {
+) -> Result<View> {
+    let mut has_read = false;
+    let whole = view.with_undo(|stretch| {
+        has_read = true;
         // The window may move on meanwhile: then the records may be gone.
         read::<H, D, R>(db, stretch).map_err(|error| match db.commits.undo().check(view.base) {
             Ok(()) => error,
             Err(too_old) => too_old,
         })
     });
-    db.fit_cache();
-    read
+    if has_read {
+        db.fit_cache();
+    }
+    whole
 }
 
 /// The undo of the commits of a stretch, as their records have it.

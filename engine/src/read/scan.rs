@@ -153,7 +153,8 @@ impl<'a, D: Device, R: Runtime> Scan<'a, D, R> {
             }
             let Some(rest) = self.rest else { return self.back.at_hand.first().map(Ok) };
             let (db, view) = (self.db, self.view);
-            let step = past::with::<H, D, R, _>(db, view, || self.step(Way::Forwards, rest));
+            let step =
+                past::with::<H, D, R, _>(db, view, |view| self.step(view, Way::Forwards, rest));
             if let Err(error) = step {
                 self.end();
                 return Some(Err(error));
@@ -170,7 +171,8 @@ impl<'a, D: Device, R: Runtime> Scan<'a, D, R> {
             }
             let Some(rest) = self.rest else { return self.front.at_hand.last().map(Ok) };
             let (db, view) = (self.db, self.view);
-            let step = past::with::<H, D, R, _>(db, view, || self.step(Way::Backwards, rest));
+            let step =
+                past::with::<H, D, R, _>(db, view, |view| self.step(view, Way::Backwards, rest));
             if let Err(error) = step {
                 self.end();
                 return Some(Err(error));
@@ -192,8 +194,8 @@ impl<'a, D: Device, R: Runtime> Scan<'a, D, R> {
     }
 
     /// Goes on by one page.
-    fn step(&mut self, way: Way, rest: (Key, Key)) -> Result<()> {
-        let (db, view) = (self.db, self.view);
+    fn step(&mut self, view: &View, way: Way, rest: (Key, Key)) -> Result<()> {
+        let db = self.db;
         let (end, key) = match way {
             Way::Forwards => (&mut self.front, rest.0),
             Way::Backwards => (&mut self.back, rest.1),

@@ -4,12 +4,14 @@
 //!
 //! Undo is asked last, and may have been dropped under the reader: whoever has looked something up asks
 //! [`View::check`] before it believes what was found. What was dropped from memory and is still in the log is read back
-//! ([`crate::read::past`]), before an operation or between two tries of it, since that takes I/O.
+//! before an operation, or between two tries of it ([`crate::read::past`]), since that takes I/O: the operation has a view
+//! of its own then, with what was read.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use pleach_beatree::leaf_fold::PendingChange;
 use pleach_beatree::{ChildTable, RegionState, Stored};
 use pleach_core::{Key, Node, Prefix};
@@ -19,7 +21,7 @@ use super::node_versions::{NodeThen, ReplacedNode, then};
 use super::overlays::{Chain, Overlaid, OverlayNode};
 use super::pins::{Holder, PinId};
 use super::undo::{LoggedUndo, Stretch, Undo};
-use super::undo_maps::AllMaps;
+use super::undo_maps::{AllMaps, Maps};
 use crate::error::Result;
 
 /// A namespace of a state: that of the commit `base` (pinned while this lives) under a chain of overlays.
@@ -29,6 +31,8 @@ pub(crate) struct View {
     overlays: Overlaid,
     undo: Arc<Undo>,
     seen: LastSeen,
+    /// Undo of the first commits after the base that memory does not have, the oldest first.
+    logged: Box<[Arc<LoggedUndo>]>,
     pin: Arc<Pinned>,
 }
 
@@ -36,8 +40,8 @@ pub(crate) struct View {
 struct Pinned {
     id: PinId,
     undo: Arc<Undo>,
-    /// Undo of the commits after the pinned one, where it was read back from the log.
-    logged: OnceLock<Arc<LoggedUndo>>,
+    /// Undo that was read back for it, the oldest commits first; it stays as long as the pin.
+    logged: Mutex<Vec<Arc<LoggedUndo>>>,
 }
 
 impl Drop for Pinned {
@@ -50,20 +54,25 @@ impl View {
     /// A view of namespace 0 as of the commit that the pin `id` holds, which goes with the view.
     pub(super) fn new(id: PinId, overlays: &Chain, undo: Arc<Undo>) -> Self {
         overlays.make_readable();
-        let logged = OnceLock::new();
-        let pin = Arc::new(Pinned { id, undo: Arc::clone(&undo), logged });
-        let (overlays, seen) = (overlays.of(0), LastSeen::default());
-        Self { base: id.0, namespace: 0, overlays, undo, seen, pin }
+        let pin = Arc::new(Pinned { id, undo: Arc::clone(&undo), logged: Mutex::default() });
+        let (overlays, seen, logged) = (overlays.of(0), LastSeen::default(), Box::default());
+        Self { base: id.0, namespace: 0, overlays, undo, seen, logged, pin }
     }
 
     /// A view of another namespace of the same state, under the same pin.
     pub(crate) fn of(&self, namespace: u8) -> Self {
+        self.with(namespace, self.logged.clone())
+    }
+
+    /// A view of a namespace of the same state, under the same pin, with undo that was read back.
+    fn with(&self, namespace: u8, logged: Box<[Arc<LoggedUndo>]>) -> Self {
         Self {
             base: self.base,
             namespace,
             overlays: self.overlays.chain().of(namespace),
             undo: Arc::clone(&self.undo),
             seen: LastSeen::default(),
+            logged,
             pin: Arc::clone(&self.pin),
         }
     }
@@ -89,53 +98,61 @@ impl View {
         if self.is_whole() { Ok(()) } else { Err(self.undo.too_old(self.base)) }
     }
 
+    #[inline]
     fn is_whole(&self) -> bool {
-        // Without a look at what was read back, for the newest states.
-        self.undo.is_in_memory_after(self.base)
-            || self.undo.is_in_memory_after(self.through()) && self.undo.is_kept_after(self.base)
+        self.undo.is_in_memory_after(self.through())
+            && (self.logged.is_empty() || self.undo.is_kept_after(self.base))
     }
 
-    /// Must undo be read back before the view can be read?
+    /// Must undo be read back before the state can be read?
     #[inline]
     pub(crate) fn is_behind_memory(&self) -> bool {
         !self.is_whole() && self.undo.is_kept_after(self.base)
     }
 
-    /// What was read back, the oldest commits first.
-    fn logged(&self) -> impl Iterator<Item = &Arc<LoggedUndo>> {
-        std::iter::successors(self.pin.logged.get(), |logged| logged.next().get())
-    }
-
     /// The last commit whose undo was read back; that of those after it is in memory.
     fn through(&self) -> u64 {
-        self.logged().last().map_or(self.base, |last| last.through())
+        self.logged.last().map_or(self.base, |last| last.through())
     }
 
-    /// Reads back what is in the log and not in memory any more, once; `read` reads the undo of a stretch.
+    /// A view of the same with all undo that is in the log and not in memory; `read` reads that of a stretch.
     ///
     /// # Errors
     /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld), and those of `read`.
-    pub(crate) fn read_back(&self, read: impl FnOnce(&Stretch) -> Result<AllMaps>) -> Result<()> {
-        let mut back = self.undo.reading_back();
-        if !self.is_behind_memory() {
-            return self.check();
+    pub(crate) fn with_undo(&self, read: impl FnOnce(&Stretch) -> Result<AllMaps>) -> Result<Self> {
+        let at_hand = || self.with(self.namespace, self.pin.logged.lock().as_slice().into());
+        let view = at_hand();
+        if !self.undo.is_kept_after(self.base) {
+            // It can never be read again.
+            self.pin.logged.lock().clear();
         }
-        let stretch = back.stretch(self.base, self.through())?;
-        let found = match back.last(stretch.after) {
-            Some(last) => last,
-            None => back.keep(stretch, read(&stretch)?),
-        };
-        let last = self.logged().last().map_or(&self.pin.logged, |last| last.next());
-        // Nobody else does: that takes the lock which this holds.
-        let _ = last.set(found);
-        Ok(())
+        if !view.is_behind_memory() {
+            return Ok(view);
+        }
+        let mut back = self.undo.reading_back();
+        let view = at_hand();
+        if view.is_behind_memory() {
+            let after = view.through();
+            let found = match back.last(after) {
+                Some(last) => last,
+                None => {
+                    let stretch = back.stretch(self.base, after)?;
+                    back.keep(stretch, read(&stretch)?)
+                }
+            };
+            self.pin.logged.lock().push(found);
+        }
+        Ok(at_hand())
     }
 
     /// Takes over what another view of the same commit has read back.
     pub(super) fn inherit(&self, other: &Self) {
-        if let Some(first) = other.pin.logged.get() {
-            let _ = self.pin.logged.set(Arc::clone(first));
-        }
+        *self.pin.logged.lock() = other.pin.logged.lock().clone();
+    }
+
+    /// What was read back of the view's namespace, the oldest commits first.
+    fn logged(&self) -> impl Iterator<Item = &Maps> {
+        self.logged.iter().filter_map(|logged| logged.of(self.namespace))
     }
 
     /// The state of a key in the overlays; they are asked first.
@@ -168,10 +185,8 @@ impl View {
     }
 
     fn undone_logged(&self, key: &Key) -> Option<Stored> {
-        self.logged().find_map(|logged| {
-            let values = &logged.of(self.namespace)?.values;
-            values.get(key, self.base, &LastSeen::default()).map(|(_, prior)| prior)
-        })
+        let get = |maps: &Maps| maps.values.get(key, self.base, &LastSeen::default());
+        self.logged().find_map(get).map(|(_, prior)| prior)
     }
 
     /// Prefetches the memory that [`Self::undone`] begins with.
@@ -237,7 +252,7 @@ impl View {
             return NodeThen::Unrecorded;
         }
         let mut replaced = self.undo.region_nodes(self.namespace, prefix, self.through());
-        for maps in self.logged().filter_map(|logged| logged.of(self.namespace)) {
+        for maps in self.logged() {
             maps.regions.below(prefix, self.base, &mut replaced);
         }
         then(prefix, &replaced)
@@ -266,7 +281,7 @@ impl View {
         }
         let region = children.region();
         let mut replaced = self.undo.page_nodes(self.namespace, region, self.through());
-        for maps in self.logged().filter_map(|logged| logged.of(self.namespace)) {
+        for maps in self.logged() {
             maps.pages.below(region, self.base, &mut replaced);
         }
         let nodes = pages_then(children, &replaced);
@@ -291,7 +306,7 @@ impl View {
     /// The same of some ranges, which ascend.
     fn undone_within(&self, ranges: &[RangeInclusive<Key>]) -> Vec<(Key, Stored)> {
         let newest = self.undo.within(self.namespace, ranges, self.through());
-        let mut logged = self.logged().filter_map(|logged| logged.of(self.namespace)).peekable();
+        let mut logged = self.logged().peekable();
         if logged.peek().is_none() {
             return newest;
         }

@@ -217,6 +217,21 @@ fn a_newer_version_unknown_features_and_other_lengths_are_told_apart() {
         Err(SuperblockError::Features { incompatible: 4, read_only: 0 })
     ));
 
+    // A feature may give reserved bytes a meaning: it is named, and not taken for damage.
+    for bit in [
+        Superblock { incompatible: 4, ..sample() },
+        Superblock { read_only_compatible: 4, ..sample() },
+    ] {
+        let mut page = *bit.encode(0).page(0);
+        forge(&mut page, 1000, &[1]);
+        let slot = Superblock::decode(&page, 0);
+        assert!(slot.is_ok_and(|slot| slot == bit && slot.check_features(true).is_err()));
+    }
+    let mut page = *Superblock { compatible: 4, ..sample() }.encode(0).page(0);
+    assert!(Superblock::decode(&page, 0).is_ok_and(|slot| slot.check_features(true).is_ok()));
+    forge(&mut page, 1000, &[1]);
+    assert!(matches!(Superblock::decode(&page, 0), Err(SlotError::Field(_))));
+
     let (disk, _) = created();
     let file = disk.open(FILE, OpenMode::Write).expect("no faults");
     disk.set_len(&file, 4096).expect("no faults");

@@ -1,11 +1,12 @@
 //! Undo that is not in memory any more, read back from the log.
 //!
-//! Undo of the commits of a stretch, in maps of its own, which never change. A view that has one looks there first, since
-//! its commits are older than those in memory, and in memory for what came after it. Memory moves on while the view lives:
-//! then the next stretch is read and hung to the last. Views of commits of one stretch share it.
+//! Undo of the commits of a stretch, in maps of its own, which never change. A view that has some of these, one after the
+//! other, looks there first, since their commits are older than those in memory, and in memory for what came after them.
+//! When memory has moved on another stretch is read, for a new view of the same state: what a view has never changes, so
+//! that [`Undo::check`] after a lookup says whether the lookup missed anything. Views of commits of one stretch share it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 use parking_lot::MutexGuard;
 use pleach_beatree::{Stored, Value};
@@ -24,8 +25,6 @@ use crate::state::undo_maps::{AllMaps, Maps};
 pub(crate) struct LoggedUndo {
     stretch: Stretch,
     maps: AllMaps,
-    /// That of the commits after them.
-    next: OnceLock<Arc<Self>>,
     /// Its bytes, counted among those of all.
     bytes: u64,
     all_bytes: Arc<AtomicU64>,
@@ -55,11 +54,6 @@ impl LoggedUndo {
     /// The last of its commits.
     pub(in crate::state) fn through(&self) -> u64 {
         self.stretch.through
-    }
-
-    /// The undo of the commits after its, if that was read back, too.
-    pub(in crate::state) fn next(&self) -> &OnceLock<Arc<Self>> {
-        &self.next
     }
 }
 
@@ -105,8 +99,7 @@ impl ReadingBack<'_> {
     pub(in crate::state) fn keep(&mut self, stretch: Stretch, maps: AllMaps) -> Arc<LoggedUndo> {
         let (bytes, all_bytes) = (maps.bytes(), Arc::clone(&self.undo.logged_bytes));
         all_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let next = OnceLock::new();
-        let read = Arc::new(LoggedUndo { stretch, maps, next, bytes, all_bytes });
+        let read = Arc::new(LoggedUndo { stretch, maps, bytes, all_bytes });
         *self.last = Arc::downgrade(&read);
         read
     }
