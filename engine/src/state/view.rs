@@ -133,12 +133,11 @@ impl View {
         let view = at_hand();
         if view.is_behind_memory() {
             let after = view.through();
-            let found = match back.last(after) {
-                Some(last) => last,
-                None => {
-                    let stretch = back.stretch(self.base, after)?;
-                    back.keep(stretch, read(&stretch)?)
-                }
+            let found = if let Some(last) = back.last(after) {
+                last
+            } else {
+                let stretch = back.stretch(self.base, after)?;
+                back.keep(stretch, read(&stretch)?)
             };
             self.pin.logged.lock().push(found);
         }
@@ -147,7 +146,7 @@ impl View {
 
     /// Takes over what another view of the same commit has read back.
     pub(super) fn inherit(&self, other: &Self) {
-        *self.pin.logged.lock() = other.pin.logged.lock().clone();
+        self.pin.logged.lock().clone_from(&other.pin.logged.lock());
     }
 
     /// What was read back of the view's namespace, the oldest commits first.
