@@ -330,6 +330,15 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         items: impl Iterator<Item = (Key, Value)>,
         options: &LoadOptions,
     ) -> Result<LoadReport> {
+        self.load(items.map(Ok), options)
+    }
+
+    /// [`Self::bulk_load`] of items that may fail, which fails the load.
+    pub(crate) fn load(
+        &self,
+        items: impl Iterator<Item = Result<(Key, Value)>>,
+        options: &LoadOptions,
+    ) -> Result<LoadReport> {
         // The caller's iterator may do with the database what it wants, close it, too.
         let (_counted, engine) = {
             let engine = self.0.open()?;

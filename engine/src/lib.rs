@@ -203,6 +203,7 @@ mod db;
 mod digest;
 mod engine;
 mod error;
+pub mod export;
 mod finish;
 mod flush;
 mod format;

@@ -154,6 +154,11 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         &self.says.roots
     }
 
+    /// The application's blob of the state that this session reads; empty when none was ever set.
+    pub fn blob(&self) -> &[u8] {
+        &self.says.blob
+    }
+
     /// Number of the commit that this session reads, under overlays where it reads one.
     pub fn number(&self) -> u64 {
         self.first.view().base

@@ -13,6 +13,7 @@ use pleach_beatree::space::SpaceError;
 use pleach_core::page::PageError;
 use pleach_io::IoError;
 
+use crate::export::stream::StreamError;
 use crate::format::creation::CreationError;
 use crate::format::image_error::ImageError;
 use crate::format::incarnation::IncarnationError;
@@ -277,6 +278,17 @@ pub enum Error {
         "a bulk load wants an empty namespace, and no other load; this one has pairs at commit {0}"
     )]
     NotEmpty(u64),
+    /// The pairs of a load lead to another root than they should; nothing was loaded.
+    #[error("the pairs lead to the root {found}, and not to {expected}: nothing was loaded")]
+    OtherRoot {
+        /// The root that they should lead to.
+        expected: pleach_core::Node,
+        /// Theirs.
+        found: pleach_core::Node,
+    },
+    /// An export stream is not what it should be, or does not fit the database.
+    #[error("{0}")]
+    Stream(#[from] StreamError),
     /// A load wants the database to itself.
     #[error("a bulk load wants the database to itself: drop its sessions and overlays first")]
     InUse,
@@ -453,6 +465,8 @@ impl Error {
             | Self::Namespace(_)
             | Self::Plain(_)
             | Self::NamespaceExists(_)
+            | Self::OtherRoot { .. }
+            | Self::Stream(_)
             | Self::NotEmpty(_) => Advice::FixCall,
             Self::StaleParent { .. } | Self::SnapshotTooOld { .. } => Advice::MakeAgain,
             Self::InUse | Self::NamespaceInUse { .. } | Self::StillOpen(_) => Advice::CloseOthers,

@@ -59,6 +59,7 @@ pub type Progress = Box<dyn Fn(u64) + Send + Sync>;
 #[derive(Default)]
 pub struct LoadOptions {
     namespace: u8,
+    root: Option<Node>,
     memory: Option<u64>,
     progress: Option<Progress>,
 }
@@ -67,6 +68,7 @@ impl std::fmt::Debug for LoadOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LoadOptions")
             .field("namespace", &self.namespace)
+            .field("root", &self.root)
             .field("memory", &self.memory)
             .finish_non_exhaustive()
     }
@@ -83,6 +85,14 @@ impl LoadOptions {
     #[must_use]
     pub fn namespace(mut self, namespace: u8) -> Self {
         self.namespace = namespace;
+        self
+    }
+
+    /// The root that the pairs must lead to: with another one the load fails ([`Error::OtherRoot`]) and changes nothing. Of a
+    /// plain namespace, which has none, it says nothing.
+    #[must_use]
+    pub fn root(mut self, root: Node) -> Self {
+        self.root = Some(root);
         self
     }
 
@@ -133,7 +143,7 @@ pub struct LoadReport {
 /// See [`Db::bulk_load`](crate::Db::bulk_load).
 pub(crate) fn bulk_load<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
-    items: impl Iterator<Item = (Key, Value)>,
+    items: impl Iterator<Item = Result<(Key, Value)>>,
     options: &LoadOptions,
 ) -> Result<LoadReport> {
     let since = db.pace.now();
@@ -219,7 +229,7 @@ impl<D: Device, R: Runtime> Drop for Ticket<D, R> {
 
 fn load<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
-    items: impl Iterator<Item = (Key, Value)>,
+    items: impl Iterator<Item = Result<(Key, Value)>>,
     options: &LoadOptions,
     commit: u64,
     taken: &Mutex<Vec<PageNo>>,
@@ -246,7 +256,7 @@ fn load<H: Hasher, D: Device, R: Runtime>(
     let pages = built.pages;
     // A close, which may come at any time, makes an image, too.
     let _alone = db.images.make_alone();
-    let root = publish::<H, D, R>(db, built, values, commit)?;
+    let root = publish::<H, D, R>(db, built, values, commit, options.root.as_ref())?;
     let durable = checkpoint::<H, D, R>(db, false).and_then(|()| checkpoint::<H, D, R>(db, false));
     if let Err(error) = durable {
         // Published and perhaps not durable: only reopening tells.
@@ -259,14 +269,15 @@ fn load<H: Hasher, D: Device, R: Runtime>(
 /// Step 2; gives the number of pairs.
 fn collect<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
-    items: impl Iterator<Item = (Key, Value)>,
+    items: impl Iterator<Item = Result<(Key, Value)>>,
     options: &LoadOptions,
     buckets: &mut Buckets,
     blocks: &mut Blocks<D>,
     values: &mut Tentative<'_, D>,
 ) -> Result<u64> {
     let mut keys = 0;
-    for (key, value) in items {
+    for item in items {
+        let (key, value) = item?;
         if value.len() <= MAX_INLINE {
             buckets.push(blocks, &Record { key: &key, bytes: &value, overflow: false })?;
         } else if value.len() > MAX_VALUE {
@@ -292,9 +303,13 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     built: Built,
     values: Tentative<'_, D>,
     commit: u64,
+    expected: Option<&Node>,
 ) -> Result<Node> {
     let is_plain = db.kind == TrieKind::Plain;
     let (regions, root) = regions::<H>(db.namespace, is_plain, &built.leaves, commit);
+    if let Some(expected) = expected.filter(|expected| !is_plain && **expected != root) {
+        return Err(Error::OtherRoot { expected: *expected, found: root });
+    }
     drop(built.leaves);
     reserve_image(db, db.image_pages() + regions.len() as u64)?;
     let index = RegionIndex::new(regions);

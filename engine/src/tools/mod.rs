@@ -4,6 +4,9 @@
 //! * [`stat`]: what is there;
 //! * [`check`]: reads everything and lists what does not fit;
 //! * [`dump`]: all pairs of a namespace in key order;
+//! * [`get`]: the value of a key;
+//! * [`history`]: the commits that can be read by number;
+//! * [`export`](export()): an export stream of all namespaces;
 //! * [`explain`]: where a key of a namespace lies.
 //!
 //! Each has a form that ends in `_on`, for any device. They take the folder's lock as readers do: a
@@ -38,6 +41,8 @@
 mod check;
 mod dump;
 mod explain;
+mod export;
+mod get;
 mod stat;
 
 use std::path::Path;
@@ -55,6 +60,8 @@ use crate::options::HistoryLimits;
 pub use check::{CheckOptions, CheckReport, Finding, Severity, Verdict, check, check_on};
 pub use dump::{dump, dump_on};
 pub use explain::{Explanation, explain, explain_on};
+pub use export::{export, export_on};
+pub use get::{get, get_on, history, history_on};
 pub use stat::{NamespaceStat, Stat, notice, stat, stat_on};
 
 /// A database, opened for looking.
@@ -83,17 +90,17 @@ impl<D: Device> Opened<D> {
 
     /// The database as an open would find it, with the undo of its whole history in memory.
     fn examine<H: Hasher>(&self) -> Result<Examined<D>> {
-        self.examine_with::<H>(|commits| history(commits, u64::MAX))
+        self.examine_with::<H>(|commits| limits(commits, u64::MAX))
     }
 
     /// The same with undo left in the log.
     fn examine_briefly<H: Hasher>(&self) -> Result<Examined<D>> {
-        self.examine_with::<H>(|commits| history(commits, 0))
+        self.examine_with::<H>(|commits| limits(commits, 0))
     }
 
     /// The same without its history: a device that cannot read that is no reason to give nothing.
     fn examine_present<H: Hasher>(&self) -> Result<Examined<D>> {
-        self.examine_with::<H>(|_| history(0, 0))
+        self.examine_with::<H>(|_| limits(0, 0))
     }
 
     fn examine_with<H: Hasher>(
@@ -127,6 +134,6 @@ fn with_hasher<D: Device, W: UnderHasher<D>>(device: &D, work: W) -> Result<W::O
 }
 
 /// The history as the database was last opened with it, and bytes of memory for its undo.
-fn history(commits: u64, bytes: u64) -> HistoryLimits {
+fn limits(commits: u64, bytes: u64) -> HistoryLimits {
     HistoryLimits { commits, bytes, log_bytes: u64::MAX, value_bytes: u64::MAX }
 }

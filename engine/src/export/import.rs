@@ -1,0 +1,191 @@
+//! Loading an export stream into a database.
+
+use std::fmt;
+use std::io::Read;
+use std::sync::Arc;
+
+use pleach_beatree::Value;
+use pleach_core::{Hasher, TERMINATOR};
+use pleach_io::{Device, Runtime};
+
+use super::reader::{StreamNamespace, StreamReader};
+use super::stream::StreamError;
+use crate::commit::block::CommitError;
+use crate::db::Db;
+use crate::error::Result;
+use crate::load::LoadOptions;
+use crate::roots::Roots;
+use crate::session::{FinishError, SessionOptions};
+
+/// Told how far an import is: the namespace that is loaded, and how many of its pairs are.
+pub type ImportProgress = Arc<dyn Fn(u8, u64) + Send + Sync>;
+
+/// Options of [`import`].
+#[derive(Clone, Default)]
+pub struct ImportOptions {
+    memory_mib: Option<u64>,
+    progress: Option<ImportProgress>,
+}
+
+impl fmt::Debug for ImportOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ImportOptions")
+            .field("memory_mib", &self.memory_mib)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ImportOptions {
+    /// The memory of a load ([`LoadOptions::new`]), and no progress told.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Memory that a load may take, in MiB ([`LoadOptions::memory_mib`]).
+    #[must_use]
+    pub fn memory_mib(mut self, mib: u64) -> Self {
+        self.memory_mib = Some(mib);
+        self
+    }
+
+    /// A function that is told how far the import is. Workers call it, too.
+    #[must_use]
+    pub fn progress(mut self, progress: Option<ImportProgress>) -> Self {
+        self.progress = progress;
+        self
+    }
+
+    /// Options for the load of a namespace.
+    fn load(&self, namespace: &StreamNamespace) -> LoadOptions {
+        let number = namespace.number;
+        let mut options = LoadOptions::new().namespace(number).root(namespace.root);
+        if let Some(mib) = self.memory_mib {
+            options = options.memory_mib(mib);
+        }
+        let progress = self.progress.clone();
+        options.progress(progress.map(|tell| Box::new(move |done| tell(number, done)) as _))
+    }
+}
+
+/// What an import has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ImportReport {
+    /// Number of the commit that the stream is of, in the database that it comes from.
+    pub exported_commit: u64,
+    /// Number of the newest commit of this database.
+    pub commit: u64,
+    /// Namespaces of the stream.
+    pub namespaces: u64,
+    /// Those of them that were there already.
+    pub already_there: u64,
+    /// Pairs of the stream.
+    pub pairs: u64,
+    /// Roots and digests.
+    pub roots: Roots,
+}
+
+/// Imports an export stream ([`export`](super::export())) of a database with the same hasher: adds its namespaces, loads the
+/// pairs of each as [`Db::bulk_load`] does, and sets the blob. Of the Merkle namespaces the roots are compared
+/// before anything is published. The database is a new one, or has what an import of the same stream has left that was cut off:
+/// then this goes on with the namespaces that are missing.
+///
+/// # Errors
+/// [`Error::Stream`](crate::Error::Stream); [`Error::OtherRoot`](crate::Error::OtherRoot) when the pairs do not lead to the root
+/// that the stream names; and those of [`Db::bulk_load`], [`Db::add_namespace`] and a commit. Namespaces that were loaded before
+/// stay.
+pub fn import<H: Hasher, D: Device, R: Runtime>(
+    db: &Db<H, D, R>,
+    from: impl Read,
+    options: &ImportOptions,
+) -> Result<ImportReport> {
+    let mut reader = StreamReader::new(from)?;
+    let head = reader.head().clone();
+    if head.hasher != H::ID {
+        return Err(StreamError::Hasher { expected: H::ID, found: head.hasher }.into());
+    }
+    let is_of_stream = |namespace: u8, plain: bool| {
+        head.namespaces.iter().any(|one| one.number == namespace && one.plain == plain)
+    };
+    let roots = db.roots();
+    let merkle = roots.iter().map(|(namespace, _)| (namespace, false));
+    let plain = roots.digests().map(|(namespace, _)| (namespace, true));
+    let other = merkle.chain(plain).find(|(number, plain)| !is_of_stream(*number, *plain));
+    if let Some((other, _)) = other {
+        return Err(StreamError::OtherNamespace(other).into());
+    }
+    let (mut already_there, mut pairs) = (0, 0);
+    for namespace in &head.namespaces {
+        let number = namespace.number;
+        let roots = db.roots();
+        let exists = roots.get(number).is_some() || roots.digest(number).is_some();
+        match (exists, namespace.plain) {
+            (true, _) => {}
+            (false, true) => drop(db.add_plain_namespace(number)?),
+            (false, false) => drop(db.add_namespace(number)?),
+        }
+        let is_there = if namespace.plain {
+            compare_plain(db, number, &mut reader, &mut pairs)?
+        } else {
+            match db.roots().get(number) {
+                Some(root) if root == namespace.root => {
+                    while reader.next()?.is_some() {
+                        pairs += 1;
+                    }
+                    true
+                }
+                Some(TERMINATOR) => false,
+                _ => return Err(StreamError::OtherPairs(number).into()),
+            }
+        };
+        if is_there {
+            already_there += u64::from(exists);
+            continue;
+        }
+        let items = std::iter::from_fn(|| match reader.next() {
+            Ok(pair) => pair.map(|(key, value)| Ok((key, Value::from(value)))),
+            Err(error) => Some(Err(error.into())),
+        });
+        pairs += db.load(items, &options.load(namespace))?.accounts;
+    }
+    reader.finish()?;
+    if db.blob() != head.blob {
+        let session = db.session(SessionOptions::new().witness(false))?;
+        let mut block = session.finish(Vec::new()).map_err(FinishError::into_error)?;
+        block.set_blob(head.blob)?;
+        block.commit().map_err(CommitError::into_error)?;
+        db.sync()?;
+    }
+    Ok(ImportReport {
+        exported_commit: head.commit,
+        commit: db.commit_number(),
+        namespaces: head.namespaces.len() as u64,
+        already_there,
+        pairs,
+        roots: db.roots(),
+    })
+}
+
+/// Is a plain namespace there already, pair by pair? An empty one is not: then nothing was read.
+fn compare_plain<H: Hasher, D: Device, R: Runtime>(
+    db: &Db<H, D, R>,
+    number: u8,
+    reader: &mut StreamReader<impl Read>,
+    pairs: &mut u64,
+) -> Result<bool> {
+    let session = db.session(SessionOptions::new())?;
+    let namespace = session.namespace(number)?;
+    let mut there = namespace.iter(..).peekable();
+    if there.peek().is_none() {
+        return Ok(false);
+    }
+    let other = || StreamError::OtherPairs(number);
+    while let Some((key, value)) = reader.next()? {
+        let same = there.next().transpose()?;
+        if same.is_none_or(|(found, held)| found != key || *held != *value) {
+            return Err(other().into());
+        }
+        *pairs += 1;
+    }
+    if there.next().is_some() { Err(other().into()) } else { Ok(true) }
+}

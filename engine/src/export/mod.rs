@@ -1,0 +1,62 @@
+//! Export streams: all pairs of a state, independent of the format of the database's files. docs/export.md has the blocks.
+//!
+//! ```
+//! use pleach::{Access, Options, Pleach, SessionOptions, Value, export};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! let db = Pleach::open(Options::new(folder.path().join("old")).create(true))?;
+//! let put = Access::write([7; 32], Some(Value::from(b"seven".as_slice())));
+//! db.session(SessionOptions::new())?.finish(vec![put])?.commit()?;
+//! // Beside commits, of any state that a session can read.
+//! let mut stream = Vec::new();
+//! export::export(&db.snapshot()?, &mut stream)?;
+//!
+//! let other = Pleach::open(Options::new(folder.path().join("new")).create(true))?;
+//! let report = export::import(&other, stream.as_slice(), &export::ImportOptions::new())?;
+//! assert_eq!((report.pairs, other.root()), (1, db.root()));
+//! # Ok(())
+//! # }
+//! ```
+
+mod import;
+mod reader;
+pub(crate) mod stream;
+pub(crate) mod writer;
+
+use std::io::Write;
+
+use pleach_core::Hasher;
+use pleach_io::{Device, Runtime};
+
+pub use import::{ImportOptions, ImportProgress, ImportReport, import};
+pub use reader::{StreamHead, StreamNamespace, StreamReader};
+pub use stream::{StreamError, VERSION};
+pub use writer::ExportReport;
+
+use crate::error::Result;
+use crate::session::Session;
+use writer::StreamWriter;
+
+/// Writes all pairs of a session's state to an export stream: of all namespaces, in key order, with roots and blob. Commits go on
+/// beside it. Give a buffered writer.
+///
+/// # Errors
+/// [`Error::Stream`](crate::Error::Stream) when it cannot be written, and those of reading
+/// ([`Session::iter`]).
+pub fn export<H: Hasher, D: Device, R: Runtime>(
+    session: &Session<H, D, R>,
+    to: impl Write,
+) -> Result<ExportReport> {
+    let (roots, blob) = (session.roots(), session.blob());
+    let mut writer = StreamWriter::new(to, H::ID, session.number(), blob, roots)?;
+    for (namespace, _) in roots.all() {
+        writer.begin(namespace);
+        for pair in session.namespace(namespace)?.iter(..) {
+            let (key, value) = pair?;
+            writer.pair(&key, &value)?;
+        }
+        writer.end()?;
+    }
+    Ok(writer.finish()?)
+}
