@@ -18,9 +18,6 @@ pub(crate) enum BenchError {
     /// A balance, count, root or witness is wrong.
     #[error("wrong result: {0}")]
     Wrong(String),
-    /// The database that was checked does not open.
-    #[error("{0}")]
-    Unusable(String),
     /// The engine under test refused or failed.
     #[error("{backend}: {message}")]
     Backend {
@@ -70,7 +67,7 @@ impl BenchError {
     /// everything else.
     pub(crate) fn code(&self) -> u8 {
         match self {
-            Self::Usage(_) | Self::Unusable(_) => 2,
+            Self::Usage(_) => 2,
             Self::Interrupted { signal, .. } => code_after(*signal),
             _ => 1,
         }

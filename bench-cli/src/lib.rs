@@ -87,7 +87,6 @@ mod rocks;
 mod setting;
 mod stores;
 mod text;
-mod tools;
 mod trees;
 mod versions;
 mod workload;
@@ -145,9 +144,4 @@ pub fn nomt_bench() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => output::report("nomt-bench", &error),
     }
-}
-
-/// The binary `pleach`: looks into a database folder.
-pub fn pleach() -> ExitCode {
-    tools::main()
 }

@@ -1,4 +1,4 @@
-//! `nomt-bench` and `pleach` as a user runs them: exit codes, one-line errors, a complete tiny run on
+//! `nomt-bench` as a user runs it: exit codes, one-line errors, a complete tiny run on
 //! each backend that this build has, golden roots, reuse of a folder.
 
 use std::path::Path;
@@ -858,21 +858,10 @@ fn output_that_cannot_be_written_is_an_error_and_a_closed_pipe_is_none() {
     let tiny = ["--log2", "8", "--batch", "50", "--batches", "2", "--cache-mib", "64", "--quiet"];
     let run = [&["transfer", "--dir", dir], &tiny[..]].concat();
     succeed(&run);
-    let inside = db.path().join("pleach");
-    let inside = inside.to_str().expect("a plain name");
-    let (bench, pleach) = (env!("CARGO_BIN_EXE_nomt-bench"), env!("CARGO_BIN_EXE_pleach"));
-    let commands: [(&str, &[&str]); 8] = [
-        (bench, &run),
-        (bench, &["--help"]),
-        (bench, &["transfer", "--help"]),
-        (pleach, &["--version"]),
-        (pleach, &["stat", inside]),
-        (pleach, &["stat", inside, "--json"]),
-        (pleach, &["check", inside]),
-        (pleach, &["dump", inside]),
-    ];
-    for (program, arguments) in commands {
-        let mut command = Command::new(program);
+    let bench = env!("CARGO_BIN_EXE_nomt-bench");
+    let commands: [&[&str]; 3] = [&run, &["--help"], &["transfer", "--help"]];
+    for arguments in commands {
+        let mut command = Command::new(bench);
         let output = command.args(arguments).stdout(full()).output().expect("it starts");
         let err = text(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}\n{err}");
@@ -881,7 +870,7 @@ fn output_that_cannot_be_written_is_an_error_and_a_closed_pipe_is_none() {
         // A reader that is gone before the first byte.
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
-        let mut command = Command::new(program);
+        let mut command = Command::new(bench);
         let output = command.args(arguments).stdout(writer).output().expect("it starts");
         assert_eq!(output.status.code(), Some(0), "{arguments:?}");
         assert_eq!(text(&output.stderr), "", "{arguments:?}");
@@ -898,17 +887,10 @@ fn output_that_cannot_be_written_is_an_error_and_a_closed_pipe_is_none() {
 
 #[test]
 fn help_begins_with_what_the_program_is_and_ends_with_examples() {
-    for (program, first, example) in [
-        (env!("CARGO_BIN_EXE_nomt-bench"), "Measures the state database", "nomt-bench transfer --"),
-        (env!("CARGO_BIN_EXE_pleach"), "Looks into the folder", "pleach stat /"),
-    ] {
-        let output = Command::new(program).arg("--help").output().expect("it starts");
-        let help = text(&output.stdout);
-        assert_eq!(output.status.code(), Some(0));
-        assert!(help.starts_with(first), "{help}");
-        assert!(help.contains("Examples:") && help.contains(example), "{help}");
-        assert!(help.contains("Exit codes:"), "{help}");
-    }
+    let help = succeed(&["--help"]);
+    assert!(help.starts_with("Measures the state database"), "{help}");
+    assert!(help.contains("Examples:") && help.contains("nomt-bench transfer --"), "{help}");
+    assert!(help.contains("Exit codes:"), "{help}");
 }
 
 #[test]
@@ -938,221 +920,4 @@ fn counts_are_printed_as_counts_and_nothing_as_0() {
         assert!(count.bytes().all(|byte| byte.is_ascii_digit() || byte == b','), "{row} {count}");
     }
     assert!(!out.contains(" 0.000"), "{out}");
-}
-
-mod tools {
-    use super::*;
-
-    fn pleach(arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pleach"));
-        command.args(arguments).output().expect("the binary starts")
-    }
-
-    #[test]
-    fn a_database_is_described_checked_dumped_and_explained() {
-        let (at, db) = (folder(), folder());
-        let dir = db.path().to_str().expect("a plain name");
-        let run = transfer(&at, &["--backend", "pleach", "--dir", dir])["runs"][0].clone();
-        let root = run["root"].as_str().expect("a root").to_owned();
-        let inside = db.path().join("pleach");
-        let inside = inside.to_str().expect("a plain name");
-        let told = |arguments: &[&str]| {
-            let output = pleach(arguments);
-            assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-            text(&output.stdout)
-        };
-        assert!(told(&["stat", inside]).contains(&root));
-        assert!(told(&["check", inside, "--root", &root]).contains("nothing found"));
-        let dump = told(&["dump", inside]);
-        assert_eq!(dump.lines().count() as u64, 256 + 4 * 12);
-        let key = dump.split(' ').next().expect("a key");
-        assert!(told(&["explain", inside, key]).lines().count() > 1);
-        let wrong = pleach(&["check", inside, "--root", &"0".repeat(64)]);
-        assert_eq!(wrong.status.code(), Some(1));
-    }
-
-    #[test]
-    fn a_database_that_is_open_is_in_use_and_what_to_do_is_said() {
-        let db = folder();
-        let open =
-            pleach::Pleach::open(pleach::Options::new(db.path()).create(true)).expect("made");
-        let inside = db.path().to_str().expect("a plain name");
-        let key = "0".repeat(64);
-        for command in [
-            &["stat", inside][..],
-            &["check", inside],
-            &["dump", inside],
-            &["explain", inside, &key],
-        ] {
-            let line = refusal(1, command);
-            assert!(
-                line.contains("in use by process") && line.contains("stop that process"),
-                "{line}"
-            );
-        }
-        open.close().expect("closed");
-        assert_eq!(pleach(&["check", inside]).status.code(), Some(0));
-    }
-
-    #[test]
-    fn errors_are_one_line() {
-        let at = folder();
-        let empty = at.path().to_str().expect("a plain name");
-        let cases: [(&[&str], i32); 5] = [
-            (&[], 2),
-            (&["stat", "/nonexistent/folder"], 2),
-            (&["explain", empty, "12"], 2),
-            (&["scrub", empty], 2),
-            (&["stat", empty], 1),
-        ];
-        for (arguments, code) in cases {
-            let output = pleach(arguments);
-            let err = text(&output.stderr);
-            assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{err}");
-            assert_eq!(err.lines().count(), 1, "{arguments:?}\n{err}");
-        }
-    }
-
-    /// Loads a small database, and returns the folder of the run and that of the database.
-    fn database(db: &TempDir) -> (String, String) {
-        let dir = db.path().to_str().expect("a plain name");
-        transfer(&folder(), &["--backend", "pleach", "--dir", dir]);
-        (dir.to_owned(), db.path().join("pleach").to_str().expect("a plain name").to_owned())
-    }
-
-    fn refusal(code: i32, arguments: &[&str]) -> String {
-        let output = pleach(arguments);
-        let err = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{err}");
-        assert_eq!(err.lines().count(), 1, "{arguments:?}\n{err}");
-        err
-    }
-
-    #[test]
-    fn a_wrong_folder_is_answered_with_the_right_one() {
-        let db = folder();
-        let (dir, inside) = database(&db);
-        for command in ["stat", "check", "dump"] {
-            let line = refusal(2, &[command, &dir]);
-            assert!(line.contains(&format!("give {inside}")), "{line}");
-            let line = refusal(2, &[command, &format!("{dir}/nowhere")]);
-            assert!(line.contains("there is no folder") && line.contains("DIR/pleach"), "{line}");
-            let line = refusal(2, &[command, &format!("{inside}/super")]);
-            assert!(line.contains("is a file"), "{line}");
-        }
-        let empty = folder();
-        let line = refusal(1, &["stat", empty.path().to_str().expect("a plain name")]);
-        assert!(line.contains("no database") && line.contains("nomt-bench init --dir"), "{line}");
-    }
-
-    #[test]
-    fn roots_and_keys_may_begin_with_0x() {
-        let db = folder();
-        let (_, inside) = database(&db);
-        let document = pleach(&["stat", &inside, "--json"]);
-        let document: Value = serde_json::from_slice(&document.stdout).expect("JSON");
-        let root = document["root"].as_str().expect("a root");
-        for root in [format!("0x{root}"), format!("0X{}", root.to_uppercase())] {
-            let output = pleach(&["check", &inside, "--root", &root]);
-            assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-        }
-        let zeros = format!("0x{}", "0".repeat(64));
-        assert_eq!(pleach(&["explain", &inside, &zeros]).status.code(), Some(0));
-        let line = refusal(2, &["check", &inside, "--root", "0x12"]);
-        assert!(line.contains("64 hexadecimal digits") && line.contains("these are 2"), "{line}");
-        let output = pleach(&["check", &inside, "--root", &zeros]);
-        assert!(
-            text(&output.stderr).ends_with("1 finding; the database opens\n"),
-            "{}",
-            text(&output.stderr)
-        );
-    }
-
-    #[test]
-    fn stat_says_the_same_to_programs() {
-        let db = folder();
-        let (_, inside) = database(&db);
-        let told = text(&pleach(&["stat", &inside]).stdout);
-        let output = pleach(&["stat", &inside, "--json"]);
-        assert_eq!(output.status.code(), Some(0));
-        let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        assert_eq!(document["schema"], 1);
-        assert!(told.contains(document["root"].as_str().expect("a root")));
-        for field in [
-            "commit",
-            "leaf_pages",
-            "regions",
-            "pending_entries",
-            "log_replay_bytes",
-            "incarnation",
-            "files_bytes",
-        ] {
-            let number = document[field].as_u64().unwrap_or_else(|| panic!("{field}"));
-            assert!(told.contains(&number.to_string()), "{field} {number}\n{told}");
-        }
-        assert_eq!(document["notes"], Value::Array(Vec::new()));
-        let files = document["files"].as_array().expect("files");
-        assert!(
-            files.iter().any(|file| file["name"] == "leaf" && file["bytes"].as_u64() > Some(0))
-        );
-    }
-
-    #[test]
-    fn lost_files_are_named_and_a_damaged_page_is_sent_to_check_only_from_elsewhere() {
-        let db = folder();
-        let (_, inside) = database(&db);
-        let at = |name: &str| Path::new(&inside).join(name);
-        let leaf = std::fs::read(at("leaf")).expect("the leaf file");
-        std::fs::remove_file(at("leaf")).expect("removed");
-        for arguments in [&["stat", &inside][..], &["stat", &inside, "--json"]] {
-            let output = pleach(arguments);
-            let err = text(&output.stderr);
-            assert_eq!(output.status.code(), Some(1), "{err}");
-            assert!(err.contains("`leaf` is missing"), "{err}");
-        }
-        let output = pleach(&["check", &inside, "--json"]);
-        assert_eq!(output.status.code(), Some(2), "it does not open");
-        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        assert_eq!(report["verdict"], "does not open");
-        assert_eq!(report["findings"][0]["fatal"], true);
-        // All pages, so that some page that is in use is among them.
-        let mut damaged = leaf.clone();
-        damaged.chunks_mut(4096).for_each(|page| page[100] ^= 1);
-        std::fs::write(at("leaf"), damaged).expect("written");
-        let output = pleach(&["check", &inside]);
-        let said = text(&output.stdout) + &text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains("page ") && !said.contains("pleach check"), "{said}");
-        let line = refusal(1, &["dump", &inside]);
-        assert!(line.contains(&format!("`pleach check {inside}`")), "{line}");
-        std::fs::write(at("leaf"), leaf).expect("written");
-
-        std::fs::rename(at("super"), db.path().join("super")).expect("moved");
-        for (command, code) in [("stat", 1), ("check", 2), ("dump", 1)] {
-            let output = pleach(&[command, &inside]);
-            let said = text(&output.stdout) + &text(&output.stderr);
-            assert_eq!(output.status.code(), Some(code), "{said}");
-            assert!(said.contains("`super` is missing"), "{said}");
-        }
-        std::fs::rename(db.path().join("super"), at("super")).expect("moved back");
-
-        // A dead copy is a finding that an open survives, and so is a file that nobody may write.
-        let mut copies = std::fs::read(at("incarnation")).expect("the incarnation file");
-        copies[100] ^= 1;
-        std::fs::write(at("incarnation"), &copies).expect("written");
-        let output = pleach(&["check", &inside, "--json"]);
-        assert_eq!(output.status.code(), Some(1));
-        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        assert_eq!(report["verdict"], "findings");
-        assert_eq!(report["findings"].as_array().map(Vec::len), Some(1), "{report}");
-        copies[100] ^= 1;
-        std::fs::write(at("incarnation"), &copies).expect("written");
-        assert_eq!(pleach(&["check", &inside]).status.code(), Some(0));
-        let mut rights = std::fs::metadata(at("leaf")).expect("there").permissions();
-        rights.set_readonly(true);
-        std::fs::set_permissions(at("leaf"), rights).expect("changed");
-        let output = pleach(&["check", &inside]);
-        assert_eq!(output.status.code(), Some(2));
-        assert!(text(&output.stdout).contains("chmod u+rw"), "{}", text(&output.stdout));
-    }
 }

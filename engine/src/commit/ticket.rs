@@ -25,10 +25,10 @@ use crate::state::State;
 use crate::state::commits::Tip;
 use crate::state::index::HeldStructure;
 use crate::state::overlays::TakenBy;
+use crate::state::replaced::ReplacedNodes;
 use crate::state::sequencer::Ordered;
 use crate::state::space::Tentative;
 use crate::state::tries::Trie;
-use crate::state::undo::ReplacedNodes;
 use crate::state::window::Before;
 use crate::timings::Phase;
 

@@ -26,8 +26,9 @@ use crate::log::{Broken, chain, next_record};
 use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
 use crate::state::overflow;
+use crate::state::replaced::{Restored, restored};
 use crate::state::space::Held;
-use crate::state::undo::{Restored, Undo, restored};
+use crate::state::undo::Undo;
 use crate::state::window::Before;
 
 /// A long value that the undo of a commit names.

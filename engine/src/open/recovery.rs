@@ -45,9 +45,9 @@ use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
 use crate::state::commits::Tip;
 use crate::state::overflow;
+use crate::state::replaced::stored;
 use crate::state::space::Held;
 use crate::state::undo::Undo;
-use crate::state::undo::stored;
 
 /// A database's state in memory, as the device has it.
 pub(crate) struct Recovered {

@@ -11,7 +11,8 @@ use crate::format::position::LogPos;
 use crate::format::record::{Kind, RecordView};
 use crate::log::walk;
 use crate::state::Shared;
-use crate::state::undo::{Stretch, restored};
+use crate::state::logged::Stretch;
+use crate::state::replaced::restored;
 use crate::state::undo_maps::AllMaps;
 use crate::state::view::View;
 

@@ -12,13 +12,13 @@
 //! taken out was under a lock that the lookup took, so that no reader misses both.
 //!
 //! Undo that was dropped from memory and is of the history window is in the log. A reader that needs it has it read
-//! back ([`LoggedUndo`]), which stays in memory as long as there are readers of it.
+//! back ([`super::logged`]), which stays in memory as long as there are readers of it.
 //!
 //! Locks, none held over I/O but the first: reading back; tidying, then the lock of window and pins, or recent commits, or
 //! a shard.
 
-mod logged;
 mod lookups;
+mod reading_back;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -26,58 +26,18 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use pleach_beatree::Stored;
-use pleach_core::{Key, Node, Prefix};
 use pleach_io::Runtime;
 
-pub(crate) use self::logged::{LoggedUndo, Stretch, restored, stored};
 pub(crate) use super::changes::{ChangeList, Changed, Changes};
+use super::logged::LoggedUndo;
 use super::pins::{Holder, Pin, PinId, Pins};
+use super::replaced::{Restored, Undone};
 use super::undo_maps::AllMaps;
 use super::window::{Before, Window};
 use crate::error::{Error, Result};
 use crate::format::position::LogPos;
 use crate::options::HistoryLimits;
 use crate::roots::Roots;
-
-/// The nodes that a commit replaced, each list in order.
-#[derive(Debug, Default)]
-pub(crate) struct ReplacedNodes {
-    /// Of the pages with a change.
-    pub(crate) pages: Vec<(Prefix, Node)>,
-    /// Of the regions with a change.
-    pub(crate) regions: Vec<(Prefix, Node)>,
-}
-
-/// What a commit changes in one namespace, and the nodes that it replaces there, where there is a history.
-pub(crate) struct Undone {
-    pub(crate) namespace: u8,
-    pub(crate) changes: Changes,
-    pub(crate) nodes: ReplacedNodes,
-}
-
-impl Undone {
-    /// Bytes that it takes.
-    fn bytes(&self) -> u64 {
-        let ReplacedNodes { pages, regions } = &self.nodes;
-        let nodes = pages.capacity() + regions.capacity();
-        self.changes.bytes() + (nodes * size_of::<(Prefix, Node)>()) as u64
-    }
-}
-
-/// What a commit replaced in one namespace, as its record has it.
-pub(crate) struct Restored {
-    pub(crate) namespace: u8,
-    pub(crate) values: Vec<(Key, Stored)>,
-    pub(crate) nodes: ReplacedNodes,
-}
-
-impl Restored {
-    /// Bytes of the overflow file that the values occupy.
-    pub(crate) fn overflow_bytes(&self) -> u64 {
-        self.values.iter().map(|(_, prior)| prior.overflow_bytes()).sum()
-    }
-}
 
 /// A commit that was not put in yet.
 #[derive(Clone)]

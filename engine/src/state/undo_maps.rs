@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::node_versions::NodeVersions;
-use super::undo::Restored;
+use super::replaced::Restored;
 use super::versions::VersionMap;
 
 /// Leading bits of a key by which the values of namespace 0 are cut into shards: trees of many shards are low, and

@@ -10,7 +10,8 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 use super::changes::{Changed, Changes};
-use super::undo::{ReplacedNodes, Undo, Undone};
+use super::replaced::{ReplacedNodes, Undone};
+use super::undo::Undo;
 use super::window::Before;
 use crate::format::trie_kind::TrieKind;
 use crate::options::HistoryLimits;

@@ -17,10 +17,11 @@ use pleach_beatree::{ChildTable, RegionState, Stored};
 use pleach_core::{Key, Node, Prefix};
 
 use super::last_changes::LastSeen;
+use super::logged::{LoggedUndo, Stretch};
 use super::node_versions::{NodeThen, ReplacedNode, then};
 use super::overlays::{Chain, Overlaid, OverlayNode};
 use super::pins::{Holder, PinId};
-use super::undo::{LoggedUndo, Stretch, Undo};
+use super::undo::Undo;
 use super::undo_maps::{AllMaps, Maps};
 use crate::error::Result;
 

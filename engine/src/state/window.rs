@@ -11,7 +11,7 @@
 //! fewer where a limit in bytes of disk says so, or where the records with undo begin. *Dropped* is where undo in memory
 //! begins. Without a limit it is `from`, or an older commit that is pinned; what takes more than
 //! [`HistoryLimits::bytes`] of memory is dropped from there, the oldest first, pinned or not, and is read back from the log
-//! when somebody needs it ([`super::undo::LoggedUndo`]). Both only rise. *Readable* is each state from the smaller of the two
+//! when somebody needs it ([`super::logged`]). Both only rise. *Readable* is each state from the smaller of the two
 //! on, and no older one, whoever holds it: there is no other notion of it.
 //!
 //! Invariants: `from <= tip`, `dropped <= tip`; the commits that are kept are all those after the smaller of `from` and

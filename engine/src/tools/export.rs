@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use pleach_core::Hasher;
+use pleach_core::{Hasher, Key};
 use pleach_io::Device;
 
 use super::dump::pairs;
@@ -13,14 +13,14 @@ use crate::export::ExportReport;
 use crate::export::writer::StreamWriter;
 
 /// Writes all pairs of the newest commit of the folder's database to an export stream, with roots and blob
-/// ([`crate::export`]). Give a buffered writer. `each` is told after each pair of its namespace, and how many there were.
+/// ([`crate::export`]). Give a buffered writer. `each` is told of each pair's namespace and key.
 ///
 /// # Errors
 /// As [`dump`](super::dump()); [`Error::Stream`](crate::Error::Stream) when the stream cannot be written.
 pub fn export(
     path: &Path,
     to: &mut dyn Write,
-    each: &mut dyn FnMut(u8, u64),
+    each: &mut dyn FnMut(u8, &Key),
 ) -> Result<ExportReport> {
     export_on(&device(path)?, to, each)
 }
@@ -29,14 +29,14 @@ pub fn export(
 pub fn export_on<D: Device>(
     device: &D,
     to: &mut dyn Write,
-    each: &mut dyn FnMut(u8, u64),
+    each: &mut dyn FnMut(u8, &Key),
 ) -> Result<ExportReport> {
     with_hasher(device, Export { to, each })
 }
 
 struct Export<'a> {
     to: &'a mut dyn Write,
-    each: &'a mut dyn FnMut(u8, u64),
+    each: &'a mut dyn FnMut(u8, &Key),
 }
 
 impl<D: Device> UnderHasher<D> for Export<'_> {
@@ -48,11 +48,9 @@ impl<D: Device> UnderHasher<D> for Export<'_> {
         let mut writer = StreamWriter::new(self.to, H::ID, tip.number, &tip.blob, &tip.roots)?;
         for (namespace, _) in tip.roots.all() {
             writer.begin(namespace);
-            let mut count = 0;
             pairs::<H, D>(opened, recovered.trie(namespace)?, |key, value| {
                 writer.pair(key, value)?;
-                count += 1;
-                (self.each)(namespace, count);
+                (self.each)(namespace, key);
                 Ok(true)
             })?;
             writer.end()?;

@@ -133,6 +133,14 @@ fn with_hasher<D: Device, W: UnderHasher<D>>(device: &D, work: W) -> Result<W::O
     }
 }
 
+/// The number of the hasher that the folder's database was created with ([`Hasher::ID`]).
+///
+/// # Errors
+/// A folder without a database, one that is open for writing, two superblocks that cannot be used.
+pub fn hasher(path: &Path) -> Result<u8> {
+    Ok(Opened::new(&device(path)?)?.newest.hasher)
+}
+
 /// The history as the database was last opened with it, and bytes of memory for its undo.
 fn limits(commits: u64, bytes: u64) -> HistoryLimits {
     HistoryLimits { commits, bytes, log_bytes: u64::MAX, value_bytes: u64::MAX }

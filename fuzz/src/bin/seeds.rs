@@ -80,6 +80,12 @@ fn main() -> io::Result<()> {
         for (name, flags) in (2 * seed..).zip([1, 0x81]) {
             save("log_scan", name, &[&[flags], filled(&log)].concat())?;
         }
+        let mut stream = Vec::new();
+        let disk = SimDisk::from_image(&image, 1);
+        pleach::tools::export_on(&disk, &mut stream, &mut |_, _| ()).expect("exported");
+        // As it is, and as the blocks that the target makes of its input.
+        save("export_stream", seed, &stream)?;
+        save("export_stream", 100 + seed, &blocks(&stream))?;
         let superblocks = file("super");
         let slots = superblocks.chunks(PAGE).map(filled).filter(|slot| !slot.is_empty());
         for (name, slot) in (2 * seed..).zip(slots) {
@@ -110,6 +116,18 @@ fn index(shard: u8) -> Vec<Vec<u8>> {
         [&[shard, 0, 9], &bytes[..]].concat()
     };
     [1, 3, 40, 600].map(head).into()
+}
+
+/// Kind, length and payload of each block of an export stream.
+fn blocks(mut stream: &[u8]) -> Vec<u8> {
+    let mut blocks = Vec::new();
+    while let Some((header, rest)) = stream.split_first_chunk::<24>() {
+        let length = u16::from_le_bytes([header[8], header[9]]);
+        let (payload, rest) = rest.split_at(length.into());
+        blocks.extend([&[header[4]], &length.to_le_bytes()[..], payload].concat());
+        stream = rest;
+    }
+    blocks
 }
 
 /// Without the zeros at the end, which the targets put there.

@@ -7,10 +7,11 @@ use std::sync::atomic::Ordering;
 use pleach_beatree::Stored;
 use pleach_core::{Key, Node, Prefix};
 
-use super::{Recent, ReplacedNodes, Undo};
+use super::{Recent, Undo};
 use crate::error::{Error, Result};
 use crate::state::last_changes::LastSeen;
 use crate::state::node_versions::{NodeVersions, ReplacedNode, replaced_below};
+use crate::state::replaced::ReplacedNodes;
 use crate::state::undo_maps::Maps;
 
 impl Undo {

@@ -1,0 +1,276 @@
+//! The command line.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use pleach::Key;
+
+use crate::error::{CliError, Result};
+use crate::output;
+
+/// Name of the file that makes a folder a database.
+const SUPERBLOCK: &str = "super";
+
+const EXAMPLES: &str = "\
+Examples:
+  pleach stat /mnt/ssd/state                       what is there
+  pleach stat /mnt/ssd/state --json                the same for programs
+  pleach check /mnt/ssd/state --root 0x48c0...     reads everything
+  pleach get /mnt/ssd/state KEY
+  pleach dump /mnt/ssd/state | head
+  pleach export /mnt/ssd/state --to state.plx
+  pleach import /mnt/ssd/copy --from state.plx
+  pleach rollback /mnt/ssd/state --to 1041
+
+A database that a process has open is in use: close it first. `prove`, `rollback` and `import` open the database for
+writing; all others write nothing to the folder.
+Exit codes: 0 fine; 1 findings; 2 arguments that do not fit; 3 the database is in use; 4 it does not open; 5 damaged
+data was met; 6 the system refused.";
+
+/// Looks at the folder of a Pleach state database, checks it, proves keys, exports and imports it.
+#[derive(Debug, Parser)]
+#[command(name = "pleach", version, after_help = EXAMPLES)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// What is in the folder: root, counts, sizes
+    Stat(FolderArgs),
+    /// The namespaces of the newest commit, with their roots
+    Namespaces(FolderArgs),
+    /// The commits that can be read by number, with their roots
+    History(FolderArgs),
+    /// Reads everything and lists what does not fit; exit code 1 with findings, 4 when it does not open
+    Check(CheckArgs),
+    /// The value of a key, in hexadecimal; exit code 1 when it has none
+    Get(KeyArgs),
+    /// Where a key lies, page by page
+    Explain(KeyArgs),
+    /// All pairs of a namespace in key order, one a line, in hexadecimal
+    Dump(DumpArgs),
+    /// Proves a key, present or absent; opens the database for writing
+    Prove(ProveArgs),
+    /// Verifies what `prove` has written, without a database
+    Verify(VerifyArgs),
+    /// Makes an older commit of the history the newest state, with one commit
+    Rollback(RollbackArgs),
+    /// Writes an export stream: all pairs of all namespaces, with roots and checksums
+    Export(ExportArgs),
+    /// Loads an export stream into a new database, or goes on with an import that was cut off
+    Import(ImportArgs),
+    /// Prints the completions of a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Writes manual pages
+    Man {
+        /// The folder for the pages, which exists
+        folder: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FolderArgs {
+    #[command(flatten)]
+    pub(crate) folder: Folder,
+    /// For programs: one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Folder {
+    /// The database folder
+    folder: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    pub(crate) folder: FolderArgs,
+    /// The root that namespace 0 must have, 64 hexadecimal digits, with or without 0x
+    #[arg(long, value_name = "HEX", value_parser = digits)]
+    pub(crate) root: Option<Key>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KeyArgs {
+    #[command(flatten)]
+    pub(crate) folder: FolderArgs,
+    /// The key, 64 hexadecimal digits, with or without 0x
+    #[arg(value_name = "KEY", value_parser = digits)]
+    pub(crate) key: Key,
+    /// The namespace, 0 to 255
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    pub(crate) namespace: u8,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DumpArgs {
+    #[command(flatten)]
+    pub(crate) folder: FolderArgs,
+    /// The namespace, 0 to 255
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    pub(crate) namespace: u8,
+    /// Only keys that begin with these hexadecimal digits
+    #[arg(long, value_name = "HEX", default_value = "", value_parser = prefix)]
+    pub(crate) prefix: String,
+    /// At most so many pairs
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) limit: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProveArgs {
+    #[command(flatten)]
+    pub(crate) key: KeyArgs,
+    /// The commit of the history whose state is proven, instead of the newest one
+    #[arg(long, value_name = "COMMIT")]
+    pub(crate) at: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// What `pleach prove --json` has written, or - for standard input
+    pub(crate) proof: PathBuf,
+    /// The root that you trust, 64 hexadecimal digits, with or without 0x
+    #[arg(long, value_name = "HEX", value_parser = digits)]
+    pub(crate) root: Key,
+    /// For programs: one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RollbackArgs {
+    #[command(flatten)]
+    pub(crate) folder: FolderArgs,
+    /// The commit to go back to
+    #[arg(long, value_name = "COMMIT")]
+    pub(crate) to: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    #[command(flatten)]
+    pub(crate) folder: FolderArgs,
+    /// The file, which must not exist; without it standard output
+    #[arg(long, value_name = "FILE")]
+    pub(crate) to: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// The folder of the new database: missing, empty, or that of an import which was cut off
+    pub(crate) folder: PathBuf,
+    /// The export stream; without it standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) from: Option<PathBuf>,
+    /// Memory for the database and the load, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    pub(crate) memory_mib: u64,
+    /// For programs: one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn digits(text: &str) -> core::result::Result<Key, String> {
+    let digits = without_0x(text);
+    let wrong = || {
+        let count = digits.chars().count();
+        format!("say 64 hexadecimal digits, with or without 0x; these are {count} characters")
+    };
+    bytes(digits).and_then(|bytes| bytes.try_into().ok()).ok_or_else(wrong)
+}
+
+fn prefix(text: &str) -> core::result::Result<String, String> {
+    let digits = without_0x(text);
+    if digits.len() > 64 || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return Err("say at most 64 hexadecimal digits, with or without 0x".to_owned());
+    }
+    Ok(digits.to_ascii_lowercase())
+}
+
+fn without_0x(text: &str) -> &str {
+    let digits = text.trim();
+    digits.strip_prefix("0x").or(digits.strip_prefix("0X")).unwrap_or(digits)
+}
+
+/// The bytes of hexadecimal digits, of which there is an even number.
+pub(crate) fn bytes(digits: &str) -> Option<Vec<u8>> {
+    if !digits.len().is_multiple_of(2) || !digits.is_ascii() {
+        return None;
+    }
+    let pairs = (0..digits.len()).step_by(2).map(|at| &digits[at..at + 2]);
+    let is_digits = |pair: &&str| pair.bytes().all(|digit| digit.is_ascii_hexdigit());
+    pairs
+        .map(|pair| Some(pair).filter(is_digits))
+        .map(|pair| u8::from_str_radix(pair?, 16).ok())
+        .collect()
+}
+
+/// Parses the command line. `Err(None)` means that only help or the version was asked for, and printed.
+pub(crate) fn parse() -> core::result::Result<Cli, Option<CliError>> {
+    Cli::try_parse().map_err(|error| {
+        if !error.use_stderr() {
+            return output::judge(error.print()).err();
+        }
+        // clap prints several paragraphs. The first is the message; a `tip:` that follows says what was probably meant.
+        let text = error.to_string();
+        let is_end = |line: &&str| {
+            ["Usage:", "For more information"]
+                .iter()
+                .any(|start| line.trim_start().starts_with(start))
+        };
+        let mut words = text.lines().take_while(|line| !is_end(line)).collect::<Vec<_>>().join(" ");
+        if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+            "a subcommand is missing".clone_into(&mut words);
+        }
+        let message = words.trim_start_matches("error:");
+        Some(CliError::usage(format!("{message} (--help shows all flags)")))
+    })
+}
+
+/// The command line's own description.
+pub(crate) fn command() -> clap::Command {
+    Cli::command()
+}
+
+impl Folder {
+    /// The folder, if it can be that of a database: a mistyped name is the caller's mistake, not damage.
+    pub(crate) fn path(&self) -> Result<&Path> {
+        let folder = &self.folder;
+        let at = folder.display();
+        let wrong = if folder.is_dir() {
+            let inside = databases_in(folder);
+            if inside.is_empty() {
+                return Ok(folder);
+            }
+            format!("{at} is no database itself: give {}, which it holds", inside.join(" or "))
+        } else if folder.exists() {
+            format!("{at} is a file: give the folder of the database, with all its files")
+        } else {
+            format!(
+                "there is no folder {at}: give that of a database (nomt-bench keeps its own in DIR/pleach)"
+            )
+        };
+        Err(CliError::usage(wrong))
+    }
+}
+
+/// Subfolders that hold a database, of a folder that does not.
+fn databases_in(folder: &Path) -> Vec<String> {
+    let has = |folder: &Path, name: &str| folder.join(name).is_file();
+    if has(folder, SUPERBLOCK) {
+        return Vec::new();
+    }
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let inside = entries.map(|entry| entry.path()).filter(|path| has(path, SUPERBLOCK));
+    let mut names: Vec<_> = inside.map(|path| path.display().to_string()).collect();
+    names.sort();
+    names
+}

@@ -1,0 +1,296 @@
+//! Commands that open the database for writing, and those that write other files.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use indicatif::ProgressBar;
+use pleach::export::{ExportReport, ImportOptions, ImportReport, import as import_stream};
+use pleach::{Blake3, Db, Hasher, Key, Node, Options, Sha2, proof, tools};
+use serde_json::{Value, json};
+
+use crate::args::{ExportArgs, ImportArgs, ProveArgs, RollbackArgs, VerifyArgs, bytes, command};
+use crate::database::{Work, with};
+use crate::error::{CliError, ErrorKind, Result};
+use crate::output::{self, PARTS, bar, hex, part_of};
+
+/// Bytes of an export stream from its first one through the number of its hasher.
+const THROUGH_HASHER: usize = 27;
+
+struct Prove<'a>(&'a ProveArgs);
+
+impl Work for Prove<'_> {
+    type Output = Value;
+
+    fn run<H: Hasher>(self, db: &Db<H>) -> pleach::Result<Value> {
+        let ProveArgs { key, at } = self.0;
+        let session = match at {
+            Some(commit) => db.at(*commit)?,
+            None => db.snapshot()?,
+        };
+        let namespace = session.namespace(key.namespace)?;
+        let value = namespace.read(&key.key)?;
+        let proof = namespace.prove(&key.key)?;
+        Ok(json!({
+            "schema": 1,
+            "commit": session.number(),
+            "namespace": key.namespace,
+            "hasher": H::ID,
+            "root": namespace.root().map(|root| root.to_string()),
+            "key": hex(&key.key),
+            "value": value.as_deref().map(hex),
+            "proof": hex(&proof),
+        }))
+    }
+}
+
+pub(crate) fn prove(args: &ProveArgs) -> Result<()> {
+    let folder = args.key.folder.folder.path()?;
+    let hasher = tools::hasher(folder).map_err(CliError::engine(folder))?;
+    let proven = with(folder, Options::new(folder), hasher, Prove(args))?;
+    if args.key.folder.json {
+        return output::json(&proven);
+    }
+    let text = |name: &str| proven[name].as_str().unwrap_or("none").to_owned();
+    output::print(&format!(
+        "root  {}\nvalue {}\nproof {}\n",
+        text("root"),
+        text("value"),
+        text("proof")
+    ))
+}
+
+pub(crate) fn verify(args: &VerifyArgs) -> Result<()> {
+    let mut text = String::new();
+    let read = if args.proof == Path::new("-") {
+        std::io::stdin().read_to_string(&mut text)
+    } else {
+        File::open(&args.proof).and_then(|mut file| file.read_to_string(&mut text))
+    };
+    read.map_err(CliError::file(&args.proof))?;
+    let no_proof = |what: &str| {
+        CliError::usage(format!(
+            "{} is not what `pleach prove --json` writes: {what}",
+            args.proof.display()
+        ))
+    };
+    let document: Value =
+        serde_json::from_str(&text).map_err(|error| no_proof(&error.to_string()))?;
+    let field = |name: &str| document[name].as_str().and_then(bytes).ok_or_else(|| no_proof(name));
+    let key: Key = field("key")?.try_into().map_err(|_| no_proof("key"))?;
+    let value = if document["value"].is_null() { None } else { Some(field("value")?) };
+    let (proof, root) = (field("proof")?, Node::from(args.root));
+    let proves = match document["hasher"].as_u64().and_then(|id| u8::try_from(id).ok()) {
+        Some(Blake3::ID) => proves::<Blake3>(&proof, &root, &key, value.as_deref()),
+        Some(Sha2::ID) => proves::<Sha2>(&proof, &root, &key, value.as_deref()),
+        _ => return Err(no_proof("hasher")),
+    };
+    if args.json {
+        output::json(&json!({
+            "schema": 1, "valid": proves.is_ok(), "error": proves.as_ref().err(),
+            "key": document["key"], "value": document["value"], "root": hex(&args.root),
+        }))?;
+    } else if proves.is_ok() {
+        let what = document["value"]
+            .as_str()
+            .map_or("no value".to_owned(), |value| format!("the value {value}"));
+        output::print(&format!("under this root the key has {what}\n"))?;
+    }
+    proves.map_err(|text| CliError::new(ErrorKind::Findings, text).after_document())
+}
+
+fn proves<H: Hasher>(
+    proof: &[u8],
+    root: &Node,
+    key: &Key,
+    value: Option<&[u8]>,
+) -> core::result::Result<(), String> {
+    let verified = proof::path::verify::<H>(proof, root).map_err(|error| error.to_string())?;
+    match verified.proves(key, value) {
+        Some(true) => Ok(()),
+        Some(false) => Err("the proof is valid and says something else of the key".to_owned()),
+        None => Err("the proof is valid and of another key".to_owned()),
+    }
+}
+
+struct Rollback(u64);
+
+impl Work for Rollback {
+    type Output = (u64, Node);
+
+    fn run<H: Hasher>(self, db: &Db<H>) -> pleach::Result<(u64, Node)> {
+        let number = db.rollback_to(self.0)?;
+        Ok((number, db.root()))
+    }
+}
+
+pub(crate) fn rollback(args: &RollbackArgs) -> Result<()> {
+    let folder = args.folder.folder.path()?;
+    let hasher = tools::hasher(folder).map_err(CliError::engine(folder))?;
+    let (commit, root) = with(folder, Options::new(folder), hasher, Rollback(args.to))?;
+    if args.folder.json {
+        return output::json(&json!({
+            "schema": 1, "commit": commit, "state_of": args.to, "root": root.to_string()
+        }));
+    }
+    output::print(&format!("commit {commit} has the state of commit {}, root {root}\n", args.to))
+}
+
+pub(crate) fn export(args: &ExportArgs) -> Result<()> {
+    let folder = args.folder.folder.path()?;
+    let bar = bar("export");
+    let report = match &args.to {
+        None if args.folder.json => {
+            return Err(CliError::usage("--json says what was written: name a file with --to"));
+        }
+        None => export_to(folder, &mut BufWriter::new(std::io::stdout().lock()), &bar)?,
+        Some(path) => {
+            // Under another name until it is whole and synced.
+            let unfinished = unfinished(path)?;
+            let file = OpenOptions::new().write(true).create(true).truncate(true).open(&unfinished);
+            let mut file = BufWriter::with_capacity(1 << 20, file.map_err(CliError::file(path))?);
+            let report = export_to(folder, &mut file, &bar)?;
+            let synced = file.get_ref().sync_all();
+            synced
+                .and_then(|()| std::fs::rename(&unfinished, path))
+                .map_err(CliError::file(path))?;
+            report
+        }
+    };
+    bar.finish_and_clear();
+    let ExportReport { commit, namespaces, pairs, bytes, .. } = report;
+    if args.folder.json {
+        return output::json(&json!({
+            "schema": 1, "commit": commit, "namespaces": namespaces, "pairs": pairs, "bytes": bytes
+        }));
+    }
+    if args.to.is_none() {
+        return Ok(());
+    }
+    output::print(&format!(
+        "commit {commit}: {pairs} pairs of {namespaces} namespaces, {bytes} bytes\n"
+    ))
+}
+
+fn export_to(folder: &Path, to: &mut dyn Write, bar: &ProgressBar) -> Result<ExportReport> {
+    let mut told = 0_u32;
+    let report = tools::export(folder, to, &mut |_, key| {
+        told = told.wrapping_add(1);
+        if told.is_multiple_of(1 << 12) {
+            bar.set_position(part_of(key));
+        }
+    });
+    report.map_err(CliError::engine(folder))
+}
+
+/// The name of a file that is being written.
+fn unfinished(path: &Path) -> Result<PathBuf> {
+    if path.exists() {
+        return Err(CliError::usage(format!("{} exists: name another file", path.display())));
+    }
+    let Some(name) = path.file_name() else {
+        return Err(CliError::usage(format!("{} is no file name", path.display())));
+    };
+    let mut name = name.to_owned();
+    name.push(".unfinished");
+    Ok(path.with_file_name(name))
+}
+
+/// Counts what is read of a file, for a bar.
+struct Counted<R> {
+    from: R,
+    read: u64,
+    all: u64,
+    bar: ProgressBar,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.from.read(buffer)?;
+        self.read += count as u64;
+        let part = u128::from(self.read) * u128::from(PARTS) / u128::from(self.all.max(1));
+        self.bar.set_position(u64::try_from(part).unwrap_or(PARTS));
+        Ok(count)
+    }
+}
+
+struct Import<R> {
+    from: R,
+    options: ImportOptions,
+}
+
+impl<R: Read> Work for Import<R> {
+    type Output = ImportReport;
+
+    fn run<H: Hasher>(self, db: &Db<H>) -> pleach::Result<ImportReport> {
+        import_stream(db, self.from, &self.options)
+    }
+}
+
+pub(crate) fn import(args: &ImportArgs) -> Result<()> {
+    let bar = bar("import");
+    let (from, all): (Box<dyn Read>, u64) = match &args.from {
+        None => (Box::new(std::io::stdin().lock()), 0),
+        Some(path) if path.is_dir() => {
+            let text = format!("{} is a folder: name the file of an export stream", path.display());
+            return Err(CliError::usage(text));
+        }
+        Some(path) => {
+            let file = File::open(path).map_err(CliError::file(path))?;
+            let length = file.metadata().map_err(CliError::file(path))?.len();
+            (Box::new(file), length)
+        }
+    };
+    let mut from =
+        BufReader::with_capacity(1 << 20, Counted { from, read: 0, all, bar: bar.clone() });
+    let mut head = Vec::new();
+    let name = args.from.clone().unwrap_or_else(|| PathBuf::from("standard input"));
+    let read = (&mut from).take(THROUGH_HASHER as u64).read_to_end(&mut head);
+    read.map_err(CliError::file(&name))?;
+    // What is no stream is told so by its reader, whatever the hasher.
+    let hasher =
+        head.get(THROUGH_HASHER - 1).copied().filter(|id| [Blake3::ID, Sha2::ID].contains(id));
+    let load_mib = (args.memory_mib / 2).max(1);
+    let options = Options::new(&args.folder).create(true).cache_mib((args.memory_mib / 2).max(64));
+    let progress: Option<pleach::export::ImportProgress> = (all > 0).then(|| {
+        let bar = bar.clone();
+        Arc::new(move |namespace, _| bar.set_message(format!("import, namespace {namespace}"))) as _
+    });
+    let work = Import {
+        from: head.as_slice().chain(from),
+        options: ImportOptions::new().memory_mib(load_mib).progress(progress),
+    };
+    let report = with(&args.folder, options, hasher.unwrap_or(Blake3::ID), work)?;
+    bar.finish_and_clear();
+    let roots = report.roots.iter();
+    if args.json {
+        let roots =
+            roots.map(|(number, root)| json!({"namespace": number, "root": root.to_string()}));
+        return output::json(&json!({
+            "schema": 1, "commit": report.commit, "exported_commit": report.exported_commit,
+            "namespaces": report.namespaces, "already_there": report.already_there,
+            "pairs": report.pairs, "roots": roots.collect::<Value>(),
+        }));
+    }
+    output::write(|to| {
+        writeln!(
+            to,
+            "{} pairs of {} namespaces, {} of which were there",
+            report.pairs, report.namespaces, report.already_there
+        )?;
+        roots
+            .into_iter()
+            .try_for_each(|(number, root)| writeln!(to, "namespace {number} root {root}"))
+    })
+}
+
+pub(crate) fn completions(shell: clap_complete::Shell) -> Result<()> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut command(), "pleach", &mut text);
+    output::write(|to| to.write_all(&text))
+}
+
+pub(crate) fn man(folder: &Path) -> Result<()> {
+    clap_mangen::generate_to(command(), folder).map_err(CliError::file(folder))
+}

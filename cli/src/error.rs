@@ -1,0 +1,139 @@
+//! What can go wrong, and the exit code of each kind.
+
+use std::path::Path;
+
+use pleach::export::StreamError;
+
+/// The result of anything that can fail here.
+pub(crate) type Result<T> = core::result::Result<T, CliError>;
+
+/// Why a command ended early.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub(crate) struct CliError {
+    pub(crate) kind: ErrorKind,
+    pub(crate) text: String,
+    /// Has standard output a document already?
+    pub(crate) is_after_document: bool,
+}
+
+/// The kinds of errors, each with an exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum ErrorKind {
+    /// Something was found that should not be so; the database opens.
+    Findings = 1,
+    /// The arguments do not fit, or what they name.
+    Usage = 2,
+    /// Another process has the database open.
+    InUse = 3,
+    /// The database does not open.
+    DoesNotOpen = 4,
+    /// Damaged data was met.
+    Damaged = 5,
+    /// The system refused.
+    System = 6,
+}
+
+impl ErrorKind {
+    /// The exit code.
+    pub(crate) fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// Its name in JSON.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Findings => "findings",
+            Self::Usage => "usage",
+            Self::InUse => "in use",
+            Self::DoesNotOpen => "does not open",
+            Self::Damaged => "damaged",
+            Self::System => "system",
+        }
+    }
+}
+
+impl CliError {
+    pub(crate) fn new(kind: ErrorKind, text: impl Into<String>) -> Self {
+        Self { kind, text: text.into(), is_after_document: false }
+    }
+
+    /// A document was printed before.
+    pub(crate) fn after_document(self) -> Self {
+        Self { is_after_document: true, ..self }
+    }
+
+    pub(crate) fn usage(text: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Usage, text)
+    }
+
+    /// Wraps an error about a file that is not the database's.
+    pub(crate) fn file(path: &Path) -> impl FnOnce(std::io::Error) -> Self + '_ {
+        move |error| {
+            let kind = match error.kind() {
+                std::io::ErrorKind::NotFound => ErrorKind::Usage,
+                _ => ErrorKind::System,
+            };
+            Self::new(kind, format!("{}: {error}", path.display()))
+        }
+    }
+
+    /// Wraps an error of the engine about a folder, and adds which of these commands may help.
+    pub(crate) fn engine(folder: &Path) -> impl Fn(pleach::Error) -> Self + '_ {
+        move |error| {
+            let at = folder.display();
+            let kind = kind_of(&error);
+            let text = match &error {
+                pleach::Error::Missing => {
+                    format!(
+                        "there is no database in {at}: give the folder that has the file `super`"
+                    )
+                }
+                _ if kind == ErrorKind::InUse => format!(
+                    "{error}: stop that process, or ask it (`Db::metrics`, `export::export`)"
+                ),
+                _ if kind == ErrorKind::Damaged => {
+                    format!("{error}; `pleach check {at}` lists all that is damaged")
+                }
+                _ => error.to_string(),
+            };
+            Self::new(kind, text)
+        }
+    }
+}
+
+fn kind_of(error: &pleach::Error) -> ErrorKind {
+    use pleach::Error as E;
+    match error {
+        E::Io(pleach::IoError::Locked { .. }) => ErrorKind::InUse,
+        E::Page { file: "leaf" | "overflow", .. }
+        | E::StalePage { .. }
+        | E::Quarantined { .. }
+        | E::HistoryLost { .. }
+        | E::Stream(
+            StreamError::Cut { .. } | StreamError::Damaged { .. } | StreamError::Contents { .. },
+        )
+        | E::OtherRoot { .. } => ErrorKind::Damaged,
+        E::Io(_)
+        | E::Stream(StreamError::Read(_) | StreamError::Write(_))
+        | E::Full(_)
+        | E::Poisoned(_)
+        | E::InDoubt(_) => ErrorKind::System,
+        E::Page { .. }
+        | E::ForeignImagePage { .. }
+        | E::Superblock(_)
+        | E::Incarnation(_)
+        | E::Scan(_)
+        | E::Log(_)
+        | E::Creation(_)
+        | E::MissingFile { .. }
+        | E::ShortFile { .. }
+        | E::HistoryShort { .. }
+        | E::Corrupt(_) => match error.device() {
+            Some(_) => ErrorKind::System,
+            None => ErrorKind::DoesNotOpen,
+        },
+        _ => ErrorKind::Usage,
+    }
+}

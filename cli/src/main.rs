@@ -1,0 +1,68 @@
+//! `pleach`: the folder of a state database, looked at, checked, proven, exported and imported. An error is one clear line, and
+//! has an exit code of its kind ([`error::ErrorKind`]).
+
+mod args;
+mod change;
+mod database;
+mod error;
+mod look;
+mod output;
+
+use std::process::ExitCode;
+
+use args::Command;
+use error::Result;
+use serde_json::json;
+
+fn main() -> ExitCode {
+    let cli = match args::parse() {
+        Ok(cli) => cli,
+        Err(None) => return ExitCode::SUCCESS,
+        Err(Some(error)) => return output::report(&error),
+    };
+    let outcome = run(&cli.command);
+    let Err(error) = outcome else { return ExitCode::SUCCESS };
+    if is_json(&cli.command) && !error.is_after_document {
+        let (kind, code) = (error.kind.name(), error.kind.code());
+        // If that fails, the line below is there.
+        let _ = output::json(&json!({
+            "schema": 1, "error": {"kind": kind, "exit_code": code, "text": error.text}
+        }));
+    }
+    output::report(&error)
+}
+
+fn run(command: &Command) -> Result<()> {
+    match command {
+        Command::Stat(args) => look::stat(args),
+        Command::Namespaces(args) => look::namespaces(args),
+        Command::History(args) => look::history(args),
+        Command::Check(args) => look::check(args),
+        Command::Get(args) => look::get(args),
+        Command::Explain(args) => look::explain(args),
+        Command::Dump(args) => look::dump(args),
+        Command::Prove(args) => change::prove(args),
+        Command::Verify(args) => change::verify(args),
+        Command::Rollback(args) => change::rollback(args),
+        Command::Export(args) => change::export(args),
+        Command::Import(args) => change::import(args),
+        Command::Completions { shell } => change::completions(*shell),
+        Command::Man { folder } => change::man(folder),
+    }
+}
+
+/// Is the result one JSON object?
+fn is_json(command: &Command) -> bool {
+    match command {
+        Command::Stat(args) | Command::Namespaces(args) | Command::History(args) => args.json,
+        Command::Check(args) => args.folder.json,
+        Command::Get(args) | Command::Explain(args) => args.folder.json,
+        Command::Dump(args) => args.folder.json,
+        Command::Prove(args) => args.key.folder.json,
+        Command::Verify(args) => args.json,
+        Command::Rollback(args) => args.folder.json,
+        Command::Export(args) => args.folder.json,
+        Command::Import(args) => args.json,
+        Command::Completions { .. } | Command::Man { .. } => false,
+    }
+}

@@ -1,0 +1,534 @@
+//! `pleach` as a user runs it: results, one-line errors, an exit code for each kind.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use pleach::{Access, Key, LoadOptions, Options, Pleach, SessionOptions, Value as Bytes};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const PAIRS: u64 = 300;
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn pleach(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_pleach")).args(arguments).output().expect("the binary starts")
+}
+
+/// Runs a command that must succeed, and gives what it printed.
+fn told(arguments: &[&str]) -> String {
+    let output = pleach(arguments);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}\n{out}\n{err}");
+    assert_eq!(err, "", "{arguments:?}");
+    out
+}
+
+fn document(arguments: &[&str]) -> Value {
+    let document: Value = serde_json::from_str(&told(arguments)).expect("one JSON document");
+    assert_eq!(document["schema"], 1, "{arguments:?}");
+    document
+}
+
+/// Runs a command that must fail with this code and one line, and gives the line.
+fn refusal(code: i32, arguments: &[&str]) -> String {
+    let output = pleach(arguments);
+    let err = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{err}");
+    assert_eq!(err.lines().count(), 1, "{arguments:?}\n{err}");
+    err
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+fn name(folder: &TempDir) -> &str {
+    folder.path().to_str().expect("a plain name")
+}
+
+fn key(id: u64) -> Key {
+    <pleach::Blake3 as pleach::Hasher>::hash(&id.to_be_bytes())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn commit(db: &Pleach, accesses: Vec<Access>) {
+    let session = db.session(SessionOptions::new()).expect("a session");
+    session.finish(accesses).expect("finished").commit().expect("committed");
+}
+
+fn put(id: u64, len: usize) -> Access {
+    Access::write(key(id), Some(Bytes::from(vec![7; len])))
+}
+
+fn open(folder: &TempDir) -> Pleach {
+    let options = Options::new(folder.path()).create(true).small().cache_mib(64).history(20);
+    Pleach::open(options).expect("opened")
+}
+
+/// A closed database with two more namespaces, five commits and a long value; with its root.
+fn database() -> (TempDir, String) {
+    let folder = folder();
+    let db = open(&folder);
+    commit(&db, (0..PAIRS).map(|id| put(id, 9)).collect());
+    db.add_namespace(3).expect("added");
+    db.add_plain_namespace(9).expect("added");
+    commit(&db, vec![put(1, 5000).in_namespace(3), put(2, 3).in_namespace(9)]);
+    commit(&db, vec![put(0, 20), Access::write(key(1), None)]);
+    let root = db.root().to_string();
+    db.drain(0).expect("in pages");
+    db.close().expect("closed");
+    (folder, root)
+}
+
+#[test]
+fn a_database_is_described_checked_dumped_and_explained() {
+    let (db, root) = database();
+    let at = name(&db);
+    assert!(told(&["stat", at]).contains(&root));
+    assert_eq!(told(&["check", at, "--root", &root]), "nothing found\n");
+    let dump = told(&["dump", at]);
+    assert_eq!(dump.lines().count() as u64, PAIRS - 1);
+    assert!(dump.lines().is_sorted());
+    let line = format!("{} {}", hex(&key(2)), hex(&[7; 9]));
+    assert!(dump.lines().any(|one| one == line));
+    let found =
+        told(&["dump", at, "--prefix", &format!("0x{}", &hex(&key(2))[..6].to_uppercase())]);
+    assert_eq!(found.trim_end(), line);
+    assert_eq!(told(&["dump", at, "--limit", "7"]).lines().count(), 7);
+    assert!(told(&["explain", at, &hex(&key(2))]).lines().count() > 1);
+    let pairs = document(&["dump", at, "--namespace", "3", "--json"]);
+    assert_eq!(pairs["pairs"][0]["value"], hex(&[7; 5000]));
+    assert_eq!(
+        document(&["dump", at, "--prefix", "00000000", "--json"])["pairs"].as_array().map(Vec::len),
+        Some(0)
+    );
+    assert_eq!(document(&["explain", at, &hex(&key(1)), "--json"])["present"], false);
+    assert_eq!(document(&["check", at, "--json"])["verdict"], "clean");
+    let wrong = refusal(1, &["check", at, "--root", &"0".repeat(64)]);
+    assert!(wrong.ends_with("1 finding; the database opens\n"), "{wrong}");
+}
+
+#[test]
+fn keys_namespaces_and_commits_are_shown() {
+    let (db, root) = database();
+    let at = name(&db);
+    assert_eq!(told(&["get", at, &hex(&key(0))]).trim_end(), hex(&[7; 20]));
+    assert_eq!(told(&["get", at, &hex(&key(1)), "--namespace", "3"]).trim_end(), hex(&[7; 5000]));
+    let none = refusal(1, &["get", at, &hex(&key(1))]);
+    assert!(none.contains("no value"), "{none}");
+    let output = pleach(&["get", at, &hex(&key(1)), "--json"]);
+    let none: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+    assert!(none["value"].is_null() && none["error"].is_null(), "{none}");
+    let line = refusal(2, &["get", at, &hex(&key(1)), "--namespace", "8"]);
+    assert!(line.contains("no namespace 8"), "{line}");
+
+    let all = document(&["namespaces", at, "--json"]);
+    let numbers: Vec<_> = all["namespaces"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|one| one["number"].as_u64())
+        .collect();
+    assert_eq!(numbers, [Some(0), Some(3), Some(9)]);
+    assert!(all["namespaces"][2]["digest"].is_string());
+    let lines = told(&["namespaces", at]);
+    assert!(lines.contains(&root) && lines.contains("plain"), "{lines}");
+
+    let history = document(&["history", at, "--json"]);
+    let commits = history["commits"].as_array().expect("a list");
+    let numbers: Vec<_> = commits.iter().map(|one| one["number"].as_u64()).collect();
+    assert_eq!(numbers, (0..=5).map(Some).collect::<Vec<_>>());
+    assert_eq!(commits[5]["root"], root);
+    assert_eq!(told(&["history", at]).lines().count(), 6);
+}
+
+#[test]
+fn a_proof_is_verified_without_the_database() {
+    let (db, root) = database();
+    let at = name(&db);
+    let papers = folder();
+    let file = papers.path().join("proof.json");
+    let file = file.to_str().expect("a plain name");
+    // Absent by now, and present back then.
+    for commit in [None, Some("1")] {
+        let digits = hex(&key(1));
+        let mut arguments = vec!["prove", at, &digits, "--json"];
+        arguments.extend(commit.iter().flat_map(|commit| ["--at", commit]));
+        let mut proven = document(&arguments);
+        let root = if commit.is_some() {
+            proven["root"].as_str().expect("a root").to_owned()
+        } else {
+            root.clone()
+        };
+        assert_eq!(proven["value"].is_null(), commit.is_none());
+        std::fs::write(file, proven.to_string()).expect("written");
+        told(&["verify", file, "--root", &root]);
+        assert_eq!(document(&["verify", file, "--root", &root, "--json"])["valid"], true);
+        refusal(1, &["verify", file, "--root", &"1".repeat(64)]);
+        proven["value"] = "00".into();
+        std::fs::write(file, proven.to_string()).expect("written");
+        let line = refusal(1, &["verify", file, "--root", &root]);
+        assert!(line.contains("something else"), "{line}");
+    }
+    std::fs::write(file, "{}").expect("written");
+    let line = refusal(2, &["verify", file, "--root", &root]);
+    assert!(line.contains("pleach prove --json"), "{line}");
+}
+
+#[test]
+fn a_rollback_is_one_commit() {
+    let (db, root) = database();
+    let at = name(&db);
+    let then = document(&["history", at, "--json"])["commits"][1]["root"].clone();
+    let done = document(&["rollback", at, "--to", "1", "--json"]);
+    assert_eq!((done["commit"].as_u64(), &done["root"]), (Some(6), &then));
+    assert!(told(&["stat", at]).contains(then.as_str().expect("a root")));
+    told(&["rollback", at, "--to", "5"]);
+    assert!(told(&["stat", at]).contains(&root));
+    let line = refusal(2, &["rollback", at, "--to", "90"]);
+    assert!(line.contains("there is no commit 90"), "{line}");
+}
+
+#[test]
+fn an_export_is_imported_and_an_import_that_was_cut_off_goes_on() {
+    let (db, root) = database();
+    let (at, papers) = (name(&db), folder());
+    let stream = papers.path().join("state.plx");
+    let (file, copy) = (stream.to_str().expect("a plain name"), papers.path().join("copy"));
+    let copy = copy.to_str().expect("a plain name");
+    let report = document(&["export", at, "--to", file, "--json"]);
+    assert_eq!(
+        (report["pairs"].as_u64(), report["namespaces"].as_u64()),
+        (Some(PAIRS + 1), Some(3))
+    );
+    let line = refusal(2, &["export", at, "--to", file]);
+    assert!(line.contains("exists"), "{line}");
+    let whole = std::fs::read(&stream).expect("written");
+    assert!(pleach(&["export", at]).stdout == whole, "to standard output");
+
+    let cut = papers.path().join("cut.plx");
+    std::fs::write(&cut, &whole[..whole.len() - 3000]).expect("written");
+    let cut = cut.to_str().expect("a plain name");
+    let line = refusal(5, &["import", copy, "--from", cut, "--memory-mib", "64"]);
+    assert!(line.contains("cut off"), "{line}");
+    let report = document(&["import", copy, "--from", file, "--memory-mib", "64", "--json"]);
+    assert_eq!(
+        (report["already_there"].as_u64(), report["pairs"].as_u64()),
+        (Some(1), Some(PAIRS + 1))
+    );
+    assert_eq!(told(&["check", copy, "--root", &root]), "nothing found\n");
+    for namespace in ["0", "3", "9"] {
+        let dump = |folder| told(&["dump", folder, "--namespace", namespace]);
+        assert_eq!(dump(copy), dump(at), "namespace {namespace}");
+    }
+    // By a pipe.
+    let piped = papers.path().join("piped");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_pleach"))
+        .args(["import", piped.to_str().expect("a plain name"), "--memory-mib", "64"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the binary starts");
+    std::io::Write::write_all(&mut child.stdin.take().expect("piped"), &whole).expect("taken");
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    let line = refusal(2, &["import", copy, "--from", at]);
+    assert!(line.contains("is a folder"), "{line}");
+    let line = refusal(
+        2,
+        &[
+            "import",
+            papers.path().join("none").to_str().expect("a plain name"),
+            "--from",
+            env!("CARGO_MANIFEST_PATH"),
+        ],
+    );
+    assert!(line.contains("no export stream"), "{line}");
+}
+
+/// A process that is killed while it imports leaves whole namespaces, or none; the next import goes on.
+#[test]
+fn an_import_that_was_killed_goes_on() {
+    let (from, papers) = (folder(), folder());
+    let db = open(&from);
+    db.add_namespace(1).expect("added");
+    for namespace in [0, 1] {
+        let pairs = (0..100_000).map(|id| (key(id), Bytes::from(vec![namespace; 100])));
+        db.bulk_load(pairs, &LoadOptions::new().namespace(namespace)).expect("loaded");
+    }
+    let roots = db.roots();
+    db.close().expect("closed");
+    let stream = papers.path().join("state.plx");
+    let file = stream.to_str().expect("a plain name");
+    told(&["export", name(&from), "--to", file]);
+    let copy = papers.path().join("copy");
+    let at = copy.to_str().expect("a plain name");
+    let import = ["import", at, "--from", file, "--memory-mib", "64"];
+    for wait in [5, 40, 80, 120, 200, 300] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_pleach"))
+            .args(import)
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the binary starts");
+        std::thread::sleep(std::time::Duration::from_millis(wait));
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    told(&import);
+    assert_eq!(told(&["check", at]), "nothing found\n");
+    let copy = Pleach::open(Options::new(&copy)).expect("opened");
+    assert!(copy.roots().iter().eq(roots.iter()));
+}
+
+#[test]
+fn a_database_that_is_open_is_in_use_and_what_to_do_is_said() {
+    let db = folder();
+    let open = open(&db);
+    let (at, key) = (name(&db), "0".repeat(64));
+    let commands: [&[&str]; 9] = [
+        &["stat", at],
+        &["check", at],
+        &["dump", at],
+        &["explain", at, &key],
+        &["get", at, &key],
+        &["prove", at, &key],
+        &["history", at],
+        &["rollback", at, "--to", "0"],
+        &["export", at],
+    ];
+    for command in commands {
+        let line = refusal(3, command);
+        assert!(line.contains("in use by process") && line.contains("stop that process"), "{line}");
+    }
+    // Programs read the same in a document.
+    for command in ["stat", "check", "namespaces", "history", "dump"] {
+        let output = pleach(&[command, at, "--json"]);
+        let document: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+        assert_eq!(
+            (&document["error"]["kind"], &document["error"]["exit_code"]),
+            (&"in use".into(), &3.into())
+        );
+    }
+    open.close().expect("closed");
+    told(&["check", at]);
+}
+
+#[test]
+fn errors_are_one_line() {
+    let folder = folder();
+    let empty = name(&folder);
+    let cases: [(&[&str], i32); 7] = [
+        (&[], 2),
+        (&["stat", "/nonexistent/folder"], 2),
+        (&["explain", empty, "12"], 2),
+        (&["wander", empty], 2),
+        (&["stat", empty], 2),
+        (&["export", empty, "--json"], 2),
+        (&["verify", "/nonexistent/file", "--root", &"0".repeat(64)], 2),
+    ];
+    for (arguments, code) in cases {
+        let line = refusal(code, arguments);
+        assert!(line.starts_with("pleach: "), "{line}");
+    }
+}
+
+#[test]
+fn a_wrong_folder_is_answered_with_the_right_one() {
+    let outer = folder();
+    let inside = outer.path().join("state");
+    Pleach::open(Options::new(&inside).create(true).small())
+        .expect("made")
+        .close()
+        .expect("closed");
+    let (dir, inside) = (name(&outer), inside.to_str().expect("a plain name"));
+    for command in ["stat", "check", "dump", "history"] {
+        let line = refusal(2, &[command, dir]);
+        assert!(line.contains(&format!("give {inside}")), "{line}");
+        let line = refusal(2, &[command, &format!("{dir}/nowhere")]);
+        assert!(line.contains("there is no folder"), "{line}");
+        let line = refusal(2, &[command, &format!("{inside}/super")]);
+        assert!(line.contains("is a file"), "{line}");
+    }
+    let empty = folder();
+    let line = refusal(2, &["stat", name(&empty)]);
+    assert!(line.contains("no database"), "{line}");
+}
+
+#[test]
+fn roots_and_keys_may_begin_with_0x() {
+    let (db, root) = database();
+    let at = name(&db);
+    for root in [format!("0x{root}"), format!("0X{}", root.to_uppercase())] {
+        told(&["check", at, "--root", &root]);
+    }
+    told(&["explain", at, &format!("0x{}", "0".repeat(64))]);
+    let line = refusal(2, &["check", at, "--root", "0x12"]);
+    assert!(line.contains("64 hexadecimal digits") && line.contains("these are 2"), "{line}");
+}
+
+#[test]
+fn stat_says_the_same_to_programs() {
+    let (db, _) = database();
+    let at = name(&db);
+    let (text, document) = (told(&["stat", at]), document(&["stat", at, "--json"]));
+    assert!(text.contains(document["root"].as_str().expect("a root")));
+    for field in [
+        "commit",
+        "oldest_commit",
+        "history",
+        "history_log_bytes",
+        "leaf_pages",
+        "regions",
+        "pending_entries",
+        "log_replay_bytes",
+        "incarnation",
+        "files_bytes",
+    ] {
+        let number = document[field].as_u64().unwrap_or_else(|| panic!("{field}"));
+        assert!(text.contains(&number.to_string()), "{field} {number}\n{text}");
+    }
+    assert_eq!(document["notes"], Value::Array(Vec::new()));
+    let files = document["files"].as_array().expect("files");
+    assert!(files.iter().any(|file| file["name"] == "leaf" && file["bytes"].as_u64() > Some(0)));
+}
+
+/// Exit codes 1, 4 and 5: findings that an open survives, what does not open, and damage that is met.
+#[test]
+fn lost_files_and_damaged_pages_are_told_apart() {
+    let (db, _) = database();
+    let at = name(&db);
+    let file = |name: &str| db.path().join(name);
+    let leaf = std::fs::read(file("leaf")).expect("the leaf file");
+    std::fs::remove_file(file("leaf")).expect("removed");
+    for arguments in [&["stat", at][..], &["stat", at, "--json"], &["dump", at], &["export", at]] {
+        let err = refusal(4, arguments);
+        assert!(err.contains("`leaf` is missing"), "{err}");
+    }
+    let output = pleach(&["stat", at, "--json"]);
+    let document: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+    assert_eq!(document["error"]["kind"], "does not open");
+    let output = pleach(&["check", at, "--json"]);
+    assert_eq!(output.status.code(), Some(4), "it does not open");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+    assert_eq!((&report["verdict"], &report["root"]), (&"does not open".into(), &Value::Null));
+    assert_eq!(report["findings"][0]["fatal"], true);
+    // All pages, so that some page that is in use is among them.
+    let mut damaged = leaf.clone();
+    damaged.chunks_mut(4096).for_each(|page| page[100] ^= 1);
+    std::fs::write(file("leaf"), damaged).expect("written");
+    let output = pleach(&["check", at]);
+    let said = text(&output.stdout) + &text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("page ") && !said.contains("pleach check"), "{said}");
+    for command in ["dump", "export"] {
+        let line = refusal(5, &[command, at]);
+        assert!(line.contains(&format!("`pleach check {at}`")), "{line}");
+    }
+    std::fs::write(file("leaf"), leaf).expect("written");
+
+    let elsewhere = folder();
+    std::fs::copy(file("super"), elsewhere.path().join("super")).expect("copied");
+    std::fs::remove_file(file("super")).expect("removed");
+    for command in ["stat", "check", "dump"] {
+        let output = pleach(&[command, at]);
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(4), "{said}");
+        assert!(said.contains("`super` is missing"), "{said}");
+    }
+    std::fs::copy(elsewhere.path().join("super"), file("super")).expect("copied back");
+
+    // A dead copy is a finding that an open survives; a file that nobody may write is not survived.
+    let mut copies = std::fs::read(file("incarnation")).expect("the incarnation file");
+    copies[100] ^= 1;
+    std::fs::write(file("incarnation"), &copies).expect("written");
+    let output = pleach(&["check", at, "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+    assert_eq!(report["verdict"], "findings");
+    assert_eq!(report["findings"].as_array().map(Vec::len), Some(1), "{report}");
+    copies[100] ^= 1;
+    std::fs::write(file("incarnation"), &copies).expect("written");
+    told(&["check", at]);
+    let mut rights = std::fs::metadata(file("leaf")).expect("there").permissions();
+    rights.set_readonly(true);
+    std::fs::set_permissions(file("leaf"), rights).expect("changed");
+    let output = pleach(&["check", at]);
+    assert_eq!(output.status.code(), Some(4));
+    assert!(text(&output.stdout).contains("chmod u+rw"), "{}", text(&output.stdout));
+}
+
+#[test]
+fn a_full_device_is_an_error_and_a_reader_that_stops_is_none() {
+    let (db, _) = database();
+    let at = name(&db);
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
+    let commands: [&[&str]; 6] = [
+        &["--version"],
+        &["stat", at],
+        &["stat", at, "--json"],
+        &["check", at],
+        &["dump", at],
+        &["completions", "bash"],
+    ];
+    for arguments in commands {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pleach"));
+        let output = command.args(arguments).stdout(full()).output().expect("it starts");
+        let err = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(6), "{arguments:?}\n{err}");
+        assert!(err.lines().count() == 1 && err.contains("standard output"), "{err}");
+        // A reader that is gone before the first byte.
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pleach"));
+        let output = command.args(arguments).stdout(writer).output().expect("it starts");
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        assert_eq!(text(&output.stderr), "", "{arguments:?}");
+    }
+    let line = refusal(2, &["export", at, "--to", "/nonexistent/state.plx"]);
+    assert!(line.contains("/nonexistent/state.plx: No such file"), "{line}");
+}
+
+#[test]
+fn help_manual_pages_and_completions_name_every_command() {
+    let help = told(&["--help"]);
+    assert!(help.starts_with("Looks at the folder"), "{help}");
+    assert!(help.contains("Examples:") && help.contains("pleach stat /"), "{help}");
+    assert!(help.contains("Exit codes:"), "{help}");
+    let pages = folder();
+    told(&["man", name(&pages)]);
+    let commands = [
+        "stat",
+        "namespaces",
+        "history",
+        "check",
+        "get",
+        "explain",
+        "dump",
+        "prove",
+        "verify",
+        "rollback",
+        "export",
+        "import",
+        "completions",
+        "man",
+    ];
+    let page = |name: &str| std::fs::read_to_string(pages.path().join(name)).expect("a page");
+    assert!(page("pleach.1").contains("Exit codes"));
+    for command in commands {
+        assert!(help.contains(&format!("\n  {command} ")), "{command}: {help}");
+        assert!(Path::new(&page(&format!("pleach-{command}.1"))).as_os_str().len() > 100);
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let completions = told(&["completions", shell]);
+        assert!(commands.iter().all(|command| completions.contains(command)), "{shell}");
+    }
+}

@@ -1,0 +1,95 @@
+//! What a commit replaced: as it is pushed to undo, and as its record has it.
+
+use pleach_beatree::{Stored, Value};
+use pleach_core::page::overflow::OverflowCell;
+use pleach_core::{Hasher, Key, Node, Prefix};
+
+use super::changes::Changes;
+use crate::error::{Contradiction, Result};
+use crate::format::bytes::BodyError;
+use crate::format::commit_body::{NamespaceView, Replaced, Value as LogValue};
+use crate::format::record::Header;
+
+/// The nodes that a commit replaced, each list in order.
+#[derive(Debug, Default)]
+pub(crate) struct ReplacedNodes {
+    /// Of the pages with a change.
+    pub(crate) pages: Vec<(Prefix, Node)>,
+    /// Of the regions with a change.
+    pub(crate) regions: Vec<(Prefix, Node)>,
+}
+
+/// What a commit changes in one namespace, and the nodes that it replaces there, where there is a history.
+pub(crate) struct Undone {
+    pub(crate) namespace: u8,
+    pub(crate) changes: Changes,
+    pub(crate) nodes: ReplacedNodes,
+}
+
+impl Undone {
+    /// Bytes that it takes.
+    pub(super) fn bytes(&self) -> u64 {
+        let ReplacedNodes { pages, regions } = &self.nodes;
+        let nodes = pages.capacity() + regions.capacity();
+        self.changes.bytes() + (nodes * size_of::<(Prefix, Node)>()) as u64
+    }
+}
+
+/// What a commit replaced in one namespace, as its record has it.
+pub(crate) struct Restored {
+    pub(crate) namespace: u8,
+    pub(crate) values: Vec<(Key, Stored)>,
+    pub(crate) nodes: ReplacedNodes,
+}
+
+impl Restored {
+    /// Bytes of the overflow file that the values occupy.
+    pub(crate) fn overflow_bytes(&self) -> u64 {
+        self.values.iter().map(|(_, prior)| prior.overflow_bytes()).sum()
+    }
+}
+
+/// What a commit replaced in a namespace, as its record has it.
+pub(crate) fn restored<H: Hasher>(
+    namespace: &NamespaceView<'_>,
+    header: &Header,
+) -> Result<Restored> {
+    let bad = |error| Contradiction::Record { position: header.position, error };
+    let mut undo = namespace.undo();
+    let mut values = Vec::with_capacity(namespace.change_bound());
+    let mut nodes = ReplacedNodes::default();
+    for change in namespace.changes() {
+        let (key, _) = change.map_err(bad)?;
+        let Some(Replaced::Value(value)) = undo.next().transpose().map_err(bad)? else {
+            return Err(bad(BodyError::Truncated).into());
+        };
+        values.push((*key, stored::<H>(header.number, value)?));
+    }
+    for node in namespace.nodes() {
+        let (prefix, _) = node.map_err(bad)?;
+        let Some(Replaced::Node(before)) = undo.next().transpose().map_err(bad)? else {
+            return Err(bad(BodyError::Truncated).into());
+        };
+        nodes.pages.push((prefix, *before));
+    }
+    for region in undo {
+        let Replaced::Region(prefix, before) = region.map_err(bad)? else {
+            return Err(bad(BodyError::Trailing).into());
+        };
+        nodes.regions.push((prefix, *before));
+    }
+    Ok(Restored { namespace: namespace.ns, values, nodes })
+}
+
+/// A value as the log has it.
+pub(crate) fn stored<H: Hasher>(commit: u64, value: LogValue<'_>) -> Result<Stored> {
+    Ok(match value {
+        LogValue::Absent => Stored::Absent,
+        LogValue::Inline(bytes) => Stored::put::<H>(Value::from(bytes)),
+        LogValue::Overflow(cell) => {
+            OverflowCell::parse(cell)
+                .map_err(|error| Contradiction::OverflowCell { commit, error })?;
+            Stored::Overflow(cell.into())
+        }
+    })
+}
