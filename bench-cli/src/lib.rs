@@ -1,6 +1,5 @@
-//! The binaries `nomt-bench`, which measures Pleach and its peers, and `pleach`, which looks into a
-//! database. This library has one function for each, [`nomt_bench`] and [`pleach()`]; all the rest is
-//! private. `--help` lists the flags. `docs/workloads.md` in the repository says what is drawn, run,
+//! The binary `nomt-bench`, which measures Pleach and its peers. This library has one function for it, [`nomt_bench`]; all
+//! the rest is private. `--help` lists the flags. `docs/workloads.md` in the repository says what is drawn, run,
 //! checked and measured.
 //!
 //! # `nomt-bench`
@@ -58,11 +57,6 @@
 //!
 //! `compare` runs the other subcommands, each as a process: the module `compare` knows which, and keeps what they
 //! found.
-//!
-//! # `pleach`
-//!
-//! `stat`, `check`, `dump` and `explain` read a closed database folder. They are in `tools`, on top of
-//! [`pleach::tools`].
 
 mod account;
 mod args;
