@@ -22,8 +22,8 @@ Examples:
   pleach import /mnt/ssd/copy --from state.plx
   pleach rollback /mnt/ssd/state --to 1041
 
-A database that a process has open is in use: close it first. `prove`, `rollback` and `import` open the database for
-writing; all others write nothing to the folder.
+A database that a process has open is in use: close it first. `prove`, `rollback`, `backup` and `import` open the
+database for writing; all others write nothing to the folder.
 Exit codes: 0 fine; 1 findings; 2 arguments that do not fit; 3 the database is in use; 4 it does not open; 5 damaged
 data was met; 6 the system refused.";
 
@@ -57,6 +57,8 @@ pub(crate) enum Command {
     Verify(VerifyArgs),
     /// Makes an older commit of the history the newest state, with one commit
     Rollback(RollbackArgs),
+    /// Copies the database to an empty folder and checks the copy; opens the database for writing
+    Backup(BackupArgs),
     /// Writes an export stream: all pairs of all namespaces, with roots and checksums
     Export(ExportArgs),
     /// Loads an export stream into a new database, or goes on with an import that was cut off
@@ -152,6 +154,18 @@ pub(crate) struct RollbackArgs {
     /// The commit to go back to
     #[arg(long, value_name = "COMMIT")]
     pub(crate) to: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BackupArgs {
+    #[command(flatten)]
+    pub(crate) folder: FolderArgs,
+    /// The folder of the copy, missing or empty
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) to: PathBuf,
+    /// Does not read the copy again
+    #[arg(long)]
+    pub(crate) no_check: bool,
 }
 
 #[derive(Debug, Args)]

@@ -6,11 +6,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use indicatif::ProgressBar;
-use pleach::export::{ExportReport, ImportOptions, ImportReport, import as import_stream};
-use pleach::{Blake3, Db, Hasher, Key, Node, Options, Sha2, proof, tools};
+use pleach::export::{
+    ExportReport, ImportOptions, ImportReport, export_closed, import as import_stream,
+};
+use pleach::{
+    BackupOptions, BackupProgress, BackupReport, Blake3, Db, Hasher, Key, Node, Options, Sha2,
+    proof, tools,
+};
 use serde_json::{Value, json};
 
-use crate::args::{ExportArgs, ImportArgs, ProveArgs, RollbackArgs, VerifyArgs, bytes, command};
+use crate::args::{
+    BackupArgs, ExportArgs, ImportArgs, ProveArgs, RollbackArgs, VerifyArgs, bytes, command,
+};
 use crate::database::{Work, with};
 use crate::error::{CliError, ErrorKind, Result};
 use crate::output::{self, PARTS, bar, hex, part_of};
@@ -137,6 +144,43 @@ pub(crate) fn rollback(args: &RollbackArgs) -> Result<()> {
     output::print(&format!("commit {commit} has the state of commit {}, root {root}\n", args.to))
 }
 
+struct Backup<'a> {
+    args: &'a BackupArgs,
+    bar: ProgressBar,
+}
+
+impl Work for Backup<'_> {
+    type Output = BackupReport;
+
+    fn run<H: Hasher>(self, db: &Db<H>) -> pleach::Result<BackupReport> {
+        let bar = self.bar;
+        let tell: BackupProgress = Box::new(move |done, all| {
+            let part = u128::from(done) * u128::from(PARTS) / u128::from(all.max(1));
+            bar.set_position(u64::try_from(part).unwrap_or(PARTS));
+        });
+        let options = BackupOptions::new().verify(!self.args.no_check).progress(Some(tell));
+        db.backup_to(&self.args.to, &options)
+    }
+}
+
+pub(crate) fn backup(args: &BackupArgs) -> Result<()> {
+    let folder = args.folder.folder.path()?;
+    let hasher = tools::hasher(folder).map_err(CliError::engine(folder))?;
+    let bar = bar("backup");
+    let work = Backup { args, bar: bar.clone() };
+    let report = with(folder, Options::new(folder), hasher, work)?;
+    bar.finish_and_clear();
+    let (commit, bytes, root) = (report.commit, report.bytes, report.roots.get(0));
+    let root = root.map_or_else(String::new, |root| root.to_string());
+    if args.folder.json {
+        return output::json(&json!({
+            "schema": 1, "commit": commit, "root": root, "bytes": bytes, "checked": !args.no_check
+        }));
+    }
+    let checked = if args.no_check { "" } else { ", checked" };
+    output::print(&format!("commit {commit}, root {root}, {bytes} bytes{checked}\n"))
+}
+
 pub(crate) fn export(args: &ExportArgs) -> Result<()> {
     let folder = args.folder.folder.path()?;
     let bar = bar("export");
@@ -175,7 +219,7 @@ pub(crate) fn export(args: &ExportArgs) -> Result<()> {
 
 fn export_to(folder: &Path, to: &mut dyn Write, bar: &ProgressBar) -> Result<ExportReport> {
     let mut told = 0_u32;
-    let report = tools::export(folder, to, &mut |_, key| {
+    let report = export_closed(folder, to, &mut |_, key| {
         told = told.wrapping_add(1);
         if told.is_multiple_of(1 << 12) {
             bar.set_position(part_of(key));

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use pleach::errors::CreationError;
 use pleach::export::StreamError;
 
 /// The result of anything that can fail here.
@@ -126,7 +127,7 @@ fn kind_of(error: &pleach::Error) -> ErrorKind {
         | E::Incarnation(_)
         | E::Scan(_)
         | E::Log(_)
-        | E::Creation(_)
+        | E::Creation(CreationError::Io(_) | CreationError::Marker { .. })
         | E::MissingFile { .. }
         | E::ShortFile { .. }
         | E::HistoryShort { .. }

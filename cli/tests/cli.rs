@@ -255,6 +255,22 @@ fn an_export_is_imported_and_an_import_that_was_cut_off_goes_on() {
     assert!(line.contains("no export stream"), "{line}");
 }
 
+#[test]
+fn a_backup_is_a_database() {
+    let (db, root) = database();
+    let (at, papers) = (name(&db), folder());
+    let copy = papers.path().join("copy");
+    let copy = copy.to_str().expect("a plain name");
+    let report = document(&["backup", at, "--to", copy, "--json"]);
+    assert_eq!((report["commit"].as_u64(), &report["root"]), (Some(5), &root.clone().into()));
+    assert_eq!(told(&["check", copy, "--root", &root]), "nothing found\n");
+    assert_eq!(told(&["history", copy]), told(&["history", at]));
+    assert_eq!(told(&["dump", copy]), told(&["dump", at]));
+    let line = refusal(2, &["backup", at, "--to", copy]);
+    assert!(line.contains("holds a database already"), "{line}");
+    told(&["rollback", copy, "--to", "1"]);
+}
+
 /// A process that is killed while it imports leaves whole namespaces, or none; the next import goes on.
 #[test]
 fn an_import_that_was_killed_goes_on() {
@@ -516,6 +532,7 @@ fn help_manual_pages_and_completions_name_every_command() {
         "prove",
         "verify",
         "rollback",
+        "backup",
         "export",
         "import",
         "completions",

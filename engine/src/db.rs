@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -11,6 +12,7 @@ use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::threads::Threads;
 use pleach_io::{Device, DeviceInfo, Runtime};
 
+use crate::backup::{BackupOptions, BackupReport, backup};
 use crate::engine::Engine;
 use crate::error::{Error, Hex, NoRoom, Result};
 use crate::format::trie_kind::TrieKind;
@@ -26,27 +28,13 @@ use crate::options::Options;
 use crate::owner::Owner;
 use crate::read::past;
 use crate::rollback::{rollback, rollback_to};
-use crate::roots::Roots;
+use crate::roots::{Commit, Roots};
 use crate::session::{Session, SessionOptions};
 use crate::state::beats::TaskState;
 use crate::state::commits::Tip;
 use crate::state::pins::{Holder, Pin};
 use crate::state::quarantine::Quarantined;
 use crate::timings::Timing;
-
-/// A commit of the history.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Commit {
-    /// Its number.
-    pub number: u64,
-    /// The root of namespace 0 in its state.
-    pub root: Node,
-    /// The roots of all namespaces.
-    pub roots: Roots,
-    /// The application's blob.
-    pub blob: Vec<u8>,
-}
 
 /// An open database. Clones are the same one: they are cheap, and one of them closes it for all. The last
 /// one that is dropped ends it without a checkpoint.
@@ -93,6 +81,21 @@ impl<H: Hasher> Db<H> {
         let runtime = Threads::new(options.threads)?;
         Self::open_on(device, runtime, options)
     }
+
+    /// Copies the database to a folder, which is missing or empty, while sessions and commits go on: the state of one commit, the
+    /// newest at some moment of the call, with its history. The copy is a database, which opens as after a power failure
+    /// behind that commit. Unless the options say otherwise, every page of it is read again and hashed up to the roots.
+    ///
+    /// Meanwhile checkpoints wait until the log is copied, and pages that flushes replace are not used again, so the files of the
+    /// database grow. A copy that was cut off, or failed, does not open: remove it.
+    ///
+    /// # Errors
+    /// [`Error::Creation`] when the folder is not empty; [`Error::Full`]; those of reading, of the device, and
+    /// [`Contradiction::Backup`](crate::errors::Contradiction::Backup) when the copy is not right.
+    pub fn backup_to(&self, folder: &Path, options: &BackupOptions) -> Result<BackupReport> {
+        let os = OsOptions { create_folder: true, ..OsOptions::default() };
+        self.backup_on(&OsDevice::open(folder, os).map_err(no_folder)?, options)
+    }
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
@@ -103,6 +106,16 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     pub fn open_on(device: D, runtime: R, options: Options) -> Result<Self> {
         options.check()?;
         Ok(Self(Arc::new(Owner::new(open(device, runtime, options)?))))
+    }
+
+    /// [`Self::backup_to`] another device of the same kind.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn backup_on(&self, target: &D, options: &BackupOptions) -> Result<BackupReport> {
+        // A close that comes meanwhile lets this end.
+        let engine = Arc::clone(&*self.0.open()?);
+        backup(&engine, target, options)
     }
 
     /// How the open found the database: what was cut off, whether it had been closed, what it had to

@@ -1,4 +1,4 @@
-//! How many sessions, blocks and overlays of an open database still live, and how many loads run.
+//! How many sessions, blocks and overlays of an open database still live, and how many loads and backups run.
 //!
 //! Each of them keeps the folder locked, since it may read from it at any time. Whoever closes the
 //! database, or wants to open it again, has to know of them.
@@ -23,6 +23,8 @@ pub struct OpenHandles {
     pub overlays: usize,
     /// Bulk loads that run. One that a close has overtaken ends with [`Error::Closed`](crate::Error::Closed).
     pub loads: usize,
+    /// Backups that run. A close lets them go on.
+    pub backups: usize,
 }
 
 impl OpenHandles {
@@ -40,6 +42,7 @@ impl fmt::Display for OpenHandles {
             (self.blocks, "block"),
             (self.overlays, "overlay"),
             (self.loads, "load"),
+            (self.backups, "backup"),
         ];
         let mut left = kinds.iter().filter(|(count, _)| *count > 0).count();
         if left == 0 {
@@ -62,19 +65,20 @@ pub(crate) enum Kind {
     Block,
     Overlay,
     Load,
+    Backup,
 }
 
 /// The counts of one database.
 #[derive(Default)]
-pub(crate) struct Handles([AtomicUsize; 4]);
+pub(crate) struct Handles([AtomicUsize; 5]);
 
 impl Handles {
     /// How many live now.
     pub(crate) fn open(&self) -> OpenHandles {
-        let [sessions, blocks, overlays, loads] =
-            [Kind::Session, Kind::Block, Kind::Overlay, Kind::Load]
+        let [sessions, blocks, overlays, loads, backups] =
+            [Kind::Session, Kind::Block, Kind::Overlay, Kind::Load, Kind::Backup]
                 .map(|kind| self.of(kind).load(Ordering::Acquire));
-        OpenHandles { sessions, blocks, overlays, loads }
+        OpenHandles { sessions, blocks, overlays, loads, backups }
     }
 
     fn of(&self, kind: Kind) -> &AtomicUsize {

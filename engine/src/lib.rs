@@ -196,6 +196,7 @@
 #![warn(missing_debug_implementations)]
 
 mod access;
+mod backup;
 pub mod change_index;
 mod checkpoint;
 mod commit;
@@ -233,10 +234,11 @@ pub mod tools;
 mod watchdog;
 
 pub use access::{Access, AccessKind, MAX_VALUE};
+pub use backup::{BackupOptions, BackupProgress, BackupReport};
 pub use commit::block::{Block, CommitError};
 pub use commit::changes::Change;
 pub use commit::overlay::Overlay;
-pub use db::{Commit, Db};
+pub use db::Db;
 pub use error::{Advice, Error, Outcome, Result};
 pub use finish::witness::Witness;
 pub use handles::OpenHandles;
@@ -249,7 +251,7 @@ pub use options::{Durability, Geometry, IoMode, Options};
 pub use pleach_beatree::Value;
 pub use pleach_core::{Blake3, Hasher, Key, Node, Sha2, ValueHash, proof, witness};
 pub use pleach_io::IoError;
-pub use roots::Roots;
+pub use roots::{Commit, Roots};
 pub use session::{FinishError, Session, SessionOptions};
 pub use state::beats::TaskState;
 pub use state::pins::{Holder, Pin};

@@ -1,4 +1,4 @@
-//! The roots of the namespaces of one state.
+//! The roots of the namespaces of one state, and a commit, which has them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,6 +18,20 @@ use crate::format::trie_kind::TrieKind;
 /// were dropped and can still be restored ([`Db::rollback`](crate::Db::rollback)).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Roots(Arc<[(u8, TrieRoot)]>);
+
+/// A commit of the history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Commit {
+    /// Its number.
+    pub number: u64,
+    /// The root of namespace 0 in its state.
+    pub root: Node,
+    /// The roots of all namespaces.
+    pub roots: Roots,
+    /// The application's blob.
+    pub blob: Vec<u8>,
+}
 
 /// What a namespace's state is known by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

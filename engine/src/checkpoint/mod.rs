@@ -25,7 +25,7 @@ use crate::state::images::LAST_NUMBERS;
 use crate::state::quarantine::backoff;
 pub(crate) use image::first_image;
 use image::reserve_images;
-pub(crate) use write::checkpoint;
+pub(crate) use write::{Elsewhere, checkpoint, image_elsewhere};
 use write::{Progress, Started, Work, copy_regions, finish, start};
 
 /// When the task looks again whether a load has ended, which makes its own images.
@@ -121,7 +121,7 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
                     self.db.pace.set_checkpoint_error(None);
                     Step::Again
                 }
-                Started::CommitInFlight => Step::IdleFor(Duration::from_millis(1)),
+                Started::Busy => Step::IdleFor(Duration::from_millis(1)),
                 Started::PutOff(error) => self.puts_off(error),
             });
         };

@@ -29,13 +29,14 @@ use crate::format::pending;
 use crate::format::position::{LogPos, Point};
 use crate::format::superblock::{DurabilityMode, ImageRef, Superblock};
 use crate::format::table::TrieRef;
+use crate::log::segment;
 use crate::metrics::Counters;
 use crate::options::Durability;
 use crate::roots::Roots;
 use crate::state::State;
 use crate::state::beats::{IDLE, Task};
 use crate::state::commits::Tip;
-use crate::state::images::Making;
+use crate::state::images::{LAST_NUMBERS, Making};
 use crate::state::space::OverflowMap;
 use crate::state::tries::Trie;
 
@@ -151,13 +152,10 @@ fn checkpoint_now<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>, clean: boo
     let mut work = loop {
         match start(db, 0, true).map_err(|error| failed(db, error))? {
             Started::Begun(work) => break *work,
-            Started::CommitInFlight => {}
+            Started::Busy => {}
             Started::PutOff(error) => return Err(error),
         }
-        // Another thread is between a commit's ticket and its publication, which says so.
-        db.pace.wait(Some(Duration::from_millis(10)), &mut || {
-            db.commits.sequencer().lock().in_flight == 0
-        });
+        wait_for_turn(db);
     };
     loop {
         match copy_regions::<H, D, R>(&mut work, usize::MAX).map_err(|error| failed(db, error))? {
@@ -168,6 +166,84 @@ fn checkpoint_now<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>, clean: boo
     }
     let end = clean.then_some(work.cut.position);
     finish::<H, D, R>(db, work, end).map_err(|error| failed(db, error))
+}
+
+/// Waits a moment: another thread is between a commit's ticket and its publication, which says so.
+fn wait_for_quiet<D: Device, R: Runtime>(db: &State<D, R>) {
+    db.pace.wait(Some(Duration::from_millis(10)), &mut || {
+        db.commits.sequencer().lock().in_flight == 0
+    });
+}
+
+/// The same, or another image is in the making.
+fn wait_for_turn<D: Device, R: Runtime>(db: &State<D, R>) {
+    db.pace.wait(Some(Duration::from_millis(10)), &mut || !db.images.is_in_making());
+    wait_for_quiet(db);
+}
+
+/// What a backup has beside pages and values.
+pub(crate) struct Elsewhere {
+    /// What the backup's superblock says: where the log begins, and where it ends ([`Superblock::durable_through`]).
+    pub(crate) superblock: Superblock,
+    /// The newest commit before that end.
+    pub(crate) newest: Tip,
+}
+
+/// An image of the database, and its log from there on, on another device, whose image files are there. All leaf pages and
+/// overflow runs that the two name are those of the moment when this returns; the caller sees to it that they stay until it
+/// has copied them. No checkpoint is made meanwhile.
+pub(crate) fn image_elsewhere<H: Hasher, D: Device, R: Runtime>(
+    db: &State<D, R>,
+    target: &D,
+) -> Result<Elsewhere> {
+    db.try_nodes_aside::<H>()?;
+    let mut work = loop {
+        db.commits.sequencer().lock().check_open()?;
+        match start_on(db, target, LAST_NUMBERS, false)? {
+            Started::Begun(work) => break *work,
+            Started::Busy => {}
+            Started::PutOff(error) => return Err(error),
+        }
+        wait_for_turn(db);
+    };
+    loop {
+        match copy_regions::<H, D, R>(&mut work, usize::MAX)? {
+            Progress::Some => {}
+            Progress::All => break,
+            Progress::Unreadable(error) => return Err(error),
+        }
+    }
+    let sequencer = db.commits.sequencer();
+    let (end, newest) = loop {
+        sequencer.lock().check_open()?;
+        match sequencer.cut(false, |_| db.commits.tip())? {
+            Some((point, tip)) => break (point.position, tip),
+            None => wait_for_quiet(db),
+        }
+    };
+    debug_assert!(end >= work.log_position, "the log has all that the image has");
+    sequencer.write_through(end, true).inspect_err(|error| db.poison(error))?;
+    let Work { writer, file, cut, history_from, past, tip, done, map, _making, .. } = work;
+    let tries = done.iter().map(|trie| trie.entry.clone()).collect();
+    let image = finish_image(writer, file, &tip, tries, past.as_ref(), &map.bytes)?;
+    let before = db.images.newest();
+    let superblock = Superblock {
+        history: db.commits.undo().history(),
+        history_from,
+        // What was made durable since is not in the copy.
+        durable_through: end,
+        ..superblock::<H, D, R>(db, &before, image, &tip, cut, None)
+    };
+    let (from, prepared) = (superblock.log_from(), superblock.prepared_through);
+    segment::copy(
+        db.store.device(),
+        target,
+        superblock.database,
+        sequencer.segments().size(),
+        (from, end),
+        prepared,
+    )?;
+    Ok(Elsewhere { superblock, newest })
 }
 
 /// As in the task: without room nothing has happened, any other failed write or sync poisons. What it was
@@ -183,7 +259,8 @@ fn failed<D: Device, R: Runtime>(db: &State<D, R>, error: Error) -> Error {
 /// The result of `cut`.
 pub(super) enum Started<D: Device, R: Runtime> {
     Begun(Box<Work<D, R>>),
-    CommitInFlight,
+    /// A commit is in flight, or another image in the making.
+    Busy,
     /// There is no number for the image, or no file: nothing was written, and it can be tried again.
     PutOff(Error),
 }
@@ -195,21 +272,33 @@ pub(super) fn start<D: Device, R: Runtime>(
     kept: u64,
     while_loading: bool,
 ) -> Result<Started<D, R>> {
+    start_on(db, db.store.device(), kept, while_loading)
+}
+
+/// The same with the image on any device, of this database or of a backup.
+fn start_on<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    device: &D,
+    kept: u64,
+    while_loading: bool,
+) -> Result<Started<D, R>> {
     // Tip, tries and map are exactly those of the log position where the replay starts.
     let state = |point: Point| {
+        let making = db.images.begins()?;
         let map = db.space.overflow_map(point.position);
         let tries = db.tries.list();
-        (db.commits.tip(), tries, map, db.images.begins(), history_from(db, point))
+        Some((db.commits.tip(), tries, map, making, history_from(db, point)))
     };
-    let Some((cut, (tip, tries, map, making, (history_from, past)))) =
+    let Some((cut, Some((tip, tries, map, making, (history_from, past))))) =
         db.commits.sequencer().cut(while_loading, state)?
     else {
-        return Ok(Started::CommitInFlight);
+        return Ok(Started::Busy);
     };
     let file = db.images.newest().image.file.other();
-    let writer = db.images.next_number(kept).and_then(|number| {
-        Ok(ImageWriter::start(db.store.device(), file, db.store.database(), number)?)
-    });
+    let writer = db
+        .images
+        .next_number(kept)
+        .and_then(|number| Ok(ImageWriter::start(device, file, db.store.database(), number)?));
     let writer = match writer {
         Ok(writer) => writer,
         Err(error) => return Ok(Started::PutOff(error)),

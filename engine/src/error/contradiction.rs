@@ -87,6 +87,14 @@ pub enum Contradiction {
         /// The root of what was kept.
         found: Node,
     },
+    /// A backup was verified, and is not the state that was backed up.
+    #[error(
+        "the backup is wrong: {what}; remove it, and run `pleach check` on the database when it is closed"
+    )]
+    Backup {
+        /// What is wrong with it.
+        what: String,
+    },
     /// A commit record makes something of a namespace that is not there as it says.
     #[error("the record of commit {commit} does not fit namespace {namespace} before it")]
     NamespaceEntry {

@@ -13,8 +13,8 @@ use pleach_beatree::space::SpaceError;
 use pleach_core::page::PageError;
 use pleach_io::IoError;
 
-use crate::export::stream::StreamError;
 use crate::format::creation::CreationError;
+use crate::format::export_block::StreamError;
 use crate::format::image_error::ImageError;
 use crate::format::incarnation::IncarnationError;
 use crate::format::superblock::SuperblockError;

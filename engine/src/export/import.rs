@@ -9,10 +9,10 @@ use pleach_core::{Hasher, TERMINATOR};
 use pleach_io::{Device, Runtime};
 
 use super::reader::{StreamNamespace, StreamReader};
-use super::stream::StreamError;
 use crate::commit::block::CommitError;
 use crate::db::Db;
 use crate::error::Result;
+use crate::format::export_block::StreamError;
 use crate::load::LoadOptions;
 use crate::roots::Roots;
 use crate::session::{FinishError, SessionOptions};

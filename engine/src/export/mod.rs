@@ -19,20 +19,22 @@
 //! # }
 //! ```
 
+mod closed;
 mod import;
 mod reader;
-pub(crate) mod stream;
-pub(crate) mod writer;
+mod writer;
 
 use std::io::Write;
 
 use pleach_core::Hasher;
 use pleach_io::{Device, Runtime};
 
+pub use closed::{export_closed, export_closed_on};
 pub use import::{ImportOptions, ImportProgress, ImportReport, import};
 pub use reader::{StreamHead, StreamNamespace, StreamReader};
-pub use stream::{StreamError, VERSION};
 pub use writer::ExportReport;
+
+pub use crate::format::export_block::{StreamError, VERSION};
 
 use crate::error::Result;
 use crate::session::Session;

@@ -5,12 +5,12 @@ use std::io::{ErrorKind, Read};
 
 use pleach_core::{Key, Node};
 
-use super::stream::{
-    self, END_OF_NAMESPACE, HEADER, Kind, MAGIC, MAX_PAYLOAD, SUMMED, StreamError, VERSION,
-};
-use crate::access::MAX_VALUE;
 use crate::format::bytes::{BodyError, Cursor, get_u32, get_u64};
 use crate::format::commit_body::MAX_BLOB;
+use crate::format::export_block::{
+    self, END_OF_NAMESPACE, HEADER, Kind, MAGIC, MAX_PAYLOAD, MAX_VALUE, SUMMED, StreamError,
+    VERSION,
+};
 
 /// What a stream is of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -212,7 +212,7 @@ impl<R: Read> StreamReader<R> {
         if self.payload.len() < length {
             return Err(StreamError::Cut { blocks: self.blocks });
         }
-        let checksum = stream::checksum(self.before, summed, &self.payload);
+        let checksum = export_block::checksum(self.before, summed, &self.payload);
         if checksum != get_u64(&header, SUMMED) {
             return Err(damaged);
         }

@@ -4,10 +4,15 @@ use std::io::Write;
 
 use pleach_core::Key;
 
-use super::stream::{self, FULL, HEADER, Kind, MAGIC, PAIRS_HEAD, SUMMED, StreamError, VERSION};
+use crate::access::MAX_VALUE;
 use crate::format::bytes::put;
+use crate::format::export_block::{
+    self, FULL, HEADER, Kind, MAGIC, PAIRS_HEAD, SUMMED, StreamError, VERSION,
+};
 use crate::format::trie_kind::TrieKind;
 use crate::roots::Roots;
+
+const _: () = assert!(export_block::MAX_VALUE == MAX_VALUE, "each value has a place");
 
 /// What an export has written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -127,7 +132,7 @@ impl<W: Write> StreamWriter<W> {
         let length = u32::try_from(self.payload.len()).expect("blocks are bounded");
         put(&mut header, 8, length.to_le_bytes());
         let summed = header.first_chunk::<SUMMED>().expect("a part of it");
-        self.before = stream::checksum(self.before, summed, &self.payload);
+        self.before = export_block::checksum(self.before, summed, &self.payload);
         put(&mut header, SUMMED, self.before.to_le_bytes());
         self.to.write_all(&header).map_err(written)?;
         self.to.write_all(&self.payload).map_err(written)?;

@@ -272,7 +272,7 @@ fn to_be_joined() -> (SimDb, SimDisk, SimRuntime, Making) {
     let db: SimDb = Db::open_on(disk.clone(), runtime.clone(), options).expect("created");
     put(&db, 0..9000, 1);
     db.drain(0).expect("flushed");
-    let making = db.state().images.begins();
+    let making = db.state().images.begins().expect("no other is in the making");
     let gone = (20..9000).map(|at| Access::write(id(at), None)).collect();
     let session = db.session(SessionOptions::new()).expect("a session");
     session.finish(gone).expect("finished").commit().expect("committed");

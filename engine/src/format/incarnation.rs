@@ -78,11 +78,12 @@ pub enum IncarnationError {
     Exhausted,
 }
 
-/// Makes the file of a new database and its spare, synced. The caller syncs the folder.
-pub fn create<D: Device>(device: &D, database: u64) -> Result<(), IncarnationError> {
+/// Makes the file of a new database, or of a copy of one that was opened `number` times, and its spare, synced. The caller
+/// syncs the folder.
+pub fn create<D: Device>(device: &D, database: u64, number: u32) -> Result<(), IncarnationError> {
     SPARE.create(device, database)?;
     let file = device.open(FILE, OpenMode::CreateNew)?;
-    device.write_at(&file, &encode(database, FIRST), COPIES, 0)?;
+    device.write_at(&file, &encode(database, number), COPIES, 0)?;
     Ok(device.sync(&file)?)
 }
 

@@ -7,6 +7,7 @@
 //! | [`superblock`], [`superblock_store`], [`incarnation`], [`creation`], [`mod@spare`], [`notice`] | the small files |
 //! | [`record`], [`commit_body`], [`location_body`], [`position`] | what is in the log's segments |
 //! | [`image`], [`table`], [`pending`], [`image_error`] | what is in an image |
+//! | [`export_block`] | the blocks of an export stream |
 //! | [`trie_kind`] | what a namespace's trie is |
 //! | [`bytes`] | fields, little-endian |
 //!
@@ -16,6 +17,7 @@
 pub(crate) mod bytes;
 pub mod commit_body;
 pub mod creation;
+pub(crate) mod export_block;
 pub(crate) mod image;
 pub(crate) mod image_error;
 pub mod incarnation;

@@ -315,6 +315,48 @@ pub fn create<D: Device>(device: &D, database: u64, size: u64) -> Result<(), Log
     make_segment(device, 0, SegmentOptions { size, spares: 0, cached: false }).map(drop)
 }
 
+/// Copies the log between two positions to another device, which has none: its segments from the first of `stretch` on, empty ones
+/// behind its end up to `prepared`, and the spare. All is synced but the folder.
+pub(crate) fn copy<D: Device>(
+    from: &D,
+    to: &D,
+    database: u64,
+    size: u64,
+    stretch: (LogPos, LogPos),
+    prepared: LogPos,
+) -> Result<(), LogError> {
+    spare(size).create(to, database).map_err(full_or_io)?;
+    let options = SegmentOptions { size, spares: 0, cached: false };
+    let mut buf = PageBuf::zeroed(run_pages(size));
+    for index in stretch.0.segment(size)..prepared.get().div_ceil(size) {
+        let file = make_segment(to, index, options)?;
+        let start = LogPos::of_segment(index, size);
+        // Records begin and end within pages; pages are written once.
+        let first = stretch.0.max(start).get() / PAGE as u64 * PAGE as u64;
+        let end = stretch.1.min(start + size).align_up(PAGE as u64).get();
+        if first >= end {
+            continue;
+        }
+        let source = from.open(&segment_name(index), OpenMode::Read)?;
+        let mut at = first;
+        while at < end {
+            let left = usize::try_from((end - at) / PAGE as u64).unwrap_or(usize::MAX);
+            if left < buf.pages() {
+                buf = PageBuf::zeroed(left);
+            }
+            let offset = at - start.get();
+            from.read_at(&source, &mut buf, offset)?;
+            to.write_at(&file, &buf, buf.pages(), offset).map_err(full_or_io)?;
+            at += (buf.pages() * PAGE) as u64;
+        }
+        if buf.pages() < run_pages(size) {
+            buf = PageBuf::zeroed(run_pages(size));
+        }
+        to.sync(&file)?;
+    }
+    Ok(())
+}
+
 /// What copies of segments go into.
 pub(crate) fn spare(size: u64) -> Spare {
     Spare { name: SEGMENT_SPARE, len: size }

@@ -141,7 +141,7 @@ fn create<H: Hasher, D: Device, R: Runtime>(
             device.sync(&file)?;
         }
         notice::create(device)?;
-        incarnation::create(device, database)?;
+        incarnation::create(device, database, incarnation::FIRST)?;
         segment::create(device, database, options.geometry.log_segment)?;
         let image = first_image(
             device,

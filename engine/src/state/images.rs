@@ -86,11 +86,11 @@ impl<D: Device> Images<D> {
         Ok((before.log_from(), next.log_from()))
     }
 
-    /// An image begins. The caller is at its cut, under the sequencer's lock, and is the only one that makes
-    /// images.
-    pub(crate) fn begins(&self) -> Making {
-        self.making.store(true, Ordering::Release);
-        Making(Arc::clone(&self.making))
+    /// An image begins, unless another one is in the making: that of a backup, or of a checkpoint. The caller is at its cut,
+    /// under the sequencer's lock.
+    pub(crate) fn begins(&self) -> Option<Making> {
+        let was = self.making.swap(true, Ordering::AcqRel);
+        (!was).then(|| Making(Arc::clone(&self.making)))
     }
 
     /// Is an image in the making? Under the sequencer's lock none begins meanwhile.

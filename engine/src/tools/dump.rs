@@ -48,7 +48,7 @@ impl<D: Device> UnderHasher<D> for Dump<'_> {
 }
 
 /// Gives all pairs of a trie to `each`, in key order, until it says false.
-pub(super) fn pairs<H: Hasher, D: Device>(
+pub(crate) fn pairs<H: Hasher, D: Device>(
     opened: &Opened<D>,
     trie: &RecoveredTrie,
     mut each: impl FnMut(&Key, &[u8]) -> Result<bool>,

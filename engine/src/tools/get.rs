@@ -7,10 +7,10 @@ use pleach_core::{Hasher, Key};
 use pleach_io::{Device, OpenMode, PageBuf};
 
 use super::{Opened, UnderHasher, device, with_hasher};
-use crate::db::Commit;
 use crate::error::Result;
 use crate::format::names::{LEAF_FILE, OVERFLOW_FILE};
 use crate::open::pages::parse;
+use crate::roots::Commit;
 use crate::state::overflow::read_from;
 
 /// The value of a key in a namespace of the folder's database; `None` when it has none. It reads one page.

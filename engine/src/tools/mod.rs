@@ -6,7 +6,6 @@
 //! * [`dump`]: all pairs of a namespace in key order;
 //! * [`get`]: the value of a key;
 //! * [`history`]: the commits that can be read by number;
-//! * [`export`](export()): an export stream of all namespaces;
 //! * [`explain`]: where a key of a namespace lies.
 //!
 //! Each has a form that ends in `_on`, for any device. They take the folder's lock as readers do: a
@@ -41,7 +40,6 @@
 mod check;
 mod dump;
 mod explain;
-mod export;
 mod get;
 mod stat;
 
@@ -58,17 +56,17 @@ use crate::open::examine::{self, Examined, no_folder};
 use crate::options::HistoryLimits;
 
 pub use check::{CheckOptions, CheckReport, Finding, Severity, Verdict, check, check_on};
+pub(crate) use dump::pairs;
 pub use dump::{dump, dump_on};
 pub use explain::{Explanation, explain, explain_on};
-pub use export::{export, export_on};
 pub use get::{get, get_on, history, history_on};
 pub use stat::{NamespaceStat, Stat, notice, stat, stat_on};
 
 /// A database, opened for looking.
-struct Opened<D: Device> {
-    device: D,
+pub(crate) struct Opened<D: Device> {
+    pub(crate) device: D,
     /// The newest superblock, which says what the database is.
-    newest: Superblock,
+    pub(crate) newest: Superblock,
     /// Keeps writers out.
     _lock: Box<dyn Send + Sync>,
 }
@@ -99,32 +97,32 @@ impl<D: Device> Opened<D> {
     }
 
     /// The same without its history: a device that cannot read that is no reason to give nothing.
-    fn examine_present<H: Hasher>(&self) -> Result<Examined<D>> {
+    pub(crate) fn examine_present<H: Hasher>(&self) -> Result<Examined<D>> {
         self.examine_with::<H>(|_| limits(0, 0))
     }
 
     fn examine_with<H: Hasher>(
         &self,
-        history: impl Fn(u64) -> HistoryLimits,
+        within: impl Fn(u64) -> HistoryLimits,
     ) -> Result<Examined<D>> {
         let superblocks = examine::superblocks(&self.device, OpenMode::Read)?;
-        examine::examine::<H, D>(&self.device, superblocks, history, None)
+        examine::examine::<H, D>(&self.device, superblocks, within, None)
     }
 }
 
-fn device(path: &Path) -> Result<OsDevice> {
+pub(crate) fn device(path: &Path) -> Result<OsDevice> {
     let options = OsOptions { read_only: true, ..OsOptions::default() };
     OsDevice::open(path, options).map_err(no_folder)
 }
 
 /// Work that is the same under every hasher.
-trait UnderHasher<D: Device> {
+pub(crate) trait UnderHasher<D: Device> {
     type Output;
     fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<Self::Output>;
 }
 
 /// Opens a database and does the work under the hasher that it was created with.
-fn with_hasher<D: Device, W: UnderHasher<D>>(device: &D, work: W) -> Result<W::Output> {
+pub(crate) fn with_hasher<D: Device, W: UnderHasher<D>>(device: &D, work: W) -> Result<W::Output> {
     let opened = Opened::new(device)?;
     match opened.newest.hasher {
         Blake3::ID => work.run::<Blake3>(&opened),

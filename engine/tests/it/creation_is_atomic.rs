@@ -55,7 +55,7 @@ fn open(disk: &SimDisk) -> Result<u32, Failure> {
                     let file = disk.open(name, OpenMode::CreateNew)?;
                     disk.sync(&file)?;
                 }
-                incarnation::create(disk, database)?;
+                incarnation::create(disk, database, incarnation::FIRST)?;
                 disk.sync_folder()?;
                 SuperblockStore::create(disk.clone(), &first())?;
                 Ok::<_, Failure>(())

@@ -96,7 +96,7 @@ fn an_imported_database_has_pairs_roots_and_blob_of_the_exported_one() {
     // A closed folder gives the same stream.
     db.close().expect("closed");
     let (mut closed, mut told) = (Vec::new(), 0);
-    tools::export_on(&from, &mut closed, &mut |_, _| told += 1).expect("exported");
+    pleach::export::export_closed_on(&from, &mut closed, &mut |_, _| told += 1).expect("exported");
     assert!(closed == stream);
     assert_eq!(told, 440);
 }

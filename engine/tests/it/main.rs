@@ -15,6 +15,7 @@ mod an_equal_root_is_a_parent;
 mod an_open_trusts_what_it_can_prove;
 mod an_overlay_commits_what_was_folded;
 mod announced_keys_read_as_others;
+mod backups_open_as_databases;
 mod bulk_load_equals_commits;
 mod bulk_load_survives_crashes;
 mod change_index_follows_a_map;

@@ -82,7 +82,7 @@ fn main() -> io::Result<()> {
         }
         let mut stream = Vec::new();
         let disk = SimDisk::from_image(&image, 1);
-        pleach::tools::export_on(&disk, &mut stream, &mut |_, _| ()).expect("exported");
+        pleach::export::export_closed_on(&disk, &mut stream, &mut |_, _| ()).expect("exported");
         // As it is, and as the blocks that the target makes of its input.
         save("export_stream", seed, &stream)?;
         save("export_stream", 100 + seed, &blocks(&stream))?;

@@ -6,27 +6,25 @@ use std::path::Path;
 use pleach_core::{Hasher, Key};
 use pleach_io::Device;
 
-use super::dump::pairs;
-use super::{Opened, UnderHasher, device, with_hasher};
+use super::writer::{ExportReport, StreamWriter};
 use crate::error::Result;
-use crate::export::ExportReport;
-use crate::export::writer::StreamWriter;
+use crate::tools::{Opened, UnderHasher, device, pairs, with_hasher};
 
 /// Writes all pairs of the newest commit of the folder's database to an export stream, with roots and blob
-/// ([`crate::export`]). Give a buffered writer. `each` is told of each pair's namespace and key.
+/// ([`export`](super::export())). Give a buffered writer. `each` is told of each pair's namespace and key.
 ///
 /// # Errors
-/// As [`dump`](super::dump()); [`Error::Stream`](crate::Error::Stream) when the stream cannot be written.
-pub fn export(
+/// As [`tools::dump`](crate::tools::dump()); [`Error::Stream`](crate::Error::Stream) when the stream cannot be written.
+pub fn export_closed(
     path: &Path,
     to: &mut dyn Write,
     each: &mut dyn FnMut(u8, &Key),
 ) -> Result<ExportReport> {
-    export_on(&device(path)?, to, each)
+    export_closed_on(&device(path)?, to, each)
 }
 
 /// The same on any device.
-pub fn export_on<D: Device>(
+pub fn export_closed_on<D: Device>(
     device: &D,
     to: &mut dyn Write,
     each: &mut dyn FnMut(u8, &Key),

@@ -4,29 +4,29 @@ use core::hash::Hasher as _;
 
 use twox_hash::XxHash3_64;
 
-use crate::access::MAX_VALUE;
-
 /// First bytes of a block.
-pub(super) const MAGIC: [u8; 4] = *b"PLXB";
+pub(crate) const MAGIC: [u8; 4] = *b"PLXB";
 /// The version that is written, and the only one that is read.
 pub const VERSION: u16 = 1;
 /// Bytes of a block's header.
-pub(super) const HEADER: usize = 24;
+pub(crate) const HEADER: usize = 24;
 /// Bytes of the header that the checksum covers.
-pub(super) const SUMMED: usize = 16;
+pub(crate) const SUMMED: usize = 16;
 /// A block of several pairs has at most so many bytes.
-pub(super) const FULL: usize = 256 << 10;
+pub(crate) const FULL: usize = 256 << 10;
+/// Longest value.
+pub(crate) const MAX_VALUE: usize = 64 << 20;
 /// Longest payload: a block with one pair of the longest value, or a head with the longest blob.
-pub(super) const MAX_PAYLOAD: usize = MAX_VALUE + 1024;
+pub(crate) const MAX_PAYLOAD: usize = MAX_VALUE + 1024;
 /// Bytes of a payload of pairs before the first one.
-pub(super) const PAIRS_HEAD: usize = 8;
+pub(crate) const PAIRS_HEAD: usize = 8;
 /// Bytes of a payload that ends a namespace.
-pub(super) const END_OF_NAMESPACE: usize = 16;
+pub(crate) const END_OF_NAMESPACE: usize = 16;
 
 /// What a block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Head = 1,
     Pairs = 2,
     EndOfNamespace = 3,
@@ -34,7 +34,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) fn of_byte(byte: u8) -> Option<Self> {
+    pub(crate) fn of_byte(byte: u8) -> Option<Self> {
         Some(match byte {
             1 => Self::Head,
             2 => Self::Pairs,
@@ -46,7 +46,7 @@ impl Kind {
 }
 
 /// The checksum of a block after the one with the checksum `before`.
-pub(super) fn checksum(before: u64, header: &[u8; SUMMED], payload: &[u8]) -> u64 {
+pub(crate) fn checksum(before: u64, header: &[u8; SUMMED], payload: &[u8]) -> u64 {
     let mut hasher = XxHash3_64::with_seed(before);
     hasher.write(header);
     hasher.write(payload);
@@ -64,7 +64,7 @@ pub enum StreamError {
     #[error("the export stream cannot be written: {0}")]
     Write(String),
     /// The first block is none.
-    #[error("this is no export stream: give what `Session::export` or `pleach export` has written")]
+    #[error("this is no export stream: give what `export::export` or `pleach export` has written")]
     NoStream,
     /// A later version has written it.
     #[error(

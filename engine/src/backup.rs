@@ -1,0 +1,223 @@
+//! Backup: a copy of an open database, beside commits (`docs/backup.md`).
+//!
+//! The copy is what a power failure right behind one record of the log would leave: an image of its own, the log from there
+//! to that record, and all leaf pages and overflow runs that these two name. Its superblock comes last, so that a copy which
+//! was cut off does not open. Then it is checked, every page of it, as `pleach check` does.
+
+use std::time::Duration;
+
+use pleach_beatree::page_no::page_offset;
+use pleach_core::Hasher;
+use pleach_io::{Device, IoError, LockMode, OpenMode, PAGE, PageBuf, Runtime};
+
+use crate::checkpoint::{Elsewhere, image_elsewhere};
+use crate::engine::Engine;
+use crate::error::{Contradiction, Error, NoRoom, Result, full_or};
+use crate::format::creation::{self, CreationError, DirectoryState};
+use crate::format::names::{IMAGES, LEAF_FILE, OVERFLOW_FILE, SPILL_FILE};
+use crate::format::superblock_store::SuperblockStore;
+use crate::format::{incarnation, notice};
+use crate::handles::Kind;
+use crate::roots::Roots;
+use crate::state::State;
+use crate::state::view::View;
+use crate::tools::{CheckOptions, Verdict, check_on};
+
+/// Pages of one read and write.
+const CHUNK: usize = 256;
+/// Tries to hold the oldest commit of the history, which moves on.
+const TRIES: u32 = 64;
+
+/// Told how many of how many bytes of pages are copied.
+pub type BackupProgress = Box<dyn Fn(u64, u64) + Send + Sync>;
+
+/// Options of [`Db::backup_to`](crate::Db::backup_to).
+pub struct BackupOptions {
+    verify: bool,
+    progress: Option<BackupProgress>,
+}
+
+impl Default for BackupOptions {
+    fn default() -> Self {
+        Self { verify: true, progress: None }
+    }
+}
+
+impl std::fmt::Debug for BackupOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BackupOptions").field("verify", &self.verify).finish_non_exhaustive()
+    }
+}
+
+impl BackupOptions {
+    /// The backup is verified, and no progress told.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Is every page of the backup read again, and hashed up to the roots?
+    #[must_use]
+    pub fn verify(mut self, verify: bool) -> Self {
+        self.verify = verify;
+        self
+    }
+
+    /// A function that is told how far the copying is.
+    #[must_use]
+    pub fn progress(mut self, progress: Option<BackupProgress>) -> Self {
+        self.progress = progress;
+        self
+    }
+}
+
+/// What a backup has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BackupReport {
+    /// The number of its newest commit.
+    pub commit: u64,
+    /// Roots and digests of that commit.
+    pub roots: Roots,
+    /// Bytes of pages and of log.
+    pub bytes: u64,
+    /// How long it took.
+    pub time: Duration,
+}
+
+/// See [`Db::backup_on`](crate::Db::backup_on).
+pub(crate) fn backup<H: Hasher, D: Device, R: Runtime>(
+    engine: &Engine<H, D, R>,
+    target: &D,
+    options: &BackupOptions,
+) -> Result<BackupReport> {
+    let _counted = engine.count(Kind::Backup);
+    let db = &engine.state;
+    let since = db.pace.now();
+    let lock = target.lock(LockMode::Exclusive)?;
+    match creation::inspect(target)? {
+        DirectoryState::Empty => {}
+        DirectoryState::Foreign(found) => return Err(CreationError::NotADatabase { found }.into()),
+        _ => return Err(CreationError::Exists.into()),
+    }
+    for name in [LEAF_FILE, OVERFLOW_FILE, SPILL_FILE].into_iter().chain(IMAGES) {
+        target.open(name, OpenMode::CreateNew)?;
+    }
+    notice::create(target)?;
+    let (copied, bytes) = {
+        // What the history names of long values stays, and no number of a page that is looked up from here on is used again.
+        let _held = hold(db)?;
+        let _guard = db.store.enter();
+        let copied = image_elsewhere::<H, D, R>(db, target)?;
+        let bytes = copy_pages(db, target, options)?;
+        (copied, bytes)
+    };
+    let Elsewhere { superblock, newest } = copied;
+    incarnation::create(target, superblock.database, superblock.incarnation)?;
+    // A superblock proves that all else is there: its name must not be durable before theirs.
+    target.sync_folder()?;
+    SuperblockStore::create(target.clone(), &superblock)?;
+    target.sync_folder()?;
+    drop(lock);
+    if options.verify {
+        verify(target, newest.number, &newest.roots)?;
+    }
+    let log = superblock.durable_through.saturating_since(superblock.log_from());
+    let image = page_offset(u64::from(superblock.image.pages));
+    Ok(BackupReport {
+        commit: newest.number,
+        roots: newest.roots,
+        bytes: bytes + log + image,
+        time: db.pace.now().saturating_sub(since),
+    })
+}
+
+/// Holds the oldest commit that can be read, whatever limits say, until this is dropped. A load that runs comes first: it
+/// wants that nothing is held.
+fn hold<D: Device, R: Runtime>(db: &State<D, R>) -> Result<View> {
+    let commits = &db.commits;
+    let mut open = Ok(());
+    db.pace.wait(None, &mut || {
+        let state = commits.sequencer().lock();
+        open = state.check_open();
+        open.is_err() || !state.loading
+    });
+    open?;
+    let mut tries = 1;
+    loop {
+        match commits.view_at(commits.undo().from()) {
+            Err(Error::SnapshotTooOld { .. } | Error::NoSuchCommit { .. }) if tries < TRIES => {
+                tries += 1;
+            }
+            held => return held.map(|(view, _)| view),
+        }
+    }
+}
+
+/// Copies the pages of both files as they are, used and free; gives their bytes.
+fn copy_pages<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    target: &D,
+    options: &BackupOptions,
+) -> Result<u64> {
+    let device = db.store.device();
+    let mut files = Vec::new();
+    for (name, room) in [
+        (LEAF_FILE, NoRoom::LeafPages as fn(IoError) -> NoRoom),
+        (OVERFLOW_FILE, NoRoom::OverflowPages),
+    ] {
+        let source = device.open(name, OpenMode::Read)?;
+        let len = device.len(&source)?;
+        let copy = target.open(name, OpenMode::Write)?;
+        if len > 0 {
+            target.allocate(&copy, 0, len).map_err(full_or(room))?;
+        }
+        files.push((source, copy, len));
+    }
+    let all: u64 = files.iter().map(|file| file.2).sum();
+    let mut done = 0;
+    for (source, copy, len) in &files {
+        let mut buf = PageBuf::zeroed(CHUNK);
+        let mut at = 0;
+        while at < *len {
+            // A checkpoint may cut off the free end meanwhile: nothing there is in the backup's state.
+            let there = device.len(source)?.min(*len);
+            if at >= there {
+                break;
+            }
+            let pages =
+                usize::try_from((there - at) / PAGE as u64).unwrap_or(usize::MAX).min(CHUNK);
+            if pages != buf.pages() {
+                buf = PageBuf::zeroed(pages);
+            }
+            match device.read_at(source, &mut buf, at) {
+                Ok(()) => {}
+                Err(_) if device.len(source)? < at + (pages * PAGE) as u64 => continue,
+                Err(error) => return Err(error.into()),
+            }
+            if buf.iter().any(|byte| *byte != 0) {
+                target.write_at(copy, &buf, pages, at)?;
+            }
+            at += (pages * PAGE) as u64;
+            if let Some(progress) = &options.progress {
+                progress(done + at, all);
+            }
+        }
+        target.sync(copy)?;
+        done += len;
+    }
+    Ok(all)
+}
+
+/// Checks the backup as a whole.
+fn verify<D: Device>(target: &D, commit: u64, roots: &Roots) -> Result<()> {
+    let report = check_on(target, CheckOptions::default())?;
+    let finding = report.findings.first().map(|finding| finding.what.clone());
+    let is_right = report.commit == commit && report.root == roots.first();
+    match finding {
+        None if report.verdict() == Verdict::Clean && is_right => Ok(()),
+        found => {
+            let what = found.unwrap_or_else(|| format!("its newest commit is {}", report.commit));
+            Err(Contradiction::Backup { what }.into())
+        }
+    }
+}
