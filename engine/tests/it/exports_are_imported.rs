@@ -3,17 +3,18 @@
 
 use pleach::export::{ImportOptions, ImportReport, StreamError, StreamReader, export, import};
 use pleach::tools;
-use pleach::{Access, Error, SessionOptions, Value};
+use pleach::{Access, Blake3, Db, Error, SessionOptions, Value};
 use pleach_core::{Key, Node};
 use pleach_io::sim::SimDisk;
+use pleach_io::{Device, Runtime};
 use twox_hash::XxHash3_64;
 
 use crate::common::{commit, uniform};
 use crate::crash::{Setup, SimDb, unrecorded};
 
-const MERKLE: u8 = 3;
-const EMPTY: u8 = 4;
-const PLAIN: u8 = 7;
+pub(crate) const MERKLE: u8 = 3;
+pub(crate) const EMPTY: u8 = 4;
+pub(crate) const PLAIN: u8 = 7;
 
 fn disk() -> SimDisk {
     SimDisk::new(3, unrecorded())
@@ -31,7 +32,7 @@ fn put(namespace: u8, id: u64, len: usize) -> Access {
 }
 
 /// Namespaces of both kinds, one of them empty, long and empty values, and a blob.
-fn filled(disk: &SimDisk) -> SimDb {
+pub(crate) fn filled(disk: &SimDisk) -> SimDb {
     let db = open(disk);
     db.add_namespace(MERKLE).expect("added");
     db.add_namespace(EMPTY).expect("added");
@@ -64,7 +65,10 @@ fn imported(disk: &SimDisk, stream: &[u8]) -> Result<ImportReport, Error> {
     report
 }
 
-fn pairs(db: &SimDb, namespace: u8) -> Vec<(Key, Value)> {
+pub(crate) fn pairs<D: Device, R: Runtime>(
+    db: &Db<Blake3, D, R>,
+    namespace: u8,
+) -> Vec<(Key, Value)> {
     let session = db.snapshot().expect("a snapshot");
     let namespace = session.namespace(namespace).expect("it exists");
     namespace.iter(..).map(|pair| pair.expect("read")).collect()
