@@ -2,16 +2,88 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Does a metric only grow, or is it a level?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MetricKind {
+    /// It counts from the open on, and never falls.
+    Counter,
+    /// It is what there is now.
+    Gauge,
+}
+
+/// What a metric counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MetricUnit {
+    /// Things.
+    Count,
+    /// Bytes.
+    Bytes,
+    /// Nanoseconds.
+    Nanoseconds,
+    /// Microseconds.
+    Microseconds,
+}
+
+/// A metric, for exporters: one for each field of [`Metrics`].
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct MetricInfo {
+    /// Its name where metrics are exported: lower case, underscores, `_total` at the end of a counter.
+    pub name: &'static str,
+    /// Counter or gauge.
+    pub kind: MetricKind,
+    /// Its unit.
+    pub unit: MetricUnit,
+    /// The lines of its documentation.
+    doc: &'static [&'static str],
+    get: fn(&Metrics) -> u64,
+}
+
+impl MetricInfo {
+    /// What it counts, as one line of plain text.
+    pub fn help(&self) -> String {
+        let text = self.doc.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
+        // Links are for the documentation of the crate: `[`Name`](path)` becomes `Name`.
+        let mut plain = String::new();
+        let mut rest = text.as_str();
+        while let Some((before, link)) = rest.split_once("[`") {
+            let Some((name, after)) = link.split_once("`](") else { break };
+            plain += before;
+            plain += name;
+            rest = after.split_once(')').map_or("", |(_, after)| after);
+        }
+        plain + rest
+    }
+
+    /// Its value.
+    pub fn value(&self, metrics: &Metrics) -> u64 {
+        (self.get)(metrics)
+    }
+}
+
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+    ($($(#[doc = $doc:literal])* $kind:ident $unit:ident $export:literal $name:ident),* $(,)?) => {
         /// Running counters; relaxed, they order nothing.
         #[derive(Debug, Default)]
         pub(crate) struct Counters { $(pub(crate) $name: AtomicU64),* }
 
-        /// What an open database has done and holds now.
+        /// What an open database has done and holds now. [`Metrics::ALL`] has names, kinds and units for exporters.
         #[derive(Clone, Debug, Default)]
         #[non_exhaustive]
-        pub struct Metrics { $($(#[$doc])* pub $name: u64),* }
+        pub struct Metrics { $($(#[doc = $doc])* pub $name: u64),* }
+
+        impl Metrics {
+            /// All metrics, in the order of the fields. docs/metrics.md has the same.
+            pub const ALL: &[MetricInfo] = &[$(MetricInfo {
+                name: $export,
+                kind: MetricKind::$kind,
+                unit: MetricUnit::$unit,
+                doc: &[$($doc),*],
+                get: |metrics| metrics.$name,
+            }),*];
+        }
 
         impl Counters {
             /// The counters, with what is counted elsewhere put in by `others`.
@@ -26,124 +98,124 @@ macro_rules! counters {
 
 counters! {
     /// Leaf pages found in the cache.
-    cache_hits,
+    Counter Count "pleach_cache_hits_total" cache_hits,
     /// Values of prefetched keys that were looked up before they were read.
-    value_cache_hits,
+    Counter Count "pleach_value_cache_hits_total" value_cache_hits,
     /// Leaf pages that were read from the device because they were not cached.
-    cache_misses,
+    Counter Count "pleach_cache_misses_total" cache_misses,
     /// Long values that were read from the device because they were not in memory.
-    long_values_read,
+    Counter Count "pleach_long_values_read_total" long_values_read,
     /// Bytes that long values take which were read and stay in memory.
-    long_value_bytes,
+    Gauge Bytes "pleach_long_value_bytes" long_value_bytes,
     /// Leaf pages that iterators have read past the cache, whether or not they came to them.
-    pages_scanned,
+    Counter Count "pleach_pages_scanned_total" pages_scanned,
     /// Pages of the leaf file between those that were read with them, since one request costs less than two.
-    pages_read_over,
+    Counter Count "pleach_pages_read_over_total" pages_read_over,
     /// Leaf pages read again within one batch, having left the cache.
-    page_rereads,
+    Counter Count "pleach_page_rereads_total" page_rereads,
     /// Branch pages read to bring nodes back into memory.
-    upper_trie_pages_read,
+    Counter Count "pleach_upper_trie_pages_read_total" upper_trie_pages_read,
     /// Committed changes that are not in a page yet.
-    pending_entries,
+    Gauge Count "pleach_pending_entries" pending_entries,
     /// Bytes of memory that those take.
-    pending_bytes,
+    Gauge Bytes "pleach_pending_bytes" pending_bytes,
     /// Bytes that live overlays take: changes with their values, nodes, and what finds them.
-    overlay_bytes,
+    Gauge Bytes "pleach_overlay_bytes" overlay_bytes,
     /// Bytes that cached leaf pages take, with their treelets and tables.
-    leaf_cache_bytes,
+    Gauge Bytes "pleach_leaf_cache_bytes" leaf_cache_bytes,
     /// Bytes that they may take at present: what all other parts leave.
-    leaf_cache_budget,
+    Gauge Bytes "pleach_leaf_cache_budget_bytes" leaf_cache_budget,
     /// Bytes that the index takes: child tables of regions, with counts, and
     /// the list of pages that are due for a flush.
-    index_bytes,
+    Gauge Bytes "pleach_index_bytes" index_bytes,
     /// Bytes that nodes in memory take.
-    node_bytes,
+    Gauge Bytes "pleach_node_bytes" node_bytes,
     /// Bytes that the arrays of finishes, blocks and overlays take, beside what an overlay is read by.
-    batch_bytes,
+    Gauge Bytes "pleach_batch_bytes" batch_bytes,
     /// Bytes that arrays take which are kept for the next batch: of finishes, sorts and witnesses.
-    kept_bytes,
+    Gauge Bytes "pleach_kept_bytes" kept_bytes,
     /// Bytes that witnesses take which the caller has.
-    witness_bytes,
+    Gauge Bytes "pleach_witness_bytes" witness_bytes,
     /// Bytes of the table of announced keys' values, whether it is used or not.
-    value_cache_bytes,
+    Gauge Bytes "pleach_value_cache_bytes" value_cache_bytes,
     /// Bytes of buffers: memory that rings read into, read buffers that are kept, the log's.
-    buffer_bytes,
+    Gauge Bytes "pleach_buffer_bytes" buffer_bytes,
     /// Bytes of the flush's write buffers.
-    flush_buffer_bytes,
+    Gauge Bytes "pleach_flush_buffer_bytes" flush_buffer_bytes,
     /// Bytes that trimming the allocator's free memory has given back to the system.
-    trimmed_bytes,
+    Counter Bytes "pleach_trimmed_bytes_total" trimmed_bytes,
     /// How often that was done.
-    trims,
+    Counter Count "pleach_trims_total" trims,
     /// Commits that have their place in the log and are not published yet; a child's may be among them
     /// while its parent's is.
-    commits_in_flight,
+    Gauge Count "pleach_commits_in_flight" commits_in_flight,
     /// Bytes of memory that the undo of past commits takes: the history, and what pinned commits need.
-    undo_bytes,
+    Gauge Bytes "pleach_undo_bytes" undo_bytes,
     /// Commits before the newest one that can be read.
-    history_kept,
+    Gauge Count "pleach_history_kept" history_kept,
     /// Those that could be read if [`Options::history`](crate::Options::history) alone said how many. More than are kept:
     /// their records take more than [`Options::history_log_bytes`](crate::Options::history_log_bytes).
-    history_wanted,
+    Gauge Count "pleach_history_wanted" history_wanted,
     /// Checkpoints made.
-    checkpoints,
+    Counter Count "pleach_checkpoints_total" checkpoints,
     /// Those of them that commits or flushes changed a region under: their image is not of one moment.
-    checkpoints_overtaken,
+    Counter Count "pleach_checkpoints_overtaken_total" checkpoints_overtaken,
     /// Leaf pages at present.
-    leaf_pages,
+    Gauge Count "pleach_leaf_pages" leaf_pages,
     /// Those of them that have nodes: plain namespaces have none.
-    leaf_pages_with_nodes,
+    Gauge Count "pleach_leaf_pages_with_nodes" leaf_pages_with_nodes,
     /// Regions of the index at present: lowest branch pages.
-    regions,
+    Gauge Count "pleach_regions" regions,
     /// Pairs of regions that have become one.
-    regions_joined,
+    Counter Count "pleach_regions_joined_total" regions_joined,
     /// Leaf pages that were written again to merge small ones or to shorten the file.
-    pages_tidied,
+    Counter Count "pleach_pages_tidied_total" pages_tidied,
     /// Leaf pages written by flushes.
-    pages_written,
+    Counter Count "pleach_pages_written_total" pages_written,
     /// Device writes that these took: runs of neighbouring pages.
-    page_runs_written,
+    Counter Count "pleach_page_runs_written_total" page_runs_written,
     /// Bytes appended to the log.
-    log_bytes,
+    Counter Bytes "pleach_log_bytes_total" log_bytes,
     /// Bytes written to checkpoint images and the spill file.
-    image_bytes,
+    Counter Bytes "pleach_image_bytes_total" image_bytes,
     /// Hash calls of finishes, values included.
-    hashes,
+    Counter Count "pleach_hashes_total" hashes,
     /// Leaf pages that finishes and proofs have folded.
-    pages_folded,
+    Counter Count "pleach_pages_folded_total" pages_folded,
     /// Distinct keys that commits changed.
-    changes,
+    Counter Count "pleach_changes_total" changes,
     /// Commits.
-    commits,
+    Counter Count "pleach_commits_total" commits,
     /// Nanoseconds that the sequencer's lock was held.
-    sequencer_nanos,
+    Counter Nanoseconds "pleach_sequencer_nanoseconds_total" sequencer_nanos,
     /// Nanoseconds of finishes in [`Phase::Sort`](crate::Phase::Sort).
-    sort_nanos,
+    Counter Nanoseconds "pleach_sort_nanoseconds_total" sort_nanos,
     /// Nanoseconds of finishes in [`Phase::Fold`](crate::Phase::Fold).
-    fold_nanos,
+    Counter Nanoseconds "pleach_fold_nanoseconds_total" fold_nanos,
     /// Nanoseconds of finishes in [`Phase::Root`](crate::Phase::Root).
-    root_nanos,
+    Counter Nanoseconds "pleach_root_nanoseconds_total" root_nanos,
     /// Nanoseconds of finishes in [`Phase::Witness`](crate::Phase::Witness).
-    witness_nanos,
+    Counter Nanoseconds "pleach_witness_nanoseconds_total" witness_nanos,
     /// Nanoseconds of commits in [`Phase::Prepare`](crate::Phase::Prepare).
-    prepare_nanos,
+    Counter Nanoseconds "pleach_prepare_nanoseconds_total" prepare_nanos,
     /// Nanoseconds of commits in [`Phase::Record`](crate::Phase::Record).
-    record_nanos,
+    Counter Nanoseconds "pleach_record_nanoseconds_total" record_nanos,
     /// Nanoseconds of commits in [`Phase::Log`](crate::Phase::Log).
-    log_nanos,
+    Counter Nanoseconds "pleach_log_nanoseconds_total" log_nanos,
     /// Nanoseconds of commits in [`Phase::Apply`](crate::Phase::Apply).
-    apply_nanos,
+    Counter Nanoseconds "pleach_apply_nanoseconds_total" apply_nanos,
     /// Nanoseconds of commits in [`Phase::Publish`](crate::Phase::Publish).
-    publish_nanos,
+    Counter Nanoseconds "pleach_publish_nanoseconds_total" publish_nanos,
     /// Nanoseconds of commits in [`Phase::Settle`](crate::Phase::Settle).
-    settle_nanos,
+    Counter Nanoseconds "pleach_settle_nanoseconds_total" settle_nanos,
     /// Refolds because a flush had changed a layout between finish and commit.
-    refolds,
+    Counter Count "pleach_refolds_total" refolds,
     /// Pages that the background has set aside at present because they cannot be read.
-    quarantined_pages,
+    Gauge Count "pleach_quarantined_pages" quarantined_pages,
     /// Background tasks that have not come further for 10 s.
-    stalled_tasks,
+    Gauge Count "pleach_stalled_tasks" stalled_tasks,
     /// Microseconds that commits waited because the pending changes or the log were full.
-    stalled_micros,
+    Counter Microseconds "pleach_stalled_microseconds_total" stalled_micros,
 }
 
 impl Counters {
@@ -154,5 +226,86 @@ impl Counters {
     /// Adds a signed change to a level.
     pub(crate) fn change(counter: &AtomicU64, by: isize) {
         counter.fetch_add((by as i64).cast_unsigned(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fmt::Write as _;
+
+    use super::*;
+
+    /// The page that operators read, as the table makes it.
+    fn page() -> String {
+        let mut page = String::from(
+            "# Metrics\n\n`Db::metrics` gives these figures; `Metrics::ALL` has their names, kinds and units, from which this table is made. With the feature `metrics`,\n\
+             `observe::record` gives them to whatever recorder of the crate [metrics](https://docs.rs/metrics) is installed, and `observe::describe` the texts. \
+             The histograms at the\nend are recorded as things happen. `cargo run --release -p pleach --features metrics --example prometheus` serves them; \
+             [grafana.json](grafana.json) is a dashboard.\n\n| name | kind | unit | what |\n|---|---|---|---|\n",
+        );
+        for info in Metrics::ALL {
+            let kind = format!("{:?}", info.kind).to_lowercase();
+            let unit = format!("{:?}", info.unit).to_lowercase();
+            let _ = writeln!(page, "| `{}` | {kind} | {unit} | {} |", info.name, info.help());
+        }
+        for (name, help) in crate::observe::HISTOGRAMS {
+            let _ = writeln!(page, "| `{name}` | histogram | seconds | {help} |");
+        }
+        page
+    }
+
+    #[test]
+    fn names_are_unique_and_say_kind_and_unit() {
+        let names: BTreeSet<_> = Metrics::ALL.iter().map(|info| info.name).collect();
+        assert_eq!(names.len(), Metrics::ALL.len());
+        for info in Metrics::ALL {
+            let plain = info.name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+            assert!(plain && info.name.starts_with("pleach_"), "{}", info.name);
+            assert_eq!(info.name.ends_with("_total"), info.kind == MetricKind::Counter);
+            assert_eq!(
+                info.name.contains("_bytes"),
+                info.unit == MetricUnit::Bytes,
+                "{}",
+                info.name
+            );
+            let help = info.help();
+            assert!(help.ends_with(['.', '`']) && !help.contains("]("), "{}: {help}", info.name);
+        }
+        let metrics = Metrics { regions: 7, ..Metrics::default() };
+        let set = Metrics::ALL.iter().filter(|info| info.value(&metrics) == 7);
+        assert_eq!(set.map(|info| info.name).collect::<Vec<_>>(), ["pleach_regions"]);
+    }
+
+    /// `PLEACH_WRITE=1 cargo test -p pleach --lib metrics` writes the page.
+    #[test]
+    fn the_page_is_the_table() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
+        if std::env::var_os("PLEACH_WRITE").is_some() {
+            std::fs::write(path, page()).expect("written");
+        }
+        // A package alone has no docs.
+        if let Ok(found) = std::fs::read_to_string(path) {
+            assert_eq!(found, page(), "run with PLEACH_WRITE=1 to write docs/metrics.md anew");
+        }
+    }
+
+    /// The dashboard asks for metrics that there are.
+    #[test]
+    fn the_dashboard_names_metrics() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/grafana.json");
+        let Ok(dashboard) = std::fs::read_to_string(path) else { return };
+        let is_part = |letter: char| letter.is_ascii_lowercase() || letter == '_';
+        let words = dashboard.split(|letter: char| !is_part(letter));
+        let names: BTreeSet<_> = words.filter(|word| word.starts_with("pleach_")).collect();
+        assert!(names.len() > 20, "{names:?}");
+        for name in names {
+            let exists = Metrics::ALL.iter().any(|info| info.name == name)
+                || crate::observe::HISTOGRAMS.iter().any(|(histogram, _)| {
+                    name.strip_prefix(histogram)
+                        .is_some_and(|part| ["_bucket", "_sum"].contains(&part))
+                });
+            assert!(exists, "{name}");
+        }
     }
 }

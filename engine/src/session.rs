@@ -24,6 +24,7 @@ use crate::given_back::speaks_as_its_reason;
 use crate::handles::{Counted, Kind};
 use crate::iter::Iter;
 use crate::namespace::Namespace;
+use crate::observe::FINISH;
 use crate::read::past;
 use crate::reading::Reading;
 use crate::roots::{Roots, TrieRoot};
@@ -359,6 +360,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         for (namespace, _) in sorted.namespaces() {
             self.reading(namespace)?;
         }
+        let _observed = self.engine.state.timings.observe(FINISH);
         let finisher = &self.engine.finisher;
         // Before anything is gathered: what changes from here on is seen by the commit.
         let layouts = self.engine.state.commits.sequencer().lock().layouts;

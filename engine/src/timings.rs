@@ -131,6 +131,17 @@ impl Timings {
         std::mem::take(&mut *self.kept.lock()).into()
     }
 
+    /// Measures an operation for the histogram of this name, from here until what this gives is dropped.
+    pub(crate) fn observe(&self, name: &'static str) -> Observed<'_> {
+        #[cfg(feature = "metrics")]
+        return Observed { timings: self, name, since: (self.clock)() };
+        #[cfg(not(feature = "metrics"))]
+        {
+            let _ = name;
+            Observed { timings: std::marker::PhantomData }
+        }
+    }
+
     /// Begins a phase that the caller does alone. It ends when this is dropped.
     pub(crate) fn begin(&self, phase: Phase) -> Timed<'_> {
         self.tasks(phase, 0)
@@ -152,6 +163,27 @@ impl Timings {
             if records { (0..count).map(|_| AtomicU64::new(0)).collect() } else { [].into() };
         let since = phase.map_or(Duration::ZERO, |_| (self.clock)());
         Timed { timings: self, phase, since, records, count, next: AtomicUsize::new(0), spent }
+    }
+}
+
+/// An operation that is measured, where there are histograms.
+pub(crate) struct Observed<'a> {
+    #[cfg(not(feature = "metrics"))]
+    timings: std::marker::PhantomData<&'a Timings>,
+    #[cfg(feature = "metrics")]
+    timings: &'a Timings,
+    #[cfg(feature = "metrics")]
+    name: &'static str,
+    #[cfg(feature = "metrics")]
+    since: Duration,
+}
+
+impl Drop for Observed<'_> {
+    fn drop(&mut self) {
+        #[cfg(feature = "metrics")]
+        metrics::histogram!(self.name).record((self.timings.clock)().saturating_sub(self.since));
+        #[cfg(not(feature = "metrics"))]
+        let _ = self.timings;
     }
 }
 
@@ -196,6 +228,8 @@ impl Drop for Timed<'_> {
         let Some(phase) = self.phase else { return };
         let wall = (self.timings.clock)().saturating_sub(self.since);
         Counters::add(phase.sum(&self.timings.counters), nanos(wall));
+        #[cfg(feature = "metrics")]
+        metrics::histogram!(crate::observe::PHASE, "phase" => phase.name()).record(wall);
         if !self.records {
             return;
         }

@@ -44,6 +44,7 @@ use crate::format::commit_body::EntryKind;
 use crate::format::position::LogPos;
 use crate::format::trie_kind::TrieKind;
 use crate::metrics::Counters;
+use crate::observe::COMMIT;
 use crate::options::Durability;
 use crate::read::point;
 use crate::state::commits::Tip;
@@ -73,6 +74,7 @@ pub(crate) fn commit<H: Hasher, D: Device, R: Runtime>(
     outcomes: &mut [TrieOutcome],
     blob: &Arc<[u8]>,
 ) -> Result<u64> {
+    let _observed = engine.state.timings.observe(COMMIT);
     let mut tries = 0;
     loop {
         tries += 1;

@@ -1,0 +1,57 @@
+//! Metrics for the recorder of the crate `metrics` (feature `metrics`).
+//!
+//! [`record`] gives it what [`Metrics`] has, when the caller wants: mostly when it is scraped. Histograms are recorded as things happen;
+//! without the feature nothing of this is compiled, and without a recorder a histogram costs a look at whether there is one.
+//!
+//! All open databases of a process share the names.
+
+#[cfg(feature = "metrics")]
+use crate::metrics::{MetricKind, MetricUnit, Metrics};
+
+/// The histograms, in seconds, with their texts. Those of phases have the label `phase`.
+pub const HISTOGRAMS: [(&str, &str); 3] = [
+    ("pleach_finish_seconds", "Time of a finish, all namespaces together."),
+    ("pleach_commit_seconds", "Time of a commit, from the call to the acknowledgement."),
+    (
+        "pleach_phase_seconds",
+        "Time of a phase of a finish or a commit, by its label `phase`: `Phase` has the list.",
+    ),
+];
+
+pub(crate) const FINISH: &str = HISTOGRAMS[0].0;
+pub(crate) const COMMIT: &str = HISTOGRAMS[1].0;
+#[cfg(feature = "metrics")]
+pub(crate) const PHASE: &str = HISTOGRAMS[2].0;
+
+/// Tells the recorder the texts and units of all metrics; once, after it is installed.
+#[cfg(feature = "metrics")]
+pub fn describe() {
+    for info in Metrics::ALL {
+        let unit = match info.unit {
+            MetricUnit::Count => metrics::Unit::Count,
+            MetricUnit::Bytes => metrics::Unit::Bytes,
+            MetricUnit::Nanoseconds => metrics::Unit::Nanoseconds,
+            MetricUnit::Microseconds => metrics::Unit::Microseconds,
+        };
+        match info.kind {
+            MetricKind::Counter => metrics::describe_counter!(info.name, unit, info.help()),
+            MetricKind::Gauge => metrics::describe_gauge!(info.name, unit, info.help()),
+        }
+    }
+    for (name, help) in HISTOGRAMS {
+        metrics::describe_histogram!(name, metrics::Unit::Seconds, help);
+    }
+}
+
+/// Gives the recorder the figures of a database.
+#[cfg(feature = "metrics")]
+#[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+pub fn record(figures: &Metrics) {
+    for info in Metrics::ALL {
+        let value = info.value(figures);
+        match info.kind {
+            MetricKind::Counter => metrics::counter!(info.name).absolute(value),
+            MetricKind::Gauge => metrics::gauge!(info.name).set(value as f64),
+        }
+    }
+}
