@@ -17,7 +17,6 @@ use crate::format::creation::{self, CreationError, DirectoryState};
 use crate::format::names::{IMAGES, LEAF_FILE, OVERFLOW_FILE, SPILL_FILE};
 use crate::format::superblock_store::SuperblockStore;
 use crate::format::{incarnation, notice};
-use crate::handles::Kind;
 use crate::roots::Roots;
 use crate::state::State;
 use crate::state::view::View;
@@ -90,7 +89,6 @@ pub(crate) fn backup<H: Hasher, D: Device, R: Runtime>(
     target: &D,
     options: &BackupOptions,
 ) -> Result<BackupReport> {
-    let _counted = engine.count(Kind::Backup);
     let db = &engine.state;
     let since = db.pace.now();
     let lock = target.lock(LockMode::Exclusive)?;

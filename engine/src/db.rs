@@ -114,7 +114,10 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// As there.
     pub fn backup_on(&self, target: &D, options: &BackupOptions) -> Result<BackupReport> {
         // A close that comes meanwhile lets this end.
-        let engine = Arc::clone(&*self.0.open()?);
+        let (_counted, engine) = {
+            let engine = self.0.open()?;
+            (engine.count(Kind::Backup), Arc::clone(&engine))
+        };
         backup(&engine, target, options)
     }
 

@@ -1,9 +1,11 @@
 //! Metrics for the recorder of the crate `metrics` (feature `metrics`).
 //!
-//! [`record`] gives it what [`Metrics`] has, when the caller wants: mostly when it is scraped. Histograms are recorded as things happen;
-//! without the feature nothing of this is compiled, and without a recorder a histogram costs a look at whether there is one.
+//! `record` gives it what `Metrics` has, when the caller wants: mostly when it is scraped. Histograms are recorded as things
+//! happen; without the feature they are not there, and without a recorder one costs a look at whether there is one.
 //!
 //! All open databases of a process share the names.
+
+use std::time::Duration;
 
 #[cfg(feature = "metrics")]
 use crate::metrics::{MetricKind, MetricUnit, Metrics};
@@ -20,8 +22,26 @@ pub const HISTOGRAMS: [(&str, &str); 3] = [
 
 pub(crate) const FINISH: &str = HISTOGRAMS[0].0;
 pub(crate) const COMMIT: &str = HISTOGRAMS[1].0;
+
+/// A finish or a commit has taken so long.
 #[cfg(feature = "metrics")]
-pub(crate) const PHASE: &str = HISTOGRAMS[2].0;
+pub(crate) fn operation(name: &'static str, wall: Duration) {
+    metrics::histogram!(name).record(wall);
+}
+
+/// There are no histograms.
+#[cfg(not(feature = "metrics"))]
+pub(crate) fn operation(_: &'static str, _: Duration) {}
+
+/// A phase has taken so long.
+#[cfg(feature = "metrics")]
+pub(crate) fn phase(name: &'static str, wall: Duration) {
+    metrics::histogram!(HISTOGRAMS[2].0, "phase" => name).record(wall);
+}
+
+/// There are no histograms.
+#[cfg(not(feature = "metrics"))]
+pub(crate) fn phase(_: &'static str, _: Duration) {}
 
 /// Tells the recorder the texts and units of all metrics; once, after it is installed.
 #[cfg(feature = "metrics")]

@@ -14,6 +14,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::metrics::Counters;
+use crate::observe;
 
 /// A phase of a finish or a commit. What a caller waits for besides is between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -133,13 +134,7 @@ impl Timings {
 
     /// Measures an operation for the histogram of this name, from here until what this gives is dropped.
     pub(crate) fn observe(&self, name: &'static str) -> Observed<'_> {
-        #[cfg(feature = "metrics")]
-        return Observed { timings: self, name, since: (self.clock)() };
-        #[cfg(not(feature = "metrics"))]
-        {
-            let _ = name;
-            Observed { timings: std::marker::PhantomData }
-        }
+        Observed { timings: self, name, since: (self.clock)() }
     }
 
     /// Begins a phase that the caller does alone. It ends when this is dropped.
@@ -166,24 +161,17 @@ impl Timings {
     }
 }
 
-/// An operation that is measured, where there are histograms.
+/// An operation that is measured.
 pub(crate) struct Observed<'a> {
-    #[cfg(not(feature = "metrics"))]
-    timings: std::marker::PhantomData<&'a Timings>,
-    #[cfg(feature = "metrics")]
     timings: &'a Timings,
-    #[cfg(feature = "metrics")]
     name: &'static str,
-    #[cfg(feature = "metrics")]
     since: Duration,
 }
 
 impl Drop for Observed<'_> {
     fn drop(&mut self) {
-        #[cfg(feature = "metrics")]
-        metrics::histogram!(self.name).record((self.timings.clock)().saturating_sub(self.since));
-        #[cfg(not(feature = "metrics"))]
-        let _ = self.timings;
+        let wall = (self.timings.clock)().saturating_sub(self.since);
+        observe::operation(self.name, wall);
     }
 }
 
@@ -228,8 +216,7 @@ impl Drop for Timed<'_> {
         let Some(phase) = self.phase else { return };
         let wall = (self.timings.clock)().saturating_sub(self.since);
         Counters::add(phase.sum(&self.timings.counters), nanos(wall));
-        #[cfg(feature = "metrics")]
-        metrics::histogram!(crate::observe::PHASE, "phase" => phase.name()).record(wall);
+        observe::phase(phase.name(), wall);
         if !self.records {
             return;
         }

@@ -3,6 +3,7 @@
 //!
 //! The files are kept without the zeros at their ends; `lengths` has their lengths.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
@@ -67,7 +68,7 @@ fn write_the_golden_folder() {
         let bytes = image.file(name).expect("listed").to_vec();
         let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         fs::write(Path::new(FOLDER).join(name), &bytes[..end]).expect("written");
-        lengths += &format!("{name} {}\n", bytes.len());
+        writeln!(lengths, "{name} {}", bytes.len()).expect("to memory");
     }
     fs::write(Path::new(FOLDER).join("lengths"), lengths).expect("written");
 }
