@@ -97,6 +97,9 @@ pub(crate) struct CheckArgs {
     /// The root that namespace 0 must have, 64 hexadecimal digits, with or without 0x
     #[arg(long, value_name = "HEX", value_parser = digits)]
     pub(crate) root: Option<Key>,
+    /// Checks the newest state alone: the history takes about 200 bytes of memory for each change in it
+    #[arg(long)]
+    pub(crate) newest: bool,
 }
 
 #[derive(Debug, Args)]

@@ -138,7 +138,8 @@ fn commit_json(commit: &Commit) -> Value {
 
 pub(crate) fn check(args: &CheckArgs) -> Result<()> {
     let path = args.folder.folder.path()?;
-    let report = tools::check(path, CheckOptions::default()).map_err(CliError::engine(path))?;
+    let options = CheckOptions::default().past(!args.newest);
+    let report = tools::check(path, options).map_err(CliError::engine(path))?;
     let mut verdict = report.verdict();
     let mut findings: Vec<(Severity, String)> =
         report.findings.iter().map(|it| (it.severity, it.what.clone())).collect();

@@ -96,6 +96,7 @@ fn a_database_is_described_checked_dumped_and_explained() {
     let at = name(&db);
     assert!(told(&["stat", at]).contains(&root));
     assert_eq!(told(&["check", at, "--root", &root]), "nothing found\n");
+    assert_eq!(told(&["check", at, "--newest"]), "nothing found\n");
     let dump = told(&["dump", at]);
     assert_eq!(dump.lines().count() as u64, PAIRS - 1);
     assert!(dump.lines().is_sorted());
