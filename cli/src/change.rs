@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use indicatif::ProgressBar;
 use pleach::export::{
-    ExportReport, ImportOptions, ImportReport, export_closed, import as import_stream,
+    ExportReport, ImportOptions, ImportReport, StreamReader, export_closed, import as import_stream,
 };
 use pleach::{
     BackupOptions, BackupProgress, BackupReport, Blake3, Db, Hasher, Key, Node, Options, Sha2,
@@ -21,9 +21,6 @@ use crate::args::{
 use crate::database::{Work, with};
 use crate::error::{CliError, ErrorKind, Result};
 use crate::output::{self, PARTS, bar, hex, part_of};
-
-/// Bytes of an export stream from its first one through the number of its hasher.
-const THROUGH_HASHER: usize = 27;
 
 struct Prove<'a>(&'a ProveArgs);
 
@@ -165,6 +162,17 @@ impl Work for Backup<'_> {
 
 pub(crate) fn backup(args: &BackupArgs) -> Result<()> {
     let folder = args.folder.folder.path()?;
+    check_new(&args.to)?;
+    if args
+        .to
+        .canonicalize()
+        .ok()
+        .is_some_and(|to| folder.canonicalize().is_ok_and(|from| from == to))
+    {
+        return Err(CliError::usage(
+            "a backup goes to another folder: name one that is missing or empty",
+        ));
+    }
     let hasher = tools::hasher(folder).map_err(CliError::engine(folder))?;
     let bar = bar("backup");
     let work = Backup { args, bar: bar.clone() };
@@ -198,6 +206,7 @@ pub(crate) fn export(args: &ExportArgs) -> Result<()> {
             let synced = file.get_ref().sync_all();
             synced
                 .and_then(|()| std::fs::rename(&unfinished, path))
+                .and_then(|()| sync_parent(path))
                 .map_err(CliError::file(path))?;
             report
         }
@@ -226,6 +235,22 @@ fn export_to(folder: &Path, to: &mut dyn Write, bar: &ProgressBar) -> Result<Exp
         }
     });
     report.map_err(CliError::engine(folder))
+}
+
+/// Makes the name of a file durable.
+fn sync_parent(path: &Path) -> std::io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Refuses a folder for a new database that cannot be one.
+fn check_new(folder: &Path) -> Result<()> {
+    if folder.exists() && !folder.is_dir() {
+        let text =
+            format!("{} is a file: name a folder that is missing or empty", folder.display());
+        return Err(CliError::usage(text));
+    }
+    Ok(())
 }
 
 /// The name of a file that is being written.
@@ -260,7 +285,7 @@ impl<R: Read> Read for Counted<R> {
 }
 
 struct Import<R> {
-    from: R,
+    from: StreamReader<R>,
     options: ImportOptions,
 }
 
@@ -273,6 +298,7 @@ impl<R: Read> Work for Import<R> {
 }
 
 pub(crate) fn import(args: &ImportArgs) -> Result<()> {
+    check_new(&args.folder)?;
     let bar = bar("import");
     let (from, all): (Box<dyn Read>, u64) = match &args.from {
         None => (Box::new(std::io::stdin().lock()), 0),
@@ -286,26 +312,20 @@ pub(crate) fn import(args: &ImportArgs) -> Result<()> {
             (Box::new(file), length)
         }
     };
-    let mut from =
-        BufReader::with_capacity(1 << 20, Counted { from, read: 0, all, bar: bar.clone() });
-    let mut head = Vec::new();
-    let name = args.from.clone().unwrap_or_else(|| PathBuf::from("standard input"));
-    let read = (&mut from).take(THROUGH_HASHER as u64).read_to_end(&mut head);
-    read.map_err(CliError::file(&name))?;
-    // What is no stream is told so by its reader, whatever the hasher.
-    let hasher =
-        head.get(THROUGH_HASHER - 1).copied().filter(|id| [Blake3::ID, Sha2::ID].contains(id));
+    let counted = Counted { from, read: 0, all, bar: bar.clone() };
+    // Before a folder is made: what is no stream leaves nothing behind.
+    let from = StreamReader::new(BufReader::with_capacity(1 << 20, counted))
+        .map_err(|error| CliError::engine(&args.folder)(error.into()))?;
+    let hasher = from.head().hasher;
     let load_mib = (args.memory_mib / 2).max(1);
     let options = Options::new(&args.folder).create(true).cache_mib((args.memory_mib / 2).max(64));
     let progress: Option<pleach::export::ImportProgress> = (all > 0).then(|| {
         let bar = bar.clone();
         Arc::new(move |namespace, _| bar.set_message(format!("import, namespace {namespace}"))) as _
     });
-    let work = Import {
-        from: head.as_slice().chain(from),
-        options: ImportOptions::new().memory_mib(load_mib).progress(progress),
-    };
-    let report = with(&args.folder, options, hasher.unwrap_or(Blake3::ID), work)?;
+    let work =
+        Import { from, options: ImportOptions::new().memory_mib(load_mib).progress(progress) };
+    let report = with(&args.folder, options, hasher, work)?;
     bar.finish_and_clear();
     let roots = report.roots.iter();
     if args.json {

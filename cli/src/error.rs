@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pleach::errors::CreationError;
+use pleach::errors::{Contradiction, CreationError};
 use pleach::export::StreamError;
 
 /// The result of anything that can fail here.
@@ -115,6 +115,7 @@ fn kind_of(error: &pleach::Error) -> ErrorKind {
         | E::Stream(
             StreamError::Cut { .. } | StreamError::Damaged { .. } | StreamError::Contents { .. },
         )
+        | E::Corrupt(Contradiction::Backup { .. })
         | E::OtherRoot { .. } => ErrorKind::Damaged,
         E::Io(_)
         | E::Stream(StreamError::Read(_) | StreamError::Write(_))

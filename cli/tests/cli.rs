@@ -254,6 +254,9 @@ fn an_export_is_imported_and_an_import_that_was_cut_off_goes_on() {
         ],
     );
     assert!(line.contains("no export stream"), "{line}");
+    assert!(!papers.path().join("none").exists(), "nothing is left behind");
+    let line = refusal(2, &["import", file, "--from", file]);
+    assert!(line.contains("is a file"), "{line}");
 }
 
 #[test]
@@ -269,6 +272,8 @@ fn a_backup_is_a_database() {
     assert_eq!(told(&["dump", copy]), told(&["dump", at]));
     let line = refusal(2, &["backup", at, "--to", copy]);
     assert!(line.contains("holds a database already"), "{line}");
+    let line = refusal(2, &["backup", at, "--to", at]);
+    assert!(line.contains("another folder"), "{line}");
     told(&["rollback", copy, "--to", "1"]);
 }
 

@@ -10,7 +10,7 @@ use pleach_beatree::page_no::page_offset;
 use pleach_core::Hasher;
 use pleach_io::{Device, IoError, LockMode, OpenMode, PAGE, PageBuf, Runtime};
 
-use crate::checkpoint::{Elsewhere, image_elsewhere};
+use crate::checkpoint::{BackupImage, write_backup_image};
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, NoRoom, Result, full_or};
 use crate::format::creation::{self, CreationError, DirectoryState};
@@ -105,11 +105,11 @@ pub(crate) fn backup<H: Hasher, D: Device, R: Runtime>(
         // What the history names of long values stays, and no number of a page that is looked up from here on is used again.
         let _held = hold(db)?;
         let _guard = db.store.enter();
-        let copied = image_elsewhere::<H, D, R>(db, target)?;
+        let copied = write_backup_image::<H, D, R>(db, target)?;
         let bytes = copy_pages(db, target, options)?;
         (copied, bytes)
     };
-    let Elsewhere { superblock, newest } = copied;
+    let BackupImage { superblock, newest } = copied;
     incarnation::create(target, superblock.database, superblock.incarnation)?;
     // A superblock proves that all else is there: its name must not be durable before theirs.
     target.sync_folder()?;

@@ -25,7 +25,7 @@ use crate::state::images::LAST_NUMBERS;
 use crate::state::quarantine::backoff;
 pub(crate) use image::first_image;
 use image::reserve_images;
-pub(crate) use write::{Elsewhere, checkpoint, image_elsewhere};
+pub(crate) use write::{BackupImage, checkpoint, write_backup_image};
 use write::{Progress, Started, Work, copy_regions, finish, start};
 
 /// When the task looks again whether a load has ended, which makes its own images.

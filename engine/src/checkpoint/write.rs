@@ -181,8 +181,8 @@ fn wait_for_turn<D: Device, R: Runtime>(db: &State<D, R>) {
     wait_for_quiet(db);
 }
 
-/// What a backup has beside pages and values.
-pub(crate) struct Elsewhere {
+/// What a backup has beside leaf pages and long values.
+pub(crate) struct BackupImage {
     /// What the backup's superblock says: where the log begins, and where it ends ([`Superblock::durable_through`]).
     pub(crate) superblock: Superblock,
     /// The newest commit before that end.
@@ -192,10 +192,10 @@ pub(crate) struct Elsewhere {
 /// An image of the database, and its log from there on, on another device, whose image files are there. All leaf pages and
 /// overflow runs that the two name are those of the moment when this returns; the caller sees to it that they stay until it
 /// has copied them. No checkpoint is made meanwhile.
-pub(crate) fn image_elsewhere<H: Hasher, D: Device, R: Runtime>(
+pub(crate) fn write_backup_image<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     target: &D,
-) -> Result<Elsewhere> {
+) -> Result<BackupImage> {
     db.try_nodes_aside::<H>()?;
     let mut work = loop {
         db.commits.sequencer().lock().check_open()?;
@@ -215,7 +215,8 @@ pub(crate) fn image_elsewhere<H: Hasher, D: Device, R: Runtime>(
     }
     let sequencer = db.commits.sequencer();
     let (end, newest) = loop {
-        sequencer.lock().check_open()?;
+        // A close lets this go on, and waits for the image.
+        sequencer.lock().check()?;
         match sequencer.cut(false, |_| db.commits.tip())? {
             Some((point, tip)) => break (point.position, tip),
             None => wait_for_quiet(db),
@@ -243,7 +244,7 @@ pub(crate) fn image_elsewhere<H: Hasher, D: Device, R: Runtime>(
         (from, end),
         prepared,
     )?;
-    Ok(Elsewhere { superblock, newest })
+    Ok(BackupImage { superblock, newest })
 }
 
 /// As in the task: without room nothing has happened, any other failed write or sync poisons. What it was

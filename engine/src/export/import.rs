@@ -96,10 +96,9 @@ pub struct ImportReport {
 /// stay.
 pub fn import<H: Hasher, D: Device, R: Runtime>(
     db: &Db<H, D, R>,
-    from: impl Read,
+    mut reader: StreamReader<impl Read>,
     options: &ImportOptions,
 ) -> Result<ImportReport> {
-    let mut reader = StreamReader::new(from)?;
     let head = reader.head().clone();
     if head.hasher != H::ID {
         return Err(StreamError::Hasher { expected: H::ID, found: head.hasher }.into());

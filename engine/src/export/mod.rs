@@ -13,7 +13,7 @@
 //! export::export(&db.snapshot()?, &mut stream)?;
 //!
 //! let other = Pleach::open(Options::new(folder.path().join("new")).create(true))?;
-//! let report = export::import(&other, stream.as_slice(), &export::ImportOptions::new())?;
+//! let report = export::import(&other, export::StreamReader::new(&*stream)?, &export::ImportOptions::new())?;
 //! assert_eq!((report.pairs, other.root()), (1, db.root()));
 //! # Ok(())
 //! # }

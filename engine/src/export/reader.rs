@@ -3,7 +3,7 @@
 
 use std::io::{ErrorKind, Read};
 
-use pleach_core::{Key, Node};
+use pleach_core::{Key, Node, TERMINATOR};
 
 use crate::format::bytes::{BodyError, Cursor, get_u32, get_u64};
 use crate::format::commit_body::MAX_BLOB;
@@ -175,6 +175,10 @@ impl<R: Read> StreamReader<R> {
         (self.at, self.left) = (start + length, self.left - 1);
         if self.left == 0 && self.at != self.payload.len() {
             return Err(self.contents("bytes after the last pair"));
+        }
+        let of = &self.head.namespaces[self.namespace];
+        if !of.plain && of.root == TERMINATOR {
+            return Err(self.contents("a pair under the root of an empty trie"));
         }
         self.last = Some(key);
         self.pairs += 1;

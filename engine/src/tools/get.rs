@@ -84,7 +84,7 @@ impl<D: Device> UnderHasher<D> for History {
     type Output = Vec<Commit>;
 
     fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<Vec<Commit>> {
-        let recovered = opened.examine_briefly::<H>()?.recovered;
+        let recovered = opened.examine_without_undo::<H>()?.recovered;
         let newest = recovered.tip.number;
         let past = (recovered.undo.from()..newest).map(|number| {
             let (roots, blob) = recovered.undo.past(number)?;

@@ -92,7 +92,7 @@ impl<D: Device> Opened<D> {
     }
 
     /// The same with undo left in the log.
-    fn examine_briefly<H: Hasher>(&self) -> Result<Examined<D>> {
+    fn examine_without_undo<H: Hasher>(&self) -> Result<Examined<D>> {
         self.examine_with::<H>(|commits| limits(commits, 0))
     }
 

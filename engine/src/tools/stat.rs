@@ -134,7 +134,7 @@ impl<D: Device> UnderHasher<D> for Figures {
     type Output = Stat;
 
     fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<Stat> {
-        let mut examined = opened.examine_briefly::<H>()?;
+        let mut examined = opened.examine_without_undo::<H>()?;
         let recovered = &examined.recovered;
         examined.opening.notes.extend(sample(opened, recovered)?);
         let superblock = *examined.superblocks.newest();

@@ -59,8 +59,9 @@ fn exported(db: &SimDb) -> Vec<u8> {
 }
 
 fn imported(disk: &SimDisk, stream: &[u8]) -> Result<ImportReport, Error> {
+    let reader = StreamReader::new(stream)?;
     let db = open(disk);
-    let report = import(&db, stream, &ImportOptions::new().memory_mib(1));
+    let report = import(&db, reader, &ImportOptions::new().memory_mib(1));
     db.close().expect("closed");
     report
 }
@@ -279,6 +280,9 @@ fn hostile_streams_with_right_checksums_are_refused_and_change_nothing() {
     let refused =
         imported(&disk(), &Stream::of(root, 2, &PAIRS, &[])).expect_err("a later version");
     assert!(matches!(refused, Error::Stream(StreamError::Version { found: 2 })), "{refused}");
+    let none = pleach_core::TERMINATOR;
+    let refused = imported(&disk(), &Stream::of(none, 1, &PAIRS, &[])).expect_err("not empty");
+    assert!(matches!(refused, Error::Stream(StreamError::Contents { .. })), "{refused}");
     let [one, two, nine] = PAIRS;
     for pairs in [&[two, one, nine][..], &[one, one, two]] {
         let refused =
