@@ -32,7 +32,7 @@ use pleach_core::Key;
 use crate::region::Region;
 
 /// All regions of one namespace.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct RegionIndex {
     regions: Vec<Arc<Region>>,
     /// First 64 bits of each region's first key.

@@ -22,8 +22,8 @@ Examples:
   pleach import /mnt/ssd/copy --from state.plx
   pleach rollback /mnt/ssd/state --to 1041
 
-A database that a process has open is in use: close it first. `prove`, `rollback`, `backup` and `import` open the
-database for writing; all others write nothing to the folder.
+`rollback`, `backup` and `import` open the database for writing, and `check` wants it closed: where a process has it
+open, it is in use. All others read beside that process.
 Exit codes: 0 fine; 1 findings; 2 arguments that do not fit; 3 the database is in use; 4 it does not open; 5 damaged
 data was met; 6 the system refused.";
 
@@ -51,7 +51,7 @@ pub(crate) enum Command {
     Explain(KeyArgs),
     /// All pairs of a namespace in key order, one a line, in hexadecimal
     Dump(DumpArgs),
-    /// Proves a key, present or absent; opens the database for writing
+    /// Proves a key, present or absent
     Prove(ProveArgs),
     /// Verifies what `prove` has written, without a database
     Verify(VerifyArgs),
@@ -255,6 +255,18 @@ pub(crate) fn parse() -> core::result::Result<Cli, Option<CliError>> {
 /// The command line's own description.
 pub(crate) fn command() -> clap::Command {
     Cli::command()
+}
+
+impl DumpArgs {
+    /// First and last key of those that begin with the prefix.
+    pub(crate) fn range(&self) -> (Key, Key) {
+        let filled = |with: &str| {
+            let digits = format!("{}{}", self.prefix, with.repeat(64 - self.prefix.len()));
+            bytes(&digits).and_then(|bytes| bytes.try_into().ok())
+        };
+        // The prefix has at most 64 hexadecimal digits.
+        (filled("0").unwrap_or_default(), filled("f").unwrap_or([0xff; 32]))
+    }
 }
 
 impl Folder {

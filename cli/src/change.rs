@@ -7,18 +7,18 @@ use std::sync::Arc;
 
 use indicatif::ProgressBar;
 use pleach::export::{
-    ExportReport, ImportOptions, ImportReport, StreamReader, export_closed, import as import_stream,
+    self, ExportReport, ImportOptions, ImportReport, StreamReader, import as import_stream,
 };
 use pleach::{
     BackupOptions, BackupProgress, BackupReport, Blake3, Db, Hasher, Key, Node, Options, Sha2,
-    proof, tools,
+    proof,
 };
 use serde_json::{Value, json};
 
 use crate::args::{
     BackupArgs, ExportArgs, ImportArgs, ProveArgs, RollbackArgs, VerifyArgs, bytes, command,
 };
-use crate::database::{Work, with};
+use crate::database::{Work, reading, with, writing};
 use crate::error::{CliError, ErrorKind, Result};
 use crate::output::{self, PARTS, bar, hex, part_of};
 
@@ -51,8 +51,7 @@ impl Work for Prove<'_> {
 
 pub(crate) fn prove(args: &ProveArgs) -> Result<()> {
     let folder = args.key.folder.folder.path()?;
-    let hasher = tools::hasher(folder).map_err(CliError::engine(folder))?;
-    let proven = with(folder, Options::new(folder), hasher, Prove(args))?;
+    let proven = reading(folder, Prove(args))?;
     if args.key.folder.json {
         return output::json(&proven);
     }
@@ -131,8 +130,7 @@ impl Work for Rollback {
 
 pub(crate) fn rollback(args: &RollbackArgs) -> Result<()> {
     let folder = args.folder.folder.path()?;
-    let hasher = tools::hasher(folder).map_err(CliError::engine(folder))?;
-    let (commit, root) = with(folder, Options::new(folder), hasher, Rollback(args.to))?;
+    let (commit, root) = writing(folder, Rollback(args.to))?;
     if args.folder.json {
         return output::json(&json!({
             "schema": 1, "commit": commit, "state_of": args.to, "root": root.to_string()
@@ -173,10 +171,9 @@ pub(crate) fn backup(args: &BackupArgs) -> Result<()> {
             "a backup goes to another folder: name one that is missing or empty",
         ));
     }
-    let hasher = tools::hasher(folder).map_err(CliError::engine(folder))?;
     let bar = bar("backup");
     let work = Backup { args, bar: bar.clone() };
-    let report = with(folder, Options::new(folder), hasher, work)?;
+    let report = writing(folder, work)?;
     bar.finish_and_clear();
     let (commit, bytes, root) = (report.commit, report.bytes, report.roots.get(0));
     let root = root.map_or_else(String::new, |root| root.to_string());
@@ -196,14 +193,17 @@ pub(crate) fn export(args: &ExportArgs) -> Result<()> {
         None if args.folder.json => {
             return Err(CliError::usage("--json says what was written: name a file with --to"));
         }
-        None => export_to(folder, &mut BufWriter::new(std::io::stdout().lock()), &bar)?,
+        None => {
+            let to = &mut BufWriter::new(std::io::stdout().lock());
+            reading(folder, Export { to, bar: &bar })?
+        }
         Some(path) => {
             // Under another name until it is whole and synced.
             let unfinished = unfinished(path)?;
             let file = OpenOptions::new().write(true).create(true).truncate(true).open(&unfinished);
             let mut file = BufWriter::with_capacity(1 << 20, file.map_err(CliError::file(path))?);
-            let report = export_to(folder, &mut file, &bar)?;
-            let synced = file.get_ref().sync_all();
+            let report = reading(folder, Export { to: &mut file, bar: &bar })?;
+            let synced = file.flush().and_then(|()| file.get_ref().sync_all());
             synced
                 .and_then(|()| std::fs::rename(&unfinished, path))
                 .and_then(|()| sync_parent(path))
@@ -226,15 +226,23 @@ pub(crate) fn export(args: &ExportArgs) -> Result<()> {
     ))
 }
 
-fn export_to(folder: &Path, to: &mut dyn Write, bar: &ProgressBar) -> Result<ExportReport> {
-    let mut told = 0_u32;
-    let report = export_closed(folder, to, &mut |_, key| {
-        told = told.wrapping_add(1);
-        if told.is_multiple_of(1 << 12) {
-            bar.set_position(part_of(key));
-        }
-    });
-    report.map_err(CliError::engine(folder))
+struct Export<'a> {
+    to: &'a mut dyn Write,
+    bar: &'a ProgressBar,
+}
+
+impl Work for Export<'_> {
+    type Output = ExportReport;
+
+    fn run<H: Hasher>(self, db: &Db<H>) -> pleach::Result<ExportReport> {
+        let mut told = 0_u32;
+        export::export_telling(&db.snapshot()?, self.to, |_, key| {
+            told = told.wrapping_add(1);
+            if told.is_multiple_of(1 << 12) {
+                self.bar.set_position(part_of(key));
+            }
+        })
+    }
 }
 
 /// Makes the name of a file durable.

@@ -1,31 +1,30 @@
-//! Commands that write nothing to the folder: they look at a closed database.
+//! Commands that write nothing to the folder, and look at it beside whoever writes it.
 
-use std::io::Write as _;
+use std::io::Write;
 
 use pleach::tools::{self, CheckOptions, CheckReport, NamespaceStat, Severity, Stat, Verdict};
-use pleach::{Commit, Key};
+use pleach::{Commit, Db, Hasher};
 use serde_json::{Value, json};
 
 use crate::args::{CheckArgs, DumpArgs, FolderArgs, KeyArgs};
+use crate::database::{Work, reading};
 use crate::error::{CliError, ErrorKind, Result};
 use crate::output::{self, hex};
 
 pub(crate) fn stat(args: &FolderArgs) -> Result<()> {
     let folder = args.folder.path()?;
-    let stat = tools::stat(folder);
-    if let Err(pleach::Error::Io(pleach::IoError::Locked { .. })) = &stat
-        && !args.json
-        && let Ok(Some(notice)) = tools::notice(folder)
-    {
-        // The figures belong to the process that has it open. Its notice says what is wrong there.
-        output::print(&notice)?;
+    let stat = tools::stat(folder).map_err(CliError::engine(folder))?;
+    let notice = tools::notice(folder).map_err(CliError::engine(folder))?;
+    if args.json {
+        return output::json(&stat_json(&stat, notice.as_deref()));
     }
-    let stat = stat.map_err(CliError::engine(folder))?;
-    if args.json { output::json(&stat_json(&stat)) } else { output::print(&format!("{stat}\n")) }
+    output::print(&format!("{stat}\n"))?;
+    // What the process that has it open says of itself.
+    output::print(&notice.unwrap_or_default())
 }
 
 /// Figures as JSON, schema 1. Fields may be added under the same number.
-fn stat_json(stat: &Stat) -> Value {
+fn stat_json(stat: &Stat, notice: Option<&str>) -> Value {
     let block = &stat.superblock;
     let slot = |generation: u64, commit: u64| json!({"generation": generation, "commit": commit});
     json!({
@@ -63,6 +62,8 @@ fn stat_json(stat: &Stat) -> Value {
         "files": stat.files.iter().map(|file| json!({"name": file.0, "bytes": file.1})).collect::<Value>(),
         "log_cut_bytes": stat.opening.cut.map(|cut| cut.bytes),
         "fell_back": stat.opening.fell_back.as_ref().map(ToString::to_string),
+        "in_use": stat.in_use,
+        "notice": notice.map(|notice| notice.lines().collect::<Vec<_>>()),
         "notes": stat.opening.notes.iter().map(ToString::to_string).collect::<Vec<_>>(),
     })
 }
@@ -102,9 +103,19 @@ pub(crate) fn namespaces(args: &FolderArgs) -> Result<()> {
     })
 }
 
+struct History;
+
+impl Work for History {
+    type Output = Vec<Commit>;
+
+    fn run<H: Hasher>(self, db: &Db<H>) -> pleach::Result<Vec<Commit>> {
+        db.history().map(|number| db.commit_at(number)).collect()
+    }
+}
+
 pub(crate) fn history(args: &FolderArgs) -> Result<()> {
     let folder = args.folder.path()?;
-    let commits = tools::history(folder).map_err(CliError::engine(folder))?;
+    let commits = reading(folder, History)?;
     if args.json {
         let commits = commits.iter().map(commit_json).collect::<Value>();
         return output::json(&json!({"schema": 1, "commits": commits}));
@@ -206,10 +217,21 @@ fn check_json(report: &CheckReport, verdict: Verdict, findings: &[(Severity, Str
     })
 }
 
+struct Get<'a>(&'a KeyArgs);
+
+impl Work for Get<'_> {
+    type Output = Option<String>;
+
+    fn run<H: Hasher>(self, db: &Db<H>) -> pleach::Result<Option<String>> {
+        let session = db.snapshot()?;
+        let value = session.namespace(self.0.namespace)?.read(&self.0.key)?;
+        Ok(value.as_deref().map(hex))
+    }
+}
+
 pub(crate) fn get(args: &KeyArgs) -> Result<()> {
     let folder = args.folder.folder.path()?;
-    let found = tools::get(folder, args.namespace, &args.key).map_err(CliError::engine(folder))?;
-    let value = found.as_deref().map(hex);
+    let value = reading(folder, Get(args))?;
     if args.folder.json {
         output::json(&json!({
             "schema": 1, "namespace": args.namespace, "key": hex(&args.key), "value": value
@@ -236,39 +258,57 @@ pub(crate) fn explain(args: &KeyArgs) -> Result<()> {
     output::print(&format!("{told}\n"))
 }
 
-pub(crate) fn dump(args: &DumpArgs) -> Result<()> {
-    let path = args.folder.folder.path()?;
-    let mut left = args.limit.unwrap_or(u64::MAX);
-    let (mut failed, mut is_first) = (Ok(()), true);
-    let head = format!("{{\"schema\": 1, \"namespace\": {}, \"pairs\": [", args.namespace);
-    output::write(|to| {
-        let mut broken = Ok(());
-        let mut each = |key: &Key, value: &[u8]| {
-            let digits = hex(key);
-            if !digits.starts_with(&args.prefix) {
-                // Keys ascend.
-                return digits < args.prefix;
+/// Prints pairs as they come.
+struct Dump<'a> {
+    args: &'a DumpArgs,
+    to: &'a mut dyn Write,
+    /// What came of writing them.
+    written: &'a mut std::io::Result<()>,
+    printed: &'a mut u64,
+}
+
+impl Work for Dump<'_> {
+    type Output = ();
+
+    fn run<H: Hasher>(self, db: &Db<H>) -> pleach::Result<()> {
+        let Self { args, to, written, printed } = self;
+        let session = db.snapshot()?;
+        let (first, last) = args.range();
+        for pair in session.namespace(args.namespace)?.iter(first..=last) {
+            if args.limit.is_some_and(|limit| *printed == limit) {
+                break;
             }
-            if left == 0 {
-                return false;
-            }
-            left -= 1;
-            broken = if args.folder.json {
-                let before = if is_first { &*head } else { "," };
-                let (key, value) = (digits, hex(value));
+            let (key, value) = pair.map(|(key, value)| (hex(&key), hex(&value)))?;
+            *written = if args.folder.json {
+                let before = if *printed == 0 { dump_head(args) } else { ",".to_owned() };
                 write!(to, "{before}\n{{\"key\": \"{key}\", \"value\": \"{value}\"}}")
             } else {
-                writeln!(to, "{digits} {}", hex(value))
+                writeln!(to, "{key} {value}")
             };
-            is_first = false;
-            broken.is_ok()
-        };
-        failed = tools::dump(path, args.namespace, &mut each).map_err(CliError::engine(path));
-        broken?;
-        if !args.folder.json || failed.is_err() {
+            if written.is_err() {
+                break;
+            }
+            *printed += 1;
+        }
+        Ok(())
+    }
+}
+
+fn dump_head(args: &DumpArgs) -> String {
+    format!("{{\"schema\": 1, \"namespace\": {}, \"pairs\": [", args.namespace)
+}
+
+pub(crate) fn dump(args: &DumpArgs) -> Result<()> {
+    let path = args.folder.folder.path()?;
+    let (mut done, mut printed) = (Ok(()), 0);
+    output::write(|to| {
+        let mut written = Ok(());
+        done = reading(path, Dump { args, to, written: &mut written, printed: &mut printed });
+        written?;
+        if !args.folder.json || done.is_err() {
             return Ok(());
         }
-        if is_first { writeln!(to, "{head}]}}") } else { writeln!(to, "\n]}}") }
+        if printed == 0 { writeln!(to, "{}]}}", dump_head(args)) } else { writeln!(to, "\n]}}") }
     })?;
-    failed.map_err(|error| if is_first { error } else { error.after_document() })
+    done.map_err(|error| if printed == 0 { error } else { error.after_document() })
 }

@@ -312,34 +312,47 @@ fn an_import_that_was_killed_goes_on() {
 }
 
 #[test]
-fn a_database_that_is_open_is_in_use_and_what_to_do_is_said() {
-    let db = folder();
+fn commands_that_read_work_beside_the_process_that_writes() {
+    let (db, _) = database();
     let open = open(&db);
-    let (at, key) = (name(&db), "0".repeat(64));
-    let commands: [&[&str]; 9] = [
-        &["stat", at],
-        &["check", at],
-        &["dump", at],
-        &["explain", at, &key],
-        &["get", at, &key],
-        &["prove", at, &key],
-        &["history", at],
-        &["rollback", at, "--to", "0"],
-        &["export", at],
-    ];
+    let (at, key_1, key_2) = (name(&db), hex(&key(1)), hex(&key(2)));
+    for round in 1..=5_u8 {
+        commit(&open, vec![Access::write(key(2), Some(Bytes::from(vec![round; 9])))]);
+        if round.is_multiple_of(2) {
+            open.drain(0).expect("in pages");
+        }
+        let root = open.root().to_string();
+        let stat = document(&["stat", at, "--json"]);
+        assert_eq!((&stat["root"], &stat["in_use"]), (&root.clone().into(), &true.into()));
+        assert_eq!(told(&["get", at, &key_2]).trim_end(), hex(&[round; 9]));
+        refusal(1, &["get", at, &key_1]);
+        assert_eq!(told(&["dump", at]).lines().count() as u64, PAIRS - 1);
+        assert_eq!(document(&["explain", at, &key_2, "--json"])["present"], true);
+        assert_eq!(document(&["prove", at, &key_2, "--json"])["root"], root);
+        let commits = document(&["history", at, "--json"])["commits"].clone();
+        assert_eq!(commits.as_array().and_then(|list| list.last()).expect("one")["root"], root);
+        let stream = db.path().parent().expect("a folder").join(format!("{root}.plx"));
+        let stream = stream.to_str().expect("a plain name");
+        let exported = document(&["export", at, "--to", stream, "--json"]);
+        assert_eq!(exported["commit"], open.commit_number());
+        std::fs::remove_file(stream).expect("removed");
+    }
+    let before = open.commit_number();
+    let copy = format!("{at}-copy");
+    let commands: [&[&str]; 3] =
+        [&["check", at], &["rollback", at, "--to", "0"], &["backup", at, "--to", &copy]];
     for command in commands {
         let line = refusal(3, command);
         assert!(line.contains("in use by process") && line.contains("stop that process"), "{line}");
     }
     // Programs read the same in a document.
-    for command in ["stat", "check", "namespaces", "history", "dump"] {
-        let output = pleach(&[command, at, "--json"]);
-        let document: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
-        assert_eq!(
-            (&document["error"]["kind"], &document["error"]["exit_code"]),
-            (&"in use".into(), &3.into())
-        );
-    }
+    let output = pleach(&["check", at, "--json"]);
+    let document: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+    assert_eq!(
+        (&document["error"]["kind"], &document["error"]["exit_code"]),
+        (&"in use".into(), &3.into())
+    );
+    assert_eq!(open.commit_number(), before);
     open.close().expect("closed");
     told(&["check", at]);
 }

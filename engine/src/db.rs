@@ -24,7 +24,7 @@ use crate::namespaces;
 use crate::open::examine::no_folder;
 use crate::open::open;
 use crate::opening::Opening;
-use crate::options::Options;
+use crate::options::{OpenFor, Options};
 use crate::owner::Owner;
 use crate::read::past;
 use crate::rollback::{rollback, rollback_to};
@@ -34,6 +34,7 @@ use crate::state::beats::TaskState;
 use crate::state::commits::Tip;
 use crate::state::pins::{Holder, Pin};
 use crate::state::quarantine::Quarantined;
+use crate::state::view::View;
 use crate::timings::Timing;
 
 /// An open database. Clones are the same one: they are cheap, and one of them closes it for all. The last
@@ -74,7 +75,8 @@ impl<H: Hasher> Db<H> {
         let os = OsOptions {
             io: options.io,
             direct: options.direct,
-            create_folder: options.create,
+            create_folder: options.open_for == OpenFor::Creation,
+            read_only: options.open_for == OpenFor::Reading,
             ..OsOptions::default()
         };
         let device = OsDevice::open(&options.path, os).map_err(no_folder)?;
@@ -139,9 +141,25 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
             // further overlays come from a session, so this is the only place to check.
             Some(overlay) if !overlay.is_of(&engine) => return Err(Error::ForeignOverlay),
             Some(overlay) => overlay.view(),
-            None => engine.state.commits.tip_view(),
+            None => {
+                let _stay = engine.state.stay();
+                engine.state.commits.tip_view()
+            }
         };
         Ok(Session::new(&engine, view, options, Holder::Session))
+    }
+
+    /// Goes on to the newest commit, of a database that was opened with [`Options::read_only`], and gives its number. Sessions that
+    /// began before stay where they are. Where the log of the process that writes does not reach back to where this open has come
+    /// to, image and log are read anew, and sessions that began before give [`Error::SnapshotTooOld`].
+    ///
+    /// A database that was opened for writing is at its newest commit always.
+    ///
+    /// # Errors
+    /// Those of reading; of opening, where image and log are read anew.
+    pub fn refresh(&self) -> Result<u64> {
+        self.0.refresh()?;
+        Ok(self.commit_number())
     }
 
     /// A session on a past commit of the history, or on the newest one: it reads, prefetches, iterates and
@@ -158,9 +176,12 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     pub fn at(&self, commit: u64) -> Result<Session<H, D, R>> {
         let engine = self.0.open()?;
         check_exists(&engine, commit)?;
-        let (view, tip) =
-            engine.state.commits.view_at(commit).map_err(|error| self.or_lost(error))?;
-        past::with_undo::<H, D, R>(&engine.state, &view)?;
+        let found = {
+            let _stay = engine.state.stay();
+            engine.state.commits.view_at(commit)
+        };
+        let (view, tip) = found.map_err(|error| self.or_lost(error))?;
+        past::with::<H, D, R, _>(&engine.state, &view, View::check)?;
         Ok(Session::new(&engine, (view, tip), SessionOptions::new(), Holder::Snapshot))
     }
 
@@ -171,6 +192,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// [`Error::Closed`].
     pub fn snapshot(&self) -> Result<Session<H, D, R>> {
         let engine = self.0.open()?;
+        let _stay = engine.state.stay();
         let view = engine.state.commits.tip_view();
         Ok(Session::new(&engine, view, SessionOptions::new(), Holder::Snapshot))
     }
@@ -476,7 +498,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// database has to be closed and opened again.
     pub fn is_poisoned(&self) -> bool {
         self.0.look(
-            |engine| engine.state.commits.sequencer().lock().check().is_err(),
+            |engine| engine.state.commits.sequencer().lock().is_poisoned(),
             |facts| facts.poisoned,
         )
     }

@@ -57,6 +57,11 @@ impl<H: Hasher, D: Device, R: Runtime> Engine<H, D, R> {
         Counted::new(&self.handles, kind)
     }
 
+    /// Counts what lives together with another engine of the same open.
+    pub(crate) fn count_with(&mut self, other: &Self) {
+        self.handles = Arc::clone(&other.handles);
+    }
+
     /// The counts of what lives.
     pub(crate) fn handles(&self) -> &Arc<Handles> {
         &self.handles

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::iter::FusedIterator;
+use std::marker::PhantomData;
 
 use pleach_beatree::{Stored, Value};
 use pleach_core::{Blake3, Hasher, Key};
@@ -9,10 +10,8 @@ use pleach_io::os::OsDevice;
 use pleach_io::threads::Threads;
 use pleach_io::{Device, Runtime};
 
-use crate::engine::Engine;
 use crate::error::Result;
 use crate::read::scan::Scan;
-use crate::state::overflow;
 
 /// The pairs of a range, in key order from the front and against it from the back. From
 /// [`Session::iter`](crate::Session::iter), which says more.
@@ -20,13 +19,13 @@ use crate::state::overflow;
 /// After an error it is at its end, from both sides: all pairs before the failure were given, and none after
 /// it, so that no gap goes unnoticed. Another iterator can go on behind the last key that was given.
 pub struct Iter<'a, H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
-    engine: &'a Engine<H, D, R>,
     scan: Scan<'a, D, R>,
+    hasher: PhantomData<H>,
 }
 
 impl<'a, H: Hasher, D: Device, R: Runtime> Iter<'a, H, D, R> {
-    pub(crate) fn new(engine: &'a Engine<H, D, R>, scan: Scan<'a, D, R>) -> Self {
-        Self { engine, scan }
+    pub(crate) fn new(scan: Scan<'a, D, R>) -> Self {
+        Self { scan, hasher: PhantomData }
     }
 
     /// A pair with its value, which may have to be read.
@@ -34,7 +33,7 @@ impl<'a, H: Hasher, D: Device, R: Runtime> Iter<'a, H, D, R> {
         if let Stored::Inline(value) = stored {
             return Ok((key, value));
         }
-        let value = overflow::value::<H, D, R>(&self.engine.state, self.scan.base(), stored, false);
+        let value = self.scan.long_value::<H>(&key, stored);
         let value = value.inspect_err(|_| self.scan.end())?;
         Ok((key, value.expect("a scan gives what is present")))
     }

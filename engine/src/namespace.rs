@@ -79,7 +79,7 @@ impl<'a, H: Hasher, D: Device, R: Runtime> Namespace<'a, H, D, R> {
 
     /// The pairs of a range of keys; see [`Session::iter`](crate::Session::iter).
     pub fn iter(&self, range: impl RangeBounds<Key>) -> Iter<'a, H, D, R> {
-        Iter::new(self.engine, self.reading.scan(self.engine, &range))
+        Iter::new(self.reading.scan(self.engine, &range))
     }
 
     /// Proves what it says of a key, against [`Self::root`]; see [`Session::prove`](crate::Session::prove).

@@ -76,11 +76,22 @@ const MAX_LOG_SEGMENTS: u64 = 256;
 /// Time without progress after which a background task is said to be stalled.
 const STALLED: Duration = Duration::from_secs(10);
 
+/// What a database is opened for: what was asked for last holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpenFor {
+    /// Writing, where there is one.
+    Writing,
+    /// Writing; one is created where there is none.
+    Creation,
+    /// Reading alone.
+    Reading,
+}
+
 /// Options of [`crate::Db::open`].
 #[derive(Clone, Debug)]
 pub struct Options {
     pub(crate) path: PathBuf,
-    pub(crate) create: bool,
+    pub(crate) open_for: OpenFor,
     pub(crate) cache_bytes: u64,
     pub(crate) threads: usize,
     pub(crate) in_flight: usize,
@@ -107,7 +118,7 @@ impl Options {
     pub fn new(path: impl AsRef<Path>) -> Self {
         Self {
             path: path.as_ref().to_path_buf(),
-            create: false,
+            open_for: OpenFor::Writing,
             cache_bytes: 1 << 30,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             in_flight: 128,
@@ -128,10 +139,23 @@ impl Options {
         }
     }
 
-    /// Creates the database when the folder is missing or empty.
+    /// Creates the database when the folder is missing or empty. Not together with [`Self::read_only`]: the last one holds.
     #[must_use]
     pub fn create(mut self, create: bool) -> Self {
-        self.create = create;
+        self.set(OpenFor::Creation, create);
+        self
+    }
+
+    /// Opens the database for reading alone, whether a process writes it or not: no lock is taken, nothing is written, and a
+    /// process that writes is not held up. What is read is as of the newest record of the log, until [`Db::refresh`](crate::Db::refresh)
+    /// goes on to the newest again. Sessions read, iterate, prove and finish as in any database; commits give
+    /// [`Error::ReadOnly`](crate::Error::ReadOnly). `docs/readers.md` has what holds.
+    ///
+    /// A session's state can be read as long as its commit is in the history of the process that writes
+    /// ([`Options::history`]), and then gives [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld).
+    #[must_use]
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.set(OpenFor::Reading, read_only);
         self
     }
 
@@ -312,6 +336,14 @@ impl Options {
     pub fn geometry(mut self, geometry: Geometry) -> Self {
         self.geometry = geometry;
         self
+    }
+
+    fn set(&mut self, open_for: OpenFor, is_it: bool) {
+        if is_it {
+            self.open_for = open_for;
+        } else if self.open_for == open_for {
+            self.open_for = OpenFor::Writing;
+        }
     }
 
     /// Refuses what makes no sense.

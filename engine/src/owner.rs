@@ -21,7 +21,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::handles::{Handles, OpenHandles};
 use crate::metrics::Metrics;
-use crate::open::Opened;
+use crate::open::{Opened, open_replica};
 use crate::opening::Opening;
 use crate::state::beats::TaskState;
 use crate::state::commits::Tip;
@@ -61,7 +61,7 @@ impl Facts {
             metrics: engine.metrics(),
             tasks: state.pace.tasks(),
             quarantined: state.store.quarantine().list(),
-            poisoned: state.commits.sequencer().lock().check().is_err(),
+            poisoned: state.commits.sequencer().lock().is_poisoned(),
         }
     }
 }
@@ -88,6 +88,27 @@ impl<H: Hasher, D: Device, R: Runtime> Owner<H, D, R> {
             return Err(Error::Closed);
         }
         RwLockReadGuard::try_map(self.engine.read(), Option::as_ref).map_err(|_| Error::Closed)
+    }
+
+    /// Brings a replica to the newest commit. One that the log has left behind is opened anew.
+    pub(crate) fn refresh(&self) -> Result<()> {
+        let engine = Arc::clone(&*self.open()?);
+        let state = &engine.state;
+        let Some(replica) = &state.replica else { return Ok(()) };
+        match replica.catch_up(state) {
+            Err(Error::SnapshotTooOld { .. }) => {}
+            caught_up => return caught_up.map(drop),
+        }
+        let (device, runtime) = (state.store.device().clone(), state.runtime.clone());
+        let mut opened = open_replica::<H, D, R>(device, runtime, state.options.clone())?;
+        if let Some(again) = Arc::get_mut(&mut opened.engine) {
+            again.count_with(&engine);
+        }
+        let mut place = self.engine.write();
+        if let Some(place) = place.as_mut().filter(|place| Arc::ptr_eq(place, &engine)) {
+            *place = opened.engine;
+        }
+        Ok(())
     }
 
     /// Something of the database as it is, or as it was when it was closed.
@@ -124,7 +145,11 @@ impl<H: Hasher, D: Device, R: Runtime> Owner<H, D, R> {
             // A load that came before this is at its end; a later one finds the database closed.
             let _alone = engine.state.images.make_alone();
             let sound = engine.state.commits.sequencer().lock().check();
-            sound.and_then(|()| checkpoint::<H, D, R>(&engine.state, true))
+            match sound {
+                // There is nothing to be written.
+                Err(Error::ReadOnly) => Ok(()),
+                sound => sound.and_then(|()| checkpoint::<H, D, R>(&engine.state, true)),
+            }
         };
         if let Err(error) = &written
             && !error.is_poisoned()

@@ -184,6 +184,10 @@ impl<D: Device, R: Runtime> Reading<D, R> {
     }
 
     pub(crate) fn prefetch<H: Hasher>(&self, engine: &Engine<H, D, R>, keys: &[Key]) {
+        // It looks up beside those who read, and would not wait while a replica catches up.
+        if self.state.replica.is_some() {
+            return;
+        }
         let base = self.view.base;
         if self.requests.lock().announce(&self.state, &engine.prefetching, base, keys) {
             self.prefetches.store(true, Ordering::Relaxed);

@@ -264,7 +264,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// # }
     /// ```
     pub fn iter(&self, range: impl RangeBounds<Key>) -> Iter<'_, H, D, R> {
-        Iter::new(&self.engine, self.first.scan(&self.engine, &range))
+        Iter::new(self.first.scan(&self.engine, &range))
     }
 
     /// Proves what the state says of a key, present or absent: a path proof, which

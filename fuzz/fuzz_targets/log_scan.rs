@@ -39,6 +39,7 @@ fuzz_target!(|data: &[u8]| {
         durable_through: (if clean { 0 } else { u64::from(flags >> 1) * 64 }).into(),
         prepared_through: (bytes.len() as u64).into(),
         clean,
+        live: false,
     };
     let mut last = Point::default();
     let end = scan(&disk, &input, |view| {

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pleach::tools::{CheckOptions, Finding, check_on, dump_on};
+use pleach::tools::{CheckOptions, Finding, check_on};
 use pleach::{Access, AccessKind, Blake3, Error, Namespace, SessionOptions, Value, Witness};
 use pleach_core::naive::Naive;
 use pleach_core::proof::{self, Op};
@@ -11,7 +11,7 @@ use pleach_core::{Hasher as _, Key, Lookup, Node, TERMINATOR, ValueHash, witness
 use pleach_io::sim::{SimDisk, SimRuntime};
 
 use crate::Input;
-use crate::sim::{SimBlock, SimDb, SimSession};
+use crate::sim::{SimBlock, SimDb, SimSession, reader};
 
 /// Batches and loads of hundreds of keys that one input may have.
 const HEAVY: u32 = 2;
@@ -292,15 +292,16 @@ impl State {
         let keys: usize = self.tries.values().map(|trie| trie.values.len()).sum();
         // Those of a dropped namespace that is still kept are among them.
         assert!(report.keys >= keys as u64);
+        let reader = reader(disk).expect("opens");
+        let session = reader.snapshot().expect("a session");
         for (number, trie) in &self.tries {
             let mut wanted = trie.values.iter();
-            dump_on(disk, *number, &mut |key, bytes| {
+            for pair in session.namespace(*number).expect("there").iter(..) {
+                let (key, value) = pair.expect("can be read");
                 let next = wanted.next().expect("no more pairs than the model has");
-                let same = next.0 == key && *next.1.0 == *bytes;
+                let same = *next.0 == key && *next.1.0 == *value;
                 assert!(same, "{number}: key {key:02x?} where {:02x?}", next.0);
-                true
-            })
-            .expect("can be dumped");
+            }
             assert_eq!(wanted.next(), None, "a pair that the scan of {number} misses");
         }
     }

@@ -12,7 +12,7 @@
 use std::sync::OnceLock;
 
 use pleach::internals::record::{HEADER_LEN, MAGIC, body_checksum};
-use pleach::tools::{CheckOptions, CheckReport, check_on, dump_on};
+use pleach::tools::{CheckOptions, CheckReport, check_on};
 use pleach::{Access, Durability, Error, LoadOptions, Roots, Value};
 use pleach_core::Key;
 use pleach_io::PAGE;
@@ -21,7 +21,7 @@ use twox_hash::XxHash3_64;
 
 use crate::Input;
 use crate::model::{Draw, NAMESPACES, NEVER, State, add, session, shallow_keys};
-use crate::sim::{Setup, SimDb, SimSession, unrecorded};
+use crate::sim::{Setup, SimDb, SimSession, reader, unrecorded};
 
 /// Changes of one input.
 const CHANGES: usize = 4;
@@ -309,9 +309,12 @@ fn look(disk: &SimDisk, claims: &Claims<'_>) -> bool {
     let state = claims.reported(&report);
     for namespace in ASKED {
         let mut pairs: Vec<(Key, Value)> = Vec::new();
-        let dumped = dump_on(disk, namespace, &mut |key, value| {
-            pairs.push((*key, Value::from(value)));
-            pairs.len() < 1000
+        let dumped = reader(disk).and_then(|reader| {
+            let session = reader.snapshot()?;
+            for pair in session.namespace(namespace)?.iter(..).take(1000) {
+                pairs.push(pair?);
+            }
+            Ok(())
         });
         let Some(state) = state else { continue };
         if !state.has(namespace) {

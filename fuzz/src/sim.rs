@@ -72,3 +72,10 @@ impl Setup {
 pub fn unrecorded() -> SimOptions {
     SimOptions { record: false, ..SimOptions::default() }
 }
+
+/// Opens the database on a disk for reading alone.
+pub fn reader(disk: &SimDisk) -> Result<SimDb, Error> {
+    let options = Options::new("sim").cache_kib(256).threads(1).geometry(Geometry::least());
+    let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+    Db::open_on(disk.clone(), runtime, options.read_only(true))
+}

@@ -321,6 +321,19 @@ pub enum Error {
          close it, open it again and look"
     )]
     InDoubt(#[source] PoisonCause),
+    /// The database was opened with [`Options::read_only`](crate::Options::read_only).
+    #[error(
+        "the database is open for reading alone: open it without `Options::read_only` to write"
+    )]
+    ReadOnly,
+    /// A read-only open could not read image and log between two checkpoints of the process that writes.
+    #[error(
+        "checkpoints of the process that writes have overtaken the open {tries} times: try it again"
+    )]
+    Overtaken {
+        /// How often it was tried.
+        tries: u32,
+    },
     /// The database was closed or dropped; what outlives it reads and does not write.
     #[error(
         "the database was closed: nothing is committed through what outlived it; open it again"
@@ -431,7 +444,8 @@ impl Error {
                 advice_on(error)
             }
             // Bounds of what others may do in between: they come and go.
-            Self::Corrupt(
+            Self::Overtaken { .. }
+            | Self::Corrupt(
                 Contradiction::NodesLeave { .. }
                 | Contradiction::RegionChanges { .. }
                 | Contradiction::RegionsMerged,
@@ -464,6 +478,7 @@ impl Error {
             | Self::BlobTooLarge { .. }
             | Self::Namespace(_)
             | Self::Plain(_)
+            | Self::ReadOnly
             | Self::NamespaceExists(_)
             | Self::OtherRoot { .. }
             | Self::Stream(_)

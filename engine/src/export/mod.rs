@@ -19,17 +19,15 @@
 //! # }
 //! ```
 
-mod closed;
 mod import;
 mod reader;
 mod writer;
 
 use std::io::Write;
 
-use pleach_core::Hasher;
+use pleach_core::{Hasher, Key};
 use pleach_io::{Device, Runtime};
 
-pub use closed::{export_closed, export_closed_on};
 pub use import::{ImportOptions, ImportProgress, ImportReport, import};
 pub use reader::{StreamHead, StreamNamespace, StreamReader};
 pub use writer::ExportReport;
@@ -50,6 +48,18 @@ pub fn export<H: Hasher, D: Device, R: Runtime>(
     session: &Session<H, D, R>,
     to: impl Write,
 ) -> Result<ExportReport> {
+    export_telling(session, to, |_, _| ())
+}
+
+/// The same, and `each` is told the namespace and the key of each pair.
+///
+/// # Errors
+/// As [`export`].
+pub fn export_telling<H: Hasher, D: Device, R: Runtime>(
+    session: &Session<H, D, R>,
+    to: impl Write,
+    mut each: impl FnMut(u8, &Key),
+) -> Result<ExportReport> {
     let (roots, blob) = (session.roots(), session.blob());
     let mut writer = StreamWriter::new(to, H::ID, session.number(), blob, roots)?;
     for (namespace, _) in roots.all() {
@@ -57,6 +67,7 @@ pub fn export<H: Hasher, D: Device, R: Runtime>(
         for pair in session.namespace(namespace)?.iter(..) {
             let (key, value) = pair?;
             writer.pair(&key, &value)?;
+            each(namespace, &key);
         }
         writer.end()?;
     }

@@ -53,6 +53,9 @@ pub struct ScanInput {
     pub prepared_through: LogPos,
     /// The database was closed at the replay start, and nobody has opened it for writing since.
     pub clean: bool,
+    /// Another process may be writing the log. The scan ends where no valid record follows, and gives no verdict on what
+    /// does: it may be a record in the making.
+    pub live: bool,
 }
 
 /// What was given up at the log's end.
@@ -128,6 +131,7 @@ where
                 visit(&RecordView { header, checksum, body })?;
                 scanner.accept(&header, checksum);
             }
+            Err(_) if input.live => return Ok(scanner.end),
             Err(invalid) => return Ok(scanner.finish(invalid)?),
         }
     }
@@ -181,7 +185,7 @@ impl<D: Device> Scanner<D> {
         if !follows {
             return Ok(Err(Invalid::Stale));
         }
-        if header.incarnation > self.input.incarnation {
+        if header.incarnation > self.input.incarnation && !self.input.live {
             let (found, known) = (header.incarnation, self.input.incarnation);
             return Err(ScanError::Future { position: at, found, known });
         }

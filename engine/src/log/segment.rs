@@ -148,16 +148,28 @@ impl<D: Device> Segments<D> {
         }
         device.sync_folder()?;
         let state = State { live, next, spares, made: 0, recycled: 0 };
-        Ok(Self {
+        Ok(Self::of(device, options, state, false))
+    }
+
+    /// No segments, and none will be prepared.
+    pub(super) fn none(device: D, options: SegmentOptions) -> Self {
+        let live = BTreeMap::new();
+        let state = State { live, next: 0, spares: Vec::new(), made: 0, recycled: 0 };
+        Self::of(device, options, state, true)
+    }
+
+    fn of(device: D, options: SegmentOptions, state: State<D::File>, poisoned: bool) -> Self {
+        let prepared = AtomicU64::new(state.next * options.size);
+        Self {
             shared: Arc::new(Shared {
                 device,
                 options,
                 state: Mutex::new(state),
                 changing: Mutex::new(()),
-                prepared: AtomicU64::new(next * options.size),
-                poisoned: AtomicBool::new(false),
+                prepared,
+                poisoned: AtomicBool::new(poisoned),
             }),
-        })
+        }
     }
 
     /// Bytes that are written at once at most.

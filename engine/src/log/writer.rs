@@ -94,6 +94,16 @@ impl WriterStart {
         }
     }
 
+    fn chain(&self) -> Chain {
+        Chain {
+            database: self.database,
+            incarnation: self.incarnation,
+            durable_through: self.end.position,
+            prepared_through: LogPos::START,
+            previous: self.end.checksum,
+        }
+    }
+
     /// Continues where a scan has ended.
     pub fn after(
         scan: &ScanEnd,
@@ -164,18 +174,26 @@ impl<D: Device> LogWriter<D> {
         Ok(Self {
             stage: Stage::new(options.size),
             segments,
-            chain: Chain {
-                database: start.database,
-                incarnation: start.incarnation,
-                durable_through: start.end.position,
-                prepared_through: LogPos::START,
-                previous: start.end.checksum,
-            },
+            chain: start.chain(),
             written: start.end.position,
             written_to: BTreeSet::new(),
             poisoned: false,
             stats: WriterStats::default(),
         })
+    }
+
+    /// A writer that refuses everything, of a log that another process has.
+    pub(crate) fn refusing(device: D, options: SegmentOptions, end: Point) -> Self {
+        let start = WriterStart { end, ..WriterStart::new_log(0, 0) };
+        Self {
+            stage: Stage { buf: PageBuf::zeroed(1) },
+            segments: Segments::none(device, options),
+            chain: start.chain(),
+            written: end.position,
+            written_to: BTreeSet::new(),
+            poisoned: true,
+            stats: WriterStats::default(),
+        }
     }
 
     /// The tail for the sequencer; valid as long as nothing else was reserved.

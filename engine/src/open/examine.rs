@@ -32,7 +32,7 @@ pub(crate) struct Examined<D: Device> {
     pub(crate) opening: Opening,
     /// What the superblocks know of the log.
     known: Known,
-    limits: HistoryLimits,
+    pub(super) limits: HistoryLimits,
 }
 
 impl<D: Device> Examined<D> {
@@ -80,15 +80,16 @@ fn open_all<D: Device>(device: &D, mode: OpenMode) -> Result<()> {
     Ok(())
 }
 
-/// Examines a database. Writes nothing.
+/// Examines a database. Writes nothing. It may be `live`: then what another process writes meanwhile may make this fail.
 pub(crate) fn examine<H: Hasher, D: Device>(
     device: &D,
     mut superblocks: SuperblockStore<D>,
-    limits: impl Fn(u64) -> HistoryLimits,
+    limits: impl Fn(&superblock::Superblock) -> HistoryLimits,
     accept: Option<&Node>,
+    live: bool,
 ) -> Result<Examined<D>> {
     let newest = *superblocks.newest();
-    let limits = limits(newest.history);
+    let limits = limits(&newest);
     if newest.hasher != H::ID {
         return Err(Error::WrongHasher { expected: H::ID, found: newest.hasher });
     }
@@ -107,6 +108,7 @@ pub(crate) fn examine<H: Hasher, D: Device>(
         prepared_through: newest.prepared_through,
         clean: newest.clean_end == Some(newest.replay.position)
             && newest.incarnation == incarnation.number,
+        live,
     };
     if let Some(older) = older {
         known.durable_through = known.durable_through.max(older.durable_through);

@@ -9,6 +9,7 @@
 //! is the database. A read that fails is no damage: it fails the open, unless no history is wanted.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use pleach_beatree::Stored;
 use pleach_beatree::space::Extents;
@@ -40,7 +41,7 @@ struct NamedValue {
 
 /// The history in the making.
 pub(super) struct History {
-    undo: Undo,
+    undo: Arc<Undo>,
     limits: HistoryLimits,
     /// Where the replay starts: the log is at least as long.
     replay: LogPos,
@@ -59,7 +60,7 @@ pub(super) struct History {
 
 /// A history that is ready.
 pub(super) struct Recovered {
-    pub(super) undo: Undo,
+    pub(super) undo: Arc<Undo>,
     /// Where the newest record says that the history begins; 0 where that is not known.
     pub(super) stated: u64,
     pub(super) held: Held,
@@ -70,8 +71,30 @@ pub(super) struct Recovered {
 
 impl History {
     fn new(limits: HistoryLimits, replay: LogPos, tip: u64, roots: Roots) -> Self {
-        let (undo, values) = (Undo::new(limits, tip), Vec::new());
+        let (undo, values) = (Arc::new(Undo::new(limits, tip)), Vec::new());
         Self { undo, limits, replay, tip, roots, from: tip, stated: 0, values, lost: None }
+    }
+
+    /// The history that goes on from what was recovered.
+    pub(super) fn after(recovered: &super::recovery::Recovered, limits: HistoryLimits) -> Self {
+        Self {
+            undo: Arc::clone(&recovered.undo),
+            limits,
+            replay: LogPos::START,
+            tip: recovered.tip.number,
+            roots: recovered.tip.roots.clone(),
+            from: recovered.undo.from(),
+            stated: recovered.history_stated,
+            values: Vec::new(),
+            lost: None,
+        }
+    }
+
+    /// The window begins where the records say, or later.
+    pub(super) fn settle(&self) {
+        if self.limits.commits > 0 {
+            self.undo.was_from(self.from, self.stated);
+        }
     }
 
     /// The history up to the replay start, where the roots are `at_replay`; `past` are those before its

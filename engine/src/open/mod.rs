@@ -8,6 +8,7 @@
 #[cfg(test)]
 mod damage_tests;
 pub(crate) mod examine;
+mod follow;
 mod history;
 pub(crate) mod pages;
 mod rebuild;
@@ -39,7 +40,7 @@ use crate::format::{incarnation, notice};
 use crate::log::{LogWriter, SegmentOptions, WriterStart, segment};
 use crate::metrics::Counters;
 use crate::opening::Opening;
-use crate::options::{Durability, Options};
+use crate::options::{Durability, OpenFor, Options};
 use crate::prefetch::Prefetcher;
 use crate::prefetch::requests::Prefetching;
 use crate::roots::{Roots, TrieRoot};
@@ -51,6 +52,7 @@ use crate::state::index::Index;
 use crate::state::long_values::LongValues;
 use crate::state::nodes::NodeFiles;
 use crate::state::pace::Pace;
+use crate::state::replica::Replica;
 use crate::state::sequencer::Sequencer;
 use crate::state::space::PageSpace;
 use crate::state::store::{Parts, Store};
@@ -59,6 +61,8 @@ use crate::state::{PoisonOnPanic, Shared, State};
 use crate::timings::Timings;
 use crate::watchdog::Watchdog;
 use examine::{Examined, plainly};
+pub(crate) use follow::{examine_beside, open_replica};
+use recovery::Recovered;
 
 /// An open database.
 pub(crate) struct Opened<H: Hasher, D: Device, R: Runtime> {
@@ -75,6 +79,9 @@ pub(crate) fn open<H: Hasher, D: Device, R: Runtime>(
     runtime: R,
     options: Options,
 ) -> Result<Opened<H, D, R>> {
+    if options.open_for == OpenFor::Reading {
+        return open_replica(device, runtime, options);
+    }
     open_checked(device, runtime, options).map_err(plainly)
 }
 
@@ -85,7 +92,9 @@ fn open_checked<H: Hasher, D: Device, R: Runtime>(
 ) -> Result<Opened<H, D, R>> {
     match creation::inspect(&device)? {
         DirectoryState::Foreign(found) => return Err(Error::NotADatabase { found }),
-        DirectoryState::Empty | DirectoryState::HalfCreated if !options.create => {
+        DirectoryState::Empty | DirectoryState::HalfCreated
+            if options.open_for != OpenFor::Creation =>
+        {
             return Err(Error::Missing);
         }
         DirectoryState::NoSuperblock => {
@@ -100,10 +109,11 @@ fn open_checked<H: Hasher, D: Device, R: Runtime>(
         create::<H, D, R>(&device, &runtime, &options)?;
     }
     let superblocks = examine::superblocks(&device, OpenMode::Write)?;
-    let segment = superblocks.newest().geometry.log_segment;
-    let limits = |recorded| options.history_limits(recorded, segment);
+    let limits =
+        |found: &Superblock| options.history_limits(found.history, found.geometry.log_segment);
     let accept = options.accept_root;
-    let mut examined = examine::examine::<H, D>(&device, superblocks, limits, accept.as_ref())?;
+    let mut examined =
+        examine::examine::<H, D>(&device, superblocks, limits, accept.as_ref(), false)?;
     if options.require_history {
         examined.require_history()?;
     }
@@ -223,8 +233,44 @@ fn begin<H: Hasher, D: Device, R: Runtime>(
     let segments = SegmentOptions { size, spares: 4, cached };
     let writer = LogWriter::open(device.clone(), segments, &start)?;
     examine::renew_spares(&device, &newest);
-    let leaf = device.open(LEAF_FILE, OpenMode::Write)?;
-    let overflow = device.open(OVERFLOW_FILE, OpenMode::Write)?;
+    let started = Started { superblocks, recovered, space, writer, incarnation };
+    assemble::<H, D, R>(device, runtime, options, started, OpenAs::Writer { lock, log_limit })
+}
+
+/// What an open has found, and what it writes with.
+struct Started<D: Device> {
+    superblocks: SuperblockStore<D>,
+    recovered: Recovered,
+    space: space::Space,
+    writer: LogWriter<D>,
+    incarnation: u32,
+}
+
+/// Who opens.
+enum OpenAs<D: Device, R: Runtime> {
+    /// The one process that writes, with the folder's lock.
+    Writer { lock: Box<dyn Send + Sync>, log_limit: u64 },
+    /// One that reads, whoever writes.
+    Reader(Replica<D, R>),
+}
+
+/// The state of an open database, put together.
+fn assemble<H: Hasher, D: Device, R: Runtime>(
+    device: D,
+    runtime: R,
+    options: Options,
+    started: Started<D>,
+    open_as: OpenAs<D, R>,
+) -> Result<Shared<D, R>> {
+    let Started { superblocks, recovered, space, writer, incarnation } = started;
+    let newest = *superblocks.newest();
+    let geometry = newest.page_space();
+    let (mode, log_limit) = match &open_as {
+        OpenAs::Writer { log_limit, .. } => (OpenMode::Write, *log_limit),
+        OpenAs::Reader(_) => (OpenMode::Read, newest.geometry.log_limit),
+    };
+    let leaf = device.open(LEAF_FILE, mode)?;
+    let overflow = device.open(OVERFLOW_FILE, mode)?;
     let counters = Arc::new(Counters {
         leaf_pages: AtomicU64::new(recovered.leaf_pages.len() as u64),
         leaf_pages_with_nodes: AtomicU64::new(recovered.leaf_pages_with_nodes),
@@ -248,7 +294,8 @@ fn begin<H: Hasher, D: Device, R: Runtime>(
     }));
     store.begin_batch(recovered.tip.number + 1);
     let limit = budget.node_limit();
-    let files = Arc::new(NodeFiles::open::<H>(Arc::clone(&store), Arc::clone(&counters), limit)?);
+    let files = NodeFiles::open::<H>(Arc::clone(&store), Arc::clone(&counters), limit, mode)?;
+    let files = Arc::new(files);
     let tries = recovered.tries.into_iter().map(|found| {
         let index = Index::new(found.regions, |_, commits| commits >= flush_at);
         Trie {
@@ -262,13 +309,16 @@ fn begin<H: Hasher, D: Device, R: Runtime>(
         Box::new(move || runtime.now())
     };
     let timings = Timings::new(clock(), Arc::clone(&counters));
+    let sequencer = Sequencer::new(writer, recovered.tip.clone());
+    let (lock, replica): (Box<dyn Send + Sync>, _) = match open_as {
+        OpenAs::Writer { lock, .. } => (lock, None),
+        OpenAs::Reader(replica) => {
+            sequencer.refuse_writes();
+            (Box::new(()), Some(replica))
+        }
+    };
     Ok(Shared {
-        commits: Commits::new(
-            Sequencer::new(writer, recovered.tip.clone()),
-            recovered.tip,
-            recovered.undo,
-            clock(),
-        ),
+        commits: Commits::new(sequencer, recovered.tip, recovered.undo, clock()),
         space: PageSpace::new(
             device,
             (leaf, overflow),
@@ -288,6 +338,7 @@ fn begin<H: Hasher, D: Device, R: Runtime>(
         timings,
         runtime,
         options,
+        replica,
         _lock: lock,
     })
 }

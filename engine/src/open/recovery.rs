@@ -14,6 +14,7 @@
 //!   nodes: each record's digest is checked against the one before and its changes.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::region::Pending;
@@ -65,7 +66,7 @@ pub(crate) struct Recovered {
     /// The image names pages of the leaf file below this one.
     pub(crate) image_leaf_end: u32,
     /// The history.
-    pub(crate) undo: Undo,
+    pub(crate) undo: Arc<Undo>,
     /// Namespaces whose nodes were computed from their pairs, since those in the files were wrong.
     pub(crate) rebuilt: Vec<u8>,
     /// Has the newest state another root than its commit has recorded, as the caller wants it?
@@ -99,11 +100,12 @@ impl Recovered {
     }
 }
 
-struct Replay<H> {
+pub(super) struct Replay<H> {
     /// In ascending order.
-    tries: Vec<TrieReplay>,
-    extents: Extents,
-    tip: Tip,
+    pub(super) tries: Vec<TrieReplay>,
+    /// Which runs of the overflow file are taken; not known to who only reads.
+    extents: Option<Extents>,
+    pub(super) tip: Tip,
     history: History,
     image_leaf_end: u32,
     hasher: std::marker::PhantomData<H>,
@@ -120,6 +122,8 @@ pub(crate) struct Known {
     pub(crate) prepared_through: LogPos,
     /// Was the database closed cleanly at the end of the log that the superblock names?
     pub(crate) clean: bool,
+    /// May another process be writing it?
+    pub(crate) live: bool,
 }
 
 /// Reads the state that a superblock leads to. Writes nothing. `accept` is a root that pairs may have in the place of the
@@ -154,7 +158,7 @@ pub(crate) fn recover<H: Hasher, D: Device>(
         History::before_replay::<H, D>(device, superblock, past.as_ref(), &roots, limits)?;
     let mut replay = Replay::<H> {
         tries,
-        extents,
+        extents: Some(extents),
         tip: Tip { number: superblock.commit, roots, blob: table.blob.into() },
         history,
         image_leaf_end,
@@ -168,6 +172,7 @@ pub(crate) fn recover<H: Hasher, D: Device>(
         durable_through: known.durable_through,
         prepared_through: known.prepared_through,
         clean: known.clean,
+        live: known.live,
     };
     let scan = scan(device, &input, |record| replay.record(record))?;
     replay.finish(scan, (device, superblock.database), accept)
@@ -202,7 +207,24 @@ fn read_table<D: Device>(image: &mut ImageReader<D>, superblock: &Superblock) ->
 }
 
 impl<H: Hasher> Replay<H> {
-    fn record(&mut self, record: &RecordView<'_>) -> Result<()> {
+    /// The replay of what comes after what was recovered, on the same regions and the same undo.
+    pub(super) fn after(recovered: &Recovered, limits: HistoryLimits) -> Self {
+        Self {
+            tries: recovered.tries.iter().map(TrieReplay::after).collect(),
+            extents: None,
+            tip: recovered.tip.clone(),
+            history: History::after(recovered, limits),
+            image_leaf_end: 0,
+            hasher: std::marker::PhantomData,
+        }
+    }
+
+    /// Records have come: the window is where they say.
+    pub(super) fn settle(&self) {
+        self.history.settle();
+    }
+
+    pub(super) fn record(&mut self, record: &RecordView<'_>) -> Result<()> {
         let bad = bad_record(record.header.position);
         match record.header.kind {
             Kind::Commit => {
@@ -238,8 +260,10 @@ impl<H: Hasher> Replay<H> {
             }
             // The map is that of the replay start: every record since then counts, whatever the
             // regions' own log positions.
-            for run in changes.iter().flat_map(|(_, stored)| overflow::runs(stored)) {
-                self.extents.mark_used(run).map_err(bad_map)?;
+            if let Some(extents) = &mut self.extents {
+                for run in changes.iter().flat_map(|(_, stored)| overflow::runs(stored)) {
+                    extents.mark_used(run).map_err(bad_map)?;
+                }
             }
             // A plain trie has no nodes to be checked in the end.
             if namespace.trie == TrieKind::Plain
@@ -297,13 +321,15 @@ impl<H: Hasher> Replay<H> {
         let (start, end) = (header.position, record_end(header));
         let bad = bad_record(start);
         let run = |run: LogRun| PageRun { start: run.start, pages: run.pages };
-        for run in view.allocated().map(run) {
-            self.extents.mark_used(run).map_err(bad_map)?;
+        if let Some(extents) = &mut self.extents {
+            for run in view.allocated().map(run) {
+                extents.mark_used(run).map_err(bad_map)?;
+            }
+            for run in view.freed().map(run) {
+                extents.mark_free(run).map_err(bad_map)?;
+            }
         }
         let freed: HashSet<u64> = view.freed().map(|run| run.start).collect();
-        for run in view.freed().map(run) {
-            self.extents.mark_free(run).map_err(bad_map)?;
-        }
         let (mut all, mut joins) = (Vec::new(), Vec::new());
         for rewrite in view.rewrites() {
             let rewrite = rewrite.map_err(bad)?;
@@ -336,8 +362,9 @@ impl<H: Hasher> Replay<H> {
         let (mut pending_bytes, mut pending_entries) = (0, 0);
         let (mut leaf_pages, mut leaf_pages_with_nodes) = (Vec::new(), 0);
         let mut tries = Vec::with_capacity(self.tries.len());
+        let mut extents = self.extents.take().expect("a recovery has read the map");
         let history::Recovered { undo, stated, held, held_runs, long_values, lost } =
-            self.history.finish(&mut self.extents)?;
+            self.history.finish(&mut extents)?;
         for trie in self.tries {
             let (trie, root) = trie.finish::<H>();
             let expected = match trie.dropped {
@@ -384,7 +411,7 @@ impl<H: Hasher> Replay<H> {
             long_values,
             history_stated: stated,
             history_lost: lost,
-            extents: self.extents,
+            extents,
             tip: self.tip,
             scan,
             pending_bytes,

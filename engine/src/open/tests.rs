@@ -20,8 +20,8 @@ use crate::roots::{Roots, TrieRoot};
 use crate::state::State;
 use crate::state::commits::Tip;
 use crate::state::tries::Trie;
-use crate::tools::{CheckOptions, CheckReport, check_on, dump_on, stat_on};
-use crate::{Db, LoadOptions, Options, Value};
+use crate::tools::{CheckOptions, CheckReport, check_on, stat_on};
+use crate::{Db, Geometry, LoadOptions, Options, Value};
 
 type SimDb = Db<Blake3, SimDisk, SimRuntime>;
 type SimState = State<SimDisk, SimRuntime>;
@@ -296,13 +296,13 @@ fn assert_is(disk: &SimDisk, model: &Model) -> CheckReport {
     // What a recycled file of the log had is told from a torn end only where it has headers.
     report.findings.retain(|finding| !finding.what.starts_with("the log ends torn"));
     assert!(report.findings.is_empty(), "{:?}", report.findings);
+    let options = Options::new("sim").cache_kib(256).geometry(Geometry::least()).read_only(true);
+    let reader = SimDb::open_on(disk.clone(), SimRuntime::new(1), options).expect("opens");
     for (namespace, pairs) in model {
-        let mut found = BTreeMap::new();
-        dump_on(disk, *namespace, &mut |key, value| {
-            found.insert(*key, value.to_vec());
-            true
-        })
-        .expect("dumped");
+        let session = reader.snapshot().expect("a session");
+        let there = session.namespace(*namespace).expect("there").iter(..);
+        let there = there.map(|pair| pair.map(|(key, value)| (key, value.to_vec())));
+        let found: BTreeMap<_, _> = there.collect::<Result<_, _>>().expect("read");
         assert!(found == *pairs, "namespace {namespace}: {} pairs", found.len());
     }
     let stat = stat_on(disk).expect("looked into");

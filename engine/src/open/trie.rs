@@ -53,13 +53,63 @@ pub(super) struct TrieReplay {
     pub(super) dropped: Option<u64>,
     regions: RegionIndex,
     changed: Vec<Arc<Region>>,
+    growth: Growth,
+}
+
+/// What records have made of a trie since it was last asked for ([`TrieReplay::settle`]).
+#[derive(Debug, Default)]
+pub(super) struct Growth {
+    /// Does it begin anew, empty?
+    pub(super) is_new: bool,
+    /// Were regions split or joined?
+    pub(super) relaid: bool,
+    pub(super) pages: isize,
+    pub(super) bytes: isize,
+    pub(super) entries: isize,
 }
 
 impl TrieReplay {
+    /// The replay of what comes after what was recovered, on the same regions.
+    pub(super) fn after(recovered: &RecoveredTrie) -> Self {
+        Self {
+            namespace: recovered.namespace,
+            kind: recovered.kind,
+            dropped: recovered.dropped,
+            regions: recovered.regions.clone(),
+            changed: Vec::new(),
+            growth: Growth::default(),
+        }
+    }
+
+    /// The regions.
+    pub(super) fn regions(&self) -> &RegionIndex {
+        &self.regions
+    }
+
+    /// Records have come: the regions that they have changed have their nodes. Gives these regions, in the order of their keys, with
+    /// what has become of the trie.
+    pub(super) fn settle<H: Hasher>(&mut self) -> (Vec<Arc<Region>>, Growth) {
+        let mut changed = std::mem::take(&mut self.changed);
+        // One that was split or joined since is not of the trie any more.
+        changed.retain(|region| {
+            let there = self.regions.region(region.prefix().first_key());
+            Arc::ptr_eq(there, region)
+        });
+        changed.sort_by_key(|region| *region.prefix().first_key());
+        changed.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        if self.kind == TrieKind::Merkle {
+            for region in &changed {
+                region.write().renew_own::<H>();
+            }
+        }
+        (changed, std::mem::take(&mut self.growth))
+    }
+
     /// The empty trie that commit `number` adds.
     pub(super) fn empty((namespace, kind): (u8, TrieKind), number: u64) -> Self {
         let regions = RegionIndex::new(vec![Arc::new(empty_region((namespace, kind), number))]);
-        Self { namespace, kind, dropped: None, regions, changed: Vec::new() }
+        let growth = Growth { is_new: true, ..Growth::default() };
+        Self { namespace, kind, dropped: None, regions, changed: Vec::new(), growth }
     }
 
     /// The trie that an image has; `commit` is the image's.
@@ -79,6 +129,7 @@ impl TrieReplay {
             dropped: named.root.is_none().then_some(named.dropped),
             regions,
             changed: Vec::new(),
+            growth: Growth::default(),
         })
     }
 
@@ -141,7 +192,9 @@ impl TrieReplay {
                 },
                 own: *state.own(),
             };
-            state.apply(&mut applied, &mut scratch, |_, _| {});
+            let grown = state.apply(&mut applied, &mut scratch, |_, _| {});
+            self.growth.bytes += grown.bytes;
+            self.growth.entries += grown.entries;
             drop(state);
             self.changed.push(region);
         }
@@ -188,7 +241,10 @@ impl TrieReplay {
                     through: *through,
                 })
                 .collect();
-            state.relocate::<H>(&moves, end.get());
+            let done = state.relocate::<H>(&moves, end.get());
+            self.growth.pages += done.pages;
+            self.growth.bytes -= done.bytes.cast_signed();
+            self.growth.entries -= done.entries.cast_signed();
             state.retain_dropped(|dropped| {
                 overflow::runs(&dropped.pending.stored)
                     .iter()
@@ -205,6 +261,7 @@ impl TrieReplay {
                 region.write().renew_own::<H>();
             }
             self.regions = split_regions::<H>(&self.regions, &split);
+            self.growth.relaid = true;
         }
         Ok(())
     }
@@ -243,25 +300,17 @@ impl TrieReplay {
             let joined = join_held::<H>(&self.regions, &mut pairs, end.get());
             drop(pairs);
             self.regions = joined;
+            self.growth.relaid = true;
         }
         Ok(())
     }
 
     /// All records have come: the trie and its root; a plain one has none.
     pub(super) fn finish<H: Hasher>(mut self) -> (RecoveredTrie, Option<Node>) {
-        let Self { namespace, kind, dropped, .. } = self;
-        if kind == TrieKind::Plain {
-            let regions = self.regions;
-            return (RecoveredTrie { namespace, kind, dropped, regions }, None);
-        }
-        self.changed.sort_by_key(Arc::as_ptr);
-        self.changed.dedup_by(|a, b| Arc::ptr_eq(a, b));
-        for region in &self.changed {
-            region.write().renew_own::<H>();
-        }
-        let regions = self.regions;
-        let root = root_of::<H>(&regions);
-        (RecoveredTrie { namespace, kind, dropped, regions }, Some(root))
+        self.settle::<H>();
+        let Self { namespace, kind, dropped, regions, .. } = self;
+        let root = (kind == TrieKind::Merkle).then(|| root_of::<H>(&regions));
+        (RecoveredTrie { namespace, kind, dropped, regions }, root)
     }
 }
 

@@ -13,6 +13,7 @@ use crate::log::walk;
 use crate::state::Shared;
 use crate::state::logged::Stretch;
 use crate::state::replaced::restored;
+use crate::state::replica::Replica;
 use crate::state::undo_maps::AllMaps;
 use crate::state::view::View;
 
@@ -26,6 +27,29 @@ const TRIES: u32 = 8;
 /// [`Error::SnapshotTooOld`], those of reading the log, and those of `what`.
 #[inline]
 pub(crate) fn with<H: Hasher, D: Device, R: Runtime, T>(
+    db: &Shared<D, R>,
+    view: &View,
+    what: impl FnMut(&View) -> Result<T>,
+) -> Result<T> {
+    match &db.replica {
+        None => with_memory::<H, D, R, T>(db, view, what),
+        Some(replica) => with_replica::<H, D, R, T>(db, replica, view, what),
+    }
+}
+
+/// The same in a replica: once more where what it reads has moved.
+#[cold]
+fn with_replica<H: Hasher, D: Device, R: Runtime, T>(
+    db: &Shared<D, R>,
+    replica: &Replica<D, R>,
+    view: &View,
+    mut what: impl FnMut(&View) -> Result<T>,
+) -> Result<T> {
+    replica.read(db, view.base, || with_memory::<H, D, R, T>(db, view, &mut what))
+}
+
+#[inline]
+fn with_memory<H: Hasher, D: Device, R: Runtime, T>(
     db: &Shared<D, R>,
     view: &View,
     mut what: impl FnMut(&View) -> Result<T>,

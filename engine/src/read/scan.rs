@@ -17,19 +17,20 @@ use std::ops::{Bound, Range, RangeBounds};
 use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::{RegionState, Stored};
+use pleach_beatree::{RegionState, Stored, Value};
 use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::{Hasher, Key, Prefix};
 use pleach_io::{Device, Runtime};
 
 use super::ahead::{ReadAhead, Way, after, before};
 use super::past;
+use super::point;
 use super::spare::SpareReaders;
 use crate::error::Result;
-use crate::state::State;
 use crate::state::index::{Located, located};
 use crate::state::run_reader::{RunPage, RunReader};
 use crate::state::view::{View, put_over};
+use crate::state::{State, overflow};
 
 /// Pages of a range that are cached like those of single reads. Whoever goes on beyond them reads more than is
 /// worth keeping, and leaves the cache alone.
@@ -180,9 +181,17 @@ impl<'a, D: Device, R: Runtime> Scan<'a, D, R> {
         }
     }
 
-    /// The commit that is read.
-    pub(crate) fn base(&self) -> u64 {
-        self.view.base
+    /// A long value that was given.
+    pub(crate) fn long_value<H: Hasher>(&self, key: &Key, stored: Stored) -> Result<Option<Value>> {
+        let (db, view) = (self.db, self.view);
+        let value = overflow::value::<H, D, R>(db, view.base, stored, false);
+        match value {
+            // It has moved by now: it is looked up again.
+            Err(_) if db.replica.is_some() => {
+                past::with::<H, D, R, _>(db, view, |view| point::value::<H, D, R>(db, view, key))
+            }
+            value => value,
+        }
     }
 
     /// Nothing comes any more.

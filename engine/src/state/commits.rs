@@ -35,12 +35,12 @@ pub(crate) struct Commits<D: Device> {
 type Clock = Box<dyn Fn() -> Duration + Send + Sync>;
 
 impl<D: Device> Commits<D> {
-    pub(crate) fn new(sequencer: Sequencer<D>, tip: Tip, undo: Undo, clock: Clock) -> Self {
+    pub(crate) fn new(sequencer: Sequencer<D>, tip: Tip, undo: Arc<Undo>, clock: Clock) -> Self {
         Self {
             sequencer,
             published: AtomicU64::new(tip.number),
             tip: Mutex::new(tip),
-            undo: Arc::new(undo),
+            undo,
             overlays: Arc::default(),
             clock,
         }

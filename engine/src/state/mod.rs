@@ -10,6 +10,7 @@
 //! | [`nodes`] | regions' nodes beyond memory |
 //! | [`commits`] | order ([`sequencer`]), tip, [`undo`] with [`pins`] and the history window, [`overlays`]; a [`view`] is what a session reads |
 //! | [`images`] | superblocks, numbers of flushes and images |
+//! | [`replica`] | of a read-only open: following the writer's log |
 //! | [`budget`] | shares of memory, when flushes and checkpoints are due |
 //!
 //! [`overflow`] reads and writes long values, [`long_values`] has those in memory that were read.
@@ -63,6 +64,7 @@ pub(crate) mod quarantine;
 mod ranks;
 pub(crate) mod reader;
 pub(crate) mod replaced;
+pub(crate) mod replica;
 pub(crate) mod run_reader;
 pub(crate) mod sequencer;
 pub(crate) mod space;
@@ -97,6 +99,7 @@ use index::Index;
 use long_values::LongValues;
 use nodes::{NodeFiles, NodeStore};
 use pace::Pace;
+use replica::Replica;
 use space::PageSpace;
 use store::Store;
 use tries::{Trie, Tries};
@@ -118,6 +121,8 @@ pub(crate) struct Shared<D: Device, R: Runtime> {
     pub(crate) node_files: Arc<NodeFiles<D, R>>,
     /// The tries of all namespaces.
     pub(crate) tries: Tries<D, R>,
+    /// Of a read-only open: what keeps its state that of the newest record.
+    pub(crate) replica: Option<Replica<D, R>>,
     /// Keeps other processes out while any handle lives.
     pub(crate) _lock: Box<dyn Send + Sync>,
 }
@@ -164,6 +169,11 @@ impl<D: Device, R: Runtime> Shared<D, R> {
     pub(crate) fn log_length(&self) -> u64 {
         let end = self.commits.sequencer().lock().end();
         end.saturating_since(self.images.replay_start())
+    }
+
+    /// While this is held a replica's state stays as it is; any other's publications look after themselves.
+    pub(crate) fn stay(&self) -> Option<impl Drop> {
+        self.replica.as_ref().map(Replica::stay)
     }
 
     /// Are all leaf pages cached and all nodes in memory?

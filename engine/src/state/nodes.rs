@@ -98,16 +98,21 @@ impl<D: Device, R: Runtime> NodeFiles<D, R> {
         store: Arc<Store<D, R>>,
         counters: Arc<Counters>,
         limit: Limit,
+        mode: OpenMode,
     ) -> Result<Self> {
         let device = store.device();
         let open = |file| device.open(image_name(file), OpenMode::Read);
         let images = [open(ImageFile::A)?, open(ImageFile::B)?];
-        let spill = if device.list()?.iter().any(|name| name == SPILL_FILE) {
-            device.open(SPILL_FILE, OpenMode::Write)?
+        let spill = if mode == OpenMode::Read {
+            // Nothing is read from it: nodes stay in memory, since no flush lets them leave.
+            images[0].clone()
         } else {
-            device.open(SPILL_FILE, OpenMode::CreateNew)?
+            let is_there = device.list()?.iter().any(|name| name == SPILL_FILE);
+            let mode = if is_there { OpenMode::Write } else { OpenMode::CreateNew };
+            let spill = device.open(SPILL_FILE, mode)?;
+            device.set_len(&spill, 0)?;
+            spill
         };
-        device.set_len(&spill, 0)?;
         Ok(Self {
             images,
             spill,

@@ -49,7 +49,8 @@ pub(crate) struct Ordered {
     /// Grows when the layout of a region changes: by a flush, or by a load.
     pub(crate) layouts: u64,
     awaited: bool,
-    poisoned: Option<PoisonCause>,
+    /// Why no write is accepted any more: [`Error::Poisoned`], or [`Error::ReadOnly`].
+    refusing: Option<Error>,
     closed: bool,
 }
 
@@ -126,9 +127,14 @@ impl Ordered {
         self.awaited
     }
 
-    /// Refuses when a write has failed.
+    /// Has a write failed?
+    pub(crate) fn is_poisoned(&self) -> bool {
+        matches!(self.refusing, Some(Error::Poisoned(_)))
+    }
+
+    /// Refuses when a write has failed, or none may be.
     pub(crate) fn check(&self) -> Result<()> {
-        self.poisoned.as_ref().map_or(Ok(()), |why| Err(Error::Poisoned(why.clone())))
+        self.refusing.clone().map_or(Ok(()), Err)
     }
 
     /// Refuses what begins, also when the database was closed. What has its ticket comes to its end
@@ -150,7 +156,7 @@ impl<D: Device> Sequencer<D> {
             in_flight: 0,
             layouts: 0,
             awaited: false,
-            poisoned: None,
+            refusing: None,
             closed: false,
         };
         Self {
@@ -290,6 +296,11 @@ impl<D: Device> Sequencer<D> {
         Ok(Some((point, state_as_of(point))))
     }
 
+    /// Refuses all writes: another process has the log.
+    pub(crate) fn refuse_writes(&self) {
+        self.lock_state().refusing = Some(Error::ReadOnly);
+    }
+
     /// Gives no more tickets.
     pub(crate) fn close(&self) {
         self.lock_state().closed = true;
@@ -297,11 +308,12 @@ impl<D: Device> Sequencer<D> {
 
     /// Refuses all further writes.
     pub(crate) fn poison(&self, error: &Error) {
-        self.lock_state().poisoned.get_or_insert_with(|| PoisonCause::of(error));
+        let poisoned = || Error::Poisoned(PoisonCause::of(error));
+        self.lock_state().refusing.get_or_insert_with(poisoned);
     }
 
     /// Refuses all further writes: a panic has left work half done.
     pub(crate) fn poison_by_panic(&self) {
-        self.lock_state().poisoned.get_or_insert(PoisonCause::Panic);
+        self.lock_state().refusing.get_or_insert(Error::Poisoned(PoisonCause::Panic));
     }
 }

@@ -141,6 +141,7 @@ impl<D: Device> UnderHasher<D> for CheckOptions {
     type Output = CheckReport;
 
     fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<CheckReport> {
+        opened.require_lock()?;
         // Without its undo the history is the newest commit.
         let examined =
             if self.past { opened.examine::<H>()? } else { opened.examine_present::<H>()? };

@@ -38,7 +38,7 @@ impl std::fmt::Display for Explanation {
 /// Says where a key lies in a namespace of the folder's database.
 ///
 /// # Errors
-/// A folder without a database, one that is open for writing, damage on the way to the key;
+/// A folder without a database, damage on the way to the key;
 /// [`Error::Namespace`](crate::Error::Namespace) when there is none of this number.
 pub fn explain(path: &Path, namespace: u8, key: &Key) -> Result<Explanation> {
     explain_on(&device(path)?, namespace, key)
@@ -49,6 +49,10 @@ pub fn explain_on<D: Device>(device: &D, namespace: u8, key: &Key) -> Result<Exp
     with_hasher(device, Explain { namespace, key })
 }
 
+/// Tries beside a process that writes.
+const TRIES: u32 = 16;
+
+#[derive(Clone, Copy)]
 struct Explain<'a> {
     namespace: u8,
     key: &'a Key,
@@ -58,6 +62,14 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
     type Output = Explanation;
 
     fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<Explanation> {
+        let left = if opened.is_live() { TRIES } else { 0 };
+        self.explain::<H, D>(opened, left)
+    }
+}
+
+impl Explain<'_> {
+    /// Where the page is another one by the time that it is read, so many more tries are `left`.
+    fn explain<H: Hasher, D: Device>(self, opened: &Opened<D>, left: u32) -> Result<Explanation> {
         let Self { namespace, key } = self;
         let recovered = opened.examine::<H>()?.recovered;
         let regions = &recovered.trie(namespace)?.regions;
@@ -88,7 +100,11 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
                 let mut buf = PageBuf::zeroed(1);
                 opened.device.read_at(&file, &mut buf, number.offset())?;
                 let tag = state.children().tag(child);
-                let view = parse(&buf, opened.newest.database, namespace, number, tag)?;
+                let view = match parse(&buf, opened.newest.database, namespace, number, tag) {
+                    // It has moved: where the key is by now is found anew.
+                    Err(_) if left > 0 => return self.explain::<H, D>(opened, left - 1),
+                    view => view?,
+                };
                 lines.push(format!(
                     "page     number {number}, tag {tag:#010x}, prefix {prefix:?}, {} keys, applied through commit {}, flush {:#x}",
                     view.len(),

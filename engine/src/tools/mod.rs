@@ -1,18 +1,15 @@
-//! Looking into a database folder that nobody writes to. All of it opens read-only beside other
-//! readers, recovers into memory as an open would, and writes nothing.
+//! Looking into a database folder, its files and its structure. All of it recovers into memory as an open would, and writes
+//! nothing. Pairs, proofs and history are read through an open with [`Options::read_only`](crate::Options::read_only).
 //!
 //! * [`stat`]: what is there;
 //! * [`check`]: reads everything and lists what does not fit;
-//! * [`dump`]: all pairs of a namespace in key order;
-//! * [`get`]: the value of a key;
-//! * [`history`]: the commits that can be read by number;
 //! * [`explain`]: where a key of a namespace lies.
 //!
-//! Each has a form that ends in `_on`, for any device. They take the folder's lock as readers do: a
-//! database that is open for writing is refused.
+//! Each has a form that ends in `_on`, for any device. They take the folder's lock as readers do. Where a process has the database open
+//! for writing, `stat` and `explain` look beside it (`docs/readers.md`), and `check` refuses.
 //!
 //! ```
-//! use pleach::tools::{CheckOptions, check, dump, explain, stat};
+//! use pleach::tools::{CheckOptions, check, explain, stat};
 //! use pleach::{Access, Options, Pleach, SessionOptions, Value};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -27,39 +24,29 @@
 //! let report = check(folder.path(), CheckOptions::default())?;
 //! assert!(report.findings.is_empty() && report.keys == 1);
 //! assert!(explain(folder.path(), 0, &key)?.present);
-//! let mut pairs = Vec::new();
-//! dump(folder.path(), 0, &mut |key, value| {
-//!     pairs.push((*key, value.to_vec()));
-//!     true
-//! })?;
-//! assert_eq!(pairs, [([7; 32], b"seven".to_vec())]);
 //! # Ok(())
 //! # }
 //! ```
 
 mod check;
-mod dump;
 mod explain;
-mod get;
 mod stat;
 
 use std::path::Path;
 
 use pleach_core::{Blake3, Hasher, Sha2};
 use pleach_io::os::{OsDevice, OsOptions};
-use pleach_io::{Device, LockMode, OpenMode};
+use pleach_io::{Device, IoError, LockMode, OpenMode};
 
 use crate::error::{Error, Result};
 use crate::format::creation::{self, DirectoryState};
 use crate::format::superblock::{self, Superblock};
 use crate::open::examine::{self, Examined, no_folder};
+use crate::open::examine_beside;
 use crate::options::HistoryLimits;
 
 pub use check::{CheckOptions, CheckReport, Finding, Severity, Verdict, check, check_on};
-pub(crate) use dump::pairs;
-pub use dump::{dump, dump_on};
 pub use explain::{Explanation, explain, explain_on};
-pub use get::{get, get_on, history, history_on};
 pub use stat::{NamespaceStat, Stat, notice, stat, stat_on};
 
 /// A database, opened for looking.
@@ -67,8 +54,8 @@ pub(crate) struct Opened<D: Device> {
     pub(crate) device: D,
     /// The newest superblock, which says what the database is.
     pub(crate) newest: Superblock,
-    /// Keeps writers out.
-    _lock: Box<dyn Send + Sync>,
+    /// Keeps writers out; else says who writes.
+    lock: core::result::Result<Box<dyn Send + Sync>, IoError>,
 }
 
 impl<D: Device> Opened<D> {
@@ -81,9 +68,22 @@ impl<D: Device> Opened<D> {
             }
             DirectoryState::Database => {}
         }
-        let lock = device.lock(LockMode::Shared)?;
+        let lock = match device.lock(LockMode::Shared) {
+            Err(error @ IoError::Locked { .. }) => Err(error),
+            lock => Ok(lock?),
+        };
         let newest = *examine::superblocks(device, OpenMode::Read)?.newest();
-        Ok(Self { device: device.clone(), newest, _lock: lock })
+        Ok(Self { device: device.clone(), newest, lock })
+    }
+
+    /// Refuses a database that a process may be writing to.
+    pub(crate) fn require_lock(&self) -> Result<()> {
+        self.lock.as_ref().map(drop).map_err(|error| error.clone().into())
+    }
+
+    /// May a process be writing to it?
+    pub(crate) fn is_live(&self) -> bool {
+        self.lock.is_err()
     }
 
     /// The database as an open would find it, with the undo of its whole history in memory.
@@ -105,8 +105,12 @@ impl<D: Device> Opened<D> {
         &self,
         within: impl Fn(u64) -> HistoryLimits,
     ) -> Result<Examined<D>> {
+        let within = |found: &Superblock| within(found.history);
+        if self.is_live() {
+            return examine_beside::<H, D>(&self.device, within);
+        }
         let superblocks = examine::superblocks(&self.device, OpenMode::Read)?;
-        examine::examine::<H, D>(&self.device, superblocks, within, None)
+        examine::examine::<H, D>(&self.device, superblocks, within, None, false)
     }
 }
 
@@ -134,7 +138,7 @@ pub(crate) fn with_hasher<D: Device, W: UnderHasher<D>>(device: &D, work: W) -> 
 /// The number of the hasher that the folder's database was created with ([`Hasher::ID`]).
 ///
 /// # Errors
-/// A folder without a database, one that is open for writing, two superblocks that cannot be used.
+/// A folder without a database, two superblocks that cannot be used.
 pub fn hasher(path: &Path) -> Result<u8> {
     Ok(Opened::new(&device(path)?)?.newest.hasher)
 }

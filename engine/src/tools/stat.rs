@@ -62,6 +62,8 @@ pub struct Stat {
     pub other_slot: core::result::Result<Superblock, SlotError>,
     /// Writable opens so far.
     pub incarnation: u32,
+    /// Has a process the database open for writing?
+    pub in_use: bool,
 }
 
 /// Figures of a namespace's trie.
@@ -109,7 +111,7 @@ impl NamespaceStat {
 /// Figures of the folder's database.
 ///
 /// # Errors
-/// A folder without a database, one that is open for writing, damage.
+/// A folder without a database, damage.
 pub fn stat(path: &Path) -> Result<Stat> {
     stat_on(&device(path)?)
 }
@@ -136,16 +138,21 @@ impl<D: Device> UnderHasher<D> for Figures {
     fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<Stat> {
         let mut examined = opened.examine_without_undo::<H>()?;
         let recovered = &examined.recovered;
-        examined.opening.notes.extend(sample(opened, recovered)?);
+        // Beside a process that writes pages move, and a file may go.
+        if !opened.is_live() {
+            examined.opening.notes.extend(sample(opened, recovered)?);
+        }
         let superblock = *examined.superblocks.newest();
         let regions = || recovered.tries.iter().flat_map(|trie| trie.regions.regions());
         let children: usize = regions().map(|region| region.read().children().len()).sum();
         let pages = recovered.leaf_pages.len();
         let mut files = Vec::new();
         for name in opened.device.list()? {
-            let file = opened.device.open(&name, OpenMode::Read)?;
-            let bytes = opened.device.len(&file)?;
-            files.push((name, bytes));
+            match opened.device.open(&name, OpenMode::Read) {
+                // Given another name since.
+                Err(error) if error.is_not_found() && opened.is_live() => {}
+                file => files.push((name, opened.device.len(&file?)?)),
+            }
         }
         files.sort();
         let extents = recovered.extents.stats();
@@ -171,6 +178,7 @@ impl<D: Device> UnderHasher<D> for Figures {
             superblock,
             other_slot: *examined.superblocks.other(),
             incarnation: examined.incarnation.number,
+            in_use: opened.is_live(),
             opening: examined.opening,
         })
     }
@@ -281,7 +289,11 @@ impl std::fmt::Display for Stat {
             DurabilityMode::Periodic(ms) => format!("every {ms} ms"),
             DurabilityMode::None => "none".to_owned(),
         };
-        let closed = if self.opening.closed { "closed" } else { "not closed" };
+        let closed = match (self.in_use, self.opening.closed) {
+            (true, _) => "open now",
+            (_, true) => "closed",
+            _ => "not closed",
+        };
         writeln!(
             f,
             "last use        incarnation {}, durability {durability}, {closed}",

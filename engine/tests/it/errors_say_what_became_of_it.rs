@@ -36,7 +36,7 @@ enum Op {
     Load,
     Stat,
     Check,
-    Dump,
+    Reader,
     Explain,
 }
 
@@ -56,7 +56,7 @@ const OPS: [Op; 17] = [
     Op::Load,
     Op::Stat,
     Op::Check,
-    Op::Dump,
+    Op::Reader,
     Op::Explain,
 ];
 
@@ -121,6 +121,13 @@ fn empty(setup: &Setup) -> Image {
     disk.image()
 }
 
+/// Reads all pairs through an open for reading alone.
+fn read_all(disk: &SimDisk, setup: &Setup) -> Result<(), Error> {
+    let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+    let db = SimDb::open_on(disk.clone(), runtime, setup.options().create(false).read_only(true))?;
+    db.snapshot()?.iter(..).try_for_each(|pair| pair.map(drop))
+}
+
 /// Does the operation; the device is sound until `arm` is called.
 fn attempt(op: Op, setup: &Setup, disk: &SimDisk, arm: &mut dyn FnMut()) -> Attempt {
     if matches!(op, Op::Create | Op::Open) {
@@ -131,12 +138,12 @@ fn attempt(op: Op, setup: &Setup, disk: &SimDisk, arm: &mut dyn FnMut()) -> Atte
             Err(error) => Attempt::of(Err(error), move || setup.open(&disk, 4).map(drop)),
         };
     }
-    if matches!(op, Op::Stat | Op::Check | Op::Dump | Op::Explain) {
-        let (disk, key) = (disk.clone(), setup.key(1));
+    if matches!(op, Op::Stat | Op::Check | Op::Reader | Op::Explain) {
+        let (disk, key, setup) = (disk.clone(), setup.key(1), setup.clone());
         let look = move || match op {
             Op::Stat => tools::stat_on(&disk).map(drop),
             Op::Check => tools::check_on(&disk, tools::CheckOptions::default()).map(drop),
-            Op::Dump => tools::dump_on(&disk, 0, &mut |_, _| true).map(drop),
+            Op::Reader => read_all(&disk, &setup),
             _ => tools::explain_on(&disk, 0, &key).map(drop),
         };
         arm();

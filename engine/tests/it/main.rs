@@ -50,6 +50,7 @@ mod overlays_stack_and_commit_merged;
 mod overlays_stay_with_their_database;
 mod plain_namespaces_have_no_trie;
 mod proofs_are_those_of_the_naive_trie;
+mod readers_beside_a_writer;
 mod rings_outlive_sessions;
 mod superblock_slots_survive_writes;
 mod the_golden_folder_opens;

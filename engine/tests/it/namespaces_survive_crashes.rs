@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use crate::common::{Keys, Rng, bytes, cases, key};
 use pleach::internals::names::parse_segment_name;
-use pleach::tools::{CheckOptions, check_on, dump_on};
-use pleach::{Access, Blake3, Db, LoadOptions, Options, SessionOptions};
+use pleach::tools::{CheckOptions, check_on};
+use pleach::{Access, Blake3, Db, Geometry, LoadOptions, Options, SessionOptions};
 use pleach_core::fold::{BatchFolder, FoldValue};
 use pleach_core::{Key, Node};
 use pleach_io::sim::{Damage, PageOf, SimDisk, SimOptions, SimRuntime};
@@ -211,10 +211,13 @@ fn is_one_of(states: &States, disk: &SimDisk, least: u64, history: u64, says: &s
     // What a recycled file of the log had is told from a torn end only where it has headers.
     report.findings.retain(|finding| !finding.what.starts_with("the log ends torn"));
     assert!(report.findings.is_empty(), "{says}: {:?}", report.findings);
+    let options = Options::new("sim").cache_kib(256).geometry(Geometry::least()).read_only(true);
+    let reader = SimDb::open_on(disk.clone(), SimRuntime::new(1), options).expect("opens");
     for (namespace, pairs) in &states[&now] {
-        let mut found = BTreeMap::new();
-        let mut take = |key: &Key, value: &[u8]| found.insert(*key, value.to_vec()).is_none();
-        dump_on(disk, *namespace, &mut take).expect("dumped");
+        let session = reader.snapshot().expect("a session");
+        let there = session.namespace(*namespace).expect("there").iter(..);
+        let there = there.map(|pair| pair.map(|(key, value)| (key, value.to_vec())));
+        let found: BTreeMap<_, _> = there.collect::<Result<_, _>>().expect("read");
         assert!(found == *pairs, "{says}: namespace {namespace} has {} pairs", found.len());
     }
 }

@@ -37,6 +37,11 @@ impl Undo {
         Error::SnapshotTooOld { commit, oldest: self.from() }
     }
 
+    /// Is a commit in the history, or the newest one?
+    pub(in crate::state) fn check_window(&self, commit: u64) -> Result<()> {
+        if self.gone.load(Ordering::SeqCst) <= commit { Ok(()) } else { Err(self.too_old(commit)) }
+    }
+
     /// Can the state of a commit be read? To be asked after the lookup.
     pub(crate) fn check(&self, commit: u64) -> Result<()> {
         if self.is_kept_after(commit) { Ok(()) } else { Err(self.too_old(commit)) }

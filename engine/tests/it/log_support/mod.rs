@@ -40,6 +40,7 @@ pub fn input(incarnation: u32, durable_through: impl Into<LogPos>) -> ScanInput 
         durable_through: durable_through.into(),
         prepared_through: LogPos::START,
         clean: false,
+        live: false,
     }
 }
 

@@ -1,0 +1,254 @@
+//! A read-only open of a database that another process may write (`docs/readers.md`), and how it follows that one's log.
+//!
+//! It takes no lock and writes nothing. Image and log are read as a recovery reads them; then each record that comes is applied to the same
+//! regions as in a recovery, and published.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pleach_beatree::Region;
+use pleach_core::{Hasher, Node, Prefix};
+use pleach_io::{Device, OpenMode, Runtime};
+
+use super::examine::{self, Examined, plainly};
+use super::recovery::Replay;
+use super::trie::{Growth, TrieReplay, root_of};
+use super::{OpenAs, Opened, Started, assemble};
+use crate::engine::Engine;
+use crate::error::{Contradiction, Error, Result};
+use crate::format::creation::{self, DirectoryState};
+use crate::format::position::{LogPos, Point};
+use crate::format::record::RecordView;
+use crate::format::superblock::Superblock;
+use crate::format::superblock_store::SuperblockStore;
+use crate::format::trie_kind::TrieKind;
+use crate::log::{LogWriter, ScanInput, SegmentOptions, scan};
+use crate::metrics::Counters;
+use crate::options::{HistoryLimits, Options};
+use crate::prefetch::requests::Prefetching;
+use crate::state::index::Index;
+use crate::state::replica::{Replica, Source};
+use crate::state::tries::Trie;
+use crate::state::{Shared, State};
+
+/// Tries of an open.
+const TRIES: u32 = 16;
+/// Tries of an open that fails though no checkpoint was made: files get other names for a moment.
+const SAME: u32 = 3;
+/// The time between two tries.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Opens a database for reading alone, as the newest record of its log has it.
+pub(crate) fn open_replica<H: Hasher, D: Device, R: Runtime>(
+    device: D,
+    runtime: R,
+    options: Options,
+) -> Result<Opened<H, D, R>> {
+    let limits =
+        |found: &Superblock| options.history_limits(found.history, found.geometry.log_segment);
+    let examined = examine_beside::<H, D>(&device, limits)?;
+    let opening = examined.opening.clone();
+    let follower = Follower::<H, D>::new(&device, &examined);
+    let Examined { superblocks, recovered, space, .. } = examined;
+    let size = superblocks.newest().geometry.log_segment;
+    let segments = SegmentOptions { size, spares: 0, cached: false };
+    let writer = LogWriter::refusing(device.clone(), segments, recovered.scan.end);
+    let started = Started { superblocks, recovered, space, writer, incarnation: 0 };
+    let reader = OpenAs::Reader(Replica::new(Box::new(follower)));
+    let shared = Arc::new(assemble::<H, D, R>(device, runtime, options, started, reader)?);
+    let first = shared.tries.get(0).expect("every database has namespace 0");
+    let state = Arc::new(State::new(shared, first));
+    // Nothing is prefetched: that looks pages up beside those who read.
+    let prefetching = Arc::new(Prefetching::new(&state.runtime, 0));
+    Ok(Opened { engine: Arc::new(Engine::new(state, prefetching)), tasks: Vec::new(), opening })
+}
+
+/// Reads image and log while another process may write them: again, where it has written over what is read.
+pub(crate) fn examine_beside<H: Hasher, D: Device>(
+    device: &D,
+    limits: impl Fn(&Superblock) -> HistoryLimits,
+) -> Result<Examined<D>> {
+    let mut unchanged = 0;
+    for _ in 0..TRIES {
+        let before = generation(device);
+        let examined = examine_once::<H, D>(device, &limits);
+        let after = generation(device);
+        // An image is written over in the making of the second checkpoint after it, and its log afterwards.
+        let is_whole =
+            matches!((before, after), (Some(before), Some(after)) if after <= before + 1);
+        match examined {
+            Ok(examined) if is_whole => return Ok(examined),
+            Err(error) if before == after && unchanged == SAME => return Err(plainly(error)),
+            Err(_) if before == after => unchanged += 1,
+            _ => {}
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Err(Error::Overtaken { tries: TRIES })
+}
+
+fn examine_once<H: Hasher, D: Device>(
+    device: &D,
+    limits: impl Fn(&Superblock) -> HistoryLimits,
+) -> Result<Examined<D>> {
+    match creation::inspect(device)? {
+        DirectoryState::Foreign(found) => return Err(Error::NotADatabase { found }),
+        DirectoryState::Empty | DirectoryState::HalfCreated => return Err(Error::Missing),
+        DirectoryState::NoSuperblock | DirectoryState::Database => {}
+    }
+    let superblocks = examine::superblocks(device, OpenMode::Read)?;
+    examine::examine::<H, D>(device, superblocks, limits, None, true)
+}
+
+/// The generation of the newest superblock, if one can be read.
+fn generation<D: Device>(device: &D) -> Option<u64> {
+    Some(newest(device).ok()?.generation)
+}
+
+fn newest<D: Device>(device: &D) -> Result<Superblock> {
+    Ok(*SuperblockStore::open(device.clone(), OpenMode::Read)?.newest())
+}
+
+/// Follows the log of a database that another process writes.
+struct Follower<H: Hasher, D: Device> {
+    device: D,
+    input: ScanInput,
+    replay: Replay<H>,
+    /// Why nothing can be followed any more.
+    ended: Option<Error>,
+}
+
+impl<H: Hasher, D: Device> Follower<H, D> {
+    fn new(device: &D, examined: &Examined<D>) -> Self {
+        let newest = examined.superblocks.newest();
+        let input = ScanInput {
+            database: newest.database,
+            segment_size: newest.geometry.log_segment,
+            incarnation: 0,
+            from: examined.recovered.scan.end,
+            durable_through: LogPos::START,
+            prepared_through: LogPos::START,
+            clean: false,
+            live: true,
+        };
+        let replay = Replay::after(&examined.recovered, examined.limits);
+        Self { device: device.clone(), input, replay, ended: None }
+    }
+
+    /// Applies the records that have come to the regions.
+    fn read(&mut self) -> Result<u64> {
+        let Self { input, replay, ended, .. } = self;
+        let scanned = scan(&self.device, &input.clone(), |record: &RecordView<'_>| {
+            // A record that is half applied is the end of this state.
+            replay.record(record).inspect_err(|error| *ended = Some(error.clone()))?;
+            input.from = Point { position: record.header.end(), checksum: record.checksum };
+            Ok::<(), Error>(())
+        });
+        Ok(scanned?.records)
+    }
+
+    /// Reads to the end of the log. Is it the end, or does the log begin behind it by now? A file that was given up ends, too.
+    fn read_on(&mut self) -> Result<()> {
+        let mut nothing = 0;
+        for _ in 0..TRIES {
+            let records = self.read()?;
+            if !self.is_left_behind()? {
+                return Ok(());
+            }
+            // That was asked later than the log was read: once more.
+            nothing += u32::from(records == 0);
+            if nothing == 2 {
+                break;
+            }
+        }
+        let (commit, oldest) = (self.replay.tip.number, newest(&self.device)?.commit);
+        Err(Error::SnapshotTooOld { commit, oldest })
+    }
+
+    /// Is what comes next not in the log any more, or was it never, as a bulk load is not?
+    fn is_left_behind(&self) -> Result<bool> {
+        let newest = newest(&self.device)?;
+        let kept_from = newest.log_from().min(newest.replay.position);
+        Ok(kept_from > self.input.from.position || newest.commit > self.replay.tip.number)
+    }
+
+    /// Makes what the records have changed what readers find.
+    fn publish<R: Runtime>(&mut self, db: &Shared<D, R>) -> Result<()> {
+        self.replay.settle();
+        let tip = self.replay.tip.clone();
+        for trie in &mut self.replay.tries {
+            let root = publish_trie::<H, D, R>(db, trie, tip.number);
+            let expected = tip.roots.get(trie.namespace()).filter(|_| trie.dropped.is_none());
+            if let (Some(found), Some(expected)) = (root, expected)
+                && found != expected
+            {
+                let (commit, namespace) = (tip.number, trie.namespace());
+                return Err(Contradiction::Root { commit, namespace, expected, found }.into());
+            }
+        }
+        let _state = db.commits.sequencer().lock();
+        db.commits.publish(tip);
+        Ok(())
+    }
+}
+
+impl<H: Hasher, D: Device, R: Runtime> Source<D, R> for Follower<H, D> {
+    fn catch_up(&mut self, db: &Shared<D, R>) -> Result<bool> {
+        if let Some(error) = &self.ended {
+            return Err(error.clone());
+        }
+        let before = self.input.from;
+        // What was read before an error came is there, and the rest comes with the next call.
+        let read = self.read_on();
+        if self.ended.is_none() && self.input.from != before {
+            let published = self.publish(db);
+            self.ended = published.err();
+        }
+        if let Some(error) = &self.ended {
+            return Err(error.clone());
+        }
+        read?;
+        Ok(self.input.from != before)
+    }
+}
+
+/// Gives the root of a Merkle trie that has changed.
+fn publish_trie<H: Hasher, D: Device, R: Runtime>(
+    db: &Shared<D, R>,
+    trie: &mut TrieReplay,
+    commit: u64,
+) -> Option<Node> {
+    let (namespace, kind, dropped) = (trie.namespace(), trie.kind, trie.dropped);
+    let (changed, growth) = trie.settle::<H>();
+    let Growth { is_new, relaid, pages, bytes, entries } = growth;
+    let counters = &db.counters;
+    Counters::change(&counters.leaf_pages, pages);
+    Counters::change(&counters.pending_bytes, bytes);
+    Counters::change(&counters.pending_entries, entries);
+    if is_new {
+        // The number may have been that of another trie, which was dropped and given up.
+        if db.tries.get(namespace).is_some_and(|before| before.dropped.is_none()) {
+            db.tries.drop(namespace, commit);
+        }
+        db.tries.remove(namespace);
+        let index = Arc::new(Index::new(trie.regions().clone(), |_, _| false));
+        db.tries.add(Trie { dropped, ..Trie::new((namespace, kind), index, &db.node_files) });
+    }
+    let published = db.tries.get(namespace)?;
+    match dropped {
+        Some(number) if published.dropped.is_none() => db.tries.drop(namespace, number),
+        None if published.dropped.is_some() => db.tries.restore(namespace),
+        _ => {}
+    }
+    if relaid && !is_new {
+        let _structure = published.index.hold_structure();
+        published.index.publish(trie.regions().clone());
+    }
+    if kind == TrieKind::Plain || changed.is_empty() && !is_new && !relaid {
+        return None;
+    }
+    let node = |region: &Arc<Region>| (*region.prefix(), *region.read().own());
+    let nodes: Vec<(Prefix, Node)> = changed.iter().map(node).collect();
+    published.index.update_root::<H>(commit, &nodes);
+    Some(root_of::<H>(trie.regions()))
+}

@@ -1,0 +1,133 @@
+//! The state of a read-only open: a replica of what another process writes, kept up by that one's log.
+//!
+//! An operation on it reads under the gate, and nothing in memory changes meanwhile. What the writer does to the files does:
+//! a page or a run that the replica names may have been given up and written again. Each page has its number, tag and checksum, and each
+//! long value its hash, so whoever reads such a page gets an error; the log says where the page is by then, since a page is
+//! written again only when its location record is durable. So the operation lets go of the gate, the replica catches
+//! up, and the operation is tried once more. An error that comes again at the same position of the log is damage.
+//!
+//! Locks: the gate, before all others but that of an overlay's chunks; whoever catches up takes the source, then the gate for writing.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use pleach_io::{Device, Runtime};
+
+use super::Shared;
+use crate::error::{Error, Result};
+
+thread_local! {
+    /// Is an operation of this thread under way, which tries again by itself?
+    static READING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Where the records come from, and what applies them.
+pub(crate) trait Source<D: Device, R: Runtime>: Send {
+    /// Applies the records that have come, and publishes what they make of the state, all within `apply`, which keeps readers out. Says
+    /// whether any came.
+    ///
+    /// # Errors
+    /// [`Error::SnapshotTooOld`] where the log does not reach back any more; those of reading, and damage.
+    fn catch_up(&mut self, db: &Shared<D, R>) -> Result<bool>;
+}
+
+/// What keeps a replica.
+pub(crate) struct Replica<D: Device, R: Runtime> {
+    source: Mutex<Box<dyn Source<D, R>>>,
+    gate: RwLock<()>,
+    /// Grows with each catching up that has found something.
+    version: AtomicU64,
+}
+
+/// An operation of a replica is under way on this thread.
+struct Reading<'a>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'a, ()>);
+
+impl<'a> Reading<'a> {
+    fn new(gate: &'a RwLock<()>) -> Self {
+        let held = gate.read();
+        READING.set(true);
+        Self(held)
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        READING.set(false);
+    }
+}
+
+impl<D: Device, R: Runtime> Replica<D, R> {
+    pub(crate) fn new(source: Box<dyn Source<D, R>>) -> Self {
+        Self { source: Mutex::new(source), gate: RwLock::new(()), version: AtomicU64::new(0) }
+    }
+
+    /// While this is held the state stays as it is.
+    pub(crate) fn stay(&self) -> RwLockReadGuard<'_, ()> {
+        self.gate.read_recursive()
+    }
+
+    /// Brings the state to the end of the log. Says whether anything came.
+    pub(crate) fn catch_up(&self, db: &Shared<D, R>) -> Result<bool> {
+        let mut source = self.source.lock();
+        let _alone = self.gate.write();
+        let came = source.catch_up(db)?;
+        if came {
+            self.version.fetch_add(1, Ordering::Release);
+        }
+        Ok(came)
+    }
+
+    /// Does something with a state that commit `base` has, again and again while what it reads has moved. Each try that fails is
+    /// followed by another one only if records have come in between.
+    pub(crate) fn read<T>(
+        &self,
+        db: &Shared<D, R>,
+        base: u64,
+        mut what: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        if READING.get() {
+            return what();
+        }
+        for _ in 0..TRIES {
+            let reading = Reading::new(&self.gate);
+            let version = self.version.load(Ordering::Acquire);
+            let done = db.commits.undo().check_window(base).and_then(|()| what());
+            drop(reading);
+            let Err(error) = done else { return done };
+            if !may_have_moved(&error) {
+                return Err(error);
+            }
+            let came = self.catch_up(db).map_err(|error| match error {
+                // The log is gone, and with it the state.
+                Error::SnapshotTooOld { oldest, .. } => {
+                    Error::SnapshotTooOld { commit: base, oldest }
+                }
+                error => error,
+            })?;
+            if !came && self.version.load(Ordering::Acquire) == version {
+                return Err(error);
+            }
+        }
+        Err(db.commits.undo().too_old(base))
+    }
+}
+
+/// Tries of an operation. A page must be given up and written again between the reading of the log and that of
+/// the page, each time.
+const TRIES: u32 = 64;
+
+/// Does the error come from bytes of a file, which the writer may have used for something else?
+fn may_have_moved(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Io(_)
+            | Error::Log(_)
+            | Error::Scan(_)
+            | Error::Page { .. }
+            | Error::StalePage { .. }
+            | Error::ShortFile { .. }
+            | Error::MissingFile { .. }
+            | Error::Corrupt(_)
+    )
+}
