@@ -42,7 +42,7 @@
 //!
 //! `place` finds the terminals, `merge` hashes, `emit` gives the multiproof; [`treelets`] is the
 //! faster way where the nodes between a prefix and its keys are known. A [`ProofFolder`] goes the other way: from a
-//! multiproof to the node that it leads to.
+//! multiproof to the node that it leads to. A [`RootFolder`] takes any number of pairs and gives their root alone.
 
 mod batch_folder;
 mod blocks;
@@ -55,6 +55,7 @@ mod merge;
 mod place;
 mod positions;
 mod proof_folder;
+mod root_folder;
 pub mod treelets;
 
 use crate::node::{Key, Node, ValueHash};
@@ -64,6 +65,7 @@ pub use self::columns::{Columns, Differing};
 pub use self::hash_batch::combine_chunks;
 pub use self::positions::{MAX_CAPTURE, above, each_position, heap_index, heap_position, way};
 pub use self::proof_folder::ProofFolder;
+pub use self::root_folder::{NotAscending, RootFolder};
 pub use self::treelets::TreeletFolder;
 
 /// A value as the fold takes it: its bytes, or its hash when that is known.

@@ -188,6 +188,31 @@ pub enum Contradiction {
         /// The root of the pairs.
         found: Node,
     },
+    /// The pairs of a namespace, as they were read, do not lead to the root of their state.
+    #[error(
+        "the pairs of namespace {namespace} at commit {commit} give the root {}, not {}: run `pleach check` on the closed \
+         database",
+        hex(found.to_bytes()), hex(expected.to_bytes())
+    )]
+    Pairs {
+        /// The commit.
+        commit: u64,
+        /// The namespace.
+        namespace: u8,
+        /// The root of the state.
+        expected: Node,
+        /// The root of the pairs.
+        found: Node,
+    },
+    /// A key is not behind the one before it, as it should be.
+    #[error(
+        "the key {} is not behind the one before it: run `pleach check` on the closed database",
+        hex(key)
+    )]
+    KeyOrder {
+        /// The key.
+        key: Key,
+    },
     /// Pages, and what pends on them, do not fold to the node that the index has.
     #[error("the pairs below {prefix:?} do not fold to the node in the index")]
     Fold {

@@ -39,11 +39,12 @@ use crate::session::Session;
 use writer::StreamWriter;
 
 /// Writes all pairs of a session's state to an export stream: of all namespaces, in key order, with roots and blob. Commits go on
-/// beside it. Give a buffered writer.
+/// beside it. Give a buffered writer. The root of each Merkle namespace is computed from the pairs while they are written.
 ///
 /// # Errors
-/// [`Error::Stream`](crate::Error::Stream) when it cannot be written, and those of reading
-/// ([`Session::iter`]).
+/// [`Error::Stream`](crate::Error::Stream) when it cannot be written;
+/// [`Contradiction::Pairs`](crate::errors::Contradiction::Pairs) when the pairs do not lead to the state's root; and those of
+/// reading ([`Session::iter`]). The stream is not finished then, and no import takes it.
 pub fn export<H: Hasher, D: Device, R: Runtime>(
     session: &Session<H, D, R>,
     to: impl Write,
@@ -61,7 +62,7 @@ pub fn export_telling<H: Hasher, D: Device, R: Runtime>(
     mut each: impl FnMut(u8, &Key),
 ) -> Result<ExportReport> {
     let (roots, blob) = (session.roots(), session.blob());
-    let mut writer = StreamWriter::new(to, H::ID, session.number(), blob, roots)?;
+    let mut writer = StreamWriter::<H, _>::new(to, session.number(), blob, roots)?;
     for (namespace, _) in roots.all() {
         writer.begin(namespace);
         for pair in session.namespace(namespace)?.iter(..) {

@@ -2,9 +2,11 @@
 
 use std::io::Write;
 
-use pleach_core::Key;
+use pleach_core::fold::{FoldValue, NotAscending, RootFolder};
+use pleach_core::{Hasher, Key};
 
 use crate::access::MAX_VALUE;
+use crate::error::{Contradiction, Result};
 use crate::format::bytes::put;
 use crate::format::export_block::{
     self, FULL, HEADER, Kind, MAGIC, PAIRS_HEAD, SUMMED, StreamError, VERSION,
@@ -28,9 +30,13 @@ pub struct ExportReport {
     pub bytes: u64,
 }
 
-/// Writes a stream: all namespaces in order, of each all pairs in order, then [`StreamWriter::finish`].
-pub(crate) struct StreamWriter<W> {
+/// Writes a stream: all namespaces in order, of each all pairs in order, then [`StreamWriter::finish`]. The pairs of a Merkle
+/// namespace must lead to its root: else the stream is left unfinished.
+pub(crate) struct StreamWriter<H, W> {
     to: W,
+    roots: Roots,
+    /// The pairs of the namespace until now, where it has a root.
+    folder: Option<RootFolder<H>>,
     /// The checksum of the block before.
     before: u64,
     /// The payload of the block that is made.
@@ -42,23 +48,25 @@ pub(crate) struct StreamWriter<W> {
     report: ExportReport,
 }
 
-impl<W: Write> StreamWriter<W> {
+impl<H: Hasher, W: Write> StreamWriter<H, W> {
     /// Begins a stream of a state.
-    pub(crate) fn new(
-        to: W,
-        hasher: u8,
-        commit: u64,
-        blob: &[u8],
-        roots: &Roots,
-    ) -> Result<Self, StreamError> {
+    pub(crate) fn new(to: W, commit: u64, blob: &[u8], roots: &Roots) -> Result<Self, StreamError> {
         let namespaces = roots.all().len();
         let report =
             ExportReport { commit, namespaces: namespaces as u64, ..ExportReport::default() };
-        let mut writer =
-            Self { to, before: 0, payload: Vec::new(), namespace: None, in_block: 0, report };
+        let mut writer = Self {
+            to,
+            roots: roots.clone(),
+            folder: None,
+            before: 0,
+            payload: Vec::new(),
+            namespace: None,
+            in_block: 0,
+            report,
+        };
         let payload = &mut writer.payload;
         payload.extend(VERSION.to_le_bytes());
-        payload.extend([hasher, 0]);
+        payload.extend([H::ID, 0]);
         payload.extend(u16::try_from(namespaces).expect("at most 256").to_le_bytes());
         payload.extend([0; 2]);
         payload.extend(commit.to_le_bytes());
@@ -76,10 +84,15 @@ impl<W: Write> StreamWriter<W> {
     pub(crate) fn begin(&mut self, namespace: u8) {
         debug_assert!(self.namespace.is_none(), "the one before has its end");
         self.namespace = Some((namespace, 0));
+        self.folder = self.roots.get(namespace).map(|_| RootFolder::new());
     }
 
     /// The next pair.
-    pub(crate) fn pair(&mut self, key: &Key, value: &[u8]) -> Result<(), StreamError> {
+    pub(crate) fn pair(&mut self, key: &Key, value: &[u8]) -> Result<()> {
+        if let Some(folder) = &mut self.folder {
+            let taken = folder.pair(key, FoldValue::Bytes(value));
+            taken.map_err(|NotAscending| Contradiction::KeyOrder { key: *key })?;
+        }
         if self.payload.len() + 36 + value.len() > FULL {
             self.pairs()?;
         }
@@ -98,13 +111,19 @@ impl<W: Write> StreamWriter<W> {
     }
 
     /// The namespace has no more pairs.
-    pub(crate) fn end(&mut self) -> Result<(), StreamError> {
+    pub(crate) fn end(&mut self) -> Result<()> {
         self.pairs()?;
         let (namespace, pairs) = self.namespace.take().expect("a namespace was begun");
+        if let (Some(folder), Some(expected)) = (self.folder.take(), self.roots.get(namespace)) {
+            let (commit, found) = (self.report.commit, folder.root());
+            if found != expected {
+                return Err(Contradiction::Pairs { commit, namespace, expected, found }.into());
+            }
+        }
         self.payload.extend([namespace, 0, 0, 0, 0, 0, 0, 0]);
         self.payload.extend(pairs.to_le_bytes());
         self.report.pairs += pairs;
-        self.block(Kind::EndOfNamespace)
+        Ok(self.block(Kind::EndOfNamespace)?)
     }
 
     /// The stream is whole.
@@ -145,4 +164,47 @@ impl<W: Write> StreamWriter<W> {
 #[expect(clippy::needless_pass_by_value, reason = "a function for map_err")]
 fn written(error: std::io::Error) -> StreamError {
     StreamError::Write(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use pleach_core::{Blake3, TERMINATOR};
+
+    use super::*;
+    use crate::error::Error;
+    use crate::roots::TrieRoot;
+
+    #[test]
+    fn a_stream_whose_pairs_lead_to_another_root_is_not_finished() {
+        let mut root = RootFolder::<Blake3>::new();
+        root.pair(&[1; 32], FoldValue::Bytes(b"one")).expect("the first");
+        let root = TrieRoot { kind: TrieKind::Merkle, node: root.root() };
+        let roots = Roots::new([(0, root)]);
+        let write = |value: &[u8]| -> Result<ExportReport> {
+            let mut writer = StreamWriter::<Blake3, _>::new(Vec::new(), 7, b"", &roots)?;
+            writer.begin(0);
+            writer.pair(&[1; 32], value)?;
+            writer.end()?;
+            Ok(writer.finish()?)
+        };
+        assert_eq!(write(b"one").expect("its pair").pairs, 1);
+        let other = write(b"two").expect_err("another value");
+        assert!(
+            matches!(&other, Error::Corrupt(Contradiction::Pairs { commit: 7, namespace: 0, expected, .. })
+                if *expected == root.node),
+            "{other}"
+        );
+        let mut writer = StreamWriter::<Blake3, _>::new(Vec::new(), 7, b"", &roots).expect("begun");
+        writer.begin(0);
+        let none = writer.end().expect_err("no pair");
+        assert!(
+            matches!(&none, Error::Corrupt(Contradiction::Pairs { found, .. }) if *found == TERMINATOR),
+            "{none}"
+        );
+        let mut writer = StreamWriter::<Blake3, _>::new(Vec::new(), 7, b"", &roots).expect("begun");
+        writer.begin(0);
+        writer.pair(&[2; 32], b"").expect("the first");
+        let order = writer.pair(&[1; 32], b"").expect_err("a key before it");
+        assert!(matches!(order, Error::Corrupt(Contradiction::KeyOrder { .. })), "{order}");
+    }
 }

@@ -5,6 +5,8 @@
 //! * [`check`]: reads everything and lists what does not fit;
 //! * [`explain`]: where a key of a namespace lies.
 //!
+//! [`RootFolder`] gives the root of pairs that come in key order, wherever they come from.
+//!
 //! Each has a form that ends in `_on`, for any device. They take the folder's lock as readers do. Where a process has the database open
 //! for writing, `stat` and `explain` look beside it (`docs/readers.md`), and `check` refuses.
 //!
@@ -47,6 +49,7 @@ use crate::options::HistoryLimits;
 
 pub use check::{CheckOptions, CheckReport, Finding, Severity, Verdict, check, check_on};
 pub use explain::{Explanation, explain, explain_on};
+pub use pleach_core::fold::{FoldValue, NotAscending, RootFolder};
 pub use stat::{NamespaceStat, Stat, notice, stat, stat_on};
 
 /// A database, opened for looking.

@@ -1,0 +1,86 @@
+//! The root that a `RootFolder` gives is that of the naive trie and of `nomt-core`, whatever the keys and however
+//! many; keys that do not ascend are refused.
+#![cfg(feature = "naive")]
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::{Oracle, SPREADS, below, cases, key, oracle_root, rng};
+use pleach_core::{
+    Blake3, Key, Sha2, TERMINATOR,
+    fold::{FoldValue, NotAscending, RootFolder},
+    naive::Naive,
+    node::value_hash,
+};
+use rand_core::RngCore;
+
+/// The root by the folder; of some values only the hash is given.
+fn check<H: Oracle>(pairs: &BTreeMap<Key, Vec<u8>>, what: &str) {
+    let mut folder = RootFolder::<H>::new();
+    for (at, (key, value)) in pairs.iter().enumerate() {
+        let value = match at % 7 {
+            0 => FoldValue::Hash(value_hash::<H>(value)),
+            _ => FoldValue::Bytes(value),
+        };
+        folder.pair(key, value).expect("in order");
+        if at % 1000 == 3 {
+            assert_eq!(folder.pair(key, value), Err(NotAscending), "{what}: the same key");
+            assert_eq!(folder.pair(&[0; 32], value), Err(NotAscending), "{what}: an earlier key");
+        }
+    }
+    let trie: Naive = pairs.iter().map(|(key, value)| (*key, value_hash::<H>(value))).collect();
+    let root = folder.root();
+    assert_eq!(root, trie.root::<H>(), "{what}: the naive trie");
+    assert_eq!(root, oracle_root::<H>(&trie), "{what}: nomt-core");
+}
+
+#[test]
+fn a_root_is_that_of_the_naive_trie_and_of_nomt_core() {
+    for case in 0..cases(60) {
+        let mut rng = rng(case);
+        let spread = SPREADS[below(&mut rng, SPREADS.len())];
+        let most = [3, 40, 4097, 9000, 20_000][below(&mut rng, 5)];
+        let count = 1 + below(&mut rng, most);
+        let mut value = || {
+            let len = [0, 8, 70, 128, 129, 1000][below(&mut rng, 6)];
+            let mut value = vec![0; len];
+            rng.fill_bytes(&mut value);
+            (key(spread, &mut rng), value)
+        };
+        let pairs: BTreeMap<Key, Vec<u8>> = (0..count).map(|_| value()).collect();
+        let what = format!("case {case}, {spread:?}, {count} pairs");
+        if case % 2 == 0 { check::<Blake3>(&pairs, &what) } else { check::<Sha2>(&pairs, &what) }
+    }
+    assert_eq!(RootFolder::<Blake3>::new().root(), TERMINATOR);
+}
+
+/// What stays is most where each bit of the last key has a subtrie beside it, and runs that end there are met.
+#[test]
+fn a_path_with_a_subtrie_beside_each_bit_stays_small_and_right() {
+    let mut rng = rng(7);
+    for (case, around) in [4095_usize, 4096, 4097, 8200].into_iter().enumerate() {
+        let mut pairs = BTreeMap::new();
+        let mut spine = [0; 32];
+        rng.fill_bytes(&mut spine);
+        // All ones: what lies beside the path comes before it, and all of it stays.
+        let ones = case % 2 == 0;
+        if ones {
+            spine = [0xff; 32];
+        }
+        for bit in 0..256_usize {
+            for _ in 0..=(around / 256) {
+                let mut key = spine;
+                key[bit / 8] ^= 0x80 >> (bit % 8);
+                for after in bit + 1..256 {
+                    if below(&mut rng, 2) == 0 {
+                        key[after / 8] ^= 0x80 >> (after % 8);
+                    }
+                }
+                pairs.insert(key, vec![1; bit % 9]);
+            }
+        }
+        pairs.insert(spine, b"last".to_vec());
+        check::<Blake3>(&pairs, &format!("around {around}, ones {ones}"));
+    }
+}
