@@ -51,6 +51,8 @@ pub(crate) enum Command {
     Explain(KeyArgs),
     /// All pairs of a namespace in key order, one a line, in hexadecimal
     Dump(DumpArgs),
+    /// A line a second with what the process that writes does
+    Top(TopArgs),
     /// Proves a key, present or absent
     Prove(ProveArgs),
     /// Verifies what `prove` has written, without a database
@@ -63,6 +65,8 @@ pub(crate) enum Command {
     Export(ExportArgs),
     /// Loads an export stream into a new database, or goes on with an import that was cut off
     Import(ImportArgs),
+    /// Rewrites a database in the format that this version creates, into another folder
+    Upgrade(UpgradeArgs),
     /// Prints the completions of a shell
     Completions {
         /// The shell
@@ -136,6 +140,31 @@ pub(crate) struct ProveArgs {
     /// The commit of the history whose state is proven, instead of the newest one
     #[arg(long, value_name = "COMMIT")]
     pub(crate) at: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    #[command(flatten)]
+    pub(crate) folder: FolderArgs,
+    /// Seconds from one line to the next
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) interval: u64,
+    /// Ends after so many lines
+    #[arg(long, value_name = "LINES")]
+    pub(crate) count: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UpgradeArgs {
+    #[command(flatten)]
+    pub(crate) folder: FolderArgs,
+    /// The folder of the new database: missing, empty, or that of an upgrade which was cut off. Without it the command says
+    /// whether there is anything to do
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) to: Option<PathBuf>,
+    /// Memory for the new database and its load, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    pub(crate) memory_mib: u64,
 }
 
 #[derive(Debug, Args)]

@@ -11,12 +11,13 @@ use pleach::export::{
 };
 use pleach::{
     BackupOptions, BackupProgress, BackupReport, Blake3, Db, Hasher, Key, Node, Options, Sha2,
-    proof,
+    proof, tools,
 };
 use serde_json::{Value, json};
 
 use crate::args::{
-    BackupArgs, ExportArgs, ImportArgs, ProveArgs, RollbackArgs, VerifyArgs, bytes, command,
+    BackupArgs, ExportArgs, ImportArgs, ProveArgs, RollbackArgs, UpgradeArgs, VerifyArgs, bytes,
+    command,
 };
 use crate::database::{Work, reading, with, writing};
 use crate::error::{CliError, ErrorKind, Result};
@@ -305,6 +306,21 @@ impl<R: Read> Work for Import<R> {
     }
 }
 
+/// Opens the database of a stream, which is made where there is none, and imports it.
+fn import_into<R: Read>(
+    folder: &Path,
+    from: StreamReader<R>,
+    memory_mib: u64,
+    progress: Option<pleach::export::ImportProgress>,
+) -> Result<ImportReport> {
+    let hasher = from.head().hasher;
+    let load_mib = (memory_mib / 2).max(1);
+    let options = Options::new(folder).create(true).cache_mib((memory_mib / 2).max(64));
+    let work =
+        Import { from, options: ImportOptions::new().memory_mib(load_mib).progress(progress) };
+    with(folder, options, hasher, work)
+}
+
 pub(crate) fn import(args: &ImportArgs) -> Result<()> {
     check_new(&args.folder)?;
     let bar = bar("import");
@@ -324,19 +340,18 @@ pub(crate) fn import(args: &ImportArgs) -> Result<()> {
     // Before a folder is made: what is no stream leaves nothing behind.
     let from = StreamReader::new(BufReader::with_capacity(1 << 20, counted))
         .map_err(|error| CliError::engine(&args.folder)(error.into()))?;
-    let hasher = from.head().hasher;
-    let load_mib = (args.memory_mib / 2).max(1);
-    let options = Options::new(&args.folder).create(true).cache_mib((args.memory_mib / 2).max(64));
     let progress: Option<pleach::export::ImportProgress> = (all > 0).then(|| {
         let bar = bar.clone();
         Arc::new(move |namespace, _| bar.set_message(format!("import, namespace {namespace}"))) as _
     });
-    let work =
-        Import { from, options: ImportOptions::new().memory_mib(load_mib).progress(progress) };
-    let report = with(&args.folder, options, hasher, work)?;
+    let report = import_into(&args.folder, from, args.memory_mib, progress)?;
     bar.finish_and_clear();
+    print_import(&report, args.json)
+}
+
+fn print_import(report: &ImportReport, json: bool) -> Result<()> {
     let roots = report.roots.iter();
-    if args.json {
+    if json {
         let roots =
             roots.map(|(number, root)| json!({"namespace": number, "root": root.to_string()}));
         return output::json(&json!({
@@ -355,6 +370,52 @@ pub(crate) fn import(args: &ImportArgs) -> Result<()> {
             .into_iter()
             .try_for_each(|(number, root)| writeln!(to, "namespace {number} root {root}"))
     })
+}
+
+/// Reads with one thread and loads with another: what `export` and `import` do, without a file between them.
+pub(crate) fn upgrade(args: &UpgradeArgs) -> Result<()> {
+    let folder = args.folder.folder.path()?;
+    let stat = tools::stat(folder).map_err(CliError::engine(folder))?;
+    let Some(to) = &args.to else {
+        let format = stat.superblock.created_by;
+        let text = format!(
+            "the database is of format {format}, which this version creates: nothing is to be done\n"
+        );
+        return if args.folder.json {
+            output::json(&json!({"schema": 1, "format": format, "current": true}))
+        } else {
+            output::print(&text)
+        };
+    };
+    check_new(to)?;
+    let bar = bar("upgrade");
+    let (reader, mut writer) =
+        std::io::pipe().map_err(|error| CliError::new(ErrorKind::System, error.to_string()))?;
+    let (exported, imported) = std::thread::scope(|scope| {
+        let bar = &bar;
+        let exporting = scope.spawn(move || {
+            let mut to = BufWriter::with_capacity(1 << 20, &mut writer);
+            let exported = reading(folder, Export { to: &mut to, bar });
+            let flushed = to.flush();
+            exported.and_then(|report| {
+                flushed.map_err(|error| CliError::new(ErrorKind::System, error.to_string()))?;
+                Ok(report)
+            })
+        });
+        let imported = StreamReader::new(BufReader::with_capacity(1 << 20, reader))
+            .map_err(|error| CliError::engine(to)(error.into()))
+            .and_then(|from| import_into(to, from, args.memory_mib, None));
+        (exporting.join(), imported)
+    });
+    bar.finish_and_clear();
+    let exported = exported
+        .map_err(|_| CliError::new(ErrorKind::System, "the thread that reads has panicked"))?;
+    match (exported, imported) {
+        (Ok(_), Ok(report)) => print_import(&report, args.folder.json),
+        // Where both fail one has ended because of the other: who could not write to the pipe was not the first.
+        (Err(error), Err(_)) if error.kind != ErrorKind::System => Err(error),
+        (_, Err(error)) | (Err(error), Ok(_)) => Err(error),
+    }
 }
 
 pub(crate) fn completions(shell: clap_complete::Shell) -> Result<()> {

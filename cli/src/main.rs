@@ -7,6 +7,7 @@ mod database;
 mod error;
 mod look;
 mod output;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -42,6 +43,8 @@ fn run(command: &Command) -> Result<()> {
         Command::Explain(args) => look::explain(args),
         Command::Dump(args) => look::dump(args),
         Command::Prove(args) => change::prove(args),
+        Command::Top(args) => watch::top(args),
+        Command::Upgrade(args) => change::upgrade(args),
         Command::Verify(args) => change::verify(args),
         Command::Rollback(args) => change::rollback(args),
         Command::Backup(args) => change::backup(args),
@@ -60,6 +63,8 @@ fn is_json(command: &Command) -> bool {
         Command::Get(args) | Command::Explain(args) => args.folder.json,
         Command::Dump(args) => args.folder.json,
         Command::Prove(args) => args.key.folder.json,
+        Command::Top(args) => args.folder.json,
+        Command::Upgrade(args) => args.folder.json,
         Command::Verify(args) => args.json,
         Command::Rollback(args) => args.folder.json,
         Command::Backup(args) => args.folder.json,

@@ -312,6 +312,28 @@ fn an_import_that_was_killed_goes_on() {
 }
 
 #[test]
+fn an_upgrade_has_the_pairs_and_roots_of_the_database() {
+    let (db, root) = database();
+    let at = name(&db);
+    assert!(told(&["upgrade", at]).contains("nothing is to be done"));
+    let to = folder();
+    let to = to.path().join("new");
+    let to = to.to_str().expect("a plain name");
+    let report = document(&["upgrade", at, "--to", to, "--json"]);
+    assert_eq!(report["roots"][0]["root"], root);
+    assert_eq!(told(&["check", to, "--root", &root]), "nothing found\n");
+    assert_eq!(told(&["dump", to]), told(&["dump", at]));
+    // Again, it finds all there.
+    assert_eq!(document(&["upgrade", at, "--to", to, "--json"])["already_there"], 3);
+    // What cannot be read is the error, not the stream that ends.
+    let image = std::fs::read(db.path().join("leaf")).expect("read");
+    std::fs::write(db.path().join("leaf"), vec![0; image.len()]).expect("written");
+    let other = format!("{to}-2");
+    let line = refusal(5, &["upgrade", at, "--to", &other]);
+    assert!(line.contains("leaf"), "{line}");
+}
+
+#[test]
 fn commands_that_read_work_beside_the_process_that_writes() {
     let (db, _) = database();
     let open = open(&db);
@@ -337,6 +359,10 @@ fn commands_that_read_work_beside_the_process_that_writes() {
         assert_eq!(exported["commit"], open.commit_number());
         std::fs::remove_file(stream).expect("removed");
     }
+    let lines = told(&["top", at, "--count", "2"]);
+    assert_eq!(lines.lines().count(), 3, "{lines}");
+    let line = document(&["top", at, "--count", "1", "--json"]);
+    assert_eq!(line["commit"], open.commit_number());
     let before = open.commit_number();
     let copy = format!("{at}-copy");
     let commands: [&[&str]; 3] =

@@ -157,6 +157,7 @@ impl<H: Hasher, D: Device, R: Runtime> Owner<H, D, R> {
             return written;
         }
         self.last.get_or_init(|| Facts::of(&engine));
+        tracing::info!(commit = engine.state.commits.published(), "closed");
         // Whoever was looking at it has looked.
         drop(self.engine.write().take());
         let open = self.open_handles();

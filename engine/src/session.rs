@@ -131,6 +131,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         options: SessionOptions<H, D, R>,
         holder: Holder,
     ) -> Self {
+        tracing::trace!(commit = view.base, ?holder, "a session begins");
         view.held_by(holder, options.label);
         let first = TrieRoot { kind: TrieKind::Merkle, node: says.roots.first() };
         let others = says.roots.all().skip(1).map(|_| OnceLock::new()).collect();
@@ -365,6 +366,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         // Before anything is gathered: what changes from here on is seen by the commit.
         let layouts = self.engine.state.commits.sequencer().lock().layouts;
         let accesses = sorted.namespaces().map(|(_, accesses)| accesses.len()).sum();
+        let _span = tracing::debug_span!("finish", commit = self.number(), accesses).entered();
         let under_way = UnderWay::new(&self.engine.state, accesses);
         let count = sorted.namespaces().len();
         let mut roots = Vec::with_capacity(count);

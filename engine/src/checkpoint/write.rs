@@ -414,6 +414,7 @@ pub(super) fn finish<H: Hasher, D: Device, R: Runtime>(
 ) -> Result<()> {
     let Work { writer, file, cut, history_from, past, tip, done, .. } = work;
     let Work { map, leaf_end, log_position, _making, .. } = work;
+    let _span = tracing::debug_span!("checkpoint", commit = tip.number).entered();
     let enters = |stage| db.pace.enters(Task::Checkpoint, stage);
     enters("writing the image");
     let tries = done.iter().map(|trie| trie.entry.clone()).collect();
@@ -446,6 +447,7 @@ pub(super) fn finish<H: Hasher, D: Device, R: Runtime>(
     db.commits.sequencer().segments().retire(older.min(newest))?;
     db.pace.tell();
     db.measure_index();
+    tracing::debug!(pages = image.pages, position = %cut.position, "a checkpoint is written");
     Ok(())
 }
 

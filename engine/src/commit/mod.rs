@@ -75,6 +75,7 @@ pub(crate) fn commit<H: Hasher, D: Device, R: Runtime>(
     blob: &Arc<[u8]>,
 ) -> Result<u64> {
     let _observed = engine.state.timings.observe(COMMIT);
+    let _span = tracing::debug_span!("commit", follows = target.follows).entered();
     let mut tries = 0;
     loop {
         tries += 1;
@@ -163,6 +164,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     let version = own.map_or(number, |(layer, _)| layer.version());
     publish(engine, end, (tip, version), target.fates, replaced, parts)
         .map_err(|error| error.in_doubt())?;
+    tracing::debug!(commit = number, "committed");
     Ok(number)
 }
 

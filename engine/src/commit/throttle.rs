@@ -26,6 +26,7 @@ pub(super) fn throttle<D: Device, R: Runtime>(db: &State<D, R>) -> Result<()> {
     let waited = db.pace.now().saturating_sub(since);
     let waited = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
     Counters::add(&db.counters.stalled_micros, waited);
+    tracing::debug!(microseconds = waited, "a commit has waited for the background");
     outcome
 }
 

@@ -83,6 +83,12 @@ impl Round {
         // Readers that start now find the new pages.
         freed.period = db.store.grace_period();
         drop(state);
+        tracing::debug!(
+            namespace = db.namespace,
+            pages,
+            commit = freed.commit,
+            "pages are written"
+        );
         self.finish(db);
         Ok(Some(freed))
     }

@@ -10,10 +10,10 @@ use pleach_beatree::Region;
 use pleach_core::{Hasher, Node, Prefix};
 use pleach_io::{Device, OpenMode, Runtime};
 
+use super::assemble::{OpenAs, Opened, Started, assemble};
 use super::examine::{self, Examined, plainly};
 use super::recovery::Replay;
 use super::trie::{Growth, TrieReplay, root_of};
-use super::{OpenAs, Opened, Started, assemble};
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
 use crate::format::creation::{self, DirectoryState};
@@ -192,7 +192,7 @@ impl<H: Hasher, D: Device> Follower<H, D> {
     }
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Source<D, R> for Follower<H, D> {
+impl<H: Hasher, D: Device, R: Runtime> Source<Shared<D, R>> for Follower<H, D> {
     fn catch_up(&mut self, db: &Shared<D, R>) -> Result<bool> {
         if let Some(error) = &self.ended {
             return Err(error.clone());
@@ -208,6 +208,7 @@ impl<H: Hasher, D: Device, R: Runtime> Source<D, R> for Follower<H, D> {
             return Err(error.clone());
         }
         read?;
+        tracing::debug!(commit = self.replay.tip.number, "the log was followed");
         Ok(self.input.from != before)
     }
 }

@@ -26,6 +26,7 @@ use crate::format::superblock::Superblock;
 use crate::log::{Broken, chain, next_record};
 use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
+use crate::state::commits::Tip;
 use crate::state::overflow;
 use crate::state::replaced::{Restored, restored};
 use crate::state::space::Held;
@@ -76,15 +77,15 @@ impl History {
     }
 
     /// The history that goes on from what was recovered.
-    pub(super) fn after(recovered: &super::recovery::Recovered, limits: HistoryLimits) -> Self {
+    pub(super) fn after(undo: &Arc<Undo>, tip: &Tip, stated: u64, limits: HistoryLimits) -> Self {
         Self {
-            undo: Arc::clone(&recovered.undo),
+            undo: Arc::clone(undo),
             limits,
             replay: LogPos::START,
-            tip: recovered.tip.number,
-            roots: recovered.tip.roots.clone(),
-            from: recovered.undo.from(),
-            stated: recovered.history_stated,
+            tip: tip.number,
+            roots: tip.roots.clone(),
+            from: undo.from(),
+            stated,
             values: Vec::new(),
             lost: None,
         }

@@ -5,6 +5,7 @@
 //! held from before the examination on. Only `Db::open` calls this; [`crate::tools`] stop after
 //! [`examine`].
 
+mod assemble;
 #[cfg(test)]
 mod damage_tests;
 pub(crate) mod examine;
@@ -20,7 +21,6 @@ mod tests;
 mod trie;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::space;
@@ -38,40 +38,18 @@ use crate::format::superblock_store::SuperblockStore;
 use crate::format::trie_kind::TrieKind;
 use crate::format::{incarnation, notice};
 use crate::log::{LogWriter, SegmentOptions, WriterStart, segment};
-use crate::metrics::Counters;
 use crate::opening::Opening;
 use crate::options::{Durability, OpenFor, Options};
 use crate::prefetch::Prefetcher;
 use crate::prefetch::requests::Prefetching;
 use crate::roots::{Roots, TrieRoot};
 use crate::state::beats::{ENDED, IDLE, Task};
-use crate::state::budget::Budget;
-use crate::state::commits::Commits;
-use crate::state::images::Images;
-use crate::state::index::Index;
-use crate::state::long_values::LongValues;
-use crate::state::nodes::NodeFiles;
-use crate::state::pace::Pace;
-use crate::state::replica::Replica;
-use crate::state::sequencer::Sequencer;
-use crate::state::space::PageSpace;
-use crate::state::store::{Parts, Store};
-use crate::state::tries::{Trie, Tries};
 use crate::state::{PoisonOnPanic, Shared, State};
-use crate::timings::Timings;
 use crate::watchdog::Watchdog;
+pub(crate) use assemble::Opened;
+use assemble::{OpenAs, Started, assemble};
 use examine::{Examined, plainly};
 pub(crate) use follow::{examine_beside, open_replica};
-use recovery::Recovered;
-
-/// An open database.
-pub(crate) struct Opened<H: Hasher, D: Device, R: Runtime> {
-    pub(crate) engine: Arc<Engine<H, D, R>>,
-    /// Its background tasks.
-    pub(crate) tasks: Vec<R::Handle>,
-    /// How it was found.
-    pub(crate) opening: Opening,
-}
 
 /// Opens a database, creates it when the options say so, and starts its tasks.
 pub(crate) fn open<H: Hasher, D: Device, R: Runtime>(
@@ -79,10 +57,15 @@ pub(crate) fn open<H: Hasher, D: Device, R: Runtime>(
     runtime: R,
     options: Options,
 ) -> Result<Opened<H, D, R>> {
-    if options.open_for == OpenFor::Reading {
-        return open_replica(device, runtime, options);
-    }
-    open_checked(device, runtime, options).map_err(plainly)
+    let _span = tracing::info_span!("open", path = %options.path.display()).entered();
+    let opened = if options.open_for == OpenFor::Reading {
+        open_replica(device, runtime, options)?
+    } else {
+        open_checked(device, runtime, options).map_err(plainly)?
+    };
+    let Opening { created, closed, commit, oldest, replayed, .. } = &opened.opening;
+    tracing::info!(commit, oldest, replayed, closed, created, "opened");
+    Ok(opened)
 }
 
 fn open_checked<H: Hasher, D: Device, R: Runtime>(
@@ -235,112 +218,6 @@ fn begin<H: Hasher, D: Device, R: Runtime>(
     examine::renew_spares(&device, &newest);
     let started = Started { superblocks, recovered, space, writer, incarnation };
     assemble::<H, D, R>(device, runtime, options, started, OpenAs::Writer { lock, log_limit })
-}
-
-/// What an open has found, and what it writes with.
-struct Started<D: Device> {
-    superblocks: SuperblockStore<D>,
-    recovered: Recovered,
-    space: space::Space,
-    writer: LogWriter<D>,
-    incarnation: u32,
-}
-
-/// Who opens.
-enum OpenAs<D: Device, R: Runtime> {
-    /// The one process that writes, with the folder's lock.
-    Writer { lock: Box<dyn Send + Sync>, log_limit: u64 },
-    /// One that reads, whoever writes.
-    Reader(Replica<D, R>),
-}
-
-/// The state of an open database, put together.
-fn assemble<H: Hasher, D: Device, R: Runtime>(
-    device: D,
-    runtime: R,
-    options: Options,
-    started: Started<D>,
-    open_as: OpenAs<D, R>,
-) -> Result<Shared<D, R>> {
-    let Started { superblocks, recovered, space, writer, incarnation } = started;
-    let newest = *superblocks.newest();
-    let geometry = newest.page_space();
-    let (mode, log_limit) = match &open_as {
-        OpenAs::Writer { log_limit, .. } => (OpenMode::Write, *log_limit),
-        OpenAs::Reader(_) => (OpenMode::Read, newest.geometry.log_limit),
-    };
-    let leaf = device.open(LEAF_FILE, mode)?;
-    let overflow = device.open(OVERFLOW_FILE, mode)?;
-    let counters = Arc::new(Counters {
-        leaf_pages: AtomicU64::new(recovered.leaf_pages.len() as u64),
-        leaf_pages_with_nodes: AtomicU64::new(recovered.leaf_pages_with_nodes),
-        pending_bytes: AtomicU64::new(recovered.pending_bytes as u64),
-        pending_entries: AtomicU64::new(recovered.pending_entries as u64),
-        ..Counters::default()
-    });
-    let index_bytes = recovered.tries.iter().map(|trie| trie.regions.bytes()).sum();
-    let budget = Budget::new(&options, log_limit, index_bytes, Arc::clone(&counters));
-    let pace = Pace::new(runtime.clone(), options.stall_after);
-    let flush_at = options.flush_at;
-    let store = Arc::new(Store::new(Parts {
-        device: device.clone(),
-        runtime: runtime.clone(),
-        database: newest.database,
-        leaf: leaf.clone(),
-        cache: budget.leaf_cache_bytes(),
-        buffers: budget.buffer_bytes(),
-        pace: Arc::clone(&pace),
-        counters: Arc::clone(&counters),
-    }));
-    store.begin_batch(recovered.tip.number + 1);
-    let limit = budget.node_limit();
-    let files = NodeFiles::open::<H>(Arc::clone(&store), Arc::clone(&counters), limit, mode)?;
-    let files = Arc::new(files);
-    let tries = recovered.tries.into_iter().map(|found| {
-        let index = Index::new(found.regions, |_, commits| commits >= flush_at);
-        Trie {
-            dropped: found.dropped,
-            ..Trie::new((found.namespace, found.kind), Arc::new(index), &files)
-        }
-    });
-    let tries = tries.collect();
-    let clock = || {
-        let runtime = runtime.clone();
-        Box::new(move || runtime.now())
-    };
-    let timings = Timings::new(clock(), Arc::clone(&counters));
-    let sequencer = Sequencer::new(writer, recovered.tip.clone());
-    let (lock, replica): (Box<dyn Send + Sync>, _) = match open_as {
-        OpenAs::Writer { lock, .. } => (lock, None),
-        OpenAs::Reader(replica) => {
-            sequencer.refuse_writes();
-            (Box::new(()), Some(replica))
-        }
-    };
-    Ok(Shared {
-        commits: Commits::new(sequencer, recovered.tip, recovered.undo, clock()),
-        space: PageSpace::new(
-            device,
-            (leaf, overflow),
-            geometry,
-            space,
-            (recovered.extents, recovered.held),
-            recovered.image_leaf_end,
-        ),
-        long_values: LongValues::new(budget.long_value_bytes()),
-        images: Images::new(superblocks, incarnation),
-        node_files: files,
-        tries: Tries::new(tries),
-        store,
-        pace,
-        budget,
-        counters,
-        timings,
-        runtime,
-        options,
-        replica,
-        _lock: lock,
-    })
 }
 
 /// Makes the files that are missing and hold nothing: the image that is not in use, the spill file, the

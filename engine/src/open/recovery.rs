@@ -209,11 +209,12 @@ fn read_table<D: Device>(image: &mut ImageReader<D>, superblock: &Superblock) ->
 impl<H: Hasher> Replay<H> {
     /// The replay of what comes after what was recovered, on the same regions and the same undo.
     pub(super) fn after(recovered: &Recovered, limits: HistoryLimits) -> Self {
+        let Recovered { undo, tip, .. } = recovered;
         Self {
             tries: recovered.tries.iter().map(TrieReplay::after).collect(),
             extents: None,
-            tip: recovered.tip.clone(),
-            history: History::after(recovered, limits),
+            tip: tip.clone(),
+            history: History::after(undo, tip, recovered.history_stated, limits),
             image_leaf_end: 0,
             hasher: std::marker::PhantomData,
         }

@@ -41,11 +41,12 @@ pub(crate) fn with<H: Hasher, D: Device, R: Runtime, T>(
 #[cold]
 fn with_replica<H: Hasher, D: Device, R: Runtime, T>(
     db: &Shared<D, R>,
-    replica: &Replica<D, R>,
+    replica: &Replica<Shared<D, R>>,
     view: &View,
     mut what: impl FnMut(&View) -> Result<T>,
 ) -> Result<T> {
-    replica.read(db, view.base, || with_memory::<H, D, R, T>(db, view, &mut what))
+    replica
+        .read((db, db.commits.undo()), view.base, || with_memory::<H, D, R, T>(db, view, &mut what))
 }
 
 #[inline]

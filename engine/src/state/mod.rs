@@ -122,7 +122,7 @@ pub(crate) struct Shared<D: Device, R: Runtime> {
     /// The tries of all namespaces.
     pub(crate) tries: Tries<D, R>,
     /// Of a read-only open: what keeps its state that of the newest record.
-    pub(crate) replica: Option<Replica<D, R>>,
+    pub(crate) replica: Option<Replica<Self>>,
     /// Keeps other processes out while any handle lives.
     pub(crate) _lock: Box<dyn Send + Sync>,
 }

@@ -12,9 +12,8 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
-use pleach_io::{Device, Runtime};
 
-use super::Shared;
+use super::undo::Undo;
 use crate::error::{Error, Result};
 
 thread_local! {
@@ -23,18 +22,17 @@ thread_local! {
 }
 
 /// Where the records come from, and what applies them.
-pub(crate) trait Source<D: Device, R: Runtime>: Send {
-    /// Applies the records that have come, and publishes what they make of the state, all within `apply`, which keeps readers out. Says
-    /// whether any came.
+pub(crate) trait Source<S>: Send {
+    /// Applies the records that have come to the state, which nobody reads meanwhile. Says whether any came.
     ///
     /// # Errors
     /// [`Error::SnapshotTooOld`] where the log does not reach back any more; those of reading, and damage.
-    fn catch_up(&mut self, db: &Shared<D, R>) -> Result<bool>;
+    fn catch_up(&mut self, state: &S) -> Result<bool>;
 }
 
-/// What keeps a replica.
-pub(crate) struct Replica<D: Device, R: Runtime> {
-    source: Mutex<Box<dyn Source<D, R>>>,
+/// What keeps a state of type `S` a replica.
+pub(crate) struct Replica<S> {
+    source: Mutex<Box<dyn Source<S>>>,
     gate: RwLock<()>,
     /// Grows with each catching up that has found something.
     version: AtomicU64,
@@ -57,8 +55,8 @@ impl Drop for Reading<'_> {
     }
 }
 
-impl<D: Device, R: Runtime> Replica<D, R> {
-    pub(crate) fn new(source: Box<dyn Source<D, R>>) -> Self {
+impl<S> Replica<S> {
+    pub(crate) fn new(source: Box<dyn Source<S>>) -> Self {
         Self { source: Mutex::new(source), gate: RwLock::new(()), version: AtomicU64::new(0) }
     }
 
@@ -68,21 +66,21 @@ impl<D: Device, R: Runtime> Replica<D, R> {
     }
 
     /// Brings the state to the end of the log. Says whether anything came.
-    pub(crate) fn catch_up(&self, db: &Shared<D, R>) -> Result<bool> {
+    pub(crate) fn catch_up(&self, state: &S) -> Result<bool> {
         let mut source = self.source.lock();
         let _alone = self.gate.write();
-        let came = source.catch_up(db)?;
+        let came = source.catch_up(state)?;
         if came {
             self.version.fetch_add(1, Ordering::Release);
         }
         Ok(came)
     }
 
-    /// Does something with a state that commit `base` has, again and again while what it reads has moved. Each try that fails is
+    /// Does something with the state of commit `base`, again while what it reads has moved. Each try that fails is
     /// followed by another one only if records have come in between.
     pub(crate) fn read<T>(
         &self,
-        db: &Shared<D, R>,
+        (state, undo): (&S, &Undo),
         base: u64,
         mut what: impl FnMut() -> Result<T>,
     ) -> Result<T> {
@@ -92,13 +90,13 @@ impl<D: Device, R: Runtime> Replica<D, R> {
         for _ in 0..TRIES {
             let reading = Reading::new(&self.gate);
             let version = self.version.load(Ordering::Acquire);
-            let done = db.commits.undo().check_window(base).and_then(|()| what());
+            let done = undo.check_window(base).and_then(|()| what());
             drop(reading);
             let Err(error) = done else { return done };
             if !may_have_moved(&error) {
                 return Err(error);
             }
-            let came = self.catch_up(db).map_err(|error| match error {
+            let came = self.catch_up(state).map_err(|error| match error {
                 // The log is gone, and with it the state.
                 Error::SnapshotTooOld { oldest, .. } => {
                     Error::SnapshotTooOld { commit: base, oldest }
@@ -109,7 +107,7 @@ impl<D: Device, R: Runtime> Replica<D, R> {
                 return Err(error);
             }
         }
-        Err(db.commits.undo().too_old(base))
+        Err(undo.too_old(base))
     }
 }
 

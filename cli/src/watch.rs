@@ -1,0 +1,118 @@
+//! `top`: what a database does, a line at a time, beside the process that writes it.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use pleach::{Db, Hasher, tools};
+use serde_json::{Value, json};
+
+use crate::args::TopArgs;
+use crate::database::{Work, reading};
+use crate::error::Result;
+use crate::output;
+
+/// Lines between two heads.
+const HEAD: u64 = 20;
+
+/// The figures of one moment.
+struct Line {
+    commit: u64,
+    /// Commits a second since the line before.
+    commits_per_second: f64,
+    /// How many commits before the newest one can be read.
+    history: u64,
+    pending_entries: u64,
+    pending_bytes: u64,
+    leaf_pages: u64,
+    root: String,
+    /// What the process says of itself.
+    notice: Option<String>,
+}
+
+impl Line {
+    fn json(&self) -> Value {
+        json!({
+            "schema": 1, "commit": self.commit, "commits_per_second": self.commits_per_second,
+            "history": self.history, "pending_entries": self.pending_entries,
+            "pending_bytes": self.pending_bytes, "leaf_pages": self.leaf_pages, "root": self.root,
+            "notice": self.notice.as_ref().map(|notice| notice.lines().collect::<Vec<_>>()),
+        })
+    }
+
+    fn text(&self) -> String {
+        format!(
+            "{:>10} {:>9.1} {:>8} {:>11} {:>9.1} {:>10} {}…\n{}",
+            self.commit,
+            self.commits_per_second,
+            self.history,
+            self.pending_entries,
+            as_mib(self.pending_bytes),
+            self.leaf_pages,
+            self.root.get(..16).unwrap_or_default(),
+            self.notice.as_deref().unwrap_or_default(),
+        )
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "printed with one digit")]
+fn as_mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+struct Top<'a> {
+    args: &'a TopArgs,
+    folder: &'a Path,
+}
+
+impl Work for Top<'_> {
+    type Output = Result<()>;
+
+    fn run<H: Hasher>(self, db: &Db<H>) -> pleach::Result<Result<()>> {
+        let Self { args, folder } = self;
+        let mut before = (Instant::now(), db.commit_number());
+        let mut lines = 0;
+        while args.count.is_none_or(|count| lines < count) {
+            std::thread::sleep(Duration::from_secs(args.interval));
+            let (now, commit) = (Instant::now(), db.refresh()?);
+            let notice = tools::notice(folder).ok().flatten();
+            let line = line(db, commit - before.1, now - before.0, notice);
+            before = (now, commit);
+            let head = "    commit commits/s  history     pending       MiB leaf pages root\n";
+            let text = if args.folder.json {
+                format!("{}\n", line.json())
+            } else {
+                let head = if lines.is_multiple_of(HEAD) { head } else { "" };
+                format!("{head}{}", line.text())
+            };
+            let mut to = std::io::stdout().lock();
+            if let Err(error) = to.write_all(text.as_bytes()).and_then(|()| to.flush()) {
+                // One who stops reading ends it, too.
+                return Ok(output::judge(Err(error)));
+            }
+            lines += 1;
+        }
+        Ok(Ok(()))
+    }
+}
+
+fn line<H: Hasher>(db: &Db<H>, commits: u64, passed: Duration, notice: Option<String>) -> Line {
+    let (metrics, history) = (db.metrics(), db.history());
+    #[expect(clippy::cast_precision_loss, reason = "printed with one digit")]
+    let commits_per_second = commits as f64 / passed.as_secs_f64();
+    Line {
+        commit: *history.end(),
+        commits_per_second: (commits_per_second * 10.0).round() / 10.0,
+        history: history.end() - history.start(),
+        pending_entries: metrics.pending_entries,
+        pending_bytes: metrics.pending_bytes,
+        leaf_pages: metrics.leaf_pages,
+        root: db.root().to_string(),
+        notice,
+    }
+}
+
+pub(crate) fn top(args: &TopArgs) -> Result<()> {
+    let folder = args.folder.folder.path()?;
+    reading(folder, Top { args, folder })?
+}

@@ -1,0 +1,147 @@
+//! The state of an open database, put together from what was found, for whoever writes it and for those that only read.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use pleach_beatree::space;
+use pleach_core::Hasher;
+use pleach_io::{Device, OpenMode, Runtime};
+
+use super::recovery::Recovered;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::format::names::{LEAF_FILE, OVERFLOW_FILE};
+use crate::format::superblock_store::SuperblockStore;
+use crate::log::LogWriter;
+use crate::metrics::Counters;
+use crate::opening::Opening;
+use crate::options::Options;
+use crate::state::Shared;
+use crate::state::budget::Budget;
+use crate::state::commits::Commits;
+use crate::state::images::Images;
+use crate::state::index::Index;
+use crate::state::long_values::LongValues;
+use crate::state::nodes::NodeFiles;
+use crate::state::pace::Pace;
+use crate::state::replica::Replica;
+use crate::state::sequencer::Sequencer;
+use crate::state::space::PageSpace;
+use crate::state::store::{Parts, Store};
+use crate::state::tries::{Trie, Tries};
+use crate::timings::Timings;
+
+/// An open database.
+pub(crate) struct Opened<H: Hasher, D: Device, R: Runtime> {
+    pub(crate) engine: Arc<Engine<H, D, R>>,
+    /// Its background tasks.
+    pub(crate) tasks: Vec<R::Handle>,
+    /// How it was found.
+    pub(crate) opening: Opening,
+}
+
+/// What an open has found, and what it writes with.
+pub(super) struct Started<D: Device> {
+    pub(super) superblocks: SuperblockStore<D>,
+    pub(super) recovered: Recovered,
+    pub(super) space: space::Space,
+    pub(super) writer: LogWriter<D>,
+    pub(super) incarnation: u32,
+}
+
+/// Who opens.
+pub(super) enum OpenAs<D: Device, R: Runtime> {
+    /// The one process that writes, with the folder's lock.
+    Writer { lock: Box<dyn Send + Sync>, log_limit: u64 },
+    /// One that reads, whoever writes.
+    Reader(Replica<Shared<D, R>>),
+}
+
+/// The state of an open database, put together.
+pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
+    device: D,
+    runtime: R,
+    options: Options,
+    started: Started<D>,
+    open_as: OpenAs<D, R>,
+) -> Result<Shared<D, R>> {
+    let Started { superblocks, recovered, space, writer, incarnation } = started;
+    let newest = *superblocks.newest();
+    let geometry = newest.page_space();
+    let (mode, log_limit) = match &open_as {
+        OpenAs::Writer { log_limit, .. } => (OpenMode::Write, *log_limit),
+        OpenAs::Reader(_) => (OpenMode::Read, newest.geometry.log_limit),
+    };
+    let leaf = device.open(LEAF_FILE, mode)?;
+    let overflow = device.open(OVERFLOW_FILE, mode)?;
+    let counters = Arc::new(Counters {
+        leaf_pages: AtomicU64::new(recovered.leaf_pages.len() as u64),
+        leaf_pages_with_nodes: AtomicU64::new(recovered.leaf_pages_with_nodes),
+        pending_bytes: AtomicU64::new(recovered.pending_bytes as u64),
+        pending_entries: AtomicU64::new(recovered.pending_entries as u64),
+        ..Counters::default()
+    });
+    let index_bytes = recovered.tries.iter().map(|trie| trie.regions.bytes()).sum();
+    let budget = Budget::new(&options, log_limit, index_bytes, Arc::clone(&counters));
+    let pace = Pace::new(runtime.clone(), options.stall_after);
+    let flush_at = options.flush_at;
+    let store = Arc::new(Store::new(Parts {
+        device: device.clone(),
+        runtime: runtime.clone(),
+        database: newest.database,
+        leaf: leaf.clone(),
+        cache: budget.leaf_cache_bytes(),
+        buffers: budget.buffer_bytes(),
+        pace: Arc::clone(&pace),
+        counters: Arc::clone(&counters),
+    }));
+    store.begin_batch(recovered.tip.number + 1);
+    let limit = budget.node_limit();
+    let files = NodeFiles::open::<H>(Arc::clone(&store), Arc::clone(&counters), limit, mode)?;
+    let files = Arc::new(files);
+    let tries = recovered.tries.into_iter().map(|found| {
+        let index = Index::new(found.regions, |_, commits| commits >= flush_at);
+        Trie {
+            dropped: found.dropped,
+            ..Trie::new((found.namespace, found.kind), Arc::new(index), &files)
+        }
+    });
+    let tries = tries.collect();
+    let clock = || {
+        let runtime = runtime.clone();
+        Box::new(move || runtime.now())
+    };
+    let timings = Timings::new(clock(), Arc::clone(&counters));
+    let sequencer = Sequencer::new(writer, recovered.tip.clone());
+    let (lock, replica): (Box<dyn Send + Sync>, _) = match open_as {
+        OpenAs::Writer { lock, .. } => (lock, None),
+        OpenAs::Reader(replica) => {
+            sequencer.refuse_writes();
+            (Box::new(()), Some(replica))
+        }
+    };
+    Ok(Shared {
+        commits: Commits::new(sequencer, recovered.tip, recovered.undo, clock()),
+        space: PageSpace::new(
+            device,
+            (leaf, overflow),
+            geometry,
+            space,
+            (recovered.extents, recovered.held),
+            recovered.image_leaf_end,
+        ),
+        long_values: LongValues::new(budget.long_value_bytes()),
+        images: Images::new(superblocks, incarnation),
+        node_files: files,
+        tries: Tries::new(tries),
+        store,
+        pace,
+        budget,
+        counters,
+        timings,
+        runtime,
+        options,
+        replica,
+        _lock: lock,
+    })
+}
