@@ -385,6 +385,15 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         load::bulk_load::<H, D, R>(&engine.state, items, options)
     }
 
+    /// The number that the database was created with. Copies of its files have it, too; imports and databases restored from an
+    /// archive have another one.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn id(&self) -> Result<u64> {
+        Ok(self.0.open()?.state.store.database())
+    }
+
     /// Number of the newest commit; 0 in a new database.
     pub fn commit_number(&self) -> u64 {
         self.tip().number

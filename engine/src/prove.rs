@@ -93,8 +93,8 @@ fn multiproof<H: Hasher, D: Device, R: Runtime>(
     prove(db, (finisher, readers), state, Claim::Keys(&keys))
 }
 
-/// The keys of a range that differ between two states, in order.
-fn differing<H: Hasher, D: Device, R: Runtime>(
+/// The keys of a range that differ between two states, in order. Long values are compared by their hashes.
+pub(crate) fn differing<H: Hasher, D: Device, R: Runtime>(
     engine: &Engine<H, D, R>,
     db: &State<D, R>,
     from: &View,

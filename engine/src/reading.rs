@@ -20,7 +20,7 @@ use crate::metrics::Counters;
 use crate::prefetch::lookup;
 use crate::prefetch::requests::PrefetchRequests;
 use crate::prefetch::values::{LookedUp, SlotPair};
-use crate::prove::{prove_change, prove_range};
+use crate::prove::{differing, prove_change, prove_range};
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::read::many::{self, For};
 use crate::read::past;
@@ -239,15 +239,30 @@ impl<D: Device, R: Runtime> Reading<D, R> {
         to: &Self,
         range: &RangeInclusive<Key>,
     ) -> Result<Vec<u8>> {
-        if !Arc::ptr_eq(&self.state.index, &to.state.index) {
-            return Err(Error::ForeignSession);
-        }
+        self.same_trie(to)?;
         let (before, after) = (self.proven()?, to.proven()?);
         self.with::<H, _>(|from| {
             let prove =
                 |to: &View| prove_change(engine, &self.state, (from, before), (to, after), range);
             to.with::<H, _>(prove)
         })
+    }
+
+    /// The keys that differ between this state and another one of the same trie, in order.
+    pub(crate) fn changed_keys<H: Hasher>(
+        &self,
+        engine: &Engine<H, D, R>,
+        to: &Self,
+    ) -> Result<Vec<Key>> {
+        self.with::<H, _>(|from| {
+            to.with::<H, _>(|to| differing(engine, &self.state, from, to, ([0; 32], [0xff; 32])))
+        })
+    }
+
+    /// Is another state one of the same trie?
+    pub(crate) fn same_trie(&self, to: &Self) -> Result<()> {
+        let is_same = Arc::ptr_eq(&self.state.index, &to.state.index);
+        if is_same { Ok(()) } else { Err(Error::ForeignSession) }
     }
 
     /// The root that proofs lead to; a plain namespace has none.

@@ -317,6 +317,17 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         self.first.prove_change(&self.engine, &to.first, range)
     }
 
+    /// Is a namespace the same trie in this state and in another one? It is not, when it was dropped and added again between
+    /// them.
+    pub(crate) fn same_namespace(&self, to: &Self, namespace: u8) -> Result<()> {
+        self.reading(namespace)?.same_trie(to.reading(namespace)?)
+    }
+
+    /// The keys of a namespace that differ between this state and another one, in order; all of them in memory.
+    pub(crate) fn changed_keys(&self, to: &Self, namespace: u8) -> Result<Vec<Key>> {
+        self.reading(namespace)?.changed_keys(&self.engine, to.reading(namespace)?)
+    }
+
     /// Proves which root a namespace has in this state, or that there is none (a plain one has none), in the one root over all
     /// ([`Roots::over_all`]): a path proof of [`proof::roots::key`](pleach_core::proof::roots::key), at most 354
     /// bytes. Put together with a proof in the namespace

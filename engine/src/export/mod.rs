@@ -1,4 +1,5 @@
-//! Export streams: all pairs of a state, independent of the format of the database's files. docs/export.md has the blocks.
+//! Export streams: all pairs of a state, independent of the format of the database's files; and change streams: what differs
+//! between two commits ([`export_changes`]). docs/export.md has the blocks.
 //!
 //! ```
 //! use pleach::{Access, Options, Pleach, SessionOptions, Value, export};
@@ -19,8 +20,13 @@
 //! # }
 //! ```
 
+mod apply;
+mod blocks;
+mod change_head;
+mod changes;
 mod import;
 mod reader;
+mod records;
 mod writer;
 
 use std::io::Write;
@@ -28,11 +34,14 @@ use std::io::Write;
 use pleach_core::{Hasher, Key};
 use pleach_io::{Device, Runtime};
 
+pub use apply::{ApplyReport, apply_changes};
+pub use change_head::{ChangeHead, ChangeNamespace};
+pub use changes::{ChangeReader, ChangeReport, export_changes};
 pub use import::{ImportOptions, ImportProgress, ImportReport, import};
 pub use reader::{StreamHead, StreamNamespace, StreamReader};
 pub use writer::ExportReport;
 
-pub use crate::format::export_block::{StreamError, VERSION};
+pub use crate::format::export_block::{CHANGES_VERSION, StreamError, VERSION};
 
 use crate::error::Result;
 use crate::session::Session;

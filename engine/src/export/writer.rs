@@ -5,16 +5,11 @@ use std::io::Write;
 use pleach_core::fold::{FoldValue, NotAscending, RootFolder};
 use pleach_core::{Hasher, Key};
 
-use crate::access::MAX_VALUE;
+use super::records::RecordWriter;
 use crate::error::{Contradiction, Result};
-use crate::format::bytes::put;
-use crate::format::export_block::{
-    self, FULL, HEADER, Kind, MAGIC, PAIRS_HEAD, SUMMED, StreamError, VERSION,
-};
+use crate::format::export_block::{Kind, StreamError, VERSION};
 use crate::format::trie_kind::TrieKind;
 use crate::roots::Roots;
-
-const _: () = assert!(export_block::MAX_VALUE == MAX_VALUE, "each value has a place");
 
 /// What an export has written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,18 +28,10 @@ pub struct ExportReport {
 /// Writes a stream: all namespaces in order, of each all pairs in order, then [`StreamWriter::finish`]. The pairs of a Merkle
 /// namespace must lead to its root: else the stream is left unfinished.
 pub(crate) struct StreamWriter<H, W> {
-    to: W,
+    records: RecordWriter<W>,
     roots: Roots,
-    /// The pairs of the namespace until now, where it has a root.
-    folder: Option<RootFolder<H>>,
-    /// The checksum of the block before.
-    before: u64,
-    /// The payload of the block that is made.
-    payload: Vec<u8>,
-    /// The namespace whose pairs come, and how many came.
-    namespace: Option<(u8, u64)>,
-    /// Pairs of the block that is made.
-    in_block: u32,
+    /// The namespace whose pairs come, and those until now, where it has a root.
+    namespace: (u8, Option<RootFolder<H>>),
     report: ExportReport,
 }
 
@@ -52,118 +39,56 @@ impl<H: Hasher, W: Write> StreamWriter<H, W> {
     /// Begins a stream of a state.
     pub(crate) fn new(to: W, commit: u64, blob: &[u8], roots: &Roots) -> Result<Self, StreamError> {
         let namespaces = roots.all().len();
-        let report =
-            ExportReport { commit, namespaces: namespaces as u64, ..ExportReport::default() };
-        let mut writer = Self {
-            to,
-            roots: roots.clone(),
-            folder: None,
-            before: 0,
-            payload: Vec::new(),
-            namespace: None,
-            in_block: 0,
-            report,
-        };
-        let payload = &mut writer.payload;
-        payload.extend(VERSION.to_le_bytes());
-        payload.extend([H::ID, 0]);
-        payload.extend(u16::try_from(namespaces).expect("at most 256").to_le_bytes());
-        payload.extend([0; 2]);
-        payload.extend(commit.to_le_bytes());
-        payload.extend(u32::try_from(blob.len()).expect("at most 64 KiB").to_le_bytes());
-        payload.extend(blob);
+        let mut head = Vec::new();
+        head.extend(VERSION.to_le_bytes());
+        head.extend([H::ID, 0]);
+        head.extend(u16::try_from(namespaces).expect("at most 256").to_le_bytes());
+        head.extend([0; 2]);
+        head.extend(commit.to_le_bytes());
+        head.extend(u32::try_from(blob.len()).expect("at most 64 KiB").to_le_bytes());
+        head.extend(blob);
         for (namespace, root) in roots.all() {
-            payload.extend([namespace, u8::from(root.kind == TrieKind::Plain), 0, 0]);
-            payload.extend(root.node.to_bytes());
+            head.extend([namespace, u8::from(root.kind == TrieKind::Plain), 0, 0]);
+            head.extend(root.node.to_bytes());
         }
-        writer.block(Kind::Head)?;
-        Ok(writer)
+        let records = RecordWriter::new(to, (Kind::Head, head), Kind::Pairs)?;
+        let namespaces = namespaces as u64;
+        let report = ExportReport { commit, namespaces, pairs: 0, bytes: 0 };
+        Ok(Self { records, roots: roots.clone(), namespace: (0, None), report })
     }
 
     /// The pairs of this namespace follow.
     pub(crate) fn begin(&mut self, namespace: u8) {
-        debug_assert!(self.namespace.is_none(), "the one before has its end");
-        self.namespace = Some((namespace, 0));
-        self.folder = self.roots.get(namespace).map(|_| RootFolder::new());
+        self.records.begin(namespace);
+        self.namespace = (namespace, self.roots.get(namespace).map(|_| RootFolder::new()));
     }
 
     /// The next pair.
     pub(crate) fn pair(&mut self, key: &Key, value: &[u8]) -> Result<()> {
-        if let Some(folder) = &mut self.folder {
+        if let Some(folder) = &mut self.namespace.1 {
             let taken = folder.pair(key, FoldValue::Bytes(value));
             taken.map_err(|NotAscending| Contradiction::KeyOrder { key: *key })?;
         }
-        if self.payload.len() + 36 + value.len() > FULL {
-            self.pairs()?;
-        }
-        let (namespace, pairs) = self.namespace.as_mut().expect("a namespace was begun");
-        if self.payload.is_empty() {
-            self.payload.extend([*namespace, 0, 0, 0]);
-            self.payload.extend([0; 4]);
-        }
-        self.payload.extend(key);
-        let length = u32::try_from(value.len()).expect("no value is so long");
-        self.payload.extend(length.to_le_bytes());
-        self.payload.extend(value);
-        self.in_block += 1;
-        *pairs += 1;
-        Ok(())
+        Ok(self.records.record(key, Some(value))?)
     }
 
     /// The namespace has no more pairs.
     pub(crate) fn end(&mut self) -> Result<()> {
-        self.pairs()?;
-        let (namespace, pairs) = self.namespace.take().expect("a namespace was begun");
-        if let (Some(folder), Some(expected)) = (self.folder.take(), self.roots.get(namespace)) {
+        let (namespace, folder) = (self.namespace.0, self.namespace.1.take());
+        if let (Some(folder), Some(expected)) = (folder, self.roots.get(namespace)) {
             let (commit, found) = (self.report.commit, folder.root());
             if found != expected {
                 return Err(Contradiction::Pairs { commit, namespace, expected, found }.into());
             }
         }
-        self.payload.extend([namespace, 0, 0, 0, 0, 0, 0, 0]);
-        self.payload.extend(pairs.to_le_bytes());
-        self.report.pairs += pairs;
-        Ok(self.block(Kind::EndOfNamespace)?)
+        Ok(self.records.end()?)
     }
 
     /// The stream is whole.
-    pub(crate) fn finish(mut self) -> Result<ExportReport, StreamError> {
-        self.payload.extend(self.report.pairs.to_le_bytes());
-        self.block(Kind::End)?;
-        self.to.flush().map_err(written)?;
-        Ok(self.report)
+    pub(crate) fn finish(self) -> Result<ExportReport, StreamError> {
+        let (pairs, bytes) = self.records.finish()?;
+        Ok(ExportReport { pairs, bytes, ..self.report })
     }
-
-    /// Writes the block of pairs that is made, if there is one.
-    fn pairs(&mut self) -> Result<(), StreamError> {
-        if self.in_block == 0 {
-            return Ok(());
-        }
-        let count = std::mem::take(&mut self.in_block);
-        put(&mut self.payload, PAIRS_HEAD - 4, count.to_le_bytes());
-        self.block(Kind::Pairs)
-    }
-
-    fn block(&mut self, kind: Kind) -> Result<(), StreamError> {
-        let mut header = [0; HEADER];
-        put(&mut header, 0, MAGIC);
-        put(&mut header, 4, [kind as u8]);
-        let length = u32::try_from(self.payload.len()).expect("blocks are bounded");
-        put(&mut header, 8, length.to_le_bytes());
-        let summed = header.first_chunk::<SUMMED>().expect("a part of it");
-        self.before = export_block::checksum(self.before, summed, &self.payload);
-        put(&mut header, SUMMED, self.before.to_le_bytes());
-        self.to.write_all(&header).map_err(written)?;
-        self.to.write_all(&self.payload).map_err(written)?;
-        self.report.bytes += (HEADER + self.payload.len()) as u64;
-        self.payload.clear();
-        Ok(())
-    }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "a function for map_err")]
-fn written(error: std::io::Error) -> StreamError {
-    StreamError::Write(error.to_string())
 }
 
 #[cfg(test)]

@@ -278,7 +278,7 @@ fn hostile_streams_with_right_checksums_are_refused_and_change_nothing() {
     assert_eq!(open(&to).root(), pleach_core::TERMINATOR);
     let refused =
         imported(&disk(), &Stream::of(root, 2, &PAIRS, &[])).expect_err("a later version");
-    assert!(matches!(refused, Error::Stream(StreamError::Version { found: 2 })), "{refused}");
+    assert!(matches!(refused, Error::Stream(StreamError::Version { found: 2, .. })), "{refused}");
     let none = pleach_core::TERMINATOR;
     let refused = imported(&disk(), &Stream::of(none, 1, &PAIRS, &[])).expect_err("not empty");
     assert!(matches!(refused, Error::Stream(StreamError::Contents { .. })), "{refused}");

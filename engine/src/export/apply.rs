@@ -1,0 +1,184 @@
+//! Applying a change stream to a database.
+//!
+//! Namespaces that the changes add are added first, then all changes are one commit, then namespaces that they drop are
+//! dropped. Where that is cut off, the same stream goes on: until the commit all Merkle roots are those before, from then on
+//! those after.
+
+use std::io::Read;
+
+use pleach_beatree::Value;
+use pleach_core::{Hasher, Node, TERMINATOR};
+use pleach_io::{Device, Runtime};
+
+use super::change_head::{ChangeHead, ChangeNamespace};
+use super::changes::ChangeReader;
+use crate::access::{Access, AccessKind};
+use crate::commit::block::CommitError;
+use crate::db::Db;
+use crate::error::{Error, Result};
+use crate::format::export_block::StreamError;
+use crate::roots::{Roots, TrieRoot};
+use crate::session::{FinishError, SessionOptions};
+
+/// What applying a change stream has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ApplyReport {
+    /// Number of the commit before the changes, in the database that they come from.
+    pub from: u64,
+    /// Number of the commit after them there.
+    pub to: u64,
+    /// Number of the newest commit of this database.
+    pub commit: u64,
+    /// Keys that the stream changes or deletes.
+    pub changes: u64,
+    /// Were they there already?
+    pub already_there: bool,
+}
+
+/// Applies a change stream ([`export_changes`](super::export_changes())) to a database in the state that the stream goes from: one
+/// that was imported, or has had the stream before applied. All changes are one commit; namespaces that come or go are a commit
+/// each. The Merkle roots of the new state are compared with the stream's before it is committed. Plain namespaces have no roots:
+/// of them it is known that they exist. A database that is in the state after the changes is left as it is, and one in which they were
+/// cut off goes on. All changes are in memory until they are committed.
+///
+/// # Errors
+/// [`StreamError::OtherState`] when the database is in another state; [`Error::Stream`]; [`Error::OtherRoot`] when the changes
+/// do not lead to the root that the stream names; [`Error::NamespaceInUse`] when a namespace is to be added of which an
+/// older one can still be read: with a shorter history ([`Options::history`](crate::Options::history)) it is free; and those of a
+/// commit. The database stays in the state before the changes, or, after an error of a drop, in the one after them.
+pub fn apply_changes<H: Hasher, D: Device, R: Runtime>(
+    db: &Db<H, D, R>,
+    mut reader: ChangeReader<impl Read>,
+) -> Result<ApplyReport> {
+    let head = reader.head().clone();
+    if head.hasher != H::ID {
+        return Err(StreamError::Hasher { expected: H::ID, found: head.hasher }.into());
+    }
+    check_state(&db.roots(), &head)?;
+    let mut accesses = Vec::new();
+    for namespace in &head.namespaces {
+        while let Some((key, value)) = reader.next()? {
+            let value = value.map(Value::from);
+            accesses.push(Access::write(key, value).in_namespace(namespace.number));
+        }
+    }
+    // All of it is right before the first commit.
+    reader.finish()?;
+    let changes = accesses.len() as u64;
+    let already_there = is_after(db, &head, &accesses)?;
+    if !already_there {
+        let added = add_namespaces(db, &head)?;
+        if let Err(error) = commit(db, &head, accesses) {
+            if let Error::OtherRoot { .. } = error {
+                for number in added {
+                    db.drop_namespace(number)?;
+                }
+            }
+            return Err(error);
+        }
+    }
+    let mut dropped = false;
+    for namespace in head.namespaces.iter().filter(|namespace| namespace.after.is_none()) {
+        if db.roots().of(namespace.number).is_some() {
+            db.drop_namespace(namespace.number)?;
+            dropped = true;
+        }
+    }
+    let (from, to, commit) = (head.from, head.to, db.commit_number());
+    let already_there = already_there && !dropped;
+    Ok(ApplyReport { from, to, commit, changes, already_there })
+}
+
+/// The nodes that say of a namespace in which state it is: those of Merkle ones.
+fn is_at(namespace: &ChangeNamespace, found: Option<TrieRoot>, node: Option<Node>) -> bool {
+    match (found, node) {
+        (Some(found), Some(node)) => namespace.plain || found.node == node,
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+/// Is each namespace as before the changes, added and empty, or as after them, and is there no other?
+fn check_state(roots: &Roots, head: &ChangeHead) -> Result<()> {
+    let other = |namespace| StreamError::OtherState { namespace, from: head.from, to: head.to };
+    for (number, found) in roots.all() {
+        let of = head.namespaces.iter().find(|one| one.number == number);
+        if of.is_none_or(|of| of.plain != found.digest().is_some()) {
+            return Err(other(number).into());
+        }
+    }
+    for one in &head.namespaces {
+        let found = roots.of(one.number);
+        let is_added = one.before.is_none() && found.is_some_and(|root| root.node == TERMINATOR);
+        if !is_added && !is_at(one, found, one.before) && !is_at(one, found, one.after) {
+            return Err(other(one.number).into());
+        }
+    }
+    Ok(())
+}
+
+/// Has the commit of the changes been made?
+fn is_after<H: Hasher, D: Device, R: Runtime>(
+    db: &Db<H, D, R>,
+    head: &ChangeHead,
+    accesses: &[Access],
+) -> Result<bool> {
+    let session = db.session(SessionOptions::new())?;
+    let roots = session.roots();
+    let mut after = head.namespaces.iter().filter(|one| one.after.is_some());
+    if session.blob() != head.blob || !after.all(|one| is_at(one, roots.of(one.number), one.after))
+    {
+        return Ok(false);
+    }
+    // Of plain namespaces the pairs tell.
+    for access in accesses {
+        if roots.digest(access.namespace).is_none() {
+            continue;
+        }
+        let AccessKind::Write(value) = &access.kind else { continue };
+        if session.namespace(access.namespace)?.read(&access.key)? != *value {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Adds the namespaces that are not there yet, and gives their numbers.
+fn add_namespaces<H: Hasher, D: Device, R: Runtime>(
+    db: &Db<H, D, R>,
+    head: &ChangeHead,
+) -> Result<Vec<u8>> {
+    let mut added = Vec::new();
+    for one in &head.namespaces {
+        if one.after.is_some() && db.roots().of(one.number).is_none() {
+            if one.plain {
+                db.add_plain_namespace(one.number)?;
+            } else {
+                db.add_namespace(one.number)?;
+            }
+            added.push(one.number);
+        }
+    }
+    Ok(added)
+}
+
+/// Commits the changes and the blob, if they lead to the roots of the head.
+fn commit<H: Hasher, D: Device, R: Runtime>(
+    db: &Db<H, D, R>,
+    head: &ChangeHead,
+    accesses: Vec<Access>,
+) -> Result<()> {
+    let session = db.session(SessionOptions::new().witness(false))?;
+    let mut block = session.finish(accesses).map_err(FinishError::into_error)?;
+    for one in head.namespaces.iter().filter(|one| !one.plain) {
+        if let (Some(expected), Some(found)) = (one.after, block.roots().get(one.number))
+            && expected != found
+        {
+            return Err(Error::OtherRoot { expected, found });
+        }
+    }
+    block.set_blob(head.blob.clone())?;
+    block.commit().map_err(CommitError::into_error)?;
+    db.sync()
+}
