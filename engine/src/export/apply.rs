@@ -90,7 +90,7 @@ pub fn apply_changes<H: Hasher, D: Device, R: Runtime>(
     Ok(ApplyReport { from, to, commit, changes, already_there })
 }
 
-/// The nodes that say of a namespace in which state it is: those of Merkle ones.
+/// Is a namespace as in a state where it has this root? Of a plain one only whether it exists is looked at.
 fn is_at(namespace: &ChangeNamespace, found: Option<TrieRoot>, node: Option<Node>) -> bool {
     match (found, node) {
         (Some(found), Some(node)) => namespace.plain || found.node == node,

@@ -162,6 +162,7 @@ impl<R: Read> ChangeReader<R> {
     /// # Errors
     /// [`StreamError`]; nothing is to be read after it.
     #[expect(clippy::should_implement_trait, reason = "an iterator ends once")]
+    #[expect(clippy::type_complexity, reason = "a key, and its value where it has one")]
     pub fn next(&mut self) -> Result<Option<(Key, Option<&[u8]>)>, StreamError> {
         let (at, count) = self.records.position();
         let Some(&of) = self.head.namespaces.get(at) else { return Ok(None) };

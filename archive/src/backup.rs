@@ -1,0 +1,274 @@
+//! Backup: the pieces that an archive does not have yet.
+
+use std::fmt;
+
+use pleach::export::{StreamError, export, export_changes};
+use pleach::{Db, Error, Hasher, Session};
+use pleach_io::{Device, Runtime};
+
+use crate::error::{ArchiveError, Result};
+use crate::listing::Listing;
+use crate::names::{Piece, owner_name};
+use crate::place::Archive;
+use crate::transfer::{Progress, Upload};
+use crate::verify::{Written, heads, of, verify};
+
+/// Bytes of a part of an upload: 10,000 of them, which is what stores take, are 320 GB.
+const PART: usize = 32 << 20;
+
+/// Options of [`backup`].
+#[derive(Clone)]
+pub struct BackupOptions {
+    full: bool,
+    every: u64,
+    part: usize,
+    progress: Option<Progress>,
+}
+
+impl Default for BackupOptions {
+    fn default() -> Self {
+        Self { full: false, every: u64::MAX, part: PART, progress: None }
+    }
+}
+
+impl fmt::Debug for BackupOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { full, every, part, .. } = self;
+        f.debug_struct("BackupOptions")
+            .field("full", full)
+            .field("every", every)
+            .field("part", part)
+            .finish_non_exhaustive()
+    }
+}
+
+impl BackupOptions {
+    /// Changes where that is possible, in one object.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Is a full to be written, also where changes would do?
+    #[must_use]
+    pub fn full(mut self, full: bool) -> Self {
+        self.full = full;
+        self
+    }
+
+    /// At most so many commits are in one object of changes, 1 at least: each object's last commit can be restored.
+    #[must_use]
+    pub fn every(mut self, commits: u64) -> Self {
+        self.every = commits.max(1);
+        self
+    }
+
+    /// MiB of a part of an upload, 5 to 4096; three parts are in memory. The default is 32. Stores take 10,000 parts, so that a full of
+    /// more than 320 GB wants larger ones.
+    #[must_use]
+    pub fn part_mib(mut self, mib: u64) -> Self {
+        let mib = usize::try_from(mib.clamp(5, 4096)).unwrap_or(PART >> 20);
+        self.part = mib << 20;
+        self
+    }
+
+    /// A function that is told how far writing an object and reading it back are.
+    #[must_use]
+    pub fn progress(mut self, progress: Option<Progress>) -> Self {
+        self.progress = progress;
+        self
+    }
+}
+
+/// Why a backup has written a full.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FullReason {
+    /// It was asked for.
+    Asked,
+    /// The archive had none.
+    First,
+    /// The newest commit of the archive is not in the history of the database any more: give
+    /// [`Options::history`](pleach::Options::history) more than the commits between two backups, or back up more often.
+    NotInHistory {
+        /// The newest commit of the archive.
+        archived: u64,
+        /// The oldest commit of the history.
+        oldest: u64,
+    },
+}
+
+/// What a backup has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BackupReport {
+    /// The newest commit of the archive, which is that of the database when the backup began.
+    pub commit: u64,
+    /// What was written, in order; nothing when the archive had the commit already.
+    pub written: Vec<Piece>,
+    /// Bytes of all that was written.
+    pub bytes: u64,
+    /// Pairs of a full, or changes, that were written.
+    pub records: u64,
+    /// Why there is a full among it.
+    pub full: Option<FullReason>,
+}
+
+/// Brings an archive up to the newest commit of a database, while commits go on: writes what was changed since the newest commit of
+/// the archive, where the database's history reaches back to that, and else a full. Each object is read back after it was written. What
+/// was written before an error stays, and is whole.
+///
+/// # Errors
+/// [`ArchiveError::OtherDatabase`], [`ArchiveError::OtherCommit`] and [`ArchiveError::Ahead`] when the archive is not of this
+/// database; [`ArchiveError::NewestDamaged`]; [`ArchiveError::NotVerified`] when what was written reads back otherwise; [`ArchiveError::Store`]; those of reading the database.
+pub fn backup<H: Hasher, D: Device, R: Runtime>(
+    archive: &Archive,
+    db: &Db<H, D, R>,
+    options: &BackupOptions,
+) -> Result<BackupReport> {
+    let newest = db.snapshot()?;
+    let listing = archive.list()?;
+    let database = db.id()?;
+    if let Some(archived) = listing.other_database(database) {
+        return Err(ArchiveError::OtherDatabase { archived, database });
+    }
+    let commit = newest.number();
+    if let Some(archived) = listing.last().filter(|last| *last > commit) {
+        return Err(ArchiveError::Ahead { archived, newest: commit });
+    }
+    let report = BackupReport { commit, written: Vec::new(), bytes: 0, records: 0, full: None };
+    let mut backup = Backup { archive, options, report };
+    let reason = match listing.newest() {
+        _ if options.full => FullReason::Asked,
+        None => FullReason::First,
+        Some(archived) => {
+            check(archive, &listing, db, archived)?;
+            match backup.changes(db, archived, &newest) {
+                Ok(()) => return Ok(backup.report),
+                Err(error) if is_too_old(&error) => {
+                    FullReason::NotInHistory { archived, oldest: *db.history().start() }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    };
+    if listing.bytes(Piece::Full { commit }).is_some() {
+        return Ok(backup.report);
+    }
+    if listing.database().is_none() {
+        let text = format!("This is an archive of the Pleach database {database:016x}.\n");
+        archive.put(&owner_name(database), text.into_bytes())?;
+    }
+    backup.full(&newest)?;
+    backup.report.full = Some(reason);
+    Ok(backup.report)
+}
+
+/// Can the state not be read any more, or not be compared?
+fn is_too_old(error: &ArchiveError) -> bool {
+    matches!(
+        error,
+        ArchiveError::Database(
+            Error::SnapshotTooOld { .. } | Error::HistoryLost { .. } | Error::ForeignSession
+        )
+    )
+}
+
+/// Compares the newest commit of the archive with the database's, if that still has it.
+fn check<H: Hasher, D: Device, R: Runtime>(
+    archive: &Archive,
+    listing: &Listing,
+    db: &Db<H, D, R>,
+    commit: u64,
+) -> Result<()> {
+    let there = match db.commit_at(commit) {
+        Ok(there) => there,
+        Err(Error::SnapshotTooOld { .. } | Error::HistoryLost { .. }) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let Some(piece) = listing.to(commit).and_then(|way| way.last().copied()) else { return Ok(()) };
+    let heads = heads(archive, piece, listing.bytes(piece).unwrap_or_default());
+    let (_, after) = heads.map_err(|error| match error {
+        ArchiveError::Damaged { object, why, .. } => ArchiveError::NewestDamaged { object, why },
+        error => error,
+    })?;
+    if after != of(&there.roots) {
+        return Err(ArchiveError::OtherCommit { commit, object: piece.name() });
+    }
+    Ok(())
+}
+
+/// A backup under way.
+struct Backup<'a> {
+    archive: &'a Archive,
+    options: &'a BackupOptions,
+    report: BackupReport,
+}
+
+impl Backup<'_> {
+    /// Writes changes from an archived commit to the newest one.
+    fn changes<H: Hasher, D: Device, R: Runtime>(
+        &mut self,
+        db: &Db<H, D, R>,
+        archived: u64,
+        newest: &Session<H, D, R>,
+    ) -> Result<()> {
+        let (mut at, last) = (archived, newest.number());
+        let mut most = self.options.every;
+        let mut older = if at < last { Some(db.at(at)?) } else { None };
+        while let Some(session) = older.take() {
+            let to = at.saturating_add(most).min(last);
+            let between = if to < last { Some(db.at(to)?) } else { None };
+            let newer = between.as_ref().unwrap_or(newest);
+            match self.write(Piece::Changes { from: at, to }, |upload| {
+                export_changes(&session, newer, upload).map(|report| (report.changes, report.bytes))
+            }) {
+                Ok(()) => (at, older) = (to, between),
+                // Half as many are tried until it is one commit, which always fits.
+                Err(ArchiveError::Database(Error::Stream(StreamError::TooLarge { .. }))) => {
+                    (most, older) = (((to - at) / 2).max(1), Some(session));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all pairs of a commit.
+    fn full<H: Hasher, D: Device, R: Runtime>(&mut self, session: &Session<H, D, R>) -> Result<()> {
+        self.write(Piece::Full { commit: session.number() }, |upload| {
+            export(session, upload).map(|report| (report.pairs, report.bytes))
+        })
+    }
+
+    /// Writes an object, reads it back, and counts it. `stream` gives its records and bytes.
+    fn write(
+        &mut self,
+        piece: Piece,
+        stream: impl FnOnce(&mut Upload<'_>) -> pleach::Result<(u64, u64)>,
+    ) -> Result<()> {
+        let progress = || self.options.progress.clone();
+        let mut upload = Upload::new(self.archive, piece.name(), self.options.part, progress())?;
+        let failure = upload.failure();
+        let (records, bytes) = match stream(&mut upload) {
+            Ok(written) => written,
+            Err(error) => {
+                upload.abort();
+                return Err(failure.or(error));
+            }
+        };
+        upload.finish()?;
+        let written = Written { piece, bytes, records };
+        match verify(self.archive, &written, progress()) {
+            Ok(()) => {}
+            Err(ArchiveError::Damaged { object, why, .. }) => {
+                self.archive.remove(&object)?;
+                return Err(ArchiveError::NotVerified { object, why });
+            }
+            Err(error) => return Err(error),
+        }
+        self.report.written.push(piece);
+        self.report.bytes += bytes;
+        self.report.records += records;
+        Ok(())
+    }
+}

@@ -1,0 +1,222 @@
+//! What can go wrong with an archive.
+
+use std::fmt;
+
+/// A result of this crate.
+pub type Result<T, E = ArchiveError> = std::result::Result<T, E>;
+
+/// An error of an archive, a backup or a restore.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArchiveError {
+    /// The database refused or failed.
+    #[error("{0}")]
+    Database(#[from] pleach::Error),
+    /// The object store refused or failed. What was done before stays; try again.
+    #[error("{object}: the object store failed: {source}; look at the store and try again")]
+    Store {
+        /// Name of the object, or the place of the archive.
+        object: String,
+        /// What the store said.
+        #[source]
+        source: object_store::Error,
+    },
+    /// A file beside the database could not be read or written.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: String,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The place is neither a folder nor a URL that can be used.
+    #[error("{place} is no place for an archive: {why}")]
+    Place {
+        /// The place.
+        place: String,
+        /// Why, and what to do.
+        why: String,
+    },
+    /// There is no folder.
+    #[error("there is no folder {0}: make it for a new archive, or give the folder of one")]
+    NoFolder(String),
+    /// The client of the object store has panicked.
+    #[error("the client of the object store has panicked: try again")]
+    Panicked,
+    /// The archive belongs to another database.
+    #[error(
+        "the archive is of database {archived:016x}, this one is {database:016x}: use another archive for it"
+    )]
+    OtherDatabase {
+        /// Number of the archive's database ([`Db::id`](pleach::Db::id)).
+        archived: u64,
+        /// Number of the one that was given.
+        database: u64,
+    },
+    /// A commit has other roots in the archive than in the database.
+    #[error(
+        "commit {commit} has other roots in {object} than in the database: use another archive for it"
+    )]
+    OtherCommit {
+        /// The commit.
+        commit: u64,
+        /// The object.
+        object: String,
+    },
+    /// The archive is ahead of the database.
+    #[error(
+        "the archive has commit {archived}, the newest of the database is {newest}: it is an older copy of the \
+         archive's; use another archive for it"
+    )]
+    Ahead {
+        /// The newest commit of the archive.
+        archived: u64,
+        /// The newest commit of the database.
+        newest: u64,
+    },
+    /// There is no full in the archive that is needed for any restore.
+    #[error("{0} has no commit that can be restored: make a backup first")]
+    Empty(String),
+    /// The commit is none that was archived, or a piece on the way to it is missing.
+    #[error("commit {commit} cannot be restored: {}; {}", why_not(missing.as_ref()), near(*before, *after))]
+    NotArchived {
+        /// The commit.
+        commit: u64,
+        /// Where pieces are missing, if it is behind a gap.
+        missing: Option<Gap>,
+        /// The newest commit before it that can be restored.
+        before: Option<u64>,
+        /// The oldest one after it.
+        after: Option<u64>,
+    },
+    /// An object is damaged, or is not what its name says.
+    #[error("{object} is damaged: {why}; {}", instead(object, *before, *without))]
+    Damaged {
+        /// Name of the object.
+        object: String,
+        /// What is wrong with it.
+        why: String,
+        /// The newest commit before the damage that can be restored.
+        before: Option<u64>,
+        /// The wanted commit, if other objects lead to it.
+        without: Option<u64>,
+    },
+    /// The newest object of the archive is damaged, so that nothing can be put behind it.
+    #[error(
+        "{object}, the newest of the archive, is damaged: {why}; put a good copy of it there, or write a full \
+         (`BackupOptions::full`)"
+    )]
+    NewestDamaged {
+        /// Name of the object.
+        object: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// An object did not read back as it was written, and was removed.
+    #[error("{object} does not read back as it was written: {why}; it was removed, back up again")]
+    NotVerified {
+        /// Name of the object.
+        object: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Two objects contradict each other.
+    #[error(
+        "{one} and {other} have different roots for commit {commit}: one of them is of another database; remove it \
+         from the archive"
+    )]
+    Contradiction {
+        /// Name of an object.
+        one: String,
+        /// Name of another.
+        other: String,
+        /// The commit that both speak of.
+        commit: u64,
+    },
+    /// The folder has a database that was not restored from an archive.
+    #[error(
+        "{0} has a database that is not a restore: give a new folder, or one in which a restore was cut off"
+    )]
+    NotARestore(String),
+    /// The database of the folder was written to since it was restored.
+    #[error(
+        "the database in {folder} was written to since it was restored (commit {found}, restored was {restored}): it cannot \
+         follow the archive any more; restore into a new folder"
+    )]
+    WrittenTo {
+        /// The folder.
+        folder: String,
+        /// Number of the commit that the restore made, in this database.
+        restored: u64,
+        /// The newest commit of the database.
+        found: u64,
+    },
+    /// The folder is behind the commit that is wanted.
+    #[error("{folder} is at archived commit {at}, later than {commit}: restore into a new folder")]
+    Beyond {
+        /// The folder.
+        folder: String,
+        /// The archived commit that its database is at.
+        at: u64,
+        /// The commit that is wanted.
+        commit: u64,
+    },
+    /// The archive does not lead on from the commit that the folder is at.
+    #[error(
+        "no changes lead from archived commit {at}, which {folder} is at, to {goal}: restore {goal} into a new folder"
+    )]
+    NoWayOn {
+        /// The folder.
+        folder: String,
+        /// The archived commit that its database is at.
+        at: u64,
+        /// A commit that can be restored.
+        goal: u64,
+    },
+    /// The cursor of the folder is not what this crate writes.
+    #[error("{0} is no cursor of a restore: restore into a new folder")]
+    Cursor(String),
+}
+
+/// Pieces that are missing in an archive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// The newest commit before it that can be restored.
+    pub after: Option<u64>,
+    /// The commit from which changes are there again.
+    pub before: u64,
+}
+
+impl fmt::Display for Gap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.after {
+            Some(after) => write!(f, "changes from commit {after} to {} are missing", self.before),
+            None => write!(f, "a full of commit {} or before is missing", self.before),
+        }
+    }
+}
+
+fn why_not(gap: Option<&Gap>) -> String {
+    gap.map_or_else(|| "it was not archived".to_owned(), Gap::to_string)
+}
+
+fn near(before: Option<u64>, after: Option<u64>) -> String {
+    match (before, after) {
+        (Some(before), Some(after)) => format!("restore commit {before} or {after}"),
+        (Some(one), None) | (None, Some(one)) => format!("restore commit {one}"),
+        (None, None) => "no other can be restored, either: make a backup".to_owned(),
+    }
+}
+
+fn instead(object: &str, before: Option<u64>, without: Option<u64>) -> String {
+    match (without, before) {
+        (Some(commit), _) => {
+            format!(
+                "other objects lead to commit {commit}: move {object} out of the archive and restore into a new folder"
+            )
+        }
+        (None, Some(before)) => format!("put a good copy of it there, or restore commit {before}"),
+        (None, None) => "put a good copy of it there; nothing before it can be restored".to_owned(),
+    }
+}

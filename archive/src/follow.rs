@@ -1,0 +1,365 @@
+//! Follower: a database that is restored from an archive and kept up with it; and restore, which is a follower that stops at a
+//! commit.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pleach::export::{
+    ChangeReader, ImportOptions, StreamError, StreamReader, apply_changes, import,
+};
+use pleach::{Blake3, Db, Error, Hasher, Options, Roots};
+
+use crate::cursor::Cursor;
+use crate::error::{ArchiveError, Result};
+use crate::listing::Listing;
+use crate::names::Piece;
+use crate::place::Archive;
+use crate::transfer::{Download, Failure, Progress};
+use crate::verify::{damaged, heads};
+
+/// Changes the options with which a database is opened.
+type WithOptions = Arc<dyn Fn(Options) -> Options + Send + Sync>;
+
+/// Options of [`restore`] and [`Follower::open`].
+#[derive(Clone, Default)]
+pub struct RestoreOptions {
+    commit: Option<u64>,
+    memory_mib: Option<u64>,
+    with: Option<WithOptions>,
+    progress: Option<Progress>,
+}
+
+impl fmt::Debug for RestoreOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RestoreOptions")
+            .field("commit", &self.commit)
+            .field("memory_mib", &self.memory_mib)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RestoreOptions {
+    /// The newest commit of the archive; the database is opened with its default options.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The archived commit to restore; a follower stops there. `None` is the newest, and a follower goes on.
+    #[must_use]
+    pub fn commit(mut self, commit: Option<u64>) -> Self {
+        self.commit = commit;
+        self
+    }
+
+    /// Memory that the import of a full may take, in MiB ([`ImportOptions::memory_mib`]).
+    #[must_use]
+    pub fn memory_mib(mut self, mib: u64) -> Self {
+        self.memory_mib = Some(mib);
+        self
+    }
+
+    /// A function that is given the options with which the database is opened, and gives those that it is opened with:
+    /// cache, history and the like.
+    #[must_use]
+    pub fn database(mut self, with: impl Fn(Options) -> Options + Send + Sync + 'static) -> Self {
+        self.with = Some(Arc::new(with));
+        self
+    }
+
+    /// A function that is told how far reading an object is.
+    #[must_use]
+    pub fn progress(mut self, progress: Option<Progress>) -> Self {
+        self.progress = progress;
+        self
+    }
+
+    fn open<H: Hasher>(&self, folder: &Path, create: bool) -> Result<Db<H>> {
+        let options = Options::new(folder).create(create);
+        let options = match &self.with {
+            Some(with) => with(options),
+            None => options,
+        };
+        Ok(Db::open(options)?)
+    }
+}
+
+/// What a restore has made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RestoreReport {
+    /// The archived commit that was restored.
+    pub archived_commit: u64,
+    /// The number of the newest commit of the restored database, which counts from its own beginning.
+    pub commit: u64,
+    /// Roots of the restored database. The Merkle roots are those of the archived commit; digests of plain namespaces are its own.
+    pub roots: Roots,
+    /// What this call has imported or applied, in order: without what an earlier one has done that was cut off.
+    pub applied: Vec<Piece>,
+}
+
+/// Restores an archived commit into a folder, which is missing, empty, or has what a restore has left that was cut off: then it goes on.
+/// Every piece is verified by its checksums and roots. The database is closed when this returns.
+///
+/// # Errors
+/// As [`Follower::open`] and [`Follower::step`].
+pub fn restore<H: Hasher>(
+    archive: &Archive,
+    folder: &Path,
+    options: &RestoreOptions,
+) -> Result<RestoreReport> {
+    let listing = archive.list()?;
+    let newest = || listing.newest().ok_or_else(|| ArchiveError::Empty(archive.place().to_owned()));
+    let goal = options.commit.map_or_else(newest, Ok)?;
+    let options = options.clone().commit(Some(goal));
+    let mut follower = Follower::<H>::open(archive, folder, &options)?;
+    let mut applied: Vec<Piece> = follower.imported.into_iter().collect();
+    while let Some(piece) = follower.step()? {
+        applied.push(piece);
+    }
+    let Follower { db, .. } = follower;
+    let (commit, roots) = (db.commit_number(), db.roots());
+    db.close()?;
+    Ok(RestoreReport { archived_commit: goal, commit, roots, applied })
+}
+
+/// A database that follows an archive. It is at an archived commit at all times, except while a step is under way. Nothing but the
+/// follower may commit to it.
+pub struct Follower<H: Hasher = Blake3> {
+    archive: Archive,
+    folder: PathBuf,
+    db: Db<H>,
+    /// The archived commit that the database is at.
+    at: u64,
+    /// The commit to which a step was cut off.
+    cut_off: Option<u64>,
+    goal: Option<u64>,
+    /// Pieces that come next, as they were listed.
+    planned: VecDeque<Piece>,
+    listing: Listing,
+    imported: Option<Piece>,
+    progress: Option<Progress>,
+}
+
+impl<H: Hasher> fmt::Debug for Follower<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Follower")
+            .field("archive", &self.archive)
+            .field("folder", &self.folder)
+            .field("at", &self.at)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<H: Hasher> Follower<H> {
+    /// Opens a folder that was restored from the archive, or imports a full into one that is missing or empty: the newest from
+    /// which there is a way to the wanted commit. An import that was cut off goes on.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Empty`], [`ArchiveError::NotArchived`]; [`ArchiveError::NotARestore`], [`ArchiveError::WrittenTo`],
+    /// [`ArchiveError::Beyond`], [`ArchiveError::Cursor`] for the folder; [`ArchiveError::Damaged`],
+    /// [`ArchiveError::Contradiction`] and [`ArchiveError::Store`] for the full; those of an open and an import.
+    pub fn open(archive: &Archive, folder: &Path, options: &RestoreOptions) -> Result<Self> {
+        let listing = archive.list()?;
+        let cursor = Cursor::read(folder)?;
+        let full = match cursor {
+            Some(Cursor { at: Some(_), .. }) => None,
+            Some(Cursor { next: Some(full), .. }) => Some(Piece::Full { commit: full }),
+            _ => Some(full_for(archive, &listing, options.commit)?),
+        };
+        let db = options.open::<H>(folder, full.is_some())?;
+        let mut imported = None;
+        if let Some(full) = full {
+            let is_new = db.commit_number() == 0;
+            if cursor.is_none() && !is_new {
+                return Err(ArchiveError::NotARestore(folder.display().to_string()));
+            }
+            Cursor { at: None, next: Some(full.to()), commit: 0 }.write(folder)?;
+            import_full(archive, &listing, full, &db, options)?;
+            let commit = db.commit_number();
+            Cursor { at: Some(full.to()), next: None, commit }.write(folder)?;
+            imported = Some(full);
+        }
+        let (at, cut_off) = match cursor {
+            Some(Cursor { at: Some(at), next, commit }) => {
+                let found = db.commit_number();
+                if next.is_none() && found != commit {
+                    let folder = folder.display().to_string();
+                    return Err(ArchiveError::WrittenTo { folder, restored: commit, found });
+                }
+                (at, next)
+            }
+            _ => (full.map_or(0, Piece::to), None),
+        };
+        let reached = cut_off.unwrap_or(at);
+        if let Some(commit) = options.commit.filter(|commit| *commit < reached) {
+            let folder = folder.display().to_string();
+            return Err(ArchiveError::Beyond { folder, at: reached, commit });
+        }
+        Ok(Self {
+            archive: archive.clone(),
+            folder: folder.to_owned(),
+            db,
+            at,
+            cut_off,
+            goal: options.commit,
+            planned: VecDeque::new(),
+            listing,
+            imported,
+            progress: options.progress.clone(),
+        })
+    }
+
+    /// The database, to be read.
+    pub fn db(&self) -> &Db<H> {
+        &self.db
+    }
+
+    /// The archived commit that the database is at.
+    pub fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// Applies the next piece of the archive, if there is one: `None` when the database is at the archive's newest commit, or at the
+    /// one that was wanted. The archive is listed when what was listed before is done. After an error the database is at the commit before the
+    /// piece or at the one after it; the step can be tried again, after an open, too.
+    ///
+    /// # Errors
+    /// [`ArchiveError::NoWayOn`] when the archive goes on with a full; [`ArchiveError::NotArchived`] when the wanted commit cannot
+    /// be reached; [`ArchiveError::Damaged`]; [`ArchiveError::Store`]; those of
+    /// [`apply_changes`], of which [`NamespaceInUse`](pleach::Error::NamespaceInUse) says that the database has too long a history.
+    pub fn step(&mut self) -> Result<Option<Piece>> {
+        let planned = self.planned.front().copied();
+        let next = match self.cut_off {
+            Some(to) => Some(Piece::Changes { from: self.at, to }),
+            None if planned.is_some() => planned,
+            None => self.plan()?,
+        };
+        let Some(piece) = next else { return Ok(None) };
+        let commit = self.db.commit_number();
+        let at = Some(self.at);
+        Cursor { at, next: Some(piece.to()), commit }.write(&self.folder)?;
+        self.cut_off = Some(piece.to());
+        self.apply(piece)?;
+        let (at, commit) = (Some(piece.to()), self.db.commit_number());
+        Cursor { at, next: None, commit }.write(&self.folder)?;
+        (self.at, self.cut_off) = (piece.to(), None);
+        self.planned.pop_front();
+        Ok(Some(piece))
+    }
+
+    /// Lists the archive, and gives the first of the pieces that come next.
+    fn plan(&mut self) -> Result<Option<Piece>> {
+        if self.goal == Some(self.at) {
+            return Ok(None);
+        }
+        self.listing = self.archive.list()?;
+        let listing = &self.listing;
+        let goal = self.goal.unwrap_or_else(|| listing.newest_from(self.at));
+        let no_way = |goal| {
+            let folder = self.folder.display().to_string();
+            ArchiveError::NoWayOn { folder, at: self.at, goal }
+        };
+        let Some(way) = listing.between(self.at, goal) else {
+            let is_restorable = listing.to(goal).is_some();
+            return Err(if is_restorable { no_way(goal) } else { listing.not_archived(goal) });
+        };
+        if way.is_empty()
+            && let Some(newest) = listing.newest().filter(|newest| *newest > self.at)
+        {
+            return Err(no_way(newest));
+        }
+        self.planned = way.into();
+        Ok(self.planned.front().copied())
+    }
+
+    fn apply(&self, piece: Piece) -> Result<()> {
+        let Some(bytes) = self.listing.bytes(piece) else {
+            let why = damaged(piece, "it is not there any more");
+            return Err(place_damage(why, &self.listing, piece, self.goal));
+        };
+        let from = Download::new(&self.archive, piece.name(), bytes, self.progress.clone());
+        let failure = from.failure();
+        let apply = || {
+            let reader = ChangeReader::new(from).map_err(Error::from)?;
+            let head = reader.head();
+            if (Piece::Changes { from: head.from, to: head.to }) != piece {
+                return Err(damaged(piece, "its head is of another piece"));
+            }
+            apply_changes(&self.db, reader).map_err(|error| of_piece(error, piece, &failure))?;
+            Ok(())
+        };
+        apply().map_err(|error| place_damage(error, &self.listing, piece, self.goal))
+    }
+}
+
+/// The full with which the way to a commit begins, the newest where none is wanted.
+fn full_for(archive: &Archive, listing: &Listing, commit: Option<u64>) -> Result<Piece> {
+    let newest = || listing.newest().ok_or_else(|| ArchiveError::Empty(archive.place().to_owned()));
+    let commit = commit.map_or_else(newest, Ok)?;
+    let first = listing.to(commit).and_then(|way| way.first().copied());
+    first.ok_or_else(|| listing.not_archived(commit))
+}
+
+/// Imports a full, if its roots are those that changes from or to its commit name.
+fn import_full<H: Hasher>(
+    archive: &Archive,
+    listing: &Listing,
+    full: Piece,
+    db: &Db<H>,
+    options: &RestoreOptions,
+) -> Result<()> {
+    let place = |error| place_damage(error, listing, full, options.commit);
+    let Some(bytes) = listing.bytes(full) else {
+        return Err(place(damaged(full, "it is not there any more")));
+    };
+    let (_, roots) = heads(archive, full, bytes).map_err(place)?;
+    for (piece, bytes) in listing.pieces() {
+        let Piece::Changes { from, to } = piece else { continue };
+        if from != full.to() && to != full.to() {
+            continue;
+        }
+        // One that is damaged itself says nothing; it is told of when it is needed.
+        let Ok((before, after)) = heads(archive, piece, bytes) else { continue };
+        if roots != if from == full.to() { before } else { after } {
+            let (one, other) = (full.name(), piece.name());
+            return Err(ArchiveError::Contradiction { one, other, commit: full.to() });
+        }
+    }
+    let from = Download::new(archive, full.name(), bytes, options.progress.clone());
+    let failure = from.failure();
+    let mut how = ImportOptions::new();
+    if let Some(mib) = options.memory_mib {
+        how = how.memory_mib(mib);
+    }
+    let imported = StreamReader::new(from).map_err(Error::from);
+    let imported = imported.and_then(|reader| import(db, reader, &how));
+    imported.map(drop).map_err(|error| place(of_piece(error, full, &failure)))
+}
+
+/// An error of importing or applying a piece: of the store, of the piece, or of the database.
+fn of_piece(error: Error, piece: Piece, failure: &Failure) -> ArchiveError {
+    let error = failure.or(error);
+    match error {
+        ArchiveError::Database(Error::Stream(StreamError::Hasher { .. })) => error,
+        ArchiveError::Database(why @ (Error::Stream(_) | Error::OtherRoot { .. })) => {
+            damaged(piece, why)
+        }
+        error => error,
+    }
+}
+
+/// Says of a damaged piece what can be restored instead.
+fn place_damage(
+    error: ArchiveError,
+    listing: &Listing,
+    piece: Piece,
+    goal: Option<u64>,
+) -> ArchiveError {
+    let ArchiveError::Damaged { object, why, .. } = error else { return error };
+    let rest = listing.without(piece);
+    let goal = goal.or_else(|| listing.newest());
+    let without = goal.filter(|goal| rest.to(*goal).is_some());
+    ArchiveError::Damaged { object, why, before: rest.before(piece.to()), without }
+}

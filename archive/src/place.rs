@@ -1,0 +1,181 @@
+//! An archive: its place, and what can be done with objects there.
+
+use std::fmt::Display;
+use std::path::Path as FilePath;
+use std::sync::Arc;
+
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt, parse_url_opts};
+use url::Url;
+
+use crate::error::{ArchiveError, Result};
+use crate::listing::Listing;
+use crate::tasks::{Started, Tasks};
+
+/// Variables of the environment with these beginnings are given to the object store's client.
+const VARIABLES: [&str; 4] = ["AWS_", "GOOGLE_", "AZURE_", "HTTP_"];
+
+/// An archive. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct Archive(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    store: Arc<dyn ObjectStore>,
+    /// The archive's place in the store.
+    prefix: Path,
+    /// The same, as it was given.
+    place: String,
+    tasks: Tasks,
+}
+
+impl Archive {
+    /// Opens an archive: a folder that exists, or a URL (`file://`, and with this crate's features `s3://`, `gs://`, `az://`,
+    /// `https://`), whose client takes its options from the variables of the environment. Nothing is read yet.
+    ///
+    /// # Errors
+    /// [`ArchiveError::NoFolder`]; [`ArchiveError::Place`] for a URL that cannot be used, or whose feature is not compiled in.
+    pub fn open(place: &str) -> Result<Self> {
+        let Some(url) = url_of(place)? else { return Self::folder(place.as_ref(), place) };
+        if url.scheme() == "file" {
+            let folder = url.to_file_path().map_err(|()| bad_place(place, "it is no path"))?;
+            return Self::folder(&folder, place);
+        }
+        let variables = std::env::vars_os().filter_map(|(name, value)| {
+            let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);
+            VARIABLES.iter().any(|begin| name.starts_with(begin)).then_some((name, value))
+        });
+        let (store, prefix) =
+            parse_url_opts(&url, variables).map_err(|error| bad_place(place, error))?;
+        Self::at(store.into(), prefix, place)
+    }
+
+    /// The same, and makes the folder if there is none. It is for whoever writes.
+    ///
+    /// # Errors
+    /// [`ArchiveError::File`] when the folder cannot be made, and those of [`Self::open`].
+    pub fn create(place: &str) -> Result<Self> {
+        let folder = match url_of(place)? {
+            None => Some(place.into()),
+            Some(url) if url.scheme() == "file" => url.to_file_path().ok(),
+            Some(_) => None,
+        };
+        if let Some(folder) = folder {
+            let failed = |source| ArchiveError::File { path: place.to_owned(), source };
+            std::fs::create_dir_all(folder).map_err(failed)?;
+        }
+        Self::open(place)
+    }
+
+    /// An archive in a store that the caller has made, below a prefix (empty for the whole of it). The store must give an object its name
+    /// when all of it is there, and list it from then on.
+    ///
+    /// # Errors
+    /// [`ArchiveError::File`] when no thread can be started.
+    pub fn with_store(store: Arc<dyn ObjectStore>, prefix: &str) -> Result<Self> {
+        let place = store.to_string();
+        Self::at(store, Path::from(prefix), &place)
+    }
+
+    fn folder(folder: &FilePath, place: &str) -> Result<Self> {
+        if !folder.is_dir() {
+            return Err(ArchiveError::NoFolder(place.to_owned()));
+        }
+        // With its name an object is whole and on the disk.
+        let store = LocalFileSystem::new_with_prefix(folder)
+            .map_err(|error| bad_place(place, error))?
+            .with_fsync(true);
+        Self::at(Arc::new(store), Path::default(), place)
+    }
+
+    fn at(store: Arc<dyn ObjectStore>, prefix: Path, place: &str) -> Result<Self> {
+        let failed = |source| ArchiveError::File { path: place.to_owned(), source };
+        let (tasks, place) = (Tasks::new().map_err(failed)?, place.to_owned());
+        Ok(Self(Arc::new(Inner { store, prefix, place, tasks })))
+    }
+
+    /// The place, as it was given.
+    pub fn place(&self) -> &str {
+        &self.0.place
+    }
+
+    /// What is there.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Store`].
+    pub fn list(&self) -> Result<Listing> {
+        let (store, prefix) = (Arc::clone(&self.0.store), self.0.prefix.clone());
+        let list = async move { store.list_with_delimiter(Some(&prefix)).await };
+        let found = self.run(self.place(), list)?;
+        let named = |object: object_store::ObjectMeta| {
+            Some((object.location.filename()?.to_owned(), object.size))
+        };
+        Ok(Listing::new(found.objects.into_iter().filter_map(named)))
+    }
+
+    /// Writes a small object.
+    pub(crate) fn put(&self, name: &str, bytes: Vec<u8>) -> Result<()> {
+        let (store, path) = self.object(name);
+        self.run(name, async move { store.put(&path, bytes.into()).await }).map(drop)
+    }
+
+    /// Removes an object.
+    pub(crate) fn remove(&self, name: &str) -> Result<()> {
+        let (store, path) = self.object(name);
+        self.run(name, async move { store.delete(&path).await })
+    }
+
+    /// Begins to write an object.
+    pub(crate) fn begin(&self, name: &str) -> Result<Box<dyn MultipartUpload>> {
+        let (store, path) = self.object(name);
+        self.run(name, async move { store.put_multipart(&path).await })
+    }
+
+    /// Starts to read bytes of an object.
+    pub(crate) fn read(
+        &self,
+        name: &str,
+        bytes: std::ops::Range<u64>,
+    ) -> Started<object_store::Result<Vec<u8>>> {
+        let (store, path) = self.object(name);
+        self.start(async move { store.get_range(&path, bytes).await.map(Vec::from) })
+    }
+
+    /// Starts a task of the store.
+    pub(crate) fn start<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> Started<T> {
+        self.0.tasks.start(task)
+    }
+
+    fn run<T: Send + 'static>(
+        &self,
+        object: &str,
+        task: impl Future<Output = object_store::Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        self.start(task).wait()?.map_err(failed(object))
+    }
+
+    fn object(&self, name: &str) -> (Arc<dyn ObjectStore>, Path) {
+        (Arc::clone(&self.0.store), self.0.prefix.clone().join(name))
+    }
+}
+
+/// The error of a store, on an object.
+pub(crate) fn failed(object: &str) -> impl Fn(object_store::Error) -> ArchiveError {
+    move |source| ArchiveError::Store { object: object.to_owned(), source }
+}
+
+/// The URL that a place is; `None` for a path.
+fn url_of(place: &str) -> Result<Option<Url>> {
+    if !place.contains("://") {
+        return Ok(None);
+    }
+    Url::parse(place).map(Some).map_err(|error| bad_place(place, error))
+}
+
+fn bad_place(place: &str, why: impl Display) -> ArchiveError {
+    ArchiveError::Place { place: place.to_owned(), why: format!("{why}") }
+}

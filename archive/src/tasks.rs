@@ -1,0 +1,55 @@
+//! A thread that runs what object stores do. Callers wait for it with plain channels, so that this crate may be called from
+//! anywhere, also from the thread of another tokio runtime.
+
+use std::future::Future;
+use std::sync::mpsc::{Receiver, sync_channel};
+
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+
+use crate::error::{ArchiveError, Result};
+
+/// The thread's runtime. It ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Tasks {
+    handle: Handle,
+    /// Dropped to end the thread.
+    _end: oneshot::Sender<()>,
+}
+
+impl Tasks {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let (end, ended) = oneshot::channel::<()>();
+        std::thread::Builder::new().name("pleach-archive".to_owned()).spawn(move || {
+            // An error says that the sender is gone, which is the end.
+            let _ = runtime.block_on(ended);
+        })?;
+        Ok(Self { handle, _end: end })
+    }
+
+    /// Starts a task.
+    pub(crate) fn start<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> Started<T> {
+        let (give, take) = sync_channel(1);
+        self.handle.spawn(async move {
+            // Nobody takes it where the caller has failed meanwhile.
+            let _ = give.send(task.await);
+        });
+        Started(take)
+    }
+}
+
+/// A task that was started.
+#[derive(Debug)]
+pub(crate) struct Started<T>(Receiver<T>);
+
+impl<T> Started<T> {
+    /// Waits for the task.
+    pub(crate) fn wait(self) -> Result<T> {
+        self.0.recv().map_err(|_| ArchiveError::Panicked)
+    }
+}

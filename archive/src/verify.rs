@@ -1,0 +1,119 @@
+//! Reading an object back after it was written, and the heads of objects.
+
+use std::fmt::Display;
+
+use pleach::export::{ChangeHead, ChangeReader, StreamError, StreamHead, StreamReader};
+use pleach::{Node, Roots};
+
+use crate::error::{ArchiveError, Result};
+use crate::names::Piece;
+use crate::place::Archive;
+use crate::transfer::{Download, Progress};
+
+/// A namespace: its number, whether it is plain, and its root or digest.
+type Namespace = (u8, bool, Node);
+
+/// What an object must have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    pub(crate) piece: Piece,
+    pub(crate) bytes: u64,
+    /// Pairs of a full, or changes.
+    pub(crate) records: u64,
+}
+
+/// Reads an object from the store again: all checksums, its head, that keys ascend, and the number of its records.
+pub(crate) fn verify(
+    archive: &Archive,
+    written: &Written,
+    progress: Option<Progress>,
+) -> Result<()> {
+    let Written { piece, bytes, records } = *written;
+    let from = Download::new(archive, piece.name(), bytes, progress);
+    let failure = from.failure();
+    let found = match piece {
+        Piece::Full { .. } => full(from),
+        Piece::Changes { .. } => changes(from),
+    };
+    let (found, count) = found.map_err(|error| failure.or(damaged(piece, error)))?;
+    if found != piece || count != records {
+        return Err(damaged(piece, "it reads back as another stream than was written"));
+    }
+    Ok(())
+}
+
+/// The piece of an export stream, and its pairs. Where the engine folds pairs that come in order to a root, it is computed
+/// here and compared with the head's.
+fn full(from: Download) -> Result<(Piece, u64), StreamError> {
+    let mut reader = StreamReader::new(from)?;
+    let (mut count, piece) = (0, Piece::Full { commit: reader.head().commit });
+    for _ in 0..reader.head().namespaces.len() {
+        while reader.next()?.is_some() {
+            count += 1;
+        }
+    }
+    reader.finish().map(|()| (piece, count))
+}
+
+/// The piece of a change stream, and its changes.
+fn changes(from: Download) -> Result<(Piece, u64), StreamError> {
+    let mut reader = ChangeReader::new(from)?;
+    let ChangeHead { from, to, .. } = *reader.head();
+    let (mut count, piece) = (0, Piece::Changes { from, to });
+    for _ in 0..reader.head().namespaces.len() {
+        while reader.next()?.is_some() {
+            count += 1;
+        }
+    }
+    reader.finish().map(|()| (piece, count))
+}
+
+/// The namespaces of the commit that a piece leads to, and, of changes, those of the commit that they go from. The piece is what
+/// its name says.
+pub(crate) fn heads(
+    archive: &Archive,
+    piece: Piece,
+    bytes: u64,
+) -> Result<(Vec<Namespace>, Vec<Namespace>)> {
+    let from = Download::new(archive, piece.name(), bytes, None);
+    let failure = from.failure();
+    let wrong = |error: StreamError| failure.or(damaged(piece, error));
+    let (found, before, after) = match piece {
+        Piece::Full { .. } => {
+            let reader = StreamReader::new(from).map_err(wrong)?;
+            let StreamHead { commit, namespaces, .. } = reader.head();
+            let of = namespaces.iter().map(|one| (one.number, one.plain, one.root));
+            (Piece::Full { commit: *commit }, Vec::new(), of.collect())
+        }
+        Piece::Changes { .. } => {
+            let reader = ChangeReader::new(from).map_err(wrong)?;
+            let ChangeHead { from, to, namespaces, .. } = reader.head();
+            let (mut before, mut after) = (Vec::new(), Vec::new());
+            for one in namespaces {
+                before.extend(one.before.map(|node| (one.number, one.plain, node)));
+                after.extend(one.after.map(|node| (one.number, one.plain, node)));
+            }
+            (Piece::Changes { from: *from, to: *to }, before, after)
+        }
+    };
+    if found == piece {
+        Ok((before, after))
+    } else {
+        Err(damaged(piece, "its head is of another piece"))
+    }
+}
+
+/// The same of a state.
+pub(crate) fn of(roots: &Roots) -> Vec<Namespace> {
+    let plain = roots.digests().map(|(number, digest)| (number, true, digest.into()));
+    let mut all: Vec<Namespace> =
+        roots.iter().map(|(number, root)| (number, false, root)).chain(plain).collect();
+    all.sort_unstable_by_key(|one| one.0);
+    all
+}
+
+/// A damaged object, of which nothing else is known.
+pub(crate) fn damaged(piece: Piece, why: impl Display) -> ArchiveError {
+    let (object, why) = (piece.name(), format!("{why}"));
+    ArchiveError::Damaged { object, why, before: None, without: None }
+}
