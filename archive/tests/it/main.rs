@@ -1,0 +1,9 @@
+//! Archives as callers see them, with real folders.
+
+mod common;
+
+mod change_streams_are_applied_or_refused;
+mod damage_is_named;
+mod every_archived_commit_is_restored;
+mod places_are_opened_or_refused;
+mod what_is_cut_off_goes_on;

@@ -1,0 +1,128 @@
+//! Places of archives: folders and URLs; and databases that an archive does not take.
+
+use std::sync::Arc;
+
+use object_store::memory::InMemory;
+use pleach::{Blake3, Pleach};
+use pleach_archive::{Archive, ArchiveError, BackupOptions, Follower, backup, restore};
+
+use crate::common::{World, commit, open, options, put};
+
+#[test]
+fn a_folder_and_a_file_url_are_the_same_archive() {
+    let mut world = World::new(1, 9);
+    world.commit_pairs();
+    let place = world.folder.path().join("new/archive");
+    let place = place.to_str().expect("a name");
+    let refused = Archive::open(place).expect_err("no folder");
+    assert!(matches!(&refused, ArchiveError::NoFolder(found) if found == place), "{refused}");
+    let archive = Archive::create(place).expect("made");
+    backup(&archive, &world.db, &BackupOptions::new()).expect("backed up");
+    let same = Archive::open(&format!("file://{place}")).expect("opened");
+    assert_eq!(same.list().expect("listed"), archive.list().expect("listed"));
+    assert_eq!(same.list().expect("listed").newest(), Some(1));
+}
+
+#[test]
+fn places_that_cannot_be_used_are_refused_with_a_reason() {
+    for place in ["ftp://host/path", "http:///", "s3://bucket/path", "://"] {
+        let refused = Archive::open(place).expect_err("no place");
+        assert!(matches!(refused, ArchiveError::Place { .. }), "{place}: {refused}");
+    }
+}
+
+#[test]
+fn a_prefix_of_a_store_is_an_archive_of_its_own() {
+    let mut world = World::new(2, 9);
+    world.commit_pairs();
+    let store = Arc::new(InMemory::new());
+    let one = Archive::with_store(Arc::clone(&store) as _, "chains/one").expect("an archive");
+    let two = Archive::with_store(store, "chains/two").expect("an archive");
+    backup(&one, &world.db, &BackupOptions::new()).expect("backed up");
+    assert!(two.list().expect("listed").newest().is_none());
+    world.restore_and_compare(&one, 1);
+    let empty = restore::<Blake3>(&two, &world.path("none"), &options()).expect_err("empty");
+    assert!(matches!(empty, ArchiveError::Empty(_)), "{empty}");
+}
+
+/// `block_on` of a runtime panics on a thread of another one.
+#[test]
+fn an_archive_is_used_from_a_thread_of_an_asynchronous_runtime() {
+    let mut world = World::new(3, 9);
+    world.commit_pairs();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(async {
+        let archive = world.archive();
+        backup(&archive, &world.db, &BackupOptions::new()).expect("backed up");
+        world.restore_and_compare(&archive, 1);
+    });
+}
+
+#[test]
+fn an_archive_of_another_database_is_refused() {
+    let mut world = World::new(4, 9);
+    let archive = world.archive();
+    world.commit_pairs();
+    backup(&archive, &world.db, &BackupOptions::new()).expect("backed up");
+    let before = archive.list().expect("listed");
+    // A restored database counts its commits anew: it is another one.
+    let other: Pleach = open(&world.path("other"), 9);
+    commit(&other, vec![put(0, 1, Some(vec![1]))], None);
+    for full in [false, true] {
+        let how = BackupOptions::new().full(full);
+        let refused = backup(&archive, &other, &how).expect_err("another database");
+        assert!(matches!(refused, ArchiveError::OtherDatabase { .. }), "{refused}");
+    }
+    assert_eq!(archive.list().expect("listed"), before);
+}
+
+/// Copies of a folder have the same number, and may have gone another way since.
+#[test]
+fn an_archive_of_a_copy_that_went_another_way_is_refused() {
+    let mut world = World::new(5, 9);
+    let archive = world.archive();
+    commit(&world.db, vec![put(0, 1, Some(vec![1]))], None);
+    let copy = world.path("copy");
+    world.db.backup_to(&copy, &pleach::BackupOptions::new()).expect("copied");
+    commit(&world.db, vec![put(0, 1, Some(vec![2]))], None);
+    backup(&archive, &world.db, &BackupOptions::new()).expect("backed up");
+    let copy = open(&copy, 9);
+    let refused = backup(&archive, &copy, &BackupOptions::new()).expect_err("behind");
+    assert!(matches!(refused, ArchiveError::Ahead { archived: 2, newest: 1 }), "{refused}");
+    commit(&copy, vec![put(0, 1, Some(vec![3]))], None);
+    let refused = backup(&archive, &copy, &BackupOptions::new()).expect_err("another commit 2");
+    assert!(matches!(refused, ArchiveError::OtherCommit { commit: 2, .. }), "{refused}");
+    world.commit_pairs();
+    backup(&archive, &world.db, &BackupOptions::new()).expect("the right one");
+}
+
+#[test]
+fn folders_that_are_no_restores_are_left_as_they_are() {
+    let mut world = World::new(6, 9);
+    let archive = world.archive();
+    for value in 1..=3 {
+        commit(&world.db, vec![put(0, 1, Some(vec![value]))], None);
+        backup(&archive, &world.db, &BackupOptions::new()).expect("backed up");
+    }
+    let own = world.path("own");
+    let db = open(&own, 0);
+    commit(&db, vec![put(0, 7, Some(vec![7]))], None);
+    let root = db.root();
+    db.close().expect("closed");
+    let refused = restore::<Blake3>(&archive, &own, &options()).expect_err("not a restore");
+    assert!(matches!(refused, ArchiveError::NotARestore(_)), "{refused}");
+    assert_eq!(open(&own, 0).root(), root);
+
+    let folder = world.path("restored");
+    restore::<Blake3>(&archive, &folder, &options().commit(Some(2))).expect("restored");
+    let refused = restore::<Blake3>(&archive, &folder, &options().commit(Some(1)));
+    let refused = refused.expect_err("it is later");
+    assert!(matches!(refused, ArchiveError::Beyond { at: 2, commit: 1, .. }), "{refused}");
+    // A restored folder can be followed on; one that was written to cannot.
+    restore::<Blake3>(&archive, &folder, &options()).expect("restored on");
+    let db = open(&folder, 0);
+    commit(&db, vec![put(0, 7, Some(vec![7]))], None);
+    db.close().expect("closed");
+    let refused = Follower::<Blake3>::open(&archive, &folder, &options()).expect_err("written to");
+    assert!(matches!(refused, ArchiveError::WrittenTo { .. }), "{refused}");
+}

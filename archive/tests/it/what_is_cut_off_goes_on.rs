@@ -1,0 +1,315 @@
+//! A store that fails at its n-th call, a restore that is cut off at each step, and one whose process is killed: the archive is as before or
+//! complete, and what was cut off goes on.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::Path as FilePath;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
+};
+use pleach::Blake3;
+use pleach_archive::{Archive, ArchiveError, BackupOptions, Follower, Piece, backup, restore};
+
+use crate::common::{World, commit, objects, options, put, state_of, store};
+
+/// Fails when so many calls were made; the call is made, and only its answer lost, or is not made.
+#[derive(Debug, Clone)]
+struct Fails {
+    left: Arc<AtomicI64>,
+    after: bool,
+}
+
+impl Fails {
+    fn new(left: i64, after: bool) -> Self {
+        Self { left: Arc::new(AtomicI64::new(left)), after }
+    }
+
+    async fn call<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        let fails = self.left.fetch_sub(1, Ordering::Relaxed) == 0;
+        let error = || object_store::Error::Generic { store: "test", source: "cut off".into() };
+        if fails && !self.after {
+            return Err(error());
+        }
+        let done = call.await?;
+        if fails { Err(error()) } else { Ok(done) }
+    }
+
+    fn has_failed(&self) -> bool {
+        self.left.load(Ordering::Relaxed) < 0
+    }
+}
+
+/// A folder behind that.
+#[derive(Debug)]
+struct Failing {
+    store: Arc<LocalFileSystem>,
+    fails: Fails,
+}
+
+impl fmt::Display for Failing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Failing({})", self.store)
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Failing {
+    async fn put_opts(&self, at: &Path, bytes: PutPayload, how: PutOptions) -> Result<PutResult> {
+        self.fails.call(self.store.put_opts(at, bytes, how)).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        at: &Path,
+        how: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        let upload = self.fails.call(self.store.put_multipart_opts(at, how)).await?;
+        Ok(Box::new(FailingUpload { upload, fails: self.fails.clone() }))
+    }
+
+    async fn get_opts(&self, at: &Path, how: GetOptions) -> Result<GetResult> {
+        self.fails.call(self.store.get_opts(at, how)).await
+    }
+
+    async fn get_ranges(&self, at: &Path, ranges: &[Range<u64>]) -> Result<Vec<bytes::Bytes>> {
+        self.fails.call(self.store.get_ranges(at, ranges)).await
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        self.store.delete_stream(locations)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.store.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.fails.call(self.store.list_with_delimiter(prefix)).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, how: CopyOptions) -> Result<()> {
+        self.store.copy_opts(from, to, how).await
+    }
+}
+
+#[derive(Debug)]
+struct FailingUpload {
+    upload: Box<dyn MultipartUpload>,
+    fails: Fails,
+}
+
+#[async_trait]
+impl MultipartUpload for FailingUpload {
+    fn put_part(&mut self, bytes: PutPayload) -> UploadPart {
+        let (part, fails) = (self.upload.put_part(bytes), self.fails.clone());
+        let part: BoxFuture<'static, Result<()>> = async move { fails.call(part).await }.boxed();
+        part
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        self.fails.call(self.upload.complete()).await
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        self.upload.abort().await
+    }
+}
+
+fn failing(folder: &FilePath, left: i64, after: bool) -> (Archive, Fails) {
+    let fails = Fails::new(left, after);
+    let store = Arc::new(Failing { store: store(folder), fails: fails.clone() });
+    (Archive::with_store(store, "").expect("an archive"), fails)
+}
+
+/// The objects of an archive, and no files of uploads that were given up.
+fn names(folder: &FilePath) -> Vec<String> {
+    objects(folder).into_keys().collect()
+}
+
+/// A full of three parts, and changes; each call fails in turn, before or after it is made.
+#[test]
+fn an_upload_that_is_cut_off_leaves_the_archive_as_before_or_complete() {
+    for after in [false, true] {
+        let mut world = World::new(3, 50);
+        let long = |id| put(0, id, Some(vec![u8::try_from(id % 200).expect("a byte"); 90_000]));
+        commit(&world.db, (0..130).map(long).collect(), None);
+        let folder = world.folder.path().join("archive");
+        let how = BackupOptions::new().part_mib(5);
+        let mut cut_off = [0, 0];
+        for (part, cuts) in cut_off.iter_mut().enumerate() {
+            if part == 1 {
+                commit(&world.db, (90..200).map(long).collect(), None);
+            }
+            let newest = world.db.commit_number();
+            let mut before = if folder.exists() { names(&folder) } else { Vec::new() };
+            for left in 0.. {
+                assert!(left < 100, "a backup has few calls");
+                let (archive, fails) = failing(&folder, left, after);
+                let done = backup(&archive, &world.db, &how);
+                let listing = store_listing(&folder);
+                if !fails.has_failed() {
+                    assert_eq!(done.expect("nothing failed").commit, newest);
+                    break;
+                }
+                *cuts += 1;
+                if let Err(error) = done {
+                    assert!(matches!(error, ArchiveError::Store { .. }), "{error}");
+                }
+                let found = names(&folder);
+                if found != before {
+                    // The number of the database, or the whole object.
+                    assert_eq!(found.len(), before.len() + 1, "{found:?}");
+                    if let Some(commit) = listing.newest() {
+                        let good = Archive::open(folder.to_str().expect("a name")).expect("opened");
+                        assert_eq!(commit, newest);
+                        let copy = world.path("copy");
+                        let report = restore::<Blake3>(&good, &copy, &options()).expect("restored");
+                        assert_eq!(report.roots.get(0), Some(world.db.root()));
+                        // It is written again in the next round.
+                        let piece = listing
+                            .pieces()
+                            .map(|(piece, _)| piece)
+                            .find(|piece| piece.to() == newest);
+                        let piece = piece.expect("it leads there");
+                        std::fs::remove_file(folder.join(piece.name())).expect("removed");
+                    }
+                    before = names(&folder);
+                }
+            }
+        }
+        assert!(cut_off.iter().all(|cuts| *cuts > 6), "{cut_off:?}");
+    }
+}
+
+fn store_listing(folder: &FilePath) -> pleach_archive::Listing {
+    Archive::with_store(store(folder), "").expect("an archive").list().expect("listed")
+}
+
+/// A world with namespaces that come and go, and an archive of many objects.
+fn archived(seed: u64) -> (World, Archive) {
+    let mut world = World::new(seed, 60);
+    let archive = world.archive();
+    for _ in 0..10 {
+        for _ in 0..4 {
+            world.commit_anything();
+        }
+        backup(&archive, &world.db, &BackupOptions::new()).expect("backed up");
+    }
+    (world, archive)
+}
+
+#[test]
+fn a_restore_whose_store_fails_goes_on_with_the_next_call() {
+    for seed in [11, 12] {
+        let (mut world, _) = archived(seed);
+        let (archive, folder) = (world.folder.path().join("archive"), world.path("restored"));
+        let goal = store_listing(&archive).newest().expect("archived");
+        let (mut cuts, mut applied) = (0, 0);
+        loop {
+            let (failing, fails) = failing(&archive, 2 + cuts % 5, cuts % 2 == 0);
+            cuts += 1;
+            assert!(cuts < 200, "each call comes further, or a later one does");
+            match restore::<Blake3>(&failing, &folder, &options().commit(Some(goal))) {
+                Ok(report) => {
+                    applied += report.applied.len();
+                    break;
+                }
+                Err(error) => {
+                    assert!(matches!(error, ArchiveError::Store { .. }), "{error}");
+                    assert!(fails.has_failed());
+                }
+            }
+        }
+        assert!(cuts > 5 && applied < store_listing(&archive).pieces().count(), "{cuts} {applied}");
+        world.compare(&folder, goal);
+    }
+}
+
+/// What a crash leaves: the database is behind the piece, and the cursor is as before it.
+#[test]
+fn a_piece_that_was_applied_is_applied_again_without_harm() {
+    let (mut world, archive) = archived(13);
+    let folder = world.path("follower");
+    let cursor = folder.join("archive-cursor");
+    let first = archive.list().expect("listed").fulls().next();
+    let restored = restore::<Blake3>(&archive, &folder, &options().commit(first));
+    assert_eq!(Some(restored.expect("restored").archived_commit), first);
+    loop {
+        let mut follower = Follower::<Blake3>::open(&archive, &folder, &options()).expect("opened");
+        let before = std::fs::read_to_string(&cursor).expect("a cursor");
+        let Some(Piece::Changes { from, to }) = follower.step().expect("a step") else { break };
+        let commit = follower.db().commit_number();
+        follower.db().close().expect("closed");
+        drop(follower);
+        let cut = before.replace("next none", &format!("next {to}"));
+        assert!(cut.contains(&format!("at {from}\n")) && cut != before);
+        std::fs::write(&cursor, cut).expect("written");
+        let mut follower = Follower::<Blake3>::open(&archive, &folder, &options()).expect("opened");
+        assert_eq!(follower.at(), from);
+        assert_eq!(follower.step().expect("again"), Some(Piece::Changes { from, to }));
+        assert_eq!(follower.db().commit_number(), commit, "nothing was to be done");
+        assert!(state_of(follower.db()) == world.states[&to], "at {to}");
+        follower.db().close().expect("closed");
+    }
+}
+
+const CHILD: &str = "PLEACH_ARCHIVE_CHILD";
+
+/// The process that is killed: it restores again and again, what the parent says.
+#[test]
+#[ignore = "the child of the test after it"]
+fn restores_what_the_environment_says() {
+    let Some(work) = std::env::var_os(CHILD) else { return };
+    let work = work.into_string().expect("text");
+    let (archive, folder) = work.split_once('|').expect("two");
+    let archive = Archive::open(archive).expect("opened");
+    restore::<Blake3>(&archive, folder.as_ref(), &options()).expect("restored");
+}
+
+#[test]
+fn a_killed_restore_goes_on() {
+    let (mut world, archive) = archived(14);
+    let goal = archive.list().expect("listed").newest().expect("archived");
+    let place = archive.place().to_owned();
+    for round in 0..4 {
+        let folder = world.path("killed");
+        let mut killed = 0;
+        loop {
+            let work = format!("{place}|{}", folder.display());
+            let mut child = Command::new(std::env::current_exe().expect("this"))
+                .args(["--exact", "--ignored"])
+                .arg("what_is_cut_off_goes_on::restores_what_the_environment_says")
+                .env(CHILD, work)
+                .stdout(Stdio::null())
+                .spawn()
+                .expect("started");
+            // Later each time, so that it comes to its end.
+            std::thread::sleep(Duration::from_millis(5 + 7 * killed + round));
+            if let Some(status) = child.try_wait().expect("asked") {
+                assert!(status.success(), "{status}");
+                break;
+            }
+            child.kill().expect("killed");
+            child.wait().expect("ended");
+            killed += 1;
+            assert!(killed < 300, "it comes to its end");
+        }
+        assert!(killed > 2, "killed {killed} times");
+        world.compare(&folder, goal);
+    }
+}
