@@ -282,13 +282,13 @@ impl<H: Hasher> Follower<H> {
         let from = Download::new(&self.archive, piece.name(), bytes, self.progress.clone());
         let failure = from.failure();
         let apply = || {
-            let reader = ChangeReader::new(from).map_err(Error::from)?;
+            let wrong = |error| of_piece(error, piece, &failure);
+            let reader = ChangeReader::new(from).map_err(|error| wrong(error.into()))?;
             let head = reader.head();
             if (Piece::Changes { from: head.from, to: head.to }) != piece {
                 return Err(damaged(piece, "its head is of another piece"));
             }
-            apply_changes(&self.db, reader).map_err(|error| of_piece(error, piece, &failure))?;
-            Ok(())
+            apply_changes(&self.db, reader).map(drop).map_err(wrong)
         };
         apply().map_err(|error| place_damage(error, &self.listing, piece, self.goal))
     }
@@ -320,8 +320,12 @@ fn import_full<H: Hasher>(
         if from != full.to() && to != full.to() {
             continue;
         }
-        // One that is damaged itself says nothing; it is told of when it is needed.
-        let Ok((before, after)) = heads(archive, piece, bytes) else { continue };
+        let (before, after) = match heads(archive, piece, bytes) {
+            Ok(heads) => heads,
+            // It says nothing, and is told of when it is needed.
+            Err(ArchiveError::Damaged { .. }) => continue,
+            Err(error) => return Err(error),
+        };
         if roots != if from == full.to() { before } else { after } {
             let (one, other) = (full.name(), piece.name());
             return Err(ArchiveError::Contradiction { one, other, commit: full.to() });

@@ -30,6 +30,8 @@ pub(crate) struct World {
     pub(crate) rng: ChaCha8Rng,
     /// By commit.
     pub(crate) states: BTreeMap<u64, State>,
+    /// Does it load namespaces? That ends the history.
+    pub(crate) loads: bool,
     history: u64,
     folders: u64,
 }
@@ -61,7 +63,7 @@ impl World {
         let namespaces = BTreeMap::from([(0, Pairs::default())]);
         let states = BTreeMap::from([(0, State { namespaces, blob: Vec::new() })]);
         let rng = ChaCha8Rng::seed_from_u64(seed);
-        Self { folder, db, rng, states, history, folders: 0 }
+        Self { folder, db, rng, states, loads: true, history, folders: 0 }
     }
 
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
@@ -125,7 +127,7 @@ impl World {
                 self.db.rollback_to(wanted).expect("rolled back");
                 state = self.states[&wanted].clone();
             }
-            3 if self.below(4) == 0 => {
+            3 if self.loads && self.below(4) == 0 => {
                 let number = self.one_of(10, 12);
                 if state.namespaces.contains_key(&number) || self.db.add_namespace(number).is_err()
                 {

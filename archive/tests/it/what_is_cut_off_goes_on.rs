@@ -203,6 +203,7 @@ fn store_listing(folder: &FilePath) -> pleach_archive::Listing {
 /// A world with namespaces that come and go, and an archive of many objects.
 fn archived(seed: u64) -> (World, Archive) {
     let mut world = World::new(seed, 60);
+    world.loads = false;
     let archive = world.archive();
     for _ in 0..10 {
         for _ in 0..4 {
