@@ -48,7 +48,7 @@ impl BackupOptions {
         Self::default()
     }
 
-    /// Is a full to be written, also where changes would do?
+    /// Is a full to be written, also where changes would do? They are written, too, so that followers go on.
     #[must_use]
     pub fn full(mut self, full: bool) -> Self {
         self.full = full;
@@ -137,29 +137,30 @@ pub fn backup<H: Hasher, D: Device, R: Runtime>(
     }
     let report = BackupReport { commit, written: Vec::new(), bytes: 0, records: 0, full: None };
     let mut backup = Backup { archive, options, report };
+    let asked = options.full.then_some(FullReason::Asked);
     let reason = match listing.newest() {
-        _ if options.full => FullReason::Asked,
-        None => FullReason::First,
+        None => Some(FullReason::First),
         Some(archived) => {
-            check(archive, &listing, db, archived)?;
-            match backup.changes(db, archived, &newest) {
-                Ok(()) => return Ok(backup.report),
+            let changes = check(archive, &listing, db, archived);
+            match changes.and_then(|()| backup.changes(db, archived, &newest)) {
+                Ok(()) => asked,
                 Err(error) if is_too_old(&error) => {
-                    FullReason::NotInHistory { archived, oldest: *db.history().start() }
+                    Some(FullReason::NotInHistory { archived, oldest: *db.history().start() })
                 }
+                Err(ArchiveError::NewestDamaged { .. }) if options.full => asked,
                 Err(error) => return Err(error),
             }
         }
     };
-    if listing.bytes(Piece::Full { commit }).is_some() {
-        return Ok(backup.report);
+    let is_there = listing.bytes(Piece::Full { commit }).is_some();
+    if let Some(reason) = reason.filter(|_| !is_there) {
+        if listing.database().is_none() {
+            let text = format!("This is an archive of the Pleach database {database:016x}.\n");
+            archive.put(&owner_name(database), text.into_bytes())?;
+        }
+        backup.full(&newest)?;
+        backup.report.full = Some(reason);
     }
-    if listing.database().is_none() {
-        let text = format!("This is an archive of the Pleach database {database:016x}.\n");
-        archive.put(&owner_name(database), text.into_bytes())?;
-    }
-    backup.full(&newest)?;
-    backup.report.full = Some(reason);
     Ok(backup.report)
 }
 

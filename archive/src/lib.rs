@@ -59,5 +59,6 @@ pub use names::Piece;
 pub use place::Archive;
 pub use prune::prune;
 pub use transfer::{Progress, Transfer};
+pub use verify::hasher;
 
 pub use object_store::ObjectStore;

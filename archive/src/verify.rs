@@ -103,7 +103,26 @@ pub(crate) fn heads(
     }
 }
 
-/// The same of a state.
+/// Number of the hasher of the archive's database ([`Hasher::ID`](pleach::Hasher::ID)), for whoever has to choose the type that a
+/// restore wants: that of the newest full.
+///
+/// # Errors
+/// [`ArchiveError::Empty`] when there is no full; [`ArchiveError::Damaged`]; [`ArchiveError::Store`].
+pub fn hasher(archive: &Archive) -> Result<u8> {
+    let listing = archive.list()?;
+    let full = listing.fulls().next_back().map(|commit| Piece::Full { commit });
+    let full = full.ok_or_else(|| ArchiveError::Empty(archive.place().to_owned()))?;
+    let from = Download::new(archive, full.name(), listing.bytes(full).unwrap_or_default(), None);
+    let failure = from.failure();
+    let reader = StreamReader::new(from).map_err(|error| {
+        let (object, why) = (full.name(), error.to_string());
+        let (before, without) = (listing.before(full.to()), None);
+        failure.or(ArchiveError::Damaged { object, why, before, without })
+    })?;
+    Ok(reader.head().hasher)
+}
+
+/// The namespaces of a state.
 pub(crate) fn of(roots: &Roots) -> Vec<Namespace> {
     let plain = roots.digests().map(|(number, digest)| (number, true, digest.into()));
     let mut all: Vec<Namespace> =

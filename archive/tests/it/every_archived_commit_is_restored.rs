@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use pleach::Blake3;
+use pleach::{Blake3, Error};
 use pleach_archive::{ArchiveError, BackupOptions, Follower, FullReason, Piece, backup, prune};
 
 use crate::common::{World, commit, options, put, state_of};
@@ -51,6 +51,7 @@ fn every_archived_commit_is_the_models() {
 #[test]
 fn a_follower_is_at_each_archived_commit_in_turn() {
     let mut world = World::new(77, 200);
+    world.loads = false;
     let archive = world.archive();
     backup(&archive, &world.db, &BackupOptions::new()).expect("backed up");
     let folder = world.path("follower");
@@ -74,17 +75,57 @@ fn a_follower_is_at_each_archived_commit_in_turn() {
             assert_eq!(follower.at(), report.commit);
         }
     }
-    // The archive goes on with a full: there is no way from here to there.
+    // A load ends the history. The archive goes on with a full: there is no way from here to there.
     let at = follower.at();
-    world.commit_pairs();
+    world.db.add_namespace(9).expect("added");
+    let pair = std::iter::once(([1; 32], pleach::Value::from(&[1])));
+    world.db.bulk_load(pair, &pleach::LoadOptions::new().namespace(9)).expect("loaded");
     let full = world.db.commit_number();
-    let report = backup(&archive, &world.db, &BackupOptions::new().full(true)).expect("backed up");
-    assert_eq!(report.full, Some(FullReason::Asked));
+    let report = backup(&archive, &world.db, &BackupOptions::new()).expect("backed up");
+    assert_eq!(report.full, Some(FullReason::NotInHistory { archived: at, oldest: full }));
     let stuck = follower.step().expect_err("a gap");
     assert!(
         matches!(stuck, ArchiveError::NoWayOn { at: found, goal, .. } if (found, goal) == (at, full)),
         "{stuck}"
     );
+}
+
+/// A namespace is dropped and added again. A follower whose history has the dropped one says so, and goes on with a shorter history.
+#[test]
+fn a_follower_with_a_history_waits_for_a_dropped_namespace() {
+    let mut world = World::new(78, 2);
+    let archive = world.archive();
+    let piece = |world: &mut World| {
+        let report = backup(&archive, &world.db, &BackupOptions::new()).expect("backed up");
+        report.written[0]
+    };
+    world.db.add_namespace(4).expect("added");
+    commit(&world.db, vec![put(4, 1, Some(vec![1]))], None);
+    piece(&mut world);
+    let folder = world.path("follower");
+    let long = options().database(|options| options.small().history(100));
+    let mut follower = Follower::<Blake3>::open(&archive, &folder, &long).expect("opened");
+    world.db.drop_namespace(4).expect("dropped");
+    let dropped = piece(&mut world);
+    assert_eq!(follower.step().expect("a step"), Some(dropped));
+    for id in 0..3 {
+        commit(&world.db, vec![put(0, id, Some(vec![1]))], None);
+        piece(&mut world);
+        follower.step().expect("a step");
+    }
+    world.db.add_namespace(4).expect("added again");
+    let added = piece(&mut world);
+    let refused = follower.step().expect_err("the history has it");
+    assert!(
+        matches!(refused, ArchiveError::Database(Error::NamespaceInUse { namespace: 4, .. })),
+        "{refused}"
+    );
+    follower.db().close().expect("closed");
+    drop(follower);
+    let short = options().database(|options| options.small().history(0));
+    let mut follower = Follower::<Blake3>::open(&archive, &folder, &short).expect("opened");
+    assert_eq!(follower.step().expect("a step"), Some(added));
+    assert!(state_of(follower.db()) == state_of(&world.db));
 }
 
 #[test]
@@ -102,8 +143,8 @@ fn a_pruned_archive_restores_all_from_the_oldest_kept_full_on() {
     assert_eq!(prune(&archive, 3).expect("pruned"), []);
     assert_eq!(prune(&archive, 4).expect("pruned"), []);
     let removed = prune(&archive, 2).expect("pruned");
-    assert!(removed.iter().all(|piece| piece.to() < 5), "{removed:?}");
-    assert_eq!(removed.len(), 4);
+    assert!(removed.iter().all(|piece| piece.to() <= 5), "{removed:?}");
+    assert_eq!(removed.len(), 5);
     let listing = archive.list().expect("listed");
     assert!(listing.restorable().eq(5..=12), "{listing:?}");
     for commit in [5, 6, 8, 9, 12] {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use object_store::memory::InMemory;
 use pleach::{Blake3, Pleach};
-use pleach_archive::{Archive, ArchiveError, BackupOptions, Follower, backup, restore};
+use pleach_archive::{Archive, ArchiveError, BackupOptions, Follower, backup, hasher, restore};
 
 use crate::common::{World, commit, open, options, put};
 
@@ -21,6 +21,7 @@ fn a_folder_and_a_file_url_are_the_same_archive() {
     let same = Archive::open(&format!("file://{place}")).expect("opened");
     assert_eq!(same.list().expect("listed"), archive.list().expect("listed"));
     assert_eq!(same.list().expect("listed").newest(), Some(1));
+    assert_eq!(hasher(&same).expect("a full"), <Blake3 as pleach::Hasher>::ID);
 }
 
 #[test]
@@ -43,6 +44,19 @@ fn a_prefix_of_a_store_is_an_archive_of_its_own() {
     world.restore_and_compare(&one, 1);
     let empty = restore::<Blake3>(&two, &world.path("none"), &options()).expect_err("empty");
     assert!(matches!(empty, ArchiveError::Empty(_)), "{empty}");
+    assert!(matches!(hasher(&two), Err(ArchiveError::Empty(_))));
+    // The one of another hasher is not taken for damage.
+    let folder = world.path("sha");
+    let refused = restore::<pleach::Sha2>(&one, &folder, &options()).expect_err("another hasher");
+    assert!(
+        matches!(
+            refused,
+            ArchiveError::Database(pleach::Error::Stream(
+                pleach::export::StreamError::Hasher { .. }
+            ))
+        ),
+        "{refused}"
+    );
 }
 
 /// `block_on` of a runtime panics on a thread of another one.

@@ -87,6 +87,9 @@ fn main() -> io::Result<()> {
         // As it is, and as the blocks that the target makes of its input.
         save("export_stream", seed, &stream)?;
         save("export_stream", 100 + seed, &blocks(&stream))?;
+        let stream = changes(seed);
+        save("export_stream", 50 + seed, &stream)?;
+        save("export_stream", 150 + seed, &blocks(&stream))?;
         let superblocks = file("super");
         let slots = superblocks.chunks(PAGE).map(filled).filter(|slot| !slot.is_empty());
         for (name, slot) in (2 * seed..).zip(slots) {
@@ -119,7 +122,34 @@ fn index(shard: u8) -> Vec<Vec<u8>> {
     [1, 3, 40, 600].map(head).into()
 }
 
-/// Kind, length and payload of each block of an export stream.
+/// A change stream: a key comes, one changes, one goes, as does a namespace.
+fn changes(seed: u8) -> Vec<u8> {
+    let number = u64::from(seed);
+    let disk = SimDisk::new(number, SimOptions { record: false, ..SimOptions::default() });
+    let runtime = SimRuntime::with_clock(number, disk.clock(), 1);
+    let options = Options::new("sim").create(true).cache_kib(512).threads(1).history(5);
+    let options = options.geometry(Geometry::least());
+    let db = Db::<Blake3, _, _>::open_on(disk, runtime, options).expect("created");
+    let put = |id: u8, value: Option<u8>| {
+        Access::write([id; 32], value.map(|value| Value::from(&[value; 9])))
+    };
+    let commit = |accesses: Vec<Access>| {
+        let session = db.session(SessionOptions::new()).expect("a session");
+        session.finish(accesses).expect("finished").commit().expect("committed");
+    };
+    commit(vec![put(1, Some(1)), put(2, Some(seed))]);
+    db.add_namespace(seed + 1).expect("added");
+    commit(vec![
+        put(1, None),
+        put(2, Some(seed + 1)),
+        put(seed + 9, Some(3)).in_namespace(seed + 1),
+    ]);
+    let (mut stream, [older, newer]) = (Vec::new(), [1, 3].map(|at| db.at(at).expect("a commit")));
+    pleach::export::export_changes(&older, &newer, &mut stream).expect("written");
+    stream
+}
+
+/// Kind, length and payload of each block of a stream.
 fn blocks(mut stream: &[u8]) -> Vec<u8> {
     let mut blocks = Vec::new();
     while let Some((header, rest)) = stream.split_first_chunk::<24>() {
