@@ -152,15 +152,24 @@ fn add_namespaces<H: Hasher, D: Device, R: Runtime>(
     let mut added = Vec::new();
     for one in &head.namespaces {
         if one.after.is_some() && db.roots().of(one.number).is_none() {
-            if one.plain {
-                db.add_plain_namespace(one.number)?;
-            } else {
-                db.add_namespace(one.number)?;
-            }
+            match add(db, one) {
+                // A history that an open has made shorter lets a dropped namespace go behind the next commit.
+                Err(Error::NamespaceInUse { dropped, .. }) if *db.history().start() >= dropped => {
+                    let session = db.session(SessionOptions::new().witness(false))?;
+                    let block = session.finish(Vec::new()).map_err(FinishError::into_error)?;
+                    block.commit().map_err(CommitError::into_error)?;
+                    add(db, one)?
+                }
+                done => done?,
+            };
             added.push(one.number);
         }
     }
     Ok(added)
+}
+
+fn add<H: Hasher, D: Device, R: Runtime>(db: &Db<H, D, R>, one: &ChangeNamespace) -> Result<u64> {
+    if one.plain { db.add_plain_namespace(one.number) } else { db.add_namespace(one.number) }
 }
 
 /// Commits the changes and the blob, if they lead to the roots of the head.
