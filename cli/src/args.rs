@@ -18,12 +18,14 @@ Examples:
   pleach check /mnt/ssd/state --root 0x48c0...     reads everything
   pleach get /mnt/ssd/state KEY
   pleach dump /mnt/ssd/state | head
+  pleach backup /mnt/ssd/state --to /mnt/backup    what has changed since the last time
+  pleach restore /mnt/backup --to /mnt/ssd/copy
   pleach export /mnt/ssd/state --to state.plx
   pleach import /mnt/ssd/copy --from state.plx
   pleach rollback /mnt/ssd/state --to 1041
 
-`rollback`, `backup` and `import` open the database for writing, and `check` wants it closed: where a process has it
-open, it is in use. All others read beside that process.
+`rollback` opens the database for writing, and `check` wants it closed: where a process has it open, it is in use. All
+others read beside that process.
 Exit codes: 0 fine; 1 findings; 2 arguments that do not fit; 3 the database is in use; 4 it does not open; 5 damaged
 data was met; 6 the system refused.";
 
@@ -59,8 +61,12 @@ pub(crate) enum Command {
     Verify(VerifyArgs),
     /// Makes an older commit of the history the newest state, with one commit
     Rollback(RollbackArgs),
-    /// Copies the database to an empty folder and checks the copy; opens the database for writing
+    /// Brings an archive up to the newest commit: with what has changed since the last backup, or with all pairs
     Backup(BackupArgs),
+    /// Makes a database of an archived commit, or lists what an archive has
+    Restore(RestoreArgs),
+    /// Keeps a database up with an archive; others can read it meanwhile
+    Follow(FollowArgs),
     /// Writes an export stream: all pairs of all namespaces, with roots and checksums
     Export(ExportArgs),
     /// Loads an export stream into a new database, or goes on with an import that was cut off
@@ -192,12 +198,63 @@ pub(crate) struct RollbackArgs {
 pub(crate) struct BackupArgs {
     #[command(flatten)]
     pub(crate) folder: FolderArgs,
-    /// The folder of the copy, missing or empty
+    /// The archive: a folder, which is made where there is none, or the URL of an object store
+    #[arg(long, value_name = "ARCHIVE")]
+    pub(crate) to: String,
+    /// Writes all pairs, whatever the archive has
+    #[arg(long)]
+    pub(crate) full: bool,
+    /// Goes on: a backup every so many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) every: Option<u64>,
+    /// With --every: ends after so many backups
+    #[arg(long, value_name = "BACKUPS", requires = "every")]
+    pub(crate) count: Option<u64>,
+    /// Removes what is not needed for the newest so many fulls and what comes after them
+    #[arg(long, value_name = "FULLS", value_parser = fulls)]
+    pub(crate) keep: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RestoreArgs {
+    /// The archive: a folder, or the URL of an object store
+    pub(crate) archive: String,
+    /// The folder of the database: missing, empty, or that of a restore which was cut off. Without it the archive is listed
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) to: Option<PathBuf>,
+    /// The archived commit; without it the newest
+    #[arg(long, value_name = "COMMIT", requires = "to")]
+    pub(crate) commit: Option<u64>,
+    /// Memory for the database and its load, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    pub(crate) memory_mib: u64,
+    /// For programs: one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FollowArgs {
+    /// The archive: a folder, or the URL of an object store
+    pub(crate) archive: String,
+    /// The folder of the database: missing, empty, or that of a restore or a follower
     #[arg(long, value_name = "FOLDER")]
     pub(crate) to: PathBuf,
-    /// Does not read the copy again
+    /// Seconds between two looks at the archive
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) interval: u64,
+    /// Ends when it is at the archive's newest commit
     #[arg(long)]
-    pub(crate) no_check: bool,
+    pub(crate) once: bool,
+    /// Commits of the follower's own that can be read, and for which its readers can stay at a state
+    #[arg(long, value_name = "COMMITS", default_value_t = 16)]
+    pub(crate) history: u64,
+    /// Memory for the database and its load, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    pub(crate) memory_mib: u64,
+    /// For programs: a JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -231,6 +288,12 @@ fn digits(text: &str) -> core::result::Result<Key, String> {
         format!("say 64 hexadecimal digits, with or without 0x; these are {count} characters")
     };
     bytes(digits).and_then(|bytes| bytes.try_into().ok()).ok_or_else(wrong)
+}
+
+/// Zero would remove the last full, too.
+fn fulls(text: &str) -> core::result::Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| "say how many fulls are kept, 1 or more".to_owned())
 }
 
 fn prefix(text: &str) -> core::result::Result<String, String> {

@@ -9,15 +9,11 @@ use indicatif::ProgressBar;
 use pleach::export::{
     self, ExportReport, ImportOptions, ImportReport, StreamReader, import as import_stream,
 };
-use pleach::{
-    BackupOptions, BackupProgress, BackupReport, Blake3, Db, Hasher, Key, Node, Options, Sha2,
-    proof, tools,
-};
+use pleach::{Blake3, Db, Hasher, Key, Node, Options, Sha2, proof, tools};
 use serde_json::{Value, json};
 
 use crate::args::{
-    BackupArgs, ExportArgs, ImportArgs, ProveArgs, RollbackArgs, UpgradeArgs, VerifyArgs, bytes,
-    command,
+    ExportArgs, ImportArgs, ProveArgs, RollbackArgs, UpgradeArgs, VerifyArgs, bytes, command,
 };
 use crate::database::{Work, reading, with, writing};
 use crate::error::{CliError, ErrorKind, Result};
@@ -140,53 +136,6 @@ pub(crate) fn rollback(args: &RollbackArgs) -> Result<()> {
     output::print(&format!("commit {commit} has the state of commit {}, root {root}\n", args.to))
 }
 
-struct Backup<'a> {
-    args: &'a BackupArgs,
-    bar: ProgressBar,
-}
-
-impl Work for Backup<'_> {
-    type Output = BackupReport;
-
-    fn run<H: Hasher>(self, db: &Db<H>) -> pleach::Result<BackupReport> {
-        let bar = self.bar;
-        let tell: BackupProgress = Box::new(move |done, all| {
-            let part = u128::from(done) * u128::from(PARTS) / u128::from(all.max(1));
-            bar.set_position(u64::try_from(part).unwrap_or(PARTS));
-        });
-        let options = BackupOptions::new().verify(!self.args.no_check).progress(Some(tell));
-        db.backup_to(&self.args.to, &options)
-    }
-}
-
-pub(crate) fn backup(args: &BackupArgs) -> Result<()> {
-    let folder = args.folder.folder.path()?;
-    check_new(&args.to)?;
-    if args
-        .to
-        .canonicalize()
-        .ok()
-        .is_some_and(|to| folder.canonicalize().is_ok_and(|from| from == to))
-    {
-        return Err(CliError::usage(
-            "a backup goes to another folder: name one that is missing or empty",
-        ));
-    }
-    let bar = bar("backup");
-    let work = Backup { args, bar: bar.clone() };
-    let report = writing(folder, work)?;
-    bar.finish_and_clear();
-    let (commit, bytes, root) = (report.commit, report.bytes, report.roots.get(0));
-    let root = root.map_or_else(String::new, |root| root.to_string());
-    if args.folder.json {
-        return output::json(&json!({
-            "schema": 1, "commit": commit, "root": root, "bytes": bytes, "checked": !args.no_check
-        }));
-    }
-    let checked = if args.no_check { "" } else { ", checked" };
-    output::print(&format!("commit {commit}, root {root}, {bytes} bytes{checked}\n"))
-}
-
 pub(crate) fn export(args: &ExportArgs) -> Result<()> {
     let folder = args.folder.folder.path()?;
     let bar = bar("export");
@@ -253,7 +202,7 @@ fn sync_parent(path: &Path) -> std::io::Result<()> {
 }
 
 /// Refuses a folder for a new database that cannot be one.
-fn check_new(folder: &Path) -> Result<()> {
+pub(crate) fn check_new(folder: &Path) -> Result<()> {
     if folder.exists() && !folder.is_dir() {
         let text =
             format!("{} is a file: name a folder that is missing or empty", folder.display());

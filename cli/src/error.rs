@@ -4,6 +4,7 @@ use std::path::Path;
 
 use pleach::errors::{Contradiction, CreationError};
 use pleach::export::StreamError;
+use pleach_archive::ArchiveError;
 
 /// The result of anything that can fail here.
 pub(crate) type Result<T> = core::result::Result<T, CliError>;
@@ -80,6 +81,11 @@ impl CliError {
         }
     }
 
+    /// Wraps an error of an archive.
+    pub(crate) fn archive(error: &ArchiveError) -> Self {
+        Self::new(kind_of_archive(error), error.to_string())
+    }
+
     /// Wraps an error of the engine about a folder, and adds which of these commands may help.
     pub(crate) fn engine(folder: &Path) -> impl Fn(pleach::Error) -> Self + '_ {
         move |error| {
@@ -101,6 +107,21 @@ impl CliError {
             };
             Self::new(kind, text)
         }
+    }
+}
+
+/// The kind of an error of an archive.
+fn kind_of_archive(error: &ArchiveError) -> ErrorKind {
+    use ArchiveError as E;
+    match error {
+        E::Database(error) => kind_of(error),
+        E::Store { .. } | E::File { .. } | E::Panicked => ErrorKind::System,
+        E::Damaged { .. }
+        | E::NewestDamaged { .. }
+        | E::NotVerified { .. }
+        | E::Contradiction { .. }
+        | E::Cursor(_) => ErrorKind::Damaged,
+        _ => ErrorKind::Usage,
     }
 }
 

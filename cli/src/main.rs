@@ -1,6 +1,7 @@
 //! `pleach`: the folder of a state database, looked at, checked, proven, exported and imported. An error is one clear line, and
 //! has an exit code of its kind ([`error::ErrorKind`]).
 
+mod archive;
 mod args;
 mod change;
 mod database;
@@ -47,7 +48,9 @@ fn run(command: &Command) -> Result<()> {
         Command::Upgrade(args) => change::upgrade(args),
         Command::Verify(args) => change::verify(args),
         Command::Rollback(args) => change::rollback(args),
-        Command::Backup(args) => change::backup(args),
+        Command::Backup(args) => archive::backup(args),
+        Command::Restore(args) => archive::restore(args),
+        Command::Follow(args) => archive::follow(args),
         Command::Export(args) => change::export(args),
         Command::Import(args) => change::import(args),
         Command::Completions { shell } => change::completions(*shell),
@@ -68,6 +71,8 @@ fn is_json(command: &Command) -> bool {
         Command::Verify(args) => args.json,
         Command::Rollback(args) => args.folder.json,
         Command::Backup(args) => args.folder.json,
+        Command::Restore(args) => args.json,
+        Command::Follow(args) => args.json,
         Command::Export(args) => args.folder.json,
         Command::Import(args) => args.json,
         Command::Completions { .. } | Command::Man { .. } => false,

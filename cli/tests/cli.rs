@@ -259,22 +259,122 @@ fn an_export_is_imported_and_an_import_that_was_cut_off_goes_on() {
     assert!(line.contains("is a file"), "{line}");
 }
 
+/// Backups beside the process that writes: the first has all, the next ones what has changed; each can be restored and followed.
 #[test]
-fn a_backup_is_a_database() {
-    let (db, root) = database();
+fn backups_of_a_running_database_are_restored_and_followed() {
+    let (db, _) = database();
+    let open = open(&db);
     let (at, papers) = (name(&db), folder());
-    let copy = papers.path().join("copy");
-    let copy = copy.to_str().expect("a plain name");
-    let report = document(&["backup", at, "--to", copy, "--json"]);
-    assert_eq!((report["commit"].as_u64(), &report["root"]), (Some(5), &root.clone().into()));
-    assert_eq!(told(&["check", copy, "--root", &root]), "nothing found\n");
-    assert_eq!(told(&["history", copy]), told(&["history", at]));
-    assert_eq!(told(&["dump", copy]), told(&["dump", at]));
-    let line = refusal(2, &["backup", at, "--to", copy]);
-    assert!(line.contains("holds a database already"), "{line}");
-    let line = refusal(2, &["backup", at, "--to", at]);
-    assert!(line.contains("another folder"), "{line}");
-    told(&["rollback", copy, "--to", "1"]);
+    let place = |name: &str| papers.path().join(name).to_str().expect("a plain name").to_owned();
+    let archive = place("archive");
+    let mut roots = Vec::new();
+    for round in 0..4_u8 {
+        commit(
+            &open,
+            vec![Access::write(key(7), Some(Bytes::from(vec![round; 3000]))), put(500, 9)],
+        );
+        if round == 2 {
+            open.drop_namespace(9).expect("dropped");
+        }
+        let report = document(&["backup", at, "--to", &archive, "--json"]);
+        assert_eq!(report["commit"], open.commit_number());
+        assert_eq!(report["full_because"].is_null(), round > 0, "{report}");
+        assert_eq!(report["written"].as_array().map(Vec::len), Some(1), "{report}");
+        roots.push((open.commit_number(), open.root().to_string()));
+    }
+    assert!(told(&["backup", at, "--to", &archive]).contains("in the archive already"));
+    let listing = document(&["restore", &archive, "--json"]);
+    let numbers: Vec<Value> = roots.iter().map(|(number, _)| (*number).into()).collect();
+    assert_eq!(listing["restorable"], Value::from(numbers));
+    assert!(told(&["restore", &archive]).contains("can be restored"));
+    let copy = place("copy");
+    for (number, root) in &roots {
+        let to = place(&format!("restored-{number}"));
+        let wanted = number.to_string();
+        let report = document(&["restore", &archive, "--to", &to, "--commit", &wanted, "--json"]);
+        assert_eq!(
+            (&report["archived_commit"], &report["roots"][0]["root"]),
+            (&(*number).into(), &root.clone().into())
+        );
+        assert_eq!(told(&["check", &to, "--root", root]), "nothing found\n");
+        // Again, there is nothing to be done.
+        told(&["restore", &archive, "--to", &to, "--commit", &wanted]);
+        if *number == roots[1].0 {
+            let line = refusal(
+                2,
+                &["restore", &archive, "--to", &to, "--commit", &roots[0].0.to_string()],
+            );
+            assert!(line.contains("restore into a new folder"), "{line}");
+        }
+        let followed = told(&["follow", &archive, "--to", &copy, "--once"]);
+        assert!(followed.contains(&roots[3].1), "{followed}");
+    }
+    assert_eq!(told(&["dump", &copy]), told(&["dump", at]));
+    // One that is followed goes on with what comes.
+    commit(&open, vec![put(600, 9)]);
+    let lines = told(&["backup", at, "--to", &archive, "--every", "1", "--count", "2"]);
+    assert_eq!(lines.lines().count(), 2, "{lines}");
+    let root = open.root().to_string();
+    assert!(told(&["follow", &archive, "--to", &copy, "--once", "--json"]).contains(&root));
+    let report = document(&["backup", at, "--to", &archive, "--full", "--keep", "1", "--json"]);
+    assert_eq!(report["full_because"], "it was asked for");
+    assert_eq!(
+        document(&["restore", &archive, "--json"])["restorable"].as_array().map(Vec::len),
+        Some(1)
+    );
+    // Mistakes.
+    let line = refusal(2, &["restore", &archive, "--to", &place("none"), "--commit", "1"]);
+    assert!(line.contains("commit 1 cannot be restored"), "{line}");
+    let line = refusal(2, &["restore", &place("missing"), "--to", &place("none")]);
+    assert!(line.contains("no folder"), "{line}");
+    let line = refusal(3, &["restore", &archive, "--to", at]);
+    assert!(line.contains("in use"), "{line}");
+    let (other, _) = database();
+    let line = refusal(2, &["restore", &archive, "--to", name(&other)]);
+    assert!(line.contains("not a restore"), "{line}");
+    let line = refusal(2, &["backup", name(&other), "--to", &archive]);
+    assert!(line.contains("use another archive"), "{line}");
+    for object in std::fs::read_dir(&archive).expect("a folder").flatten() {
+        if object.file_name().to_string_lossy().starts_with("full") {
+            let bytes = std::fs::read(object.path()).expect("read");
+            std::fs::write(object.path(), &bytes[..bytes.len() / 2]).expect("cut");
+        }
+    }
+    let line = refusal(5, &["restore", &archive, "--to", &place("damaged")]);
+    assert!(line.contains("is damaged"), "{line}");
+}
+
+/// Processes that are killed while they back up or restore: the archive is whole, and the next one goes on.
+#[test]
+fn a_backup_or_a_restore_that_was_killed_goes_on() {
+    let (from, papers) = (folder(), folder());
+    let db = open(&from);
+    let pairs = (0..200_000).map(|id| (key(id), Bytes::from(vec![1; 100])));
+    db.bulk_load(pairs, &LoadOptions::new()).expect("loaded");
+    let root = db.root().to_string();
+    let place = |name: &str| papers.path().join(name).to_str().expect("a plain name").to_owned();
+    let (archive, to) = (place("archive"), place("to"));
+    let killed_after = |arguments: &[&str], milliseconds: u64| {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_pleach"))
+            .args(arguments)
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the binary starts");
+        std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+        let was_running = child.try_wait().expect("asked").is_none();
+        let _ = child.kill();
+        child.wait().expect("ended");
+        was_running
+    };
+    let backup: &[&str] = &["backup", name(&from), "--to", &archive];
+    // Later and later, until one is done.
+    let killed = (1..100).take_while(|turn| killed_after(backup, turn * 15)).count();
+    told(backup);
+    let restore: &[&str] = &["restore", &archive, "--to", &to];
+    let killed = killed + (1..100).take_while(|turn| killed_after(restore, turn * 15)).count();
+    told(restore);
+    assert!(killed > 1, "nothing was killed");
+    assert_eq!(told(&["check", &to, "--root", &root]), "nothing found\n");
 }
 
 /// A process that is killed while it imports leaves whole namespaces, or none; the next import goes on.
@@ -364,9 +464,7 @@ fn commands_that_read_work_beside_the_process_that_writes() {
     let line = document(&["top", at, "--count", "1", "--json"]);
     assert_eq!(line["commit"], open.commit_number());
     let before = open.commit_number();
-    let copy = format!("{at}-copy");
-    let commands: [&[&str]; 3] =
-        [&["check", at], &["rollback", at, "--to", "0"], &["backup", at, "--to", &copy]];
+    let commands: [&[&str]; 2] = [&["check", at], &["rollback", at, "--to", "0"]];
     for command in commands {
         let line = refusal(3, command);
         assert!(line.contains("in use by process") && line.contains("stop that process"), "{line}");

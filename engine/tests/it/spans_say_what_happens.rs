@@ -59,10 +59,10 @@ fn spans_and_events_are_those_of_the_manual() {
         for round in 0..60_u64 {
             let put = |id| Access::write(uniform(id), Some(Value::from(vec![1; 100])));
             commit(&db, (round..round + 20).map(put).collect());
+            reader.refresh().expect("goes on");
             runtime.step_some(100);
         }
         db.drain(0).expect("flushed");
-        reader.refresh().expect("goes on");
         db.close().expect("closed");
     });
     let seen = seen.0.lock().expect("sound").clone();

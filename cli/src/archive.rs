@@ -1,0 +1,231 @@
+//! Backups to an archive, and what is made of them: restores and followers.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+use pleach::{Blake3, Db, Hasher, Options, Sha2};
+use pleach_archive::{
+    Archive, BackupOptions, BackupReport, Follower, FullReason, Piece, Progress, RestoreOptions,
+    RestoreReport, Transfer, prune,
+};
+use serde_json::{Value, json};
+
+use crate::args::{BackupArgs, FollowArgs, RestoreArgs};
+use crate::change::check_new;
+use crate::database::{Work, reading};
+use crate::error::{CliError, ErrorKind, Result};
+use crate::output::{self, PARTS, bar};
+
+/// Tells a bar how far a transfer is.
+fn telling(bar: &ProgressBar) -> Progress {
+    let bar = bar.clone();
+    Arc::new(move |transfer: Transfer<'_>| {
+        bar.set_message(transfer.object.to_owned());
+        if let Some(of) = transfer.of {
+            let part = u128::from(transfer.bytes) * u128::from(PARTS) / u128::from(of.max(1));
+            bar.set_position(u64::try_from(part).unwrap_or(PARTS));
+        }
+    })
+}
+
+struct Backup<'a> {
+    args: &'a BackupArgs,
+    folder: &'a Path,
+    archive: &'a Archive,
+    bar: ProgressBar,
+}
+
+impl Work for Backup<'_> {
+    type Output = Result<()>;
+
+    fn run<H: Hasher>(self, db: &Db<H>) -> pleach::Result<Result<()>> {
+        Ok(self.back_up(db))
+    }
+}
+
+impl Backup<'_> {
+    fn back_up<H: Hasher>(self, db: &Db<H>) -> Result<()> {
+        let Self { args, folder, archive, bar } = self;
+        let failed = |error| CliError::archive(&error);
+        let mut done = 0;
+        loop {
+            db.refresh().map_err(CliError::engine(folder))?;
+            let full = args.full && done == 0;
+            let options = BackupOptions::new().full(full).progress(Some(telling(&bar)));
+            let report = pleach_archive::backup(archive, db, &options).map_err(failed)?;
+            bar.suspend(|| print_backup(args, &report))?;
+            if let Some(keep) = args.keep {
+                prune(archive, keep).map_err(failed)?;
+            }
+            done += 1;
+            match args.every.filter(|_| args.count.is_none_or(|count| done < count)) {
+                Some(every) => std::thread::sleep(Duration::from_secs(every)),
+                None => break,
+            }
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
+}
+
+pub(crate) fn backup(args: &BackupArgs) -> Result<()> {
+    let folder = args.folder.folder.path()?;
+    let archive = Archive::create(&args.to).map_err(|error| CliError::archive(&error))?;
+    reading(folder, Backup { args, folder, archive: &archive, bar: bar("backup") })?
+}
+
+fn print_backup(args: &BackupArgs, report: &BackupReport) -> Result<()> {
+    let BackupReport { commit, written, bytes, records, full, .. } = report;
+    let why = full.as_ref().map(|why| match why {
+        FullReason::Asked => "it was asked for".to_owned(),
+        FullReason::First => "the archive had none".to_owned(),
+        FullReason::NotInHistory { archived, oldest } => format!(
+            "commit {archived} of the archive is not in the history any more, which begins at {oldest}: give the database more \
+             history, or back up more often"
+        ),
+        _ => "unknown".to_owned(),
+    });
+    if args.folder.json {
+        return output::json(&json!({
+            "schema": 1, "commit": commit, "written": names(written), "bytes": bytes,
+            "records": records, "full_because": why,
+        }));
+    }
+    if written.is_empty() {
+        return output::print(&format!("commit {commit} is in the archive already\n"));
+    }
+    let why = why.map_or_else(String::new, |why| format!("; a full, since {why}"));
+    output::print(&format!(
+        "commit {commit}: {}, {records} records, {bytes} bytes, verified{why}\n",
+        names(written).join(", ")
+    ))
+}
+
+fn names(pieces: &[Piece]) -> Vec<String> {
+    pieces.iter().map(|piece| piece.name()).collect()
+}
+
+/// Does what is to be done under the hasher of an archive.
+macro_rules! under_hasher {
+    ($archive:expr, $function:ident($($argument:expr),*)) => {
+        match pleach_archive::hasher($archive).map_err(|error| CliError::archive(&error))? {
+            Blake3::ID => $function::<Blake3>($($argument),*),
+            Sha2::ID => $function::<Sha2>($($argument),*),
+            found => {
+                let error = pleach::Error::WrongHasher { expected: Blake3::ID, found };
+                Err(CliError::new(ErrorKind::Usage, error.to_string()))
+            }
+        }
+    };
+}
+
+/// How a restored database is opened.
+fn restoring(memory_mib: u64, history: Option<u64>, bar: &ProgressBar) -> RestoreOptions {
+    let with = move |options: Options| {
+        let options = options.cache_mib((memory_mib / 2).max(64));
+        match history {
+            Some(commits) => options.history(commits),
+            None => options,
+        }
+    };
+    RestoreOptions::new()
+        .memory_mib((memory_mib / 2).max(1))
+        .database(with)
+        .progress(Some(telling(bar)))
+}
+
+pub(crate) fn restore(args: &RestoreArgs) -> Result<()> {
+    let archive = Archive::open(&args.archive).map_err(|error| CliError::archive(&error))?;
+    let Some(to) = &args.to else { return list(&archive, args.json) };
+    check_new(to)?;
+    let bar = bar("restore");
+    let options = restoring(args.memory_mib, None, &bar).commit(args.commit);
+    let report = under_hasher!(&archive, restored(&archive, to, &options))?;
+    bar.finish_and_clear();
+    let RestoreReport { archived_commit, commit, roots, applied, .. } = &report;
+    if args.json {
+        let roots = roots.iter();
+        let roots =
+            roots.map(|(number, root)| json!({"namespace": number, "root": root.to_string()}));
+        return output::json(&json!({
+            "schema": 1, "archived_commit": archived_commit, "commit": commit,
+            "applied": names(applied), "roots": roots.collect::<Value>(),
+        }));
+    }
+    let root = roots.get(0).map_or_else(String::new, |root| root.to_string());
+    output::print(&format!(
+        "archived commit {archived_commit} is restored, root {root}; it is commit {commit} of the new database\n"
+    ))
+}
+
+fn restored<H: Hasher>(
+    archive: &Archive,
+    to: &Path,
+    options: &RestoreOptions,
+) -> Result<RestoreReport> {
+    pleach_archive::restore::<H>(archive, to, options).map_err(|error| CliError::archive(&error))
+}
+
+/// What can be restored.
+fn list(archive: &Archive, json: bool) -> Result<()> {
+    let listing = archive.list().map_err(|error| CliError::archive(&error))?;
+    let restorable: Vec<u64> = listing.restorable().collect();
+    let gaps: Vec<String> = listing.gaps().iter().map(ToString::to_string).collect();
+    let pieces = listing.pieces();
+    if json {
+        let objects = pieces.map(|(piece, bytes)| json!({"name": piece.name(), "bytes": bytes}));
+        return output::json(&json!({
+            "schema": 1, "restorable": restorable, "objects": objects.collect::<Value>(),
+            "gaps": gaps, "of_no_use": names(&listing.useless()),
+        }));
+    }
+    output::write(|to| {
+        for (piece, bytes) in pieces {
+            writeln!(to, "{} {bytes} bytes", piece.name())?;
+        }
+        let numbers: Vec<String> = restorable.iter().map(ToString::to_string).collect();
+        writeln!(to, "commits that can be restored: {}", numbers.join(" "))?;
+        gaps.iter().try_for_each(|gap| writeln!(to, "{gap}"))
+    })
+}
+
+pub(crate) fn follow(args: &FollowArgs) -> Result<()> {
+    let archive = Archive::open(&args.archive).map_err(|error| CliError::archive(&error))?;
+    check_new(&args.to)?;
+    under_hasher!(&archive, followed(&archive, args))
+}
+
+fn followed<H: Hasher>(archive: &Archive, args: &FollowArgs) -> Result<()> {
+    let bar = bar("follow");
+    let options = restoring(args.memory_mib, Some(args.history), &bar);
+    let failed = |error| CliError::archive(&error);
+    let mut follower = Follower::<H>::open(archive, &args.to, &options).map_err(failed)?;
+    bar.suspend(|| print_follower(args, &follower, None))?;
+    loop {
+        match follower.step().map_err(failed)? {
+            Some(piece) => bar.suspend(|| print_follower(args, &follower, Some(piece)))?,
+            None if args.once => break,
+            None => std::thread::sleep(Duration::from_secs(args.interval)),
+        }
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+fn print_follower<H: Hasher>(
+    args: &FollowArgs,
+    follower: &Follower<H>,
+    applied: Option<Piece>,
+) -> Result<()> {
+    let (at, root) = (follower.at(), follower.db().root().to_string());
+    let applied = applied.map(Piece::name);
+    if args.json {
+        let line = json!({"schema": 1, "archived_commit": at, "root": root, "applied": applied});
+        return output::print(&format!("{line}\n"));
+    }
+    let what = applied.unwrap_or_else(|| "opened".to_owned());
+    output::print(&format!("archived commit {at}, root {root}: {what}\n"))
+}
