@@ -36,7 +36,7 @@ use arrows::Arrows;
 use modules::Crate;
 
 /// The crates of the house.
-const CRATES: [&str; 6] = ["core", "io", "beatree", "engine", "cli", "bench-cli"];
+const CRATES: [&str; 7] = ["core", "io", "beatree", "engine", "archive", "cli", "bench-cli"];
 
 /// Structs that own a part of the state: crate, folder below `src`, name.
 const OWNERS: &[(&str, &str, &str)] = &[
