@@ -14,7 +14,7 @@ use crate::listing::Listing;
 use crate::tasks::{Started, Tasks};
 
 /// Variables of the environment with these beginnings are given to the object store's client.
-const VARIABLES: [&str; 4] = ["AWS_", "GOOGLE_", "AZURE_", "HTTP_"];
+const VARIABLES: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
 
 /// An archive. Clones are the same one.
 #[derive(Clone, Debug)]

@@ -27,6 +27,9 @@ fn a_folder_and_a_file_url_are_the_same_archive() {
 #[test]
 fn places_that_cannot_be_used_are_refused_with_a_reason() {
     for place in ["ftp://host/path", "http:///", "s3://bucket/path", "://"] {
+        if cfg!(feature = "aws") && place.starts_with("s3") {
+            continue;
+        }
         let refused = Archive::open(place).expect_err("no place");
         assert!(matches!(refused, ArchiveError::Place { .. }), "{place}: {refused}");
     }
