@@ -121,6 +121,12 @@ pub enum ArchiveError {
         /// What is wrong with it.
         why: String,
     },
+    /// An object that was being imported or applied has been removed from the archive.
+    #[error(
+        "{0} is not in the archive any more, and this folder is on its way through it: put it back, or restore into a \
+         new folder"
+    )]
+    Gone(String),
     /// Two objects contradict each other.
     #[error(
         "{one} and {other} have different roots for commit {commit}: one of them is of another database; remove it \

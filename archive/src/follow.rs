@@ -159,7 +159,7 @@ impl<H: Hasher> Follower<H> {
     /// # Errors
     /// [`ArchiveError::Empty`], [`ArchiveError::NotArchived`]; [`ArchiveError::NotARestore`], [`ArchiveError::WrittenTo`],
     /// [`ArchiveError::Beyond`], [`ArchiveError::Cursor`] for the folder; [`ArchiveError::Damaged`],
-    /// [`ArchiveError::Contradiction`] and [`ArchiveError::Store`] for the full; those of an open and an import.
+    /// [`ArchiveError::Gone`], [`ArchiveError::Contradiction`] and [`ArchiveError::Store`] for the full; those of an open and an import.
     pub fn open(archive: &Archive, folder: &Path, options: &RestoreOptions) -> Result<Self> {
         let listing = archive.list()?;
         let cursor = Cursor::read(folder)?;
@@ -177,6 +177,8 @@ impl<H: Hasher> Follower<H> {
             }
             Cursor { at: None, next: Some(full.to()), commit: 0 }.write(folder)?;
             import_full(archive, &listing, full, &db, options)?;
+            // Whatever the durability, the cursor is never ahead.
+            db.sync()?;
             let commit = db.commit_number();
             Cursor { at: Some(full.to()), next: None, commit }.write(folder)?;
             imported = Some(full);
@@ -227,7 +229,7 @@ impl<H: Hasher> Follower<H> {
     ///
     /// # Errors
     /// [`ArchiveError::NoWayOn`] when the archive goes on with a full; [`ArchiveError::NotArchived`] when the wanted commit cannot
-    /// be reached; [`ArchiveError::Damaged`]; [`ArchiveError::Store`]; those of
+    /// be reached; [`ArchiveError::Damaged`]; [`ArchiveError::Gone`]; [`ArchiveError::Store`]; those of
     /// [`apply_changes`], of which [`NamespaceInUse`](pleach::Error::NamespaceInUse) says that the database has too long a history.
     pub fn step(&mut self) -> Result<Option<Piece>> {
         let planned = self.planned.front().copied();
@@ -242,6 +244,7 @@ impl<H: Hasher> Follower<H> {
         Cursor { at, next: Some(piece.to()), commit }.write(&self.folder)?;
         self.cut_off = Some(piece.to());
         self.apply(piece)?;
+        self.db.sync()?;
         let (at, commit) = (Some(piece.to()), self.db.commit_number());
         Cursor { at, next: None, commit }.write(&self.folder)?;
         (self.at, self.cut_off) = (piece.to(), None);
@@ -276,8 +279,7 @@ impl<H: Hasher> Follower<H> {
 
     fn apply(&self, piece: Piece) -> Result<()> {
         let Some(bytes) = self.listing.bytes(piece) else {
-            let why = damaged(piece, "it is not there any more");
-            return Err(place_damage(why, &self.listing, piece, self.goal));
+            return Err(ArchiveError::Gone(piece.name()));
         };
         let from = Download::new(&self.archive, piece.name(), bytes, self.progress.clone());
         let failure = from.failure();
@@ -311,9 +313,7 @@ fn import_full<H: Hasher>(
     options: &RestoreOptions,
 ) -> Result<()> {
     let place = |error| place_damage(error, listing, full, options.commit);
-    let Some(bytes) = listing.bytes(full) else {
-        return Err(place(damaged(full, "it is not there any more")));
-    };
+    let bytes = listing.bytes(full).ok_or_else(|| ArchiveError::Gone(full.name()))?;
     let (_, roots) = heads(archive, full, bytes).map_err(place)?;
     for (piece, bytes) in listing.pieces() {
         let Piece::Changes { from, to } = piece else { continue };

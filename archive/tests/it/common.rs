@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use object_store::local::LocalFileSystem;
+use pleach::tools::{CheckOptions, check};
 use pleach::{Access, Blake3, Error, LoadOptions, Options, Pleach, SessionOptions, Value};
 use pleach_archive::{Archive, RestoreOptions, RestoreReport, restore};
 use rand_chacha::ChaCha8Rng;
@@ -197,6 +198,8 @@ impl World {
             assert!(db.roots().iter().eq(there.roots.iter()), "roots of commit {commit}");
         }
         db.close().expect("closed");
+        let report = check(folder, CheckOptions::default()).expect("checked");
+        assert!(report.findings.is_empty(), "{:?}", report.findings);
         std::fs::remove_dir_all(folder).expect("removed");
     }
 }

@@ -24,16 +24,17 @@ use pleach_archive::{Archive, ArchiveError, BackupOptions, Follower, Piece, back
 
 use crate::common::{World, commit, objects, options, put, state_of, store};
 
-/// Fails when so many calls were made; the call is made, and only its answer lost, or is not made.
+/// Fails when so many calls were made; the call is made, and only its answer lost, or is not made. Or it changes what is written.
 #[derive(Debug, Clone)]
 struct Fails {
     left: Arc<AtomicI64>,
     after: bool,
+    changes: bool,
 }
 
 impl Fails {
     fn new(left: i64, after: bool) -> Self {
-        Self { left: Arc::new(AtomicI64::new(left)), after }
+        Self { left: Arc::new(AtomicI64::new(left)), after, changes: false }
     }
 
     async fn call<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
@@ -116,7 +117,12 @@ struct FailingUpload {
 #[async_trait]
 impl MultipartUpload for FailingUpload {
     fn put_part(&mut self, bytes: PutPayload) -> UploadPart {
-        let (part, fails) = (self.upload.put_part(bytes), self.fails.clone());
+        let mut bytes: Vec<u8> = bytes.iter().flat_map(|bytes| bytes.to_vec()).collect();
+        if self.fails.changes {
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 4;
+        }
+        let (part, fails) = (self.upload.put_part(bytes.into()), self.fails.clone());
         let part: BoxFuture<'static, Result<()>> = async move { fails.call(part).await }.boxed();
         part
     }
@@ -194,6 +200,49 @@ fn an_upload_that_is_cut_off_leaves_the_archive_as_before_or_complete() {
         }
         assert!(cut_off.iter().all(|cuts| *cuts > 6), "{cut_off:?}");
     }
+}
+
+/// A store that takes something else than it was given: the object does not stay.
+#[test]
+fn an_object_that_does_not_read_back_is_removed() {
+    let mut world = World::new(4, 50);
+    let folder = world.folder.path().join("archive");
+    let fails = Fails { changes: true, ..Fails::new(i64::MAX, false) };
+    let store = Arc::new(Failing { store: store(&folder), fails });
+    let changing = Archive::with_store(store, "").expect("an archive");
+    let good = world.archive();
+    for full in [true, false] {
+        world.commit_pairs();
+        let before = good.list().expect("listed").pieces().count();
+        let refused = backup(&changing, &world.db, &BackupOptions::new()).expect_err("changed");
+        assert!(matches!(refused, ArchiveError::NotVerified { .. }), "{refused}");
+        assert_eq!(good.list().expect("listed").pieces().count(), before);
+        let report = backup(&good, &world.db, &BackupOptions::new()).expect("backed up");
+        assert_eq!(report.full.is_some(), full);
+    }
+}
+
+/// A folder whose next object was removed says so, and is not taken elsewhere.
+#[test]
+fn an_object_that_is_removed_while_it_is_applied_is_named() {
+    let (mut world, archive) = archived(15);
+    let folder = world.path("follower");
+    let listing = archive.list().expect("listed");
+    let first = listing.restorable().next();
+    restore::<Blake3>(&archive, &folder, &options().commit(first)).expect("restored");
+    let (from, to) = listing.changes().next().expect("changes");
+    let cursor = folder.join("archive-cursor");
+    let text = std::fs::read_to_string(&cursor).expect("a cursor");
+    std::fs::write(&cursor, text.replace("next none", &format!("next {to}"))).expect("written");
+    let name = Piece::Changes { from, to }.name();
+    std::fs::remove_file(world.folder.path().join("archive").join(&name)).expect("removed");
+    for _ in 0..2 {
+        let gone = restore::<Blake3>(&archive, &folder, &options().commit(Some(to)));
+        assert!(matches!(&gone, Err(ArchiveError::Gone(found)) if *found == name), "{gone:?}");
+    }
+    let follower = Follower::<Blake3>::open(&archive, &folder, &options()).expect("opened");
+    assert_eq!(follower.at(), from);
+    assert!(state_of(follower.db()) == world.states[&from]);
 }
 
 fn store_listing(folder: &FilePath) -> pleach_archive::Listing {

@@ -40,7 +40,7 @@ pub struct ApplyReport {
 /// that was imported, or has had the stream before applied. All changes are one commit; namespaces that come or go are a commit
 /// each. The Merkle roots of the new state are compared with the stream's before it is committed. Plain namespaces have no roots:
 /// of them it is known that they exist. A database that is in the state after the changes is left as it is, and one in which they were
-/// cut off goes on. All changes are in memory until they are committed.
+/// cut off goes on. All changes are in memory until they are committed. Commits are as durable as the options say ([`Db::sync`]).
 ///
 /// # Errors
 /// [`StreamError::OtherState`] when the database is in another state; [`Error::Stream`]; [`Error::OtherRoot`] when the changes
@@ -189,5 +189,5 @@ fn commit<H: Hasher, D: Device, R: Runtime>(
     }
     block.set_blob(head.blob.clone())?;
     block.commit().map_err(CommitError::into_error)?;
-    db.sync()
+    Ok(())
 }
