@@ -197,6 +197,7 @@
 
 mod access;
 mod backup;
+mod bad_page;
 pub mod change_index;
 mod checkpoint;
 mod commit;
@@ -226,8 +227,10 @@ mod prefetch;
 mod prove;
 mod read;
 mod reading;
+pub mod repair;
 mod rollback;
 mod roots;
+pub mod scrub;
 mod session;
 mod state;
 mod timings;

@@ -146,6 +146,11 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         }
     }
 
+    /// The database.
+    pub(crate) fn engine(&self) -> &Engine<H, D, R> {
+        &self.engine
+    }
+
     /// Root of namespace 0 in the state that this session reads.
     pub fn root(&self) -> Node {
         self.first.root().node
@@ -174,7 +179,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         Ok(Namespace::new(&self.engine, self.reading(namespace)?))
     }
 
-    fn reading(&self, namespace: u8) -> Result<&Reading<D, R>> {
+    pub(crate) fn reading(&self, namespace: u8) -> Result<&Reading<D, R>> {
         if namespace == 0 {
             return Ok(&self.first);
         }

@@ -420,6 +420,9 @@ pub(super) fn finish<H: Hasher, D: Device, R: Runtime>(
     let tries = done.iter().map(|trie| trie.entry.clone()).collect();
     let image = finish_image(writer, file, &tip, tries, past.as_ref(), &map.bytes)?;
     Counters::add(&db.counters.image_bytes, u64::from(image.pages) * 4096);
+    // The map says how long the overflow file is: a flush, or a commit, may have made it longer and not have synced it.
+    enters("syncing the overflow file");
+    db.store.device().sync(db.space.overflow_file())?;
     enters("syncing the log");
     db.commits.sequencer().write_through(log_position, true)?;
     enters("writing the superblock");

@@ -95,6 +95,37 @@ pub enum Contradiction {
         /// What is wrong with it.
         what: String,
     },
+    /// A roll forward needs a commit of which the log of the damaged database has no whole record.
+    #[error(
+        "the log of the damaged database has whole records from commit {commit} on, and none of commit {wanted}: begin with a \
+         later backup"
+    )]
+    LogBegins {
+        /// The first commit that it has.
+        commit: u64,
+        /// The commit that is needed.
+        wanted: u64,
+    },
+    /// A roll forward was begun on another state, or leads to another one.
+    #[error(
+        "commit {commit} of the damaged database has another root of namespace {namespace}: give the number of the commit \
+         whose state the database has"
+    )]
+    OtherState {
+        /// The commit.
+        commit: u64,
+        /// The namespace.
+        namespace: u8,
+    },
+    /// A commit that is to be made again has brought back a dropped namespace, and the database does not have it.
+    #[error(
+        "commit {commit} of the damaged database is a rollback to a state with a dropped namespace, which is not in the \
+         history here: begin with a later backup, or open this one with a longer `Options::history`"
+    )]
+    Restored {
+        /// The commit.
+        commit: u64,
+    },
     /// A commit record makes something of a namespace that is not there as it says.
     #[error("the record of commit {commit} does not fit namespace {namespace} before it")]
     NamespaceEntry {

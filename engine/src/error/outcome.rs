@@ -31,8 +31,8 @@ pub enum Advice {
     Reopen,
     /// Open it with the version of this software that it belongs to.
     OtherVersion,
-    /// Something is damaged or missing: `pleach check` says what. Nothing mends it in place: put back a copy of the
-    /// folder that was made while the database was closed, or make a new database (`docs/operating.md`).
+    /// Something is damaged or missing: `pleach check` says what. [`repair`](crate::repair) cuts a damaged log, rolls a backup
+    /// forward, or salvages what is whole (`docs/repair.md`); else make a new database.
     Restore,
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for Advice {
             Self::Reopen => "close the database and open it again",
             Self::OtherVersion => "open it with the version that it belongs to, or make a new database",
             Self::Restore => {
-                "`pleach check` lists the damage: put back a copy of the folder, or make a new database from the blocks of the chain"
+                "`pleach check` lists the damage: see docs/repair.md (`pleach::repair`), put back a copy of the folder, or make a new database from the blocks of the chain"
             },
         })
     }

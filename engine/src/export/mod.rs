@@ -45,7 +45,7 @@ pub use crate::format::export_block::{CHANGES_VERSION, StreamError, VERSION};
 
 use crate::error::Result;
 use crate::session::Session;
-use writer::StreamWriter;
+pub(crate) use writer::StreamWriter;
 
 /// Writes all pairs of a session's state to an export stream: of all namespaces, in key order, with roots and blob. Commits go on
 /// beside it. Give a buffered writer. The root of each Merkle namespace is computed from the pairs while they are written.

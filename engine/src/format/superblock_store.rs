@@ -119,6 +119,24 @@ impl<D: Device> SuperblockStore<D> {
         }) {
             self.other = Err(SlotError::GivenUp);
         }
+        self.replace()
+    }
+
+    /// The log ends here, for a repair that has cut it: no superblock knows of anything behind it.
+    pub(crate) fn cut_log(
+        &mut self,
+        end: LogPos,
+        prepared_through: LogPos,
+    ) -> Result<(), SuperblockError> {
+        for superblock in std::iter::once(&mut self.newest).chain(self.other.as_mut().ok()) {
+            superblock.durable_through = superblock.durable_through.min(end);
+            superblock.prepared_through = prepared_through;
+        }
+        self.replace()
+    }
+
+    /// Replaces the file by a synced copy with both superblocks.
+    fn replace(&mut self) -> Result<(), SuperblockError> {
         let mut whole = zeros();
         let slots = [(self.newest_slot, Ok(self.newest)), (1 - self.newest_slot, self.other)];
         for (slot, superblock) in slots {

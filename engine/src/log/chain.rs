@@ -65,6 +65,53 @@ pub(crate) fn walk<D, E>(
     segment_size: u64,
     from: LogPos,
     end: LogPos,
+    visit: impl FnMut(&RecordView<'_>) -> Result<ControlFlow<()>, E>,
+) -> Result<Point, Broken<E>>
+where
+    D: Device,
+    E: From<ScanError>,
+{
+    let reader = LogReader::open(device, segment_size, from);
+    walk_in(reader, (database, segment_size), from, end, visit)
+}
+
+/// Shows each record of the log that is whole, in order, whatever lies between them, until `visit` breaks off. What was cut off
+/// once, and was not written over, is among them.
+pub(crate) fn whole_records<D, E>(
+    device: &D,
+    database: u64,
+    segment_size: u64,
+    from: LogPos,
+    mut visit: impl FnMut(&RecordView<'_>) -> Result<ControlFlow<()>, E>,
+) -> Result<(), E>
+where
+    D: Device,
+    E: From<ScanError>,
+{
+    let (mut at, mut failed) = (from, None);
+    // Each turn begins behind the damage that ended the one before.
+    while let Some(from) = next_whole(device, database, segment_size, at)? {
+        let reader = LogReader::open_whole(device, segment_size, from);
+        let log = (database, segment_size);
+        let walked = walk_in::<D, ScanError>(reader, log, from, LogPos::MAX, |record| {
+            Ok(visit(record).unwrap_or_else(|error| {
+                failed = Some(error);
+                ControlFlow::Break(())
+            }))
+        });
+        match walked {
+            Ok(_) => return failed.map_or(Ok(()), Err),
+            Err(Broken { resume, .. }) => at = resume,
+        }
+    }
+    Ok(())
+}
+
+fn walk_in<D, E>(
+    opened: Result<LogReader<D>, ScanError>,
+    (database, segment_size): (u64, u64),
+    from: LogPos,
+    end: LogPos,
     mut visit: impl FnMut(&RecordView<'_>) -> Result<ControlFlow<()>, E>,
 ) -> Result<Point, Broken<E>>
 where
@@ -74,7 +121,6 @@ where
     if !valid_segment_size(segment_size) || from > end {
         return Err(Broken::at(end, ScanError::Geometry { segment_size, position: from }));
     }
-    let opened = LogReader::open(device, segment_size, from);
     let mut reader = opened.map_err(|error| match error {
         ScanError::Segment(bad) => {
             Broken { resume: LogPos::of_segment(bad.index + 1, segment_size), error: error.into() }
@@ -117,6 +163,27 @@ pub(crate) fn next_record<D: Device>(
     from: LogPos,
     to: LogPos,
 ) -> Result<Option<LogPos>, ScanError> {
+    next_in(device, database, segment_size, (from, to), false)
+}
+
+/// The same to the end of all files, where what cannot be read is gone over, too.
+fn next_whole<D: Device>(
+    device: &D,
+    database: u64,
+    segment_size: u64,
+    from: LogPos,
+) -> Result<Option<LogPos>, ScanError> {
+    next_in(device, database, segment_size, (from, LogPos::MAX), true)
+}
+
+fn next_in<D: Device>(
+    device: &D,
+    database: u64,
+    segment_size: u64,
+    (from, to): (LogPos, LogPos),
+    goes_over_errors: bool,
+) -> Result<Option<LogPos>, ScanError> {
+    let open = if goes_over_errors { LogReader::open_whole } else { LogReader::open };
     let names = device.list()?;
     let mut segments: Vec<u64> = names.iter().filter_map(|name| parse_segment_name(name)).collect();
     segments.sort_unstable();
@@ -126,7 +193,7 @@ pub(crate) fn next_record<D: Device>(
         let next = segments.iter().find(|index| **index >= at.segment(segment_size));
         let Some(next) = next else { return Ok(None) };
         at = at.max(LogPos::of_segment(*next, segment_size));
-        let mut reader = match LogReader::open(device, segment_size, at) {
+        let mut reader = match open(device, segment_size, at) {
             Err(ScanError::Segment(bad)) => {
                 at = LogPos::of_segment(bad.index + 1, segment_size);
                 continue;
@@ -134,16 +201,28 @@ pub(crate) fn next_record<D: Device>(
             opened => opened?,
         };
         let end = reader.prepared_through().min(to);
+        if end <= at {
+            // It is not of its size.
+            at = LogPos::of_segment(at.segment(segment_size) + 1, segment_size);
+        }
         while at < end {
             let stop = end.min((at + 1).align_up(BLOCK));
-            let bytes = reader.read(at, stop - at)?.unwrap_or_default();
+            let bytes = match reader.read(at, stop - at) {
+                Err(_) if goes_over_errors => {
+                    at = stop;
+                    continue;
+                }
+                read => read?.unwrap_or_default(),
+            };
             let Some(hit) = magic_in(bytes) else {
                 at = stop;
                 continue;
             };
             let found = Point { position: at + hit, checksum: 0 };
-            if record(&mut reader, database, found, true)?.is_ok() {
-                return Ok(Some(found.position));
+            match record(&mut reader, database, found, true) {
+                Ok(Ok(_)) => return Ok(Some(found.position)),
+                Err(error) if !goes_over_errors => return Err(error),
+                Ok(Err(_)) | Err(_) => {}
             }
             at = found.position + ALIGN;
         }

@@ -20,8 +20,8 @@ pub(crate) mod scan;
 pub(crate) mod segment;
 pub(crate) mod writer;
 
-pub(crate) use chain::{Broken, chain, next_record, walk};
+pub(crate) use chain::{Broken, chain, next_record, walk, whole_records};
 pub(crate) use error::{LogError, ScanError};
-pub(crate) use scan::{CutReport, ScanEnd, ScanInput, scan};
+pub(crate) use scan::{CutReport, ScanEnd, ScanInput, scan, scan_whole};
 pub(crate) use segment::{SegmentOptions, Segments};
 pub(crate) use writer::{LogWriter, Tail, WriterStart};

@@ -27,12 +27,29 @@ pub(super) struct LogReader<D: Device> {
     window: Vec<u8>,
     base: LogPos,
     chunk: PageBuf,
+    /// Is a page read alone where many cannot be read together?
+    single_pages: bool,
 }
 
 impl<D: Device> LogReader<D> {
     /// Opens, for reading, the segments that hold `from` or later positions, up to the first that is
     /// missing. One without its full size is an error.
     pub(super) fn open(device: &D, size: u64, from: LogPos) -> Result<Self, ScanError> {
+        Self::open_up_to(device, size, from, |bad| Err(bad.into()))
+    }
+
+    /// The same, where one without its full size is as good as missing, and a page that cannot be read spoils no other.
+    pub(super) fn open_whole(device: &D, size: u64, from: LogPos) -> Result<Self, ScanError> {
+        let opened = Self::open_up_to(device, size, from, |_| Ok(()))?;
+        Ok(Self { single_pages: true, ..opened })
+    }
+
+    fn open_up_to(
+        device: &D,
+        size: u64,
+        from: LogPos,
+        bad: impl Fn(BadSegment) -> Result<(), ScanError>,
+    ) -> Result<Self, ScanError> {
         let first = from.segment(size);
         let mut files = BTreeMap::new();
         for name in device.list()? {
@@ -42,10 +59,11 @@ impl<D: Device> LogReader<D> {
             }
             let file = device.open(&name, OpenMode::Read)?;
             let found = device.len(&file)?;
-            if found != size {
-                return Err(BadSegment { index, found: Some(found), expected: size }.into());
+            if found == size {
+                files.insert(index, file);
+            } else {
+                bad(BadSegment { index, found: Some(found), expected: size })?;
             }
-            files.insert(index, file);
         }
         // After a gap nothing belongs to the log, or durable evidence names the missing file.
         let gap = (first..).zip(files.keys()).find(|(expected, index)| expected != *index);
@@ -54,7 +72,8 @@ impl<D: Device> LogReader<D> {
         }
         let chunk = PageBuf::zeroed(run_pages(size).min(CHUNK_PAGES));
         let base = LogPos::START;
-        Ok(Self { device: device.clone(), size, first, files, window: Vec::new(), base, chunk })
+        let (window, single_pages) = (Vec::new(), false);
+        Ok(Self { device: device.clone(), size, first, files, window, base, chunk, single_pages })
     }
 
     /// The stretches of positions that can be read, from `from` on, ascending: one a segment.
@@ -119,13 +138,21 @@ impl<D: Device> LogReader<D> {
         let offset = at.in_segment(self.size);
         let file = &self.files[&at.segment(self.size)];
         let left = usize::try_from((self.size - offset) / PAGE as u64).unwrap_or(usize::MAX);
-        if left >= self.chunk.pages() {
-            self.device.read_at(file, &mut self.chunk, offset)?;
-            self.window.extend_from_slice(&self.chunk);
+        let mut rest;
+        let chunk = if left >= self.chunk.pages() {
+            &mut self.chunk
         } else {
-            let mut rest = PageBuf::zeroed(left);
-            self.device.read_at(file, &mut rest, offset)?;
-            self.window.extend_from_slice(&rest);
+            rest = PageBuf::zeroed(left);
+            &mut rest
+        };
+        match self.device.read_at(file, chunk, offset) {
+            Ok(()) => self.window.extend_from_slice(chunk),
+            Err(_) if self.single_pages => {
+                let mut page = PageBuf::zeroed(1);
+                self.device.read_at(file, &mut page, offset)?;
+                self.window.extend_from_slice(&page);
+            }
+            Err(error) => return Err(error),
         }
         Ok(())
     }

@@ -108,19 +108,7 @@ where
         let segment_size = input.segment_size;
         return Err(ScanError::Geometry { segment_size, position: from }.into());
     }
-    let mut scanner = Scanner {
-        reader: LogReader::open(device, input.segment_size, from)?,
-        input: *input,
-        end: ScanEnd {
-            end: input.from,
-            incarnation: 0,
-            proven: from,
-            prepared_through: LogPos::START,
-            records: 0,
-            cut: None,
-        },
-        known_prepared: input.prepared_through,
-    };
+    let mut scanner = Scanner::new(LogReader::open(device, input.segment_size, from)?, input);
     if input.clean && !matches!(scanner.next(), Ok(Ok(_)) | Err(ScanError::Future { .. })) {
         return Ok(scanner.close()?);
     }
@@ -135,6 +123,35 @@ where
             Err(invalid) => return Ok(scanner.finish(invalid)?),
         }
     }
+}
+
+/// The same for a repair: the log ends where its first record that cannot be used begins, whatever evidence says. So a read
+/// that fails is an end, and so is a segment that is missing or cut.
+pub(crate) fn scan_whole<D, E>(
+    device: &D,
+    input: &ScanInput,
+    mut visit: impl FnMut(&RecordView<'_>) -> Result<(), E>,
+) -> Result<ScanEnd, E>
+where
+    D: Device,
+    E: From<ScanError>,
+{
+    let reader = LogReader::open_whole(device, input.segment_size, input.from.position)?;
+    let mut scanner = Scanner::new(reader, input);
+    loop {
+        match scanner.next() {
+            Ok(Ok((header, checksum))) => {
+                let body = scanner.body(&header)?;
+                visit(&RecordView { header, checksum, body })?;
+                scanner.accept(&header, checksum);
+            }
+            Ok(Err(_)) | Err(ScanError::Io(_)) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let mut end = scanner.end;
+    (end.proven, end.prepared_through) = (end.end.position, end.end.position);
+    Ok(end)
 }
 
 /// What the end's segment holds after the end.
@@ -156,6 +173,18 @@ struct Scanner<D: Device> {
 }
 
 impl<D: Device> Scanner<D> {
+    fn new(reader: LogReader<D>, input: &ScanInput) -> Self {
+        let end = ScanEnd {
+            end: input.from,
+            incarnation: 0,
+            proven: input.from.position,
+            prepared_through: LogPos::START,
+            records: 0,
+            cut: None,
+        };
+        Self { reader, input: *input, end, known_prepared: input.prepared_through }
+    }
+
     fn next(&mut self) -> Result<Verdict, ScanError> {
         let at = self.end.end.position;
         let first = match self.judge(at)? {

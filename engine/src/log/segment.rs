@@ -20,6 +20,7 @@
 //! of the folder poisons, because the name can no longer be trusted.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -367,6 +368,42 @@ pub(crate) fn copy<D: Device>(
         to.sync(&file)?;
     }
     Ok(())
+}
+
+/// Replaces a segment, for a repair, by one that has its first `kept` bytes and is blank behind them, in one step. A page that cannot be
+/// read is blank, but for one that has some of the bytes of `needed`.
+pub(crate) fn rewrite<D: Device>(
+    device: &D,
+    size: u64,
+    (index, kept): (u64, u64),
+    needed: &Range<LogPos>,
+) -> Result<(), LogError> {
+    let (name, start) = (segment_name(index), LogPos::of_segment(index, size));
+    let source = device.open(&name, OpenMode::Read);
+    let file = make_temporary(device, size)?;
+    let zeros = PageBuf::zeroed(run_pages(size));
+    write_zeros(device, &file, &zeros, 0, size).map_err(|error| abandon(device, error))?;
+    let mut page = PageBuf::zeroed(1);
+    for at in (0..kept).step_by(PAGE) {
+        let read = source.clone().and_then(|source| device.read_at(&source, &mut page, at));
+        match read {
+            Err(error)
+                if !needed.is_empty()
+                    && start + at < needed.end
+                    && needed.start < start + at + PAGE as u64 =>
+            {
+                return Err(abandon(device, error));
+            }
+            Err(_) => continue,
+            Ok(()) => {}
+        }
+        let own = usize::try_from(kept - at).unwrap_or(PAGE).min(PAGE);
+        page.page_mut(0)[own..].fill(0);
+        device.write_at(&file, &page, 1, at).map_err(|error| abandon(device, error))?;
+    }
+    device.sync(&file)?;
+    device.rename(SEGMENT_TEMPORARY, &name)?;
+    Ok(device.sync_folder()?)
 }
 
 /// What copies of segments go into.

@@ -6,7 +6,7 @@ use pleach_beatree::space::Space;
 use pleach_core::{Hasher, Node};
 use pleach_io::{Device, IoError, OpenMode, Operation, PAGE};
 
-use super::recovery::{Known, Recovered, recover};
+use super::recovery::{Known, LogEnd, Recovered, recover};
 use crate::error::{Contradiction, Error, NoRoom, Result};
 use crate::format::creation::CreationError;
 use crate::format::incarnation::{self, Incarnation, IncarnationError};
@@ -80,13 +80,13 @@ fn open_all<D: Device>(device: &D, mode: OpenMode) -> Result<()> {
     Ok(())
 }
 
-/// Examines a database. Writes nothing. It may be `live`: then what another process writes meanwhile may make this fail.
+/// Examines a database. Writes nothing. Where another process writes it, what that does meanwhile may make this fail.
 pub(crate) fn examine<H: Hasher, D: Device>(
     device: &D,
     mut superblocks: SuperblockStore<D>,
     limits: impl Fn(&superblock::Superblock) -> HistoryLimits,
     accept: Option<&Node>,
-    live: bool,
+    log_end: LogEnd,
 ) -> Result<Examined<D>> {
     let newest = *superblocks.newest();
     let limits = limits(&newest);
@@ -108,7 +108,7 @@ pub(crate) fn examine<H: Hasher, D: Device>(
         prepared_through: newest.prepared_through,
         clean: newest.clean_end == Some(newest.replay.position)
             && newest.incarnation == incarnation.number,
-        live,
+        log_end,
     };
     if let Some(older) = older {
         known.durable_through = known.durable_through.max(older.durable_through);
@@ -150,7 +150,9 @@ pub(crate) fn examine<H: Hasher, D: Device>(
         }
     }
     let scan = &recovered.scan;
-    Segments::check(device, size, log_from, scan.end.position, scan.prepared_through)?;
+    if log_end != LogEnd::Damage {
+        Segments::check(device, size, log_from, scan.end.position, scan.prepared_through)?;
+    }
     let space = leaf_space(device, &in_use, &recovered)?;
     opening.commit = recovered.tip.number;
     opening.replayed = recovered.scan.end.position - replay;

@@ -12,7 +12,7 @@ use pleach_io::{Device, OpenMode, Runtime};
 
 use super::assemble::{OpenAs, Opened, Started, assemble};
 use super::examine::{self, Examined, plainly};
-use super::recovery::Replay;
+use super::recovery::{LogEnd, Replay};
 use super::trie::{Growth, TrieReplay, root_of};
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
@@ -97,7 +97,7 @@ fn examine_once<H: Hasher, D: Device>(
         DirectoryState::NoSuperblock | DirectoryState::Database => {}
     }
     let superblocks = examine::superblocks(device, OpenMode::Read)?;
-    examine::examine::<H, D>(device, superblocks, limits, None, true)
+    examine::examine::<H, D>(device, superblocks, limits, None, LogEnd::Live)
 }
 
 /// The generation of the newest superblock, if one can be read.

@@ -296,7 +296,7 @@ fn roots_before<D: Device>(
 }
 
 /// The root of a namespace before a commit, as this entry of its record says.
-fn root_before(entry: &NamespaceView<'_>) -> Option<TrieRoot> {
+pub(crate) fn root_before(entry: &NamespaceView<'_>) -> Option<TrieRoot> {
     let existed = !matches!(entry.kind, EntryKind::Added | EntryKind::Restored);
     existed.then_some(TrieRoot { kind: entry.trie, node: *entry.previous_root })
 }
@@ -306,9 +306,13 @@ pub(super) fn roots_after(before: &Roots, commit: u64, entry: &NamespaceView<'_>
     if before.of(entry.ns) != root_before(entry) {
         return Err(Contradiction::CommitRoot { commit }.into());
     }
-    let root = || TrieRoot { kind: entry.trie, node: *entry.new_root };
-    let after = (entry.kind != EntryKind::Dropped).then(root);
-    Ok(before.with([(entry.ns, after)]))
+    Ok(before.with([(entry.ns, root_after(entry))]))
+}
+
+/// The root of a namespace after a commit, as this entry of its record says.
+pub(crate) fn root_after(entry: &NamespaceView<'_>) -> Option<TrieRoot> {
+    let exists = entry.kind != EntryKind::Dropped;
+    exists.then_some(TrieRoot { kind: entry.trie, node: *entry.new_root })
 }
 
 pub(super) fn bad_record(position: LogPos) -> impl Fn(BodyError) -> Contradiction + Copy {

@@ -10,7 +10,7 @@ mod assemble;
 mod damage_tests;
 pub(crate) mod examine;
 mod follow;
-mod history;
+pub(crate) mod history;
 pub(crate) mod pages;
 mod rebuild;
 #[cfg(test)]
@@ -50,6 +50,7 @@ pub(crate) use assemble::Opened;
 use assemble::{OpenAs, Started, assemble};
 use examine::{Examined, plainly};
 pub(crate) use follow::{examine_beside, open_replica};
+use recovery::LogEnd;
 
 /// Opens a database, creates it when the options say so, and starts its tasks.
 pub(crate) fn open<H: Hasher, D: Device, R: Runtime>(
@@ -96,7 +97,7 @@ fn open_checked<H: Hasher, D: Device, R: Runtime>(
         |found: &Superblock| options.history_limits(found.history, found.geometry.log_segment);
     let accept = options.accept_root;
     let mut examined =
-        examine::examine::<H, D>(&device, superblocks, limits, accept.as_ref(), false)?;
+        examine::examine::<H, D>(&device, superblocks, limits, accept.as_ref(), LogEnd::Proven)?;
     if options.require_history {
         examined.require_history()?;
     }
@@ -111,10 +112,18 @@ fn open_checked<H: Hasher, D: Device, R: Runtime>(
     let state = Arc::new(State::new(shared, first));
     let prefetching = Prefetching::new(&state.runtime, state.budget.values_bytes());
     let prefetching = Arc::new(prefetching);
-    if root_accepted {
-        // Replays from either superblock would find the recorded root again, and the next commit made on another.
-        checkpoint::<H, D, R>(&state, false)?;
-        checkpoint::<H, D, R>(&state, false)?;
+    // Replays from either superblock would find the recorded root again, and the next commit made on another. And a creation
+    // has written one image: a bad page of it would be the end of the database.
+    let images = if root_accepted { 2 } else { u32::from(state.images.newest().generation == 1) };
+    for _ in 0..images {
+        match checkpoint::<H, D, R>(&state, false) {
+            Err(error @ Error::Full(_)) if !root_accepted => {
+                tracing::warn!(%error, "there is no second image yet");
+            }
+            // Nothing hangs on it: the state is that of before.
+            Err(Error::InDoubt(cause)) => return Err(Error::Poisoned(cause)),
+            made => made?,
+        }
     }
     let tasks = start_tasks::<H, D, R>(&state, &prefetching);
     Ok(Opened { engine: Arc::new(Engine::new(state, prefetching)), tasks, opening })

@@ -41,7 +41,7 @@ use crate::format::record::{Header, Kind, RecordView};
 use crate::format::superblock::Superblock;
 use crate::format::table::Table;
 use crate::format::trie_kind::TrieKind;
-use crate::log::{ScanEnd, ScanInput, scan};
+use crate::log::{ScanEnd, ScanInput, scan, scan_whole};
 use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
 use crate::state::commits::Tip;
@@ -111,6 +111,17 @@ pub(super) struct Replay<H> {
     hasher: std::marker::PhantomData<H>,
 }
 
+/// Where a recovery takes the log to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogEnd {
+    /// Where no valid record follows, unless that is damage.
+    Proven,
+    /// There, whatever follows: another process may be writing it.
+    Live,
+    /// Where it is damaged, whatever evidence says: a repair cuts it there.
+    Damage,
+}
+
 /// What the two superblocks and the incarnation know of the log, whichever of them is in use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known {
@@ -122,8 +133,8 @@ pub(crate) struct Known {
     pub(crate) prepared_through: LogPos,
     /// Was the database closed cleanly at the end of the log that the superblock names?
     pub(crate) clean: bool,
-    /// May another process be writing it?
-    pub(crate) live: bool,
+    /// Where the log ends.
+    pub(crate) log_end: LogEnd,
 }
 
 /// Reads the state that a superblock leads to. Writes nothing. `accept` is a root that pairs may have in the place of the
@@ -172,9 +183,14 @@ pub(crate) fn recover<H: Hasher, D: Device>(
         durable_through: known.durable_through,
         prepared_through: known.prepared_through,
         clean: known.clean,
-        live: known.live,
+        live: known.log_end == LogEnd::Live,
     };
-    let scan = scan(device, &input, |record| replay.record(record))?;
+    let mut record = |record: &RecordView<'_>| replay.record(record);
+    let scan = if known.log_end == LogEnd::Damage {
+        scan_whole(device, &input, &mut record)?
+    } else {
+        scan(device, &input, &mut record)?
+    };
     replay.finish(scan, (device, superblock.database), accept)
 }
 

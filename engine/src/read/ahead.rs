@@ -74,6 +74,8 @@ pub(super) struct ReadAhead<'a, D: Device, R: Runtime> {
     /// Where to go on naming; `None` before the first step, and at the end.
     next: Option<Key>,
     window: usize,
+    /// Are pages read that are cached, too?
+    from_device: bool,
     /// A ring has one issuer: whoever has one stays on its thread.
     _stays: PhantomData<*const ()>,
 }
@@ -93,8 +95,19 @@ impl<'a, D: Device, R: Runtime> ReadAhead<'a, D, R> {
             wanted: 0,
             next: None,
             window: 0,
+            from_device: false,
             _stays: PhantomData,
         }
+    }
+
+    /// From now on all pages are read, those that are cached, too.
+    pub(super) fn read_from_device(&mut self) {
+        self.from_device = true;
+    }
+
+    /// Are pages read that are cached, too?
+    pub(super) fn reads_from_device(&self) -> bool {
+        self.from_device
     }
 
     /// Reads on, before the iterator goes to a page; `rest` is what it has before it, first and last key.
@@ -179,7 +192,7 @@ impl<'a, D: Device, R: Runtime> ReadAhead<'a, D, R> {
     fn want(&mut self, from: usize) {
         let cache = self.db.store.cache();
         for ahead in self.named.iter_mut().skip(from) {
-            if cache.hold(ahead.at.page, ahead.at.tag, NO_BATCH) {
+            if !self.from_device && cache.hold(ahead.at.page, ahead.at.tag, NO_BATCH) {
                 continue;
             }
             if self.reader.is_none() {

@@ -17,7 +17,7 @@ use std::ops::{Bound, Range, RangeBounds};
 use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::{RegionState, Stored, Value};
+use pleach_beatree::{PageNo, RegionState, Stored, Value};
 use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::{Hasher, Key, Prefix};
 use pleach_io::{Device, Runtime};
@@ -26,7 +26,7 @@ use super::ahead::{ReadAhead, Way, after, before};
 use super::past;
 use super::point;
 use super::spare::SpareReaders;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::state::index::{Located, located};
 use crate::state::run_reader::{RunPage, RunReader};
 use crate::state::view::{View, put_over};
@@ -47,6 +47,17 @@ pub(crate) struct Scan<'a, D: Device, R: Runtime> {
     rest: Option<(Key, Key)>,
     front: End<'a, D, R>,
     back: End<'a, D, R>,
+    /// The page that the last step has come to, and what is wrong with it.
+    came_to: Option<ScannedPage>,
+}
+
+/// What a scrub comes to: a child of a region.
+pub(crate) struct ScannedPage {
+    pub(crate) prefix: Prefix,
+    /// Its page, if it has one.
+    pub(crate) page: Option<PageNo>,
+    /// Why the page cannot be used.
+    pub(crate) error: Option<Error>,
 }
 
 /// One end.
@@ -130,7 +141,41 @@ impl<'a, D: Device, R: Runtime> Scan<'a, D, R> {
             pages: 0,
         };
         let (front, back) = (end(Way::Forwards), end(Way::Backwards));
-        Self { db, view, rest: inclusive(range), front, back }
+        Self { db, view, rest: inclusive(range), front, back, came_to: None }
+    }
+
+    /// From now on every page is read from the device, also one that is cached, and none enters the cache.
+    pub(crate) fn read_from_device(&mut self) {
+        self.front.ahead.read_from_device();
+        self.back.ahead.read_from_device();
+    }
+
+    /// Goes on by one page at the front. One that cannot be used is gone over, and said. Its pairs are given by
+    /// [`Self::next_at_hand`]; this comes after the last of them.
+    ///
+    /// # Errors
+    /// Those that are of no page: nothing comes after them.
+    pub(crate) fn next_page<H: Hasher>(&mut self) -> Option<Result<ScannedPage>> {
+        let (rest, db, view) = (self.rest?, self.db, self.view);
+        let step = past::with::<H, D, R, _>(db, view, |view| self.step(view, Way::Forwards, rest));
+        match (step, self.came_to.take()) {
+            (Ok(()), Some(page)) => Some(Ok(page)),
+            (Err(error), Some(page)) if page.error.is_some() => {
+                // Of a state that can be read no longer nothing is known.
+                let readable = past::with::<H, D, R, _>(db, view, View::check);
+                Some(readable.map(|()| page).map_err(|_| error))
+            }
+            (Err(error), _) => {
+                self.end();
+                Some(Err(error))
+            }
+            (Ok(()), None) => None,
+        }
+    }
+
+    /// The next pair of the page that was come to.
+    pub(crate) fn next_at_hand(&mut self) -> Option<Pair> {
+        self.front.at_hand.first()
     }
 
     /// The next pair, if its page is at hand and has its value: what [`Self::next`] gives, without a copy.
@@ -205,6 +250,7 @@ impl<'a, D: Device, R: Runtime> Scan<'a, D, R> {
     /// Goes on by one page.
     fn step(&mut self, view: &View, way: Way, rest: (Key, Key)) -> Result<()> {
         let db = self.db;
+        self.came_to = None;
         let (end, key) = match way {
             Way::Forwards => (&mut self.front, rest.0),
             Way::Backwards => (&mut self.back, rest.1),
@@ -216,22 +262,24 @@ impl<'a, D: Device, R: Runtime> Scan<'a, D, R> {
         let captured = db
             .index
             .in_region(&key, |region, state| end.capture(view, region.prefix(), state, &key));
-        let page = match captured.at {
-            Some(at) => Some(end.page(db, &captured.prefix, at)?),
-            None => None,
-        };
-        drop(guard);
-        // Undo may have gone while it was asked.
-        view.check().inspect_err(|_| end.over = None)?;
         let range =
             (rest.0.max(*captured.prefix.first_key()), rest.1.min(captured.prefix.last_key()));
-        end.at_hand = end.within(page, captured, &range);
         self.rest = match way {
             Way::Forwards => after(&range.1).filter(|_| range.1 < rest.1).map(|key| (key, rest.1)),
             Way::Backwards => {
                 before(&range.0).filter(|_| range.0 > rest.0).map(|key| (rest.0, key))
             }
         };
+        let number = captured.at.map(|at| at.page);
+        let prefix = captured.prefix;
+        let came_to = |error| Some(ScannedPage { prefix, page: number, error });
+        let page = captured.at.map(|at| end.page(db, &prefix, at)).transpose();
+        self.came_to = came_to(page.as_ref().err().cloned());
+        let page = page?;
+        drop(guard);
+        // Undo may have gone while it was asked.
+        view.check().inspect_err(|_| end.over = None)?;
+        end.at_hand = end.within(page, captured, &range);
         Ok(())
     }
 }
@@ -263,12 +311,14 @@ impl<D: Device, R: Runtime> End<'_, D, R> {
     /// A page that the index names. The caller has entered the store.
     fn page(&mut self, db: &State<D, R>, prefix: &Prefix, at: Located) -> Result<Leaf> {
         self.pages += 1;
-        let keep = self.pages <= KEPT;
+        let keep = self.pages <= KEPT && !self.ahead.reads_from_device();
         if let Some(page) = self.ahead.come_to(prefix, at)? {
             db.store.use_apart(at, page.page(), keep)?;
             return Ok(Leaf::Apart(page));
         }
-        if let Some(page) = db.store.peek(at) {
+        if !self.ahead.reads_from_device()
+            && let Some(page) = db.store.peek(at)
+        {
             return Ok(Leaf::Cached(page));
         }
         if keep {

@@ -45,6 +45,7 @@ use crate::format::creation::{self, DirectoryState};
 use crate::format::superblock::{self, Superblock};
 use crate::open::examine::{self, Examined, no_folder};
 use crate::open::examine_beside;
+use crate::open::recovery::LogEnd;
 use crate::options::HistoryLimits;
 
 pub use check::{CheckOptions, CheckReport, Finding, Severity, Verdict, check, check_on};
@@ -62,7 +63,7 @@ pub(crate) struct Opened<D: Device> {
 }
 
 impl<D: Device> Opened<D> {
-    fn new(device: &D) -> Result<Self> {
+    pub(crate) fn new(device: &D) -> Result<Self> {
         match creation::inspect(device)? {
             DirectoryState::Foreign(found) => return Err(Error::NotADatabase { found }),
             DirectoryState::Empty | DirectoryState::HalfCreated => return Err(Error::Missing),
@@ -104,6 +105,13 @@ impl<D: Device> Opened<D> {
         self.examine_with::<H>(|_| limits(0, 0))
     }
 
+    /// The same with a log that ends where it is damaged.
+    pub(crate) fn examine_cut<H: Hasher>(&self) -> Result<Examined<D>> {
+        let superblocks = examine::superblocks(&self.device, OpenMode::Read)?;
+        let none = |_: &Superblock| limits(0, 0);
+        examine::examine::<H, D>(&self.device, superblocks, none, None, LogEnd::Damage)
+    }
+
     fn examine_with<H: Hasher>(
         &self,
         within: impl Fn(u64) -> HistoryLimits,
@@ -113,7 +121,7 @@ impl<D: Device> Opened<D> {
             return examine_beside::<H, D>(&self.device, within);
         }
         let superblocks = examine::superblocks(&self.device, OpenMode::Read)?;
-        examine::examine::<H, D>(&self.device, superblocks, within, None, false)
+        examine::examine::<H, D>(&self.device, superblocks, within, None, LogEnd::Proven)
     }
 }
 
@@ -147,6 +155,6 @@ pub fn hasher(path: &Path) -> Result<u8> {
 }
 
 /// The history as the database was last opened with it, and bytes of memory for its undo.
-fn limits(commits: u64, bytes: u64) -> HistoryLimits {
+pub(crate) fn limits(commits: u64, bytes: u64) -> HistoryLimits {
     HistoryLimits { commits, bytes, log_bytes: u64::MAX, value_bytes: u64::MAX }
 }

@@ -1,0 +1,58 @@
+//! A page that cannot be used, as scrubs and salvages list it.
+
+use std::fmt;
+
+use pleach_beatree::page_no::page_offset;
+use pleach_beatree::stored::overflow_cell;
+use pleach_core::Prefix;
+use pleach_io::{Device, PageBuf};
+
+use crate::error::{Contradiction, Error};
+
+/// A page that cannot be used.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct BadPage {
+    /// Name of its file: `leaf`, `overflow`, or a segment of the log.
+    pub file: String,
+    /// Page number: byte of the file, divided by 4096.
+    pub page: u64,
+    /// The keys whose pairs are in it, and their namespace; for a page of the overflow file one key, as a prefix of 256 bits.
+    /// `None` for the log.
+    pub keys: Option<(u8, Prefix)>,
+    /// What is wrong with it.
+    pub error: Error,
+}
+
+impl fmt::Display for BadPage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, page, keys, error } = self;
+        write!(f, "page {page} of {file}")?;
+        if let Some((namespace, prefix)) = keys {
+            write!(f, " (namespace {namespace}, keys below {prefix:?})")?;
+        }
+        write!(f, ": {error}")
+    }
+}
+
+/// Which page of a long value is bad.
+pub(crate) fn page_of_value<D: Device>(
+    device: &D,
+    file: &D::File,
+    raw: &[u8],
+    error: &Error,
+) -> u64 {
+    match error {
+        Error::Page { page, .. }
+        | Error::Corrupt(
+            Contradiction::OtherValue { page, .. } | Contradiction::ValueHash { page, .. },
+        ) => return *page,
+        _ => {}
+    }
+    // Many were read at once: the first that cannot be read alone.
+    let mut pages =
+        overflow_cell(raw).runs().flat_map(|run| run.start..run.start + u64::from(run.pages));
+    let first = overflow_cell(raw).runs().next().map_or(0, |run| run.start);
+    let mut buf = PageBuf::zeroed(1);
+    pages.find(|page| device.read_at(file, &mut buf, page_offset(*page)).is_err()).unwrap_or(first)
+}

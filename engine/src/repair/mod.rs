@@ -1,0 +1,142 @@
+//! Repair of a closed database whose files are damaged (`docs/repair.md`).
+//!
+//! * [`repair()`] makes a database open again whose log is damaged, and heals what an open heals by itself;
+//! * [`roll_forward`] brings a backup to the newest commit that the log of the damaged folder has: it cures every kind of
+//!   damage, lost files too;
+//! * [`salvage`] writes what is whole to an export stream, where there is no backup.
+//!
+//! Nothing is destroyed: a repair copies each file to a folder of its own before it replaces it, the others change nothing.
+//!
+//! ```
+//! use pleach::{Access, Options, Pleach, SessionOptions, Value, BackupOptions, repair};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let (folder, backup) = (folder.path().join("db"), folder.path().join("backup"));
+//! # let put = |db: &Pleach, value: &[u8]| -> Result<(), Box<dyn std::error::Error>> {
+//! #     let put = Access::write([7; 32], Some(Value::from(value)));
+//! #     db.session(SessionOptions::new())?.finish(vec![put])?.commit()?;
+//! #     Ok(())
+//! # };
+//! # let db = Pleach::open(Options::new(&folder).create(true).small().history(10))?;
+//! # put(&db, b"one")?;
+//! db.backup_to(&backup, &BackupOptions::new())?;
+//! # put(&db, b"two")?;
+//! # let root = db.root();
+//! db.close()?;
+//! std::fs::remove_file(folder.join("leaf"))?;
+//!
+//! let restored = Pleach::open(Options::new(&backup))?;
+//! let report = repair::roll_forward(&restored, &folder, None)?;
+//! assert!(report.through == 2 && report.lost.is_empty() && restored.root() == root);
+//! # Ok(())
+//! # }
+//! ```
+
+mod cut;
+mod roll_forward;
+mod salvage;
+
+use std::path::Path;
+
+use pleach_core::{Blake3, Hasher, Sha2};
+use pleach_io::os::{OsDevice, OsOptions};
+use pleach_io::threads::Threads;
+use pleach_io::{Device, Runtime};
+
+pub use crate::bad_page::BadPage;
+pub use cut::CutLog;
+pub use roll_forward::{RollForwardReport, roll_forward, roll_forward_on};
+pub use salvage::{SalvageReport, salvage, salvage_on};
+
+use crate::db::Db;
+use crate::error::{Advice, Error, Result};
+use crate::format::creation::CreationError;
+use crate::log::ScanError;
+use crate::open::examine::no_folder;
+use crate::opening::Opening;
+use crate::options::Options;
+use crate::roots::Roots;
+use crate::tools::{CheckOptions, CheckReport, Opened, check_on};
+use cut::cut_log;
+
+/// What a repair has done.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RepairReport {
+    /// Number of the newest commit.
+    pub commit: u64,
+    /// Its roots and digests.
+    pub roots: Roots,
+    /// What the open has found, and healed: bad copies of superblock and incarnation, a bad image, a lost history.
+    pub opening: Opening,
+    /// The log was damaged, and was cut there.
+    pub cut: Option<CutLog>,
+    /// A check of the repaired database. Bad leaf pages and long values are among its findings: this does not mend them.
+    pub check: CheckReport,
+}
+
+/// Makes the folder's database open again at its newest commit whose log is whole. Nobody has it open.
+///
+/// What an open heals by itself is healed: one bad superblock, one bad copy of the incarnation, one bad image. A log that is damaged
+/// between replay start and end is cut there: commits behind the damage are lost ([`CutLog::lost`]). Before anything is
+/// changed the state in front of the damage is made in memory, and its roots are those that its commit has recorded; then
+/// files that are replaced are copied to a new folder `damaged-1` (or `-2`, …) in the folder. A repair that was cut off leaves a
+/// database that is damaged as before, or one that is repaired: then do it again.
+///
+/// # Errors
+/// What the open has said, where this does not help: [`roll_forward`] over a backup does. [`Error::Full`], and those of the device.
+pub fn repair(path: &Path) -> Result<RepairReport> {
+    let device = OsDevice::open(path, OsOptions::default()).map_err(no_folder)?;
+    let runtime = Threads::new(2)?;
+    repair_on(&device, &runtime, || {
+        let mut names = (1..u64::MAX).map(|number| path.join(format!("damaged-{number}")));
+        let free = names.find(|path| !path.exists()).ok_or(CreationError::Exists)?;
+        let options = OsOptions { create_folder: true, ..OsOptions::default() };
+        Ok(OsDevice::open(&free, options)?)
+    })
+}
+
+/// The same on any device. `aside` gives an empty folder for copies of the files that are replaced, when there are any.
+///
+/// # Errors
+/// As [`repair()`].
+pub fn repair_on<D: Device, R: Runtime>(
+    device: &D,
+    runtime: &R,
+    aside: impl FnOnce() -> Result<D>,
+) -> Result<RepairReport> {
+    let hasher = Opened::new(device)?.newest.hasher;
+    match hasher {
+        Blake3::ID => repair_as::<Blake3, D, R>(device, runtime, aside),
+        Sha2::ID => repair_as::<Sha2, D, R>(device, runtime, aside),
+        found => Err(Error::WrongHasher { expected: Blake3::ID, found }),
+    }
+}
+
+fn repair_as<H: Hasher, D: Device, R: Runtime>(
+    device: &D,
+    runtime: &R,
+    aside: impl FnOnce() -> Result<D>,
+) -> Result<RepairReport> {
+    let options = || Options::new("").cache_mib(64);
+    let open = || Db::<H, D, R>::open_on(device.clone(), runtime.clone(), options());
+    let (db, cut) = match open() {
+        Ok(db) => (db, None),
+        Err(error) if may_be_of_the_log(&error) => {
+            let cut = cut_log::<H, D>(device, &error, aside)?;
+            (open()?, Some(cut))
+        }
+        Err(error) => return Err(error),
+    };
+    let (commit, roots, opening) = (db.commit_number(), db.roots(), db.opened().clone());
+    // The close writes an image, so that both are good again.
+    db.close()?;
+    let check = check_on(device, CheckOptions::default())?;
+    Ok(RepairReport { commit, roots, opening, cut, check })
+}
+
+/// With a bad image, too, it is the image's error that an open gives.
+fn may_be_of_the_log(error: &Error) -> bool {
+    matches!(error, Error::Scan(ScanError::Io(_))) || error.advice() == Advice::Restore
+}

@@ -1,0 +1,153 @@
+//! What is whole of a damaged database, as an export stream.
+
+use std::io::Write;
+use std::path::Path;
+
+use pleach_beatree::Stored;
+use pleach_core::fold::{FoldValue, RootFolder};
+use pleach_core::{Hasher, Key, Prefix};
+use pleach_io::{Device, OpenMode};
+
+use crate::bad_page::{BadPage, page_of_value};
+use crate::error::{Contradiction, Error, Result};
+use crate::export::{ExportReport, StreamWriter};
+use crate::format::names::{LEAF_FILE, OVERFLOW_FILE};
+use crate::open::pages::{parse, visit};
+use crate::open::recovery::RecoveredTrie;
+use crate::roots::{Roots, TrieRoot};
+use crate::state::overflow::read_from;
+use crate::tools::{Opened, UnderHasher, device, with_hasher};
+
+/// What was salvaged.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct SalvageReport {
+    /// The stream. Its commit is the one before which nothing is missing of the log; with losses its state is that of no commit.
+    pub export: ExportReport,
+    /// The roots of the pairs that are in the stream; digests are those of the commit.
+    pub roots: Roots,
+    /// The roots that the commit has.
+    pub expected: Roots,
+    /// All pages that cannot be used: of a leaf page all pairs are lost that no later change has replaced, of a page of the overflow
+    /// file the pair of one key.
+    pub lost: Vec<BadPage>,
+}
+
+/// Writes an export stream of all pairs of the folder's database that can be read: of good pages, and changes that pend. Where
+/// something is lost, this is the state of no commit: its head has the roots that these pairs really have, so that it can be
+/// imported, and no other. A damaged log ends at the damage. Everything is read twice; nothing in the folder is changed.
+///
+/// # Errors
+/// A folder without a database, one that is open for writing; [`Error::Stream`] when the stream cannot be written. Without an image there is
+/// nothing to be salvaged.
+pub fn salvage(path: &Path, to: &mut dyn Write) -> Result<SalvageReport> {
+    salvage_on(&device(path)?, to)
+}
+
+/// The same on any device.
+///
+/// # Errors
+/// As [`salvage`].
+pub fn salvage_on<D: Device>(device: &D, to: &mut dyn Write) -> Result<SalvageReport> {
+    with_hasher(device, Salvage { to })
+}
+
+struct Salvage<'a> {
+    to: &'a mut dyn Write,
+}
+
+impl<D: Device> UnderHasher<D> for Salvage<'_> {
+    type Output = SalvageReport;
+
+    fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<SalvageReport> {
+        opened.require_lock()?;
+        let examined = opened.examine_present::<H>();
+        let examined = examined.or_else(|error| opened.examine_cut::<H>().map_err(|_| error))?;
+        let recovered = examined.recovered;
+        let (tip, mut lost) = (&recovered.tip, Vec::new());
+        let mut roots = Vec::new();
+        for (namespace, TrieRoot { kind, node }) in tip.roots.all() {
+            let mut folder = RootFolder::<H>::new();
+            let list = |bad| {
+                lost.push(bad);
+                Ok(())
+            };
+            pairs::<H, D>(opened, recovered.trie(namespace)?, list, |key, value| {
+                let taken = folder.pair(key, FoldValue::Bytes(value));
+                taken.map_err(|_| Contradiction::KeyOrder { key: *key })?;
+                Ok(true)
+            })?;
+            let found = TrieRoot { kind, node: folder.root() };
+            roots.push((namespace, found.merkle().map_or(TrieRoot { kind, node }, |_| found)));
+        }
+        let roots = Roots::new(roots);
+        let mut writer = StreamWriter::<H, _>::new(self.to, tip.number, &tip.blob, &roots)?;
+        for (namespace, _) in roots.all() {
+            writer.begin(namespace);
+            let go_over = |_| Ok(());
+            pairs::<H, D>(opened, recovered.trie(namespace)?, go_over, |key, value| {
+                writer.pair(key, value)?;
+                Ok(true)
+            })?;
+            writer.end()?;
+        }
+        let export = writer.finish()?;
+        Ok(SalvageReport { export, roots, expected: tip.roots.clone(), lost })
+    }
+}
+
+/// Gives all pairs of a trie to `each`, in key order, until it says false. A page that cannot be used is given to `bad`, which may
+/// go on without it.
+fn pairs<H: Hasher, D: Device>(
+    opened: &Opened<D>,
+    trie: &RecoveredTrie,
+    mut bad: impl FnMut(BadPage) -> Result<()>,
+    mut each: impl FnMut(&Key, &[u8]) -> Result<bool>,
+) -> Result<()> {
+    let (device, database, namespace) = (&opened.device, opened.newest.database, trie.namespace);
+    let leaf = device.open(LEAF_FILE, OpenMode::Read)?;
+    let overflow = device.open(OVERFLOW_FILE, OpenMode::Read)?;
+    visit(device, &leaf, &trie.regions, |visited| {
+        let state = visited.region.read();
+        let child = visited.child;
+        let prefix = state.children().prefix(child);
+        let pending = state.pending_below(&prefix);
+        let mut pairs: Vec<(Key, Stored)> = Vec::new();
+        if let (Some(page), Some(number)) = (visited.page, state.children().page(child)) {
+            let tag = state.children().tag(child);
+            let cells = page.map_err(Error::from).and_then(|buf| {
+                let view = parse(&buf, database, namespace, number, tag)?;
+                pairs.extend(view.iter().map(|(key, cell)| (key, Stored::from_cell(cell))));
+                Ok(())
+            });
+            if let Err(error) = cells {
+                let (page, keys) = (u64::from(number), Some((namespace, prefix)));
+                bad(BadPage { file: LEAF_FILE.to_owned(), page, keys, error })?;
+            }
+        }
+        let changes = pending.iter().map(|pending| (pending.key, pending.stored.clone()));
+        crate::state::view::put_over(&mut pairs, 0, changes);
+        for (key, stored) in pairs {
+            let value = match stored {
+                Stored::Absent => continue,
+                Stored::Inline(value) => value,
+                Stored::Large(large) => large.bytes.clone(),
+                Stored::Overflow(raw) => {
+                    match read_from::<H, D>(device, &overflow, database, &raw) {
+                        Ok(value) => value,
+                        Err(error) => {
+                            let page = page_of_value(device, &overflow, &raw, &error);
+                            let keys = Some((namespace, Prefix::new(&key, 256)));
+                            bad(BadPage { file: OVERFLOW_FILE.to_owned(), page, keys, error })?;
+                            continue;
+                        }
+                    }
+                }
+            };
+            if !each(&key, &value)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    })
+}

@@ -1,0 +1,302 @@
+//! Scrub: everything that a session's state has on the device is read and checked, beside commits (`docs/repair.md`).
+//!
+//! Leaf pages come through a scan that leaves the cache alone, so that a good copy in memory does not hide a bad page;
+//! long values come past the values in memory. A scan gives one commit's pairs whatever is flushed meanwhile, and page
+//! numbers that it looks up stay where they are: what cannot be used then is bad, and is listed.
+
+use std::fmt;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use pleach_beatree::Stored;
+use pleach_beatree::page_no::page_offset;
+use pleach_beatree::stored::overflow_cell;
+use pleach_core::fold::RootFolder;
+use pleach_core::{Hasher, Key, Node, Prefix};
+use pleach_io::{Device, PAGE, Runtime};
+
+pub use crate::bad_page::BadPage;
+use crate::bad_page::page_of_value;
+use crate::engine::Engine;
+use crate::error::{Contradiction, Error, Result};
+use crate::format::names::{LEAF_FILE, OVERFLOW_FILE, segment_name};
+use crate::format::position::LogPos;
+use crate::log::{Broken, ScanError, next_record, walk};
+use crate::read::past;
+use crate::reading::Reading;
+use crate::session::Session;
+use crate::state::State;
+use crate::state::overflow::read_from;
+use crate::state::view::View;
+
+/// The longest sleep after which the stop flag is looked at.
+const NAP: Duration = Duration::from_millis(100);
+/// Records that are read between two looks at the stop flag.
+const RECORDS: u64 = 16;
+
+/// Told how many of about how many bytes were read. Commits that go on meanwhile change the second one.
+pub type ScrubProgress = Box<dyn Fn(u64, u64) + Send + Sync>;
+
+/// Options of [`scrub`].
+#[derive(Default)]
+pub struct ScrubOptions {
+    bytes_per_second: u64,
+    stop: Option<Arc<AtomicBool>>,
+    progress: Option<ScrubProgress>,
+}
+
+impl fmt::Debug for ScrubOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScrubOptions")
+            .field("bytes_per_second", &self.bytes_per_second)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ScrubOptions {
+    /// As fast as the device goes, to the end, without progress told.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Bytes that are read in a second; 0 for no limit. Some hundred pages may be read ahead of that.
+    #[must_use]
+    pub fn bytes_per_second(mut self, bytes: u64) -> Self {
+        self.bytes_per_second = bytes;
+        self
+    }
+
+    /// A flag that ends the scrub within a tenth of a second when it is set. The report has what was found by then.
+    #[must_use]
+    pub fn stop(mut self, stop: Option<Arc<AtomicBool>>) -> Self {
+        self.stop = stop;
+        self
+    }
+
+    /// A function that is told how far the scrub is, once for each page, long value and record.
+    #[must_use]
+    pub fn progress(mut self, progress: Option<ScrubProgress>) -> Self {
+        self.progress = progress;
+        self
+    }
+}
+
+/// The root of a namespace, computed from its pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ScrubbedRoot {
+    /// The namespace.
+    pub namespace: u8,
+    /// The root of the state.
+    pub expected: Node,
+    /// The root of the pairs that were read; `None` where a page is bad, or the scrub was stopped.
+    pub found: Option<Node>,
+}
+
+/// What a scrub has found.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct ScrubReport {
+    /// Number of the commit.
+    pub commit: u64,
+    /// Leaf pages read.
+    pub pages: u64,
+    /// Pairs in those that are good, with what pends on them.
+    pub pairs: u64,
+    /// Long values read.
+    pub long_values: u64,
+    /// Records of the log read.
+    pub records: u64,
+    /// Bytes of all of them.
+    pub bytes: u64,
+    /// All pages that cannot be used.
+    pub bad: Vec<BadPage>,
+    /// The Merkle namespaces, in order.
+    pub roots: Vec<ScrubbedRoot>,
+    /// Did the stop flag end it?
+    pub stopped: bool,
+    /// How long it took.
+    pub time: Duration,
+}
+
+impl ScrubReport {
+    /// Was everything read, and all of it good?
+    pub fn is_clean(&self) -> bool {
+        let wrong = |root: &ScrubbedRoot| root.found != Some(root.expected);
+        !self.stopped && self.bad.is_empty() && !self.roots.iter().any(wrong)
+    }
+}
+
+/// Reads every leaf page and every long value of a session's state, of all namespaces, from the device, and the records of the
+/// log that the history and the next open need; checks all of them, and computes the root of each Merkle namespace from its
+/// pairs. Bad pages are listed, and gone over. Sessions and commits go on; the cache stays as it is.
+///
+/// A page that is good again, and one that the background had set aside because it could not be read, is back for everybody.
+///
+/// # Errors
+/// [`Error::SnapshotTooOld`] when the state cannot be read any more; errors of the ring. Bad pages are no error.
+pub fn scrub<H: Hasher, D: Device, R: Runtime>(
+    session: &Session<H, D, R>,
+    options: &ScrubOptions,
+) -> Result<ScrubReport> {
+    let engine = session.engine();
+    let db: &State<D, R> = &engine.state;
+    let since = db.pace.now();
+    let leaf = db.counters.leaf_pages.load(Ordering::Relaxed);
+    let mut scrub = Scrub {
+        engine,
+        options,
+        since,
+        all: page_offset(leaf + db.space.overflow_stats().live)
+            + db.commits.sequencer().durable().saturating_since(log_start(db)),
+        report: ScrubReport { commit: session.number(), ..ScrubReport::default() },
+    };
+    for (namespace, root) in session.roots().all() {
+        let reading = session.reading(namespace)?;
+        let found = scrub.pairs(reading, root.merkle().is_some())?;
+        if let Some(expected) = root.merkle() {
+            scrub.report.roots.push(ScrubbedRoot { namespace, expected, found });
+        }
+    }
+    scrub.log();
+    let mut report = scrub.report;
+    report.time = db.pace.now().saturating_sub(since);
+    Ok(report)
+}
+
+/// Where the log begins that somebody may need.
+fn log_start<D: Device, R: Runtime>(db: &State<D, R>) -> LogPos {
+    let replay = db.images.newest().replay.position;
+    db.commits.undo().log_from().map_or(replay, |from| from.min(replay))
+}
+
+struct Scrub<'a, H: Hasher, D: Device, R: Runtime> {
+    engine: &'a Engine<H, D, R>,
+    options: &'a ScrubOptions,
+    since: Duration,
+    /// Bytes to be read, about.
+    all: u64,
+    report: ScrubReport,
+}
+
+impl<H: Hasher, D: Device, R: Runtime> Scrub<'_, H, D, R> {
+    /// Reads a namespace; gives the root of its pairs when all of them could be read.
+    fn pairs(&mut self, reading: &Reading<D, R>, is_merkle: bool) -> Result<Option<Node>> {
+        let namespace = reading.view().namespace;
+        let mut folder = is_merkle.then(RootFolder::<H>::new);
+        let mut scan = reading.scan(self.engine, &..);
+        scan.read_from_device();
+        // Each turn comes to a later key.
+        while !self.is_over() {
+            let Some(step) = scan.next_page::<H>() else {
+                return Ok(folder.map(RootFolder::root));
+            };
+            let step = step?;
+            if let Some(page) = step.page {
+                self.report.pages += 1;
+                self.read(PAGE as u64);
+                if let Some(error) = step.error {
+                    self.bad(LEAF_FILE, u64::from(page), Some((namespace, step.prefix)), error);
+                    folder = None;
+                    continue;
+                }
+            }
+            while let Some((key, stored)) = scan.next_at_hand() {
+                self.report.pairs += 1;
+                if let (Some(folder), Some(value)) = (&mut folder, stored.fold_value()) {
+                    folder.pair(&key, value).map_err(|_| Contradiction::KeyOrder { key })?;
+                }
+                if let Stored::Overflow(raw) = stored {
+                    self.long_value(reading, &key, &raw)?;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn long_value(&mut self, reading: &Reading<D, R>, key: &Key, raw: &[u8]) -> Result<()> {
+        let db = reading.state();
+        let (device, file) = (db.store.device(), db.space.overflow_file());
+        self.report.long_values += 1;
+        if let Err(error) = read_from::<H, D>(device, file, db.store.database(), raw) {
+            // Of a state that can be read no longer the runs may be another value's.
+            past::with::<H, D, R, _>(db, reading.view(), View::check)?;
+            let page = page_of_value(device, file, raw, &error);
+            self.bad(OVERFLOW_FILE, page, Some((db.namespace, Prefix::new(key, 256))), error);
+        }
+        self.read(overflow_cell(raw).runs().map(|run| page_offset(run.pages.into())).sum());
+        Ok(())
+    }
+
+    /// Reads the log. Segments that nobody needs any more go meanwhile, and then their records may be another segment's.
+    fn log(&mut self) {
+        let db = &self.engine.state;
+        let (device, database) = (db.store.device(), db.store.database());
+        let (size, end) =
+            (db.images.newest().geometry.log_segment, db.commits.sequencer().durable());
+        let mut from = log_start(db);
+        // Each turn begins behind where the one before has ended.
+        while from < end && !self.is_over() {
+            let mut records = 0;
+            let walked = walk(device, database, size, from, end, |record| {
+                records += 1;
+                self.report.records += 1;
+                self.read(record.header.record_len());
+                let stops = records % RECORDS == 0 && self.is_over();
+                let flow = if stops { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+                Ok::<_, Error>(flow)
+            });
+            let Err(Broken { resume, error }) = walked else { return };
+            let start = log_start(db);
+            if start >= resume {
+                from = start;
+                continue;
+            }
+            let at = match &error {
+                Error::Scan(ScanError::Past { position, .. }) => *position,
+                Error::Scan(ScanError::Segment(bad)) => LogPos::of_segment(bad.index, size),
+                _ => resume,
+            };
+            let (file, page) = (segment_name(at.segment(size)), at.in_segment(size) / PAGE as u64);
+            self.bad(&file, page, None, error);
+            let next = next_record(device, database, size, resume, end);
+            from = next.ok().flatten().unwrap_or(end);
+        }
+    }
+
+    fn bad(&mut self, file: &str, page: u64, keys: Option<(u8, Prefix)>, error: Error) {
+        tracing::error!(file, page, ?keys, %error, "a scrub has found a page that cannot be used");
+        self.report.bad.push(BadPage { file: file.to_owned(), page, keys, error });
+    }
+
+    /// So many bytes were read.
+    fn read(&mut self, bytes: u64) {
+        self.report.bytes += bytes;
+        if let Some(progress) = &self.options.progress {
+            progress(self.report.bytes, self.all.max(self.report.bytes));
+        }
+    }
+
+    /// Waits until more may be read; is it stopped?
+    fn is_over(&mut self) -> bool {
+        let stop = || self.options.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed));
+        if let Some(nanos) = (u128::from(self.report.bytes) * 1_000_000_000)
+            .checked_div(self.options.bytes_per_second.into())
+        {
+            let pace = &self.engine.state.pace;
+            let due = self.since + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+            // Each turn comes closer to the time.
+            while !stop() {
+                let left = due.saturating_sub(pace.now());
+                if left.is_zero() {
+                    break;
+                }
+                pace.wait(Some(left.min(NAP)), &mut || false);
+            }
+        }
+        self.report.stopped |= stop();
+        self.report.stopped
+    }
+}

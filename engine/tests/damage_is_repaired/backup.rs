@@ -1,0 +1,176 @@
+//! A backup and the log of the damaged folder give each commit again, whatever else of the folder is left; without a backup
+//! what is whole is written out, and what is lost is named.
+
+use pleach::errors::Contradiction;
+use pleach::export::{ImportOptions, StreamReader, import};
+use pleach::repair::{RollForwardReport, roll_forward_on, salvage_on};
+use pleach::{BackupOptions, Error};
+use pleach_io::Device as _;
+use pleach_io::sim::SimDisk;
+
+use crate::common::{Chain, MERKLE, PLAIN, Pairs, States, damage, disk_of, new_disk, open, pairs};
+
+const HISTORY: u64 = 100;
+
+/// A database with backups of some of its commits, killed.
+fn subject() -> (SimDisk, States, Vec<(u64, SimDisk)>) {
+    let disk = new_disk();
+    let mut chain = Chain::new(&disk, HISTORY);
+    let mut backups = Vec::new();
+    for round in 0..24 {
+        let keys = if round % 3 == 0 { 40 } else { 7 };
+        chain.commit(keys);
+        if round % 8 == 1 {
+            let backup = new_disk();
+            let report = chain.db.backup_on(&backup, &BackupOptions::new()).expect("backed up");
+            backups.push((report.commit, backup));
+        }
+        match round {
+            5 => chain.namespace(MERKLE, false),
+            6 => chain.namespace(9, true),
+            11 => chain.roll_back(2),
+            14 => chain.namespace(PLAIN, false),
+            // Brings it back.
+            16 => chain.roll_back(3),
+            _ => {}
+        }
+    }
+    let states = std::mem::take(&mut chain.states);
+    drop(chain.db);
+    (disk, states, backups)
+}
+
+fn rolled(
+    backup: &SimDisk,
+    damaged: &SimDisk,
+    at: Option<u64>,
+) -> Result<(RollForwardReport, Pairs, Vec<u8>), Error> {
+    let db = open(&disk_of(&backup.image()), HISTORY).expect("a backup opens");
+    let report = roll_forward_on(&db, damaged, at)?;
+    Ok((report, pairs(&db), db.blob()))
+}
+
+#[test]
+fn a_backup_is_rolled_forward_whatever_else_is_lost() {
+    let (disk, states, backups) = subject();
+    let newest = *states.keys().last().expect("commits");
+    let image = disk.image();
+    for (commit, backup) in &backups {
+        for lost in [&[][..], &["leaf"], &["super", "image-a", "image-b"], &["incarnation", "leaf"]]
+        {
+            let damaged = disk_of(&image);
+            for file in lost {
+                damaged.remove(file).expect("removed");
+            }
+            let what = format!("backup of {commit}, without {lost:?}");
+            let rolled = rolled(backup, &damaged, None);
+            let (report, found, blob) = rolled.unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!(
+                (report.from, report.through, report.commit),
+                (*commit, newest, newest),
+                "{what}"
+            );
+            assert!(report.lost.is_empty() && report.error.is_none(), "{what}: {report:?}");
+            let (roots, model, told) = &states[&newest];
+            assert!(report.roots.iter().eq(roots.iter()), "{what}: {report:?}");
+            assert!(found == *model && blob == *told, "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_roll_forward_ends_at_the_damage_and_names_what_is_behind_it() {
+    let (disk, states, backups) = subject();
+    let (commit, backup) = &backups[1];
+    let (newest, image) = (*states.keys().last().expect("commits"), disk.image());
+    let (mut ended, mut refused) = (0, 0);
+    for name in image.names().filter(|name| name.starts_with("log-")) {
+        for page in 0..image.file(name).expect("a file").len() / 4096 {
+            let damaged = disk_of(&image);
+            damage(&damaged, name, page, page % 2 == 0);
+            let what = format!("page {page} of {name}");
+            match rolled(backup, &damaged, None) {
+                Ok((report, found, blob)) => {
+                    let (roots, model, told) = &states[&report.through];
+                    assert!(report.roots.iter().eq(roots.iter()) && found == *model, "{what}");
+                    assert!(blob == *told, "{what}");
+                    let behind = |number: &u64| *number > report.through && *number <= newest;
+                    assert!(report.lost.iter().all(behind), "{what}: {report:?}");
+                    assert!(report.lost.len() as u64 + 1 >= newest - report.through, "{what}");
+                    ended += u64::from(report.through < newest);
+                }
+                Err(Error::Corrupt(Contradiction::LogBegins { commit: found, wanted })) => {
+                    assert!(wanted == commit + 1 && found > wanted, "{what}");
+                    refused += 1;
+                }
+                Err(error) => panic!("{what}: {error}"),
+            }
+        }
+    }
+    assert!(ended > 3 && refused > 0, "{ended} {refused}");
+}
+
+#[test]
+fn an_imported_state_and_an_empty_database_are_rolled_forward_too() {
+    let (disk, states, _) = subject();
+    let newest = *states.keys().last().expect("commits");
+    // From the creation on: the log has all of it.
+    let empty = new_disk();
+    drop(open(&empty, HISTORY).expect("created"));
+    let (report, found, _) = rolled(&empty, &disk, None).expect("rolled forward");
+    assert_eq!((report.from, report.through), (0, newest), "{report:?}");
+    assert!(found == states[&newest].1);
+    // An import has numbers of its own.
+    let (then, mut stream) = (newest - 3, Vec::new());
+    let db = open(&disk_of(&disk.image()), HISTORY).expect("opens");
+    pleach::export::export(&db.at(then).expect("in the history"), &mut stream).expect("exported");
+    let copy = new_disk();
+    let to = open(&copy, HISTORY).expect("created");
+    let reader = StreamReader::new(&*stream).expect("a stream");
+    import(&to, reader, &ImportOptions::new().memory_mib(1)).expect("imported");
+    to.close().expect("closed");
+    let (report, found, _) = rolled(&copy, &disk, Some(then)).expect("rolled forward");
+    assert_eq!((report.from, report.through), (then, newest));
+    assert!(report.roots.iter().eq(states[&newest].0.iter()) && found == states[&newest].1);
+    let other = rolled(&copy, &disk, Some(then - 5)).expect_err("the state of another commit");
+    assert!(matches!(other, Error::Corrupt(Contradiction::OtherState { .. })), "{other}");
+}
+
+#[test]
+fn what_is_whole_is_salvaged_and_what_is_lost_is_named() {
+    let disk = new_disk();
+    let mut chain = Chain::new(&disk, 0);
+    for _ in 0..5 {
+        chain.commit(90);
+    }
+    chain.db.drain(0).expect("flushed");
+    let number = chain.commit(6);
+    let (roots, model, blob) = chain.states[&number].clone();
+    chain.db.close().expect("closed");
+    let image = disk.image();
+    let mut losses = [0, 0];
+    for (file, losses) in ["leaf", "overflow"].into_iter().zip(&mut losses) {
+        for page in 0..image.file(file).expect("a file").len() / 4096 {
+            let disk = disk_of(&image);
+            damage(&disk, file, page, page % 2 == 0);
+            let (mut stream, what) = (Vec::new(), format!("page {page} of {file}"));
+            let report = salvage_on(&disk, &mut stream).unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert!(report.expected == roots, "{what}");
+            let to = open(&new_disk(), 0).expect("created");
+            let reader = StreamReader::new(&*stream).expect("a stream");
+            import(&to, reader, &ImportOptions::new().memory_mib(1)).expect("imported");
+            let found = pairs(&to);
+            assert!(to.blob() == blob && to.roots().iter().eq(report.roots.iter()), "{what}");
+            // What is there is right, and what is not is below a prefix that was named.
+            assert!(found.iter().all(|(at, value)| model.get(at) == Some(value)), "{what}");
+            let named = |(namespace, key): &(u8, pleach::Key)| {
+                let bad = report.lost.iter().filter_map(|bad| bad.keys);
+                bad.into_iter().any(|(of, prefix)| of == *namespace && prefix.covers(key))
+            };
+            assert!(model.keys().all(|at| found.contains_key(at) || named(at)), "{what}");
+            assert_eq!(report.lost.is_empty(), found == model, "{what}: {:?}", report.lost);
+            *losses += u64::from(found != model);
+        }
+    }
+    assert!(losses[0] > 5 && losses[1] > 2, "{losses:?}");
+}

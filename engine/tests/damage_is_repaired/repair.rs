@@ -1,0 +1,207 @@
+//! No single bad page keeps a database closed for ever: it opens, or a repair opens it at the newest commit before the damage, and
+//! names those behind it.
+
+use pleach::repair::{RepairReport, repair_on};
+use pleach::tools::Verdict;
+use pleach::{Error, LoadOptions, Value};
+use pleach_io::sim::{SimDisk, SimOptions};
+use pleach_io::{Device as _, OpenMode};
+
+use crate::common::{
+    Chain, States, damage, disk_of, key, new_disk, open, pairs, runtime, unrecorded,
+};
+
+const HISTORY: u64 = 8;
+
+fn repaired(disk: &SimDisk, aside: &SimDisk) -> Result<RepairReport, Error> {
+    repair_on(disk, &runtime(disk), || Ok(aside.clone()))
+}
+
+/// A database whose log has commits that no checkpoint has, and these.
+fn killed() -> (SimDisk, States) {
+    let disk = new_disk();
+    let mut chain = Chain::new(&disk, HISTORY);
+    for _ in 0..7 {
+        chain.commit(60);
+    }
+    chain.db.close().expect("closed");
+    chain.db = open(&disk, HISTORY).expect("opens");
+    for _ in 0..10 {
+        chain.commit(9);
+    }
+    let states = chain.states;
+    drop(chain.db);
+    (disk, states)
+}
+
+/// The newest state is that of its commit, and the next commit is made.
+fn is_whole(disk: &SimDisk, states: &States, what: &str) -> u64 {
+    let db = open(disk, HISTORY).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let number = db.commit_number();
+    let (roots, model, blob) = &states[&number];
+    assert!(db.roots() == *roots && db.blob() == *blob, "{what}: roots and blob of {number}");
+    assert!(pairs(&db) == *model, "{what}: pairs of {number}");
+    number
+}
+
+#[test]
+fn a_log_with_a_bad_page_is_cut_before_it_and_the_lost_commits_are_named() {
+    let (disk, states) = killed();
+    let image = disk.image();
+    let newest = *states.keys().last().expect("commits");
+    let (mut cut, mut named) = (0, 0);
+    let names: Vec<&str> = image.names().filter(|name| name.starts_with("log-")).collect();
+    for name in names {
+        let pages = image.file(name).expect("a file").len() / 4096;
+        for page in 0..pages {
+            for unreadable in [false, true] {
+                let what = format!("page {page} of {name}, unreadable {unreadable}");
+                let (disk, aside) = (disk_of(&image), new_disk());
+                damage(&disk, name, page, unreadable);
+                let before = disk.image();
+                let opened = open(&disk_of(&before), HISTORY).is_ok();
+                let report = repaired(&disk, &aside).unwrap_or_else(|e| panic!("{what}: {e}"));
+                assert!(report.check.verdict() != Verdict::DoesNotOpen, "{what}");
+                assert_eq!(is_whole(&disk, &states, &what), report.commit, "{what}");
+                let Some(log) = report.cut else { continue };
+                assert!(!opened || unreadable, "{what}: it was no repair's business");
+                cut += 1;
+                named += log.lost.len();
+                let lost = |number| number > report.commit && number <= newest;
+                assert!(log.lost.iter().all(|number| lost(*number)), "{what}: {log:?}");
+                // All of them are named, but for one whose own record is damaged.
+                assert!(log.lost.len() as u64 + 1 >= newest - report.commit, "{what}: {log:?}");
+                // What was replaced is there as it was.
+                for file in &log.copied {
+                    let aside = aside.image().file(file).expect("copied").to_vec();
+                    assert!(unreadable || aside == before.file(file).expect("there").to_vec());
+                }
+            }
+        }
+    }
+    assert!(cut > 5 && named > 10, "{cut} {named}");
+}
+
+#[test]
+fn a_log_segment_that_is_missing_or_cut_is_repaired() {
+    let (disk, states) = killed();
+    let image = disk.image();
+    let mut cut = 0;
+    let names: Vec<&str> = image.names().filter(|name| name.starts_with("log-")).collect();
+    for name in names {
+        for len in [None, Some(0), Some(4096)] {
+            let (disk, aside) = (disk_of(&image), new_disk());
+            match len {
+                None => disk.remove(name).expect("removed"),
+                Some(len) => {
+                    let file = disk.open(name, OpenMode::Write).expect("opened");
+                    disk.set_len(&file, len).expect("cut");
+                }
+            }
+            let what = format!("{name} of length {len:?}");
+            let report = repaired(&disk, &aside).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!(is_whole(&disk, &states, &what), report.commit, "{what}");
+            cut += u64::from(report.cut.is_some());
+        }
+    }
+    assert!(cut > 2, "{cut}");
+}
+
+#[test]
+fn a_repair_that_is_cut_off_leaves_the_database_damaged_as_before_or_repaired() {
+    let (disk, states) = killed();
+    let image = disk.image();
+    let (mut damaged, mut done) = (0, 0);
+    for name in image.names().filter(|name| name.starts_with("log-")) {
+        for page in 0..image.file(name).expect("a file").len() / 4096 {
+            let disk = disk_of(&image);
+            damage(&disk, name, page, false);
+            if open(&disk_of(&disk.image()), HISTORY).is_ok() {
+                continue;
+            }
+            let recorded = SimDisk::from_image_with(&disk.image(), 5, SimOptions::default());
+            let whole = repaired(&recorded, &new_disk()).expect("repaired").commit;
+            for point in recorded.trace().crash_points() {
+                for outcome in point.outcomes(7, 3) {
+                    let disk = outcome.disk_with(unrecorded());
+                    let what = format!("page {page} of {name}, {outcome}");
+                    match open(&disk, HISTORY) {
+                        Ok(db) => {
+                            done += 1;
+                            drop(db);
+                        }
+                        Err(error) => {
+                            damaged += 1;
+                            let again = repaired(&disk, &new_disk());
+                            let again = again.unwrap_or_else(|e| panic!("{what}: {error}, {e}"));
+                            assert_eq!(again.commit, whole, "{what}");
+                        }
+                    }
+                    assert_eq!(is_whole(&disk, &states, &what), whole, "{what}");
+                }
+            }
+        }
+    }
+    assert!(damaged > 100 && done > 100, "{damaged} {done}");
+}
+
+#[test]
+fn no_other_bad_page_keeps_a_database_closed() {
+    let (killed, states) = killed();
+    let closed = disk_of(&killed.image());
+    open(&closed, HISTORY).expect("opens").close().expect("closed");
+    let fresh = new_disk();
+    drop(open(&fresh, 0).expect("created"));
+    for (kind, image) in
+        [("killed", killed.image()), ("closed", closed.image()), ("new", fresh.image())]
+    {
+        for name in image.names().filter(|name| kind != "killed" || !name.starts_with("log-")) {
+            let pages = image.file(name).expect("a file").len() / 4096;
+            for page in 0..pages {
+                for unreadable in [false, true] {
+                    let disk = disk_of(&image);
+                    damage(&disk, name, page, unreadable);
+                    let what = format!("{kind}: page {page} of {name}, unreadable {unreadable}");
+                    let healed = open(&disk_of(&disk.image()), HISTORY);
+                    // A failed read of the history alone fails an open, as it may be read again.
+                    let of_the_past = unreadable && name.starts_with("log-");
+                    if let Err(error) = &healed
+                        && !of_the_past
+                    {
+                        panic!("{what}: {error}");
+                    }
+                    let report = repaired(&disk, &new_disk());
+                    let report = report.unwrap_or_else(|error| panic!("{what}: {error}"));
+                    assert_eq!(report.cut.is_some(), healed.is_err(), "{what}: {report:?}");
+                    assert!(report.cut.is_none_or(|cut| cut.lost.is_empty()), "{what}");
+                    if kind != "new" && name != "leaf" && name != "overflow" {
+                        is_whole(&disk, &states, &what);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The log has nothing of a load: a bad page of the image that has it would have taken the database, if the other image did
+/// not have it, too.
+#[test]
+fn a_loaded_database_opens_with_any_bad_page_of_an_image() {
+    let disk = new_disk();
+    let db = open(&disk, 0).expect("created");
+    let pairs = (0..3000).map(|id| (key(id), Value::from(&[7; 40])));
+    let report = db.bulk_load(pairs, &LoadOptions::new()).expect("loaded");
+    let image = disk.image();
+    drop(db);
+    let mut fell_back = 0;
+    for name in ["image-a", "image-b", "super"] {
+        for page in 0..image.file(name).expect("a file").len() / 4096 {
+            let disk = disk_of(&image);
+            damage(&disk, name, page, false);
+            let db = open(&disk, 0).unwrap_or_else(|e| panic!("page {page} of {name}: {e}"));
+            assert_eq!(db.root(), report.root, "page {page} of {name}");
+            fell_back += u64::from(db.opened().fell_back.is_some());
+        }
+    }
+    assert!(fell_back > 0);
+}
