@@ -29,7 +29,7 @@ use crate::format::pending;
 use crate::format::position::{LogPos, Point};
 use crate::format::superblock::{DurabilityMode, ImageRef, Superblock};
 use crate::format::table::TrieRef;
-use crate::log::segment;
+use crate::log::copies;
 use crate::metrics::Counters;
 use crate::options::Durability;
 use crate::roots::Roots;
@@ -236,7 +236,7 @@ pub(crate) fn write_backup_image<H: Hasher, D: Device, R: Runtime>(
         ..superblock::<H, D, R>(db, &before, image, &tip, cut, None)
     };
     let (from, prepared) = (superblock.log_from(), superblock.prepared_through);
-    segment::copy(
+    copies::copy(
         db.store.device(),
         target,
         superblock.database,

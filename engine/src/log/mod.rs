@@ -1,6 +1,7 @@
 //! The files of the commit log: segments, appending, syncing, and reading the log back.
 //!
 //! * [`segment`]: the files that hold the log, prepared early and recycled;
+//! * [`copies`]: segments that are made from others, for a backup and for a repair;
 //! * [`writer`]: appending, syncing, poison;
 //! * [`mod@chain`]: reading a part back that is known from end to end, and what is whole of it;
 //! * [`mod@scan`]: reading the log back at an open, and telling a torn end from damage.
@@ -14,6 +15,7 @@
 //! then, to write, [`LogWriter::open`].
 
 mod chain;
+pub(crate) mod copies;
 pub(crate) mod error;
 mod reader;
 pub(crate) mod scan;

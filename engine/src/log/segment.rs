@@ -20,7 +20,6 @@
 //! of the folder poisons, because the name can no longer be trusted.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -328,84 +327,6 @@ pub fn create<D: Device>(device: &D, database: u64, size: u64) -> Result<(), Log
     make_segment(device, 0, SegmentOptions { size, spares: 0, cached: false }).map(drop)
 }
 
-/// Copies the log between two positions to another device, which has none: its segments from the first of `stretch` on, empty ones
-/// behind its end up to `prepared`, and the spare. All is synced but the folder.
-pub(crate) fn copy<D: Device>(
-    from: &D,
-    to: &D,
-    database: u64,
-    size: u64,
-    stretch: (LogPos, LogPos),
-    prepared: LogPos,
-) -> Result<(), LogError> {
-    spare(size).create(to, database).map_err(full_or_io)?;
-    let options = SegmentOptions { size, spares: 0, cached: false };
-    let mut buf = PageBuf::zeroed(run_pages(size));
-    for index in stretch.0.segment(size)..prepared.get().div_ceil(size) {
-        let file = make_segment(to, index, options)?;
-        let start = LogPos::of_segment(index, size);
-        // Records begin and end within pages; pages are written once.
-        let first = stretch.0.max(start).get() / PAGE as u64 * PAGE as u64;
-        let end = stretch.1.min(start + size).align_up(PAGE as u64).get();
-        if first >= end {
-            continue;
-        }
-        let source = from.open(&segment_name(index), OpenMode::Read)?;
-        let mut at = first;
-        while at < end {
-            let left = usize::try_from((end - at) / PAGE as u64).unwrap_or(usize::MAX);
-            if left < buf.pages() {
-                buf = PageBuf::zeroed(left);
-            }
-            let offset = at - start.get();
-            from.read_at(&source, &mut buf, offset)?;
-            to.write_at(&file, &buf, buf.pages(), offset).map_err(full_or_io)?;
-            at += (buf.pages() * PAGE) as u64;
-        }
-        if buf.pages() < run_pages(size) {
-            buf = PageBuf::zeroed(run_pages(size));
-        }
-        to.sync(&file)?;
-    }
-    Ok(())
-}
-
-/// Replaces a segment, for a repair, by one that has its first `kept` bytes and is blank behind them, in one step. A page that cannot be
-/// read is blank, but for one that has some of the bytes of `needed`.
-pub(crate) fn rewrite<D: Device>(
-    device: &D,
-    size: u64,
-    (index, kept): (u64, u64),
-    needed: &Range<LogPos>,
-) -> Result<(), LogError> {
-    let (name, start) = (segment_name(index), LogPos::of_segment(index, size));
-    let source = device.open(&name, OpenMode::Read);
-    let file = make_temporary(device, size)?;
-    let zeros = PageBuf::zeroed(run_pages(size));
-    write_zeros(device, &file, &zeros, 0, size).map_err(|error| abandon(device, error))?;
-    let mut page = PageBuf::zeroed(1);
-    for at in (0..kept).step_by(PAGE) {
-        let read = source.clone().and_then(|source| device.read_at(&source, &mut page, at));
-        match read {
-            Err(error)
-                if !needed.is_empty()
-                    && start + at < needed.end
-                    && needed.start < start + at + PAGE as u64 =>
-            {
-                return Err(abandon(device, error));
-            }
-            Err(_) => continue,
-            Ok(()) => {}
-        }
-        let own = usize::try_from(kept - at).unwrap_or(PAGE).min(PAGE);
-        page.page_mut(0)[own..].fill(0);
-        device.write_at(&file, &page, 1, at).map_err(|error| abandon(device, error))?;
-    }
-    device.sync(&file)?;
-    device.rename(SEGMENT_TEMPORARY, &name)?;
-    Ok(device.sync_folder()?)
-}
-
 /// What copies of segments go into.
 pub(crate) fn spare(size: u64) -> Spare {
     Spare { name: SEGMENT_SPARE, len: size }
@@ -431,7 +352,7 @@ pub(crate) fn reaches_back<D: Device>(
 }
 
 /// A new segment under its name, zero-written and synced. The caller syncs the folder.
-fn make_segment<D: Device>(
+pub(super) fn make_segment<D: Device>(
     device: &D,
     index: u64,
     options: SegmentOptions,
@@ -499,7 +420,7 @@ pub(super) fn run_pages(size: u64) -> usize {
 }
 
 /// A file of a segment's size under the temporary name, its space reserved.
-fn make_temporary<D: Device>(device: &D, size: u64) -> Result<D::File, LogError> {
+pub(super) fn make_temporary<D: Device>(device: &D, size: u64) -> Result<D::File, LogError> {
     match device.remove(SEGMENT_TEMPORARY) {
         Err(error) if !error.is_not_found() => return Err(error.into()),
         _ => {}
@@ -512,7 +433,7 @@ fn make_temporary<D: Device>(device: &D, size: u64) -> Result<D::File, LogError>
 }
 
 /// Undoes a segment in the making, as far as the device lets us; the next attempt removes it too.
-fn abandon<D: Device>(device: &D, error: IoError) -> LogError {
+pub(super) fn abandon<D: Device>(device: &D, error: IoError) -> LogError {
     let _ = device.remove(SEGMENT_TEMPORARY);
     full_or_io(error)
 }

@@ -22,7 +22,7 @@ use crate::format::names::{SUPERBLOCK, parse_segment_name, segment_name};
 use crate::format::position::LogPos;
 use crate::format::record::Kind;
 use crate::format::superblock::Superblock;
-use crate::log::{ScanError, segment, whole_records};
+use crate::log::{ScanError, copies, whole_records};
 use crate::open::examine::{self, Examined};
 use crate::open::recovery::LogEnd;
 use crate::tools::limits;
@@ -95,7 +95,7 @@ pub(super) fn cut_log<H: Hasher, D: Device>(
     }
     aside.sync_folder()?;
     for segment in rewritten.into_iter().rev() {
-        segment::rewrite(device, size, segment, &needed)?;
+        copies::rewrite(device, size, segment, &needed)?;
     }
     superblocks.cut_log(end, prepared)?;
     tracing::warn!(position = %end, commit = tip, "the damaged log was cut");

@@ -174,3 +174,33 @@ fn what_is_whole_is_salvaged_and_what_is_lost_is_named() {
     }
     assert!(losses[0] > 5 && losses[1] > 2, "{losses:?}");
 }
+
+/// Of a value that later commits have replaced the pages may have been written over: the commits up to the one that has replaced
+/// it become one. A value that is in the newest state ends it.
+#[test]
+fn a_lost_long_value_that_was_replaced_is_gone_over() {
+    let disk = new_disk();
+    let mut chain = Chain::new(&disk, HISTORY);
+    chain.commit(20);
+    let backup = new_disk();
+    chain.db.backup_on(&backup, &BackupOptions::new()).expect("backed up");
+    for (id, len) in [(1, 70_000), (2, 9), (1, 80_000), (3, 90_000), (1, 7)] {
+        chain.put(id, len);
+    }
+    let (states, newest) = (std::mem::take(&mut chain.states), chain.db.commit_number());
+    drop(chain.db);
+    let image = disk.image();
+    let (mut merged, mut ended) = (0, 0);
+    for page in 0..image.file("overflow").expect("a file").len() / 4096 {
+        let damaged = disk_of(&image);
+        damage(&damaged, "overflow", page, page % 2 == 0);
+        let (report, found, blob) = rolled(&backup, &damaged, None).expect("rolled forward");
+        let (roots, model, told) = &states[&report.through];
+        assert!(report.roots.iter().eq(roots.iter()) && found == *model && blob == *told);
+        assert_eq!(report.error.is_some(), report.through < newest, "page {page}: {report:?}");
+        assert!(report.lost.iter().copied().eq(report.through + 1..=newest), "{report:?}");
+        merged += u64::from(report.error.is_none() && report.commit < newest);
+        ended += u64::from(report.error.is_some());
+    }
+    assert!(merged > 10 && ended > 10, "{merged} {ended}");
+}

@@ -112,6 +112,15 @@ impl Chain {
         number
     }
 
+    /// Puts one value of so many bytes.
+    pub(crate) fn put(&mut self, id: u64, len: usize) {
+        let put = Access::write(key(id), Some(Value::from(vec![7; len])));
+        let session = self.db.session(SessionOptions::new().witness(false)).expect("a session");
+        session.finish(vec![put]).expect("finished").commit().expect("committed");
+        self.pairs.insert((0, key(id)), vec![7; len]);
+        self.record();
+    }
+
     /// Adds a namespace, or drops one.
     pub(crate) fn namespace(&mut self, namespace: u8, adds: bool) {
         if adds {
