@@ -123,7 +123,11 @@ macro_rules! under_hasher {
 }
 
 /// How a restored database is opened.
-fn restoring(memory_mib: u64, history: Option<u64>, bar: &ProgressBar) -> RestoreOptions {
+pub(crate) fn restoring(
+    memory_mib: u64,
+    history: Option<u64>,
+    bar: &ProgressBar,
+) -> RestoreOptions {
     let with = move |options: Options| {
         let options = options.cache_mib((memory_mib / 2).max(64));
         match history {

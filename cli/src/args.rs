@@ -20,12 +20,14 @@ Examples:
   pleach dump /mnt/ssd/state | head
   pleach backup /mnt/ssd/state --to /mnt/backup    what has changed since the last time
   pleach restore /mnt/backup --to /mnt/ssd/copy
+  pleach scrub /mnt/ssd/state --mib-per-second 20
+  pleach repair /mnt/ssd/state --from /mnt/backup --to /mnt/ssd/mended
   pleach export /mnt/ssd/state --to state.plx
   pleach import /mnt/ssd/copy --from state.plx
   pleach rollback /mnt/ssd/state --to 1041
 
-`rollback` opens the database for writing, and `check` wants it closed: where a process has it open, it is in use. All
-others read beside that process.
+`rollback` and `repair` open the database for writing: where a process has it open, it is in use. All others read
+beside that process.
 Exit codes: 0 fine; 1 findings; 2 arguments that do not fit; 3 the database is in use; 4 it does not open; 5 damaged
 data was met; 6 the system refused.";
 
@@ -45,7 +47,8 @@ pub(crate) enum Command {
     Namespaces(FolderArgs),
     /// The commits that can be read by number, with their roots
     History(FolderArgs),
-    /// Reads everything and lists what does not fit; exit code 1 with findings, 4 when it does not open
+    /// Reads everything and lists what does not fit; exit code 1 with findings, 4 when it does not open. Beside a process that
+    /// writes it is a scrub
     Check(CheckArgs),
     /// The value of a key, in hexadecimal; exit code 1 when it has none
     Get(KeyArgs),
@@ -67,6 +70,10 @@ pub(crate) enum Command {
     Restore(RestoreArgs),
     /// Keeps a database up with an archive; others can read it meanwhile
     Follow(FollowArgs),
+    /// Reads all pages, long values and log records, at a pace, beside the process that writes, and lists bad pages
+    Scrub(ScrubArgs),
+    /// Mends a closed database: cuts a damaged log, or brings a backup up to it, or writes what is whole
+    Repair(RepairArgs),
     /// Writes an export stream: all pairs of all namespaces, with roots and checksums
     Export(ExportArgs),
     /// Loads an export stream into a new database, or goes on with an import that was cut off
@@ -255,6 +262,36 @@ pub(crate) struct FollowArgs {
     /// For programs: a JSON object a line
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ScrubArgs {
+    #[command(flatten)]
+    pub(crate) folder: FolderArgs,
+    /// Reads so many MiB a second at most; 0 for no limit
+    #[arg(long, value_name = "MIB", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..1 << 20))]
+    pub(crate) mib_per_second: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RepairArgs {
+    #[command(flatten)]
+    pub(crate) folder: FolderArgs,
+    /// An archive of the database: its newest commit is restored, and the commits that the damaged log has after it are made
+    #[arg(long, value_name = "ARCHIVE", requires = "to", conflicts_with = "salvage")]
+    pub(crate) from: Option<String>,
+    /// The folder of the new database: missing, or empty
+    #[arg(long, value_name = "FOLDER", requires = "from")]
+    pub(crate) to: Option<PathBuf>,
+    /// Writes what is whole to this file, as an export stream, and lists what is lost
+    #[arg(long, value_name = "FILE")]
+    pub(crate) salvage: Option<PathBuf>,
+    /// Commits that the new database keeps readable
+    #[arg(long, value_name = "COMMITS", default_value_t = 128)]
+    pub(crate) history: u64,
+    /// Memory for the new database and its load, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    pub(crate) memory_mib: u64,
 }
 
 #[derive(Debug, Args)]

@@ -196,7 +196,7 @@ impl Work for Export<'_> {
 }
 
 /// Makes the name of a file durable.
-fn sync_parent(path: &Path) -> std::io::Result<()> {
+pub(crate) fn sync_parent(path: &Path) -> std::io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
@@ -212,7 +212,7 @@ pub(crate) fn check_new(folder: &Path) -> Result<()> {
 }
 
 /// The name of a file that is being written.
-fn unfinished(path: &Path) -> Result<PathBuf> {
+pub(crate) fn unfinished(path: &Path) -> Result<PathBuf> {
     if path.exists() {
         return Err(CliError::usage(format!("{} exists: name another file", path.display())));
     }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::args::{CheckArgs, DumpArgs, FolderArgs, KeyArgs};
 use crate::database::{Work, reading};
 use crate::error::{CliError, ErrorKind, Result};
+use crate::mend::scrub_folder;
 use crate::output::{self, hex};
 
 pub(crate) fn stat(args: &FolderArgs) -> Result<()> {
@@ -150,7 +151,13 @@ fn commit_json(commit: &Commit) -> Value {
 pub(crate) fn check(args: &CheckArgs) -> Result<()> {
     let path = args.folder.folder.path()?;
     let options = CheckOptions::default().past(!args.newest);
-    let report = tools::check(path, options).map_err(CliError::engine(path))?;
+    let report = match tools::check(path, options) {
+        // What can be checked beside the process that writes.
+        Err(pleach::Error::Io(pleach::IoError::Locked { .. })) => {
+            return scrub_folder(path, 0, args.root, args.folder.json);
+        }
+        report => report.map_err(CliError::engine(path))?,
+    };
     let mut verdict = report.verdict();
     let mut findings: Vec<(Severity, String)> =
         report.findings.iter().map(|it| (it.severity, it.what.clone())).collect();
@@ -183,7 +190,7 @@ pub(crate) fn check(args: &CheckArgs) -> Result<()> {
             Err(CliError::new(ErrorKind::Findings, text).after_document())
         }
         Verdict::DoesNotOpen => {
-            let cure = "put back a copy of the folder, import an export stream, or make a new database from the blocks of the chain";
+            let cure = "`pleach repair` says what can be done";
             let text = format!("{count}; the database does not open: {cure}");
             Err(CliError::new(ErrorKind::DoesNotOpen, text).after_document())
         }

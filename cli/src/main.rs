@@ -7,6 +7,7 @@ mod change;
 mod database;
 mod error;
 mod look;
+mod mend;
 mod output;
 mod watch;
 
@@ -50,6 +51,8 @@ fn run(command: &Command) -> Result<()> {
         Command::Rollback(args) => change::rollback(args),
         Command::Backup(args) => archive::backup(args),
         Command::Restore(args) => archive::restore(args),
+        Command::Scrub(args) => mend::scrub(args),
+        Command::Repair(args) => mend::repair(args),
         Command::Follow(args) => archive::follow(args),
         Command::Export(args) => change::export(args),
         Command::Import(args) => change::import(args),
@@ -72,6 +75,8 @@ fn is_json(command: &Command) -> bool {
         Command::Rollback(args) => args.folder.json,
         Command::Backup(args) => args.folder.json,
         Command::Restore(args) => args.json,
+        Command::Scrub(args) => args.folder.json,
+        Command::Repair(args) => args.folder.json,
         Command::Follow(args) => args.json,
         Command::Export(args) => args.folder.json,
         Command::Import(args) => args.json,

@@ -15,7 +15,7 @@ use pleach_beatree::page_no::page_offset;
 use pleach_beatree::stored::overflow_cell;
 use pleach_core::fold::RootFolder;
 use pleach_core::{Hasher, Key, Node, Prefix};
-use pleach_io::{Device, PAGE, Runtime};
+use pleach_io::{Device, OpenMode, PAGE, Runtime};
 
 pub use crate::bad_page::BadPage;
 use crate::bad_page::page_of_value;
@@ -23,8 +23,9 @@ use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
 use crate::format::names::{LEAF_FILE, OVERFLOW_FILE, segment_name};
 use crate::format::position::LogPos;
+use crate::format::superblock_store::SuperblockStore;
 use crate::log::{Broken, ScanError, next_record, walk};
-use crate::read::past;
+use crate::read::{past, point};
 use crate::reading::Reading;
 use crate::session::Session;
 use crate::state::State;
@@ -168,6 +169,13 @@ pub fn scrub<H: Hasher, D: Device, R: Runtime>(
 
 /// Where the log begins that somebody may need.
 fn log_start<D: Device, R: Runtime>(db: &State<D, R>) -> LogPos {
+    if db.replica.is_some()
+        && let Ok(found) = SuperblockStore::open(db.store.device().clone(), OpenMode::Read)
+    {
+        // The process that writes says.
+        let newest = found.newest();
+        return newest.log_from().min(newest.replay.position);
+    }
     let replay = db.images.newest().replay.position;
     db.commits.undo().log_from().map_or(replay, |from| from.min(replay))
 }
@@ -220,7 +228,18 @@ impl<H: Hasher, D: Device, R: Runtime> Scrub<'_, H, D, R> {
         let db = reading.state();
         let (device, file) = (db.store.device(), db.space.overflow_file());
         self.report.long_values += 1;
-        if let Err(error) = read_from::<H, D>(device, file, db.store.database(), raw) {
+        let read = |raw: &[u8]| read_from::<H, D>(device, file, db.store.database(), raw).map(drop);
+        let mut done = read(raw);
+        if done.is_err() && db.replica.is_some() {
+            // The process that writes may have moved it.
+            done = past::with::<H, D, R, _>(db, reading.view(), |view| {
+                match point::stored(db, view, key)? {
+                    Stored::Overflow(raw) => read(&raw),
+                    _ => Ok(()),
+                }
+            });
+        }
+        if let Err(error) = done {
             // Of a state that can be read no longer the runs may be another value's.
             past::with::<H, D, R, _>(db, reading.view(), View::check)?;
             let page = page_of_value(device, file, raw, &error);

@@ -1,0 +1,261 @@
+//! Damage: found by a scrub beside the process that writes, and mended by a repair.
+
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::Path;
+
+use indicatif::ProgressBar;
+use pleach::repair::{self, RepairReport, RollForwardReport, SalvageReport};
+use pleach::scrub::{BadPage, ScrubOptions, ScrubProgress, ScrubReport, scrub as scrub_session};
+use pleach::{Blake3, Db, Hasher, Key, Sha2};
+use pleach_archive::{Archive, Follower};
+use serde_json::{Value, json};
+
+use crate::archive::restoring;
+use crate::args::{RepairArgs, ScrubArgs};
+use crate::change::{check_new, sync_parent, unfinished};
+use crate::database::{Work, reading};
+use crate::error::{CliError, ErrorKind, Result};
+use crate::output::{self, PARTS, bar};
+
+struct Scrub {
+    bytes_per_second: u64,
+    bar: ProgressBar,
+}
+
+impl Work for Scrub {
+    /// With the root of namespace 0.
+    type Output = (ScrubReport, Option<String>);
+
+    fn run<H: Hasher>(self, db: &Db<H>) -> pleach::Result<Self::Output> {
+        let bar = self.bar;
+        let tell: ScrubProgress = Box::new(move |done, all| {
+            let part = u128::from(done) * u128::from(PARTS) / u128::from(all.max(1));
+            bar.set_position(u64::try_from(part).unwrap_or(PARTS));
+        });
+        let options =
+            ScrubOptions::new().bytes_per_second(self.bytes_per_second).progress(Some(tell));
+        let session = db.snapshot()?;
+        let root = session.roots().get(0).map(|root| root.to_string());
+        Ok((scrub_session(&session, &options)?, root))
+    }
+}
+
+/// Reads and checks what a database has, and says what was found. `wanted` is the root that namespace 0 must have.
+pub(crate) fn scrub_folder(
+    folder: &Path,
+    bytes_per_second: u64,
+    wanted: Option<Key>,
+    json: bool,
+) -> Result<()> {
+    let bar = bar("scrub");
+    let (report, root) = reading(folder, Scrub { bytes_per_second, bar: bar.clone() })?;
+    bar.finish_and_clear();
+    let mut findings: Vec<String> = report.bad.iter().map(ToString::to_string).collect();
+    let wrong =
+        report.roots.iter().filter(|one| one.found.is_some_and(|root| root != one.expected));
+    findings.extend(wrong.map(|one| {
+        format!("the pairs of namespace {} do not lead to its root {}", one.namespace, one.expected)
+    }));
+    let wanted = wanted.map(pleach::Node::from).map(|wanted| wanted.to_string());
+    if let (Some(root), Some(_)) = (&root, wanted.filter(|wanted| root.as_ref() != Some(wanted))) {
+        findings.push(format!("the root is {root}"));
+    }
+    let ScrubReport { commit, pages, pairs, long_values, records, bytes, .. } = &report;
+    if json {
+        output::json(&json!({
+            "schema": 1, "verdict": if findings.is_empty() { "clean" } else { "findings" },
+            "commit": commit, "root": root, "pages": pages, "keys": pairs, "long_values": long_values,
+            "log_records": records, "bytes": bytes, "findings": findings,
+            "bad_pages": report.bad.iter().map(bad_page).collect::<Value>(),
+        }))?;
+    } else {
+        output::write(|to| {
+            findings.iter().try_for_each(|what| writeln!(to, "{what}"))?;
+            if findings.is_empty() {
+                writeln!(
+                    to,
+                    "nothing found: {pages} pages, {long_values} long values, {records} records of the log, all roots, at commit {commit}"
+                )?;
+            }
+            Ok(())
+        })?;
+    }
+    match findings.len() {
+        0 => Ok(()),
+        count => {
+            let plural = if count == 1 { "" } else { "s" };
+            let text = format!(
+                "{count} finding{plural}: `pleach repair` of the closed database says what can be done"
+            );
+            Err(CliError::new(ErrorKind::Findings, text).after_document())
+        }
+    }
+}
+
+fn bad_page(bad: &BadPage) -> Value {
+    json!({
+        "file": bad.file, "page": bad.page, "error": bad.error.to_string(),
+        "namespace": bad.keys.map(|(namespace, _)| namespace),
+        "keys": bad.keys.map(|(_, prefix)| format!("{prefix:?}")),
+    })
+}
+
+pub(crate) fn scrub(args: &ScrubArgs) -> Result<()> {
+    let folder = args.folder.folder.path()?;
+    scrub_folder(folder, args.mib_per_second << 20, None, args.folder.json)
+}
+
+pub(crate) fn repair(args: &RepairArgs) -> Result<()> {
+    let folder = args.folder.folder.path()?;
+    match (&args.from, &args.to, &args.salvage) {
+        (Some(archive), Some(to), _) => from_archive(args, folder, archive, to),
+        (_, _, Some(to)) => salvage(args, folder, to),
+        _ => in_place(args, folder),
+    }
+}
+
+/// Heals what an open heals, and cuts a damaged log.
+fn in_place(args: &RepairArgs, folder: &Path) -> Result<()> {
+    let report = repair::repair(folder).map_err(|error| {
+        let failed = CliError::engine(folder)(error);
+        let cure =
+            "a repair in place does not help: give --from ARCHIVE --to FOLDER, or --salvage FILE";
+        CliError::new(failed.kind, format!("{}; {cure}", failed.text))
+    })?;
+    let RepairReport { commit, roots, opening, cut, check, .. } = &report;
+    let root = roots.get(0).map(|root| root.to_string());
+    let healed: Vec<String> = opening
+        .fell_back
+        .iter()
+        .map(ToString::to_string)
+        .chain(opening.notes.iter().map(ToString::to_string))
+        .collect();
+    let findings: Vec<&str> = check.findings.iter().map(|finding| finding.what.as_str()).collect();
+    if args.folder.json {
+        output::json(&json!({
+            "schema": 1, "commit": commit, "root": root, "healed": healed, "findings": findings,
+            "log_cut": cut.as_ref().map(|cut| json!({
+                "because": cut.error.to_string(), "lost_commits": cut.lost, "copied": cut.copied,
+            })),
+        }))?;
+    } else {
+        output::write(|to| {
+            healed.iter().try_for_each(|what| writeln!(to, "healed: {what}"))?;
+            if let Some(cut) = cut {
+                writeln!(to, "the log was cut behind commit {commit}: {}", cut.error)?;
+                writeln!(to, "commits behind it that are lost: {}", numbers(&cut.lost))?;
+                writeln!(to, "copies of what was replaced: {}", cut.copied.join(", "))?;
+            }
+            findings.iter().try_for_each(|what| writeln!(to, "left: {what}"))?;
+            writeln!(
+                to,
+                "the newest commit is {commit}, root {}",
+                root.as_deref().unwrap_or("none")
+            )
+        })?;
+    }
+    if findings.is_empty() {
+        return Ok(());
+    }
+    let text = "bad pages are left: give --from ARCHIVE --to FOLDER for a database with all pairs, or --salvage FILE for \
+                what is whole";
+    Err(CliError::new(ErrorKind::Findings, text).after_document())
+}
+
+fn numbers(commits: &[u64]) -> String {
+    if commits.is_empty() {
+        return "none that the log names".to_owned();
+    }
+    commits.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
+/// A database of what an archive has, and of the commits that the damaged log has after that.
+fn from_archive(args: &RepairArgs, folder: &Path, archive: &str, to: &Path) -> Result<()> {
+    check_new(to)?;
+    let archive = Archive::open(archive).map_err(|error| CliError::archive(&error))?;
+    let hasher = pleach_archive::hasher(&archive).map_err(|error| CliError::archive(&error))?;
+    let (archived, report) = match hasher {
+        Blake3::ID => rolled_forward::<Blake3>(args, folder, &archive, to)?,
+        Sha2::ID => rolled_forward::<Sha2>(args, folder, &archive, to)?,
+        found => {
+            let error = pleach::Error::WrongHasher { expected: Blake3::ID, found };
+            return Err(CliError::new(ErrorKind::Usage, error.to_string()));
+        }
+    };
+    let RollForwardReport { through, commit, roots, lost, error, .. } = &report;
+    let root = roots.get(0).map(|root| root.to_string());
+    let error = error.as_ref().map(ToString::to_string);
+    if args.folder.json {
+        output::json(&json!({
+            "schema": 1, "archived_commit": archived, "through": through, "commit": commit,
+            "root": root, "lost_commits": lost, "error": error,
+        }))?;
+    } else {
+        output::write(|out| {
+            writeln!(
+                out,
+                "archived commit {archived}, and the log's commits through {through}, each with its roots: root {}",
+                root.as_deref().unwrap_or("none")
+            )?;
+            error.iter().try_for_each(|error| writeln!(out, "ended there: {error}"))?;
+            writeln!(out, "put {} in the place of {}", to.display(), folder.display())
+        })?;
+    }
+    if lost.is_empty() && error.is_none() {
+        return Ok(());
+    }
+    let text = format!("commits that are lost: {}", numbers(lost));
+    Err(CliError::new(ErrorKind::Findings, text).after_document())
+}
+
+fn rolled_forward<H: Hasher>(
+    args: &RepairArgs,
+    folder: &Path,
+    archive: &Archive,
+    to: &Path,
+) -> Result<(u64, RollForwardReport)> {
+    let bar = bar("repair");
+    let options = restoring(args.memory_mib, Some(args.history), &bar);
+    let failed = |error| CliError::archive(&error);
+    let mut follower = Follower::<H>::open(archive, to, &options).map_err(failed)?;
+    // Each step has one object of the archive.
+    while follower.step().map_err(failed)?.is_some() {}
+    let at = follower.at();
+    let report =
+        repair::roll_forward(follower.db(), folder, Some(at)).map_err(CliError::engine(folder))?;
+    follower.db().close().map_err(CliError::engine(to))?;
+    bar.finish_and_clear();
+    Ok((at, report))
+}
+
+/// An export stream of what is whole.
+fn salvage(args: &RepairArgs, folder: &Path, to: &Path) -> Result<()> {
+    let under_way = unfinished(to)?;
+    let file = File::create(&under_way).map_err(CliError::file(to))?;
+    let mut file = BufWriter::with_capacity(1 << 20, file);
+    let report = repair::salvage(folder, &mut file).map_err(CliError::engine(folder))?;
+    file.flush()
+        .and_then(|()| file.get_ref().sync_all())
+        .and_then(|()| std::fs::rename(&under_way, to))
+        .and_then(|()| sync_parent(to))
+        .map_err(CliError::file(to))?;
+    let SalvageReport { export, roots, expected, lost, .. } = &report;
+    let text = |roots: &pleach::Roots| roots.get(0).map(|root| root.to_string());
+    if args.folder.json {
+        output::json(&json!({
+            "schema": 1, "commit": export.commit, "pairs": export.pairs, "root": text(roots),
+            "expected_root": text(expected), "lost": lost.iter().map(bad_page).collect::<Value>(),
+        }))?;
+    } else {
+        output::write(|out| {
+            lost.iter().try_for_each(|bad| writeln!(out, "lost: {bad}"))?;
+            writeln!(out, "{} pairs are in {}", export.pairs, to.display())
+        })?;
+    }
+    if lost.is_empty() {
+        return Ok(());
+    }
+    let text = "pairs are lost: what was written is the state of no commit";
+    Err(CliError::new(ErrorKind::Findings, text).after_document())
+}
