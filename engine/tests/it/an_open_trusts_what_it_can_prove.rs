@@ -247,15 +247,22 @@ fn a_hostile_geometry_is_an_error() {
     let disk = SimDisk::new(1, SimOptions::default());
     drop(setup.open(&disk, 1).expect("created"));
     let bytes = disk.image().file("super").expect("there").to_vec();
-    // The first open has written the newer one.
-    let at = bytes.len() / 2;
-    let page: &[u8; 4096] = bytes[at..][..4096].try_into().expect("a page");
-    let block = pleach::internals::superblock::Superblock::decode(page, 1).expect("whole");
+    let half = bytes.len() / 2;
+    // Both slots: with one good one the database opens.
+    let slot = |slot: u32| {
+        let page = bytes[half * usize::try_from(slot).expect("small")..].first_chunk();
+        let page: &[u8; 4096] = page.expect("a page");
+        pleach::internals::superblock::Superblock::decode(page, slot).expect("whole")
+    };
     for (leaf, overflow) in [(1 << 30, 1 << 30), (0, 0), (1 << 20, 1 << 21), (4097, 4097)] {
-        let mut hostile = block;
-        (hostile.geometry.leaf_segment, hostile.geometry.overflow_segment) = (leaf, overflow);
         let file = disk.open("super", OpenMode::Write).expect("there");
-        disk.write_at(&file, &hostile.encode(1), 1, at as u64).expect("written");
+        for number in [0, 1] {
+            let mut hostile = slot(number);
+            let geometry = &mut hostile.geometry;
+            (geometry.leaf_segment, geometry.overflow_segment) = (leaf, overflow);
+            let at = half as u64 * u64::from(number);
+            disk.write_at(&file, &hostile.encode(number), 1, at).expect("written");
+        }
         assert!(setup.open(&disk, 2).is_err(), "{leaf} {overflow}");
     }
 }
