@@ -138,6 +138,7 @@ pub fn backup<H: Hasher, D: Device, R: Runtime>(
     let report = BackupReport { commit, written: Vec::new(), bytes: 0, records: 0, full: None };
     let mut backup = Backup { archive, options, report };
     let asked = options.full.then_some(FullReason::Asked);
+    let mut is_there = listing.bytes(Piece::Full { commit }).is_some();
     let reason = match listing.newest() {
         None => Some(FullReason::First),
         Some(archived) => {
@@ -147,12 +148,15 @@ pub fn backup<H: Hasher, D: Device, R: Runtime>(
                 Err(error) if is_too_old(&error) => {
                     Some(FullReason::NotInHistory { archived, oldest: *db.history().start() })
                 }
-                Err(ArchiveError::NewestDamaged { .. }) if options.full => asked,
+                Err(ArchiveError::NewestDamaged { .. }) if options.full => {
+                    // It may be the full of this very commit.
+                    is_there = false;
+                    asked
+                }
                 Err(error) => return Err(error),
             }
         }
     };
-    let is_there = listing.bytes(Piece::Full { commit }).is_some();
     if let Some(reason) = reason.filter(|_| !is_there) {
         if listing.database().is_none() {
             let text = format!("This is an archive of the Pleach database {database:016x}.\n");

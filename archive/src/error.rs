@@ -56,7 +56,8 @@ pub enum ArchiveError {
     },
     /// A commit has other roots in the archive than in the database.
     #[error(
-        "commit {commit} has other roots in {object} than in the database: use another archive for it"
+        "commit {commit} has other roots in {object} than in the database: use another archive for it, or remove {object} if \
+         the database has lost that commit in a power failure"
     )]
     OtherCommit {
         /// The commit.
@@ -66,8 +67,8 @@ pub enum ArchiveError {
     },
     /// The archive is ahead of the database.
     #[error(
-        "the archive has commit {archived}, the newest of the database is {newest}: it is an older copy of the \
-         archive's; use another archive for it"
+        "the archive has commit {archived}, the newest of the database is {newest}: use another archive for an older copy, or \
+         remove the objects of later commits if the database has lost them in a power failure"
     )]
     Ahead {
         /// The newest commit of the archive.

@@ -17,7 +17,7 @@ use crate::listing::Listing;
 use crate::names::Piece;
 use crate::place::Archive;
 use crate::transfer::{Download, Failure, Progress};
-use crate::verify::{damaged, heads};
+use crate::verify::{OTHER_PIECE, damaged, heads};
 
 /// Changes the options with which a database is opened.
 type WithOptions = Arc<dyn Fn(Options) -> Options + Send + Sync>;
@@ -288,7 +288,7 @@ impl<H: Hasher> Follower<H> {
             let reader = ChangeReader::new(from).map_err(|error| wrong(error.into()))?;
             let head = reader.head();
             if (Piece::Changes { from: head.from, to: head.to }) != piece {
-                return Err(damaged(piece, "its head is of another piece"));
+                return Err(damaged(piece, OTHER_PIECE));
             }
             apply_changes(&self.db, reader).map(drop).map_err(wrong)
         };

@@ -2,7 +2,8 @@
 //!
 //! An archive has two kinds of objects. A *full* is an export stream: all pairs of a commit. *Changes* are a change stream: what differs
 //! between two commits. [`backup`] writes them, beside commits; [`restore`] makes a database of them, at any commit at which one of
-//! them ends; a [`Follower`] keeps a database up with an archive; [`prune`] removes what is old. Each step is verified by the
+//! them ends; a [`Follower`] keeps a database up with an archive; [`prune`] removes what is old, and [`check`] reads
+//! an archive as a whole. Each step is verified by the
 //! roots of the Merkle namespaces.
 //!
 //! ```
@@ -59,6 +60,6 @@ pub use names::Piece;
 pub use place::Archive;
 pub use prune::prune;
 pub use transfer::{Progress, Transfer};
-pub use verify::hasher;
+pub use verify::{Finding, check, hasher};
 
 pub use object_store::ObjectStore;

@@ -1,5 +1,6 @@
 //! Reading an object back after it was written, and the heads of objects.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use pleach::export::{ChangeHead, ChangeReader, StreamError, StreamHead, StreamReader};
@@ -12,6 +13,9 @@ use crate::transfer::{Download, Progress};
 
 /// A namespace: its number, whether it is plain, and its root or digest.
 type Namespace = (u8, bool, Node);
+
+/// What is wrong with an object that has another one's name.
+pub(crate) const OTHER_PIECE: &str = "its head is of another piece";
 
 /// What an object must have.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +33,18 @@ pub(crate) fn verify(
     progress: Option<Progress>,
 ) -> Result<()> {
     let Written { piece, bytes, records } = *written;
+    if read_back(archive, (piece, bytes), progress)? != records {
+        return Err(damaged(piece, "it reads back with another number of records"));
+    }
+    Ok(())
+}
+
+/// Reads an object as a whole, and gives the number of its records.
+fn read_back(
+    archive: &Archive,
+    (piece, bytes): (Piece, u64),
+    progress: Option<Progress>,
+) -> Result<u64> {
     let from = Download::new(archive, piece.name(), bytes, progress);
     let failure = from.failure();
     let found = match piece {
@@ -36,13 +52,54 @@ pub(crate) fn verify(
         Piece::Changes { .. } => changes(from),
     };
     let (found, count) = found.map_err(|error| failure.or(damaged(piece, error)))?;
-    if found != piece || count != records {
-        return Err(damaged(piece, "it reads back as another stream than was written"));
-    }
-    Ok(())
+    if found == piece { Ok(count) } else { Err(damaged(piece, OTHER_PIECE)) }
 }
 
-/// The piece of an export stream, and its pairs. Where the engine folds pairs that come in order to a root, it is computed
+/// What [`check`] has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Finding {
+    /// The object's piece.
+    pub piece: Piece,
+    /// What is wrong with it.
+    pub what: String,
+}
+
+/// Reads an archive as a whole, and gives the objects that are damaged, or that name other roots for a commit than an object before
+/// them. What is missing is in [`Archive::list`]. It takes memory for the roots of all commits.
+///
+/// # Errors
+/// [`ArchiveError::Store`].
+pub fn check(archive: &Archive, progress: Option<&Progress>) -> Result<Vec<Finding>> {
+    let (mut findings, mut roots) = (Vec::new(), BTreeMap::new());
+    let listing = archive.list()?;
+    for (piece, bytes) in listing.pieces() {
+        let read = read_back(archive, (piece, bytes), progress.cloned());
+        let read = read.and_then(|_| heads(archive, piece, bytes));
+        let (before, after) = match read {
+            Ok(heads) => heads,
+            Err(ArchiveError::Damaged { why: what, .. }) => {
+                findings.push(Finding { piece, what });
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let mut commits = vec![(piece.to(), after)];
+        if let Piece::Changes { from, .. } = piece {
+            commits.push((from, before));
+        }
+        for (commit, found) in commits {
+            let (said, other) = roots.entry(commit).or_insert_with(|| (found.clone(), piece));
+            if *said != found {
+                let what = format!("it has other roots for commit {commit} than {}", other.name());
+                findings.push(Finding { piece, what });
+            }
+        }
+    }
+    Ok(findings)
+}
+
+/// The piece of an export stream, and its pairs. Where the engine folds pairs that come in order to a root, it can be computed
 /// here and compared with the head's.
 fn full(from: Download) -> Result<(Piece, u64), StreamError> {
     let mut reader = StreamReader::new(from)?;
@@ -96,11 +153,7 @@ pub(crate) fn heads(
             (Piece::Changes { from: *from, to: *to }, before, after)
         }
     };
-    if found == piece {
-        Ok((before, after))
-    } else {
-        Err(damaged(piece, "its head is of another piece"))
-    }
+    if found == piece { Ok((before, after)) } else { Err(damaged(piece, OTHER_PIECE)) }
 }
 
 /// Number of the hasher of the archive's database ([`Hasher::ID`](pleach::Hasher::ID)), for whoever has to choose the type that a

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use pleach::Blake3;
 use pleach_archive::{
-    Archive, ArchiveError, BackupOptions, FullReason, Gap, Piece, backup, restore,
+    Archive, ArchiveError, BackupOptions, FullReason, Gap, Piece, backup, check, restore,
 };
 
 use crate::common::{World, commit, objects, options, put};
@@ -160,6 +160,32 @@ fn objects_of_another_database_are_refused() {
 }
 
 #[test]
+fn a_check_lists_each_damaged_and_each_foreign_object() {
+    let (world, archive) = archived(7);
+    let (other, _) = archived(8);
+    let found = |archive: &Archive| {
+        let findings = check(archive, None).expect("checked");
+        findings.into_iter().map(|one| (one.piece, one.what)).collect::<Vec<_>>()
+    };
+    assert_eq!(found(&archive), []);
+    let (folder, foreign) = [&world, &other].map(|one| one.folder.path().join("archive")).into();
+    for (name, bytes) in objects(&folder) {
+        let Some(piece) = Piece::parse(&name) else { continue };
+        let mut changed = bytes.clone();
+        changed[bytes.len() - 30] ^= 1;
+        std::fs::write(folder.join(&name), changed).expect("written");
+        let [(damaged, what)] = &found(&archive)[..] else { panic!("one finding") };
+        assert!(*damaged == piece && what.contains("damaged"), "{damaged:?}: {what}");
+        std::fs::copy(foreign.join(&name), folder.join(&name)).expect("copied");
+        let findings = found(&archive);
+        assert!(!findings.is_empty(), "{name} is of another database");
+        assert!(findings.iter().all(|(_, what)| what.contains("other roots for commit")));
+        std::fs::write(folder.join(&name), bytes).expect("written");
+    }
+    assert_eq!(found(&archive), []);
+}
+
+#[test]
 fn a_backup_behind_a_damaged_object_is_refused_until_a_full_is_asked_for() {
     let (mut world, archive) = archived(6);
     let path = world.folder.path().join("archive").join(changes(5).name());
@@ -175,4 +201,12 @@ fn a_backup_behind_a_damaged_object_is_refused_until_a_full_is_asked_for() {
     let folder = world.path("restored");
     let restored = restore::<Blake3>(&archive, &folder, &options()).expect("restored");
     assert_eq!(restored.roots, world.db.roots());
+    // A damaged full of the newest commit is written anew.
+    let path = world.folder.path().join("archive").join(Piece::Full { commit: 7 }.name());
+    let good = std::fs::read(&path).expect("a full");
+    std::fs::write(&path, &good[..10]).expect("written");
+    let refused = backup(&archive, &world.db, &BackupOptions::new()).expect_err("damaged");
+    assert!(matches!(refused, ArchiveError::NewestDamaged { .. }), "{refused}");
+    backup(&archive, &world.db, &how).expect("backed up");
+    assert!(std::fs::read(&path).expect("a full") == good);
 }
