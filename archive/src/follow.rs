@@ -168,36 +168,34 @@ impl<H: Hasher> Follower<H> {
             Some(Cursor { next: Some(full), .. }) => Some(Piece::Full { commit: full }),
             _ => Some(full_for(archive, &listing, options.commit)?),
         };
-        let db = options.open::<H>(folder, full.is_some())?;
-        let mut imported = None;
-        if let Some(full) = full {
-            let is_new = db.commit_number() == 0;
-            if cursor.is_none() && !is_new {
-                return Err(ArchiveError::NotARestore(folder.display().to_string()));
-            }
-            Cursor { at: None, next: Some(full.to()), commit: 0 }.write(folder)?;
-            import_full(archive, &listing, full, &db, options)?;
-            // Whatever the durability, the cursor is never ahead.
-            db.sync()?;
-            let commit = db.commit_number();
-            Cursor { at: Some(full.to()), next: None, commit }.write(folder)?;
-            imported = Some(full);
-        }
         let (at, cut_off) = match cursor {
-            Some(Cursor { at: Some(at), next, commit }) => {
-                let found = db.commit_number();
-                if next.is_none() && found != commit {
-                    let folder = folder.display().to_string();
-                    return Err(ArchiveError::WrittenTo { folder, restored: commit, found });
-                }
-                (at, next)
-            }
+            Some(Cursor { at: Some(at), next, .. }) => (at, next),
             _ => (full.map_or(0, Piece::to), None),
         };
         let reached = cut_off.unwrap_or(at);
         if let Some(commit) = options.commit.filter(|commit| *commit < reached) {
             let folder = folder.display().to_string();
             return Err(ArchiveError::Beyond { folder, at: reached, commit });
+        }
+        let db = options.open::<H>(folder, full.is_some())?;
+        let found = db.commit_number();
+        match cursor {
+            None if found > 0 => {
+                return Err(ArchiveError::NotARestore(folder.display().to_string()));
+            }
+            Some(Cursor { at: Some(_), next: None, commit }) if found != commit => {
+                let folder = folder.display().to_string();
+                return Err(ArchiveError::WrittenTo { folder, restored: commit, found });
+            }
+            _ => {}
+        }
+        if let Some(full) = full {
+            Cursor { at: None, next: Some(full.to()), commit: 0 }.write(folder)?;
+            import_full(archive, &listing, full, &db, options)?;
+            // Whatever the durability, the cursor is never ahead.
+            db.sync()?;
+            let commit = db.commit_number();
+            Cursor { at: Some(full.to()), next: None, commit }.write(folder)?;
         }
         Ok(Self {
             archive: archive.clone(),
@@ -208,7 +206,7 @@ impl<H: Hasher> Follower<H> {
             goal: options.commit,
             planned: VecDeque::new(),
             listing,
-            imported,
+            imported: full,
             progress: options.progress.clone(),
         })
     }
@@ -233,8 +231,12 @@ impl<H: Hasher> Follower<H> {
     /// [`apply_changes`], of which [`NamespaceInUse`](pleach::Error::NamespaceInUse) says that the database has too long a history.
     pub fn step(&mut self) -> Result<Option<Piece>> {
         let planned = self.planned.front().copied();
+        let was_cut_off = self.cut_off.is_some();
         let next = match self.cut_off {
-            Some(to) => Some(Piece::Changes { from: self.at, to }),
+            Some(to) => {
+                self.listing = self.archive.list()?;
+                Some(Piece::Changes { from: self.at, to })
+            }
             None if planned.is_some() => planned,
             None => self.plan()?,
         };
@@ -243,7 +245,15 @@ impl<H: Hasher> Follower<H> {
         let at = Some(self.at);
         Cursor { at, next: Some(piece.to()), commit }.write(&self.folder)?;
         self.cut_off = Some(piece.to());
-        self.apply(piece)?;
+        if let Err(error) = self.apply(piece) {
+            if !was_cut_off && self.db.commit_number() == commit {
+                // Nothing has changed, and any piece may come next.
+                Cursor { at, next: None, commit }.write(&self.folder)?;
+                self.cut_off = None;
+                self.planned.clear();
+            }
+            return Err(error);
+        }
         self.db.sync()?;
         let (at, commit) = (Some(piece.to()), self.db.commit_number());
         Cursor { at, next: None, commit }.write(&self.folder)?;

@@ -63,3 +63,8 @@ pub use transfer::{Progress, Transfer};
 pub use verify::{Finding, check, hasher};
 
 pub use object_store::ObjectStore;
+
+/// The example of the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

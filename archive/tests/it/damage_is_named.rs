@@ -117,6 +117,25 @@ fn another_full_leads_around_a_damaged_one() {
     restore_to(&mut world, &archive, 6).expect("from the first full");
 }
 
+/// A damaged object leaves the folder at the commit before it, from where the good one goes on.
+#[test]
+fn a_restore_goes_on_when_a_good_copy_is_put_in() {
+    let (mut world, archive) = archived(9);
+    let path = world.folder.path().join("archive").join(changes(5).name());
+    let good = std::fs::read(&path).expect("read");
+    std::fs::write(&path, &good[..good.len() - 9]).expect("written");
+    let folder = world.path("restored");
+    let to = |commit| restore::<Blake3>(&archive, &folder, &options().commit(Some(commit)));
+    for _ in 0..2 {
+        let refused = to(6).expect_err("damaged");
+        assert!(matches!(refused, ArchiveError::Damaged { before: Some(5), .. }), "{refused}");
+    }
+    assert_eq!(to(5).expect("it is there").applied, []);
+    std::fs::write(&path, &good).expect("written");
+    assert_eq!(to(6).expect("restored").applied, [changes(5)]);
+    world.compare(&folder, 6);
+}
+
 /// Objects of another database with the same commits, put in under the names of this one's.
 #[test]
 fn objects_of_another_database_are_refused() {
