@@ -31,8 +31,8 @@ pub enum Advice {
     Reopen,
     /// Open it with the version of this software that it belongs to.
     OtherVersion,
-    /// Something is damaged or missing: `pleach check` says what. [`repair`](crate::repair) cuts a damaged log, rolls a backup
-    /// forward, or salvages what is whole (`docs/repair.md`); else make a new database.
+    /// Something is damaged or missing: `pleach check` says what. `pleach repair` ([`repair`](crate::repair)) cuts a damaged log, rolls
+    /// a backup forward, or salvages what is whole (`docs/operating.md`); else make a new database.
     Restore,
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for Advice {
             Self::Reopen => "close the database and open it again",
             Self::OtherVersion => "open it with the version that it belongs to, or make a new database",
             Self::Restore => {
-                "`pleach check` lists the damage: see docs/repair.md (`pleach::repair`), put back a copy of the folder, or make a new database from the blocks of the chain"
+                "`pleach repair` says what can be done: it cuts a damaged log, brings a backup up to date, or writes what is whole"
             },
         })
     }

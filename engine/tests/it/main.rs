@@ -52,7 +52,6 @@ mod plain_namespaces_have_no_trie;
 mod proofs_are_those_of_the_naive_trie;
 mod readers_beside_a_writer;
 mod rings_outlive_sessions;
-mod spans_say_what_happens;
 mod superblock_slots_survive_writes;
 mod the_golden_folder_opens;
 mod the_log_is_made_ahead;

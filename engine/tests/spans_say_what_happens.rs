@@ -1,17 +1,17 @@
-//! Spans and events of crate `tracing`, by which an operator follows what a database does.
+//! Spans and events of crate `tracing`, by which an operator follows what a database does. A test binary of its own: in one with other
+//! threads an event that one of them meets first may stay switched off.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use pleach::{Access, Value};
-use pleach_io::sim::{SimDisk, SimRuntime};
+use pleach::{Access, Blake3, Db, Geometry, Options, SessionOptions, Value};
+use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::common::{commit, uniform};
-use crate::crash::{Setup, SimDb, unrecorded};
+type SimDb = Db<Blake3, SimDisk, SimRuntime>;
 
 /// The names of spans and the texts of events.
 #[derive(Clone, Default)]
@@ -49,16 +49,20 @@ impl Subscriber for Seen {
 fn spans_and_events_are_those_of_the_manual() {
     let seen = Seen::default();
     tracing::subscriber::with_default(seen.clone(), || {
-        let setup = Setup { ids: 100, flush_at: 1, ..Setup::draw(1) };
-        let disk = SimDisk::new(1, unrecorded());
-        let (db, runtime) = setup.open(&disk, 1).expect("created");
-        let options = setup.options().create(false).read_only(true);
-        let reader =
-            SimDb::open_on(disk.clone(), SimRuntime::with_clock(2, disk.clock(), 1), options)
-                .expect("opens beside");
-        for round in 0..60_u64 {
-            let put = |id| Access::write(uniform(id), Some(Value::from(vec![1; 100])));
-            commit(&db, (round..round + 20).map(put).collect());
+        let disk = SimDisk::new(1, SimOptions::default());
+        let options = Options::new("sim").cache_kib(512).threads(1).geometry(Geometry::least());
+        let options = options.log_limit_bytes(64 << 10).flush_at(1);
+        let open = |seed, options| {
+            let runtime = SimRuntime::with_clock(seed, disk.clock(), 1);
+            (SimDb::open_on(disk.clone(), runtime.clone(), options).expect("opens"), runtime)
+        };
+        let (db, runtime) = open(1, options.clone().create(true));
+        let (reader, _) = open(2, options.read_only(true));
+        for round in 0..60_u8 {
+            let put = |id| Access::write([id; 32], Some(Value::from(vec![1; 100])));
+            let session = db.session(SessionOptions::new()).expect("a session");
+            let block = session.finish((round..round + 20).map(put).collect()).expect("finished");
+            block.commit().expect("committed");
             reader.refresh().expect("goes on");
             runtime.step_some(100);
         }
@@ -66,7 +70,7 @@ fn spans_and_events_are_those_of_the_manual() {
         db.close().expect("closed");
     });
     let seen = seen.0.lock().expect("sound").clone();
-    let manual = include_str!("../../../docs/operating.md");
+    let manual = include_str!("../../docs/operating.md");
     for name in ["open", "finish", "commit", "checkpoint"] {
         assert!(seen.contains(name), "no span {name}: {seen:?}");
         assert!(manual.contains(&format!("`{name}`")), "the manual lacks the span {name}");

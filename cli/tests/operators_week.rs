@@ -1,0 +1,52 @@
+//! The operator's week of docs/operating.md runs as it stands there: a live workload, backups beside it, a kill, a bad page, a repair.
+
+use std::path::Path;
+use std::process::Command;
+
+/// The script of the section.
+fn script() -> &'static str {
+    let manual = include_str!("../../docs/operating.md");
+    let section = manual.split("## An operator's week").nth(1).expect("the section is there");
+    section.split("```").nth(1).and_then(|block| block.strip_prefix("sh\n")).expect("a script")
+}
+
+#[test]
+fn the_operators_week_of_the_manual_runs() {
+    let pleach = Path::new(env!("CARGO_BIN_EXE_pleach"));
+    let folder = pleach.parent().expect("a folder of binaries");
+    if !folder.join("nomt-bench").exists() {
+        // Of another package: `cargo test -p pleach-cli` does not make it.
+        let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
+        let built = Command::new(env!("CARGO"))
+            .args(["build", "-p", "pleach-bench", "--bin", "nomt-bench", "--profile", profile])
+            .status()
+            .expect("cargo starts");
+        assert!(built.success(), "nomt-bench is built");
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(folder.to_path_buf()).chain(std::env::split_paths(&path));
+    let output = Command::new("sh")
+        .args(["-c", script()])
+        .env("PATH", std::env::join_paths(folders).expect("a path"))
+        .output()
+        .expect("a shell");
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}\n{out}\n{err}", output.status);
+    assert!(
+        out.lines().last().is_some_and(|line| line.starts_with("the root is ")),
+        "{out}\n{err}"
+    );
+    // What each day must have said.
+    for said in [
+        "verified",
+        "under this root the key has the value",
+        "page ",
+        "of leaf",
+        "archived commit",
+        "commits that can be restored",
+        "nothing is to be done",
+    ] {
+        assert!(out.contains(said), "nobody said `{said}`:\n{out}\n{err}");
+    }
+}
