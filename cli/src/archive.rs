@@ -8,8 +8,8 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 use pleach::{Blake3, Db, Hasher, Options, Sha2};
 use pleach_archive::{
-    Archive, BackupOptions, BackupReport, Follower, FullReason, Piece, Progress, RestoreOptions,
-    RestoreReport, Transfer, prune,
+    Archive, BackupOptions, BackupReport, Follower, FullReason, Listing, Piece, Progress,
+    RestoreOptions, RestoreReport, Transfer, prune,
 };
 use serde_json::{Value, json};
 
@@ -143,7 +143,7 @@ pub(crate) fn restoring(
 
 pub(crate) fn restore(args: &RestoreArgs) -> Result<()> {
     let archive = Archive::open(&args.archive).map_err(|error| CliError::archive(&error))?;
-    let Some(to) = &args.to else { return list(&archive, args.json) };
+    let Some(to) = &args.to else { return list(&archive, args.check, args.json) };
     check_new(to)?;
     let bar = bar("restore");
     let options = restoring(args.memory_mib, None, &bar).commit(args.commit);
@@ -173,9 +173,27 @@ fn restored<H: Hasher>(
     pleach_archive::restore::<H>(archive, to, options).map_err(|error| CliError::archive(&error))
 }
 
-/// What can be restored.
-fn list(archive: &Archive, json: bool) -> Result<()> {
-    let listing = archive.list().map_err(|error| CliError::archive(&error))?;
+/// What can be restored, and, where that is asked for, what is wrong with the objects.
+fn list(archive: &Archive, check: bool, json: bool) -> Result<()> {
+    let failed = |error| CliError::archive(&error);
+    let bar = bar("check");
+    let found = if check {
+        pleach_archive::check(archive, Some(&telling(&bar))).map_err(failed)?
+    } else {
+        Vec::new()
+    };
+    bar.finish_and_clear();
+    let findings: Vec<String> =
+        found.iter().map(|one| format!("{}: {}", one.piece.name(), one.what)).collect();
+    print_list(&archive.list().map_err(failed)?, &findings, json)?;
+    if findings.is_empty() {
+        return Ok(());
+    }
+    let text = "objects are damaged: put good copies of them there, or write a full (`pleach backup --full`)";
+    Err(CliError::new(ErrorKind::Damaged, text).after_document())
+}
+
+fn print_list(listing: &Listing, findings: &[String], json: bool) -> Result<()> {
     let restorable: Vec<u64> = listing.restorable().collect();
     let gaps: Vec<String> = listing.gaps().iter().map(ToString::to_string).collect();
     let pieces = listing.pieces();
@@ -183,7 +201,7 @@ fn list(archive: &Archive, json: bool) -> Result<()> {
         let objects = pieces.map(|(piece, bytes)| json!({"name": piece.name(), "bytes": bytes}));
         return output::json(&json!({
             "schema": 1, "restorable": restorable, "objects": objects.collect::<Value>(),
-            "gaps": gaps, "of_no_use": names(&listing.useless()),
+            "gaps": gaps, "of_no_use": names(&listing.useless()), "findings": findings,
         }));
     }
     output::write(|to| {
@@ -192,7 +210,7 @@ fn list(archive: &Archive, json: bool) -> Result<()> {
         }
         let numbers: Vec<String> = restorable.iter().map(ToString::to_string).collect();
         writeln!(to, "commits that can be restored: {}", numbers.join(" "))?;
-        gaps.iter().try_for_each(|gap| writeln!(to, "{gap}"))
+        gaps.iter().chain(findings).try_for_each(|what| writeln!(to, "{what}"))
     })
 }
 

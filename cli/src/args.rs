@@ -229,6 +229,9 @@ pub(crate) struct RestoreArgs {
     /// The folder of the database: missing, empty, or that of a restore which was cut off. Without it the archive is listed
     #[arg(long, value_name = "FOLDER")]
     pub(crate) to: Option<PathBuf>,
+    /// Without --to: reads all objects, and says what is wrong with them
+    #[arg(long, conflicts_with = "to")]
+    pub(crate) check: bool,
     /// The archived commit; without it the newest
     #[arg(long, value_name = "COMMIT", requires = "to")]
     pub(crate) commit: Option<u64>,

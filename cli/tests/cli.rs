@@ -340,8 +340,99 @@ fn backups_of_a_running_database_are_restored_and_followed() {
             std::fs::write(object.path(), &bytes[..bytes.len() / 2]).expect("cut");
         }
     }
+    let line = refusal(5, &["restore", &archive, "--check"]);
+    assert!(line.contains("objects are damaged"), "{line}");
     let line = refusal(5, &["restore", &archive, "--to", &place("damaged")]);
     assert!(line.contains("is damaged"), "{line}");
+}
+
+/// Beside the process that writes a scrub and a check find what is bad; a repair has it from the archive, or says what is lost.
+#[test]
+fn bad_pages_are_found_and_what_was_in_them_is_repaired() {
+    let (db, _) = database();
+    let at = name(&db);
+    let papers = folder();
+    let place = |name: &str| papers.path().join(name).to_str().expect("a plain name").to_owned();
+    let archive = place("archive");
+    let running = open(&db);
+    told(&["backup", at, "--to", &archive]);
+    commit(&running, vec![put(3, 7), put(4, 6000)]);
+    running.drain(0).expect("in pages");
+    let root = running.root().to_string();
+    assert!(told(&["scrub", at]).starts_with("nothing found"));
+    assert!(told(&["check", at, "--root", &root]).starts_with("nothing found"));
+    let spoil = || {
+        let told = told(&["explain", at, &hex(&key(3))]);
+        let line = told.lines().find_map(|line| line.strip_prefix("page     number "));
+        let page = line.and_then(|line| line.split(',').next()).and_then(|page| page.parse().ok());
+        let page: u64 = page.expect("it has a page");
+        let leaf = std::fs::OpenOptions::new().write(true).open(db.path().join("leaf"));
+        let leaf = leaf.expect("there");
+        std::os::unix::fs::FileExt::write_all_at(&leaf, &[0xa5; 64], page * 4096 + 100)
+            .expect("written");
+        page
+    };
+    let page = spoil();
+    for command in ["scrub", "check"] {
+        let output = pleach(&[command, at, "--json"]);
+        assert_eq!(output.status.code(), Some(1));
+        let found: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+        assert_eq!(
+            (&found["bad_pages"][0]["file"], &found["bad_pages"][0]["page"]),
+            (&"leaf".into(), &page.into())
+        );
+        assert_eq!(found["bad_pages"].as_array().map(Vec::len), Some(1), "{found}");
+    }
+    let line = refusal(3, &["repair", at]);
+    assert!(line.contains("in use by process"), "{line}");
+    running.close().expect("closed");
+    // The process may have written it anew, from its cache.
+    let page = spoil();
+    let line = refusal(1, &["repair", at]);
+    assert!(line.contains("--from ARCHIVE"), "{line}");
+    let stream = place("salvaged.plx");
+    let output = pleach(&["repair", at, "--salvage", &stream, "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let salvaged: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+    assert!(salvaged["lost"][0]["page"] == page && salvaged["expected_root"] == root, "{salvaged}");
+    assert_eq!(
+        document(&["import", &place("whole"), "--from", &stream, "--json"])["pairs"],
+        salvaged["pairs"]
+    );
+    let mended = place("mended");
+    let report = document(&["repair", at, "--from", &archive, "--to", &mended, "--json"]);
+    assert_eq!(report["root"], root);
+    assert_eq!(told(&["check", &mended, "--root", &root]), "nothing found\n");
+    assert_eq!(told(&["get", &mended, &hex(&key(4))]).trim_end(), hex(&[7; 6000]));
+    // A log that is damaged before its end.
+    let (db, _) = database();
+    let at = name(&db);
+    let running = open(&db);
+    for id in 0..20 {
+        commit(&running, vec![put(id, 50)]);
+    }
+    let root = running.commit_at(15).expect("in the history").root.to_string();
+    drop(running);
+    let log = db.path().join("log-0000000000000000");
+    let mut bytes = std::fs::read(&log).expect("read");
+    let damaged = bytes
+        .windows(8)
+        .rposition(|word| word == 16_u64.to_le_bytes())
+        .expect("a record of commit 16");
+    bytes[damaged..damaged + 8].fill(0xff);
+    std::fs::write(&log, bytes).expect("written");
+    let line = refusal(4, &["dump", at]);
+    assert!(line.contains("damaged"), "{line}");
+    let report = document(&["repair", at, "--json"]);
+    assert!(report["commit"].as_u64().is_some_and(|commit| commit >= 15), "{report}");
+    assert!(
+        report["log_cut"]["lost_commits"].as_array().is_some_and(|lost| !lost.is_empty()),
+        "{report}"
+    );
+    if report["commit"] == 15 {
+        assert_eq!(report["root"], root);
+    }
+    told(&["check", at]);
 }
 
 /// Processes that are killed while they back up or restore: the archive is whole, and the next one goes on.
@@ -464,13 +555,13 @@ fn commands_that_read_work_beside_the_process_that_writes() {
     let line = document(&["top", at, "--count", "1", "--json"]);
     assert_eq!(line["commit"], open.commit_number());
     let before = open.commit_number();
-    let commands: [&[&str]; 2] = [&["check", at], &["rollback", at, "--to", "0"]];
+    let commands: [&[&str]; 2] = [&["repair", at], &["rollback", at, "--to", "0"]];
     for command in commands {
         let line = refusal(3, command);
         assert!(line.contains("in use by process") && line.contains("stop that process"), "{line}");
     }
     // Programs read the same in a document.
-    let output = pleach(&["check", at, "--json"]);
+    let output = pleach(&["repair", at, "--json"]);
     let document: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
     assert_eq!(
         (&document["error"]["kind"], &document["error"]["exit_code"]),

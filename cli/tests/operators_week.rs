@@ -40,6 +40,7 @@ fn the_operators_week_of_the_manual_runs() {
     // What each day must have said.
     for said in [
         "verified",
+        "changes-",
         "under this root the key has the value",
         "page ",
         "of leaf",

@@ -207,3 +207,31 @@ fn more_changes_than_fit_a_commit_are_archived_in_parts() {
         pleach_archive::restore::<Blake3>(&archive, &folder, &options()).expect("restored");
     assert_eq!(restored.roots.get(0), Some(world.db.root()));
 }
+
+/// A process that reads beside the one that writes makes the backups.
+#[test]
+fn an_open_for_reading_is_archived_beside_the_writer() {
+    for seed in 0..4 {
+        let mut world = World::new(40 + seed, 200);
+        world.loads = seed % 2 == 0;
+        world.commit_pairs();
+        let archive = world.archive();
+        let state = world.folder.path().join("state");
+        let options = pleach::Options::new(state).read_only(true).cache_mib(8);
+        let reader = pleach::Pleach::open(options).expect("opened");
+        let mut archived = BTreeSet::new();
+        for _ in 0..8 {
+            for _ in 0..=world.below(5) {
+                world.commit_anything();
+            }
+            reader.refresh().expect("refreshed");
+            let report = backup(&archive, &reader, &BackupOptions::new()).expect("backed up");
+            assert_eq!(report.commit, world.db.commit_number());
+            archived.extend(report.written.iter().map(|piece| piece.to()));
+            assert!(seed % 2 == 0 || archived.len() == 1 || report.full.is_none(), "{report:?}");
+        }
+        for commit in archived {
+            world.restore_and_compare(&archive, commit);
+        }
+    }
+}

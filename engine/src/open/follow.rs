@@ -186,8 +186,12 @@ impl<H: Hasher, D: Device> Follower<H, D> {
                 return Err(Contradiction::Root { commit, namespace, expected, found }.into());
             }
         }
-        let _state = db.commits.sequencer().lock();
-        db.commits.publish(tip);
+        db.store.begin_batch(tip.number + 1);
+        {
+            let _state = db.commits.sequencer().lock();
+            db.commits.publish(tip);
+        }
+        db.measure_index();
         Ok(())
     }
 }

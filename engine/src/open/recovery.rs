@@ -36,12 +36,12 @@ use crate::format::image::ImageReader;
 use crate::format::image_error::ImageError;
 use crate::format::location_body::{LocationView, Run as LogRun};
 use crate::format::names::OVERFLOW_FILE;
-use crate::format::position::LogPos;
+use crate::format::position::{LogPos, Point};
 use crate::format::record::{Header, Kind, RecordView};
 use crate::format::superblock::Superblock;
 use crate::format::table::Table;
 use crate::format::trie_kind::TrieKind;
-use crate::log::{ScanEnd, ScanInput, scan, scan_whole};
+use crate::log::{ScanEnd, ScanError, ScanInput, scan, scan_whole};
 use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
 use crate::state::commits::Tip;
@@ -116,7 +116,7 @@ pub(super) struct Replay<H> {
 pub(crate) enum LogEnd {
     /// Where no valid record follows, unless that is damage.
     Proven,
-    /// There, whatever follows: another process may be writing it.
+    /// There, also where another process is writing on: what follows is damage only if no valid record comes there.
     Live,
     /// Where it is damaged, whatever evidence says: a repair cuts it there.
     Damage,
@@ -183,13 +183,30 @@ pub(crate) fn recover<H: Hasher, D: Device>(
         durable_through: known.durable_through,
         prepared_through: known.prepared_through,
         clean: known.clean,
-        live: known.log_end == LogEnd::Live,
+        live: false,
     };
-    let mut record = |record: &RecordView<'_>| replay.record(record);
+    let mut last = input.from;
+    let mut record = |record: &RecordView<'_>| {
+        last = Point { position: record.header.end(), checksum: record.checksum };
+        replay.record(record)
+    };
     let scan = if known.log_end == LogEnd::Damage {
         scan_whole(device, &input, &mut record)?
     } else {
-        scan(device, &input, &mut record)?
+        match scan(device, &input, &mut record) {
+            // What was in the making when it was judged may be whole by now, and that alone makes what lies behind it no evidence.
+            Err(damaged @ Error::Scan(ScanError::Damaged { .. }))
+                if known.log_end == LogEnd::Live =>
+            {
+                let on = ScanInput { from: last, live: true, ..input };
+                let end = scan(device, &on, |record| replay.record(record))?;
+                if end.records == 0 {
+                    return Err(damaged);
+                }
+                end
+            }
+            scanned => scanned?,
+        }
     };
     replay.finish(scan, (device, superblock.database), accept)
 }
