@@ -97,9 +97,7 @@ impl CliError {
                         "there is no database in {at}: give the folder that has the file `super`"
                     )
                 }
-                _ if kind == ErrorKind::InUse => format!(
-                    "{error}: stop that process, or ask it (`Db::metrics`, `export::export`)"
-                ),
+                _ if kind == ErrorKind::InUse => format!("{error}: stop that process"),
                 _ if kind == ErrorKind::Damaged => {
                     format!("{error}; `pleach check {at}` lists all that is damaged")
                 }

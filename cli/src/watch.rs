@@ -76,7 +76,7 @@ impl Work for Top<'_> {
             std::thread::sleep(Duration::from_secs(args.interval));
             let (now, commit) = (Instant::now(), db.refresh()?);
             let notice = tools::notice(folder).ok().flatten();
-            let line = line(db, commit - before.1, now - before.0, notice);
+            let line = line(db, commit.saturating_sub(before.1), now - before.0, notice);
             before = (now, commit);
             let head = "    commit commits/s  history     pending       MiB leaf pages root\n";
             let text = if args.folder.json {

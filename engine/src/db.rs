@@ -180,7 +180,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
             let _stay = engine.state.stay();
             engine.state.commits.view_at(commit)
         };
-        let (view, tip) = found.map_err(|error| self.or_lost(error))?;
+        let (view, tip) = found.map_err(|error| self.or_lost(&engine, error))?;
         past::with::<H, D, R, _>(&engine.state, &view, View::check)?;
         Ok(Session::new(&engine, (view, tip), SessionOptions::new(), Holder::Snapshot))
     }
@@ -219,7 +219,8 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     pub fn commit_at(&self, commit: u64) -> Result<Commit> {
         let engine = self.0.open()?;
         check_exists(&engine, commit)?;
-        let found = engine.state.commits.commit_at(commit).map_err(|error| self.or_lost(error))?;
+        let found =
+            engine.state.commits.commit_at(commit).map_err(|error| self.or_lost(&engine, error))?;
         let Tip { number, roots, blob } = found;
         Ok(Commit { number, root: roots.first(), roots, blob: blob.to_vec() })
     }
@@ -250,18 +251,19 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     pub fn rollback(&self, commits: u64) -> Result<u64> {
         // A close that comes meanwhile lets this end, and waits for it.
         let engine = self.0.open()?;
-        rollback(&engine, commits).map_err(|error| self.or_lost(error))
+        rollback(&engine, commits).map_err(|error| self.or_lost(&engine, error))
     }
 
     /// A commit that should be in the history is not too old: the open has found it lost, and the history has not
     /// moved on since.
-    fn or_lost(&self, error: Error) -> Error {
+    fn or_lost(&self, engine: &Engine<H, D, R>, error: Error) -> Error {
         match (&error, &self.opened().lost) {
             (&Error::SnapshotTooOld { commit, oldest }, Some(lost))
                 if (lost.from..lost.before).contains(&commit) && oldest <= lost.before =>
             {
                 let cause = Box::new(lost.error.clone());
-                Error::HistoryLost { commit, oldest, newest: self.commit_number(), cause }
+                let newest = engine.state.commits.published();
+                Error::HistoryLost { commit, oldest, newest, cause }
             }
             _ => error,
         }
@@ -282,7 +284,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// [`Error::BatchTooLarge`] when more was changed since than fits a record; and those of a commit.
     pub fn rollback_to(&self, commit: u64) -> Result<u64> {
         let engine = self.0.open()?;
-        rollback_to(&engine, commit).map_err(|error| self.or_lost(error))
+        rollback_to(&engine, commit).map_err(|error| self.or_lost(&engine, error))
     }
 
     /// The parts of the state, for tests of them.

@@ -30,6 +30,9 @@ use crate::roots::TrieRoot;
 use crate::state::State;
 use crate::state::view::View;
 
+/// So many keys are looked up at once in a replica, and in so many parts two states are compared.
+const REPLICA_KEYS: usize = 256;
+
 /// A namespace of a session's state.
 pub(crate) struct Reading<D: Device, R: Runtime> {
     state: Arc<State<D, R>>,
@@ -154,7 +157,12 @@ impl<D: Device, R: Runtime> Reading<D, R> {
         engine: &Engine<H, D, R>,
         keys: &[Key],
     ) -> Result<Vec<Option<Value>>> {
-        self.with::<H, _>(|view| self.try_many(engine, view, keys))
+        let most = if self.state.replica.is_some() { REPLICA_KEYS } else { keys.len().max(1) };
+        let mut values = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(most) {
+            values.extend(self.with::<H, _>(|view| self.try_many(engine, view, keys))?);
+        }
+        Ok(values)
     }
 
     fn try_many<H: Hasher>(
@@ -254,9 +262,19 @@ impl<D: Device, R: Runtime> Reading<D, R> {
         engine: &Engine<H, D, R>,
         to: &Self,
     ) -> Result<Vec<Key>> {
-        self.with::<H, _>(|from| {
-            to.with::<H, _>(|to| differing(engine, &self.state, from, to, ([0; 32], [0xff; 32])))
-        })
+        // In a replica part by part: pages move while they are read, and then all of it is read again.
+        let parts = if self.state.replica.is_some() { REPLICA_KEYS } else { 1 };
+        let step = 256 / parts;
+        let mut keys = Vec::new();
+        for part in 0..parts {
+            let (mut first, mut last): (Key, Key) = ([0; 32], [0xff; 32]);
+            first[0] = u8::try_from(part * step).expect("a byte");
+            last[0] = u8::try_from(part * step + step - 1).expect("a byte");
+            keys.extend(self.with::<H, _>(|from| {
+                to.with::<H, _>(|to| differing(engine, &self.state, from, to, (first, last)))
+            })?);
+        }
+        Ok(keys)
     }
 
     /// Is another state one of the same trie?

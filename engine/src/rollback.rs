@@ -61,6 +61,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     wanted: u64,
     base: Option<u64>,
 ) -> Result<u64> {
+    engine.state.commits.sequencer().lock().check_open()?;
     let tip = engine.state.commits.tip_view();
     let (newest, base) = (tip.0.base, base.unwrap_or(tip.0.base));
     if newest != base {

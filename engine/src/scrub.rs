@@ -23,6 +23,7 @@ use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
 use crate::format::names::{LEAF_FILE, OVERFLOW_FILE, segment_name};
 use crate::format::position::LogPos;
+use crate::format::superblock::Superblock;
 use crate::format::superblock_store::SuperblockStore;
 use crate::log::{Broken, ScanError, next_record, walk};
 use crate::read::{past, point};
@@ -151,7 +152,7 @@ pub fn scrub<H: Hasher, D: Device, R: Runtime>(
         options,
         since,
         all: page_offset(leaf + db.space.overflow_stats().live)
-            + db.commits.sequencer().durable().saturating_since(log_start(db)),
+            + log_end(db).saturating_since(log_start(db)),
         report: ScrubReport { commit: session.number(), ..ScrubReport::default() },
     };
     for (namespace, root) in session.roots().all() {
@@ -167,13 +168,21 @@ pub fn scrub<H: Hasher, D: Device, R: Runtime>(
     Ok(report)
 }
 
+/// What the process that writes has said last, where that is another one.
+fn of_the_writer<D: Device, R: Runtime>(db: &State<D, R>) -> Option<Superblock> {
+    db.replica.as_ref()?;
+    Some(*SuperblockStore::open(db.store.device().clone(), OpenMode::Read).ok()?.newest())
+}
+
+/// The log is durable through here.
+fn log_end<D: Device, R: Runtime>(db: &State<D, R>) -> LogPos {
+    let durable = db.commits.sequencer().durable();
+    of_the_writer(db).map_or(durable, |newest| newest.durable_through.max(durable))
+}
+
 /// Where the log begins that somebody may need.
 fn log_start<D: Device, R: Runtime>(db: &State<D, R>) -> LogPos {
-    if db.replica.is_some()
-        && let Ok(found) = SuperblockStore::open(db.store.device().clone(), OpenMode::Read)
-    {
-        // The process that writes says.
-        let newest = found.newest();
+    if let Some(newest) = of_the_writer(db) {
         return newest.log_from().min(newest.replay.position);
     }
     let replay = db.images.newest().replay.position;
@@ -253,8 +262,7 @@ impl<H: Hasher, D: Device, R: Runtime> Scrub<'_, H, D, R> {
     fn log(&mut self) {
         let db = &self.engine.state;
         let (device, database) = (db.store.device(), db.store.database());
-        let (size, end) =
-            (db.images.newest().geometry.log_segment, db.commits.sequencer().durable());
+        let (size, end) = (db.images.newest().geometry.log_segment, log_end(db));
         let mut from = log_start(db);
         // Each turn begins behind where the one before has ended.
         while from < end && !self.is_over() {

@@ -326,9 +326,10 @@ pub enum Error {
         "the database is open for reading alone: open it without `Options::read_only` to write"
     )]
     ReadOnly,
-    /// A read-only open could not read image and log between two checkpoints of the process that writes.
+    /// An operation of a read-only open, or the open itself, has read what the process that writes has written over by then, each
+    /// time that it was tried.
     #[error(
-        "checkpoints of the process that writes have overtaken the open {tries} times: try it again"
+        "the process that writes has overtaken this {tries} times: try it again, or when less is written"
     )]
     Overtaken {
         /// How often it was tried.

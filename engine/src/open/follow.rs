@@ -13,7 +13,7 @@ use pleach_io::{Device, OpenMode, Runtime};
 use super::assemble::{OpenAs, Opened, Started, assemble};
 use super::examine::{self, Examined, plainly};
 use super::recovery::{LogEnd, Replay};
-use super::trie::{Growth, TrieReplay, root_of};
+use super::trie::{Growth, TrieReplay};
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
 use crate::format::creation::{self, DirectoryState};
@@ -114,8 +114,8 @@ struct Follower<H: Hasher, D: Device> {
     device: D,
     input: ScanInput,
     replay: Replay<H>,
-    /// Why nothing can be followed any more.
-    ended: Option<Error>,
+    /// Can it not be followed any more?
+    ended: bool,
 }
 
 impl<H: Hasher, D: Device> Follower<H, D> {
@@ -132,15 +132,19 @@ impl<H: Hasher, D: Device> Follower<H, D> {
             live: true,
         };
         let replay = Replay::after(&examined.recovered, examined.limits);
-        Self { device: device.clone(), input, replay, ended: None }
+        Self { device: device.clone(), input, replay, ended: false }
     }
 
     /// Applies the records that have come to the regions.
     fn read(&mut self) -> Result<u64> {
         let Self { input, replay, ended, .. } = self;
         let scanned = scan(&self.device, &input.clone(), |record: &RecordView<'_>| {
-            // A record that is half applied is the end of this state.
-            replay.record(record).inspect_err(|error| *ended = Some(error.clone()))?;
+            // One that does not follow comes after a bulk load, or after another commit of the same number: this state has ended.
+            // Where it is damage, another open says so.
+            replay.record(record).inspect_err(|error| {
+                tracing::debug!(%error, "the log does not go on from this state");
+                *ended = true;
+            })?;
             input.from = Point { position: record.header.end(), checksum: record.checksum };
             Ok::<(), Error>(())
         });
@@ -149,27 +153,44 @@ impl<H: Hasher, D: Device> Follower<H, D> {
 
     /// Reads to the end of the log. Is it the end, or does the log begin behind it by now? A file that was given up ends, too.
     fn read_on(&mut self) -> Result<()> {
-        let mut nothing = 0;
+        let (mut nothing, mut failed) = (0, None);
         for _ in 0..TRIES {
-            let records = self.read()?;
-            if !self.is_left_behind()? {
-                return Ok(());
+            let read = self.read();
+            if self.ended {
+                break;
             }
-            // That was asked later than the log was read: once more.
-            nothing += u32::from(records == 0);
+            let is_left_behind = self.is_left_behind()?;
+            match read {
+                Ok(_) if !is_left_behind => return Ok(()),
+                // That was asked later than the log was read: once more.
+                Ok(records) => nothing += u32::from(records == 0),
+                Err(error) => {
+                    nothing += 1;
+                    failed = Some(error);
+                }
+            }
             if nothing == 2 {
+                if let Some(error) = failed.filter(|_| !is_left_behind) {
+                    return Err(error);
+                }
                 break;
             }
         }
-        let (commit, oldest) = (self.replay.tip.number, newest(&self.device)?.commit);
-        Err(Error::SnapshotTooOld { commit, oldest })
+        self.ended = true;
+        Ok(())
     }
 
-    /// Is what comes next not in the log any more, or was it never, as a bulk load is not?
+    /// Is what comes next not in the log any more, or was it never, as a bulk load is not? Or is the log another one?
     fn is_left_behind(&self) -> Result<bool> {
         let newest = newest(&self.device)?;
+        let (position, tip) = (self.input.from.position, &self.replay.tip);
         let kept_from = newest.log_from().min(newest.replay.position);
-        Ok(kept_from > self.input.from.position || newest.commit > self.replay.tip.number)
+        let is_other = newest.database != self.input.database
+            || newest.commit == tip.number && newest.root != tip.roots.over_all::<H>();
+        Ok(kept_from > position
+            || newest.durable_through > position
+            || newest.commit > tip.number
+            || is_other)
     }
 
     /// Makes what the records have changed what readers find.
@@ -198,18 +219,15 @@ impl<H: Hasher, D: Device> Follower<H, D> {
 
 impl<H: Hasher, D: Device, R: Runtime> Source<Shared<D, R>> for Follower<H, D> {
     fn catch_up(&mut self, db: &Shared<D, R>) -> Result<bool> {
-        if let Some(error) = &self.ended {
-            return Err(error.clone());
-        }
         let before = self.input.from;
         // What was read before an error came is there, and the rest comes with the next call.
-        let read = self.read_on();
-        if self.ended.is_none() && self.input.from != before {
-            let published = self.publish(db);
-            self.ended = published.err();
+        let read = if self.ended { Ok(()) } else { self.read_on() };
+        if !self.ended && self.input.from != before {
+            self.ended = self.publish(db).inspect_err(|error| tracing::error!(%error)).is_err();
         }
-        if let Some(error) = &self.ended {
-            return Err(error.clone());
+        if self.ended {
+            let (commit, oldest) = (self.replay.tip.number, newest(&self.device)?.commit);
+            return Err(Error::SnapshotTooOld { commit, oldest });
         }
         read?;
         tracing::debug!(commit = self.replay.tip.number, "the log was followed");
@@ -255,5 +273,7 @@ fn publish_trie<H: Hasher, D: Device, R: Runtime>(
     let node = |region: &Arc<Region>| (*region.prefix(), *region.read().own());
     let nodes: Vec<(Prefix, Node)> = changed.iter().map(node).collect();
     published.index.update_root::<H>(commit, &nodes);
-    Some(root_of::<H>(trie.regions()))
+    let regions = published.index.load_full();
+    let nodes = published.index.root_nodes::<H>(&regions);
+    nodes.of(&regions).map(|(tiling, _)| *tiling.own())
 }

@@ -55,6 +55,8 @@ pub(super) struct History {
     /// holds whichever generation the next open uses, and whether it can read the history or not.
     stated: u64,
     values: Vec<NamedValue>,
+    /// Is it that of a read-only open?
+    follows: bool,
     /// Why commits before those that were read are not known.
     lost: Option<Error>,
 }
@@ -73,7 +75,18 @@ pub(super) struct Recovered {
 impl History {
     fn new(limits: HistoryLimits, replay: LogPos, tip: u64, roots: Roots) -> Self {
         let (undo, values) = (Arc::new(Undo::new(limits, tip)), Vec::new());
-        Self { undo, limits, replay, tip, roots, from: tip, stated: 0, values, lost: None }
+        Self {
+            undo,
+            limits,
+            replay,
+            tip,
+            roots,
+            from: tip,
+            stated: 0,
+            values,
+            follows: false,
+            lost: None,
+        }
     }
 
     /// The history that goes on from what was recovered.
@@ -87,6 +100,7 @@ impl History {
             from: undo.from(),
             stated,
             values: Vec::new(),
+            follows: true,
             lost: None,
         }
     }
@@ -236,7 +250,8 @@ impl History {
                 self.undo.restore(header.number, replaced, before, end);
             }
         }
-        let from = self.from;
+        // Whoever only follows gives no runs back.
+        let from = if self.follows { u64::MAX } else { self.from };
         self.values.retain(|value| value.number > from);
         Ok(())
     }

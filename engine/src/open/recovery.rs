@@ -194,8 +194,9 @@ pub(crate) fn recover<H: Hasher, D: Device>(
         scan_whole(device, &input, &mut record)?
     } else {
         match scan(device, &input, &mut record) {
-            // What was in the making when it was judged may be whole by now, and that alone makes what lies behind it no evidence.
-            Err(damaged @ Error::Scan(ScanError::Damaged { .. }))
+            // What was in the making when it was judged may be whole by now, and that alone makes what lies behind it no evidence;
+            // and records may name a file that was made after the files were listed.
+            Err(damaged @ Error::Scan(ScanError::Damaged { .. } | ScanError::Segment(_)))
                 if known.log_end == LogEnd::Live =>
             {
                 let on = ScanInput { from: last, live: true, ..input };
@@ -337,7 +338,7 @@ impl<H: Hasher> Replay<H> {
             }
             // The one before was given up: records before this one say so.
             (EntryKind::Added, Some(trie)) if trie.dropped.is_some() && trie.is_bare() => {
-                *trie = TrieReplay::empty((entry.ns, entry.trie), number);
+                trie.begin_anew((entry.ns, entry.trie), number);
             }
             _ => return Err(bad().into()),
         }

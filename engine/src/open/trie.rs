@@ -81,6 +81,12 @@ impl TrieReplay {
         }
     }
 
+    /// It is another one from here on, the empty trie that commit `number` adds.
+    pub(super) fn begin_anew(&mut self, of: (u8, TrieKind), number: u64) {
+        let growth = Growth { is_new: true, ..std::mem::take(&mut self.growth) };
+        *self = Self { growth, ..Self::empty(of, number) };
+    }
+
     /// The regions.
     pub(super) fn regions(&self) -> &RegionIndex {
         &self.regions

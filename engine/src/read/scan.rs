@@ -60,6 +60,13 @@ pub(crate) struct ScannedPage {
     pub(crate) error: Option<Error>,
 }
 
+impl ScannedPage {
+    /// Is this what is wrong with the page, and not with the reading of the log?
+    fn is_of(&self, error: &Error) -> bool {
+        self.error.as_ref().is_some_and(|own| own.to_string() == error.to_string())
+    }
+}
+
 /// One end.
 struct End<'a, D: Device, R: Runtime> {
     /// What is left of the page of the last step.
@@ -160,7 +167,7 @@ impl<'a, D: Device, R: Runtime> Scan<'a, D, R> {
         let step = past::with::<H, D, R, _>(db, view, |view| self.step(view, Way::Forwards, rest));
         match (step, self.came_to.take()) {
             (Ok(()), Some(page)) => Some(Ok(page)),
-            (Err(error), Some(page)) if page.error.is_some() => {
+            (Err(error), Some(page)) if page.is_of(&error) => {
                 // Of a state that can be read no longer nothing is known.
                 let readable = past::with::<H, D, R, _>(db, view, View::check);
                 Some(readable.map(|()| page).map_err(|_| error))

@@ -4,11 +4,12 @@
 //! a page or a run that the replica names may have been given up and written again. Each page has its number, tag and checksum, and each
 //! long value its hash, so whoever reads such a page gets an error; the log says where the page is by then, since a page is
 //! written again only when its location record is durable. So the operation lets go of the gate, the replica catches
-//! up, and the operation is tried once more. An error that comes again at the same position of the log is damage.
+//! up, and the operation is tried once more. An error that comes again though the log has brought nothing, or that comes twice, is damage.
 //!
 //! Locks: the gate, before all others but that of an overlay's chunks; whoever catches up takes the source, then the gate for writing.
 
 use std::cell::Cell;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -36,6 +37,8 @@ pub(crate) struct Replica<S> {
     gate: RwLock<()>,
     /// Grows with each catching up that has found something.
     version: AtomicU64,
+    /// The state has ended; the oldest commit that another open could read.
+    ended: OnceLock<u64>,
 }
 
 /// An operation of a replica is under way on this thread.
@@ -57,7 +60,8 @@ impl Drop for Reading<'_> {
 
 impl<S> Replica<S> {
     pub(crate) fn new(source: Box<dyn Source<S>>) -> Self {
-        Self { source: Mutex::new(source), gate: RwLock::new(()), version: AtomicU64::new(0) }
+        let (gate, version, ended) = (RwLock::new(()), AtomicU64::new(0), OnceLock::new());
+        Self { source: Mutex::new(source), gate, version, ended }
     }
 
     /// While this is held the state stays as it is.
@@ -66,18 +70,25 @@ impl<S> Replica<S> {
     }
 
     /// Brings the state to the end of the log. Says whether anything came.
+    ///
+    /// # Errors
+    /// Those of the source. [`Error::SnapshotTooOld`] is the end of this state: nothing of it can be read any more.
     pub(crate) fn catch_up(&self, state: &S) -> Result<bool> {
         let mut source = self.source.lock();
         let _alone = self.gate.write();
-        let came = source.catch_up(state)?;
-        if came {
+        let came = source.catch_up(state);
+        if let Err(Error::SnapshotTooOld { oldest, .. }) = &came {
+            self.ended.get_or_init(|| *oldest);
+        }
+        // An error may come behind records that were applied.
+        if !matches!(came, Ok(false)) {
             self.version.fetch_add(1, Ordering::Release);
         }
-        Ok(came)
+        came
     }
 
     /// Does something with the state of commit `base`, again while what it reads has moved. Each try that fails is
-    /// followed by another one only if records have come in between.
+    /// followed by another one only if records have come in between, and something else fails: what comes to the same page again is damage.
     pub(crate) fn read<T>(
         &self,
         (state, undo): (&S, &Undo),
@@ -87,8 +98,13 @@ impl<S> Replica<S> {
         if READING.get() {
             return what();
         }
+        let too_old = |oldest: u64| Error::SnapshotTooOld { commit: base, oldest };
+        let mut before = String::new();
         for _ in 0..TRIES {
             let reading = Reading::new(&self.gate);
+            if let Some(oldest) = self.ended.get() {
+                return Err(too_old(*oldest));
+            }
             let version = self.version.load(Ordering::Acquire);
             let done = undo.check_window(base).and_then(|()| what());
             drop(reading);
@@ -98,16 +114,16 @@ impl<S> Replica<S> {
             }
             let came = self.catch_up(state).map_err(|error| match error {
                 // The log is gone, and with it the state.
-                Error::SnapshotTooOld { oldest, .. } => {
-                    Error::SnapshotTooOld { commit: base, oldest }
-                }
+                Error::SnapshotTooOld { oldest, .. } => too_old(oldest),
                 error => error,
             })?;
-            if !came && self.version.load(Ordering::Acquire) == version {
+            let again = error.to_string();
+            if again == before || !came && self.version.load(Ordering::Acquire) == version {
                 return Err(error);
             }
+            before = again;
         }
-        Err(undo.too_old(base))
+        Err(Error::Overtaken { tries: TRIES })
     }
 }
 

@@ -43,6 +43,7 @@ use pleach_io::{Device, IoError, LockMode, OpenMode};
 use crate::error::{Error, Result};
 use crate::format::creation::{self, DirectoryState};
 use crate::format::superblock::{self, Superblock};
+use crate::format::superblock_store::SuperblockStore;
 use crate::open::examine::{self, Examined, no_folder};
 use crate::open::examine_beside;
 use crate::open::recovery::LogEnd;
@@ -64,19 +65,13 @@ pub(crate) struct Opened<D: Device> {
 
 impl<D: Device> Opened<D> {
     pub(crate) fn new(device: &D) -> Result<Self> {
-        match creation::inspect(device)? {
-            DirectoryState::Foreign(found) => return Err(Error::NotADatabase { found }),
-            DirectoryState::Empty | DirectoryState::HalfCreated => return Err(Error::Missing),
-            DirectoryState::NoSuperblock => {
-                return Err(Error::MissingFile { file: superblock::FILE.to_owned() });
-            }
-            DirectoryState::Database => {}
-        }
+        inspect(device)?;
         let lock = match device.lock(LockMode::Shared) {
             Err(error @ IoError::Locked { .. }) => Err(error),
             lock => Ok(lock?),
         };
-        let newest = *examine::superblocks(device, OpenMode::Read)?.newest();
+        let newest = *SuperblockStore::open(device.clone(), OpenMode::Read)?.newest();
+        newest.check_features(false)?;
         Ok(Self { device: device.clone(), newest, lock })
     }
 
@@ -125,6 +120,18 @@ impl<D: Device> Opened<D> {
     }
 }
 
+/// Is there a database?
+pub(crate) fn inspect<D: Device>(device: &D) -> Result<()> {
+    match creation::inspect(device)? {
+        DirectoryState::Foreign(found) => Err(Error::NotADatabase { found }),
+        DirectoryState::Empty | DirectoryState::HalfCreated => Err(Error::Missing),
+        DirectoryState::NoSuperblock => {
+            Err(Error::MissingFile { file: superblock::FILE.to_owned() })
+        }
+        DirectoryState::Database => Ok(()),
+    }
+}
+
 pub(crate) fn device(path: &Path) -> Result<OsDevice> {
     let options = OsOptions { read_only: true, ..OsOptions::default() };
     OsDevice::open(path, options).map_err(no_folder)
@@ -151,7 +158,9 @@ pub(crate) fn with_hasher<D: Device, W: UnderHasher<D>>(device: &D, work: W) -> 
 /// # Errors
 /// A folder without a database, two superblocks that cannot be used.
 pub fn hasher(path: &Path) -> Result<u8> {
-    Ok(Opened::new(&device(path)?)?.newest.hasher)
+    let device = device(path)?;
+    inspect(&device)?;
+    Ok(SuperblockStore::open(device, OpenMode::Read)?.newest().hasher)
 }
 
 /// The history as the database was last opened with it, and bytes of memory for its undo.

@@ -307,6 +307,11 @@ fn a_reader_goes_on_behind_a_bulk_load() {
     let before = reader.snapshot().expect("a snapshot");
     let pairs = (0..500).map(|id| (uniform(id), Value::from(id.to_be_bytes().as_slice())));
     writer.db().bulk_load(pairs, &LoadOptions::new()).expect("loaded");
+    // With and without a record behind it, which does not follow what the reader has.
+    let other = writer.reader(10);
+    assert_eq!(other.refresh().expect("goes on"), writer.db().commit_number());
+    commit(writer.db(), vec![Access::write(uniform(1), Some(Value::from(b"one".as_slice())))]);
+    assert_eq!(other.refresh().expect("goes on"), writer.db().commit_number());
     assert_eq!(reader.refresh().expect("goes on"), writer.db().commit_number());
     assert_eq!(reader.root(), writer.db().root());
     let session = reader.snapshot().expect("a snapshot");
