@@ -1,7 +1,10 @@
 //! The operator's week of docs/operating.md runs as it stands there: a live workload, backups beside it, a kill, a bad page, a repair.
 
-use std::path::Path;
+mod common;
+
 use std::process::Command;
+
+use common::binaries;
 
 /// The script of the section.
 fn script() -> &'static str {
@@ -12,19 +15,9 @@ fn script() -> &'static str {
 
 #[test]
 fn the_operators_week_of_the_manual_runs() {
-    let pleach = Path::new(env!("CARGO_BIN_EXE_pleach"));
-    let folder = pleach.parent().expect("a folder of binaries");
-    if !folder.join("nomt-bench").exists() {
-        // Of another package: `cargo test -p pleach-cli` does not make it.
-        let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
-        let built = Command::new(env!("CARGO"))
-            .args(["build", "-p", "pleach-bench", "--bin", "nomt-bench", "--profile", profile])
-            .status()
-            .expect("cargo starts");
-        assert!(built.success(), "nomt-bench is built");
-    }
+    let folder = binaries();
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::iter::once(folder.to_path_buf()).chain(std::env::split_paths(&path));
+    let folders = std::iter::once(folder).chain(std::env::split_paths(&path));
     let output = Command::new("sh")
         .args(["-c", script()])
         .env("PATH", std::env::join_paths(folders).expect("a path"))
