@@ -83,7 +83,8 @@ fn main() -> io::Result<()> {
         let mut stream = Vec::new();
         let disk = SimDisk::from_image(&image, 1);
         let reader = pleach_fuzz::sim::reader(&disk).expect("opens");
-        pleach::export::export(&reader.snapshot().expect("a session"), &mut stream).expect("exported");
+        pleach::export::export(&reader.snapshot().expect("a session"), &mut stream)
+            .expect("exported");
         // As it is, and as the blocks that the target makes of its input.
         save("export_stream", seed, &stream)?;
         save("export_stream", 100 + seed, &blocks(&stream))?;
