@@ -125,8 +125,10 @@ pub fn backup<H: Hasher, D: Device, R: Runtime>(
     db: &Db<H, D, R>,
     options: &BackupOptions,
 ) -> Result<BackupReport> {
-    let newest = db.snapshot()?;
+    // In this order: another backup may bring the archive further meanwhile.
     let listing = archive.list()?;
+    db.refresh()?;
+    let newest = db.snapshot()?;
     let database = db.id()?;
     if let Some(archived) = listing.other_database(database) {
         return Err(ArchiveError::OtherDatabase { archived, database });

@@ -106,7 +106,7 @@ pub enum ArchiveError {
     /// The newest object of the archive is damaged, so that nothing can be put behind it.
     #[error(
         "{object}, the newest of the archive, is damaged: {why}; put a good copy of it there, or write a full \
-         (`BackupOptions::full`)"
+         (`pleach backup --full`, `BackupOptions::full`)"
     )]
     NewestDamaged {
         /// Name of the object.

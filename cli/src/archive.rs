@@ -52,13 +52,15 @@ impl Backup<'_> {
         let failed = |error| CliError::archive(&error);
         let mut done = 0;
         loop {
-            db.refresh().map_err(CliError::engine(folder))?;
+            let after = |error: CliError| if done > 0 { error.after_document() } else { error };
+            db.refresh().map_err(CliError::engine(folder)).map_err(after)?;
             let full = args.full && done == 0;
             let options = BackupOptions::new().full(full).progress(Some(telling(&bar)));
-            let report = pleach_archive::backup(archive, db, &options).map_err(failed)?;
+            let report =
+                pleach_archive::backup(archive, db, &options).map_err(failed).map_err(after)?;
             bar.suspend(|| print_backup(args, &report))?;
             if let Some(keep) = args.keep {
-                prune(archive, keep).map_err(failed)?;
+                prune(archive, keep).map_err(failed).map_err(CliError::after_document)?;
             }
             done += 1;
             match args.every.filter(|_| args.count.is_none_or(|count| done < count)) {
@@ -89,10 +91,14 @@ fn print_backup(args: &BackupArgs, report: &BackupReport) -> Result<()> {
         _ => "unknown".to_owned(),
     });
     if args.folder.json {
-        return output::json(&json!({
+        let document = json!({
             "schema": 1, "commit": commit, "written": names(written), "bytes": bytes,
             "records": records, "full_because": why,
-        }));
+        });
+        return match args.every {
+            Some(_) => output::print(&format!("{document}\n")),
+            None => output::json(&document),
+        };
     }
     if written.is_empty() {
         return output::print(&format!("commit {commit} is in the archive already\n"));

@@ -134,13 +134,25 @@ fn kind_of(error: &pleach::Error) -> ErrorKind {
         | E::Stream(
             StreamError::Cut { .. } | StreamError::Damaged { .. } | StreamError::Contents { .. },
         )
-        | E::Corrupt(Contradiction::Backup { .. })
+        | E::Corrupt(
+            Contradiction::Backup { .. }
+            | Contradiction::OtherValue { .. }
+            | Contradiction::ValueHash { .. }
+            | Contradiction::Pairs { .. },
+        )
         | E::OtherRoot { .. } => ErrorKind::Damaged,
         E::Io(_)
         | E::Stream(StreamError::Read(_) | StreamError::Write(_))
         | E::Full(_)
+        | E::Overtaken { .. }
         | E::Poisoned(_)
         | E::InDoubt(_) => ErrorKind::System,
+        // What was given to compare with: an archive, or its commit.
+        E::Corrupt(
+            Contradiction::LogBegins { .. }
+            | Contradiction::OtherState { .. }
+            | Contradiction::Restored { .. },
+        ) => ErrorKind::Usage,
         E::Page { .. }
         | E::ForeignImagePage { .. }
         | E::Superblock(_)

@@ -7,8 +7,8 @@ use std::path::Path;
 use indicatif::ProgressBar;
 use pleach::repair::{self, RepairReport, RollForwardReport, SalvageReport};
 use pleach::scrub::{BadPage, ScrubOptions, ScrubProgress, ScrubReport, scrub as scrub_session};
-use pleach::{Blake3, Db, Hasher, Key, Sha2};
-use pleach_archive::{Archive, Follower};
+use pleach::{Blake3, Db, Hasher, Key, Sha2, tools};
+use pleach_archive::{Archive, ArchiveError, Follower};
 use serde_json::{Value, json};
 
 use crate::archive::restoring;
@@ -119,6 +119,9 @@ pub(crate) fn repair(args: &RepairArgs) -> Result<()> {
 fn in_place(args: &RepairArgs, folder: &Path) -> Result<()> {
     let report = repair::repair(folder).map_err(|error| {
         let failed = CliError::engine(folder)(error);
+        if !matches!(failed.kind, ErrorKind::DoesNotOpen | ErrorKind::Damaged) {
+            return failed;
+        }
         let cure =
             "a repair in place does not help: give --from ARCHIVE --to FOLDER, or --salvage FILE";
         CliError::new(failed.kind, format!("{}; {cure}", failed.text))
@@ -174,6 +177,13 @@ fn numbers(commits: &[u64]) -> String {
 fn from_archive(args: &RepairArgs, folder: &Path, archive: &str, to: &Path) -> Result<()> {
     check_new(to)?;
     let archive = Archive::open(archive).map_err(|error| CliError::archive(&error))?;
+    // Where its superblocks are lost the archive is believed; the roots of each commit are compared.
+    let of = archive.list().map_err(|error| CliError::archive(&error))?.database();
+    if let (Some(archived), Ok(database)) = (of, tools::id(folder))
+        && archived != database
+    {
+        return Err(CliError::archive(&ArchiveError::OtherDatabase { archived, database }));
+    }
     let hasher = pleach_archive::hasher(&archive).map_err(|error| CliError::archive(&error))?;
     let (archived, report) = match hasher {
         Blake3::ID => rolled_forward::<Blake3>(args, folder, &archive, to)?,
@@ -240,22 +250,36 @@ fn salvage(args: &RepairArgs, folder: &Path, to: &Path) -> Result<()> {
         .and_then(|()| std::fs::rename(&under_way, to))
         .and_then(|()| sync_parent(to))
         .map_err(CliError::file(to))?;
-    let SalvageReport { export, roots, expected, lost, .. } = &report;
+    let SalvageReport { export, roots, expected, log, lost, .. } = &report;
+    let log = log.as_ref().map(ToString::to_string);
     let text = |roots: &pleach::Roots| roots.get(0).map(|root| root.to_string());
     if args.folder.json {
         output::json(&json!({
             "schema": 1, "commit": export.commit, "pairs": export.pairs, "root": text(roots),
-            "expected_root": text(expected), "lost": lost.iter().map(bad_page).collect::<Value>(),
+            "expected_root": text(expected), "log": log, "lost": lost.iter().map(bad_page).collect::<Value>(),
         }))?;
     } else {
         output::write(|out| {
             lost.iter().try_for_each(|bad| writeln!(out, "lost: {bad}"))?;
-            writeln!(out, "{} pairs are in {}", export.pairs, to.display())
+            log.iter().try_for_each(|log| {
+                writeln!(out, "lost: the commits after {}: {log}", export.commit)
+            })?;
+            writeln!(
+                out,
+                "{} pairs are in {}, commit {}",
+                export.pairs,
+                to.display(),
+                export.commit
+            )
         })?;
     }
-    if lost.is_empty() {
+    if lost.is_empty() && log.is_none() {
         return Ok(());
     }
-    let text = "pairs are lost: what was written is the state of no commit";
+    let text = if lost.is_empty() {
+        "commits are lost: what was written is the state of an older one"
+    } else {
+        "pairs are lost: what was written is the state of no commit"
+    };
     Err(CliError::new(ErrorKind::Findings, text).after_document())
 }

@@ -41,7 +41,8 @@ pub struct RollForwardReport {
     pub commit: u64,
     /// Its roots and digests.
     pub roots: Roots,
-    /// Commits of which the log has whole records, and which could not be made again, since others before them are damaged.
+    /// Commits that the log or the newest superblock names, and that could not be made again, since their records or others before them are
+    /// damaged.
     pub lost: Vec<u64>,
     /// Why a commit could not be made again though its record is whole: a long value is damaged.
     pub error: Option<Error>,
@@ -78,12 +79,14 @@ pub fn roll_forward_on<H: Hasher, D: Device, R: Runtime, S: Device>(
 ) -> Result<RollForwardReport> {
     let _lock = damaged.lock(LockMode::Shared)?;
     // Those of a backup are the same, where the superblocks are lost.
+    let mut known = 0;
     let (database, size) = match SuperblockStore::open(damaged.clone(), OpenMode::Read) {
         Ok(superblocks) if superblocks.newest().hasher != H::ID => {
             let found = superblocks.newest().hasher;
             return Err(Error::WrongHasher { expected: H::ID, found });
         }
         Ok(superblocks) => {
+            known = superblocks.newest().commit;
             (superblocks.newest().database, superblocks.newest().geometry.log_segment)
         }
         Err(_) => db.identity()?,
@@ -115,7 +118,8 @@ pub fn roll_forward_on<H: Hasher, D: Device, R: Runtime, S: Device>(
     })?;
     db.sync()?;
     let Forward { done, through, mut lost, error, .. } = forward;
-    lost.extend(done + 1..=through);
+    // The newest checkpoint may know of commits of which the log has nothing any more.
+    lost.extend(done + 1..=through.max(known));
     Ok(RollForwardReport {
         from,
         through: done,

@@ -28,6 +28,8 @@ pub struct SalvageReport {
     pub roots: Roots,
     /// The roots that the commit has.
     pub expected: Roots,
+    /// Why the log could not be read to its end, when it is damaged: the commits behind that are lost.
+    pub log: Option<Error>,
     /// All pages that cannot be used: of a leaf page all pairs are lost that no later change has replaced, of a page of the overflow
     /// file the pair of one key.
     pub lost: Vec<BadPage>,
@@ -62,7 +64,13 @@ impl<D: Device> UnderHasher<D> for Salvage<'_> {
     fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<SalvageReport> {
         opened.require_lock()?;
         let examined = opened.examine_present::<H>();
-        let examined = examined.or_else(|error| opened.examine_cut::<H>().map_err(|_| error))?;
+        let (examined, log) = match examined {
+            Ok(examined) => (examined, None),
+            Err(error) => match opened.examine_cut::<H>() {
+                Ok(examined) => (examined, Some(error)),
+                Err(_) => return Err(error),
+            },
+        };
         let recovered = examined.recovered;
         let (tip, mut lost) = (&recovered.tip, Vec::new());
         let mut roots = Vec::new();
@@ -92,7 +100,7 @@ impl<D: Device> UnderHasher<D> for Salvage<'_> {
             writer.end()?;
         }
         let export = writer.finish()?;
-        Ok(SalvageReport { export, roots, expected: tip.roots.clone(), lost })
+        Ok(SalvageReport { export, roots, expected: tip.roots.clone(), log, lost })
     }
 }
 

@@ -153,6 +153,16 @@ pub(crate) fn with_hasher<D: Device, W: UnderHasher<D>>(device: &D, work: W) -> 
     }
 }
 
+/// The number of the folder's database ([`Db::id`](crate::Db::id)).
+///
+/// # Errors
+/// A folder without a database, two superblocks that cannot be used.
+pub fn id(path: &Path) -> Result<u64> {
+    let device = device(path)?;
+    inspect(&device)?;
+    Ok(SuperblockStore::open(device, OpenMode::Read)?.newest().database)
+}
+
 /// The number of the hasher that the folder's database was created with ([`Hasher::ID`]).
 ///
 /// # Errors
