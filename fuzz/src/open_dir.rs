@@ -329,7 +329,8 @@ fn look(disk: &SimDisk, claims: &Claims<'_>) -> bool {
             let keys = state.keys_of(namespace);
             assert!(pairs.iter().map(|pair| &pair.0).eq(keys), "the scan's keys of {namespace}");
         } else {
-            assert!(!report.findings.is_empty(), "a scan fails where the checker finds nothing");
+            let is_told = !report.findings.is_empty();
+            assert!(is_told, "a scan fails where the checker finds nothing: {dumped:?}");
         }
     }
     state.is_some() && report.findings.is_empty()

@@ -101,17 +101,18 @@ impl<D: Device, R: Runtime> NodeFiles<D, R> {
         mode: OpenMode,
     ) -> Result<Self> {
         let device = store.device();
-        let open = |file| device.open(image_name(file), OpenMode::Read);
-        let images = [open(ImageFile::A)?, open(ImageFile::B)?];
-        let spill = if mode == OpenMode::Read {
-            // Nothing is read from it: nodes stay in memory, since no flush lets them leave.
-            images[0].clone()
+        let (images, spill) = if mode == OpenMode::Read {
+            // Nothing is read from them: nodes stay in memory, since no flush lets them leave. The image that is not in use may be missing.
+            let none = || store.leaf_file().clone();
+            ([none(), none()], none())
         } else {
+            let open = |file| device.open(image_name(file), OpenMode::Read);
+            let images = [open(ImageFile::A)?, open(ImageFile::B)?];
             let is_there = device.list()?.iter().any(|name| name == SPILL_FILE);
             let mode = if is_there { OpenMode::Write } else { OpenMode::CreateNew };
             let spill = device.open(SPILL_FILE, mode)?;
             device.set_len(&spill, 0)?;
-            spill
+            (images, spill)
         };
         Ok(Self {
             images,
