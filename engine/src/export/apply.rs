@@ -17,8 +17,12 @@ use crate::commit::block::CommitError;
 use crate::db::Db;
 use crate::error::{Error, Result};
 use crate::format::export_block::StreamError;
+use crate::format::record::MAX_RECORD;
 use crate::roots::{Roots, TrieRoot};
 use crate::session::{FinishError, SessionOptions};
+
+/// Bytes of keys and values that a stream may have: they are in memory before any root can be compared.
+const LIMIT: u64 = 4 * MAX_RECORD;
 
 /// What applying a change stream has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +50,8 @@ pub struct ApplyReport {
 /// [`StreamError::OtherState`] when the database is in another state; [`Error::Stream`]; [`Error::OtherRoot`] when the changes
 /// do not lead to the root that the stream names; [`Error::NamespaceInUse`] when a namespace is to be added of which an
 /// older one can still be read: with a shorter history ([`Options::history`](crate::Options::history)) it is free; and those of a
-/// commit. The database stays in the state before the changes, or, after an error of a drop, in the one after them.
+/// commit; [`StreamError::TooLarge`] for more than 4 GiB. The database is in the state before the changes, where namespaces may have been
+/// added, or, after an error of a drop, in the one after them: applied again, the stream goes on.
 pub fn apply_changes<H: Hasher, D: Device, R: Runtime>(
     db: &Db<H, D, R>,
     mut reader: ChangeReader<impl Read>,
@@ -56,9 +61,14 @@ pub fn apply_changes<H: Hasher, D: Device, R: Runtime>(
         return Err(StreamError::Hasher { expected: H::ID, found: head.hasher }.into());
     }
     check_state(&db.roots(), &head)?;
-    let mut accesses = Vec::new();
+    let (mut accesses, mut bytes) = (Vec::new(), 0_u64);
     for namespace in &head.namespaces {
         while let Some((key, value)) = reader.next()? {
+            bytes += 32 + value.map_or(0, |value| value.len() as u64);
+            if bytes > LIMIT {
+                let (from, to) = (head.from, head.to);
+                return Err(StreamError::TooLarge { from, to, limit: LIMIT }.into());
+            }
             let value = value.map(Value::from);
             accesses.push(Access::write(key, value).in_namespace(namespace.number));
         }

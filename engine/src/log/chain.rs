@@ -11,8 +11,7 @@ use std::ops::ControlFlow;
 use pleach_io::Device;
 
 use super::error::{Invalid, ScanError};
-use super::reader::{LogReader, magic_in};
-use crate::format::names::parse_segment_name;
+use super::reader::{LogReader, magic_in, segments};
 use crate::format::position::{BLOCK, LogPos, Point, valid_segment_size};
 use crate::format::record::{ALIGN, HEADER_LEN, Header, RecordView, body_checksum};
 
@@ -184,9 +183,7 @@ fn next_in<D: Device>(
     goes_over_errors: bool,
 ) -> Result<Option<LogPos>, ScanError> {
     let open = if goes_over_errors { LogReader::open_whole } else { LogReader::open };
-    let names = device.list()?;
-    let mut segments: Vec<u64> = names.iter().filter_map(|name| parse_segment_name(name)).collect();
-    segments.sort_unstable();
+    let segments = segments(device, segment_size)?;
     let mut at = from;
     // Each turn comes to a later segment, or to the end.
     while at < to {

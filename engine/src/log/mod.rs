@@ -24,6 +24,7 @@ pub(crate) mod writer;
 
 pub(crate) use chain::{Broken, chain, next_record, walk, whole_records};
 pub(crate) use error::{LogError, ScanError};
+pub(crate) use reader::segments;
 pub(crate) use scan::{CutReport, ScanEnd, ScanInput, scan, scan_whole};
 pub(crate) use segment::{SegmentOptions, Segments};
 pub(crate) use writer::{LogWriter, Tail, WriterStart};

@@ -6,7 +6,7 @@ use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
 
 use super::error::{BadSegment, ScanError};
 use super::segment::run_pages;
-use crate::format::names::parse_segment_name;
+use crate::format::names::{parse_segment_name, segment_name};
 use crate::format::position::LogPos;
 use crate::format::record::MAGIC;
 
@@ -16,6 +16,16 @@ const CHUNK_PAGES: usize = 256;
 pub(super) fn magic_in(bytes: &[u8]) -> Option<u64> {
     let words = bytes.chunks_exact(8).position(|word| word[..4] == MAGIC.to_le_bytes());
     words.map(|words| 8 * words as u64)
+}
+
+/// The indices of the log's segments in a folder, ascending. A file whose name says more than positions can reach is none of them.
+pub(crate) fn segments<D: Device>(device: &D, size: u64) -> Result<Vec<u64>, IoError> {
+    let names = device.list()?;
+    let indices = names.iter().filter_map(|name| parse_segment_name(name));
+    let mut indices: Vec<u64> =
+        indices.filter(|index| *index < LogPos::MAX.segment(size)).collect();
+    indices.sort_unstable();
+    Ok(indices)
 }
 
 pub(super) struct LogReader<D: Device> {
@@ -52,12 +62,8 @@ impl<D: Device> LogReader<D> {
     ) -> Result<Self, ScanError> {
         let first = from.segment(size);
         let mut files = BTreeMap::new();
-        for name in device.list()? {
-            let Some(index) = parse_segment_name(&name) else { continue };
-            if index < first {
-                continue;
-            }
-            let file = device.open(&name, OpenMode::Read)?;
+        for index in segments(device, size)?.into_iter().filter(|index| *index >= first) {
+            let file = device.open(&segment_name(index), OpenMode::Read)?;
             let found = device.len(&file)?;
             if found == size {
                 files.insert(index, file);

@@ -18,14 +18,17 @@ use pleach_io::{Device, LockMode, OpenMode, PAGE, PageBuf};
 
 use crate::error::NoRoom;
 use crate::error::{Error, Result, full_or};
-use crate::format::names::{SUPERBLOCK, parse_segment_name, segment_name};
+use crate::format::names::{SUPERBLOCK, segment_name};
 use crate::format::position::LogPos;
 use crate::format::record::Kind;
 use crate::format::superblock::Superblock;
-use crate::log::{ScanError, copies, whole_records};
+use crate::log::{ScanError, copies, segments, whole_records};
 use crate::open::examine::{self, Examined};
 use crate::open::recovery::LogEnd;
 use crate::tools::limits;
+
+/// Segments of a log behind its damage, at most: four times as many as it may have.
+const MOST: u64 = 1024;
 
 /// A log that was cut where it was damaged.
 #[derive(Clone, Debug)]
@@ -73,12 +76,15 @@ pub(super) fn cut_log<H: Hasher, D: Device>(
         }
         Ok(ControlFlow::Continue(()))
     })?;
-    let there: BTreeSet<u64> =
-        device.list()?.iter().filter_map(|name| parse_segment_name(name)).collect();
+    let there: BTreeSet<u64> = segments(device, size)?.into_iter().collect();
     if let Some(last) = there.last() {
         prepared = prepared.max(LogPos::of_segment(last + 1, size));
     }
     let first = end.segment(size);
+    // What was not written by us may name any position, and each segment up to there would be written.
+    if prepared.segment(size) > first + MOST {
+        return Err(error.clone());
+    }
     let mut rewritten: Vec<(u64, u64)> = Vec::new();
     for index in there.range(..first) {
         if !is_readable(device, *index)? {
@@ -90,10 +96,14 @@ pub(super) fn cut_log<H: Hasher, D: Device>(
     let aside = aside()?;
     let indices = rewritten.iter().map(|(index, _)| *index).filter(|index| there.contains(index));
     let copied: Vec<String> = indices.map(segment_name).chain([SUPERBLOCK.to_owned()]).collect();
-    for name in &copied {
-        copy(device, &aside, name)?;
+    let made = copied.iter().try_for_each(|name| copy(device, &aside, name));
+    if let Err(error) = made.and_then(|()| Ok(aside.sync_folder()?)) {
+        // Nothing was replaced yet. On a full device the next try wants the room.
+        for name in &copied {
+            let _ = aside.remove(name);
+        }
+        return Err(error);
     }
-    aside.sync_folder()?;
     for segment in rewritten.into_iter().rev() {
         copies::rewrite(device, size, segment, &needed)?;
     }

@@ -37,7 +37,7 @@ mod cut;
 mod roll_forward;
 mod salvage;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pleach_core::{Blake3, Hasher, Sha2};
 use pleach_io::os::{OsDevice, OsOptions};
@@ -91,7 +91,11 @@ pub fn repair(path: &Path) -> Result<RepairReport> {
     let runtime = Threads::new(2)?;
     repair_on(&device, &runtime, || {
         let mut names = (1..u64::MAX).map(|number| path.join(format!("damaged-{number}")));
-        let free = names.find(|path| !path.exists()).ok_or(CreationError::Exists)?;
+        // One that a repair which failed has left empty is used again.
+        let is_free = |path: &PathBuf| {
+            !path.exists() || path.read_dir().is_ok_and(|mut files| files.next().is_none())
+        };
+        let free = names.find(is_free).ok_or(CreationError::Exists)?;
         let options = OsOptions { create_folder: true, ..OsOptions::default() };
         Ok(OsDevice::open(&free, options)?)
     })

@@ -17,12 +17,12 @@ use crate::commit::block::CommitError;
 use crate::db::Db;
 use crate::error::{Contradiction, Error, Result};
 use crate::format::commit_body::{CommitView, EntryKind, NamespaceView};
-use crate::format::names::{OVERFLOW_FILE, parse_segment_name};
+use crate::format::names::OVERFLOW_FILE;
 use crate::format::position::LogPos;
 use crate::format::record::{Header, Kind, RecordView};
 use crate::format::superblock_store::SuperblockStore;
 use crate::format::trie_kind::TrieKind;
-use crate::log::whole_records;
+use crate::log::{segments, whole_records};
 use crate::open::history::{root_after, root_before};
 use crate::roots::{Roots, TrieRoot};
 use crate::session::{FinishError, SessionOptions};
@@ -110,8 +110,7 @@ pub fn roll_forward_on<H: Hasher, D: Device, R: Runtime, S: Device>(
         lost: BTreeSet::new(),
         error: None,
     };
-    let segments = damaged.list()?;
-    let first = segments.iter().filter_map(|name| parse_segment_name(name)).min().unwrap_or(0);
+    let first = segments(damaged, size)?.first().copied().unwrap_or(0);
     let start = LogPos::of_segment(first, size);
     whole_records(damaged, database, size, start, |record| {
         forward.record(record).map(ControlFlow::Continue)

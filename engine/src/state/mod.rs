@@ -24,6 +24,7 @@
 //! |---|---|---|
 //! | 0 | images: maker, by a load and a close; no task takes it | yes |
 //! | 1 | undo: reading back, by who reads an older state; after the gate | yes (the log) |
+//! | 0 | replica: source, then its gate, by who follows the log of another process; an operation of a replica reads the gate | yes (the log, pages) |
 //! | 0 | an overlay: its chunks, by who commits it | yes |
 //! | 0 | nodes: hand, by the flush alone; it tries the gate and does not wait for it | yes (the spill file) |
 //! | 1 | [`NODE_GATE`](ranks::NODE_GATE): a batch reads it in its finish and in its commit, which may be one in the other; the flush tries to write it, for nodes that leave and regions that are joined, and does not wait | yes |

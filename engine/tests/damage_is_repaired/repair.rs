@@ -107,6 +107,22 @@ fn a_log_segment_that_is_missing_or_cut_is_repaired() {
     assert!(cut > 2, "{cut}");
 }
 
+/// Files that are named like segments of positions which no log reaches: a repair went through all positions up to there, or took room for
+/// as many segments.
+#[test]
+fn files_named_like_segments_of_absurd_positions_end_a_repair() {
+    for stray in ["log-ffffffffffffffff", "log-0000001000000000"] {
+        let (disk, _) = killed();
+        disk.open(stray, OpenMode::CreateNew).expect("made");
+        let before = disk.image();
+        let refused = repaired(&disk, &new_disk()).expect_err("the log has a file too many");
+        assert!(refused.to_string().contains(stray), "{refused}");
+        assert_eq!(disk.image().names().count(), before.names().count());
+        disk.remove(stray).expect("removed");
+        open(&disk, HISTORY).expect("opens as before");
+    }
+}
+
 #[test]
 fn a_repair_that_is_cut_off_leaves_the_database_damaged_as_before_or_repaired() {
     let (disk, states) = killed();
