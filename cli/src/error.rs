@@ -148,11 +148,9 @@ fn kind_of(error: &pleach::Error) -> ErrorKind {
         | E::Poisoned(_)
         | E::InDoubt(_) => ErrorKind::System,
         // What was given to compare with: an archive, or its commit.
-        E::Corrupt(
-            Contradiction::LogBegins { .. }
-            | Contradiction::OtherState { .. }
-            | Contradiction::Restored { .. },
-        ) => ErrorKind::Usage,
+        E::Corrupt(Contradiction::OtherState { .. } | Contradiction::Restored { .. }) => {
+            ErrorKind::Usage
+        }
         E::Page { .. }
         | E::ForeignImagePage { .. }
         | E::Superblock(_)

@@ -139,7 +139,8 @@ fn in_place(args: &RepairArgs, folder: &Path) -> Result<()> {
         output::json(&json!({
             "schema": 1, "commit": commit, "root": root, "healed": healed, "findings": findings,
             "log_cut": cut.as_ref().map(|cut| json!({
-                "because": cut.error.to_string(), "lost_commits": cut.lost, "copied": cut.copied,
+                "because": cut.error.to_string(), "copied": cut.copied,
+                "lost_commits": cut.lost.numbers.clone().collect::<Value>(), "more_may_be_lost": cut.lost.maybe_more,
             })),
         }))?;
     } else {
@@ -147,7 +148,7 @@ fn in_place(args: &RepairArgs, folder: &Path) -> Result<()> {
             healed.iter().try_for_each(|what| writeln!(to, "healed: {what}"))?;
             if let Some(cut) = cut {
                 writeln!(to, "the log was cut behind commit {commit}: {}", cut.error)?;
-                writeln!(to, "commits behind it that are lost: {}", numbers(&cut.lost))?;
+                writeln!(to, "commits behind it that are lost: {}", cut.lost)?;
                 writeln!(to, "copies of what was replaced: {}", cut.copied.join(", "))?;
             }
             findings.iter().try_for_each(|what| writeln!(to, "left: {what}"))?;
@@ -166,18 +167,11 @@ fn in_place(args: &RepairArgs, folder: &Path) -> Result<()> {
     Err(CliError::new(ErrorKind::Findings, text).after_document())
 }
 
-fn numbers(commits: &[u64]) -> String {
-    if commits.is_empty() {
-        return "none that the log names".to_owned();
-    }
-    commits.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
-}
-
 /// A database of what an archive has, and of the commits that the damaged log has after that.
 fn from_archive(args: &RepairArgs, folder: &Path, archive: &str, to: &Path) -> Result<()> {
     check_new(to)?;
     let archive = Archive::open(archive).map_err(|error| CliError::archive(&error))?;
-    // Where its superblocks are lost the archive is believed; the roots of each commit are compared.
+    // Where neither superblocks nor log tell its id, there are no commits to be made again.
     let of = archive.list().map_err(|error| CliError::archive(&error))?.database();
     if let (Some(archived), Ok(database)) = (of, tools::id(folder))
         && archived != database
@@ -193,13 +187,15 @@ fn from_archive(args: &RepairArgs, folder: &Path, archive: &str, to: &Path) -> R
             return Err(CliError::new(ErrorKind::Usage, error.to_string()));
         }
     };
-    let RollForwardReport { through, commit, roots, lost, error, .. } = &report;
+    let RollForwardReport { through, commit, roots, lost, superblocks, error, .. } = &report;
     let root = roots.get(0).map(|root| root.to_string());
-    let error = error.as_ref().map(ToString::to_string);
+    let [superblocks, error] =
+        [superblocks, error].map(|error| error.as_ref().map(ToString::to_string));
     if args.folder.json {
         output::json(&json!({
             "schema": 1, "archived_commit": archived, "through": through, "commit": commit,
-            "root": root, "lost_commits": lost, "error": error,
+            "root": root, "lost_commits": lost.numbers.clone().collect::<Value>(),
+            "more_may_be_lost": lost.maybe_more, "superblocks": superblocks, "error": error,
         }))?;
     } else {
         output::write(|out| {
@@ -208,14 +204,24 @@ fn from_archive(args: &RepairArgs, folder: &Path, archive: &str, to: &Path) -> R
                 "archived commit {archived}, and the log's commits through {through}, each with its roots: root {}",
                 root.as_deref().unwrap_or("none")
             )?;
+            superblocks.iter().try_for_each(|error| {
+                writeln!(out, "{error}: the log alone tells which commits there were")
+            })?;
             error.iter().try_for_each(|error| writeln!(out, "ended there: {error}"))?;
+            if *through == archived && !lost.is_none() {
+                writeln!(
+                    out,
+                    "the log has no whole record of commit {}: give an archive with a later commit, if there is one",
+                    archived + 1
+                )?;
+            }
             writeln!(out, "put {} in the place of {}", to.display(), folder.display())
         })?;
     }
-    if lost.is_empty() && error.is_none() {
+    if lost.is_none() && error.is_none() {
         return Ok(());
     }
-    let text = format!("commits that are lost: {}", numbers(lost));
+    let text = format!("commits that are lost: {lost}");
     Err(CliError::new(ErrorKind::Findings, text).after_document())
 }
 

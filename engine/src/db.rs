@@ -299,13 +299,6 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         Arc::clone(&self.0.open().expect("open"))
     }
 
-    /// The random id of the database, and the bytes of a segment of its log.
-    pub(crate) fn identity(&self) -> Result<(u64, u64)> {
-        let engine = self.0.open()?;
-        let geometry = engine.state.images.newest().geometry;
-        Ok((engine.state.store.database(), geometry.log_segment))
-    }
-
     /// The newest commit; after a close the last one.
     fn tip(&self) -> Tip {
         self.0.look(|engine| engine.state.commits.tip(), |facts| facts.tip.clone())

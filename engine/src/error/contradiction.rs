@@ -95,17 +95,6 @@ pub enum Contradiction {
         /// What is wrong with it.
         what: String,
     },
-    /// A roll forward needs a commit of which the log of the damaged database has no whole record.
-    #[error(
-        "the log of the damaged database has whole records from commit {commit} on, and none of commit {wanted}: begin with a \
-         later backup"
-    )]
-    LogBegins {
-        /// The first commit that it has.
-        commit: u64,
-        /// The commit that is needed.
-        wanted: u64,
-    },
     /// A roll forward was begun on another state, or leads to another one.
     #[error(
         "commit {commit} of the damaged database has another root of namespace {namespace}: give the number of the commit \

@@ -6,12 +6,14 @@
 //! what lies behind damage can be read from the next whole record on ([`next_record`]). Nothing is cut here, and no
 //! verdict is given on what follows: whatever does not fit is an error.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use pleach_io::Device;
+use pleach_io::{Device, OpenMode};
 
 use super::error::{Invalid, ScanError};
 use super::reader::{LogReader, magic_in, segments};
+use crate::format::names::parse_segment_name;
 use crate::format::position::{BLOCK, LogPos, Point, valid_segment_size};
 use crate::format::record::{ALIGN, HEADER_LEN, Header, RecordView, body_checksum};
 
@@ -132,9 +134,9 @@ where
     while at.position < end {
         let broken = |error| Broken::at(at.position, error);
         let next = at.position.align_up(BLOCK);
-        let found = match record(&mut reader, database, at, first).map_err(broken)? {
+        let found = match record(&mut reader, Some(database), at, first).map_err(broken)? {
             Err(_) if next > at.position && next < end => {
-                record(&mut reader, database, Point { position: next, ..at }, first)
+                record(&mut reader, Some(database), Point { position: next, ..at }, first)
                     .map_err(broken)?
             }
             found => found,
@@ -162,7 +164,8 @@ pub(crate) fn next_record<D: Device>(
     from: LogPos,
     to: LogPos,
 ) -> Result<Option<LogPos>, ScanError> {
-    next_in(device, database, segment_size, (from, to), false)
+    let found = next_in(device, Some(database), segment_size, (from, to), false)?;
+    Ok(found.map(|header| header.position))
 }
 
 /// The same to the end of all files, where what cannot be read is gone over, too.
@@ -172,16 +175,34 @@ fn next_whole<D: Device>(
     segment_size: u64,
     from: LogPos,
 ) -> Result<Option<LogPos>, ScanError> {
-    next_in(device, database, segment_size, (from, LogPos::MAX), true)
+    let found = next_in(device, Some(database), segment_size, (from, LogPos::MAX), true)?;
+    Ok(found.map(|header| header.position))
 }
 
+/// The database of the log, and the bytes of its segments, as its own files tell them: for who has no superblock. `None` when
+/// no segment has a whole record.
+pub(crate) fn identity<D: Device>(device: &D) -> Result<Option<(u64, u64)>, ScanError> {
+    let mut sizes = BTreeSet::new();
+    for name in device.list()?.iter().filter(|name| parse_segment_name(name).is_some()) {
+        let len = device.open(name, OpenMode::Read).and_then(|file| device.len(&file));
+        sizes.extend(len.ok().filter(|len| valid_segment_size(*len)));
+    }
+    for size in sizes {
+        if let Some(header) = next_in(device, None, size, (LogPos::START, LogPos::MAX), true)? {
+            return Ok(Some((header.database, size)));
+        }
+    }
+    Ok(None)
+}
+
+/// The first whole record of a database, or of any, between two positions.
 fn next_in<D: Device>(
     device: &D,
-    database: u64,
+    database: Option<u64>,
     segment_size: u64,
     (from, to): (LogPos, LogPos),
     goes_over_errors: bool,
-) -> Result<Option<LogPos>, ScanError> {
+) -> Result<Option<Header>, ScanError> {
     let open = if goes_over_errors { LogReader::open_whole } else { LogReader::open };
     let segments = segments(device, segment_size)?;
     let mut at = from;
@@ -217,7 +238,7 @@ fn next_in<D: Device>(
             };
             let found = Point { position: at + hit, checksum: 0 };
             match record(&mut reader, database, found, true) {
-                Ok(Ok(_)) => return Ok(Some(found.position)),
+                Ok(Ok((header, _))) => return Ok(Some(header)),
                 Err(error) if !goes_over_errors => return Err(error),
                 Ok(Err(_)) | Err(_) => {}
             }
@@ -229,10 +250,10 @@ fn next_in<D: Device>(
 
 type Verdict = Result<(Header, u64), Invalid>;
 
-/// The record at a point; the first one may have any forerunner.
+/// The record of a database, or of any, at a point; the first one may have any forerunner.
 fn record<D: Device>(
     reader: &mut LogReader<D>,
-    database: u64,
+    database: Option<u64>,
     at: Point,
     first: bool,
 ) -> Result<Verdict, ScanError> {
@@ -241,14 +262,14 @@ fn record<D: Device>(
     };
     let Some(bytes) = bytes.first_chunk::<HEADER_LEN>() else { return Ok(Err(Invalid::NoSegment)) };
     let Ok((header, checksum)) = Header::decode(bytes) else { return Ok(Err(Invalid::NoHeader)) };
-    let follows = header.database == database
+    let follows = database.is_none_or(|database| header.database == database)
         && header.position == at.position
         && (first || header.previous == at.checksum);
     if !follows {
         return Ok(Err(Invalid::Stale));
     }
     let body = reader.read(at.position + HEADER_LEN as u64, header.body_len)?;
-    Ok(match body.map(|body| body_checksum(database, [body])) {
+    Ok(match body.map(|body| body_checksum(header.database, [body])) {
         None => Err(Invalid::CutBody),
         Some(sum) if sum != header.body_checksum => Err(Invalid::TornBody),
         Some(_) => Ok((header, checksum)),

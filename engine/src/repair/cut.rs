@@ -10,7 +10,6 @@
 //! Until 4 there is evidence of damage, or all that gave evidence is gone, and the end is an ordinary torn one: so a repair
 //! that was cut off leaves a log that is damaged as before, or one that is cut.
 
-use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use pleach_core::Hasher;
@@ -20,11 +19,11 @@ use crate::error::NoRoom;
 use crate::error::{Error, Result, full_or};
 use crate::format::names::{SUPERBLOCK, segment_name};
 use crate::format::position::LogPos;
-use crate::format::record::Kind;
 use crate::format::superblock::Superblock;
 use crate::log::{ScanError, copies, segments, whole_records};
 use crate::open::examine::{self, Examined};
 use crate::open::recovery::LogEnd;
+use crate::repair::lost::{LostCommits, Reach};
 use crate::tools::limits;
 
 /// Segments of a log behind its damage, at most: four times as many as it may have.
@@ -38,9 +37,8 @@ pub struct CutLog {
     pub position: LogPos,
     /// What the open said before.
     pub error: Error,
-    /// Commits that were behind the damage, as far as whole records there name them: these are lost, and any between them and
-    /// the newest commit that is left.
-    pub lost: Vec<u64>,
+    /// The commits that were behind the damage: these are lost.
+    pub lost: LostCommits,
     /// Files of which copies were put aside.
     pub copied: Vec<String>,
 }
@@ -62,21 +60,18 @@ pub(super) fn cut_log<H: Hasher, D: Device>(
     let newest = *superblocks.newest();
     let (database, size) = (newest.database, newest.geometry.log_segment);
     let (end, tip) = (recovered.scan.end.position, recovered.tip.number);
-    let (mut lost, mut prepared) = (BTreeSet::new(), newest.prepared_through.max(end));
-    prepared =
-        superblocks.other().ok().map_or(prepared, |other| prepared.max(other.prepared_through));
+    let mut reach = Reach::new(Some(&superblocks));
     // From the first record of the replay on: what lies before it, in the same page, is of the past.
     let mut needed = end..end;
     whole_records::<D, ScanError>(device, database, size, newest.replay.position, |record| {
         let header = record.header;
-        prepared = prepared.max(header.prepared_through);
+        reach.record(&header);
         needed.start = needed.start.min(header.position);
-        if header.kind == Kind::Commit && header.number > tip && header.position >= end {
-            lost.insert(header.number);
-        }
         Ok(ControlFlow::Continue(()))
     })?;
-    let there: BTreeSet<u64> = segments(device, size)?.into_iter().collect();
+    let there = segments(device, size)?;
+    let lost = reach.lost(tip, &there, size);
+    let mut prepared = reach.prepared_through.max(end);
     if let Some(last) = there.last() {
         prepared = prepared.max(LogPos::of_segment(last + 1, size));
     }
@@ -86,7 +81,7 @@ pub(super) fn cut_log<H: Hasher, D: Device>(
         return Err(error.clone());
     }
     let mut rewritten: Vec<(u64, u64)> = Vec::new();
-    for index in there.range(..first) {
+    for index in there.iter().filter(|index| **index < first) {
         if !is_readable(device, *index)? {
             rewritten.push((*index, size));
         }
@@ -94,7 +89,10 @@ pub(super) fn cut_log<H: Hasher, D: Device>(
     rewritten.push((first, end.in_segment(size)));
     rewritten.extend((first + 1..prepared.get().div_ceil(size)).map(|index| (index, 0)));
     let aside = aside()?;
-    let indices = rewritten.iter().map(|(index, _)| *index).filter(|index| there.contains(index));
+    let indices = rewritten
+        .iter()
+        .map(|(index, _)| *index)
+        .filter(|index| there.binary_search(index).is_ok());
     let copied: Vec<String> = indices.map(segment_name).chain([SUPERBLOCK.to_owned()]).collect();
     let made = copied.iter().try_for_each(|name| copy(device, &aside, name));
     if let Err(error) = made.and_then(|()| Ok(aside.sync_folder()?)) {
@@ -109,7 +107,6 @@ pub(super) fn cut_log<H: Hasher, D: Device>(
     }
     superblocks.cut_log(end, prepared)?;
     tracing::warn!(position = %end, commit = tip, "the damaged log was cut");
-    let lost = lost.into_iter().collect();
     Ok(CutLog { position: end, error: error.clone(), lost, copied })
 }
 

@@ -28,12 +28,13 @@
 //!
 //! let restored = Pleach::open(Options::new(&backup))?;
 //! let report = repair::roll_forward(&restored, &folder, None)?;
-//! assert!(report.through == 2 && report.lost.is_empty() && restored.root() == root);
+//! assert!(report.through == 2 && report.lost.is_none() && restored.root() == root);
 //! # Ok(())
 //! # }
 //! ```
 
 mod cut;
+mod lost;
 mod roll_forward;
 mod salvage;
 
@@ -46,6 +47,7 @@ use pleach_io::{Device, Runtime};
 
 pub use crate::bad_page::BadPage;
 pub use cut::CutLog;
+pub use lost::LostCommits;
 pub use roll_forward::{RollForwardReport, roll_forward, roll_forward_on};
 pub use salvage::{SalvageReport, salvage, salvage_on};
 

@@ -4,7 +4,7 @@
 //! Needed of the damaged folder are its log from the commit behind the state on, and the overflow file for values of more than
 //! 64 KiB. Where the page of such a value was written over, since a later commit has replaced the value, both are one commit.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -20,10 +20,12 @@ use crate::format::commit_body::{CommitView, EntryKind, NamespaceView};
 use crate::format::names::OVERFLOW_FILE;
 use crate::format::position::LogPos;
 use crate::format::record::{Header, Kind, RecordView};
+use crate::format::superblock::SuperblockError;
 use crate::format::superblock_store::SuperblockStore;
 use crate::format::trie_kind::TrieKind;
-use crate::log::{segments, whole_records};
+use crate::log::{identity, segments, whole_records};
 use crate::open::history::{root_after, root_before};
+use crate::repair::lost::{LostCommits, Reach};
 use crate::roots::{Roots, TrieRoot};
 use crate::session::{FinishError, SessionOptions};
 use crate::state::overflow::read_from;
@@ -41,9 +43,11 @@ pub struct RollForwardReport {
     pub commit: u64,
     /// Its roots and digests.
     pub roots: Roots,
-    /// Commits that the log or the newest superblock names, and that could not be made again, since their records or others before them are
-    /// damaged.
-    pub lost: Vec<u64>,
+    /// The commits that could not be made again, since the log does not have the record of the first of them, or it is damaged: a commit
+    /// of a bulk load has none.
+    pub lost: LostCommits,
+    /// Why no superblock could be used: then the log alone tells how far the commits went.
+    pub superblocks: Option<Error>,
     /// Why a commit could not be made again though its record is whole: a long value is damaged.
     pub error: Option<Error>,
 }
@@ -53,12 +57,13 @@ pub struct RollForwardReport {
 /// newest commit of `db`: right for a backup ([`Db::backup_to`]), and for a new database.
 ///
 /// Each commit is made only when its Merkle roots, before and after, are those that its record has. Digests of plain namespaces
-/// are not compared. It ends at the newest commit that follows without a gap. One that was cut off is done again with a fresh
+/// are not compared. It ends at the newest commit that follows without a gap, and that may be the first: where the log does not reach
+/// back to the state, a backup of a later commit goes on from there. One that was cut off is done again with a fresh
 /// backup, or goes on where it was with the number `at` that it has come to.
 ///
 /// # Errors
-/// [`Contradiction::LogBegins`] when the log does not reach back to the state; [`Contradiction::OtherState`] when `db` has another
-/// state than that of commit `at`; [`Contradiction::Restored`] for a rollback that has brought a dropped namespace back, where the
+/// [`Contradiction::OtherState`] when `db` has another
+/// state than that of commit `at`; [`Error::Superblock`] for another version of the format; [`Contradiction::Restored`] for a rollback that has brought a dropped namespace back, where the
 /// history of `db` does not reach back to that; and those of commits. What was committed before stays.
 pub fn roll_forward<H: Hasher, D: Device, R: Runtime>(
     db: &Db<H, D, R>,
@@ -78,18 +83,21 @@ pub fn roll_forward_on<H: Hasher, D: Device, R: Runtime, S: Device>(
     at: Option<u64>,
 ) -> Result<RollForwardReport> {
     let _lock = damaged.lock(LockMode::Shared)?;
-    // Those of a backup are the same, where the superblocks are lost.
-    let mut known = 0;
-    let (database, size) = match SuperblockStore::open(damaged.clone(), OpenMode::Read) {
+    let superblocks = SuperblockStore::open(damaged.clone(), OpenMode::Read);
+    let reach = Reach::new(superblocks.as_ref().ok());
+    let (log, superblocks) = match superblocks {
         Ok(superblocks) if superblocks.newest().hasher != H::ID => {
             let found = superblocks.newest().hasher;
             return Err(Error::WrongHasher { expected: H::ID, found });
         }
         Ok(superblocks) => {
-            known = superblocks.newest().commit;
-            (superblocks.newest().database, superblocks.newest().geometry.log_segment)
+            let newest = superblocks.newest();
+            (Some((newest.database, newest.geometry.log_segment)), None)
         }
-        Err(_) => db.identity()?,
+        Err(
+            error @ (SuperblockError::NewerVersion { .. } | SuperblockError::OlderVersion { .. }),
+        ) => return Err(error.into()),
+        Err(error) => (identity(damaged)?, Some(error.into())),
     };
     let from = at.unwrap_or_else(|| db.commit_number());
     let said = |number| Ok((number, db.commit_at(number)?.roots));
@@ -97,7 +105,8 @@ pub fn roll_forward_on<H: Hasher, D: Device, R: Runtime, S: Device>(
     let mut forward = Forward {
         db,
         damaged,
-        database,
+        database: log.map_or(0, |(database, _)| database),
+        reach,
         from,
         through: from,
         done: from,
@@ -107,24 +116,25 @@ pub fn roll_forward_on<H: Hasher, D: Device, R: Runtime, S: Device>(
         fates: Vec::new(),
         made,
         changes: BTreeMap::new(),
-        lost: BTreeSet::new(),
         error: None,
     };
-    let first = segments(damaged, size)?.first().copied().unwrap_or(0);
-    let start = LogPos::of_segment(first, size);
-    whole_records(damaged, database, size, start, |record| {
-        forward.record(record).map(ControlFlow::Continue)
-    })?;
+    let (mut there, mut size) = (Vec::new(), 1);
+    if let Some((database, bytes)) = log {
+        (there, size) = (segments(damaged, bytes)?, bytes);
+        let start = LogPos::of_segment(there.first().copied().unwrap_or(0), size);
+        whole_records(damaged, database, size, start, |record| {
+            forward.record(record).map(ControlFlow::Continue)
+        })?;
+    }
     db.sync()?;
-    let Forward { done, through, mut lost, error, .. } = forward;
-    // The newest checkpoint may know of commits of which the log has nothing any more.
-    lost.extend(done + 1..=through.max(known));
+    let Forward { done, reach, error, .. } = forward;
     Ok(RollForwardReport {
         from,
         through: done,
         commit: db.commit_number(),
         roots: db.roots(),
-        lost: lost.into_iter().collect(),
+        lost: reach.lost(done, &there, size),
+        superblocks,
         error,
     })
 }
@@ -133,6 +143,7 @@ struct Forward<'a, H: Hasher, D: Device, R: Runtime, S: Device> {
     db: &'a Db<H, D, R>,
     damaged: &'a S,
     database: u64,
+    reach: Reach,
     /// The commit that the database had at first, the last one that was taken in, and the last one that is made.
     from: u64,
     through: u64,
@@ -148,13 +159,15 @@ struct Forward<'a, H: Hasher, D: Device, R: Runtime, S: Device> {
     /// a digest may be another one now.
     made: Vec<(u64, Roots)>,
     changes: BTreeMap<(u8, Key), Stored>,
-    lost: BTreeSet<u64>,
     error: Option<Error>,
 }
 
 impl<H: Hasher, D: Device, R: Runtime, S: Device> Forward<'_, H, D, R, S> {
     fn record(&mut self, record: &RecordView<'_>) -> Result<()> {
         let Header { kind, number, incarnation, position, .. } = record.header;
+        if incarnation >= self.incarnation {
+            self.reach.record(&record.header);
+        }
         if kind != Kind::Commit || number < self.from || incarnation < self.incarnation {
             return Ok(());
         }
@@ -165,15 +178,7 @@ impl<H: Hasher, D: Device, R: Runtime, S: Device> Forward<'_, H, D, R, S> {
         if number == self.from {
             return self.check(number, entries.iter().map(|entry| (entry.ns, root_after(entry))));
         }
-        if number <= self.through {
-            return Ok(());
-        }
-        if number > self.through + 1 {
-            if self.through == self.from {
-                let wanted = self.from + 1;
-                return Err(Contradiction::LogBegins { commit: number, wanted }.into());
-            }
-            self.lost.insert(number);
+        if number != self.through + 1 {
             return Ok(());
         }
         self.check(number, entries.iter().map(|entry| (entry.ns, root_before(entry))))?;

@@ -153,14 +153,20 @@ pub(crate) fn with_hasher<D: Device, W: UnderHasher<D>>(device: &D, work: W) -> 
     }
 }
 
-/// The number of the folder's database ([`Db::id`](crate::Db::id)).
+/// The number of the folder's database ([`Db::id`](crate::Db::id)). Where no superblock can be used its log tells it.
 ///
 /// # Errors
-/// A folder without a database, two superblocks that cannot be used.
+/// A folder without a database; two superblocks that cannot be used, and a log without a whole record.
 pub fn id(path: &Path) -> Result<u64> {
     let device = device(path)?;
-    inspect(&device)?;
-    Ok(SuperblockStore::open(device, OpenMode::Read)?.newest().database)
+    let superblocks = SuperblockStore::open(device.clone(), OpenMode::Read);
+    match superblocks {
+        Ok(superblocks) => Ok(superblocks.newest().database),
+        Err(error) => match crate::log::identity(&device)? {
+            Some((database, _)) => Ok(database),
+            None => inspect(&device).and(Err(error.into())),
+        },
+    }
 }
 
 /// The number of the hasher that the folder's database was created with ([`Hasher::ID`]).

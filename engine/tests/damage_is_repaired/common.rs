@@ -1,7 +1,9 @@
 //! Small databases on the simulated disk, with what each of their commits has.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
+use pleach::repair::LostCommits;
 use pleach::{Access, Blake3, Db, Error, Geometry, Key, Options, Roots, SessionOptions, Value};
 use pleach_core::Hasher as _;
 use pleach_io::sim::{Damage, Image, PageOf, SimDisk, SimOptions, SimRuntime};
@@ -45,6 +47,14 @@ pub(crate) fn runtime(disk: &SimDisk) -> SimRuntime {
 
 pub(crate) fn open(disk: &SimDisk, history: u64) -> Result<SimDb, Error> {
     SimDb::open_on(disk.clone(), runtime(disk), options(history))
+}
+
+/// All commits after the one that is left are named, or it is said that more may be lost. Rot in the very last record alone looks like
+/// a tear.
+pub(crate) fn is_named(lost: &LostCommits, left: u64, newest: u64, what: &str) {
+    let Range { start, end } = lost.numbers;
+    assert!(start == left + 1 && end <= newest + 1, "{what}: {lost:?}");
+    assert!(end > newest || lost.maybe_more || left + 1 == newest, "{what}: {lost:?}");
 }
 
 pub(crate) fn key(id: u64) -> Key {

@@ -8,7 +8,7 @@ use pleach_io::sim::{SimDisk, SimOptions};
 use pleach_io::{Device as _, OpenMode};
 
 use crate::common::{
-    Chain, States, damage, disk_of, key, new_disk, open, pairs, runtime, unrecorded,
+    Chain, States, damage, disk_of, is_named, key, new_disk, open, pairs, runtime, unrecorded,
 };
 
 const HISTORY: u64 = 8;
@@ -66,11 +66,8 @@ fn a_log_with_a_bad_page_is_cut_before_it_and_the_lost_commits_are_named() {
                 let Some(log) = report.cut else { continue };
                 assert!(!opened || unreadable, "{what}: it was no repair's business");
                 cut += 1;
-                named += log.lost.len();
-                let lost = |number| number > report.commit && number <= newest;
-                assert!(log.lost.iter().all(|number| lost(*number)), "{what}: {log:?}");
-                // All of them are named, but for one whose own record is damaged.
-                assert!(log.lost.len() as u64 + 1 >= newest - report.commit, "{what}: {log:?}");
+                named += log.lost.numbers.clone().count();
+                is_named(&log.lost, report.commit, newest, &what);
                 // What was replaced is there as it was.
                 for file in &log.copied {
                     let aside = aside.image().file(file).expect("copied").to_vec();
@@ -189,7 +186,7 @@ fn no_other_bad_page_keeps_a_database_closed() {
                     let report = repaired(&disk, &new_disk());
                     let report = report.unwrap_or_else(|error| panic!("{what}: {error}"));
                     assert_eq!(report.cut.is_some(), healed.is_err(), "{what}: {report:?}");
-                    assert!(report.cut.is_none_or(|cut| cut.lost.is_empty()), "{what}");
+                    assert!(report.cut.is_none_or(|cut| cut.lost.numbers.is_empty()), "{what}");
                     if kind != "new" && name != "leaf" && name != "overflow" {
                         is_whole(&disk, &states, &what);
                     }
