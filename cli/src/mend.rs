@@ -139,7 +139,7 @@ fn in_place(args: &RepairArgs, folder: &Path) -> Result<()> {
         output::json(&json!({
             "schema": 1, "commit": commit, "root": root, "healed": healed, "findings": findings,
             "log_cut": cut.as_ref().map(|cut| json!({
-                "because": cut.error.to_string(), "copied": cut.copied,
+                "because": cut.error.to_string(), "aside": cut.aside,
                 "lost_commits": cut.lost.numbers.clone().collect::<Value>(), "more_may_be_lost": cut.lost.maybe_more,
             })),
         }))?;
@@ -149,7 +149,7 @@ fn in_place(args: &RepairArgs, folder: &Path) -> Result<()> {
             if let Some(cut) = cut {
                 writeln!(to, "the log was cut behind commit {commit}: {}", cut.error)?;
                 writeln!(to, "commits behind it that are lost: {}", cut.lost)?;
-                writeln!(to, "copies of what was replaced: {}", cut.copied.join(", "))?;
+                writeln!(to, "what was replaced is there as {}", cut.aside.join(", "))?;
             }
             findings.iter().try_for_each(|what| writeln!(to, "left: {what}"))?;
             writeln!(
@@ -250,26 +250,37 @@ fn salvage(args: &RepairArgs, folder: &Path, to: &Path) -> Result<()> {
     let under_way = unfinished(to)?;
     let file = File::create(&under_way).map_err(CliError::file(to))?;
     let mut file = BufWriter::with_capacity(1 << 20, file);
-    let report = repair::salvage(folder, &mut file).map_err(CliError::engine(folder))?;
+    let salvaged = repair::salvage(folder, &mut file).map_err(CliError::engine(folder));
+    let report = salvaged.inspect_err(|_| drop(std::fs::remove_file(&under_way)))?;
     file.flush()
         .and_then(|()| file.get_ref().sync_all())
         .and_then(|()| std::fs::rename(&under_way, to))
         .and_then(|()| sync_parent(to))
         .map_err(CliError::file(to))?;
-    let SalvageReport { export, roots, expected, log, lost, .. } = &report;
-    let log = log.as_ref().map(ToString::to_string);
+    let SalvageReport { export, roots, expected, error, lost_commits, torn, lost, .. } = &report;
+    let error = error.as_ref().map(ToString::to_string);
     let text = |roots: &pleach::Roots| roots.get(0).map(|root| root.to_string());
     if args.folder.json {
         output::json(&json!({
             "schema": 1, "commit": export.commit, "pairs": export.pairs, "root": text(roots),
-            "expected_root": text(expected), "log": log, "lost": lost.iter().map(bad_page).collect::<Value>(),
+            "expected_root": text(expected), "error": error,
+            "lost_commits": lost_commits.numbers.clone().collect::<Value>(), "more_may_be_lost": lost_commits.maybe_more,
+            "torn_record": torn.map(|torn| torn.position.get()), "lost": lost.iter().map(bad_page).collect::<Value>(),
         }))?;
     } else {
         output::write(|out| {
             lost.iter().try_for_each(|bad| writeln!(out, "lost: {bad}"))?;
-            log.iter().try_for_each(|log| {
-                writeln!(out, "lost: the commits after {}: {log}", export.commit)
-            })?;
+            error.iter().try_for_each(|error| writeln!(out, "it does not open: {error}"))?;
+            if !lost_commits.is_none() {
+                writeln!(out, "lost: commits {lost_commits}")?;
+            }
+            if torn.is_some() {
+                writeln!(
+                    out,
+                    "the log ends in a torn record: commit {} was under way, or its record was damaged since",
+                    export.commit + 1
+                )?;
+            }
             writeln!(
                 out,
                 "{} pairs are in {}, commit {}",
@@ -279,10 +290,12 @@ fn salvage(args: &RepairArgs, folder: &Path, to: &Path) -> Result<()> {
             )
         })?;
     }
-    if lost.is_empty() && log.is_none() {
+    if lost.is_empty() && lost_commits.is_none() && torn.is_none() {
         return Ok(());
     }
-    let text = if lost.is_empty() {
+    let text = if lost.is_empty() && lost_commits.is_none() {
+        "a commit may be lost: the log ends in a torn record"
+    } else if lost.is_empty() {
         "commits are lost: what was written is the state of an older one"
     } else {
         "pairs are lost: what was written is the state of no commit"

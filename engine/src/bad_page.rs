@@ -35,10 +35,10 @@ impl fmt::Display for BadPage {
     }
 }
 
-/// Which page of a long value is bad.
+/// Which page of a long value is bad: the first one, where there is no file.
 pub(crate) fn page_of_value<D: Device>(
     device: &D,
-    file: &D::File,
+    file: Option<&D::File>,
     raw: &[u8],
     error: &Error,
 ) -> u64 {
@@ -54,5 +54,7 @@ pub(crate) fn page_of_value<D: Device>(
         overflow_cell(raw).runs().flat_map(|run| run.start..run.start + u64::from(run.pages));
     let first = overflow_cell(raw).runs().next().map_or(0, |run| run.start);
     let mut buf = PageBuf::zeroed(1);
-    pages.find(|page| device.read_at(file, &mut buf, page_offset(*page)).is_err()).unwrap_or(first)
+    let mut is_bad =
+        |page| file.is_none_or(|file| device.read_at(file, &mut buf, page_offset(page)).is_err());
+    pages.find(|page| is_bad(*page)).unwrap_or(first)
 }

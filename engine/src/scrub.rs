@@ -251,7 +251,7 @@ impl<H: Hasher, D: Device, R: Runtime> Scrub<'_, H, D, R> {
         if let Err(error) = done {
             // Of a state that can be read no longer the runs may be another value's.
             past::with::<H, D, R, _>(db, reading.view(), View::check)?;
-            let page = page_of_value(device, file, raw, &error);
+            let page = page_of_value(device, Some(file), raw, &error);
             self.bad(OVERFLOW_FILE, page, Some((db.namespace, Prefix::new(key, 256))), error);
         }
         self.read(overflow_cell(raw).runs().map(|run| page_offset(run.pages.into())).sum());

@@ -96,12 +96,12 @@ pub struct Incarnation {
     pub copies: [bool; COPIES],
 }
 
-/// Reads the last incarnation; writes nothing. The copies are read one by one: one that cannot be read
-/// is a bad copy, and the other is enough.
+/// Reads the last incarnation; writes nothing. The copies are read one by one: one that cannot be read, or that was
+/// cut off, is a bad copy, and the other is enough.
 pub fn read<D: Device>(device: &D, database: u64) -> Result<Incarnation, IncarnationError> {
     let file = device.open(FILE, OpenMode::Read)?;
     let found = device.len(&file)?;
-    if found != FILE_LEN {
+    if found < PAGE as u64 || found > FILE_LEN {
         return Err(IncarnationError::Length { found });
     }
     let copies = [0, 1].map(|copy: usize| {

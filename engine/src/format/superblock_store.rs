@@ -122,21 +122,17 @@ impl<D: Device> SuperblockStore<D> {
         self.replace()
     }
 
-    /// The log ends here, for a repair that has cut it: no superblock knows of anything behind it.
-    pub(crate) fn cut_log(
-        &mut self,
-        end: LogPos,
-        prepared_through: LogPos,
-    ) -> Result<(), SuperblockError> {
+    /// The file of a database whose log a repair has cut here: no superblock knows of anything behind that.
+    pub(crate) fn cut_log(mut self, end: LogPos, prepared_through: LogPos) -> PageBuf {
         for superblock in std::iter::once(&mut self.newest).chain(self.other.as_mut().ok()) {
             superblock.durable_through = superblock.durable_through.min(end);
             superblock.prepared_through = prepared_through;
         }
-        self.replace()
+        self.whole()
     }
 
-    /// Replaces the file by a synced copy with both superblocks.
-    fn replace(&mut self) -> Result<(), SuperblockError> {
+    /// The file with both superblocks.
+    fn whole(&self) -> PageBuf {
         let mut whole = zeros();
         let slots = [(self.newest_slot, Ok(self.newest)), (1 - self.newest_slot, self.other)];
         for (slot, superblock) in slots {
@@ -148,6 +144,12 @@ impl<D: Device> SuperblockStore<D> {
             let at = usize::try_from(u64::from(slot) * SLOT_DISTANCE).unwrap_or(0) / PAGE;
             whole.page_mut(at).copy_from_slice(page.page(0));
         }
+        whole
+    }
+
+    /// Replaces the file by a synced copy with both superblocks.
+    fn replace(&mut self) -> Result<(), SuperblockError> {
+        let whole = self.whole();
         let device = &self.device;
         let replaced = SPARE.replace(device, self.newest.database, FILE, |copy| {
             device.write_at(copy, &whole, whole.pages(), 0)

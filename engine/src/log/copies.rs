@@ -5,11 +5,8 @@ use std::ops::Range;
 use pleach_io::{Device, OpenMode, PAGE, PageBuf};
 
 use super::error::LogError;
-use super::segment::{
-    SegmentOptions, abandon, full_or_io, make_segment, make_temporary, run_pages, spare,
-    write_zeros,
-};
-use crate::format::names::{SEGMENT_TEMPORARY, segment_name};
+use super::segment::{SegmentOptions, full_or_io, make_segment, run_pages, spare, write_zeros};
+use crate::format::names::segment_name;
 use crate::format::position::LogPos;
 
 /// Copies the log between two positions to another device, which has none: its segments from the first of `stretch` on, empty ones
@@ -54,38 +51,34 @@ pub(crate) fn copy<D: Device>(
     Ok(())
 }
 
-/// Replaces a segment, for a repair, by one that has its first `kept` bytes and is blank behind them, in one step. A page that cannot be
+/// Writes what takes the place of a segment, for a repair: its first `kept` bytes, and blank pages behind them. A page that cannot be
 /// read is blank, but for one that has some of the bytes of `needed`.
-pub(crate) fn rewrite<D: Device>(
+pub(crate) fn fill<D: Device>(
     device: &D,
+    file: &D::File,
     size: u64,
     (index, kept): (u64, u64),
     needed: &Range<LogPos>,
 ) -> Result<(), LogError> {
-    let (name, start) = (segment_name(index), LogPos::of_segment(index, size));
-    let source = device.open(&name, OpenMode::Read);
-    let file = make_temporary(device, size)?;
+    let start = LogPos::of_segment(index, size);
+    let source = device.open(&segment_name(index), OpenMode::Read);
+    device.allocate(file, 0, size).map_err(full_or_io)?;
     let zeros = PageBuf::zeroed(run_pages(size));
-    write_zeros(device, &file, &zeros, 0, size).map_err(|error| abandon(device, error))?;
+    write_zeros(device, file, &zeros, 0, size).map_err(full_or_io)?;
     let mut page = PageBuf::zeroed(1);
     for at in (0..kept).step_by(PAGE) {
         let read = source.clone().and_then(|source| device.read_at(&source, &mut page, at));
+        let is_needed = !needed.is_empty()
+            && start + at < needed.end
+            && needed.start < start + at + PAGE as u64;
         match read {
-            Err(error)
-                if !needed.is_empty()
-                    && start + at < needed.end
-                    && needed.start < start + at + PAGE as u64 =>
-            {
-                return Err(abandon(device, error));
-            }
+            Err(error) if is_needed => return Err(error.into()),
             Err(_) => continue,
             Ok(()) => {}
         }
         let own = usize::try_from(kept - at).unwrap_or(PAGE).min(PAGE);
         page.page_mut(0)[own..].fill(0);
-        device.write_at(&file, &page, 1, at).map_err(|error| abandon(device, error))?;
+        device.write_at(file, &page, 1, at).map_err(full_or_io)?;
     }
-    device.sync(&file)?;
-    device.rename(SEGMENT_TEMPORARY, &name)?;
-    Ok(device.sync_folder()?)
+    Ok(())
 }

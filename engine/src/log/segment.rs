@@ -420,7 +420,7 @@ pub(super) fn run_pages(size: u64) -> usize {
 }
 
 /// A file of a segment's size under the temporary name, its space reserved.
-pub(super) fn make_temporary<D: Device>(device: &D, size: u64) -> Result<D::File, LogError> {
+fn make_temporary<D: Device>(device: &D, size: u64) -> Result<D::File, LogError> {
     match device.remove(SEGMENT_TEMPORARY) {
         Err(error) if !error.is_not_found() => return Err(error.into()),
         _ => {}
@@ -433,7 +433,7 @@ pub(super) fn make_temporary<D: Device>(device: &D, size: u64) -> Result<D::File
 }
 
 /// Undoes a segment in the making, as far as the device lets us; the next attempt removes it too.
-pub(super) fn abandon<D: Device>(device: &D, error: IoError) -> LogError {
+fn abandon<D: Device>(device: &D, error: IoError) -> LogError {
     let _ = device.remove(SEGMENT_TEMPORARY);
     full_or_io(error)
 }

@@ -93,7 +93,13 @@ pub(crate) fn examine<H: Hasher, D: Device>(
     if newest.hasher != H::ID {
         return Err(Error::WrongHasher { expected: H::ID, found: newest.hasher });
     }
-    let incarnation = incarnation::read(device, newest.database)?;
+    let incarnation = match incarnation::read(device, newest.database) {
+        // It tells an old file from a new one: none counts more than all.
+        Err(_) if log_end == LogEnd::Salvage => {
+            Incarnation { number: u32::MAX, copies: [false; 2] }
+        }
+        read => read?,
+    };
     let slots = [Some(newest), superblocks.other().ok()];
     if let Some(known) = slots.iter().flatten().map(|slot| slot.incarnation).max()
         && known > incarnation.number
@@ -150,10 +156,10 @@ pub(crate) fn examine<H: Hasher, D: Device>(
         }
     }
     let scan = &recovered.scan;
-    if log_end != LogEnd::Damage {
+    if !matches!(log_end, LogEnd::Damage | LogEnd::Salvage) {
         Segments::check(device, size, log_from, scan.end.position, scan.prepared_through)?;
     }
-    let space = leaf_space(device, &in_use, &recovered)?;
+    let space = leaf_space(device, &in_use, &recovered, log_end)?;
     opening.commit = recovered.tip.number;
     opening.replayed = recovered.scan.end.position - replay;
     opening.cut = recovered.scan.cut;
@@ -201,10 +207,14 @@ fn leaf_space<D: Device>(
     device: &D,
     superblock: &superblock::Superblock,
     recovered: &Recovered,
+    log_end: LogEnd,
 ) -> Result<Space> {
+    let geometry = superblock.page_space();
+    if log_end == LogEnd::Salvage {
+        return Ok(Space::from_used(geometry, 0, std::iter::empty())?);
+    }
     let file = device.open(LEAF_FILE, OpenMode::Read)?;
     let found = device.len(&file)?;
-    let geometry = superblock.page_space();
     let pages = u32::try_from(found / PAGE as u64)
         .map_err(|_| Contradiction::FileTooLong { file: LEAF_FILE, bytes: found })?;
     let in_segments = pages / geometry.segment_pages * geometry.segment_pages;

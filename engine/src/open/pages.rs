@@ -34,10 +34,10 @@ enum Page {
     Here(Option<core::result::Result<PageBuf, IoError>>),
 }
 
-/// Visits all children of all regions of a trie in key order, until `visit` says false.
+/// Visits all children of all regions of a trie in key order, until `visit` says false. Without the file each page is its error.
 pub(crate) fn visit<'a, D: Device>(
     device: &D,
-    file: &D::File,
+    file: core::result::Result<&D::File, &IoError>,
     index: &'a RegionIndex,
     mut visit: impl FnMut(Visited<'a>) -> Result<bool>,
 ) -> Result<()> {
@@ -51,8 +51,12 @@ pub(crate) fn visit<'a, D: Device>(
     let outcome = loop {
         while asked.len() < 2 * DEPTH && queue.in_flight() < DEPTH {
             let Some((region, child, number)) = children.next() else { break };
-            let page = if number.is_some() { Page::Coming } else { Page::Here(None) };
-            if let Some(number) = number {
+            let page = match (number, file) {
+                (None, _) => Page::Here(None),
+                (Some(_), Ok(_)) => Page::Coming,
+                (Some(_), Err(error)) => Page::Here(Some(Err(error.clone()))),
+            };
+            if let (Some(number), Ok(file)) = (number, file) {
                 queue.push(Request {
                     file: file.clone(),
                     transfer: Transfer::Read,

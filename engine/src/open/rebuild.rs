@@ -29,7 +29,7 @@ pub(super) fn rebuild<H: Hasher, D: Device>(
     let leaf = device.open(LEAF_FILE, OpenMode::Read)?;
     let mut folder = BatchFolder::<H>::new();
     let mut nodes: Vec<Node> = Vec::new();
-    visit(device, &leaf, index, |Visited { region, child, page }| {
+    visit(device, Ok(&leaf), index, |Visited { region, child, page }| {
         nodes.push(child_node(&mut folder, database, region, child, page)?);
         if nodes.len() == region.read().children().len() {
             let mut state = region.write();

@@ -120,6 +120,8 @@ pub(crate) enum LogEnd {
     Live,
     /// Where it is damaged, whatever evidence says: a repair cuts it there.
     Damage,
+    /// There, too. Pages that the files do not have any more are for whoever reads them.
+    Salvage,
 }
 
 /// What the two superblocks and the incarnation know of the log, whichever of them is in use.
@@ -155,7 +157,12 @@ pub(crate) fn recover<H: Hasher, D: Device>(
     let image_leaf_end = tries.iter().map(TrieReplay::leaf_end).max().unwrap_or(0);
     let map = image.checked_stream(0, StreamId::FreeMap, &table.map)?;
     let mut extents = Extents::parse(superblock.page_space(), &map).map_err(bad_map)?;
-    grow_to_file(device, superblock, &mut extents)?;
+    // A salvage takes no page, and records may name pages that the file does not have any more.
+    let keeps_map = known.log_end != LogEnd::Salvage;
+    if keeps_map {
+        grow_to_file(device, superblock, &mut extents)?;
+    }
+    let (extents, of_image) = if keeps_map { (Some(extents), None) } else { (None, Some(extents)) };
     let root = |kind, node| TrieRoot { kind, node };
     let roots = table.tries.iter();
     let roots = roots.filter_map(|trie| Some((trie.namespace, root(trie.kind, trie.root?))));
@@ -169,7 +176,7 @@ pub(crate) fn recover<H: Hasher, D: Device>(
         History::before_replay::<H, D>(device, superblock, past.as_ref(), &roots, limits)?;
     let mut replay = Replay::<H> {
         tries,
-        extents: Some(extents),
+        extents,
         tip: Tip { number: superblock.commit, roots, blob: table.blob.into() },
         history,
         image_leaf_end,
@@ -190,7 +197,7 @@ pub(crate) fn recover<H: Hasher, D: Device>(
         last = Point { position: record.header.end(), checksum: record.checksum };
         replay.record(record)
     };
-    let scan = if known.log_end == LogEnd::Damage {
+    let scan = if matches!(known.log_end, LogEnd::Damage | LogEnd::Salvage) {
         scan_whole(device, &input, &mut record)?
     } else {
         match scan(device, &input, &mut record) {
@@ -209,6 +216,7 @@ pub(crate) fn recover<H: Hasher, D: Device>(
             scanned => scanned?,
         }
     };
+    replay.extents = replay.extents.or(of_image);
     replay.finish(scan, (device, superblock.database), accept)
 }
 

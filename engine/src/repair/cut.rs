@@ -1,26 +1,30 @@
 //! Cutting a damaged log at the newest commit before the damage.
 //!
 //! 1. In memory: recovery with a log that ends at the damage. It must lead to the roots that the last commit has recorded.
-//! 2. Copies of the segments that are replaced, and of the superblocks, in a folder of their own, synced.
-//! 3. Segments are replaced, the last one first, each in one step: blank, and the one that has the end with what lies before it. So
+//! 2. Segments are replaced, the last one first: by a blank one, and the one that has the end by one with what lies before it. So
 //!    are older ones that have a page which cannot be read: the history begins behind a blank one, and a failed read of it
 //!    fails an open.
-//! 4. The file of superblocks is replaced in one step: they know of nothing behind the end.
+//! 3. The file of superblocks is replaced: the new ones know of nothing behind the end.
 //!
-//! Until 4 there is evidence of damage, or all that gave evidence is gone, and the end is an ordinary torn one: so a repair
+//! A file is replaced by an exchange of names, in one step: the file itself stays under another name, with all its bytes, those
+//! that cannot be read at the moment, too. Where the file system cannot exchange names, the segment has none for a moment; a repair that
+//! is cut off there is done again from the file that was put aside.
+//!
+//! Until 3 there is evidence of damage, or all that gave evidence is gone, and the end is an ordinary torn one: so a repair
 //! that was cut off leaves a log that is damaged as before, or one that is cut.
 
 use std::ops::ControlFlow;
 
 use pleach_core::Hasher;
-use pleach_io::{Device, LockMode, OpenMode, PAGE, PageBuf};
+use pleach_io::{Device, IoError, LockMode, OpenMode, PAGE, PageBuf};
 
 use crate::error::NoRoom;
 use crate::error::{Error, Result, full_or};
-use crate::format::names::{SUPERBLOCK, segment_name};
+use crate::format::creation::CreationError;
+use crate::format::names::{SUPERBLOCK, parse_segment_name, segment_name};
 use crate::format::position::LogPos;
 use crate::format::superblock::Superblock;
-use crate::log::{ScanError, copies, segments, whole_records};
+use crate::log::{LogError, ScanError, copies, segments, whole_records};
 use crate::open::examine::{self, Examined};
 use crate::open::recovery::LogEnd;
 use crate::repair::lost::{LostCommits, Reach};
@@ -39,22 +43,18 @@ pub struct CutLog {
     pub error: Error,
     /// The commits that were behind the damage: these are lost.
     pub lost: LostCommits,
-    /// Files of which copies were put aside.
-    pub copied: Vec<String>,
+    /// The files that were replaced, under the names that they have now.
+    pub aside: Vec<String>,
 }
 
 /// Cuts the log; gives the error back where that does not help.
-pub(super) fn cut_log<H: Hasher, D: Device>(
-    device: &D,
-    error: &Error,
-    aside: impl FnOnce() -> Result<D>,
-) -> Result<CutLog> {
+pub(super) fn cut_log<H: Hasher, D: Device>(device: &D, error: &Error) -> Result<CutLog> {
     let _lock = device.lock(LockMode::Exclusive)?;
     let superblocks = examine::superblocks(device, OpenMode::Write)?;
     // Without its history, of which damage costs no more than itself.
     let none = |_: &Superblock| limits(0, 0);
     let examined = examine::examine::<H, D>(device, superblocks, none, None, LogEnd::Damage);
-    let Ok(Examined { mut superblocks, recovered, .. }) = examined else {
+    let Ok(Examined { superblocks, recovered, .. }) = examined else {
         return Err(error.clone());
     };
     let newest = *superblocks.newest();
@@ -70,6 +70,11 @@ pub(super) fn cut_log<H: Hasher, D: Device>(
         Ok(ControlFlow::Continue(()))
     })?;
     let there = segments(device, size)?;
+    // A file that is named like a segment of no log keeps the database closed, whatever is cut.
+    if device.list()?.iter().filter(|name| parse_segment_name(name).is_some()).count() > there.len()
+    {
+        return Err(error.clone());
+    }
     let lost = reach.lost(tip, &there, size);
     let mut prepared = reach.prepared_through.max(end);
     if let Some(last) = there.last() {
@@ -88,26 +93,24 @@ pub(super) fn cut_log<H: Hasher, D: Device>(
     }
     rewritten.push((first, end.in_segment(size)));
     rewritten.extend((first + 1..prepared.get().div_ceil(size)).map(|index| (index, 0)));
-    let aside = aside()?;
-    let indices = rewritten
-        .iter()
-        .map(|(index, _)| *index)
-        .filter(|index| there.binary_search(index).is_ok());
-    let copied: Vec<String> = indices.map(segment_name).chain([SUPERBLOCK.to_owned()]).collect();
-    let made = copied.iter().try_for_each(|name| copy(device, &aside, name));
-    if let Err(error) = made.and_then(|()| Ok(aside.sync_folder()?)) {
-        // Nothing was replaced yet. On a full device the next try wants the room.
-        for name in &copied {
-            let _ = aside.remove(name);
-        }
-        return Err(error);
+    let names = device.list()?;
+    let is_free = |prefix: &String| !names.iter().any(|name| name.starts_with(prefix));
+    let mut prefixes = (1..u64::MAX).map(|number| format!("damaged-{number}."));
+    let prefix = prefixes.find(is_free).ok_or(CreationError::Exists)?;
+    let mut aside = Vec::new();
+    for (index, kept) in rewritten.into_iter().rev() {
+        let name = segment_name(index);
+        aside.extend(replace::<D, LogError>(device, &prefix, &name, |file| {
+            copies::fill(device, file, size, (index, kept), &needed)
+        })?);
     }
-    for segment in rewritten.into_iter().rev() {
-        copies::rewrite(device, size, segment, &needed)?;
-    }
-    superblocks.cut_log(end, prepared)?;
+    let whole = superblocks.cut_log(end, prepared);
+    aside.extend(replace::<D, Error>(device, &prefix, SUPERBLOCK, |file| {
+        let written = device.write_at(file, &whole, whole.pages(), 0);
+        written.map_err(full_or(NoRoom::LogSegment))
+    })?);
     tracing::warn!(position = %end, commit = tip, "the damaged log was cut");
-    Ok(CutLog { position: end, error: error.clone(), lost, copied })
+    Ok(CutLog { position: end, error: error.clone(), lost, aside })
 }
 
 /// Can each page of a segment be read?
@@ -118,17 +121,29 @@ fn is_readable<D: Device>(device: &D, index: u64) -> Result<bool> {
     Ok(pages.into_iter().all(|at| device.read_at(&file, &mut page, at).is_ok()))
 }
 
-/// Copies the whole pages of a file; those that cannot be read are blank.
-fn copy<D: Device>(from: &D, to: &D, name: &str) -> Result<()> {
-    let source = from.open(name, OpenMode::Read)?;
-    let copy = to.open(name, OpenMode::CreateNew)?;
-    let len = from.len(&source)?;
-    let mut page = PageBuf::zeroed(1);
-    for at in (0..len / PAGE as u64 * PAGE as u64).step_by(PAGE) {
-        if from.read_at(&source, &mut page, at).is_ok() {
-            to.write_at(&copy, &page, 1, at).map_err(full_or(NoRoom::LogSegment))?;
-        }
+/// Puts what `fill` writes in the place of a file, in one step; gives the name that the file itself has then, if there is one.
+fn replace<D: Device, E: From<IoError>>(
+    device: &D,
+    prefix: &str,
+    name: &str,
+    fill: impl FnOnce(&D::File) -> Result<(), E>,
+) -> Result<Option<String>, E> {
+    let aside = format!("{prefix}{name}");
+    let new = format!("{aside}.unfinished");
+    let file = device.open(&new, OpenMode::CreateNew)?;
+    if let Err(error) = fill(&file).and_then(|()| Ok(device.sync(&file)?)) {
+        let _ = device.remove(&new);
+        return Err(error);
     }
-    to.set_len(&copy, len)?;
-    Ok(to.sync(&copy)?)
+    let replaced = match device.exchange(&new, name) {
+        Ok(true) => device.rename(&new, &aside).map(|()| true),
+        Ok(false) => {
+            device.rename(name, &aside).and_then(|()| device.rename(&new, name)).map(|()| true)
+        }
+        Err(error) if error.is_not_found() => device.rename(&new, name).map(|()| false),
+        Err(error) => Err(error),
+    };
+    let had_one = replaced?;
+    device.sync_folder()?;
+    Ok(had_one.then_some(aside))
 }

@@ -5,7 +5,7 @@
 //!   damage, lost files too;
 //! * [`salvage`] writes what is whole to an export stream, where there is no backup.
 //!
-//! Nothing is destroyed: a repair copies each file to a folder of its own before it replaces it, the others change nothing.
+//! Nothing is destroyed: each file that a repair replaces stays in the folder under another name, the others change nothing.
 //!
 //! ```
 //! use pleach::{Access, Options, Pleach, SessionOptions, Value, BackupOptions, repair};
@@ -38,7 +38,7 @@ mod lost;
 mod roll_forward;
 mod salvage;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use pleach_core::{Blake3, Hasher, Sha2};
 use pleach_io::os::{OsDevice, OsOptions};
@@ -53,7 +53,6 @@ pub use salvage::{SalvageReport, salvage, salvage_on};
 
 use crate::db::Db;
 use crate::error::{Advice, Error, Result};
-use crate::format::creation::CreationError;
 use crate::log::ScanError;
 use crate::open::examine::no_folder;
 use crate::opening::Opening;
@@ -82,8 +81,8 @@ pub struct RepairReport {
 ///
 /// What an open heals by itself is healed: one bad superblock, one bad copy of the incarnation, one bad image. A log that is damaged
 /// between replay start and end is cut there: commits behind the damage are lost ([`CutLog::lost`]). Before anything is
-/// changed the state in front of the damage is made in memory, and its roots are those that its commit has recorded; then
-/// files that are replaced are copied to a new folder `damaged-1` (or `-2`, …) in the folder. A repair that was cut off leaves a
+/// changed the state in front of the damage is made in memory, and its roots are those that its commit has recorded. Files that
+/// are replaced stay in the folder, as `damaged-1.log-0000000000000003` say (or `damaged-2.`, …). A repair that was cut off leaves a
 /// database that is damaged as before, or one that is repaired: then do it again.
 ///
 /// # Errors
@@ -91,46 +90,29 @@ pub struct RepairReport {
 pub fn repair(path: &Path) -> Result<RepairReport> {
     let device = OsDevice::open(path, OsOptions::default()).map_err(no_folder)?;
     let runtime = Threads::new(2)?;
-    repair_on(&device, &runtime, || {
-        let mut names = (1..u64::MAX).map(|number| path.join(format!("damaged-{number}")));
-        // One that a repair which failed has left empty is used again.
-        let is_free = |path: &PathBuf| {
-            !path.exists() || path.read_dir().is_ok_and(|mut files| files.next().is_none())
-        };
-        let free = names.find(is_free).ok_or(CreationError::Exists)?;
-        let options = OsOptions { create_folder: true, ..OsOptions::default() };
-        Ok(OsDevice::open(&free, options)?)
-    })
+    repair_on(&device, &runtime)
 }
 
-/// The same on any device. `aside` gives an empty folder for copies of the files that are replaced, when there are any.
+/// The same on any device.
 ///
 /// # Errors
 /// As [`repair()`].
-pub fn repair_on<D: Device, R: Runtime>(
-    device: &D,
-    runtime: &R,
-    aside: impl FnOnce() -> Result<D>,
-) -> Result<RepairReport> {
+pub fn repair_on<D: Device, R: Runtime>(device: &D, runtime: &R) -> Result<RepairReport> {
     let hasher = Opened::new(device)?.newest.hasher;
     match hasher {
-        Blake3::ID => repair_as::<Blake3, D, R>(device, runtime, aside),
-        Sha2::ID => repair_as::<Sha2, D, R>(device, runtime, aside),
+        Blake3::ID => repair_as::<Blake3, D, R>(device, runtime),
+        Sha2::ID => repair_as::<Sha2, D, R>(device, runtime),
         found => Err(Error::WrongHasher { expected: Blake3::ID, found }),
     }
 }
 
-fn repair_as<H: Hasher, D: Device, R: Runtime>(
-    device: &D,
-    runtime: &R,
-    aside: impl FnOnce() -> Result<D>,
-) -> Result<RepairReport> {
+fn repair_as<H: Hasher, D: Device, R: Runtime>(device: &D, runtime: &R) -> Result<RepairReport> {
     let options = || Options::new("").cache_mib(64);
     let open = || Db::<H, D, R>::open_on(device.clone(), runtime.clone(), options());
     let (db, cut) = match open() {
         Ok(db) => (db, None),
         Err(error) if may_be_of_the_log(&error) => {
-            let cut = cut_log::<H, D>(device, &error, aside)?;
+            let cut = cut_log::<H, D>(device, &error)?;
             (open()?, Some(cut))
         }
         Err(error) => return Err(error),

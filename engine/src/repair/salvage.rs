@@ -1,6 +1,7 @@
 //! What is whole of a damaged database, as an export stream.
 
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use pleach_beatree::Stored;
@@ -12,8 +13,11 @@ use crate::bad_page::{BadPage, page_of_value};
 use crate::error::{Contradiction, Error, Result};
 use crate::export::{ExportReport, StreamWriter};
 use crate::format::names::{LEAF_FILE, OVERFLOW_FILE};
+use crate::log::{CutReport, ScanError, segments, whole_records};
+use crate::open::examine::Examined;
 use crate::open::pages::{parse, visit};
 use crate::open::recovery::RecoveredTrie;
+use crate::repair::lost::{LostCommits, Reach};
 use crate::roots::{Roots, TrieRoot};
 use crate::state::overflow::read_from;
 use crate::tools::{Opened, UnderHasher, device, with_hasher};
@@ -28,8 +32,13 @@ pub struct SalvageReport {
     pub roots: Roots,
     /// The roots that the commit has.
     pub expected: Roots,
-    /// Why the log could not be read to its end, when it is damaged: the commits behind that are lost.
-    pub log: Option<Error>,
+    /// Why the database does not open as it is: its log is damaged, a file is cut or missing.
+    pub error: Option<Error>,
+    /// The commits that are lost with the log.
+    pub lost_commits: LostCommits,
+    /// The log ends in a record that was torn: a commit that was never acknowledged as durable. Rot in the very last record looks the
+    /// same.
+    pub torn: Option<CutReport>,
     /// All pages that cannot be used: of a leaf page all pairs are lost that no later change has replaced, of a page of the overflow
     /// file the pair of one key.
     pub lost: Vec<BadPage>,
@@ -37,11 +46,12 @@ pub struct SalvageReport {
 
 /// Writes an export stream of all pairs of the folder's database that can be read: of good pages, and changes that pend. Where
 /// something is lost, this is the state of no commit: its head has the roots that these pairs really have, so that it can be
-/// imported, and no other. A damaged log ends at the damage. Everything is read twice; nothing in the folder is changed.
+/// imported, and no other. A damaged log ends at the damage. Of a file that is cut or missing all pages are bad that it does not have. Everything is
+/// read twice; nothing in the folder is changed.
 ///
 /// # Errors
-/// A folder without a database, one that is open for writing; [`Error::Stream`] when the stream cannot be written. Without an image there is
-/// nothing to be salvaged.
+/// A folder without a database, one that is open for writing; [`Error::Stream`] when the stream cannot be written. Without a superblock
+/// and an image there is nothing to be salvaged.
 pub fn salvage(path: &Path, to: &mut dyn Write) -> Result<SalvageReport> {
     salvage_on(&device(path)?, to)
 }
@@ -63,15 +73,26 @@ impl<D: Device> UnderHasher<D> for Salvage<'_> {
 
     fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<SalvageReport> {
         opened.require_lock()?;
-        let examined = opened.examine_present::<H>();
-        let (examined, log) = match examined {
+        let (examined, error) = match opened.examine_present::<H>() {
             Ok(examined) => (examined, None),
-            Err(error) => match opened.examine_cut::<H>() {
+            Err(error) => match opened.examine_salvage::<H>() {
                 Ok(examined) => (examined, Some(error)),
                 Err(_) => return Err(error),
             },
         };
-        let recovered = examined.recovered;
+        let Examined { superblocks, recovered, opening, .. } = examined;
+        let mut lost_commits = LostCommits::default();
+        if error.is_some() {
+            let mut reach = Reach::new(Some(&superblocks));
+            let newest = superblocks.newest();
+            let (size, from) = (newest.geometry.log_segment, newest.replay.position);
+            whole_records::<D, ScanError>(&opened.device, newest.database, size, from, |record| {
+                reach.record(&record.header);
+                Ok(ControlFlow::Continue(()))
+            })?;
+            let segments = segments(&opened.device, size)?;
+            lost_commits = reach.lost(recovered.tip.number, &segments, size);
+        }
         let (tip, mut lost) = (&recovered.tip, Vec::new());
         let mut roots = Vec::new();
         for (namespace, TrieRoot { kind, node }) in tip.roots.all() {
@@ -100,7 +121,8 @@ impl<D: Device> UnderHasher<D> for Salvage<'_> {
             writer.end()?;
         }
         let export = writer.finish()?;
-        Ok(SalvageReport { export, roots, expected: tip.roots.clone(), log, lost })
+        let (expected, torn) = (tip.roots.clone(), opening.cut);
+        Ok(SalvageReport { export, roots, expected, error, lost_commits, torn, lost })
     }
 }
 
@@ -113,9 +135,8 @@ fn pairs<H: Hasher, D: Device>(
     mut each: impl FnMut(&Key, &[u8]) -> Result<bool>,
 ) -> Result<()> {
     let (device, database, namespace) = (&opened.device, opened.newest.database, trie.namespace);
-    let leaf = device.open(LEAF_FILE, OpenMode::Read)?;
-    let overflow = device.open(OVERFLOW_FILE, OpenMode::Read)?;
-    visit(device, &leaf, &trie.regions, |visited| {
+    let [leaf, overflow] = [LEAF_FILE, OVERFLOW_FILE].map(|name| device.open(name, OpenMode::Read));
+    visit(device, leaf.as_ref(), &trie.regions, |visited| {
         let state = visited.region.read();
         let child = visited.child;
         let prefix = state.children().prefix(child);
@@ -141,10 +162,11 @@ fn pairs<H: Hasher, D: Device>(
                 Stored::Inline(value) => value,
                 Stored::Large(large) => large.bytes.clone(),
                 Stored::Overflow(raw) => {
-                    match read_from::<H, D>(device, &overflow, database, &raw) {
+                    let read = overflow.as_ref().map_err(|error| error.clone().into());
+                    match read.and_then(|file| read_from::<H, D>(device, file, database, &raw)) {
                         Ok(value) => value,
                         Err(error) => {
-                            let page = page_of_value(device, &overflow, &raw, &error);
+                            let page = page_of_value(device, overflow.as_ref().ok(), &raw, &error);
                             let keys = Some((namespace, Prefix::new(&key, 256)));
                             bad(BadPage { file: OVERFLOW_FILE.to_owned(), page, keys, error })?;
                             continue;

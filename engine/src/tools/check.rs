@@ -302,7 +302,7 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
         };
         let mut batch = Vec::with_capacity(BATCH);
         for trie in &recovered.tries {
-            visit(&self.opened.device, leaf, &trie.regions, |visited| {
+            visit(&self.opened.device, Ok(leaf), &trie.regions, |visited| {
                 batch.push(visited);
                 if batch.len() == BATCH {
                     start(self, std::mem::replace(&mut batch, Vec::with_capacity(BATCH)));

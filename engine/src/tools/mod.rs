@@ -100,11 +100,11 @@ impl<D: Device> Opened<D> {
         self.examine_with::<H>(|_| limits(0, 0))
     }
 
-    /// The same with a log that ends where it is damaged.
-    pub(crate) fn examine_cut<H: Hasher>(&self) -> Result<Examined<D>> {
-        let superblocks = examine::superblocks(&self.device, OpenMode::Read)?;
+    /// The same with a log that ends where it is damaged, and whatever files of pages are there.
+    pub(crate) fn examine_salvage<H: Hasher>(&self) -> Result<Examined<D>> {
+        let superblocks = SuperblockStore::open(self.device.clone(), OpenMode::Read)?;
         let none = |_: &Superblock| limits(0, 0);
-        examine::examine::<H, D>(&self.device, superblocks, none, None, LogEnd::Damage)
+        examine::examine::<H, D>(&self.device, superblocks, none, None, LogEnd::Salvage)
     }
 
     fn examine_with<H: Hasher>(

@@ -5,8 +5,8 @@ use pleach::errors::Contradiction;
 use pleach::export::{ImportOptions, StreamReader, import};
 use pleach::repair::{RollForwardReport, roll_forward_on, salvage_on};
 use pleach::{BackupOptions, Error, Geometry};
-use pleach_io::Device as _;
 use pleach_io::sim::SimDisk;
+use pleach_io::{Device as _, OpenMode, PageBuf};
 
 use crate::common::{
     Chain, MERKLE, PLAIN, Pairs, SimDb, States, damage, disk_of, is_named, new_disk, open, options,
@@ -207,6 +207,79 @@ fn what_is_whole_is_salvaged_and_what_is_lost_is_named() {
         }
     }
     assert!(losses[0] > 5 && losses[1] > 2, "{losses:?}");
+}
+
+/// Files that are cut or gone: what they do not have any more is lost, and it alone.
+#[test]
+fn files_that_are_cut_or_missing_are_salvaged_as_bad_pages_are() {
+    let disk = new_disk();
+    let mut chain = Chain::new(&disk, 0);
+    for _ in 0..5 {
+        chain.commit(90);
+    }
+    chain.db.drain(0).expect("flushed");
+    let number = chain.commit(6);
+    let model = chain.states[&number].1.clone();
+    drop(chain.db);
+    let image = disk.image();
+    let salvaged = |disk: &SimDisk, what: &str| {
+        let mut stream = Vec::new();
+        let report = salvage_on(disk, &mut stream).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let to = open(&new_disk(), 0).expect("created");
+        let reader = StreamReader::new(&*stream).expect("a stream");
+        import(&to, reader, &ImportOptions::new().memory_mib(1)).expect("imported");
+        assert!(to.roots().iter().eq(report.roots.iter()), "{what}");
+        (report, pairs(&to))
+    };
+    for file in ["leaf", "overflow", "incarnation"] {
+        let len = image.file(file).expect("a file").len();
+        for left in [None, Some(0), Some(4096), Some(len / 8192 * 4096), Some(len - 4096)] {
+            let (cut, zeros) = (disk_of(&image), disk_of(&image));
+            match left {
+                None => cut.remove(file).expect("removed"),
+                Some(left) => {
+                    let opened = cut.open(file, OpenMode::Write).expect("opened");
+                    cut.set_len(&opened, left).expect("cut");
+                }
+            }
+            let opened = zeros.open(file, OpenMode::Write).expect("opened");
+            for page in left.unwrap_or(0) / 4096..len / 4096 {
+                zeros.write_at(&opened, &PageBuf::zeroed(1), 1, page * 4096).expect("zeros");
+            }
+            let what = format!("{left:?} bytes of {file}");
+            let (report, found) = salvaged(&cut, &what);
+            let wanted = if file == "incarnation" { &image } else { &zeros.image() };
+            assert!(found == salvaged(&disk_of(wanted), &what).1, "{what}");
+            assert_eq!(report.lost.is_empty(), found == model, "{what}: {:?}", report.lost);
+            // Either copy of the incarnation is enough.
+            let opens = file == "incarnation" && left.is_some_and(|left| left >= 4096);
+            assert_eq!(report.error.is_none(), opens, "{what}");
+            assert!(report.lost_commits.is_none(), "{what}");
+        }
+    }
+}
+
+/// The last record of the log is torn: one commit fewer was salvaged, without a word.
+#[test]
+fn a_salvage_tells_of_a_torn_end() {
+    let (disk, states, _) = subject();
+    let newest = *states.keys().last().expect("commits");
+    let image = disk.image();
+    let (last, at) = image
+        .names()
+        .filter(|name| name.starts_with("log-"))
+        .flat_map(|name| (0..4).map(move |page| (name.to_owned(), page)))
+        .filter(|(name, page)| {
+            let at = usize::try_from(page * 4096).expect("small");
+            image.file(name).expect("a file").to_vec()[at..at + 4096].iter().any(|byte| *byte != 0)
+        })
+        .max()
+        .expect("records");
+    damage(&disk, &last, at, false);
+    let mut stream = Vec::new();
+    let report = salvage_on(&disk, &mut stream).expect("salvaged");
+    assert!(report.export.commit < newest, "{report:?}");
+    assert!(report.torn.is_some() || !report.lost_commits.is_none(), "{report:?}");
 }
 
 /// Of a value that later commits have replaced the pages may have been written over: the commits up to the one that has replaced

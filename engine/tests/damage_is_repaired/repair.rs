@@ -4,8 +4,8 @@
 use pleach::repair::{RepairReport, repair_on};
 use pleach::tools::Verdict;
 use pleach::{Error, LoadOptions, Value};
-use pleach_io::sim::{SimDisk, SimOptions};
-use pleach_io::{Device as _, OpenMode};
+use pleach_io::sim::{Fault, Image, Rule, SimDisk, SimOptions, Times, code};
+use pleach_io::{Device as _, OpenMode, Operation};
 
 use crate::common::{
     Chain, States, damage, disk_of, is_named, key, new_disk, open, pairs, runtime, unrecorded,
@@ -13,8 +13,8 @@ use crate::common::{
 
 const HISTORY: u64 = 8;
 
-fn repaired(disk: &SimDisk, aside: &SimDisk) -> Result<RepairReport, Error> {
-    repair_on(disk, &runtime(disk), || Ok(aside.clone()))
+fn repaired(disk: &SimDisk) -> Result<RepairReport, Error> {
+    repair_on(disk, &runtime(disk))
 }
 
 /// A database whose log has commits that no checkpoint has, and these.
@@ -32,6 +32,17 @@ fn killed() -> (SimDisk, States) {
     let states = chain.states;
     drop(chain.db);
     (disk, states)
+}
+
+/// What was replaced is there as it was, whatever of it can be read.
+fn is_kept(aside: &[String], before: &Image, after: &Image, what: &str) {
+    assert!(!aside.is_empty(), "{what}");
+    for name in aside {
+        let (_, file) = name.split_once('.').expect("a prefix");
+        let [kept, was] = [after.file(name), before.file(file)].map(|bytes| bytes.expect("there"));
+        assert!(kept.to_vec() == was.to_vec(), "{what}: {name}");
+    }
+    assert!(!after.names().any(|name| name.ends_with(".unfinished")), "{what}");
 }
 
 /// The newest state is that of its commit, and the next commit is made.
@@ -56,11 +67,11 @@ fn a_log_with_a_bad_page_is_cut_before_it_and_the_lost_commits_are_named() {
         for page in 0..pages {
             for unreadable in [false, true] {
                 let what = format!("page {page} of {name}, unreadable {unreadable}");
-                let (disk, aside) = (disk_of(&image), new_disk());
+                let disk = disk_of(&image);
                 damage(&disk, name, page, unreadable);
                 let before = disk.image();
                 let opened = open(&disk_of(&before), HISTORY).is_ok();
-                let report = repaired(&disk, &aside).unwrap_or_else(|e| panic!("{what}: {e}"));
+                let report = repaired(&disk).unwrap_or_else(|e| panic!("{what}: {e}"));
                 assert!(report.check.verdict() != Verdict::DoesNotOpen, "{what}");
                 assert_eq!(is_whole(&disk, &states, &what), report.commit, "{what}");
                 let Some(log) = report.cut else { continue };
@@ -68,15 +79,55 @@ fn a_log_with_a_bad_page_is_cut_before_it_and_the_lost_commits_are_named() {
                 cut += 1;
                 named += log.lost.numbers.clone().count();
                 is_named(&log.lost, report.commit, newest, &what);
-                // What was replaced is there as it was.
-                for file in &log.copied {
-                    let aside = aside.image().file(file).expect("copied").to_vec();
-                    assert!(unreadable || aside == before.file(file).expect("there").to_vec());
-                }
+                is_kept(&log.aside, &before, &disk.image(), &what);
             }
         }
     }
     assert!(cut > 5 && named > 10, "{cut} {named}");
+}
+
+/// Reads of the log that fail at the moment of the repair, and not before or after it: blanks were written in their place, and the copies had
+/// blanks, too.
+#[test]
+fn a_repair_keeps_what_it_cannot_read_at_the_moment() {
+    let (disk, states) = killed();
+    let image = disk.image();
+    let (mut struck, mut cut) = (0, 0);
+    for name in image.names().filter(|name| name.starts_with("log-")) {
+        for page in 0..image.file(name).expect("a file").len() / 4096 {
+            let damaged = disk_of(&image);
+            damage(&damaged, name, page, false);
+            let before = damaged.image();
+            if open(&disk_of(&before), HISTORY).is_ok() {
+                continue;
+            }
+            for nth in (1..400).step_by(13) {
+                let disk = disk_of(&before);
+                let fault = Fault::Errno(code::EIO);
+                disk.inject(Rule::nth(Operation::Read, "log-", nth, Times::Once, fault));
+                let what = format!("page {page} of {name}, read {nth} fails");
+                let repaired = repaired(&disk);
+                struck += disk.ledger().len();
+                disk.heal();
+                let after = disk.image();
+                if let Ok(RepairReport { cut: Some(log), .. }) = &repaired {
+                    is_kept(&log.aside, &before, &after, &what);
+                    is_whole(&disk, &states, &what);
+                    cut += 1;
+                }
+                // Whatever has come of it, each segment is there as it was.
+                for segment in before.names().filter(|name| name.starts_with("log-")) {
+                    let was = before.file(segment).expect("there").to_vec();
+                    let mut same = after.names().filter(|name| name.ends_with(segment));
+                    assert!(
+                        same.any(|name| after.file(name).expect("there").to_vec() == was),
+                        "{what}: {segment}"
+                    );
+                }
+            }
+        }
+    }
+    assert!(struck > 20 && cut > 20, "{struck} {cut}");
 }
 
 #[test]
@@ -87,7 +138,7 @@ fn a_log_segment_that_is_missing_or_cut_is_repaired() {
     let names: Vec<&str> = image.names().filter(|name| name.starts_with("log-")).collect();
     for name in names {
         for len in [None, Some(0), Some(4096)] {
-            let (disk, aside) = (disk_of(&image), new_disk());
+            let disk = disk_of(&image);
             match len {
                 None => disk.remove(name).expect("removed"),
                 Some(len) => {
@@ -96,7 +147,7 @@ fn a_log_segment_that_is_missing_or_cut_is_repaired() {
                 }
             }
             let what = format!("{name} of length {len:?}");
-            let report = repaired(&disk, &aside).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let report = repaired(&disk).unwrap_or_else(|error| panic!("{what}: {error}"));
             assert_eq!(is_whole(&disk, &states, &what), report.commit, "{what}");
             cut += u64::from(report.cut.is_some());
         }
@@ -112,7 +163,7 @@ fn files_named_like_segments_of_absurd_positions_end_a_repair() {
         let (disk, _) = killed();
         disk.open(stray, OpenMode::CreateNew).expect("made");
         let before = disk.image();
-        let refused = repaired(&disk, &new_disk()).expect_err("the log has a file too many");
+        let refused = repaired(&disk).expect_err("the log has a file too many");
         assert!(refused.to_string().contains(stray), "{refused}");
         assert_eq!(disk.image().names().count(), before.names().count());
         disk.remove(stray).expect("removed");
@@ -133,7 +184,7 @@ fn a_repair_that_is_cut_off_leaves_the_database_damaged_as_before_or_repaired() 
                 continue;
             }
             let recorded = SimDisk::from_image_with(&disk.image(), 5, SimOptions::default());
-            let whole = repaired(&recorded, &new_disk()).expect("repaired").commit;
+            let whole = repaired(&recorded).expect("repaired").commit;
             for point in recorded.trace().crash_points() {
                 for outcome in point.outcomes(7, 3) {
                     let disk = outcome.disk_with(unrecorded());
@@ -145,7 +196,7 @@ fn a_repair_that_is_cut_off_leaves_the_database_damaged_as_before_or_repaired() 
                         }
                         Err(error) => {
                             damaged += 1;
-                            let again = repaired(&disk, &new_disk());
+                            let again = repaired(&disk);
                             let again = again.unwrap_or_else(|e| panic!("{what}: {error}, {e}"));
                             assert_eq!(again.commit, whole, "{what}");
                         }
@@ -183,7 +234,7 @@ fn no_other_bad_page_keeps_a_database_closed() {
                     {
                         panic!("{what}: {error}");
                     }
-                    let report = repaired(&disk, &new_disk());
+                    let report = repaired(&disk);
                     let report = report.unwrap_or_else(|error| panic!("{what}: {error}"));
                     assert_eq!(report.cut.is_some(), healed.is_err(), "{what}: {report:?}");
                     assert!(report.cut.is_none_or(|cut| cut.lost.numbers.is_empty()), "{what}");
