@@ -79,7 +79,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
 struct Made {
     /// The newest commit, which it was made on.
     view: View,
-    prev_roots: Roots,
+    prev: Tip,
     /// The commit that it goes back to, pinned.
     _then: View,
     roots: Roots,
@@ -91,7 +91,7 @@ struct Made {
 /// Makes the rollback to the commit `wanted` on a view of the newest one.
 fn make<H: Hasher, D: Device, R: Runtime>(
     engine: &Engine<H, D, R>,
-    (view, Tip { roots: prev_roots, .. }): (View, Tip),
+    (view, prev): (View, Tip),
     wanted: u64,
 ) -> Result<Made> {
     let db = &engine.state;
@@ -121,12 +121,12 @@ fn make<H: Hasher, D: Device, R: Runtime>(
         return Err(Error::StaleParent { base: view.base, tip });
     }
     let mut outcomes = Vec::new();
-    let mut fates = fates(&prev_roots, &roots);
+    let mut fates = fates(&prev.roots, &roots);
     let count = accesses.iter().map(|(_, accesses)| accesses.len()).sum();
     let under_way = UnderWay::new(db, count);
     for (namespace, accesses) in accesses {
         let expected = roots.of(namespace).ok_or(Error::Namespace(namespace))?.node;
-        let before = match prev_roots.of(namespace) {
+        let before = match prev.roots.of(namespace) {
             Some(root) => root.node,
             None => root_when_dropped(db, namespace, view.base)?.unwrap_or(expected),
         };
@@ -139,14 +139,14 @@ fn make<H: Hasher, D: Device, R: Runtime>(
                 return Err(Contradiction::RollbackRoot { commit: wanted, expected, found }.into());
             }
             // A digest goes back with its state, and is made of nothing but what led to that.
-            if prev_roots.of(namespace).is_some() {
+            if prev.roots.of(namespace).is_some() {
                 fates.push((namespace, EntryKind::Set));
             }
         }
         outcomes.push(TrieOutcome { namespace, chunks: finished.chunks });
     }
     fates.sort_unstable_by_key(|(namespace, _)| *namespace);
-    Ok(Made { view, prev_roots, _then: then, roots, blob, fates, outcomes })
+    Ok(Made { view, prev, _then: then, roots, blob, fates, outcomes })
 }
 
 /// The root of a Merkle namespace that the commit `base` does not have, as its dropped trie has it: that of the commit
@@ -169,7 +169,7 @@ impl Made {
             view: &self.view,
             follows: self.view.base,
             exact: true,
-            prev_roots: &self.prev_roots,
+            prev: &self.prev,
             roots: &self.roots,
             fates: &self.fates,
             layers: &[],

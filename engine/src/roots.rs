@@ -14,7 +14,7 @@ use crate::format::trie_kind::TrieKind;
 /// namespace ([`Db::add_plain_namespace`](crate::Db::add_plain_namespace)) has no root: a *digest* stands in its place, which depends on how the
 /// state came about, and which no proof leads to.
 ///
-/// Of two states with the same roots and digests, one can take the other's place. They say nothing of namespaces that
+/// Of two states with the same roots, digests and blob, one can take the other's place. They say nothing of namespaces that
 /// were dropped and can still be restored ([`Db::rollback`](crate::Db::rollback)).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Roots(Arc<[(u8, TrieRoot)]>);

@@ -369,9 +369,12 @@ impl World {
     fn commit_block(&mut self, held: HeldBlock) {
         let none = || Chain { layers: Vec::new(), base: held.base.commit };
         let chain = held.base.over.as_ref().map_or_else(none, Layer::chain);
-        let before = chain.layers.last().map_or(&held.before, |lowest| &lowest.before);
+        let (before, blob) = match chain.layers.last() {
+            Some(lowest) => (&lowest.before, lowest.base.borrow().blob.clone()),
+            None => (&held.before, held.base.blob.clone()),
+        };
         let result = held.block.commit().map_err(Error::from);
-        if !self.committed(before, chain.base, result) {
+        if !self.committed((before, &blob), chain.base, result) {
             return;
         }
         chain.layers.iter().for_each(|layer| layer.take(self.number, false));
@@ -390,8 +393,9 @@ impl World {
             return;
         }
         let chain = layer.chain();
-        let before = &chain.layers.last().expect("no commit has it").before;
-        if !self.committed(before, chain.base, overlay.commit()) {
+        let lowest = chain.layers.last().expect("no commit has it");
+        let blob = lowest.base.borrow().blob.clone();
+        if !self.committed((&lowest.before, &blob), chain.base, overlay.commit()) {
             return;
         }
         chain.layers.iter().for_each(|layer| layer.take(self.number, false));
@@ -401,15 +405,21 @@ impl World {
     }
 
     /// What a commit over a state, which commit `base` had, must have come to; true when it succeeded.
-    fn committed(&mut self, before: &State, base: u64, result: Result<u64, Error>) -> bool {
+    fn committed(
+        &mut self,
+        (before, blob): (&State, &[u8]),
+        base: u64,
+        result: Result<u64, Error>,
+    ) -> bool {
+        let is_parent = before.is_parent_like(&self.tip) && *blob == self.blob;
         match result {
             Ok(number) => {
-                assert!(before.is_parent_like(&self.tip), "a commit on a stale parent");
+                assert!(is_parent, "a commit on a stale parent");
                 self.next(number);
                 true
             }
             Err(Error::StaleParent { base: told, tip }) => {
-                assert!(!before.is_parent_like(&self.tip), "the parent has the newest state");
+                assert!(!is_parent, "the parent has the newest state");
                 assert_eq!((told, tip), (base, self.number));
                 false
             }

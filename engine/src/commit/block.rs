@@ -40,7 +40,7 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Block<H, D, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Block")
             .field("base", &self.parts.view.base)
-            .field("prev_roots", &self.parts.prev_roots)
+            .field("prev_roots", &self.parts.prev.roots)
             .field("roots", &self.parts.roots)
             .field("changes", &self.change_count())
             .finish_non_exhaustive()
@@ -51,7 +51,7 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
     /// A block on a view of this state, and on the overlay that the view is of.
     pub(crate) fn new(
         engine: Arc<Engine<H, D, R>>,
-        (view, Tip { roots: prev_roots, blob, .. }): (View, Tip),
+        (view, prev): (View, Tip),
         parent: Option<Overlay<H, D, R>>,
         finished: FinishedBatch,
         counted: Counted,
@@ -59,7 +59,8 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
         let FinishedBatch { roots, layouts, outcomes, witnesses } = finished;
         view.held_by(Holder::Block, None);
         let outcomes = Outcomes::new(&engine, outcomes);
-        let parts = Parts { view, outcomes, parent, prev_roots, roots, blob, layouts, engine };
+        let blob = Arc::clone(&prev.blob);
+        let parts = Parts { view, outcomes, parent, prev, roots, blob, layouts, engine };
         Self { parts, witnesses, counted }
     }
 
@@ -70,7 +71,7 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
 
     /// Root of namespace 0 in the state that it was made on.
     pub fn prev_root(&self) -> Node {
-        self.parts.prev_roots.first()
+        self.parts.prev.roots.first()
     }
 
     /// Roots of all namespaces of the state that this block makes.
@@ -80,7 +81,7 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
 
     /// Roots of all namespaces of the state that it was made on.
     pub fn prev_roots(&self) -> &Roots {
-        &self.parts.prev_roots
+        &self.parts.prev.roots
     }
 
     /// The witness of namespace 0, once: `None` when none was asked for, when it was taken before, or when
@@ -134,18 +135,17 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
     /// that is possible.
     ///
     /// # Errors
-    /// [`Error::StaleParent`] when the newest commit has other roots than the block's parent; [`Error::Full`]
+    /// [`Error::StaleParent`] when the newest commit has other roots than the block's parent, or another blob; [`Error::Full`]
     /// when the device has no room (nothing has happened, and the block can be tried again);
     /// [`Error::Poisoned`] after a failed write or sync; [`Error::Closed`] once the database was closed
     /// or dropped. The block comes back with each of them.
     pub fn commit(mut self) -> Result<u64, CommitError<H, D, R>> {
-        let Parts { engine, view, parent, prev_roots, roots, blob, layouts, outcomes } =
-            &mut self.parts;
+        let Parts { engine, view, parent, prev, roots, blob, layouts, outcomes } = &mut self.parts;
         let candidate = Candidate {
             engine,
             view,
             parent: parent.as_ref(),
-            prev_roots,
+            prev,
             roots,
             blob,
             layer: None,

@@ -1,7 +1,7 @@
 //! The commit protocol; `docs/commit-and-recovery.md` has the rules and why.
 //!
 //! 1. `wait` while the pending changes or the log are full.
-//! 2. `check-parent`, before anything is written for the block: its parent's root is that of the newest
+//! 2. `check-parent`, before anything is written for the block: its parent's roots and blob are those of the newest
 //!    ticketed commit. A rollback, an add and a drop follow one commit, by its number.
 //! 3. `spill-values`: long values go to the overflow file, which is synced.
 //! 4. `hold-nodes`: the nodes of the regions that change stay in memory, or come back, until `publish`; from before
@@ -178,7 +178,7 @@ fn stand_on<D: Device, R: Runtime>(
 ) -> Result<View> {
     wait_for_publication(db, parent)?;
     let (view, tip) = db.commits.tip_view();
-    if tip.roots != *target.prev_roots || view.base != parent {
+    if !tip.is_state_of(target.prev) || view.base != parent {
         return Err(Error::StaleParent { base: target.follows, tip: view.base });
     }
     Ok(view)

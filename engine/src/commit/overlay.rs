@@ -135,7 +135,8 @@ pub(super) struct Parts<H: Hasher, D: Device, R: Runtime> {
     pub(super) view: View,
     pub(super) outcomes: Outcomes<H, D, R>,
     pub(super) parent: Option<Overlay<H, D, R>>,
-    pub(super) prev_roots: Roots,
+    /// The state that it was made on.
+    pub(super) prev: Tip,
     pub(super) roots: Roots,
     pub(super) blob: Arc<[u8]>,
     /// As [`Target::layouts`].
@@ -152,7 +153,7 @@ struct OverlayInner<H: Hasher, D: Device, R: Runtime> {
     /// Held by whoever commits this overlay by itself. Empty once that was done. They go after what is above:
     /// with them the cache gets its share back.
     outcomes: Mutex<Outcomes<H, D, R>>,
-    prev_roots: Roots,
+    prev: Tip,
     roots: Roots,
     blob: Arc<[u8]>,
     engine: Arc<Engine<H, D, R>>,
@@ -181,7 +182,7 @@ impl<H: Hasher, D: Device, R: Runtime> Clone for Overlay<H, D, R> {
 impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Overlay<H, D, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Overlay")
-            .field("prev_roots", &self.0.prev_roots)
+            .field("prev_roots", &self.0.prev.roots)
             .field("roots", &self.0.roots)
             .field("changes", &self.change_count())
             .field("committed", &self.commit_number())
@@ -191,7 +192,7 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Overlay<H, D, R> {
 
 impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
     pub(super) fn new(parts: Parts<H, D, R>, counted: Counted) -> Self {
-        let Parts { mut outcomes, view, parent, prev_roots, roots, blob, engine, .. } = parts;
+        let Parts { mut outcomes, view, parent, prev, roots, blob, engine, .. } = parts;
         outcomes.become_overlays();
         let said = outcomes.list.iter().map(|TrieOutcome { namespace, chunks }| Said {
             namespace: *namespace,
@@ -206,7 +207,7 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
             layer,
             links: Mutex::new(Links { parent, view }),
             outcomes: Mutex::new(outcomes),
-            prev_roots,
+            prev,
             roots,
             blob,
             engine,
@@ -221,7 +222,7 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
 
     /// Root of namespace 0 in the state that it was made on.
     pub fn prev_root(&self) -> Node {
-        self.0.prev_roots.first()
+        self.0.prev.roots.first()
     }
 
     /// Roots of all namespaces of this state.
@@ -231,7 +232,7 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
 
     /// Roots of all namespaces of the state that it was made on.
     pub fn prev_roots(&self) -> &Roots {
-        &self.0.prev_roots
+        &self.0.prev.roots
     }
 
     /// The overlay that it was made on; `None` when that was a commit, and once this overlay is
@@ -332,7 +333,7 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
     /// # Errors
     /// As [`Block::commit`](crate::Block::commit); the overlay stays as it was.
     pub fn commit(&self) -> Result<u64> {
-        let OverlayInner { links, outcomes, layer, prev_roots, roots, blob, engine, .. } = &*self.0;
+        let OverlayInner { links, outcomes, layer, prev, roots, blob, engine, .. } = &*self.0;
         let db = &engine.state;
         let mut outcomes = outcomes.lock();
         if let Some(taken) = layer.taken() {
@@ -348,7 +349,7 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
             engine,
             view: &view,
             parent: parent.as_ref(),
-            prev_roots,
+            prev,
             roots,
             blob,
             layer: Some(layer),
@@ -396,7 +397,7 @@ pub(super) struct Candidate<'a, H: Hasher, D: Device, R: Runtime> {
     /// That it was folded on.
     pub(super) view: &'a View,
     pub(super) parent: Option<&'a Overlay<H, D, R>>,
-    pub(super) prev_roots: &'a Roots,
+    pub(super) prev: &'a Tip,
     pub(super) roots: &'a Roots,
     pub(super) blob: &'a Arc<[u8]>,
     /// Of the overlay.
@@ -446,21 +447,12 @@ impl<H: Hasher, D: Device, R: Runtime> Candidate<'_, H, D, R> {
         outcomes: &mut [TrieOutcome],
         ticketed: &Cell<bool>,
     ) -> Result<u64> {
-        let Self { engine, view, prev_roots, roots, blob, layer, layouts, .. } = *self;
+        let Self { engine, view, prev, roots, blob, layer, layouts, .. } = *self;
         let layers: Vec<(&Layer, bool)> = layer.map(|layer| (layer, true)).into_iter().collect();
         let layers = &layers;
         let fates = &[];
-        let target = Target {
-            view,
-            follows,
-            exact: false,
-            prev_roots,
-            roots,
-            fates,
-            layers,
-            layouts,
-            ticketed,
-        };
+        let target =
+            Target { view, follows, exact: false, prev, roots, fates, layers, layouts, ticketed };
         commit(engine, &target, outcomes, blob)
     }
 
@@ -473,23 +465,14 @@ impl<H: Hasher, D: Device, R: Runtime> Candidate<'_, H, D, R> {
         outcomes: &[TrieOutcome],
         ticketed: &Cell<bool>,
     ) -> Result<u64> {
-        let (engine, prev_roots) = (self.engine, &lowest.0.prev_roots);
+        let (engine, prev) = (self.engine, &lowest.0.prev);
         let view = &engine.state.commits.view_like(&lowest.0.links.lock().view);
         let mut layers: Vec<(&Layer, bool)> =
             self.layer.map(|layer| (layer, true)).into_iter().collect();
         layers.extend(below.iter().map(|overlay| (&*overlay.0.layer, false)));
         let (roots, layers, fates, layouts) = (self.roots, &layers, &[], None);
-        let target = Target {
-            view,
-            follows,
-            exact: false,
-            prev_roots,
-            roots,
-            fates,
-            layers,
-            layouts,
-            ticketed,
-        };
+        let target =
+            Target { view, follows, exact: false, prev, roots, fates, layers, layouts, ticketed };
         // Before anything is folded for it.
         check_parent(&engine.state, &target)?;
         let mut folded = Vec::new();
@@ -528,7 +511,7 @@ impl<H: Hasher, D: Device, R: Runtime> Candidate<'_, H, D, R> {
             let below: Vec<&[ChangeList]> =
                 below.iter().map(|one| one.0.layer.changes(namespace)).collect();
             let accesses = merge(newest, &below);
-            let roots = [target.prev_roots, target.roots].map(|roots| roots.of(namespace));
+            let roots = [&target.prev.roots, target.roots].map(|roots| roots.of(namespace));
             let [Some(before), Some(expected)] = roots else {
                 return Err(Error::Namespace(namespace));
             };
@@ -596,12 +579,12 @@ mod tests {
         let above = put(SessionOptions::new().over(&below), 2);
         assert_eq!(above.commit().expect("committed"), 1);
         assert_eq!(db.rollback(1).expect("rolled back"), 2);
-        let OverlayInner { layer, prev_roots, roots, blob, engine, .. } = &*below.0;
+        let OverlayInner { layer, prev, roots, blob, engine, .. } = &*below.0;
         let candidate = Candidate {
             engine,
             view: &engine.state.commits.view_like(&below.0.links.lock().view),
             parent: None,
-            prev_roots,
+            prev,
             roots,
             blob,
             layer: Some(layer),

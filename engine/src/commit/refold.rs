@@ -74,7 +74,7 @@ pub(super) fn refold_stale<H: Hasher, D: Device, R: Runtime>(
         refolded.changes = std::mem::take(&mut chunk.changes);
         *chunk = refolded;
     }
-    let roots = [target.prev_roots, target.roots].map(|roots| roots.get(db.namespace));
+    let roots = [&target.prev.roots, target.roots].map(|roots| roots.get(db.namespace));
     if let ([Some(before), Some(after)], true) = (roots, refolded_some) {
         check_refolded(db, finisher, view, (&before, &after), chunks)?;
     }

@@ -12,6 +12,7 @@ use crate::finish::outcome::{ChunkOutcome, TrieOutcome};
 use crate::format::commit_body::EntryKind;
 use crate::roots::Roots;
 use crate::state::State;
+use crate::state::commits::Tip;
 use crate::state::overlays::Layer;
 use crate::state::view::View;
 
@@ -22,10 +23,10 @@ pub(crate) struct Target<'a> {
     pub(crate) view: &'a View,
     /// The commit that has this state, as far as the caller knows.
     pub(crate) follows: u64,
-    /// Is its parent that very commit, or any one with the same roots? Roots say nothing of dropped tries: a commit
+    /// Is its parent that very commit, or any one with the same roots and blob? These say nothing of dropped tries: a commit
     /// that adds, drops or restores namespaces is exact.
     pub(crate) exact: bool,
-    pub(crate) prev_roots: &'a Roots,
+    pub(crate) prev: &'a Tip,
     pub(crate) roots: &'a Roots,
     /// What becomes of namespaces that exist on one side only, ascending; none of them changes where it is
     /// added or dropped. And of plain ones whose digest is not made of their changes.

@@ -114,7 +114,7 @@ pub(super) fn ticket<H: Hasher, D: Device, R: Runtime>(
         }
         undo.state(start + bytes, kept_from);
         let replaced =
-            past.map(|blob| (nodes, Before { start, roots: target.prev_roots.clone(), blob }));
+            past.map(|blob| (nodes, Before { start, roots: target.prev.roots.clone(), blob }));
         return Ok(Ticketed { end: start + bytes, replaced });
     }
 }
@@ -228,7 +228,7 @@ fn hold_structures<D: Device, R: Runtime>(tries: &[Trie<D, R>]) -> Vec<HeldStruc
 }
 
 /// May a commit on this parent take the next ticket? Gives the commit that it follows, which may be another one with
-/// the same roots, unless the target is exact.
+/// the same roots and blob, unless the target is exact.
 pub(super) fn check_parent<D: Device, R: Runtime>(
     db: &State<D, R>,
     target: &Target<'_>,
@@ -238,7 +238,7 @@ pub(super) fn check_parent<D: Device, R: Runtime>(
     let same = if target.exact {
         state.newest.number == target.follows
     } else {
-        state.newest.roots == *target.prev_roots
+        state.newest.is_state_of(target.prev)
     };
     if !state.loading && same && !has_taken(target) {
         return Ok(state.newest.number);
@@ -283,7 +283,7 @@ fn encode<D: Device, R: Runtime>(
     before: Option<RecordBefore<'_>>,
 ) -> (RecordBuf, Vec<ReplacedNodes>) {
     let entry = |ns: u8, kind, (changes, nodes)| {
-        let [before, after] = [target.prev_roots, target.roots].map(|roots| roots.of(ns));
+        let [before, after] = [&target.prev.roots, target.roots].map(|roots| roots.of(ns));
         let trie = after.or(before).map_or(TrieKind::Merkle, |root| root.kind);
         let node = |root: Option<TrieRoot>| root.map_or(TERMINATOR, |root| root.node);
         let (previous_root, new_root) = (node(before), node(after));

@@ -34,6 +34,13 @@ pub(crate) struct Tip {
     pub(crate) blob: Arc<[u8]>,
 }
 
+impl Tip {
+    /// Is its state that of the other one, whatever their numbers? The blob is part of a state.
+    pub(crate) fn is_state_of(&self, other: &Self) -> bool {
+        self.roots == other.roots && self.blob == other.blob
+    }
+}
+
 /// What the sequencer's lock guards.
 pub(crate) struct Ordered {
     tail: Tail,

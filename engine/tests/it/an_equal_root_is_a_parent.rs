@@ -1,4 +1,4 @@
-//! A block is valid when its parent's root is the newest commit's, whatever the numbers: after an empty commit,
+//! A block is valid when its parent's roots and blob are the newest commit's, whatever the numbers: after an empty commit,
 //! or a commit and its reversal, a sibling is committed. It was `StaleParent` once, by its number.
 
 use std::collections::BTreeMap;
@@ -35,11 +35,8 @@ fn after_an_empty_commit() {
     commit(&db, vec![put(1, b"a")]);
     let (one, two) = (finish(&db, vec![put(1, b"b")]), finish(&db, vec![put(2, b"c")]));
     let overlay = finish(&db, vec![put(1, b"d")]).into_overlay();
-    let mut empty = finish(&db, Vec::new());
-    empty.set_blob(b"height 2".to_vec()).expect("a blob");
-    assert_eq!(empty.commit().expect("committed"), 2);
+    assert_eq!(finish(&db, Vec::new()).commit().expect("committed"), 2);
     assert_eq!(one.commit().expect("its parent's state is the newest"), 3);
-    assert!(db.blob().is_empty(), "the blob of the commit that it was made on");
     let stale = two.commit().expect_err("the state is another").into_error();
     assert!(matches!(stale, Error::StaleParent { base: 1, tip: 3 }), "{stale}");
     assert!(matches!(overlay.commit(), Err(Error::StaleParent { base: 1, tip: 3 })));
@@ -50,6 +47,34 @@ fn after_an_empty_commit() {
     drop((overlay, db));
     let db = open(folder.path());
     assert_eq!((db.root(), db.commit_number()), (root, 5));
+}
+
+/// The blob is part of a state. A block brought the blob of the commit that it was made on back, over that of an empty commit in
+/// between.
+#[test]
+fn after_a_commit_of_a_blob_alone_the_state_is_another() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = open(folder.path());
+    commit(&db, vec![put(1, b"a")]);
+    let block = finish(&db, vec![put(1, b"b")]);
+    let overlay = finish(&db, vec![put(2, b"c")]).into_overlay();
+    let over = |overlay| db.session(SessionOptions::new().over(overlay)).expect("a session");
+    let above = over(&overlay).finish(vec![put(3, b"d")]).expect("finished");
+    let set = |height: &[u8]| {
+        let mut empty = finish(&db, Vec::new());
+        empty.set_blob(height.to_vec()).expect("a blob");
+        empty.commit().expect("committed")
+    };
+    assert_eq!(set(b"height 2"), 2);
+    let stale = block.commit().expect_err("its parent has no blob");
+    assert!(matches!(stale.error(), Error::StaleParent { base: 1, tip: 2 }), "{stale}");
+    assert!(matches!(overlay.commit(), Err(Error::StaleParent { base: 1, tip: 2 })));
+    let above = above.commit().expect_err("nor has that of the overlay below").into_block();
+    assert_eq!((db.commit_number(), db.blob()), (2, b"height 2".to_vec()));
+    assert_eq!(set(b""), 3);
+    assert_eq!(above.commit().expect("the state is back"), 4);
+    let stale = stale.into_block().commit().expect_err("now it is another again");
+    assert!(matches!(stale.error(), Error::StaleParent { base: 1, tip: 4 }), "{stale}");
 }
 
 /// A block's prior values are as of its own commit. Once that state came back under another number, the runs

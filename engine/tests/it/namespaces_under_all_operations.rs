@@ -345,10 +345,11 @@ impl World {
         // Its parents may have been committed since it was made.
         let standing = overlay.parent().map_or_else(|| Rc::clone(before), |_| self.below(at));
         let (tip, state, blob) = (self.tip(), Rc::clone(state), blob.clone());
+        let newest = self.past.last().expect("commit 0").1.clone();
         match overlay.commit() {
             Ok(number) => {
                 let valid = [standing.roots(), before.roots()].contains(&tip.roots());
-                assert!(valid, "{}: a stale overlay was committed", self.what());
+                assert!(valid && blob == newest, "{}: a stale overlay was committed", self.what());
                 self.committed(number, (*state).clone(), Some(blob));
             }
             Err(Error::StaleParent { .. }) => {
@@ -356,7 +357,7 @@ impl World {
                 let both = [standing.roots(), before.roots()];
                 // Digests depend on more than the state.
                 let plain = tip.0.keys().any(|number| is_plain(*number));
-                let same = both.iter().all(|roots| *roots == tip.roots());
+                let same = both.iter().all(|roots| *roots == tip.roots()) && blob == newest;
                 assert!(plain || !same, "{}", self.what());
             }
             Err(other) => panic!("{}: {other}", self.what()),

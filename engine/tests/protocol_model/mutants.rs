@@ -185,7 +185,7 @@ impl Mutant {
             Self::GivenUpWithoutRecord => "given-up-by-record",
             Self::GivenUpInImage | Self::LeftWithPieces => "leave-outside-image",
             Self::AddOverDropped => "add-after-give-up",
-            Self::ParentUnchecked | Self::ParentByNumber => "parent-by-root",
+            Self::ParentUnchecked | Self::ParentByNumber => "parent-by-state",
             Self::ShrinkBehindNewest => "shrink-behind-both",
             Self::JoinedInImage => "join-outside-image",
             Self::JoinedBesideBatch => "join-without-batch",
