@@ -196,8 +196,8 @@ impl<D: Device, R: Runtime> Reading<D, R> {
         if self.state.replica.is_some() {
             return;
         }
-        let base = self.view.base;
-        if self.requests.lock().announce(&self.state, &engine.prefetching, base, keys) {
+        if let Some(request) = engine.prefetching.request(&self.state, self.view.base, keys) {
+            self.requests.lock().push(request);
             self.prefetches.store(true, Ordering::Relaxed);
         }
     }

@@ -230,9 +230,8 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     }
 
     /// Starts to bring in the values and pages of these keys, with the trie above them, and returns at
-    /// once. To be called as soon as keys are known, with all of them or one by one: fewer than 32 are
-    /// gathered with those that come within 50 microseconds, which costs each key about as much as in one
-    /// call. Nothing fails here: what could not be prefetched is read when it is needed. Beyond
+    /// once. Call it as soon as keys are known, with many of them together: a call costs about a microsecond,
+    /// whatever the number of keys. Nothing fails here: what could not be prefetched is read when it is needed. Beyond
     /// 2^18 keys that wait in all sessions together, keys are left out. Pages go on to be read after the session has been
     /// finished: announce the next block's keys, too, before you finish this one.
     pub fn prefetch(&self, keys: &[Key]) {

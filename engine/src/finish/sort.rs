@@ -323,6 +323,4 @@ fn key_access<H: Hasher>(access: &Access) -> Result<KeyAccess> {
 }
 
 #[cfg(test)]
-mod measured;
-#[cfg(test)]
 mod tests;

@@ -30,7 +30,7 @@ use crate::state::in_flight::Reading;
 use crate::state::quarantine::backoff;
 use crate::state::reader::{Asked, Done, PageReader, PageRequest};
 use lookup::{keep_cell, look_up};
-use requests::{GATHERS_FOR, MissingPage, PrefetchRequest, Prefetching, Purpose};
+use requests::{MissingPage, PrefetchRequest, Prefetching, Purpose};
 
 /// Pages that are taken from the ring at once when it has many: each call costs as much as a page.
 const TAKEN: usize = 8;
@@ -45,8 +45,6 @@ pub(crate) struct Prefetcher<D: Device, R: Runtime> {
     reader: Option<PageReader<D, R, Purpose>>,
     /// The request that is being looked up.
     request: Option<InTrie<D, R>>,
-    /// Requests to which keys are still added, and until when they are left alone.
-    gathering: VecDeque<(Arc<PrefetchRequest>, Duration)>,
     /// Found missing and not asked for yet.
     missing: VecDeque<MissingPage>,
     /// The page of nodes that was missing last: neighbouring keys share it.
@@ -63,7 +61,6 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
             prefetching,
             reader: None,
             request: None,
-            gathering: VecDeque::new(),
             missing: VecDeque::with_capacity(2 * KEY_BATCH),
             nodes: None,
             failures: 0,
@@ -141,37 +138,7 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
         if !self.missing.is_empty() {
             return Step::Again;
         }
-        let Some((_, until)) = self.gathering.front() else {
-            return if self.prefetching.sleeps() { Step::Idle } else { Step::Again };
-        };
-        let gathers = |(request, _): &(Arc<PrefetchRequest>, _)| request.is_gathering();
-        // One that ends after this was said wakes the task.
-        if !self.prefetching.waits() || !self.gathering.iter().all(gathers) {
-            return Step::Again;
-        }
-        self.db.pace.enters(Task::Prefetch, IDLE);
-        Step::IdleFor(until.saturating_sub(self.db.pace.now()))
-    }
-
-    /// The next request of which no more keys are waited for.
-    fn next_request(&mut self) -> Option<Arc<PrefetchRequest>> {
-        // Callers can add no more than [`requests::WAITING`] keys before this ends.
-        while let Some(request) = self.prefetching.next() {
-            if !request.is_gathering() {
-                return Some(request);
-            }
-            let until = self.db.pace.now().saturating_add(GATHERS_FOR);
-            self.gathering.push_back((request, until));
-        }
-        if self.gathering.is_empty() {
-            return None;
-        }
-        let now = self.db.pace.now();
-        let ready = |(request, until): &(Arc<PrefetchRequest>, Duration)| {
-            *until <= now || !request.is_gathering()
-        };
-        let at = self.gathering.iter().position(ready)?;
-        self.gathering.remove(at).map(|(request, _)| request)
+        if self.prefetching.sleeps() { Step::Idle } else { Step::Again }
     }
 
     /// Asks for pages as far as the ring has room and key batches miss some. True when the ring has room
@@ -210,7 +177,7 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
         // [`requests::WAITING`] keys before this ends.
         loop {
             let Some((request, db)) = &self.request else {
-                let Some(request) = self.next_request() else { return false };
+                let Some(request) = self.prefetching.next() else { return false };
                 match trie(&self.db, request.namespace()) {
                     Some(db) => self.request = Some((request, db)),
                     // Its session has gone, and its trie after it.

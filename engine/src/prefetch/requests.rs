@@ -3,19 +3,12 @@
 //! Owned by [`Prefetching`], which sessions and the prefetch task share. Invariants: no
 //! more than [`WAITING`] keys wait to be looked up; each key
 //! batch of a request is claimed once; a task that says it sleeps is woken by whatever comes after.
-//!
-//! Keys that come one by one are *gathered*: the first makes a request that the task knows of at once, the
-//! others are added to it. It ends when it has [`GATHERED`] keys, when a reader of the session looks for
-//! what it can help with, or when the task has waited for [`GATHERS_FOR`] (decision 0027). So no key is
-//! left behind, whoever stops coming, and a key costs an addition, not a hand-over.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
-use parking_lot::Mutex;
 use pleach_core::Key;
 use pleach_io::{Device, Event, Runtime};
 
@@ -26,17 +19,6 @@ use crate::state::reader::PageRequest;
 
 /// Keys that may wait to be looked up.
 pub(crate) const WAITING: usize = 1 << 18;
-/// Keys that are gathered in one request when they come one by one.
-pub(crate) const GATHERED: usize = 8 * KEY_BATCH;
-/// How long the task waits for further keys of such a request, when it has nothing else to do.
-pub(crate) const GATHERS_FOR: Duration = Duration::from_micros(50);
-
-/// The prefetch task works, and looks again before it stops.
-const AWAKE: u8 = 0;
-/// It waits for keys to gather, for [`GATHERS_FOR`] at most.
-const WAITS: u8 = 1;
-/// It sleeps until it is woken.
-const ASLEEP: u8 = 2;
 
 /// A page that is missing, and what it is read for.
 pub(crate) struct MissingPage {
@@ -68,8 +50,8 @@ pub(crate) struct Prefetching<R: Runtime> {
     /// What readers found missing in the key batches that they looked up themselves.
     missing: (Sender<MissingPage>, Receiver<MissingPage>),
     event: R::Event,
-    /// What the prefetch task is at.
-    task: AtomicU8,
+    /// Does the prefetch task sleep until it is woken? Awake it looks again before it stops.
+    asleep: AtomicBool,
 }
 
 impl<R: Runtime> Prefetching<R> {
@@ -84,7 +66,7 @@ impl<R: Runtime> Prefetching<R> {
             waiting: AtomicUsize::new(0),
             missing: crossbeam_channel::unbounded(),
             event: runtime.event(),
-            task: AtomicU8::new(ASLEEP),
+            asleep: AtomicBool::new(true),
         }
     }
 
@@ -111,33 +93,16 @@ impl<R: Runtime> Prefetching<R> {
         if taken == 0 {
             return None;
         }
-        let request = Arc::new(PrefetchRequest::new((db.namespace, base), keys[..taken].to_vec()));
-        if self.hand_over(db, &request) {
+        let request = Arc::new(PrefetchRequest {
+            namespace: db.namespace,
+            base,
+            keys: keys[..taken].to_vec(),
+            next: AtomicUsize::new(0),
+        });
+        if db.all_is_here() || self.sender.send(Arc::clone(&request)).is_err() {
+            self.is_done(&request);
+        } else {
             self.wake();
-        }
-        Some(request)
-    }
-
-    /// The same for the first keys of a request to which others are added ([`PrefetchRequest::add`]).
-    fn gather<D: Device>(
-        &self,
-        db: &State<D, R>,
-        base: u64,
-        keys: &[Key],
-    ) -> Option<Arc<PrefetchRequest>> {
-        let reserved = self.reserve(GATHERED);
-        if reserved < GATHERED {
-            self.waiting.fetch_sub(reserved, Ordering::Relaxed);
-            return None;
-        }
-        let request = Arc::new(PrefetchRequest::gathering((db.namespace, base), keys));
-        if self.hand_over(db, &request)
-            && self
-                .task
-                .compare_exchange(ASLEEP, AWAKE, Ordering::SeqCst, Ordering::Relaxed)
-                .is_ok()
-        {
-            self.event.notify();
         }
         Some(request)
     }
@@ -150,15 +115,6 @@ impl<R: Runtime> Prefetching<R> {
         taken
     }
 
-    /// Puts a request where the task finds it, unless there is nothing to be read.
-    fn hand_over<D: Device>(&self, db: &State<D, R>, request: &Arc<PrefetchRequest>) -> bool {
-        if db.all_is_here() || self.sender.send(Arc::clone(request)).is_err() {
-            self.is_done(request);
-            return false;
-        }
-        true
-    }
-
     /// The next request, if there is one.
     pub(super) fn next(&self) -> Option<Arc<PrefetchRequest>> {
         self.receiver.try_recv().ok()
@@ -166,7 +122,7 @@ impl<R: Runtime> Prefetching<R> {
 
     /// All key batches of this request are claimed: there is room for others.
     pub(super) fn is_done(&self, request: &PrefetchRequest) {
-        self.waiting.fetch_sub(request.reserved, Ordering::Relaxed);
+        self.waiting.fetch_sub(request.keys.len(), Ordering::Relaxed);
     }
 
     /// A reader has found this missing.
@@ -180,31 +136,21 @@ impl<R: Runtime> Prefetching<R> {
         self.missing.1.try_recv().ok()
     }
 
-    /// Wakes the prefetch task: a reader has found something missing.
+    /// Wakes the prefetch task: there is something for it.
     pub(super) fn wake(&self) {
-        if self.task.swap(AWAKE, Ordering::SeqCst) != AWAKE {
+        if self.asleep.swap(false, Ordering::SeqCst) {
             self.event.notify();
         }
     }
 
     /// The prefetch task works.
     pub(super) fn works(&self) {
-        self.task.store(AWAKE, Ordering::SeqCst);
+        self.asleep.store(false, Ordering::SeqCst);
     }
 
     /// The prefetch task goes to sleep; false when something has come meanwhile.
     pub(super) fn sleeps(&self) -> bool {
-        self.stops(ASLEEP)
-    }
-
-    /// The prefetch task waits for further keys of requests that it knows; false when something else has
-    /// come meanwhile.
-    pub(super) fn waits(&self) -> bool {
-        self.stops(WAITS)
-    }
-
-    fn stops(&self, how: u8) -> bool {
-        self.task.store(how, Ordering::SeqCst);
+        self.asleep.store(true, Ordering::SeqCst);
         if self.receiver.is_empty() && self.missing.1.is_empty() {
             return true;
         }
@@ -217,77 +163,24 @@ impl<R: Runtime> Prefetching<R> {
 pub(crate) struct PrefetchRequest {
     namespace: u8,
     base: u64,
-    /// Keys that have come, while others may come.
-    gathered: Mutex<Option<Vec<Key>>>,
-    /// All keys, once no others come.
-    keys: OnceLock<Vec<Key>>,
+    keys: Vec<Key>,
     next: AtomicUsize,
-    /// What it takes of [`WAITING`].
-    reserved: usize,
-}
-
-/// What became of keys that were to be added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Added {
-    /// They were, and there is room for more.
-    Room,
-    /// They were the last ones.
-    Full,
-    /// Too many for the room that is left, or the request has ended.
-    No,
 }
 
 impl PrefetchRequest {
-    fn new((namespace, base): (u8, u64), keys: Vec<Key>) -> Self {
-        let (reserved, gathered) = (keys.len(), Mutex::new(None));
-        let keys = OnceLock::from(keys);
-        let next = AtomicUsize::new(0);
-        Self { namespace, base, gathered, keys, next, reserved }
-    }
-
-    /// A request with fewer than [`GATHERED`] keys so far.
-    fn gathering((namespace, base): (u8, u64), keys: &[Key]) -> Self {
-        let mut gathered = Vec::with_capacity(GATHERED);
-        gathered.extend_from_slice(keys);
-        let (gathered, keys) = (Mutex::new(Some(gathered)), OnceLock::new());
-        let next = AtomicUsize::new(0);
-        Self { namespace, base, gathered, keys, next, reserved: GATHERED }
-    }
-
-    fn add(&self, keys: &[Key]) -> Added {
-        let mut gathered = self.gathered.lock();
-        let Some(all) = gathered.as_mut().filter(|all| all.len() + keys.len() <= GATHERED) else {
-            return Added::No;
-        };
-        all.extend_from_slice(keys);
-        if all.len() < GATHERED { Added::Room } else { Added::Full }
-    }
-
-    /// May keys still be added?
-    pub(super) fn is_gathering(&self) -> bool {
-        self.keys.get().is_none()
-    }
-
-    /// All keys; none can be added from here on.
-    fn all(&self) -> &[Key] {
-        self.keys.get_or_init(|| self.gathered.lock().take().unwrap_or_default())
-    }
-
     /// Are all key batches claimed?
     pub(crate) fn is_done(&self) -> bool {
-        let next = self.next.load(Ordering::Relaxed);
-        self.keys.get().is_some_and(|keys| next >= keys.len())
+        self.next.load(Ordering::Relaxed) >= self.keys.len()
     }
 
     /// The next key batch, for the caller alone.
     pub(crate) fn claim(&self) -> Option<&[Key]> {
-        let keys = self.all();
         if self.is_done() {
             return None;
         }
         let from = self.next.fetch_add(KEY_BATCH, Ordering::Relaxed);
-        let end = keys.len().min(from.saturating_add(KEY_BATCH));
-        keys.get(from..end).filter(|batch| !batch.is_empty())
+        let end = self.keys.len().min(from.saturating_add(KEY_BATCH));
+        self.keys.get(from..end).filter(|batch| !batch.is_empty())
     }
 
     /// The namespace that its keys are in.
@@ -305,60 +198,20 @@ impl PrefetchRequest {
 #[derive(Default)]
 pub(crate) struct PrefetchRequests {
     waiting: VecDeque<Arc<PrefetchRequest>>,
-    /// Keys of these, or the room that they have for keys.
+    /// Keys of these.
     keys: usize,
-    /// The one that keys are added to.
-    gathering: Option<Arc<PrefetchRequest>>,
 }
 
 impl PrefetchRequests {
-    /// Hands keys over for a session that reads commit `base`, see [`Prefetching::request`]: at once where
-    /// they are a key batch, else with those that came before and come next. False when none could be.
-    pub(crate) fn announce<D: Device, R: Runtime>(
-        &mut self,
-        db: &State<D, R>,
-        prefetching: &Prefetching<R>,
-        base: u64,
-        keys: &[Key],
-    ) -> bool {
-        if keys.is_empty() {
-            return false;
-        }
-        let request = if keys.len() >= KEY_BATCH {
-            prefetching.request(db, base, keys)
-        } else {
-            let added = self.gathering.as_ref().map_or(Added::No, |request| request.add(keys));
-            if added == Added::Room {
-                return true;
-            }
-            if let Some(whole) = self.gathering.take() {
-                // Whoever comes first looks it up; the task is told unless it knows by itself.
-                whole.all();
-                if !whole.is_done() {
-                    prefetching.wake();
-                }
-            }
-            if added == Added::Full {
-                return true;
-            }
-            self.gathering = prefetching.gather(db, base, keys);
-            self.gathering.clone()
-        };
-        request.is_some_and(|request| {
-            self.push(request);
-            true
-        })
-    }
-
     /// Adds a request. Of older ones those stay that are not done, up to [`WAITING`] keys in all.
-    fn push(&mut self, request: Arc<PrefetchRequest>) {
-        self.keys += request.reserved;
+    pub(crate) fn push(&mut self, request: Arc<PrefetchRequest>) {
+        self.keys += request.keys.len();
         self.waiting.push_back(request);
         let keep = |one: &PrefetchRequest, keys: usize| !one.is_done() && keys <= WAITING;
         while let Some(one) = self.waiting.front()
             && !keep(one, self.keys)
         {
-            self.keys -= one.reserved;
+            self.keys -= one.keys.len();
             self.waiting.pop_front();
         }
     }
@@ -368,7 +221,7 @@ impl PrefetchRequests {
         while let Some(one) = self.waiting.front()
             && one.is_done()
         {
-            self.keys -= one.reserved;
+            self.keys -= one.keys.len();
             self.waiting.pop_front();
         }
         self.waiting.front().cloned()

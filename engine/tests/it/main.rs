@@ -33,7 +33,6 @@ mod errors_give_back_what_they_refuse;
 mod errors_say_what_became_of_it;
 mod exports_are_imported;
 mod iterators_give_one_state_in_order;
-mod keys_announced_one_by_one_are_gathered;
 mod known_pages_hash_paths;
 mod log_records_encode_and_decode;
 mod log_support;
