@@ -36,7 +36,8 @@ use arrows::Arrows;
 use modules::Crate;
 
 /// The crates of the house.
-const CRATES: [&str; 7] = ["core", "io", "beatree", "engine", "archive", "cli", "bench-cli"];
+const CRATES: [&str; 8] =
+    ["core", "io", "beatree", "engine", "change-index", "archive", "cli", "bench-cli"];
 
 /// Structs that own a part of the state: crate, folder below `src`, name.
 const OWNERS: &[(&str, &str, &str)] = &[

@@ -198,7 +198,6 @@
 mod access;
 mod backup;
 mod bad_page;
-pub mod change_index;
 mod checkpoint;
 mod commit;
 mod db;

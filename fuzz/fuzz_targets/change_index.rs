@@ -8,8 +8,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use libfuzzer_sys::fuzz_target;
-use pleach::change_index::{ChangeIndex, Source};
 use pleach::{Key, Value};
+use pleach_change_index::{ChangeIndex, Source};
 
 struct Pieces<'a> {
     pieces: RefCell<std::vec::IntoIter<&'a [u8]>>,

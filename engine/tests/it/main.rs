@@ -18,7 +18,6 @@ mod announced_keys_read_as_others;
 mod backups_open_as_databases;
 mod bulk_load_equals_commits;
 mod bulk_load_survives_crashes;
-mod change_index_follows_a_map;
 mod check_finds_damage;
 mod clones_close_together;
 mod close_tells_what_is_open;

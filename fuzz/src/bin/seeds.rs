@@ -2,9 +2,9 @@
 
 use std::{fs, io, path::Path};
 
-use pleach::change_index::ChangeIndex;
 use pleach::internals::names;
 use pleach::{Access, Db, Geometry, Options, SessionOptions, Value};
+use pleach_change_index::ChangeIndex;
 use pleach_core::Blake3;
 use pleach_core::proof::{Roots, block, through};
 use pleach_fuzz::Input;
@@ -103,7 +103,7 @@ fn main() -> io::Result<()> {
 /// Heads of a change index with shards of this length, for lists of some lengths, as the target takes them.
 fn index(shard: u8) -> Vec<Vec<u8>> {
     struct Empty;
-    impl pleach::change_index::Source for Empty {
+    impl pleach_change_index::Source for Empty {
         fn read_many(&self, keys: &[[u8; 32]]) -> pleach::Result<Vec<Option<Value>>> {
             Ok(vec![None; keys.len()])
         }

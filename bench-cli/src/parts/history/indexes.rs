@@ -1,8 +1,8 @@
 //! A change index, of this project and as stores have it.
 
-use pleach::change_index::ChangeIndex;
-use pleach::change_index::internals::{Numbers, first, last_at_most, push};
 use pleach::{Key, LoadOptions, Pleach, SessionOptions};
+use pleach_change_index::ChangeIndex;
+use pleach_change_index::internals::{Numbers, first, last_at_most, push};
 
 use super::super::engine::wrap;
 use crate::account;
@@ -50,7 +50,7 @@ impl OfPleach {
     }
 }
 
-type Stage<'a, 'b> = pleach::change_index::Stage<'a, pleach::Namespace<'b>>;
+type Stage<'a, 'b> = pleach_change_index::Stage<'a, pleach::Namespace<'b>>;
 
 fn key_of(id: u64) -> Key {
     account::key(id)

@@ -1,6 +1,6 @@
 //! What can go wrong.
 
-use crate::Key;
+use pleach::Key;
 
 /// A stored value is not what this index writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct Damaged;
 pub enum Error {
     /// The database could not be read.
     #[error(transparent)]
-    Database(#[from] crate::Error),
+    Database(#[from] pleach::Error),
     /// A value of the namespace is missing, or is none that this index wrote.
     #[error("the change index has no sound value at {}", Hex(key))]
     Damaged {

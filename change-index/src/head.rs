@@ -7,8 +7,8 @@
 
 use std::borrow::Cow;
 
-use super::error::Damaged;
-use super::list::{self, Numbers, push_number, take_number};
+use crate::error::Damaged;
+use crate::list::{self, Numbers, push_number, take_number};
 
 /// Children of a full node.
 pub(crate) const FANOUT: u64 = 256;

@@ -3,13 +3,13 @@
 use std::borrow::Cow;
 use std::ops::Deref;
 
-use pleach_core::{Blake3, Hasher as _};
+use pleach::{Blake3, Hasher as _};
 
-use super::error::{Damaged, Error};
-use super::head::{FANOUT, Head, Place};
-use super::list;
-use super::source::Source;
-use crate::{Key, Value};
+use crate::error::{Damaged, Error};
+use crate::head::{FANOUT, Head, Place};
+use crate::list;
+use crate::source::Source;
+use pleach::{Key, Value};
 
 /// Sets the keys of nodes apart from other hashes: an application's keys are the heads'.
 const DOMAIN: &[u8; 32] = b"pleach change index, node     v1";

@@ -4,8 +4,8 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use pleach::change_index::{ChangeIndex, Error, Source};
 use pleach::{Blake3, Hasher as _, Key, Options, Pleach, SessionOptions, Value};
+use pleach_change_index::{ChangeIndex, Error, Source};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore as _, SeedableRng as _};
 
@@ -333,8 +333,8 @@ fn a_shard_that_goes_back_is_damage() {
     values.apply(accesses);
     let list = |numbers: [u64; 2]| {
         let mut bytes = Vec::new();
-        pleach::change_index::internals::push(&mut bytes, None, numbers[0]);
-        pleach::change_index::internals::push(&mut bytes, Some(numbers[0]), numbers[1]);
+        pleach_change_index::internals::push(&mut bytes, None, numbers[0]);
+        pleach_change_index::internals::push(&mut bytes, Some(numbers[0]), numbers[1]);
         bytes
     };
     let shard = values.values.values_mut().find(|value| ***value == list([10, 11])[..]);

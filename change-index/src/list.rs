@@ -1,7 +1,7 @@
 //! Ascending numbers as bytes: each as its distance to the one before, less one, in LEB128. Seven bits a byte,
 //! low ones first; no more bytes than the number needs.
 
-use super::error::Damaged;
+use crate::error::Damaged;
 
 /// Bytes of the longest number.
 const LONGEST: usize = 10;

@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-use crate::{Key, Value};
+use pleach::{Key, Value};
 
-use super::error::Error;
-use super::head::{Head, Place};
-use super::list::Numbers;
-use super::source::Source;
-use super::tree::node_key;
+use crate::error::Error;
+use crate::head::{Head, Place};
+use crate::list::Numbers;
+use crate::source::Source;
+use crate::tree::node_key;
 
 /// Shards that are read at once, at most.
 const AHEAD: u64 = 16;

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::{Access, Key, Value};
+use pleach::{Access, Key, Value};
 
-use super::error::Error;
-use super::head::{Head, Place};
-use super::source::Source;
-use super::tree::{Tree, node_key, parse};
+use crate::error::Error;
+use crate::head::{Head, Place};
+use crate::source::Source;
+use crate::tree::{Tree, node_key, parse};
 
 /// Nodes that are looked for at once before they are deleted.
 const AT_ONCE: usize = 256;
@@ -37,14 +37,14 @@ struct Touched {
 }
 
 impl<S: Source + ?Sized> Source for Staged<'_, S> {
-    fn read_many(&self, keys: &[Key]) -> crate::Result<Vec<Option<Value>>> {
+    fn read_many(&self, keys: &[Key]) -> pleach::Result<Vec<Option<Value>>> {
         if self.nodes.is_empty() {
             return self.source.read_many(keys);
         }
         keys.iter().map(|key| self.read(key)).collect()
     }
 
-    fn read(&self, key: &Key) -> crate::Result<Option<Value>> {
+    fn read(&self, key: &Key) -> pleach::Result<Option<Value>> {
         match self.nodes.get(key) {
             Some(staged) => Ok(staged.as_deref().map(Value::from)),
             None => self.source.read(key),

@@ -1,6 +1,6 @@
 //! Where values are read from.
 
-use crate::{Hasher, Key, Namespace, Value};
+use pleach::{Hasher, Key, Namespace, Value};
 use pleach_io::{Device, Runtime};
 
 /// A state of the namespace that the index is in: a session's [`Namespace`], or whatever else has values.
@@ -9,23 +9,23 @@ pub trait Source {
     ///
     /// # Errors
     /// Those of the database.
-    fn read_many(&self, keys: &[Key]) -> crate::Result<Vec<Option<Value>>>;
+    fn read_many(&self, keys: &[Key]) -> pleach::Result<Vec<Option<Value>>>;
 
     /// The value of one key.
     ///
     /// # Errors
     /// Those of the database.
-    fn read(&self, key: &Key) -> crate::Result<Option<Value>> {
+    fn read(&self, key: &Key) -> pleach::Result<Option<Value>> {
         Ok(self.read_many(std::slice::from_ref(key))?.pop().flatten())
     }
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Source for Namespace<'_, H, D, R> {
-    fn read_many(&self, keys: &[Key]) -> crate::Result<Vec<Option<Value>>> {
+    fn read_many(&self, keys: &[Key]) -> pleach::Result<Vec<Option<Value>>> {
         Namespace::read_many(self, keys)
     }
 
-    fn read(&self, key: &Key) -> crate::Result<Option<Value>> {
+    fn read(&self, key: &Key) -> pleach::Result<Option<Value>> {
         Namespace::read(self, key)
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use pleach::{Access, Options, Pleach, SessionOptions, Value};
-//! use pleach::change_index::ChangeIndex;
+//! use pleach_change_index::ChangeIndex;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
@@ -44,7 +44,7 @@
 //!
 //! # Going back
 //! [`Stage::unwind`] forgets changes after a block, and reads and deletes what has only such. A database with a
-//! history needs it less: [`Db::rollback`](crate::Db::rollback) takes the index back with the state.
+//! history needs it less: [`Db::rollback`](pleach::Db::rollback) takes the index back with the state.
 
 mod changes;
 mod error;
@@ -56,7 +56,7 @@ mod tree;
 
 use std::ops::{Bound, RangeBounds};
 
-use crate::Key;
+use pleach::Key;
 
 pub use changes::Changes;
 pub use error::Error;
