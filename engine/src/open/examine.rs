@@ -135,7 +135,7 @@ pub(crate) fn examine<H: Hasher, D: Device>(
                 let recovered = recovered.filter(|found| {
                     let same = found.tip.number == newest.commit
                         && found.tip.roots.over_all::<H>() == newest.root;
-                    same || found.tip.number > newest.commit
+                    same || found.tip.number > newest.commit || log_end == LogEnd::Salvage
                 });
                 let Some(recovered) = recovered else { return Err(missing(error)) };
                 superblocks.fall_back();

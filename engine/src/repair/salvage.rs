@@ -13,6 +13,7 @@ use crate::bad_page::{BadPage, page_of_value};
 use crate::error::{Contradiction, Error, Result};
 use crate::export::{ExportReport, StreamWriter};
 use crate::format::names::{LEAF_FILE, OVERFLOW_FILE};
+use crate::format::superblock_store::SuperblockStore;
 use crate::log::{CutReport, ScanError, segments, whole_records};
 use crate::open::examine::Examined;
 use crate::open::pages::{parse, visit};
@@ -83,10 +84,11 @@ impl<D: Device> UnderHasher<D> for Salvage<'_> {
         let Examined { superblocks, recovered, opening, .. } = examined;
         let mut lost_commits = LostCommits::default();
         if error.is_some() {
-            let mut reach = Reach::new(Some(&superblocks));
-            let newest = superblocks.newest();
-            let (size, from) = (newest.geometry.log_segment, newest.replay.position);
-            whole_records::<D, ScanError>(&opened.device, newest.database, size, from, |record| {
+            // What the newest superblock knows counts, though its image may be bad.
+            let all = SuperblockStore::open(opened.device.clone(), OpenMode::Read)?;
+            let (mut reach, in_use) = (Reach::new(Some(&all)), superblocks.newest());
+            let (size, from) = (in_use.geometry.log_segment, in_use.replay.position);
+            whole_records::<D, ScanError>(&opened.device, in_use.database, size, from, |record| {
                 reach.record(&record.header);
                 Ok(ControlFlow::Continue(()))
             })?;

@@ -259,6 +259,44 @@ fn files_that_are_cut_or_missing_are_salvaged_as_bad_pages_are() {
     }
 }
 
+/// With one image bad, and the log that leads from the other one to it, an older state is salvaged, and the commits after it are named. It
+/// was refused.
+#[test]
+fn a_salvage_goes_back_to_the_older_image() {
+    let (disk, states, _) = subject();
+    let newest = *states.keys().last().expect("commits");
+    let image = disk.image();
+    let mut older = 0;
+    for name in image.names().filter(|name| name.starts_with("log-")) {
+        for page in 0..image.file(name).expect("a file").len() / 4096 {
+            for bad in ["image-a", "image-b"] {
+                let disk = disk_of(&image);
+                damage(&disk, name, page, false);
+                for page in 0..image.file(bad).expect("a file").len() / 4096 {
+                    damage(&disk, bad, page, false);
+                }
+                let what = format!("{bad}, and page {page} of {name}");
+                let mut stream = Vec::new();
+                let report = salvage_on(&disk, &mut stream);
+                let report = report.unwrap_or_else(|error| panic!("{what}: {error}"));
+                let reader = StreamReader::new(&*stream).expect("a stream");
+                let to = open(&new_disk(), 0).expect("created");
+                import(&to, reader, &ImportOptions::new().memory_mib(1)).expect("imported");
+                let commit = report.export.commit;
+                let (found, model) = (pairs(&to), &states[&commit].1);
+                assert!(found.iter().all(|(at, value)| model.get(at) == Some(value)), "{what}");
+                // Pages of the older image may have been written over since.
+                assert!(!report.lost.is_empty() || found == *model, "{what}");
+                if report.error.is_some() {
+                    is_named(&report.lost_commits, commit, newest, &what);
+                }
+                older += u64::from(commit < newest);
+            }
+        }
+    }
+    assert!(older > 3, "{older}");
+}
+
 /// The last record of the log is torn: one commit fewer was salvaged, without a word.
 #[test]
 fn a_salvage_tells_of_a_torn_end() {

@@ -274,6 +274,22 @@ fn damaged_and_foreign_incarnation_files_are_errors() {
     assert_eq!((read.number, read.copies), (1, [false, true]));
     disk.write_at(&file, &PageBuf::zeroed(1), 1, 4096).expect("no faults");
     assert!(matches!(raise(&disk, DATABASE), Err(IncarnationError::Damaged)));
+    for found in [0, 4095, 8193] {
+        disk.set_len(&file, found).expect("no faults");
+        let refused = raise(&disk, DATABASE);
+        assert!(matches!(refused, Err(IncarnationError::Length { found: len }) if len == found));
+    }
+}
+
+/// Either copy is enough, also where the other one was cut off. Opens refused such a database, and a repair did.
+#[test]
+fn an_incarnation_that_was_cut_to_one_copy_is_raised() {
+    let disk = SimDisk::new(7, SimOptions::default());
+    open(&disk).expect("no faults");
+    let file = disk.open(incarnation::FILE, OpenMode::Write).expect("no faults");
     disk.set_len(&file, 4096).expect("no faults");
-    assert!(matches!(raise(&disk, DATABASE), Err(IncarnationError::Length { found: 4096 })));
+    let read = incarnation::read(&disk, DATABASE).expect("the first copy");
+    assert_eq!((read.number, read.copies), (1, [true, false]));
+    assert_eq!(raise(&disk, DATABASE).expect("one copy is enough"), 2);
+    assert_eq!(incarnation::read(&disk, DATABASE).expect("both").copies, [true; 2]);
 }
