@@ -11,7 +11,7 @@ use crate::listing::Listing;
 use crate::names::{Piece, owner_name};
 use crate::place::Archive;
 use crate::transfer::{Progress, Upload};
-use crate::verify::{Written, heads, of, verify};
+use crate::verify::{damaged, heads, of, own, read_back};
 
 /// Bytes of a part of an upload: 10,000 of them, which is what stores take, are 320 GB.
 const PART: usize = 32 << 20;
@@ -87,6 +87,13 @@ pub enum FullReason {
     Asked,
     /// The archive had none.
     First,
+    /// The newest object of the archive is damaged, and nothing can be put behind it.
+    NewestDamaged {
+        /// Name of the object.
+        object: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The newest commit of the archive is not in the history of the database any more: give
     /// [`Options::history`](pleach::Options::history) more than the commits between two backups, or back up more often.
     NotInHistory {
@@ -114,12 +121,12 @@ pub struct BackupReport {
 }
 
 /// Brings an archive up to the newest commit of a database, while commits go on: writes what was changed since the newest commit of
-/// the archive, where the database's history reaches back to that, and else a full. Each object is read back after it was written. What
-/// was written before an error stays, and is whole.
+/// the archive, where the database's history reaches back to that and that object is whole, and else a full. Each object is read back
+/// after it was written. What was written before an error stays, and is whole.
 ///
 /// # Errors
-/// [`ArchiveError::OtherDatabase`], [`ArchiveError::OtherCommit`] and [`ArchiveError::Ahead`] when the archive is not of this
-/// database; [`ArchiveError::NewestDamaged`]; [`ArchiveError::NotVerified`] when what was written reads back otherwise; [`ArchiveError::Store`]; those of reading the database.
+/// [`ArchiveError::OtherDatabase`], [`ArchiveError::TwoDatabases`], [`ArchiveError::Foreign`], [`ArchiveError::OtherCommit`] and
+/// [`ArchiveError::Ahead`] when the archive is not of this database; [`ArchiveError::NotVerified`] when what was written reads back otherwise; [`ArchiveError::Store`]; those of reading the database.
 pub fn backup<H: Hasher, D: Device, R: Runtime>(
     archive: &Archive,
     db: &Db<H, D, R>,
@@ -130,40 +137,35 @@ pub fn backup<H: Hasher, D: Device, R: Runtime>(
     db.refresh()?;
     let newest = db.snapshot()?;
     let database = db.id()?;
-    if let Some(archived) = listing.other_database(database) {
-        return Err(ArchiveError::OtherDatabase { archived, database });
-    }
+    listing.refuse_other(database)?;
     let commit = newest.number();
     if let Some(archived) = listing.last().filter(|last| *last > commit) {
         return Err(ArchiveError::Ahead { archived, newest: commit });
     }
     let report = BackupReport { commit, written: Vec::new(), bytes: 0, records: 0, full: None };
-    let mut backup = Backup { archive, options, report };
+    let owner = listing.database().is_none().then_some(database);
+    let mut backup = Backup { archive, options, owner, report };
     let asked = options.full.then_some(FullReason::Asked);
     let mut is_there = listing.bytes(Piece::Full { commit }).is_some();
     let reason = match listing.newest() {
         None => Some(FullReason::First),
         Some(archived) => {
-            let changes = check(archive, &listing, db, archived);
+            let changes = backup.check(&listing, db, (archived, commit));
             match changes.and_then(|()| backup.changes(db, archived, &newest)) {
                 Ok(()) => asked,
                 Err(error) if is_too_old(&error) => {
                     Some(FullReason::NotInHistory { archived, oldest: *db.history().start() })
                 }
-                Err(ArchiveError::NewestDamaged { .. }) if options.full => {
+                Err(ArchiveError::Damaged { object, why, .. }) => {
                     // It may be the full of this very commit.
                     is_there = false;
-                    asked
+                    Some(FullReason::NewestDamaged { object, why })
                 }
                 Err(error) => return Err(error),
             }
         }
     };
     if let Some(reason) = reason.filter(|_| !is_there) {
-        if listing.database().is_none() {
-            let text = format!("This is an archive of the Pleach database {database:016x}.\n");
-            archive.put(&owner_name(database), text.into_bytes())?;
-        }
         backup.full(&newest)?;
         backup.report.full = Some(reason);
     }
@@ -180,38 +182,43 @@ fn is_too_old(error: &ArchiveError) -> bool {
     )
 }
 
-/// Compares the newest commit of the archive with the database's, if that still has it.
-fn check<H: Hasher, D: Device, R: Runtime>(
-    archive: &Archive,
-    listing: &Listing,
-    db: &Db<H, D, R>,
-    commit: u64,
-) -> Result<()> {
-    let there = match db.commit_at(commit) {
-        Ok(there) => there,
-        Err(Error::SnapshotTooOld { .. } | Error::HistoryLost { .. }) => return Ok(()),
-        Err(error) => return Err(error.into()),
-    };
-    let Some(piece) = listing.to(commit).and_then(|way| way.last().copied()) else { return Ok(()) };
-    let heads = heads(archive, piece, listing.bytes(piece).unwrap_or_default());
-    let (_, after) = heads.map_err(|error| match error {
-        ArchiveError::Damaged { object, why, .. } => ArchiveError::NewestDamaged { object, why },
-        error => error,
-    })?;
-    if after != of(&there.roots) {
-        return Err(ArchiveError::OtherCommit { commit, object: piece.name() });
-    }
-    Ok(())
-}
-
 /// A backup under way.
 struct Backup<'a> {
     archive: &'a Archive,
     options: &'a BackupOptions,
+    /// The database, where the archive does not say yet that it is of it.
+    owner: Option<u64>,
     report: BackupReport,
 }
 
 impl Backup<'_> {
+    /// Compares the newest commit of the archive with the database's, if that still has it. Its object is of this database; all of it is
+    /// read if changes are to be put behind it.
+    fn check<H: Hasher, D: Device, R: Runtime>(
+        &self,
+        listing: &Listing,
+        db: &Db<H, D, R>,
+        (archived, newest): (u64, u64),
+    ) -> Result<()> {
+        let way = listing.to(archived);
+        let Some(piece) = way.and_then(|way| way.last().copied()) else { return Ok(()) };
+        let bytes = listing.bytes(piece).unwrap_or_default();
+        let heads = heads(self.archive, piece, bytes)?;
+        own(piece, heads.database, Some(db.id()?))?;
+        let there = match db.commit_at(archived) {
+            Ok(there) => there,
+            Err(Error::SnapshotTooOld { .. } | Error::HistoryLost { .. }) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        if heads.after != of(&there.roots) {
+            return Err(ArchiveError::OtherCommit { commit: archived, object: piece.name() });
+        }
+        if archived < newest {
+            read_back(self.archive, (piece, bytes), self.options.progress.clone())?;
+        }
+        Ok(())
+    }
+
     /// Writes changes from an archived commit to the newest one.
     fn changes<H: Hasher, D: Device, R: Runtime>(
         &mut self,
@@ -253,6 +260,11 @@ impl Backup<'_> {
         piece: Piece,
         stream: impl FnOnce(&mut Upload<'_>) -> pleach::Result<(u64, u64)>,
     ) -> Result<()> {
+        if let Some(database) = self.owner {
+            let text = format!("This is an archive of the Pleach database {database:016x}.\n");
+            self.archive.put(&owner_name(database), text.into_bytes())?;
+            self.owner = None;
+        }
         let progress = || self.options.progress.clone();
         let mut upload = Upload::new(self.archive, piece.name(), self.options.part, progress())?;
         let failure = upload.failure();
@@ -264,8 +276,9 @@ impl Backup<'_> {
             }
         };
         upload.finish()?;
-        let written = Written { piece, bytes, records };
-        match verify(self.archive, &written, progress()) {
+        let read = read_back(self.archive, (piece, bytes), progress());
+        let other = || damaged(piece, "it reads back with another number of records");
+        match read.and_then(|found| if found == records { Ok(()) } else { Err(other()) }) {
             Ok(()) => {}
             Err(ArchiveError::Damaged { object, why, .. }) => {
                 self.archive.remove(&object)?;

@@ -2,7 +2,8 @@
 //! the engine does not look at it.
 //!
 //! ```text
-//! pleach archive cursor 1
+//! pleach archive cursor 2
+//! database 5f0c... number of the archived database, 16 hexadecimal digits
 //! at 12            the archived commit that the database is at; `none` while a full is imported
 //! next 15          the archived commit that a piece is taking it to; `none` between pieces
 //! commit 4         the newest commit of the database itself when it came to `at`
@@ -19,11 +20,12 @@ use crate::error::{ArchiveError, Result};
 
 const NAME: &str = "archive-cursor";
 const TEMPORARY: &str = "archive-cursor.new";
-const FIRST_LINE: &str = "pleach archive cursor 1";
+const FIRST_LINE: &str = "pleach archive cursor 2";
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cursor {
+    pub(crate) database: u64,
     pub(crate) at: Option<u64>,
     pub(crate) next: Option<u64>,
     pub(crate) commit: u64,
@@ -59,8 +61,9 @@ impl Cursor {
 
     fn text(&self) -> String {
         let number = |commit: Option<u64>| commit.map_or("none".to_owned(), |it| it.to_string());
-        let Self { at, next, commit } = self;
-        format!("{FIRST_LINE}\nat {}\nnext {}\ncommit {commit}\n", number(*at), number(*next))
+        let Self { database, at, next, commit } = self;
+        let (at, next) = (number(*at), number(*next));
+        format!("{FIRST_LINE}\ndatabase {database:016x}\nat {at}\nnext {next}\ncommit {commit}\n")
     }
 }
 
@@ -74,8 +77,9 @@ fn parse(text: &str) -> Option<Cursor> {
         "none" => Some(None),
         digits => digits.parse().ok().map(Some),
     };
+    let database = u64::from_str_radix(field("database")?, 16).ok()?;
     let (at, next, commit) = (number(field("at")?)?, number(field("next")?)?, field("commit")?);
-    let cursor = Cursor { at, next, commit: commit.parse().ok()? };
+    let cursor = Cursor { database, at, next, commit: commit.parse().ok()? };
     // What it would be written as is what it is: nothing follows, and nothing is written in another way.
     (cursor.text() == text && (at.is_some() || next.is_some())).then_some(cursor)
 }
@@ -93,7 +97,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         assert_eq!(Cursor::read(folder.path()).expect("none"), None);
         for (at, next) in [(None, Some(3)), (Some(3), None), (Some(3), Some(u64::MAX))] {
-            let cursor = Cursor { at, next, commit: 17 };
+            let cursor = Cursor { database: 0xf00, at, next, commit: 17 };
             cursor.write(folder.path()).expect("written");
             assert_eq!(Cursor::read(folder.path()).expect("read"), Some(cursor));
             let text = cursor.text();

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::names::Piece;
+
 /// A result of this crate.
 pub type Result<T, E = ArchiveError> = std::result::Result<T, E>;
 
@@ -46,7 +48,7 @@ pub enum ArchiveError {
     Panicked,
     /// The archive belongs to another database.
     #[error(
-        "the archive is of database {archived:016x}, this one is {database:016x}: use another archive for it"
+        "the archive is of database {archived:016x}, and not of {database:016x}: use another archive"
     )]
     OtherDatabase {
         /// Number of the archive's database ([`Db::id`](pleach::Db::id)).
@@ -54,6 +56,36 @@ pub enum ArchiveError {
         /// Number of the one that was given.
         database: u64,
     },
+    /// Two objects say of which database the archive is.
+    #[error(
+        "the archive has both database-{one:016x} and database-{other:016x}: move the one that does not belong there \
+         away; `pleach restore ARCHIVE` then lists the objects of that database"
+    )]
+    TwoDatabases {
+        /// Number of a database ([`Db::id`](pleach::Db::id)).
+        one: u64,
+        /// Number of another.
+        other: u64,
+    },
+    /// An object is of another database than the archive.
+    #[error(
+        "{} is of database {found:016x}, the archive of {database:016x}: move it out of the archive",
+        told(object)
+    )]
+    Foreign {
+        /// Name of the object.
+        object: String,
+        /// Number of its database.
+        found: u64,
+        /// Number of the archive's database.
+        database: u64,
+    },
+    /// An object does not say of which database it is.
+    #[error(
+        "{} does not say of which database it is, since an earlier version has written it, or a salvage: move it out of the \
+         archive; `pleach import` takes it, if it is a full", told(.0)
+    )]
+    Unnamed(String),
     /// A commit has other roots in the archive than in the database.
     #[error(
         "commit {commit} has other roots in {object} than in the database: use another archive for it, or remove {object} if \
@@ -92,7 +124,7 @@ pub enum ArchiveError {
         after: Option<u64>,
     },
     /// An object is damaged, or is not what its name says.
-    #[error("{object} is damaged: {why}; {}", instead(object, *before, *without))]
+    #[error("{} is damaged: {why}; {}", told(object), instead(object, *before, *without))]
     Damaged {
         /// Name of the object.
         object: String,
@@ -102,17 +134,6 @@ pub enum ArchiveError {
         before: Option<u64>,
         /// The wanted commit, if other objects lead to it.
         without: Option<u64>,
-    },
-    /// The newest object of the archive is damaged, so that nothing can be put behind it.
-    #[error(
-        "{object}, the newest of the archive, is damaged: {why}; put a good copy of it there, or write a full \
-         (`pleach backup --full`, `BackupOptions::full`)"
-    )]
-    NewestDamaged {
-        /// Name of the object.
-        object: String,
-        /// What is wrong with it.
-        why: String,
     },
     /// An object did not read back as it was written, and was removed.
     #[error("{object} does not read back as it was written: {why}; it was removed, back up again")]
@@ -202,6 +223,11 @@ impl fmt::Display for Gap {
             None => write!(f, "a full of commit {} or before is missing", self.before),
         }
     }
+}
+
+/// An object with its commits in decimal.
+fn told(object: &str) -> String {
+    Piece::parse(object).map_or_else(|| object.to_owned(), |piece| piece.to_string())
 }
 
 fn why_not(gap: Option<&Gap>) -> String {

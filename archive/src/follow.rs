@@ -17,7 +17,7 @@ use crate::listing::Listing;
 use crate::names::Piece;
 use crate::place::Archive;
 use crate::transfer::{Download, Failure, Progress};
-use crate::verify::{OTHER_PIECE, damaged, heads};
+use crate::verify::{Heads, OTHER_PIECE, damaged, heads, own};
 
 /// Changes the options with which a database is opened.
 type WithOptions = Arc<dyn Fn(Options) -> Options + Send + Sync>;
@@ -130,6 +130,8 @@ pub struct Follower<H: Hasher = Blake3> {
     archive: Archive,
     folder: PathBuf,
     db: Db<H>,
+    /// The archived database.
+    database: u64,
     /// The archived commit that the database is at.
     at: u64,
     /// The commit to which a step was cut off.
@@ -157,12 +159,15 @@ impl<H: Hasher> Follower<H> {
     /// which there is a way to the wanted commit. An import that was cut off goes on.
     ///
     /// # Errors
-    /// [`ArchiveError::Empty`], [`ArchiveError::NotArchived`]; [`ArchiveError::NotARestore`], [`ArchiveError::WrittenTo`],
+    /// [`ArchiveError::Empty`], [`ArchiveError::NotArchived`]; [`ArchiveError::OtherDatabase`] and those of [`Archive::list`]; [`ArchiveError::NotARestore`], [`ArchiveError::WrittenTo`],
     /// [`ArchiveError::Beyond`], [`ArchiveError::Cursor`] for the folder; [`ArchiveError::Damaged`],
     /// [`ArchiveError::Gone`], [`ArchiveError::Contradiction`] and [`ArchiveError::Store`] for the full; those of an open and an import.
     pub fn open(archive: &Archive, folder: &Path, options: &RestoreOptions) -> Result<Self> {
         let listing = archive.list()?;
         let cursor = Cursor::read(folder)?;
+        if let Some(cursor) = cursor {
+            listing.refuse_other(cursor.database)?;
+        }
         let full = match cursor {
             Some(Cursor { at: Some(_), .. }) => None,
             Some(Cursor { next: Some(full), .. }) => Some(Piece::Full { commit: full }),
@@ -177,30 +182,37 @@ impl<H: Hasher> Follower<H> {
             let folder = folder.display().to_string();
             return Err(ArchiveError::Beyond { folder, at: reached, commit });
         }
+        let of = cursor.map(|cursor| cursor.database).or(listing.database());
+        let database = match full {
+            Some(full) => check_full(archive, &listing, full, of, options.commit)?,
+            // The cursor has named it.
+            None => of.unwrap_or_default(),
+        };
         let db = options.open::<H>(folder, full.is_some())?;
         let found = db.commit_number();
         match cursor {
             None if found > 0 => {
                 return Err(ArchiveError::NotARestore(folder.display().to_string()));
             }
-            Some(Cursor { at: Some(_), next: None, commit }) if found != commit => {
+            Some(Cursor { at: Some(_), next: None, commit, .. }) if found != commit => {
                 let folder = folder.display().to_string();
                 return Err(ArchiveError::WrittenTo { folder, restored: commit, found });
             }
             _ => {}
         }
         if let Some(full) = full {
-            Cursor { at: None, next: Some(full.to()), commit: 0 }.write(folder)?;
+            Cursor { database, at: None, next: Some(full.to()), commit: 0 }.write(folder)?;
             import_full(archive, &listing, full, &db, options)?;
             // Whatever the durability, the cursor is never ahead.
             db.sync()?;
             let commit = db.commit_number();
-            Cursor { at: Some(full.to()), next: None, commit }.write(folder)?;
+            Cursor { database, at: Some(full.to()), next: None, commit }.write(folder)?;
         }
         Ok(Self {
             archive: archive.clone(),
             folder: folder.to_owned(),
             db,
+            database,
             at,
             cut_off,
             goal: options.commit,
@@ -227,7 +239,7 @@ impl<H: Hasher> Follower<H> {
     ///
     /// # Errors
     /// [`ArchiveError::NoWayOn`] when the archive goes on with a full; [`ArchiveError::NotArchived`] when the wanted commit cannot
-    /// be reached; [`ArchiveError::Damaged`]; [`ArchiveError::Gone`]; [`ArchiveError::Store`]; those of
+    /// be reached; [`ArchiveError::Foreign`], [`ArchiveError::Unnamed`]; [`ArchiveError::Damaged`]; [`ArchiveError::Gone`]; [`ArchiveError::Store`]; those of
     /// [`apply_changes`], of which [`NamespaceInUse`](pleach::Error::NamespaceInUse) says that the database has too long a history.
     pub fn step(&mut self) -> Result<Option<Piece>> {
         let planned = self.planned.front().copied();
@@ -242,13 +254,13 @@ impl<H: Hasher> Follower<H> {
         };
         let Some(piece) = next else { return Ok(None) };
         let commit = self.db.commit_number();
-        let at = Some(self.at);
-        Cursor { at, next: Some(piece.to()), commit }.write(&self.folder)?;
+        let (database, at) = (self.database, Some(self.at));
+        Cursor { database, at, next: Some(piece.to()), commit }.write(&self.folder)?;
         self.cut_off = Some(piece.to());
         if let Err(error) = self.apply(piece) {
             if !was_cut_off && self.db.commit_number() == commit {
                 // Nothing has changed, and any piece may come next.
-                Cursor { at, next: None, commit }.write(&self.folder)?;
+                Cursor { database, at, next: None, commit }.write(&self.folder)?;
                 self.cut_off = None;
                 self.planned.clear();
             }
@@ -256,7 +268,7 @@ impl<H: Hasher> Follower<H> {
         }
         self.db.sync()?;
         let (at, commit) = (Some(piece.to()), self.db.commit_number());
-        Cursor { at, next: None, commit }.write(&self.folder)?;
+        Cursor { database, at, next: None, commit }.write(&self.folder)?;
         (self.at, self.cut_off) = (piece.to(), None);
         self.planned.pop_front();
         Ok(Some(piece))
@@ -300,6 +312,7 @@ impl<H: Hasher> Follower<H> {
             if (Piece::Changes { from: head.from, to: head.to }) != piece {
                 return Err(damaged(piece, OTHER_PIECE));
             }
+            own(piece, head.database, Some(self.database))?;
             apply_changes(&self.db, reader).map(drop).map_err(wrong)
         };
         apply().map_err(|error| place_damage(error, &self.listing, piece, self.goal))
@@ -314,7 +327,38 @@ fn full_for(archive: &Archive, listing: &Listing, commit: Option<u64>) -> Result
     first.ok_or_else(|| listing.not_archived(commit))
 }
 
-/// Imports a full, if its roots are those that changes from or to its commit name.
+/// Gives the database of a full, which is this one where one is said, if its roots are those that changes from or to its commit name.
+fn check_full(
+    archive: &Archive,
+    listing: &Listing,
+    full: Piece,
+    database: Option<u64>,
+    goal: Option<u64>,
+) -> Result<u64> {
+    let place = |error| place_damage(error, listing, full, goal);
+    let bytes = listing.bytes(full).ok_or_else(|| ArchiveError::Gone(full.name()))?;
+    let Heads { database: found, after: roots, .. } = heads(archive, full, bytes).map_err(place)?;
+    let database = own(full, found, database)?;
+    for (piece, bytes) in listing.pieces() {
+        let Piece::Changes { from, to } = piece else { continue };
+        if from != full.to() && to != full.to() {
+            continue;
+        }
+        let Heads { database: found, before, after, .. } = match heads(archive, piece, bytes) {
+            Ok(heads) => heads,
+            // It says nothing, and is told of when it is needed.
+            Err(ArchiveError::Damaged { .. }) => continue,
+            Err(error) => return Err(error),
+        };
+        own(piece, found, Some(database))?;
+        if roots != if from == full.to() { before } else { after } {
+            let (one, other) = (full.name(), piece.name());
+            return Err(ArchiveError::Contradiction { one, other, commit: full.to() });
+        }
+    }
+    Ok(database)
+}
+
 fn import_full<H: Hasher>(
     archive: &Archive,
     listing: &Listing,
@@ -322,25 +366,7 @@ fn import_full<H: Hasher>(
     db: &Db<H>,
     options: &RestoreOptions,
 ) -> Result<()> {
-    let place = |error| place_damage(error, listing, full, options.commit);
     let bytes = listing.bytes(full).ok_or_else(|| ArchiveError::Gone(full.name()))?;
-    let (_, roots) = heads(archive, full, bytes).map_err(place)?;
-    for (piece, bytes) in listing.pieces() {
-        let Piece::Changes { from, to } = piece else { continue };
-        if from != full.to() && to != full.to() {
-            continue;
-        }
-        let (before, after) = match heads(archive, piece, bytes) {
-            Ok(heads) => heads,
-            // It says nothing, and is told of when it is needed.
-            Err(ArchiveError::Damaged { .. }) => continue,
-            Err(error) => return Err(error),
-        };
-        if roots != if from == full.to() { before } else { after } {
-            let (one, other) = (full.name(), piece.name());
-            return Err(ArchiveError::Contradiction { one, other, commit: full.to() });
-        }
-    }
     let from = Download::new(archive, full.name(), bytes, options.progress.clone());
     let failure = from.failure();
     let mut how = ImportOptions::new();
@@ -349,7 +375,9 @@ fn import_full<H: Hasher>(
     }
     let imported = StreamReader::new(from).map_err(Error::from);
     let imported = imported.and_then(|reader| import(db, reader, &how));
-    imported.map(drop).map_err(|error| place(of_piece(error, full, &failure)))
+    imported.map(drop).map_err(|error| {
+        place_damage(of_piece(error, full, &failure), listing, full, options.commit)
+    })
 }
 
 /// An error of importing or applying a piece: of the store, of the piece, or of the database.

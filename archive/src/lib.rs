@@ -60,7 +60,7 @@ pub use names::Piece;
 pub use place::Archive;
 pub use prune::prune;
 pub use transfer::{Progress, Transfer};
-pub use verify::{Finding, check, hasher};
+pub use verify::{Finding, check, check_heads, hasher};
 
 pub use object_store::ObjectStore;
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::error::{ArchiveError, Gap};
+use crate::error::{ArchiveError, Gap, Result};
 use crate::names::{Piece, parse_owner};
 
 /// What is in an archive.
@@ -10,8 +10,8 @@ use crate::names::{Piece, parse_owner};
 pub struct Listing {
     /// Fulls and changes with the bytes of their objects, fulls first, each kind in the order of commits.
     pieces: BTreeMap<Piece, u64>,
-    /// Numbers of the databases that the archive says to be of: one, in an archive that is right.
-    databases: BTreeSet<u64>,
+    /// Number of the database that the archive says to be of.
+    database: Option<u64>,
     /// Names of other objects.
     others: Vec<String>,
     /// The commits that can be restored; of each the piece that leads to it and that is used.
@@ -19,21 +19,23 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// Of objects by name, with their bytes.
-    pub(crate) fn new(objects: impl Iterator<Item = (String, u64)>) -> Self {
+    /// Of objects by name, with their bytes. Two databases are refused.
+    pub(crate) fn new(objects: impl Iterator<Item = (String, u64)>) -> Result<Self> {
         let mut listing = Self::default();
         for (name, bytes) in objects {
             if let Some(piece) = Piece::parse(&name) {
                 listing.pieces.insert(piece, bytes);
             } else if let Some(database) = parse_owner(&name) {
-                listing.databases.insert(database);
+                if let Some(one) = listing.database.replace(database) {
+                    return Err(ArchiveError::TwoDatabases { one, other: database });
+                }
             } else {
                 listing.others.push(name);
             }
         }
         listing.others.sort_unstable();
         listing.restorable = listing.reach(listing.fulls());
-        listing
+        Ok(listing)
     }
 
     /// The commits of the fulls, ascending.
@@ -67,9 +69,9 @@ impl Listing {
         self.restorable().next_back()
     }
 
-    /// The number of the database that the archive is of ([`Db::id`](pleach::Db::id)); of several the first.
+    /// The number of the database that the archive is of ([`Db::id`](pleach::Db::id)).
     pub fn database(&self) -> Option<u64> {
-        self.databases.first().copied()
+        self.database
     }
 
     /// The commits between which changes are missing: behind each of these gaps are changes of no use.
@@ -96,9 +98,12 @@ impl Listing {
         &self.others
     }
 
-    /// Databases that the archive says to be of, beside this one.
-    pub(crate) fn other_database(&self, database: u64) -> Option<u64> {
-        self.databases.iter().copied().find(|other| *other != database)
+    /// Refuses an archive of another database than this one.
+    pub(crate) fn refuse_other(&self, database: u64) -> Result<()> {
+        match self.database.filter(|archived| *archived != database) {
+            Some(archived) => Err(ArchiveError::OtherDatabase { archived, database }),
+            None => Ok(()),
+        }
     }
 
     /// The newest commit that any piece speaks of.
@@ -181,7 +186,7 @@ mod tests {
     fn listing(fulls: &[u64], changes: &[(u64, u64)]) -> Listing {
         let fulls = fulls.iter().map(|commit| Piece::Full { commit: *commit });
         let changes = changes.iter().map(|(from, to)| Piece::Changes { from: *from, to: *to });
-        Listing::new(fulls.chain(changes).map(|piece| (piece.name(), 1)))
+        Listing::new(fulls.chain(changes).map(|piece| (piece.name(), 1))).expect("of one database")
     }
 
     fn changes(list: &[(u64, u64)]) -> Vec<Piece> {
@@ -202,6 +207,7 @@ mod tests {
             "database-00",
         ];
         let listing = Listing::new(names.iter().map(|name| ((*name).to_owned(), 0)));
+        let listing = listing.expect("of no database");
         assert_eq!((listing.pieces().count(), listing.others().len()), (0, names.len()));
         assert_eq!((listing.newest(), listing.database()), (None, None));
     }

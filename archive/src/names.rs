@@ -1,5 +1,7 @@
 //! Names of the objects of an archive. Nobody else spells one.
 
+use std::fmt;
+
 /// An object that states can be restored from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Piece {
@@ -42,6 +44,16 @@ impl Piece {
         let (from, to) = stem.strip_prefix("changes-")?.split_once('-')?;
         let (from, to) = (number(from)?, number(to)?);
         (from < to).then_some(Self::Changes { from, to })
+    }
+}
+
+/// The name of the object, and its commits in decimal, as all messages have them.
+impl fmt::Display for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full { commit } => write!(f, "{} (commit {commit})", self.name()),
+            Self::Changes { from, to } => write!(f, "{} (commits {from} to {to})", self.name()),
+        }
     }
 }
 

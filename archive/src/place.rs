@@ -1,7 +1,8 @@
 //! An archive: its place, and what can be done with objects there.
 
+use std::ffi::OsStr;
 use std::fmt::Display;
-use std::path::Path as FilePath;
+use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
 use object_store::local::LocalFileSystem;
@@ -31,16 +32,21 @@ struct Inner {
 }
 
 impl Archive {
-    /// Opens an archive: a folder that exists, or a URL (`file://`, and with this crate's features `s3://`, `gs://`, `az://`,
+    /// Opens an archive: a folder that exists, by any path, or a URL (`file://`, and with this crate's features `s3://`, `gs://`, `az://`,
     /// `https://`), whose client takes its options from the variables of the environment. Nothing is read yet.
     ///
     /// # Errors
     /// [`ArchiveError::NoFolder`]; [`ArchiveError::Place`] for a URL that cannot be used, or whose feature is not compiled in.
-    pub fn open(place: &str) -> Result<Self> {
-        let Some(url) = url_of(place)? else { return Self::folder(place.as_ref(), place) };
+    pub fn open(place: impl AsRef<OsStr>) -> Result<Self> {
+        let (path, place) = (place.as_ref(), &*place.as_ref().to_string_lossy());
+        let Some(url) = url_of(path)? else { return Self::folder(path.as_ref(), place) };
         if url.scheme() == "file" {
             let folder = url.to_file_path().map_err(|()| bad_place(place, "it is no path"))?;
             return Self::folder(&folder, place);
+        }
+        if let Some(feature) = missing_feature(url.scheme()) {
+            let why = format!("it needs a build with `--features {feature}`");
+            return Err(bad_place(place, why));
         }
         let variables = std::env::vars_os().filter_map(|(name, value)| {
             let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);
@@ -55,17 +61,25 @@ impl Archive {
     ///
     /// # Errors
     /// [`ArchiveError::File`] when the folder cannot be made, and those of [`Self::open`].
-    pub fn create(place: &str) -> Result<Self> {
-        let folder = match url_of(place)? {
-            None => Some(place.into()),
-            Some(url) if url.scheme() == "file" => url.to_file_path().ok(),
-            Some(_) => None,
-        };
-        if let Some(folder) = folder {
-            let failed = |source| ArchiveError::File { path: place.to_owned(), source };
+    pub fn create(place: impl AsRef<OsStr>) -> Result<Self> {
+        if let Some(folder) = Self::folder_of(&place)? {
+            let path = place.as_ref().to_string_lossy().into_owned();
+            let failed = |source| ArchiveError::File { path, source };
             std::fs::create_dir_all(folder).map_err(failed)?;
         }
         Self::open(place)
+    }
+
+    /// The folder that a place is; `None` for an object store.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Place`] for a URL that cannot be used.
+    pub fn folder_of(place: impl AsRef<OsStr>) -> Result<Option<PathBuf>> {
+        Ok(match url_of(place.as_ref())? {
+            None => Some(place.as_ref().into()),
+            Some(url) if url.scheme() == "file" => url.to_file_path().ok(),
+            Some(_) => None,
+        })
     }
 
     /// An archive in a store that the caller has made, below a prefix (empty for the whole of it). The store must give an object its name
@@ -103,7 +117,7 @@ impl Archive {
     /// What is there.
     ///
     /// # Errors
-    /// [`ArchiveError::Store`].
+    /// [`ArchiveError::TwoDatabases`]; [`ArchiveError::Store`].
     pub fn list(&self) -> Result<Listing> {
         let (store, prefix) = (Arc::clone(&self.0.store), self.0.prefix.clone());
         let list = async move { store.list_with_delimiter(Some(&prefix)).await };
@@ -111,7 +125,7 @@ impl Archive {
         let named = |object: object_store::ObjectMeta| {
             Some((object.location.filename()?.to_owned(), object.size))
         };
-        Ok(Listing::new(found.objects.into_iter().filter_map(named)))
+        Listing::new(found.objects.into_iter().filter_map(named))
     }
 
     /// Writes a small object.
@@ -169,11 +183,24 @@ pub(crate) fn failed(object: &str) -> impl Fn(object_store::Error) -> ArchiveErr
 }
 
 /// The URL that a place is; `None` for a path.
-fn url_of(place: &str) -> Result<Option<Url>> {
-    if !place.contains("://") {
+fn url_of(place: &OsStr) -> Result<Option<Url>> {
+    // What is no text is a path.
+    let Some(place) = place.to_str().filter(|place| place.contains("://")) else {
         return Ok(None);
-    }
+    };
     Url::parse(place).map(Some).map_err(|error| bad_place(place, error))
+}
+
+/// The feature of this crate and of the command `pleach` that a URL needs and that is not compiled in.
+fn missing_feature(scheme: &str) -> Option<&'static str> {
+    let (feature, is_there) = match scheme {
+        "s3" | "s3a" => ("aws", cfg!(feature = "aws")),
+        "gs" => ("gcp", cfg!(feature = "gcp")),
+        "az" | "adl" | "azure" | "abfs" | "abfss" => ("azure", cfg!(feature = "azure")),
+        "http" | "https" => ("http", cfg!(feature = "http")),
+        _ => return None,
+    };
+    (!is_there).then_some(feature)
 }
 
 fn bad_place(place: &str, why: impl Display) -> ArchiveError {

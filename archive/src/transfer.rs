@@ -13,8 +13,10 @@ use crate::tasks::Started;
 /// Parts of an upload that are on their way at the same time.
 const IN_FLIGHT: usize = 2;
 
-/// Bytes of the first range that is read: mostly it has the head, which is all that is wanted sometimes.
+/// Bytes of the first range that is read.
 const FIRST: u64 = 256 << 10;
+/// Bytes of the first range where the head alone is wanted, which is mostly shorter.
+const HEAD: u64 = 16 << 10;
 /// Bytes of further ranges.
 const RANGE: u64 = 4 << 20;
 
@@ -192,6 +194,13 @@ impl Download {
         }
     }
 
+    /// The same, of which the head alone will be read; that has begun when this returns.
+    pub(crate) fn of_head(archive: &Archive, name: String, size: u64) -> Self {
+        let mut download = Self::new(archive, name, size, None);
+        download.next = download.ask(HEAD);
+        download
+    }
+
     /// Has why it fails, if it does.
     pub(crate) fn failure(&self) -> Failure {
         self.failure.clone()
@@ -206,7 +215,7 @@ impl Download {
 
     /// Takes the next range, and asks for the one after it.
     fn advance(&mut self) -> Result<bool> {
-        let is_first = self.asked == 0;
+        let is_first = self.taken == 0;
         let next = self.next.take().or_else(|| self.ask(FIRST));
         let Some(next) = next else { return Ok(false) };
         self.range = next.wait()?.map_err(failed(&self.name))?;

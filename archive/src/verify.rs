@@ -1,6 +1,6 @@
 //! Reading an object back after it was written, and the heads of objects.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
 
 use pleach::export::{ChangeHead, ChangeReader, StreamError, StreamHead, StreamReader};
@@ -17,30 +17,31 @@ type Namespace = (u8, bool, Node);
 /// What is wrong with an object that has another one's name.
 pub(crate) const OTHER_PIECE: &str = "its head is of another piece";
 
-/// What an object must have.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Written {
-    pub(crate) piece: Piece,
-    pub(crate) bytes: u64,
-    /// Pairs of a full, or changes.
-    pub(crate) records: u64,
+/// Heads that are on their way at the same time.
+const IN_FLIGHT: usize = 32;
+
+/// What the head of an object says.
+pub(crate) struct Heads {
+    hasher: u8,
+    /// The database that the object is of, where it says so.
+    pub(crate) database: Option<u64>,
+    /// Of changes, the namespaces of the commit that they go from.
+    pub(crate) before: Vec<Namespace>,
+    /// The namespaces of the commit that the piece leads to.
+    pub(crate) after: Vec<Namespace>,
 }
 
-/// Reads an object from the store again: all checksums, its head, that keys ascend, and the number of its records.
-pub(crate) fn verify(
-    archive: &Archive,
-    written: &Written,
-    progress: Option<Progress>,
-) -> Result<()> {
-    let Written { piece, bytes, records } = *written;
-    if read_back(archive, (piece, bytes), progress)? != records {
-        return Err(damaged(piece, "it reads back with another number of records"));
+/// Refuses an object of another database than this one; gives its database.
+pub(crate) fn own(piece: Piece, found: Option<u64>, database: Option<u64>) -> Result<u64> {
+    let found = found.ok_or_else(|| ArchiveError::Unnamed(piece.name()))?;
+    match database.filter(|database| *database != found) {
+        Some(database) => Err(ArchiveError::Foreign { object: piece.name(), found, database }),
+        None => Ok(found),
     }
-    Ok(())
 }
 
-/// Reads an object as a whole, and gives the number of its records.
-fn read_back(
+/// Reads an object as a whole: all checksums, its head, that keys ascend. Gives the number of its records.
+pub(crate) fn read_back(
     archive: &Archive,
     (piece, bytes): (Piece, u64),
     progress: Option<Progress>,
@@ -65,22 +66,68 @@ pub struct Finding {
     pub what: String,
 }
 
-/// Reads an archive as a whole, and gives the objects that are damaged, or that name other roots for a commit than an object before
-/// them. What is missing is in [`Archive::list`]. It takes memory for the roots of all commits.
+/// Reads an archive as a whole, and gives the objects that are damaged, of another database, or that name other roots for a commit
+/// than an object before them. What is missing is in [`Archive::list`]. It takes memory for the roots of all commits.
 ///
 /// # Errors
-/// [`ArchiveError::Store`].
+/// [`ArchiveError::TwoDatabases`]; [`ArchiveError::Store`].
 pub fn check(archive: &Archive, progress: Option<&Progress>) -> Result<Vec<Finding>> {
-    let (mut findings, mut roots) = (Vec::new(), BTreeMap::new());
     let listing = archive.list()?;
+    let mut judged = Judged { database: listing.database(), ..Judged::default() };
     for (piece, bytes) in listing.pieces() {
         let read = read_back(archive, (piece, bytes), progress.cloned());
-        let read = read.and_then(|_| heads(archive, piece, bytes));
-        let (before, after) = match read {
+        judged.judge(piece, read.and_then(|_| heads(archive, piece, bytes)))?;
+    }
+    Ok(judged.findings)
+}
+
+/// The same of the heads of all objects alone, which is quick: damage behind a head is not found.
+///
+/// # Errors
+/// [`ArchiveError::TwoDatabases`]; [`ArchiveError::Store`].
+pub fn check_heads(archive: &Archive) -> Result<Vec<Finding>> {
+    let listing = archive.list()?;
+    let mut judged = Judged { database: listing.database(), ..Judged::default() };
+    let (mut pieces, mut ahead) = (listing.pieces(), VecDeque::new());
+    loop {
+        let room = IN_FLIGHT - ahead.len();
+        let more = pieces.by_ref().take(room);
+        ahead.extend(
+            more.map(|(piece, size)| (piece, Download::of_head(archive, piece.name(), size))),
+        );
+        let Some((piece, from)) = ahead.pop_front() else { return Ok(judged.findings) };
+        judged.judge(piece, heads_of(piece, from))?;
+    }
+}
+
+/// What a check knows of the objects until now.
+#[derive(Default)]
+struct Judged {
+    /// The archive's database: what the archive says, or else the first object.
+    database: Option<u64>,
+    /// The namespaces of each commit, and the object that named them.
+    roots: BTreeMap<u64, (Vec<Namespace>, Piece)>,
+    findings: Vec<Finding>,
+}
+
+impl Judged {
+    fn judge(&mut self, piece: Piece, read: Result<Heads>) -> Result<()> {
+        let read = read.and_then(|heads| {
+            self.database = Some(own(piece, heads.database, self.database)?);
+            Ok(heads)
+        });
+        let Heads { before, after, .. } = match read {
             Ok(heads) => heads,
             Err(ArchiveError::Damaged { why: what, .. }) => {
-                findings.push(Finding { piece, what });
-                continue;
+                self.findings.push(Finding { piece, what });
+                return Ok(());
+            }
+            Err(error @ (ArchiveError::Foreign { .. } | ArchiveError::Unnamed(_))) => {
+                // Its name is beside it.
+                let text = error.to_string();
+                let what = text.strip_prefix(&piece.to_string()).map(|rest| format!("it{rest}"));
+                self.findings.push(Finding { piece, what: what.unwrap_or(text) });
+                return Ok(());
             }
             Err(error) => return Err(error),
         };
@@ -89,14 +136,14 @@ pub fn check(archive: &Archive, progress: Option<&Progress>) -> Result<Vec<Findi
             commits.push((from, before));
         }
         for (commit, found) in commits {
-            let (said, other) = roots.entry(commit).or_insert_with(|| (found.clone(), piece));
+            let (said, other) = self.roots.entry(commit).or_insert_with(|| (found.clone(), piece));
             if *said != found {
                 let what = format!("it has other roots for commit {commit} than {}", other.name());
-                findings.push(Finding { piece, what });
+                self.findings.push(Finding { piece, what });
             }
         }
+        Ok(())
     }
-    Ok(findings)
 }
 
 /// The piece of an export stream, and its pairs. Where the engine folds pairs that come in order to a root, it can be computed
@@ -125,54 +172,62 @@ fn changes(from: Download) -> Result<(Piece, u64), StreamError> {
     reader.finish().map(|()| (piece, count))
 }
 
-/// The namespaces of the commit that a piece leads to, and, of changes, those of the commit that they go from. The piece is what
-/// its name says.
-pub(crate) fn heads(
-    archive: &Archive,
-    piece: Piece,
-    bytes: u64,
-) -> Result<(Vec<Namespace>, Vec<Namespace>)> {
-    let from = Download::new(archive, piece.name(), bytes, None);
+/// The head of an object, which is of the piece that its name says.
+pub(crate) fn heads(archive: &Archive, piece: Piece, bytes: u64) -> Result<Heads> {
+    heads_of(piece, Download::of_head(archive, piece.name(), bytes))
+}
+
+fn heads_of(piece: Piece, from: Download) -> Result<Heads> {
     let failure = from.failure();
     let wrong = |error: StreamError| failure.or(damaged(piece, error));
-    let (found, before, after) = match piece {
+    let (found, heads) = match piece {
         Piece::Full { .. } => {
             let reader = StreamReader::new(from).map_err(wrong)?;
-            let StreamHead { commit, namespaces, .. } = reader.head();
+            let StreamHead { hasher, database, commit, namespaces, .. } = reader.head();
             let of = namespaces.iter().map(|one| (one.number, one.plain, one.root));
-            (Piece::Full { commit: *commit }, Vec::new(), of.collect())
+            let (before, after) = (Vec::new(), of.collect());
+            (
+                Piece::Full { commit: *commit },
+                Heads { hasher: *hasher, database: *database, before, after },
+            )
         }
         Piece::Changes { .. } => {
             let reader = ChangeReader::new(from).map_err(wrong)?;
-            let ChangeHead { from, to, namespaces, .. } = reader.head();
+            let ChangeHead { hasher, database, from, to, namespaces, .. } = reader.head();
             let (mut before, mut after) = (Vec::new(), Vec::new());
             for one in namespaces {
                 before.extend(one.before.map(|node| (one.number, one.plain, node)));
                 after.extend(one.after.map(|node| (one.number, one.plain, node)));
             }
-            (Piece::Changes { from: *from, to: *to }, before, after)
+            let piece = Piece::Changes { from: *from, to: *to };
+            (piece, Heads { hasher: *hasher, database: *database, before, after })
         }
     };
-    if found == piece { Ok((before, after)) } else { Err(damaged(piece, OTHER_PIECE)) }
+    if found == piece { Ok(heads) } else { Err(damaged(piece, OTHER_PIECE)) }
 }
 
 /// Number of the hasher of the archive's database ([`Hasher::ID`](pleach::Hasher::ID)), for whoever has to choose the type that a
-/// restore wants: that of the newest full.
+/// restore wants: that of the newest full whose head can be read and is of the archive's database.
 ///
 /// # Errors
-/// [`ArchiveError::Empty`] when there is no full; [`ArchiveError::Damaged`]; [`ArchiveError::Store`].
+/// [`ArchiveError::Empty`] when there is no full; [`ArchiveError::Damaged`]; [`ArchiveError::Foreign`]; [`ArchiveError::Unnamed`];
+/// [`ArchiveError::Store`].
 pub fn hasher(archive: &Archive) -> Result<u8> {
     let listing = archive.list()?;
-    let full = listing.fulls().next_back().map(|commit| Piece::Full { commit });
-    let full = full.ok_or_else(|| ArchiveError::Empty(archive.place().to_owned()))?;
-    let from = Download::new(archive, full.name(), listing.bytes(full).unwrap_or_default(), None);
-    let failure = from.failure();
-    let reader = StreamReader::new(from).map_err(|error| {
-        let (object, why) = (full.name(), error.to_string());
-        let (before, without) = (listing.before(full.to()), None);
-        failure.or(ArchiveError::Damaged { object, why, before, without })
-    })?;
-    Ok(reader.head().hasher)
+    let mut first = None;
+    for commit in listing.fulls().rev() {
+        let full = Piece::Full { commit };
+        let heads = heads(archive, full, listing.bytes(full).unwrap_or_default());
+        let own = heads
+            .and_then(|heads| own(full, heads.database, listing.database()).map(|_| heads.hasher));
+        match own {
+            Ok(hasher) => return Ok(hasher),
+            Err(error @ ArchiveError::Store { .. }) => return Err(error),
+            // An older commit can be restored.
+            Err(error) => drop(first.get_or_insert(error)),
+        }
+    }
+    Err(first.unwrap_or_else(|| ArchiveError::Empty(archive.place().to_owned())))
 }
 
 /// The namespaces of a state.

@@ -1,5 +1,6 @@
 //! Backups to an archive, and what is made of them: restores and followers.
 
+use std::ffi::OsStr;
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -75,8 +76,27 @@ impl Backup<'_> {
 
 pub(crate) fn backup(args: &BackupArgs) -> Result<()> {
     let folder = args.folder.folder.path()?;
+    check_outside(folder, &args.to)?;
     let archive = Archive::create(&args.to).map_err(|error| CliError::archive(&error))?;
     reading(folder, Backup { args, folder, archive: &archive, bar: bar("backup") })?
+}
+
+/// Refuses an archive that would lie in the database's folder.
+fn check_outside(folder: &Path, to: &OsStr) -> Result<()> {
+    let archive = Archive::folder_of(to).map_err(|error| CliError::archive(&error))?;
+    let archive = archive.and_then(|archive| std::path::absolute(archive).ok());
+    // What is there of it: the rest will be made.
+    let there = archive.iter().flat_map(|archive| archive.ancestors());
+    let there = there.into_iter().find_map(|folder| folder.canonicalize().ok());
+    match (there, folder.canonicalize()) {
+        (Some(there), Ok(inside)) if there.starts_with(&inside) => {
+            let (to, folder) = (to.display(), folder.display());
+            Err(CliError::usage(format!(
+                "the archive {to} would lie in the folder of the database, {folder}: give one outside of it, best on another disk"
+            )))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn print_backup(args: &BackupArgs, report: &BackupReport) -> Result<()> {
@@ -88,6 +108,9 @@ fn print_backup(args: &BackupArgs, report: &BackupReport) -> Result<()> {
             "commit {archived} of the archive is not in the history any more, which begins at {oldest}: give the database more \
              history, or back up more often"
         ),
+        FullReason::NewestDamaged { object, why } => {
+            format!("{object}, the newest of the archive, is damaged: {why}")
+        }
         _ => "unknown".to_owned(),
     });
     if args.folder.json {
@@ -106,7 +129,7 @@ fn print_backup(args: &BackupArgs, report: &BackupReport) -> Result<()> {
     let why = why.map_or_else(String::new, |why| format!("; a full, since {why}"));
     output::print(&format!(
         "commit {commit}: {}, {records} records, {bytes} bytes, verified{why}\n",
-        names(written).join(", ")
+        written.iter().map(Piece::to_string).collect::<Vec<_>>().join(", ")
     ))
 }
 
@@ -184,18 +207,19 @@ fn list(archive: &Archive, check: bool, json: bool) -> Result<()> {
     let failed = |error| CliError::archive(&error);
     let bar = bar("check");
     let found = if check {
-        pleach_archive::check(archive, Some(&telling(&bar))).map_err(failed)?
+        pleach_archive::check(archive, Some(&telling(&bar)))
     } else {
-        Vec::new()
-    };
+        pleach_archive::check_heads(archive)
+    }
+    .map_err(failed)?;
     bar.finish_and_clear();
     let findings: Vec<String> =
-        found.iter().map(|one| format!("{}: {}", one.piece.name(), one.what)).collect();
+        found.iter().map(|one| format!("{}: {}", one.piece, one.what)).collect();
     print_list(&archive.list().map_err(failed)?, &findings, json)?;
     if findings.is_empty() {
         return Ok(());
     }
-    let text = "objects are damaged: put good copies of them there, or write a full (`pleach backup --full`)";
+    let text = "objects are damaged, or of another database: put good copies of them there, or write a full (`pleach backup --full`)";
     Err(CliError::new(ErrorKind::Damaged, text).after_document())
 }
 
@@ -204,7 +228,13 @@ fn print_list(listing: &Listing, findings: &[String], json: bool) -> Result<()> 
     let gaps: Vec<String> = listing.gaps().iter().map(ToString::to_string).collect();
     let pieces = listing.pieces();
     if json {
-        let objects = pieces.map(|(piece, bytes)| json!({"name": piece.name(), "bytes": bytes}));
+        let objects = pieces.map(|(piece, bytes)| {
+            let from = match piece {
+                Piece::Full { .. } => None,
+                Piece::Changes { from, .. } => Some(from),
+            };
+            json!({"name": piece.name(), "from": from, "to": piece.to(), "bytes": bytes})
+        });
         return output::json(&json!({
             "schema": 1, "restorable": restorable, "objects": objects.collect::<Value>(),
             "gaps": gaps, "of_no_use": names(&listing.useless()), "findings": findings,
@@ -212,7 +242,7 @@ fn print_list(listing: &Listing, findings: &[String], json: bool) -> Result<()> 
     }
     output::write(|to| {
         for (piece, bytes) in pieces {
-            writeln!(to, "{} {bytes} bytes", piece.name())?;
+            writeln!(to, "{piece}, {bytes} bytes")?;
         }
         let numbers: Vec<String> = restorable.iter().map(ToString::to_string).collect();
         writeln!(to, "commits that can be restored: {}", numbers.join(" "))?;

@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
@@ -10,6 +11,20 @@ use crate::output;
 
 /// Name of the file that makes a folder a database.
 const SUPERBLOCK: &str = "super";
+
+/// Exit codes and what they mean.
+const EXIT_CODES: [(u8, &str); 7] = [
+    (0, "fine"),
+    (
+        1,
+        "findings: something was found that should not be so, or a key has no value, or a proof does not prove",
+    ),
+    (2, "arguments that do not fit, or what they name"),
+    (3, "the database is in use"),
+    (4, "it does not open"),
+    (5, "damaged data was met"),
+    (6, "the system refused"),
+];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -207,7 +222,7 @@ pub(crate) struct BackupArgs {
     pub(crate) folder: FolderArgs,
     /// The archive: a folder, which is made where there is none, or the URL of an object store
     #[arg(long, value_name = "ARCHIVE")]
-    pub(crate) to: String,
+    pub(crate) to: OsString,
     /// Writes all pairs, whatever the archive has
     #[arg(long)]
     pub(crate) full: bool,
@@ -225,7 +240,7 @@ pub(crate) struct BackupArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RestoreArgs {
     /// The archive: a folder, or the URL of an object store
-    pub(crate) archive: String,
+    pub(crate) archive: OsString,
     /// The folder of the database: missing, empty, or that of a restore which was cut off. Without it the archive is listed
     #[arg(long, value_name = "FOLDER")]
     pub(crate) to: Option<PathBuf>,
@@ -246,7 +261,7 @@ pub(crate) struct RestoreArgs {
 #[derive(Debug, Args)]
 pub(crate) struct FollowArgs {
     /// The archive: a folder, or the URL of an object store
-    pub(crate) archive: String,
+    pub(crate) archive: OsString,
     /// The folder of the database: missing, empty, or that of a restore or a follower
     #[arg(long, value_name = "FOLDER")]
     pub(crate) to: PathBuf,
@@ -282,7 +297,7 @@ pub(crate) struct RepairArgs {
     pub(crate) folder: FolderArgs,
     /// An archive of the database: its newest commit is restored, and the commits that the damaged log has after it are made
     #[arg(long, value_name = "ARCHIVE", requires = "to", conflicts_with = "salvage")]
-    pub(crate) from: Option<String>,
+    pub(crate) from: Option<OsString>,
     /// The folder of the new database: missing, or empty
     #[arg(long, value_name = "FOLDER", requires = "from")]
     pub(crate) to: Option<PathBuf>,
@@ -319,6 +334,21 @@ pub(crate) struct ImportArgs {
     /// For programs: one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// What a manual page has behind the options of a command: exit status and examples.
+pub(crate) fn man_sections(command: &str) -> String {
+    let mut text = ".SH \"EXIT STATUS\"\n".to_owned();
+    for (code, meaning) in EXIT_CODES {
+        text.push_str(&format!(".TP\n{code}\n{meaning}\n"));
+    }
+    let begin = format!("pleach {command} ");
+    let examples = EXAMPLES.lines().map(str::trim).filter(|line| line.starts_with(&begin));
+    for (at, example) in examples.enumerate() {
+        let head = if at == 0 { ".SH EXAMPLES\n" } else { "" };
+        text.push_str(&format!("{head}.nf\n{}\n.fi\n", example.replace('-', "\\-")));
+    }
+    text
 }
 
 fn digits(text: &str) -> core::result::Result<Key, String> {

@@ -13,7 +13,7 @@ use pleach::{Blake3, Db, Hasher, Key, Node, Options, Sha2, proof, tools};
 use serde_json::{Value, json};
 
 use crate::args::{
-    ExportArgs, ImportArgs, ProveArgs, RollbackArgs, UpgradeArgs, VerifyArgs, bytes, command,
+    self, ExportArgs, ImportArgs, ProveArgs, RollbackArgs, UpgradeArgs, VerifyArgs, bytes, command,
 };
 use crate::database::{Work, reading, with, writing};
 use crate::error::{CliError, ErrorKind, Result};
@@ -86,9 +86,11 @@ pub(crate) fn verify(args: &VerifyArgs) -> Result<()> {
         Some(Sha2::ID) => proves::<Sha2>(&proof, &root, &key, value.as_deref()),
         _ => return Err(no_proof("hasher")),
     };
+    let proves = proves.map_err(|text| CliError::new(ErrorKind::Findings, text).after_document());
     if args.json {
+        let error = proves.as_ref().err().map(CliError::document);
         output::json(&json!({
-            "schema": 1, "valid": proves.is_ok(), "error": proves.as_ref().err(),
+            "schema": 1, "valid": proves.is_ok(), "error": error,
             "key": document["key"], "value": document["value"], "root": hex(&args.root),
         }))?;
     } else if proves.is_ok() {
@@ -97,7 +99,7 @@ pub(crate) fn verify(args: &VerifyArgs) -> Result<()> {
             .map_or("no value".to_owned(), |value| format!("the value {value}"));
         output::print(&format!("under this root the key has {what}\n"))?;
     }
-    proves.map_err(|text| CliError::new(ErrorKind::Findings, text).after_document())
+    proves
 }
 
 fn proves<H: Hasher>(
@@ -374,5 +376,13 @@ pub(crate) fn completions(shell: clap_complete::Shell) -> Result<()> {
 }
 
 pub(crate) fn man(folder: &Path) -> Result<()> {
-    clap_mangen::generate_to(command(), folder).map_err(CliError::file(folder))
+    clap_mangen::generate_to(command(), folder).map_err(CliError::file(folder))?;
+    for command in command().get_subcommands() {
+        let name = command.get_name();
+        let path = folder.join(format!("pleach-{name}.1"));
+        let mut page = std::fs::read(&path).map_err(CliError::file(&path))?;
+        page.extend(args::man_sections(name).bytes());
+        std::fs::write(&path, page).map_err(CliError::file(&path))?;
+    }
+    Ok(())
 }

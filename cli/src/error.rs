@@ -70,6 +70,13 @@ impl CliError {
         Self::new(ErrorKind::Usage, text)
     }
 
+    /// As an object for programs.
+    pub(crate) fn document(&self) -> serde_json::Value {
+        serde_json::json!({
+            "kind": self.kind.name(), "exit_code": self.kind.code(), "text": self.text
+        })
+    }
+
     /// Wraps an error about a file that is not the database's.
     pub(crate) fn file(path: &Path) -> impl FnOnce(std::io::Error) -> Self + '_ {
         move |error| {
@@ -97,6 +104,12 @@ impl CliError {
                         "there is no database in {at}: give the folder that has the file `super`"
                     )
                 }
+                pleach::Error::Namespace(number) => {
+                    format!("there is no namespace {number}: `pleach namespaces {at}` lists them")
+                }
+                pleach::Error::SnapshotTooOld { commit, oldest } => format!(
+                    "commit {commit} cannot be read any more, the oldest that can is {oldest}: `pleach history {at}` lists them"
+                ),
                 _ if kind == ErrorKind::InUse => format!("{error}: stop that process"),
                 _ if kind == ErrorKind::Damaged => {
                     format!("{error}; `pleach check {at}` lists all that is damaged")
@@ -115,9 +128,11 @@ fn kind_of_archive(error: &ArchiveError) -> ErrorKind {
         E::Database(error) => kind_of(error),
         E::Store { .. } | E::File { .. } | E::Panicked => ErrorKind::System,
         E::Damaged { .. }
-        | E::NewestDamaged { .. }
         | E::NotVerified { .. }
         | E::Contradiction { .. }
+        | E::TwoDatabases { .. }
+        | E::Foreign { .. }
+        | E::Unnamed(_)
         | E::Cursor(_) => ErrorKind::Damaged,
         _ => ErrorKind::Usage,
     }

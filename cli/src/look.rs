@@ -178,7 +178,16 @@ pub(crate) fn check(args: &CheckArgs) -> Result<()> {
                     "note: the older checkpoint could not serve in place of the newest one"
                 )?;
             }
-            if findings.is_empty() { writeln!(to, "nothing found") } else { Ok(()) }
+            if !findings.is_empty() {
+                return Ok(());
+            }
+            let CheckReport { commit, root, pages, keys, long_values, namespaces, .. } = &report;
+            let past = if args.newest { "" } else { ", and the history" };
+            writeln!(
+                to,
+                "nothing found: {keys} keys in {pages} pages, {long_values} long values, {namespaces} namespaces, their nodes{past}, at \
+                 commit {commit} with root {root}"
+            )
         })?;
     }
     let plural = if findings.len() == 1 { "" } else { "s" };
@@ -259,7 +268,9 @@ pub(crate) fn explain(args: &KeyArgs) -> Result<()> {
     if args.folder.json {
         return output::json(&json!({
             "schema": 1, "namespace": args.namespace, "key": hex(&args.key),
-            "present": told.present, "depth": told.depth, "lines": told.lines,
+            "commit": told.commit, "present": told.present,
+            "region": told.region, "page": told.page, "pending_since": told.pending,
+            "depth": told.depth, "lines": told.lines,
         }));
     }
     output::print(&format!("{told}\n"))
@@ -317,5 +328,19 @@ pub(crate) fn dump(args: &DumpArgs) -> Result<()> {
         }
         if printed == 0 { writeln!(to, "{}]}}", dump_head(args)) } else { writeln!(to, "\n]}}") }
     })?;
-    done.map_err(|error| if printed == 0 { error } else { error.after_document() })
+    done.map_err(|error| {
+        let at = path.display();
+        let error = match error.kind {
+            ErrorKind::Damaged => CliError {
+                text: format!(
+                    "{}; {printed} pairs before that were printed: `pleach scrub {at}` names the keys of bad pages, and --prefix \
+                     prints those beside them",
+                    error.text
+                ),
+                ..error
+            },
+            _ => error,
+        };
+        if printed == 0 { error } else { error.after_document() }
+    })
 }

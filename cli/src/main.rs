@@ -14,25 +14,28 @@ mod watch;
 use std::process::ExitCode;
 
 use args::Command;
-use error::Result;
+use error::{CliError, Result};
 use serde_json::json;
 
 fn main() -> ExitCode {
     let cli = match args::parse() {
         Ok(cli) => cli,
         Err(None) => return ExitCode::SUCCESS,
-        Err(Some(error)) => return output::report(&error),
+        // Which command it was may not be known.
+        Err(Some(error)) => return failed(&error, std::env::args_os().any(|it| it == "--json")),
     };
-    let outcome = run(&cli.command);
-    let Err(error) = outcome else { return ExitCode::SUCCESS };
-    if is_json(&cli.command) && !error.is_after_document {
-        let (kind, code) = (error.kind.name(), error.kind.code());
-        // If that fails, the line below is there.
-        let _ = output::json(&json!({
-            "schema": 1, "error": {"kind": kind, "exit_code": code, "text": error.text}
-        }));
+    match run(&cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&error, is_json(&cli.command)),
     }
-    output::report(&error)
+}
+
+fn failed(error: &CliError, json: bool) -> ExitCode {
+    if json && !error.is_after_document {
+        // If that fails, the line below is there.
+        let _ = output::json(&json!({"schema": 1, "error": error.document()}));
+    }
+    output::report(error)
 }
 
 fn run(command: &Command) -> Result<()> {

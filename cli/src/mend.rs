@@ -1,5 +1,6 @@
 //! Damage: found by a scrub beside the process that writes, and mended by a repair.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
@@ -168,7 +169,7 @@ fn in_place(args: &RepairArgs, folder: &Path) -> Result<()> {
 }
 
 /// A database of what an archive has, and of the commits that the damaged log has after that.
-fn from_archive(args: &RepairArgs, folder: &Path, archive: &str, to: &Path) -> Result<()> {
+fn from_archive(args: &RepairArgs, folder: &Path, archive: &OsStr, to: &Path) -> Result<()> {
     check_new(to)?;
     let archive = Archive::open(archive).map_err(|error| CliError::archive(&error))?;
     // Where neither superblocks nor log tell its id, there are no commits to be made again.

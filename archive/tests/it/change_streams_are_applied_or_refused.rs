@@ -224,12 +224,21 @@ impl Stream {
         self.bytes.extend([&*header, &self.before.to_le_bytes(), payload].concat());
     }
 
-    fn of(version: u16, from: u64, to: u64, blob: &[u8], namespaces: &[Namespace<'_>]) -> Vec<u8> {
+    fn of(
+        (version, database): (u16, u64),
+        from: u64,
+        to: u64,
+        blob: &[u8],
+        namespaces: &[Namespace<'_>],
+    ) -> Vec<u8> {
         let mut stream = Self { bytes: Vec::new(), before: 0 };
         let mut head = version.to_le_bytes().to_vec();
         head.extend([1, 0]);
         head.extend(u16::try_from(namespaces.len()).expect("few").to_le_bytes());
         head.extend([0, 0]);
+        if version > 1 {
+            head.extend(database.to_le_bytes());
+        }
         head.extend(from.to_le_bytes());
         head.extend(to.to_le_bytes());
         head.extend(u32::try_from(blob.len()).expect("short").to_le_bytes());
@@ -279,8 +288,17 @@ fn a_stream_is_what_the_page_says() {
     changes.sort_unstable();
     let roots = [before, world.db.root().to_bytes()];
     let namespaces = [(0, 0, 3, roots, &*changes), (PLAIN, 1, 2, [[0; 32]; 2], &[])];
-    assert!(Stream::of(1, 1, 3, b"abc", &namespaces) == written);
-    let _ = world.below(1);
+    let database = world.db.id().expect("open");
+    assert!(Stream::of((2, database), 1, 3, b"abc", &namespaces) == written);
+    let head = |bytes: &[u8]| ChangeReader::new(bytes).expect("a stream").head().clone();
+    assert_eq!(head(&written).database, Some(database));
+    // Version 1 does not name the database, and is applied as well.
+    let earlier = Stream::of((1, 0), 1, 3, b"abc", &namespaces);
+    assert_eq!(head(&earlier).database, None);
+    let copy = open(&world.path("copy"), 0);
+    commit(&copy, vec![put(0, 1, Some(vec![1]))], None);
+    apply(&copy, &earlier).expect("applied");
+    assert!(state_of(&copy) == state_of(&world.db));
 }
 
 #[test]
@@ -315,19 +333,20 @@ fn hostile_streams_with_right_checksums_are_refused_and_change_nothing() {
         &[first, stay, stay],
     ];
     for (at, namespaces) in contents.iter().enumerate() {
-        let refused = apply(&copy, &Stream::of(1, 3, 4, b"", namespaces)).expect_err("hostile");
+        let refused =
+            apply(&copy, &Stream::of((2, 8), 3, 4, b"", namespaces)).expect_err("hostile");
         assert!(matches!(refused, Error::Stream(StreamError::Contents { .. })), "{at}: {refused}");
     }
-    let refused = apply(&copy, &Stream::of(1, 4, 4, b"", &[first, stay])).expect_err("no way");
+    let refused = apply(&copy, &Stream::of((2, 8), 4, 4, b"", &[first, stay])).expect_err("no way");
     assert!(matches!(refused, Error::Stream(StreamError::Contents { .. })), "{refused}");
-    let refused = apply(&copy, &Stream::of(2, 3, 4, b"", &[first, stay])).expect_err("later");
+    let refused = apply(&copy, &Stream::of((3, 8), 3, 4, b"", &[first, stay])).expect_err("later");
     assert!(
-        matches!(refused, Error::Stream(StreamError::Version { found: 2, known: 1 })),
+        matches!(refused, Error::Stream(StreamError::Version { found: 3, known: 2 })),
         "{refused}"
     );
     // Another root than the changes lead to: nothing stays of a namespace that was added for it, either.
     let wrong = [(0, 0, 3, [zero, other], change), stay, (2, 0, 2, [none, other], change)];
-    let refused = apply(&copy, &Stream::of(1, 3, 4, b"", &wrong)).expect_err("another root");
+    let refused = apply(&copy, &Stream::of((2, 8), 3, 4, b"", &wrong)).expect_err("another root");
     assert!(matches!(refused, Error::OtherRoot { .. }), "{refused}");
     assert!(state_of(&copy) == before.1);
     // Two more commits: it came and went.
@@ -341,7 +360,8 @@ fn hostile_streams_with_right_checksums_are_refused_and_change_nothing() {
         &[(0, 0, 3, [other, other], &[]), stay],
     ];
     for (at, namespaces) in others.iter().enumerate() {
-        let refused = apply(&copy, &Stream::of(1, 3, 4, b"", namespaces)).expect_err("another");
+        let refused =
+            apply(&copy, &Stream::of((2, 8), 3, 4, b"", namespaces)).expect_err("another");
         assert!(
             matches!(refused, Error::Stream(StreamError::OtherState { .. })),
             "{at}: {refused}"

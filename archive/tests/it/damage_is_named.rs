@@ -5,10 +5,11 @@ use std::path::Path;
 
 use pleach::Blake3;
 use pleach_archive::{
-    Archive, ArchiveError, BackupOptions, FullReason, Gap, Piece, backup, check, restore,
+    Archive, ArchiveError, BackupOptions, Follower, FullReason, Gap, Piece, backup, check,
+    check_heads, prune, restore,
 };
 
-use crate::common::{World, commit, objects, options, put};
+use crate::common::{World, commit, objects, open, options, put};
 
 /// An archive with a full of commit 1, changes to each later commit up to 6, and a full of commit 4.
 fn archived(seed: u64) -> (World, Archive) {
@@ -150,32 +151,154 @@ fn objects_of_another_database_are_refused() {
     for name in objects(&own).keys() {
         std::fs::copy(own.join(name), kept.join(name)).expect("copied");
     }
+    let id = other.db.id().expect("open");
+    let is_foreign = |refused: &ArchiveError, piece: Piece| {
+        let named = matches!(refused, ArchiveError::Foreign { object, found, .. }
+            if *object == piece.name() && *found == id);
+        assert!(named, "{refused}");
+    };
+    // Beside the full that a restore begins with.
     put_in(changes(4), &foreign);
-    let refused = restore_to(&mut world, &archive, 4).expect_err("a contradiction");
-    assert!(matches!(&refused, ArchiveError::Contradiction { commit: 4, .. }), "{refused}");
+    is_foreign(&restore_to(&mut world, &archive, 4).expect_err("foreign"), changes(4));
     put_in(changes(4), &kept);
+    // On the way from there: the commits before it are restored.
     put_in(changes(5), &foreign);
-    let refused = restore_to(&mut world, &archive, 6).expect_err("not from commit 5");
-    assert!(
-        matches!(&refused, ArchiveError::Damaged { object, before: Some(5), .. } if *object == changes(5).name()),
-        "{refused}"
-    );
-    // A backup compares with the newest object.
+    is_foreign(&restore_to(&mut world, &archive, 6).expect_err("foreign"), changes(5));
+    restore_to(&mut world, &archive, 5).expect("before it");
+    // A backup looks at the newest object, also where the history has its commit no more.
     world.commit_pairs();
-    let refused = backup(&archive, &world.db, &BackupOptions::new()).expect_err("another commit 6");
-    assert!(matches!(refused, ArchiveError::OtherCommit { commit: 6, .. }), "{refused}");
+    is_foreign(
+        &backup(&archive, &world.db, &BackupOptions::new()).expect_err("foreign"),
+        changes(5),
+    );
     put_in(changes(5), &kept);
-    put_in(Piece::Full { commit: 4 }, &foreign);
-    let refused = restore_to(&mut world, &archive, 6).expect_err("a contradiction");
-    assert!(matches!(&refused, ArchiveError::Contradiction { commit: 4, .. }), "{refused}");
+    let full = Piece::Full { commit: 4 };
+    put_in(full, &foreign);
+    is_foreign(&restore_to(&mut world, &archive, 6).expect_err("foreign"), full);
     // And under the name of another commit.
     std::fs::copy(kept.join(changes(4).name()), own.join(changes(5).name())).expect("copied");
-    put_in(Piece::Full { commit: 4 }, &kept);
+    put_in(full, &kept);
     let refused = restore_to(&mut world, &archive, 6).expect_err("changes of another commit");
     assert!(matches!(&refused, ArchiveError::Damaged { .. }), "{refused}");
     assert!(refused.to_string().contains("its head is of another piece"), "{refused}");
     put_in(changes(5), &kept);
     restore_to(&mut world, &archive, 6).expect("whole again");
+}
+
+/// Nothing else in the archive speaks of the commit of a foreign full: it was restored as that commit, and a check found
+/// nothing.
+#[test]
+fn a_foreign_full_that_nothing_else_touches_is_refused() {
+    let (mut world, archive) = archived(10);
+    let mut other = World::new(11, 50);
+    let foreign = other.archive();
+    while other.db.commit_number() < 9 {
+        other.commit_pairs();
+    }
+    backup(&foreign, &other.db, &BackupOptions::new()).expect("backed up");
+    let full = Piece::Full { commit: 9 };
+    let copy_to = |name: &str| {
+        let from = other.folder.path().join("archive").join(full.name());
+        let to = world.folder.path().join("archive").join(name);
+        std::fs::copy(from, to).expect("copied");
+    };
+    copy_to(&full.name());
+    let folder = world.folder.path().join("restored");
+    for commit in [None, Some(9)] {
+        let restored = restore::<Blake3>(&archive, &folder, &options().commit(commit));
+        let refused = restored.expect_err("foreign");
+        assert!(matches!(refused, ArchiveError::Foreign { .. }), "{refused}");
+        let followed = Follower::<Blake3>::open(&archive, &folder, &options().commit(commit));
+        let refused = followed.expect_err("foreign");
+        assert!(matches!(refused, ArchiveError::Foreign { .. }), "{refused}");
+        assert!(!folder.exists(), "nothing was begun");
+    }
+    for found in [check(&archive, None), check_heads(&archive)] {
+        let [finding] = &found.expect("checked")[..] else { panic!("one finding") };
+        assert!(finding.piece == full && finding.what.contains("is of database"), "{finding:?}");
+    }
+    assert_eq!(pleach_archive::hasher(&archive).expect("of the full before it"), 1);
+    let before = archive.list().expect("listed");
+    let refused = prune(&archive, 1).expect_err("it is not what is to be kept");
+    assert!(matches!(refused, ArchiveError::Foreign { .. }), "{refused}");
+    assert_eq!(archive.list().expect("listed"), before);
+    std::fs::remove_file(world.folder.path().join("archive").join(full.name())).expect("removed");
+    restore_to(&mut world, &archive, 6).expect("whole again");
+}
+
+/// A stream of version 1, or a salvage, could be of any database.
+#[test]
+fn an_object_that_names_no_database_is_refused() {
+    let (world, archive) = archived(12);
+    let stream = include_bytes!("../../../engine/tests/golden/export-1.plx");
+    let full = Piece::Full { commit: 5 };
+    let path = world.folder.path().join("archive").join(full.name());
+    std::fs::write(path, stream).expect("written");
+    let folder = world.folder.path().join("restored");
+    let refused = restore::<Blake3>(&archive, &folder, &options()).expect_err("of no database");
+    assert!(
+        matches!(&refused, ArchiveError::Unnamed(object) if *object == full.name()),
+        "{refused}"
+    );
+    for found in [check(&archive, None), check_heads(&archive)] {
+        let [finding] = &found.expect("checked")[..] else { panic!("one finding") };
+        assert!(finding.piece == full && finding.what.contains("does not say"), "{finding:?}");
+    }
+}
+
+#[test]
+fn an_archive_of_two_databases_is_refused_by_all() {
+    let (mut world, archive) = archived(13);
+    let second = world.folder.path().join("archive").join("database-00000000000000ff");
+    std::fs::write(&second, "another").expect("written");
+    let folder = world.path("restored");
+    let all = [
+        archive.list().map(drop),
+        restore::<Blake3>(&archive, &folder, &options()).map(drop),
+        Follower::<Blake3>::open(&archive, &folder, &options()).map(drop),
+        check(&archive, None).map(drop),
+        check_heads(&archive).map(drop),
+        backup(&archive, &world.db, &BackupOptions::new()).map(drop),
+        prune(&archive, 1).map(drop),
+    ];
+    for (at, one) in all.into_iter().enumerate() {
+        let refused = one.expect_err("two databases");
+        assert!(matches!(refused, ArchiveError::TwoDatabases { .. }), "{at}: {refused}");
+    }
+    std::fs::remove_file(second).expect("removed");
+    restore_to(&mut world, &archive, 6).expect("of one database again");
+}
+
+/// Changes of plain namespaces alone have no root that could differ: the follower is told by the database.
+#[test]
+fn a_follower_takes_no_changes_of_another_database() {
+    let begin = |seed| {
+        let mut world = World::new(seed, 50);
+        world.db.add_plain_namespace(7).expect("added");
+        let archive = world.archive();
+        backup(&archive, &world.db, &BackupOptions::new()).expect("a full");
+        commit(&world.db, vec![put(7, 1, Some(vec![1]))], None);
+        let copy = world.path("copy");
+        (world, archive, copy)
+    };
+    let ((world, archive, copy), (other, foreign, _)) = (begin(14), begin(15));
+    let mut follower = Follower::<Blake3>::open(&archive, &copy, &options()).expect("opened");
+    backup(&archive, &world.db, &BackupOptions::new()).expect("changes");
+    backup(&foreign, &other.db, &BackupOptions::new()).expect("changes");
+    let (own, name) = (world.folder.path().join("archive"), changes(1).name());
+    let good = std::fs::read(own.join(&name)).expect("read");
+    std::fs::copy(other.folder.path().join("archive").join(&name), own.join(&name))
+        .expect("put in");
+    let refused = follower.step().expect_err("foreign");
+    assert!(matches!(refused, ArchiveError::Foreign { .. }), "{refused}");
+    assert_eq!(follower.at(), 1);
+    drop(follower);
+    // Nor does it follow the other's archive.
+    let refused = Follower::<Blake3>::open(&foreign, &copy, &options()).expect_err("another");
+    assert!(matches!(refused, ArchiveError::OtherDatabase { .. }), "{refused}");
+    std::fs::write(own.join(name), good).expect("written");
+    let mut follower = Follower::<Blake3>::open(&archive, &copy, &options()).expect("opened");
+    assert_eq!(follower.step().expect("its own"), Some(changes(1)));
 }
 
 #[test]
@@ -198,34 +321,66 @@ fn a_check_lists_each_damaged_and_each_foreign_object() {
         std::fs::copy(foreign.join(&name), folder.join(&name)).expect("copied");
         let findings = found(&archive);
         assert!(!findings.is_empty(), "{name} is of another database");
-        assert!(findings.iter().all(|(_, what)| what.contains("other roots for commit")));
+        assert!(findings.iter().all(|(_, what)| what.contains("is of database")), "{findings:?}");
         std::fs::write(folder.join(&name), bytes).expect("written");
     }
     assert_eq!(found(&archive), []);
 }
 
+/// Its head alone was read: changes were put behind an object that nobody could go through.
 #[test]
-fn a_backup_behind_a_damaged_object_is_refused_until_a_full_is_asked_for() {
-    let (mut world, archive) = archived(6);
-    let path = world.folder.path().join("archive").join(changes(5).name());
-    std::fs::write(path, b"nothing").expect("written");
-    commit(&world.db, vec![put(0, 1, None)], None);
-    let before = archive.list().expect("listed");
-    let refused = backup(&archive, &world.db, &BackupOptions::new()).expect_err("damaged");
-    assert!(matches!(refused, ArchiveError::NewestDamaged { .. }), "{refused}");
-    assert_eq!(archive.list().expect("listed"), before);
-    let how = BackupOptions::new().full(true);
-    let report = backup(&archive, &world.db, &how).expect("backed up");
-    assert_eq!(report.full, Some(FullReason::Asked));
-    let folder = world.path("restored");
-    let restored = restore::<Blake3>(&archive, &folder, &options()).expect("restored");
-    assert_eq!(restored.roots, world.db.roots());
-    // A damaged full of the newest commit is written anew.
-    let path = world.folder.path().join("archive").join(Piece::Full { commit: 7 }.name());
-    let good = std::fs::read(&path).expect("a full");
-    std::fs::write(&path, &good[..10]).expect("written");
-    let refused = backup(&archive, &world.db, &BackupOptions::new()).expect_err("damaged");
-    assert!(matches!(refused, ArchiveError::NewestDamaged { .. }), "{refused}");
-    backup(&archive, &world.db, &how).expect("backed up");
-    assert!(std::fs::read(&path).expect("a full") == good);
+fn a_backup_does_not_build_on_a_damaged_object_and_writes_a_full() {
+    for (seed, part) in [(6, 0), (16, 1), (17, 2)] {
+        let (mut world, archive) = archived(seed);
+        let path = world.folder.path().join("archive").join(changes(5).name());
+        let mut bytes = std::fs::read(&path).expect("read");
+        // In the head, among the changes, at the end.
+        let at = [30, bytes.len() / 2, bytes.len() - 5][part];
+        bytes[at] ^= 4;
+        std::fs::write(path, bytes).expect("written");
+        world.commit_pairs();
+        let report = backup(&archive, &world.db, &BackupOptions::new()).expect("backed up");
+        let full = Piece::Full { commit: 7 };
+        assert_eq!(report.written, [full], "{part}");
+        assert!(
+            matches!(&report.full, Some(FullReason::NewestDamaged { object, .. }) if *object == changes(5).name()),
+            "{report:?}"
+        );
+        restore_to(&mut world, &archive, 7).expect("restored");
+        // The next one goes on behind the full.
+        world.commit_pairs();
+        let report = backup(&archive, &world.db, &BackupOptions::new()).expect("backed up");
+        assert_eq!((report.written, report.full), (vec![changes(7)], None));
+        restore_to(&mut world, &archive, 8).expect("restored");
+        // So it is with a full, here one of the newest commit, whose head is damaged.
+        let how = BackupOptions::new().full(true);
+        backup(&archive, &world.db, &how).expect("backed up");
+        let path = world.folder.path().join("archive").join(Piece::Full { commit: 8 }.name());
+        let good = std::fs::read(&path).expect("a full");
+        std::fs::write(&path, &good[..10]).expect("written");
+        backup(&archive, &world.db, &BackupOptions::new()).expect("backed up");
+        assert!(std::fs::read(&path).expect("a full") == good);
+    }
+}
+
+/// A copy of a database has its number: what it has become is told by its roots.
+#[test]
+fn a_full_of_a_copy_that_went_another_way_is_refused() {
+    let mut world = World::new(18, 50);
+    world.commit_pairs();
+    let archive = world.archive();
+    backup(&archive, &world.db, &BackupOptions::new()).expect("a full");
+    let (folder, place) = (world.path("copy"), world.path("archive-of-the-copy"));
+    world.db.backup_to(&folder, &pleach::BackupOptions::new()).expect("copied");
+    let copy = open(&folder, 50);
+    commit(&world.db, vec![put(0, 1, Some(vec![1]))], None);
+    commit(&copy, vec![put(0, 1, Some(vec![2]))], None);
+    backup(&archive, &world.db, &BackupOptions::new()).expect("changes");
+    let other = Archive::create(place.to_str().expect("a name")).expect("an archive");
+    backup(&other, &copy, &BackupOptions::new()).expect("a full");
+    let name = Piece::Full { commit: 2 }.name();
+    let to = world.folder.path().join("archive").join(&name);
+    std::fs::copy(place.join(&name), to).expect("copied");
+    let refused = restore_to(&mut world, &archive, 2).expect_err("another state");
+    assert!(matches!(refused, ArchiveError::Contradiction { commit: 2, .. }), "{refused}");
 }

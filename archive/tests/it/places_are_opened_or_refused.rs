@@ -1,5 +1,7 @@
 //! Places of archives: folders and URLs; and databases that an archive does not take.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 
 use object_store::memory::InMemory;
@@ -32,7 +34,27 @@ fn places_that_cannot_be_used_are_refused_with_a_reason() {
         }
         let refused = Archive::open(place).expect_err("no place");
         assert!(matches!(refused, ArchiveError::Place { .. }), "{place}: {refused}");
+        if place.starts_with("s3") {
+            assert!(refused.to_string().contains("`--features aws`"), "{refused}");
+        }
     }
+}
+
+/// A path need not be UTF-8.
+#[test]
+fn a_folder_of_any_name_is_an_archive() {
+    let mut world = World::new(7, 9);
+    world.commit_pairs();
+    let place = world.folder.path().join(OsStr::from_bytes(b"new \xff/archive \xfe"));
+    let archive = Archive::create(&place).expect("made");
+    backup(&archive, &world.db, &BackupOptions::new()).expect("backed up");
+    let archive = Archive::open(&place).expect("opened");
+    assert_eq!(archive.list().expect("listed").newest(), Some(1));
+    let folder = world.folder.path().join(OsStr::from_bytes(b"copy \xfd"));
+    restore::<Blake3>(&archive, &folder, &options()).expect("restored");
+    world.compare(&folder, 1);
+    let refused = Archive::open(place.join("none")).expect_err("no folder");
+    assert!(matches!(refused, ArchiveError::NoFolder(_)), "{refused}");
 }
 
 #[test]

@@ -18,6 +18,8 @@ const AFTER: u8 = 2;
 pub struct ChangeHead {
     /// Number of the hasher ([`Hasher::ID`](pleach_core::Hasher::ID)).
     pub hasher: u8,
+    /// Number of the database ([`Db::id`](crate::Db::id)); none in a stream of version 1.
+    pub database: Option<u64>,
     /// Number of the commit before the changes.
     pub from: u64,
     /// Number of the commit after them.
@@ -73,6 +75,7 @@ pub(super) fn encode(head: &ChangeHead) -> Vec<u8> {
     payload.extend([head.hasher, 0]);
     payload.extend(u16::try_from(head.namespaces.len()).expect("at most 256").to_le_bytes());
     payload.extend([0; 2]);
+    payload.extend(head.database.unwrap_or_default().to_le_bytes());
     payload.extend(head.from.to_le_bytes());
     payload.extend(head.to.to_le_bytes());
     payload.extend(u32::try_from(head.blob.len()).expect("at most 64 KiB").to_le_bytes());
@@ -88,14 +91,21 @@ pub(super) fn encode(head: &ChangeHead) -> Vec<u8> {
     payload
 }
 
+/// The number of the database, which streams have from version 2 on. 0 is none.
+pub(super) fn database(cursor: &mut Cursor<'_>, version: u16) -> Result<Option<u64>, BodyError> {
+    let number = if version > 1 { cursor.u64()? } else { 0 };
+    Ok(Some(number).filter(|number| *number != 0))
+}
+
 /// The head of a payload.
 pub(super) fn decode(payload: &[u8]) -> Result<ChangeHead, BodyError> {
     let mut cursor = Cursor::new(payload);
-    cursor.u16()?;
+    let version = cursor.u16()?;
     let hasher = cursor.u8()?;
     cursor.reserved::<1>()?;
     let count = cursor.u16()?;
     cursor.reserved::<2>()?;
+    let database = database(&mut cursor, version)?;
     let (from, to) = (cursor.u64()?, cursor.u64()?);
     if from >= to {
         return Err(BodyError::Unsorted);
@@ -138,5 +148,5 @@ pub(super) fn decode(payload: &[u8]) -> Result<ChangeHead, BodyError> {
     if namespaces.is_empty() {
         return Err(BodyError::Truncated);
     }
-    Ok(ChangeHead { hasher, from, to, blob, namespaces })
+    Ok(ChangeHead { hasher, database, from, to, blob, namespaces })
 }

@@ -60,7 +60,8 @@ pub fn export_changes<H: Hasher, D: Device, R: Runtime>(
     let namespaces = change_head::namespaces(older.roots(), newer.roots());
     let namespaces = namespaces.ok_or(Error::ForeignSession)?;
     let blob = newer.blob().to_vec();
-    let head = ChangeHead { hasher: H::ID, from, to: through, blob, namespaces };
+    let database = Some(newer.engine().state.store.database());
+    let head = ChangeHead { hasher: H::ID, database, from, to: through, blob, namespaces };
     let encoded = (Kind::ChangesHead, change_head::encode(&head));
     let mut writer = Limited {
         records: RecordWriter::new(to, encoded, Kind::Changes)?,

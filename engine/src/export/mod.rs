@@ -71,7 +71,8 @@ pub fn export_telling<H: Hasher, D: Device, R: Runtime>(
     mut each: impl FnMut(u8, &Key),
 ) -> Result<ExportReport> {
     let (roots, blob) = (session.roots(), session.blob());
-    let mut writer = StreamWriter::<H, _>::new(to, session.number(), blob, roots)?;
+    let of = (Some(session.engine().state.store.database()), session.number());
+    let mut writer = StreamWriter::<H, _>::new(to, of, blob, roots)?;
     for (namespace, _) in roots.all() {
         writer.begin(namespace);
         for pair in session.namespace(namespace)?.iter(..) {

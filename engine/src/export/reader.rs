@@ -5,6 +5,7 @@ use std::io::Read;
 use pleach_core::{Key, Node, TERMINATOR};
 
 use super::blocks::BlockReader;
+use super::change_head::database;
 use super::records::RecordReader;
 use crate::format::bytes::{BodyError, Cursor};
 use crate::format::commit_body::MAX_BLOB;
@@ -16,6 +17,8 @@ use crate::format::export_block::{Kind, StreamError, VERSION};
 pub struct StreamHead {
     /// Number of the hasher ([`Hasher::ID`](pleach_core::Hasher::ID)).
     pub hasher: u8,
+    /// Number of the database ([`Db::id`](crate::Db::id)); none in a stream of version 1, and in one that a salvage has written.
+    pub database: Option<u64>,
     /// Number of the commit.
     pub commit: u64,
     /// The application's blob.
@@ -93,11 +96,12 @@ impl<R: Read> StreamReader<R> {
 
 fn head_of(payload: &[u8]) -> Result<StreamHead, BodyError> {
     let mut cursor = Cursor::new(payload);
-    cursor.u16()?;
+    let version = cursor.u16()?;
     let hasher = cursor.u8()?;
     cursor.reserved::<1>()?;
     let count = cursor.u16()?;
     cursor.reserved::<2>()?;
+    let database = database(&mut cursor, version)?;
     let commit = cursor.u64()?;
     let length = cursor.u32()?;
     if length > MAX_BLOB {
@@ -123,5 +127,5 @@ fn head_of(payload: &[u8]) -> Result<StreamHead, BodyError> {
     if namespaces.first().is_none_or(|first| first.number != 0) {
         return Err(BodyError::Truncated);
     }
-    Ok(StreamHead { hasher, commit, blob, namespaces })
+    Ok(StreamHead { hasher, database, commit, blob, namespaces })
 }

@@ -36,14 +36,20 @@ pub(crate) struct StreamWriter<H, W> {
 }
 
 impl<H: Hasher, W: Write> StreamWriter<H, W> {
-    /// Begins a stream of a state.
-    pub(crate) fn new(to: W, commit: u64, blob: &[u8], roots: &Roots) -> Result<Self, StreamError> {
+    /// Begins a stream of a database's state; of no database's where it is one that none has had.
+    pub(crate) fn new(
+        to: W,
+        (database, commit): (Option<u64>, u64),
+        blob: &[u8],
+        roots: &Roots,
+    ) -> Result<Self, StreamError> {
         let namespaces = roots.all().len();
         let mut head = Vec::new();
         head.extend(VERSION.to_le_bytes());
         head.extend([H::ID, 0]);
         head.extend(u16::try_from(namespaces).expect("at most 256").to_le_bytes());
         head.extend([0; 2]);
+        head.extend(database.unwrap_or_default().to_le_bytes());
         head.extend(commit.to_le_bytes());
         head.extend(u32::try_from(blob.len()).expect("at most 64 KiB").to_le_bytes());
         head.extend(blob);
@@ -106,7 +112,7 @@ mod tests {
         let root = TrieRoot { kind: TrieKind::Merkle, node: root.root() };
         let roots = Roots::new([(0, root)]);
         let write = |value: &[u8]| -> Result<ExportReport> {
-            let mut writer = StreamWriter::<Blake3, _>::new(Vec::new(), 7, b"", &roots)?;
+            let mut writer = StreamWriter::<Blake3, _>::new(Vec::new(), (None, 7), b"", &roots)?;
             writer.begin(0);
             writer.pair(&[1; 32], value)?;
             writer.end()?;
@@ -119,14 +125,16 @@ mod tests {
                 if *expected == root.node),
             "{other}"
         );
-        let mut writer = StreamWriter::<Blake3, _>::new(Vec::new(), 7, b"", &roots).expect("begun");
+        let mut writer =
+            StreamWriter::<Blake3, _>::new(Vec::new(), (None, 7), b"", &roots).expect("begun");
         writer.begin(0);
         let none = writer.end().expect_err("no pair");
         assert!(
             matches!(&none, Error::Corrupt(Contradiction::Pairs { found, .. }) if *found == TERMINATOR),
             "{none}"
         );
-        let mut writer = StreamWriter::<Blake3, _>::new(Vec::new(), 7, b"", &roots).expect("begun");
+        let mut writer =
+            StreamWriter::<Blake3, _>::new(Vec::new(), (None, 7), b"", &roots).expect("begun");
         writer.begin(0);
         writer.pair(&[2; 32], b"").expect("the first");
         let order = writer.pair(&[1; 32], b"").expect_err("a key before it");

@@ -6,10 +6,10 @@ use twox_hash::XxHash3_64;
 
 /// First bytes of a block.
 pub(crate) const MAGIC: [u8; 4] = *b"PLXB";
-/// The version of export streams that is written, and the only one that is read.
-pub const VERSION: u16 = 1;
-/// The version of change streams that is written, and the only one that is read.
-pub const CHANGES_VERSION: u16 = 1;
+/// The version of export streams that is written. Version 1, which does not name the database, is read, too.
+pub const VERSION: u16 = 2;
+/// The version of change streams that is written. Version 1, which does not name the database, is read, too.
+pub const CHANGES_VERSION: u16 = 2;
 /// In place of a value's length: the key has no value any more.
 pub(crate) const DELETED: u32 = u32::MAX;
 /// Bytes of a block's header.
@@ -72,10 +72,14 @@ pub enum StreamError {
     #[error("the stream cannot be written: {0}")]
     Write(String),
     /// The first block is not that of an export stream.
-    #[error("this is no export stream: give what `export::export` or `pleach export` has written")]
+    #[error(
+        "this is no export stream: give a file that `pleach export` has written (`export::export`)"
+    )]
     NoStream,
     /// The first block is not that of a change stream.
-    #[error("this is no change stream: give what `export::export_changes` has written")]
+    #[error(
+        "this is no change stream: give what `pleach backup` has written (`export::export_changes`)"
+    )]
     NoChanges,
     /// A later version has written it.
     #[error(

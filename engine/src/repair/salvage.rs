@@ -112,7 +112,7 @@ impl<D: Device> UnderHasher<D> for Salvage<'_> {
             roots.push((namespace, found.merkle().map_or(TrieRoot { kind, node }, |_| found)));
         }
         let roots = Roots::new(roots);
-        let mut writer = StreamWriter::<H, _>::new(self.to, tip.number, &tip.blob, &roots)?;
+        let mut writer = StreamWriter::<H, _>::new(self.to, (None, tip.number), &tip.blob, &roots)?;
         for (namespace, _) in roots.all() {
             writer.begin(namespace);
             let go_over = |_| Ok(());

@@ -22,6 +22,14 @@ use crate::state::undo::Undo;
 pub struct Explanation {
     /// The lines.
     pub lines: Vec<String>,
+    /// The newest commit.
+    pub commit: u64,
+    /// The region, by its place among all of the namespace.
+    pub region: usize,
+    /// Number of the leaf page; none where the prefix has none yet.
+    pub page: Option<u64>,
+    /// The commit of a change of the key that is not on the page yet.
+    pub pending: Option<u64>,
     /// Does the key have a value?
     pub present: bool,
     /// Depth of the terminal that proves it, and so the number of siblings of its proof; 0 in a plain namespace, which
@@ -92,8 +100,9 @@ impl Explain<'_> {
             state.pending().len(),
             state.last_commit()
         ));
+        let page = state.children().page(child);
         let mut pairs: Vec<(Key, Stored)> = Vec::new();
-        match state.children().page(child) {
+        match page {
             None => lines.push(format!("page     none for prefix {prefix:?}")),
             Some(number) => {
                 let file = opened.device.open(LEAF_FILE, OpenMode::Read)?;
@@ -116,6 +125,7 @@ impl Explain<'_> {
                 pairs.extend(view.iter().map(|(key, cell)| (key, Stored::from_cell(cell))));
             }
         }
+        let pending = state.pending_of(key).map(|pending| pending.commit);
         match state.pending_of(key) {
             None => lines.push("pending  nothing".to_owned()),
             Some(pending) => {
@@ -126,8 +136,8 @@ impl Explain<'_> {
                 ));
             }
         }
-        let pending = state.pending_below(&prefix).iter();
-        let changes = pending.map(|pending| (pending.key, pending.stored.clone()));
+        let below = state.pending_below(&prefix).iter();
+        let changes = below.map(|pending| (pending.key, pending.stored.clone()));
         crate::state::view::put_over(&mut pairs, 0, changes);
         pairs.retain(|(_, stored)| stored.is_present());
         let found = pairs.iter().find(|pair| pair.0 == *key);
@@ -135,17 +145,22 @@ impl Explain<'_> {
         let present = found.is_some();
         lines.extend(past(&recovered.undo, recovered.tip.number, namespace, key));
         drop(state);
+        let commit = recovered.tip.number;
+        let page = page.map(|number| number.get().into());
+        let mut told =
+            Explanation { lines, commit, region: index, page, pending, present, depth: 0 };
         if root.kind == TrieKind::Plain {
-            lines.push("proof    none: the namespace is plain".to_owned());
-            return Ok(Explanation { lines, present, depth: 0 });
+            told.lines.push("proof    none: the namespace is plain".to_owned());
+            return Ok(told);
         }
         let keys: Vec<Key> = pairs.iter().map(|pair| pair.0).collect();
         let depth = terminal_depth(regions, key, &prefix, &keys);
-        lines.push(format!(
+        told.depth = depth;
+        told.lines.push(format!(
             "proof    terminal at depth {depth}: {depth} siblings, {} bytes of nodes",
             u32::from(depth) * 32
         ));
-        Ok(Explanation { lines, present, depth })
+        Ok(told)
     }
 }
 

@@ -179,6 +179,9 @@ fn other_pairs_and_other_namespaces_are_refused() {
     assert!(matches!(refused, Error::Stream(StreamError::OtherPairs(PLAIN))), "{refused}");
 }
 
+/// The database of [`Stream::of`], from version 2 on.
+const DATABASE: u64 = 0x0123_4567_89ab_cdef;
+
 /// A stream as docs/export.md has it.
 #[derive(Default)]
 struct Stream {
@@ -200,6 +203,9 @@ impl Stream {
         let mut stream = Self::default();
         let mut head = version.to_le_bytes().to_vec();
         head.extend([1, 0, 2, 0, 0, 0]);
+        if version > 1 {
+            head.extend(DATABASE.to_le_bytes());
+        }
         head.extend(9_u64.to_le_bytes());
         head.extend(3_u32.to_le_bytes());
         head.extend(b"abc");
@@ -244,10 +250,11 @@ fn sample() -> (Node, Vec<u8>) {
 #[test]
 fn a_stream_is_what_the_page_says() {
     let (root, bytes) = sample();
-    let mut expected = Stream::of(root, 1, &PAIRS, &[]);
+    let mut expected = Stream::of(root, 2, &PAIRS, &[]);
     // The sample has another number and no blob: the rest is the same, but for the chain of checksums.
     let mut reader = StreamReader::new(&*expected).expect("a stream");
     assert_eq!((reader.head().commit, &*reader.head().blob), (9, &b"abc"[..]));
+    assert_eq!(reader.head().database, Some(DATABASE));
     let mut found = Vec::new();
     while let Some((key, value)) = reader.next().expect("whole") {
         found.push((key, value.to_vec()));
@@ -270,22 +277,22 @@ fn hostile_streams_with_right_checksums_are_refused_and_change_nothing() {
     let (root, _) = sample();
     let other: Node = [7; 32].into();
     let to = disk();
-    let refused = imported(&to, &Stream::of(other, 1, &PAIRS, &[])).expect_err("another root");
+    let refused = imported(&to, &Stream::of(other, 2, &PAIRS, &[])).expect_err("another root");
     assert!(
         matches!(refused, Error::OtherRoot { expected, found } if (expected, found) == (other, root)),
         "{refused}"
     );
     assert_eq!(open(&to).root(), pleach_core::TERMINATOR);
     let refused =
-        imported(&disk(), &Stream::of(root, 2, &PAIRS, &[])).expect_err("a later version");
-    assert!(matches!(refused, Error::Stream(StreamError::Version { found: 2, .. })), "{refused}");
+        imported(&disk(), &Stream::of(root, 3, &PAIRS, &[])).expect_err("a later version");
+    assert!(matches!(refused, Error::Stream(StreamError::Version { found: 3, .. })), "{refused}");
     let none = pleach_core::TERMINATOR;
-    let refused = imported(&disk(), &Stream::of(none, 1, &PAIRS, &[])).expect_err("not empty");
+    let refused = imported(&disk(), &Stream::of(none, 2, &PAIRS, &[])).expect_err("not empty");
     assert!(matches!(refused, Error::Stream(StreamError::Contents { .. })), "{refused}");
     let [one, two, nine] = PAIRS;
     for pairs in [&[two, one, nine][..], &[one, one, two]] {
         let refused =
-            imported(&disk(), &Stream::of(root, 1, pairs, &[])).expect_err("not in order");
+            imported(&disk(), &Stream::of(root, 2, pairs, &[])).expect_err("not in order");
         assert!(matches!(refused, Error::Stream(StreamError::Contents { .. })), "{refused}");
     }
     for nothing in [&b""[..], b"PLXB", &[0; 100]] {
@@ -316,20 +323,28 @@ fn a_stream_with_a_changed_byte_is_refused() {
     }
 }
 
-/// The stream that version 0.1 wrote: every later version imports it.
+/// Streams of each version of the format: every later version imports them. Those of version 1 do not name the database.
 #[test]
-fn the_golden_stream_is_imported() {
-    let stream = include_bytes!("../golden/export-1.plx");
-    let to = disk();
-    let report = imported(&to, stream).expect("imported");
-    assert_eq!((report.pairs, report.exported_commit), (440, 5));
+fn the_golden_streams_are_imported() {
+    let read = |version| {
+        std::fs::read(format!("tests/golden/export-{version}.plx")).expect("in the repository")
+    };
+    let streams = [(read(1), false), (read(2), true)];
     let db = filled(&disk());
-    let copy = open(&to);
-    assert!(copy.roots().iter().eq(db.roots().iter()));
-    for namespace in [0, MERKLE, EMPTY, PLAIN] {
-        assert!(pairs(&copy, namespace) == pairs(&db, namespace), "namespace {namespace}");
+    for (stream, is_named) in &streams {
+        let to = disk();
+        let named = StreamReader::new(&**stream).expect("a stream").head().database;
+        assert_eq!(named, is_named.then(|| db.id().expect("open")));
+        let report = imported(&to, stream).expect("imported");
+        assert_eq!((report.pairs, report.exported_commit), (440, 5));
+        let copy = open(&to);
+        assert!(copy.roots().iter().eq(db.roots().iter()));
+        for namespace in [0, MERKLE, EMPTY, PLAIN] {
+            assert!(pairs(&copy, namespace) == pairs(&db, namespace), "namespace {namespace}");
+        }
+        assert_eq!(copy.blob(), b"block 17");
     }
-    assert_eq!(copy.blob(), b"block 17");
+    assert!(streams[1].0 == exported(&db), "what is written is what is frozen");
 }
 
 /// Writes the golden stream: once, when the format gets a version.
@@ -338,5 +353,5 @@ fn the_golden_stream_is_imported() {
 fn write_the_golden_stream() {
     let stream = exported(&filled(&disk()));
     std::fs::create_dir_all("tests/golden").expect("a folder");
-    std::fs::write("tests/golden/export-1.plx", stream).expect("written");
+    std::fs::write("tests/golden/export-2.plx", stream).expect("written");
 }
