@@ -120,7 +120,7 @@ fn empty() -> Result<()> {
         db.metrics().index_bytes - index,
         db.metrics().undo_bytes
     );
-    Ok(db.close()?)
+    Ok(db.close().map(drop)?)
 }
 
 fn main() -> Result<()> {

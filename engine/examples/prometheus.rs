@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         (0..20).try_for_each(|number| block(&db, number))?;
         observe::record(&db.metrics());
         print!("{}", handle.render());
-        return Ok(db.close()?);
+        return Ok(db.close().map(drop)?);
     }
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use pleach_beatree::page_no::page_offset;
 use pleach_core::Hasher;
-use pleach_io::{Device, IoError, LockMode, OpenMode, PAGE, PageBuf, Runtime};
+use pleach_io::{Device, LockMode, OpenMode, PAGE, PageBuf, Runtime};
 
 use crate::checkpoint::{BackupImage, write_backup_image};
 use crate::engine::Engine;
-use crate::error::{Contradiction, Error, NoRoom, Result, full_or};
+use crate::error::{Contradiction, Error, NoRoom, Result};
 use crate::format::creation::{self, CreationError, DirectoryState};
-use crate::format::names::{IMAGES, LEAF_FILE, OVERFLOW_FILE, SPILL_FILE};
+use crate::format::names::{IMAGES, LEAF_FILE, OVERFLOW_FILE, SPILL_FILE, is_ours};
 use crate::format::superblock_store::SuperblockStore;
 use crate::format::{incarnation, notice};
 use crate::roots::Roots;
@@ -89,11 +89,31 @@ pub(crate) fn backup<H: Hasher, D: Device, R: Runtime>(
     target: &D,
     options: &BackupOptions,
 ) -> Result<BackupReport> {
+    copy(engine, target, options).map_err(|error| match error.device() {
+        // The database has its own room: what it cannot write is an error of that.
+        Some(full) if full.is_full() => Error::Full(NoRoom::Backup(full.clone())),
+        _ => error,
+    })
+}
+
+fn copy<H: Hasher, D: Device, R: Runtime>(
+    engine: &Engine<H, D, R>,
+    target: &D,
+    options: &BackupOptions,
+) -> Result<BackupReport> {
     let db = &engine.state;
     let since = db.pace.now();
     let lock = target.lock(LockMode::Exclusive)?;
     match creation::inspect(target)? {
         DirectoryState::Empty => {}
+        // Nobody but its owner can tell a backup that was cut off from a damaged database, so nothing is removed.
+        DirectoryState::Foreign(found) if is_ours(&found) => {
+            return Err(CreationError::Unfinished { found }.into());
+        }
+        DirectoryState::NoSuperblock => {
+            let found = LEAF_FILE.to_owned();
+            return Err(CreationError::Unfinished { found }.into());
+        }
         DirectoryState::Foreign(found) => return Err(CreationError::NotADatabase { found }.into()),
         _ => return Err(CreationError::Exists.into()),
     }
@@ -159,15 +179,12 @@ fn copy_pages<D: Device, R: Runtime>(
 ) -> Result<u64> {
     let device = db.store.device();
     let mut files = Vec::new();
-    for (name, room) in [
-        (LEAF_FILE, NoRoom::LeafPages as fn(IoError) -> NoRoom),
-        (OVERFLOW_FILE, NoRoom::OverflowPages),
-    ] {
+    for name in [LEAF_FILE, OVERFLOW_FILE] {
         let source = device.open(name, OpenMode::Read)?;
         let len = device.len(&source)?;
         let copy = target.open(name, OpenMode::Write)?;
         if len > 0 {
-            target.allocate(&copy, 0, len).map_err(full_or(room))?;
+            target.allocate(&copy, 0, len)?;
         }
         files.push((source, copy, len));
     }

@@ -519,17 +519,17 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// database without an error (its root, its metrics) stays as it was last. Dropping the last clone
     /// without this is safe too: the next open replays the log.
     ///
-    /// Of two closes at the same time one waits for the other, and gives `Closed` when that was done.
+    /// Gives how many sessions, blocks and overlays live on, and loads and backups run. They go on reading, and the folder stays
+    /// locked until the last of them is dropped. Of two closes at the same time one waits for the other, and gives `Closed` when
+    /// that was done.
     ///
     /// # Errors
-    /// [`Error::StillOpen`] when sessions, blocks or overlays live on, or a load runs, with how many of each. The database
-    /// is closed and its checkpoint written all the same; those handles go on reading, and the folder
-    /// stays locked until the last of them is dropped. [`Error::Poisoned`] after a failed write or sync, and
+    /// [`Error::Poisoned`] after a failed write or sync, and
     /// [`Error::InDoubt`] when one failed in here: the database is closed, and the next open replays the
     /// log. With any other error ([`Error::Full`] first of all) no checkpoint could be written: the
     /// folder stays locked, and close can be called again; or drop all clones, and the next open replays
     /// the log. Commits are not concerned by any of them.
-    pub fn close(&self) -> Result<()> {
+    pub fn close(&self) -> Result<OpenHandles> {
         self.0.close()
     }
 }

@@ -135,7 +135,7 @@ impl<H: Hasher, D: Device, R: Runtime> Owner<H, D, R> {
 
     /// See [`Db::close`](crate::Db::close). A close that found no room, or could not read what it needs, can
     /// be tried again; one that met a failed write or sync has come to its end.
-    pub(crate) fn close(&self) -> Result<()> {
+    pub(crate) fn close(&self) -> Result<OpenHandles> {
         let mut tasks = self.closing.lock();
         let Some(engine) = self.engine.read().clone() else { return Err(Error::Closed) };
         self.closed.store(true, Ordering::Release);
@@ -154,7 +154,7 @@ impl<H: Hasher, D: Device, R: Runtime> Owner<H, D, R> {
         if let Err(error) = &written
             && !error.is_poisoned()
         {
-            return written;
+            return Err(error.clone());
         }
         self.last.get_or_init(|| Facts::of(&engine));
         tracing::info!(commit = engine.state.commits.published(), "closed");
@@ -162,8 +162,7 @@ impl<H: Hasher, D: Device, R: Runtime> Owner<H, D, R> {
         drop(self.engine.write().take());
         let open = self.open_handles();
         drop(engine);
-        written?;
-        if open.is_empty() { Ok(()) } else { Err(Error::StillOpen(open)) }
+        written.map(|()| open)
     }
 }
 

@@ -242,7 +242,7 @@ impl Backend for PleachBackend {
     fn close(self: Box<Self>) -> Result<()> {
         let Self { db, overlays, .. } = *self;
         drop(overlays);
-        db.close().map_err(wrap)
+        db.close().map(drop).map_err(wrap)
     }
 }
 

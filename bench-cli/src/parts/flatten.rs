@@ -163,7 +163,7 @@ impl<'a> Bench<'a> {
     fn finish(&self, db: &Pleach) -> Result<()> {
         let pairs: Vec<_> = self.state.iter().map(|(key, value)| (*key, *value)).collect();
         check(db, &pairs)?;
-        db.close().map_err(wrap)
+        db.close().map(drop).map_err(wrap)
     }
 
     /// Another thread reads cached accounts of the committed state while something runs.

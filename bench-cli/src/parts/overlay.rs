@@ -117,7 +117,7 @@ pub(crate) fn run(args: &OverlayArgs, at: &Path, bar: &Progress, sheet: &mut She
         }
         let name = format!("warm, {}", grouped(updates));
         sheet.case(bar, (&name, updates), rounds, warm)?;
-        db.map_or(Ok(()), |db| db.close()).map_err(wrap)?;
+        db.map_or(Ok(()), |db| db.close().map(drop)).map_err(wrap)?;
         for other in &others {
             if let Some(tree) = other.tree.take() {
                 tree.close()?;

@@ -84,7 +84,7 @@ pub(crate) fn run(args: &ProofArgs, at: &Path, bar: &Progress, sheet: &mut Sheet
     }
     let misses = db.metrics().cache_misses - before;
     sheet.notes.push(format!("{} pages were not cached while it was measured", grouped(misses)));
-    db.close().map_err(wrap)
+    db.close().map(drop).map_err(wrap)
 }
 
 impl Bench<'_> {

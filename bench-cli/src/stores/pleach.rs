@@ -175,7 +175,7 @@ impl Store for PleachStore {
 
     fn close(self: Box<Self>) -> Result<()> {
         lock(&self.current).take();
-        self.db.close().map_err(wrap)
+        self.db.close().map(drop).map_err(wrap)
     }
 }
 

@@ -135,6 +135,6 @@ impl Tree for PleachTree {
 
     fn close(mut self: Box<Self>) -> Result<()> {
         self.discard()?;
-        self.db.close().map_err(wrap)
+        self.db.close().map(drop).map_err(wrap)
     }
 }

@@ -108,7 +108,7 @@ impl Scenario {
         let db = Pleach::open(self.options(folder).create(true))?;
         let items = (0..self.accounts).map(|id| (key(id), value(id, 0, self.value)));
         db.bulk_load(items, &LoadOptions::default())?;
-        Ok(db.close()?)
+        Ok(db.close().map(drop)?)
     }
 
     /// Opens the database and does all commits; `each` sees the metrics after each of them.
@@ -145,6 +145,6 @@ impl Scenario {
             drop(witness);
         }
         drop((held, chain));
-        Ok(db.close()?)
+        Ok(db.close().map(drop)?)
     }
 }

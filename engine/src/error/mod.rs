@@ -18,7 +18,6 @@ use crate::format::export_block::StreamError;
 use crate::format::image_error::ImageError;
 use crate::format::incarnation::IncarnationError;
 use crate::format::superblock::SuperblockError;
-use crate::handles::OpenHandles;
 use crate::log::{LogError, ScanError};
 use crate::options::InvalidOption;
 
@@ -200,7 +199,7 @@ pub enum Error {
         tip: u64,
     },
     /// A rollback by more commits than there are.
-    #[error("cannot go back by {commits} commits: there are {tip}")]
+    #[error("cannot go back so far: {commits} commits were asked for, the database has {tip}")]
     TooFarBack {
         /// By how many commits.
         commits: u64,
@@ -340,12 +339,6 @@ pub enum Error {
         "the database was closed: nothing is committed through what outlived it; open it again"
     )]
     Closed,
-    /// The database is closed, and what still lives keeps its folder locked.
-    #[error(
-        "the database is closed and its checkpoint written; still alive: {0}; the folder stays locked \
-         until they are dropped"
-    )]
-    StillOpen(OpenHandles),
 }
 
 /// What has made a database refuse further writes.
@@ -410,7 +403,6 @@ impl Error {
     /// What became of the operation that gave this error.
     pub fn outcome(&self) -> Outcome {
         match self {
-            Self::StillOpen(_) => Outcome::Happened,
             Self::InDoubt(_) => Outcome::Unknown,
             _ => Outcome::DidNotHappen,
         }
@@ -438,7 +430,9 @@ impl Error {
             },
             Self::Creation(error) => match error {
                 CreationError::Io(error) => advice_on(error),
-                CreationError::NotADatabase { .. } | CreationError::Exists => Advice::FixCall,
+                CreationError::NotADatabase { .. }
+                | CreationError::Exists
+                | CreationError::Unfinished { .. } => Advice::FixCall,
                 CreationError::Marker { .. } => Advice::Restore,
             },
             Self::Incarnation(IncarnationError::Io(error)) | Self::Scan(ScanError::Io(error)) => {
@@ -485,7 +479,7 @@ impl Error {
             | Self::Stream(_)
             | Self::NotEmpty(_) => Advice::FixCall,
             Self::StaleParent { .. } | Self::SnapshotTooOld { .. } => Advice::MakeAgain,
-            Self::InUse | Self::NamespaceInUse { .. } | Self::StillOpen(_) => Advice::CloseOthers,
+            Self::InUse | Self::NamespaceInUse { .. } => Advice::CloseOthers,
             Self::Full(_) => Advice::FreeSpace,
             Self::FlushNumbers | Self::Poisoned(_) | Self::InDoubt(_) | Self::Closed => {
                 Advice::Reopen

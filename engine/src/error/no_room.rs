@@ -21,6 +21,9 @@ pub enum NoRoom {
     /// What a bulk load sorts does not fit beside the database.
     #[error("the pairs of a bulk load, {0}")]
     Load(#[source] IoError),
+    /// The target of a backup has no room for the copy.
+    #[error("the copy of a backup, {0}")]
+    Backup(#[source] IoError),
     /// An open cannot write what it has to write first.
     #[error("an open, {0}")]
     Open(#[source] IoError),

@@ -5,8 +5,6 @@ use std::fmt;
 /// What became of the operation that gave an error: what a session of the reopened database would find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// It took place; the error reports something beside it.
-    Happened,
     /// It did not take place, and never will by itself: nobody finds anything of it, now or after a crash.
     DidNotHappen,
     /// It may have taken place, as a whole, or not at all: only opening the database again tells.

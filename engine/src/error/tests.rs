@@ -99,7 +99,6 @@ fn advice_and_text_say_the_same() {
         (Error::StaleParent { base: 1, tip: 2 }, Advice::MakeAgain, "make it again on the newest"),
         (Error::InUse, Advice::CloseOthers, "drop its sessions and overlays first"),
         (Error::Io(IoError::Locked { owner: 1 }), Advice::CloseOthers, "in use by process 1"),
-        (Error::StillOpen(OpenHandles::default()), Advice::CloseOthers, "until they are dropped"),
         (Error::RepeatedKey([0; 32]), Advice::FixCall, "merge its accesses into one"),
         (Error::Missing, Advice::FixCall, "create one with `Options::create`"),
         (Error::BatchTooLarge { bytes: 2, limit: 1 }, Advice::FixCall, "commit it in parts"),
@@ -123,7 +122,6 @@ fn advice_and_text_say_the_same() {
         assert!(error.to_string().contains(text), "{error}");
         assert!(!advice.to_string().contains('\n') && advice.to_string().len() > 20);
         let expected = match &error {
-            Error::StillOpen(_) => Outcome::Happened,
             Error::InDoubt(_) => Outcome::Unknown,
             _ => Outcome::DidNotHappen,
         };

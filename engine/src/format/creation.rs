@@ -74,6 +74,15 @@ pub enum CreationError {
         /// A file in it.
         found: String,
     },
+    /// The folder holds files of a database, which do not make one.
+    #[error(
+        "the folder holds {found} and no superblock, as a backup leaves it that was cut off: empty the folder, if it is not a \
+         damaged database that you want to repair, or give another one"
+    )]
+    Unfinished {
+        /// A file in it.
+        found: String,
+    },
     /// The folder holds a database.
     #[error("the folder holds a database already")]
     Exists,

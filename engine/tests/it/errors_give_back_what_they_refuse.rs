@@ -310,7 +310,7 @@ fn commits_that_wait_for_room_are_told_of_the_close() {
         std::thread::sleep(Duration::from_millis(20));
         if closes {
             let closed = db.close();
-            assert!(matches!(closed, Ok(()) | Err(Error::StillOpen(_))), "{closed:?}");
+            assert!(closed.is_ok(), "{closed:?}");
         } else {
             drop(db);
         }

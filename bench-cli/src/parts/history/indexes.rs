@@ -115,7 +115,7 @@ impl Index for OfPleach {
     }
 
     fn close(self: Box<Self>) -> Result<()> {
-        self.db.close().map_err(wrap)
+        self.db.close().map(drop).map_err(wrap)
     }
 }
 
