@@ -99,27 +99,32 @@ impl Default for Value {
     }
 }
 
-impl From<&[u8]> for Value {
-    #[inline]
-    fn from(bytes: &[u8]) -> Self {
-        if bytes.len() <= Self::INLINE {
-            Self::inline(bytes)
-        } else {
-            Self(Repr::Shared(bytes.into()))
+/// The counts of a shared allocation lie before the bytes, so that those of a `Vec` or a `Box` are copied into it; an
+/// `Arc<[u8]>` is taken as it is.
+macro_rules! from_bytes {
+    ($([$($of:tt)*] $from:ty,)*) => {$(
+        impl<$($of)*> From<$from> for Value {
+            #[inline]
+            fn from(bytes: $from) -> Self {
+                let bytes: &[u8] = bytes.as_ref();
+                if bytes.len() <= Self::INLINE {
+                    Self::inline(bytes)
+                } else {
+                    Self(Repr::Shared(bytes.into()))
+                }
+            }
         }
-    }
+    )*};
 }
 
-impl<const N: usize> From<&[u8; N]> for Value {
-    fn from(bytes: &[u8; N]) -> Self {
-        Self::from(bytes.as_slice())
-    }
-}
-
-impl From<Vec<u8>> for Value {
-    fn from(bytes: Vec<u8>) -> Self {
-        Self::from(bytes.as_slice())
-    }
+from_bytes! {
+    [] &[u8],
+    [const N: usize] &[u8; N],
+    [const N: usize] [u8; N],
+    [] Vec<u8>,
+    [] Box<[u8]>,
+    [] &str,
+    [] String,
 }
 
 impl From<Arc<[u8]>> for Value {
@@ -192,6 +197,12 @@ mod tests {
             assert_eq!(value.heap_bytes() > 0, len > Value::INLINE);
         }
         assert_eq!(Value::default(), Value::from(&[]));
+        let text = "a text that is longer than 22 bytes";
+        for value in [Value::from(text), text.to_owned().into(), Box::from(text.as_bytes()).into()]
+        {
+            assert_eq!(&*value, text.as_bytes());
+        }
+        assert_eq!(Value::from(7_u64.to_be_bytes()), Value::from(&[0, 0, 0, 0, 0, 0, 0, 7]));
     }
 
     #[test]

@@ -87,3 +87,8 @@ pub use hasher::{Blake3, Hasher, KeyedBlake3, Sha2};
 pub use node::{Key, Node, NodeKind, TERMINATOR, ValueHash};
 pub use prefix::Prefix;
 pub use proof::{Limits, Lookup, Roots, VerifyError, roots, witness};
+
+/// The examples of the README compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -304,3 +304,13 @@ pub mod internals {
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;
+
+/// The examples of the README compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+/// So do those of the repository's.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct ReadmeOfTheRepository;
