@@ -45,7 +45,7 @@ docs:
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
     .ci/links
 
-# What continuous integration runs, about 20 minutes; `just long` has more cases.
+# What continuous integration runs, about 27 minutes; `just long` has more cases.
 ci:
     .ci/run
 

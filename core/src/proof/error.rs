@@ -157,7 +157,9 @@ pub enum DecodeError {
     Inner,
     /// What a block does with a namespace is not in the one form that it has, or cannot be done
     /// with it.
-    #[error("a block cannot do this with a namespace, or says it in another way")]
+    #[error(
+        "a block cannot do this with a namespace, or encodes it in another form than the canonical one"
+    )]
     NamespaceAccess,
 }
 
@@ -188,7 +190,9 @@ pub enum BuildError {
     Encode(#[from] EncodeError),
     /// A multiproof of other keys than the range's ends (and, for a change proof, the keys that
     /// changed).
-    #[error("a multiproof of other keys than it takes")]
+    #[error(
+        "the multiproof is not of the ends of the range and, in a change proof, the keys that changed"
+    )]
     Keys,
     /// A pair that is out of order or outside of the range, or contradicts the multiproof.
     #[error("pair {index} is out of order, outside of the range or not what the multiproof says")]
