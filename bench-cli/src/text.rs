@@ -61,10 +61,8 @@ pub(crate) fn number(value: f64) -> String {
     let size = value.abs();
     if size == 0.0 {
         "0".to_owned()
-    } else if size >= 10_000.0 {
-        rounded(value)
     } else if size >= 100.0 {
-        format!("{value:.0}")
+        rounded(value)
     } else if size >= 1.0 {
         format!("{value:.2}")
     } else if size >= 0.01 {
@@ -111,7 +109,7 @@ mod tests {
         assert_eq!(number(0.000_412), "0.00041");
         assert_eq!(number(-0.000_000_099_9), "-0.00000010");
         assert_eq!(number(12.345), "12.35");
-        assert_eq!(number(999.6), "1000");
+        assert_eq!(number(999.6), "1,000");
         assert_eq!(number(10_000.0), "10,000");
         assert_eq!(number(1_234_567.8), "1,234,568");
     }

@@ -87,9 +87,16 @@ fn folder() -> TempDir {
 }
 
 #[test]
+fn a_bare_call_prints_help_and_a_missing_peer_names_its_feature() {
+    assert!(succeed(&[]).contains("Examples:"));
+    if !cfg!(feature = "peer-redb") {
+        assert!(fail(2, &["bank", "--backend", "redb"]).contains("`--features peer-redb`"));
+    }
+}
+
+#[test]
 fn bad_arguments_exit_2_with_one_line() {
-    let cases: [&[&str]; 18] = [
-        &[],
+    let cases: [&[&str]; 17] = [
         &["wander"],
         &["transfer", "--log2", "99"],
         &["transfer", "--log2", "0"],

@@ -340,15 +340,15 @@ pub(crate) fn parse<C: Parser>() -> Result<C, Option<BenchError>> {
         // clap prints several paragraphs. The first is the message; a `tip:` that follows says what
         // was probably meant.
         let text = error.to_string();
+        if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+            return output::print(&text).err();
+        }
         let end = |line: &&str| {
             !["Usage:", "For more information"]
                 .iter()
                 .any(|start| line.trim_start().starts_with(start))
         };
-        let mut words = text.lines().take_while(end).collect::<Vec<_>>().join(" ");
-        if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-            "a subcommand is missing".clone_into(&mut words);
-        }
+        let words = text.lines().take_while(end).collect::<Vec<_>>().join(" ");
         let message = one_line(words.trim_start_matches("error:"));
         Some(BenchError::Usage(format!("{message} (--help shows all flags)")))
     })

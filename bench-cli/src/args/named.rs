@@ -2,6 +2,9 @@
 
 use crate::error::{BenchError, Result};
 
+/// Backends that a build has with the feature `peer-NAME`.
+const PEERS: [&str; 8] = ["nomt", "sp-trie", "jmt", "redb", "fjall", "sqlite", "mdbx", "rocksdb"];
+
 /// What the names stand for, in their order; a name that comes twice is refused, and what `of` refuses.
 pub(crate) fn each_once<T>(
     flag: &str,
@@ -29,6 +32,12 @@ pub(crate) fn backend<T: Copy>(
 ) -> Result<T> {
     all.clone().find(|one| name_of(*one) == name).ok_or_else(|| {
         let all: Vec<_> = all.map(name_of).collect();
-        BenchError::Usage(format!("no backend {name}: this build has {}", all.join(", ")))
+        let all = all.join(", ");
+        let text = if PEERS.contains(&name) {
+            format!("{name} is not in this build: add `--features peer-{name}` to `cargo run` or `cargo install`; it has {all}")
+        } else {
+            format!("no backend {name}: this build has {all}")
+        };
+        BenchError::Usage(text)
     })
 }

@@ -127,7 +127,7 @@ impl Running {
     pub(crate) fn failure(&self, code: u8, message: String) -> BenchError {
         match code {
             2 => BenchError::Usage(message),
-            _ => BenchError::Child(format!("{}: {message}", self.what)),
+            _ => BenchError::Child(format!("{message} (in {})", self.what)),
         }
     }
 }

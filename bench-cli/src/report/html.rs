@@ -18,7 +18,7 @@ const STYLE: &str = "\
 :root{color-scheme:light dark;--p:#fff;--t:#1c2024;--m:#596069;--g:#dde1e6;--c0:#1f62c4;--c1:#b04f08;--c2:#1f7540;--c3:#7a48b8;--c4:#a01d55;--c5:#0b7285;--c6:#6b6100;--c7:#5a5f66;--ok:#14703a;--no:#b3261e}
 @media(prefers-color-scheme:dark){:root{--p:#14171a;--t:#e4e7ea;--m:#9aa2ab;--g:#2c3238;--c0:#6ba4f5;--c1:#f0924c;--c2:#5fc486;--c3:#b491ec;--c4:#f08cb4;--c5:#5cc8d9;--c6:#cfc25a;--c7:#aab1b9;--ok:#6fd397;--no:#ff8f86}}
 @media print{:root{color-scheme:light;--p:#fff;--t:#000;--m:#444;--g:#ccc;--c0:#1f62c4;--c1:#b04f08;--c2:#1f7540;--c3:#7a48b8;--ok:#14703a;--no:#b3261e}figure,tr,.r{break-inside:avoid}h2,h3{break-after:avoid}details>*{display:block}}
-body{background:var(--p);color:var(--t);font:15px/1.5 system-ui,sans-serif;max-width:1360px;margin:24px auto;padding:0 16px}
+body{background:var(--p);color:var(--t);font:15px/1.5 system-ui,sans-serif;max-width:1360px;margin:24px auto;padding:0 16px;overflow-wrap:anywhere}
 h1{font-size:22px;margin:0 0 4px}h2{font-size:18px;margin:36px 0 8px;border-top:1px solid var(--g);padding-top:16px}h3{font-size:15px;margin:18px 0 4px}
 .first{font-size:22px;line-height:1.3;font-weight:600;margin:12px 0 4px}.n{color:var(--m)}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;font-size:13px}
@@ -37,7 +37,7 @@ polyline{fill:none;stroke-width:1.5;stroke-linejoin:round}
 .k{margin-left:10px}.k:before{content:'';display:inline-block;width:10px;height:10px;margin-right:4px;border-radius:2px;background:currentColor;print-color-adjust:exact}
 .c0{color:var(--c0)}.c1{color:var(--c1)}.c2{color:var(--c2)}.c3{color:var(--c3)}.c4{color:var(--c4)}.c5{color:var(--c5)}.c6{color:var(--c6)}.c7{color:var(--c7)}
 polyline{stroke:currentColor}circle,rect{fill:currentColor}
-@media(max-width:900px){td,th{white-space:normal;padding-right:8px;font-size:13px}}
+@media(max-width:900px){td,th{white-space:normal;overflow-wrap:normal;padding-right:8px;font-size:13px}}
 @media(max-width:640px){body{font-size:16px;margin:12px auto}svg text{font-size:20px}.r{grid-template-columns:1fr auto}.r svg{grid-column:1/3;grid-row:2}.r em{grid-column:1/3;grid-row:3}}
 ";
 

@@ -191,8 +191,16 @@ fn headline(setting: &Setting, outcomes: &[Outcome]) -> Option<String> {
     let gives = if run.witnesses > 0 { "root and witness" } else { "root" };
     let (name, level) = (first.kind.name(), setting.options.durability.level());
     let batch = whole(setting.stream.batch.into());
-    let mut text =
-        format!("{name}: {} transfers/s, {gives} for every {batch}, {level}", number(ours));
+    let mut text = String::new();
+    if let Some(cut) = outcomes.iter().find(|one| one.run.interrupted) {
+        let (name, batches) = (cut.kind.name(), whole(cut.run.batches));
+        let _ = write!(text, "INTERRUPTED: {name} after {batches} batches. ");
+    }
+    if run.moved == 0 {
+        text.push_str("NOTHING WAS MOVED: no transfer had a balance to take from. ");
+    }
+    let _ =
+        write!(text, "{name}: {} transfers/s, {gives} for every {batch}, {level}", number(ours));
     for said in said {
         text.push_str("; ");
         text.push_str(&said);
@@ -212,10 +220,10 @@ fn rates(columns: &mut Columns<'_>) {
         Some(Rates::of(&one.run).accounts)
     });
     columns.text("batches (after warm-up of)", |one| {
-        format!("{} ({})", one.run.batches, one.run.warmup)
+        format!("{} ({})", whole(one.run.batches), whole(one.run.warmup))
     });
     columns.text("transfers moved / from empty", |one| {
-        format!("{} / {}", one.run.moved, one.run.empty)
+        format!("{} / {}", whole(one.run.moved), whole(one.run.empty))
     });
 }
 
@@ -285,7 +293,9 @@ fn verdict(outcomes: &[Outcome], compared: &Compared) -> String {
                 write!(
                     text,
                     "{name}: sum {} conserved, {which} {} balances right after {} batches",
-                    check.sum, check.balances, check.batches
+                    check.sum,
+                    whole(check.balances),
+                    whole(check.batches)
                 )
             }
             None => write!(text, "{name}: balances NOT checked"),
