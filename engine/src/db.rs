@@ -39,6 +39,10 @@ use crate::timings::Timing;
 
 /// An open database. Clones are the same one: they are cheap, and one of them closes it for all. The last
 /// one that is dropped ends it without a checkpoint.
+///
+/// It is the process's that opened it. In a child that was forked since, every call that can fail gives
+/// [`IoError::Forked`](pleach_io::IoError::Forked), as do those of its sessions, blocks and overlays; to drop them there does
+/// nothing. A child opens the database itself, after the fork.
 pub struct Db<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads>(Arc<Owner<H, D, R>>);
 
 impl<H: Hasher, D: Device, R: Runtime> Clone for Db<H, D, R> {
@@ -384,6 +388,9 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
             let engine = self.0.open()?;
             (engine.count(Kind::Load), Arc::clone(&engine))
         };
+        // And fork in it.
+        let home = engine.state.home;
+        let items = items.map(move |item| home.check().map_err(Error::Io).and(item));
         load::bulk_load::<H, D, R>(&engine.state, items, options)
     }
 

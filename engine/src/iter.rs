@@ -8,7 +8,7 @@ use pleach_beatree::{Stored, Value};
 use pleach_core::{Blake3, Hasher, Key};
 use pleach_io::os::OsDevice;
 use pleach_io::threads::Threads;
-use pleach_io::{Device, Runtime};
+use pleach_io::{Device, Homed, Runtime};
 
 use crate::error::Result;
 use crate::read::scan::Scan;
@@ -19,13 +19,13 @@ use crate::read::scan::Scan;
 /// After an error it is at its end, from both sides: all pairs before the failure were given, and none after
 /// it, so that no gap goes unnoticed. Another iterator can go on behind the last key that was given.
 pub struct Iter<'a, H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
-    scan: Scan<'a, D, R>,
+    scan: Homed<Scan<'a, D, R>>,
     hasher: PhantomData<H>,
 }
 
 impl<'a, H: Hasher, D: Device, R: Runtime> Iter<'a, H, D, R> {
     pub(crate) fn new(scan: Scan<'a, D, R>) -> Self {
-        Self { scan, hasher: PhantomData }
+        Self { scan: Homed::new(scan), hasher: PhantomData }
     }
 
     /// A pair with its value, which may have to be read.

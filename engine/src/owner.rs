@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
 use pleach_core::Hasher;
-use pleach_io::{Device, DeviceInfo, Runtime};
+use pleach_io::{Device, DeviceInfo, Home, Runtime};
 
 use crate::checkpoint::checkpoint;
 use crate::engine::Engine;
@@ -36,6 +36,7 @@ pub(crate) struct Owner<H: Hasher, D: Device, R: Runtime> {
     closing: Mutex<Option<Vec<R::Handle>>>,
     handles: Arc<Handles>,
     opening: Opening,
+    home: Home,
     last: OnceLock<Facts>,
 }
 
@@ -75,6 +76,7 @@ impl<H: Hasher, D: Device, R: Runtime> Owner<H, D, R> {
             closed: AtomicBool::new(false),
             closing: Mutex::new(Some(tasks)),
             opening,
+            home: Home::here(),
             last: OnceLock::new(),
         }
     }
@@ -82,8 +84,10 @@ impl<H: Hasher, D: Device, R: Runtime> Owner<H, D, R> {
     /// The open database, for something that begins now.
     ///
     /// # Errors
-    /// [`Error::Closed`] from the beginning of a close on.
+    /// [`Error::Closed`] from the beginning of a close on; [`IoError::Forked`](pleach_io::IoError::Forked) in a
+    /// process that was forked since.
     pub(crate) fn open(&self) -> Result<MappedRwLockReadGuard<'_, Arc<Engine<H, D, R>>>> {
+        self.home.check()?;
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
@@ -136,6 +140,7 @@ impl<H: Hasher, D: Device, R: Runtime> Owner<H, D, R> {
     /// See [`Db::close`](crate::Db::close). A close that found no room, or could not read what it needs, can
     /// be tried again; one that met a failed write or sync has come to its end.
     pub(crate) fn close(&self) -> Result<OpenHandles> {
+        self.home.check()?;
         let mut tasks = self.closing.lock();
         let Some(engine) = self.engine.read().clone() else { return Err(Error::Closed) };
         self.closed.store(true, Ordering::Release);
@@ -167,9 +172,12 @@ impl<H: Hasher, D: Device, R: Runtime> Owner<H, D, R> {
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Drop for Owner<H, D, R> {
-    /// The last clone goes: sessions and overlays may live on and read, but not commit.
+    /// The last clone goes: sessions and overlays may live on and read, but not commit. In a process that was forked
+    /// since it goes alone: the database is the other process's.
     fn drop(&mut self) {
-        if let Some(engine) = self.engine.get_mut() {
+        if self.home.is_here()
+            && let Some(engine) = self.engine.get_mut()
+        {
             engine.refuse_commits();
             engine.end_tasks(self.closing.get_mut().take());
         }

@@ -73,12 +73,17 @@ impl<D: Device, R: Runtime> Reading<D, R> {
         engine: &Engine<H, D, R>,
         key: &Key,
     ) -> Result<Option<Value>> {
-        if self.prefetches.load(Ordering::Relaxed)
+        if self.has_prefetched()
             && let Some(found) = self.looked_up(engine, key)
         {
             return Ok(found.value().map(Value::from));
         }
         self.with::<H, _>(|view| point::value::<H, D, R>(&self.state, view, key))
+    }
+
+    /// Is there anything that was prefetched, in this process?
+    fn has_prefetched(&self) -> bool {
+        self.prefetches.load(Ordering::Relaxed) && self.state.home.is_here()
     }
 
     /// Does something with the view, all undo that it needs at hand.
@@ -111,7 +116,7 @@ impl<D: Device, R: Runtime> Reading<D, R> {
         engine: &Engine<H, D, R>,
         keys: &[Key],
     ) -> Result<Vec<Option<Value>>> {
-        if !self.prefetches.load(Ordering::Relaxed) {
+        if !self.has_prefetched() {
             return self.look_up_many(engine, keys);
         }
         let mut values = vec![None; keys.len()];
@@ -193,7 +198,7 @@ impl<D: Device, R: Runtime> Reading<D, R> {
 
     pub(crate) fn prefetch<H: Hasher>(&self, engine: &Engine<H, D, R>, keys: &[Key]) {
         // It looks up beside those who read, and would not wait while a replica catches up.
-        if self.state.replica.is_some() {
+        if self.state.replica.is_some() || !self.state.home.is_here() {
             return;
         }
         if let Some(request) = engine.prefetching.request(&self.state, self.view.base, keys) {

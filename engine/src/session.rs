@@ -185,6 +185,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         }
         let missing = Error::Namespace(namespace);
         let Some((at, root)) = self.says.roots.find(namespace) else { return Err(missing) };
+        self.engine.state.home.check()?;
         let other = &self.others[at - 1];
         if let Some(reading) = other.get() {
             return Ok(reading);
@@ -202,6 +203,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// # Errors
     /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld): this one cannot read any more, either.
     pub fn fork(&self) -> Result<Self> {
+        self.engine.state.home.check()?;
         let view = self.engine.state.commits.view_like(self.first.view());
         past::with::<H, D, R, _>(&self.engine.state, &view, View::check)?;
         let options =
@@ -349,6 +351,9 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// [`Namespace`](crate::Error::Namespace) for an access in a namespace that the state does not have, and
     /// those of reading. The session and the accesses come back with the error.
     pub fn finish(self, accesses: Vec<Access>) -> Result<Block<H, D, R>, FinishError<H, D, R>> {
+        if let Err(forked) = self.engine.state.home.check() {
+            return Err(FinishError::new(self, accesses, forked.into()));
+        }
         let finisher = &self.engine.finisher;
         if let Some(parent) = &self.parent {
             parent.advance_treelets();

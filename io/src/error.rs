@@ -68,6 +68,12 @@ pub enum IoError {
         /// Process id written by the owner, 0 when unknown.
         owner: u32,
     },
+    /// A fork has made this process of the one that opened the database.
+    #[error(
+        "this process was forked from the one that opened the database, and has neither its threads nor its \
+         ring: open the database here, after the fork and when that one has closed it"
+    )]
+    Forked,
 }
 
 impl IoError {
@@ -80,7 +86,7 @@ impl IoError {
     pub fn file(&self) -> Option<&str> {
         match self {
             Self::Os { file, .. } | Self::Short { file, .. } => Some(file),
-            Self::Locked { .. } => None,
+            Self::Locked { .. } | Self::Forked => None,
         }
     }
 
@@ -88,7 +94,7 @@ impl IoError {
     pub fn offset(&self) -> Option<u64> {
         match self {
             Self::Os { offset, .. } | Self::Short { offset, .. } => Some(*offset),
-            Self::Locked { .. } => None,
+            Self::Locked { .. } | Self::Forked => None,
         }
     }
 
@@ -97,6 +103,7 @@ impl IoError {
         match self {
             Self::Os { operation, .. } | Self::Short { operation, .. } => *operation,
             Self::Locked { .. } => Operation::Lock,
+            Self::Forked => Operation::Submit,
         }
     }
 
@@ -104,7 +111,7 @@ impl IoError {
     pub fn code(&self) -> Option<i32> {
         match self {
             Self::Os { code, .. } => Some(*code).filter(|code| *code != 0),
-            Self::Short { .. } | Self::Locked { .. } => None,
+            Self::Short { .. } | Self::Locked { .. } | Self::Forked => None,
         }
     }
 

@@ -64,6 +64,7 @@ mod error;
 pub mod os;
 mod page;
 mod pool;
+mod process;
 mod runtime;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
@@ -76,5 +77,6 @@ pub use error::{IoError, Operation, Result};
 pub use os::{IoMode, OsDevice, OsFile, OsOptions, OsQueue};
 pub use page::PAGE;
 pub use pool::PagePool;
+pub use process::{Home, Homed};
 pub use runtime::{Event, Runtime, Step, Task};
 pub use threads::Threads;

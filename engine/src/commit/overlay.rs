@@ -125,7 +125,9 @@ fn give_back<H: Hasher, D: Device, R: Runtime>(
 
 impl<H: Hasher, D: Device, R: Runtime> Drop for Outcomes<H, D, R> {
     fn drop(&mut self) {
-        self.give_back();
+        if self.engine.state.home.is_here() {
+            self.give_back();
+        }
     }
 }
 
@@ -335,6 +337,7 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
     pub fn commit(&self) -> Result<u64> {
         let OverlayInner { links, outcomes, layer, prev, roots, blob, engine, .. } = &*self.0;
         let db = &engine.state;
+        db.home.check()?;
         let mut outcomes = outcomes.lock();
         if let Some(taken) = layer.taken() {
             drop(outcomes);
@@ -410,6 +413,7 @@ impl<H: Hasher, D: Device, R: Runtime> Candidate<'_, H, D, R> {
     /// Commits the batch, whose outcomes these are, and what is below it and not committed. Gives the number
     /// and the commit whose state was pinned below it.
     pub(super) fn commit(&self, outcomes: &mut [TrieOutcome]) -> Result<(u64, u64)> {
+        self.engine.state.home.check()?;
         let untaken = || self.parent.map_or_else(|| (Vec::new(), self.view.base), Overlay::untaken);
         let (mut below, mut base) = untaken();
         loop {

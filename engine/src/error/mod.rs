@@ -537,6 +537,7 @@ fn short(cause: Option<&Error>) -> String {
 fn advice_on(error: &IoError) -> Advice {
     match error {
         IoError::Locked { .. } => Advice::CloseOthers,
+        IoError::Forked => Advice::OpenHere,
         error if error.is_full() => Advice::FreeSpace,
         _ => Advice::Retry,
     }

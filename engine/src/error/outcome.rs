@@ -27,6 +27,8 @@ pub enum Advice {
     FixCall,
     /// Close the database and open it again.
     Reopen,
+    /// A fork has made this process of the one that opened the database: open it here, after the fork.
+    OpenHere,
     /// Open it with the version of this software that it belongs to.
     OtherVersion,
     /// Something is damaged or missing: `pleach check` says what. `pleach repair` ([`repair`](crate::repair)) cuts a damaged log, rolls
@@ -45,6 +47,9 @@ impl fmt::Display for Advice {
             }
             Self::FixCall => "change the call: what it asks for cannot be",
             Self::Reopen => "close the database and open it again",
+            Self::OpenHere => {
+                "open the database in this process, after the fork: what was open before is the other process's"
+            }
             Self::OtherVersion => "open it with the version that it belongs to, or make a new database",
             Self::Restore => {
                 "`pleach repair` says what can be done: it cuts a damaged log, brings a backup up to date, or writes what is whole"

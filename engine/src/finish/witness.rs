@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pleach_beatree::recycled::{Recycle, Recycled};
+use pleach_io::Home;
 
 use crate::metrics::Counters;
 
@@ -25,12 +26,14 @@ pub struct Witness {
 pub(crate) struct Witnesses {
     kept: Recycled<WitnessMemory>,
     counters: Arc<Counters>,
+    process: Home,
 }
 
 impl Witnesses {
     /// None yet; at most `bytes` bytes are kept.
     pub(crate) fn new(bytes: usize, counters: &Arc<Counters>) -> Self {
-        Self { kept: Recycled::new(bytes), counters: Arc::clone(counters) }
+        let (kept, process) = (Recycled::new(bytes), Home::here());
+        Self { kept, counters: Arc::clone(counters), process }
     }
 
     /// Bytes that are kept.
@@ -82,6 +85,9 @@ impl std::fmt::Debug for Witness {
 
 impl Drop for Witness {
     fn drop(&mut self) {
+        if !self.home.process.is_here() {
+            return;
+        }
         self.home.is_back(&self.memory);
         self.home.kept.give(std::mem::take(&mut self.memory));
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use pleach_beatree::space;
 use pleach_core::Hasher;
-use pleach_io::{Device, OpenMode, Runtime};
+use pleach_io::{Device, Home, OpenMode, Runtime};
 
 use super::recovery::Recovered;
 use crate::engine::Engine;
@@ -141,6 +141,7 @@ pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
         timings,
         runtime,
         options,
+        home: Home::here(),
         replica,
         _lock: lock,
     })

@@ -24,13 +24,15 @@ const TRIES: u32 = 8;
 /// meanwhile drop some of that from memory.
 ///
 /// # Errors
-/// [`Error::SnapshotTooOld`], those of reading the log, and those of `what`.
+/// [`Error::SnapshotTooOld`], those of reading the log, and those of `what`; [`IoError::Forked`](pleach_io::IoError::Forked) in
+/// a process that was forked since the database was opened.
 #[inline]
 pub(crate) fn with<H: Hasher, D: Device, R: Runtime, T>(
     db: &Shared<D, R>,
     view: &View,
     what: impl FnMut(&View) -> Result<T>,
 ) -> Result<T> {
+    db.home.check()?;
     match &db.replica {
         None => with_memory::<H, D, R, T>(db, view, what),
         Some(replica) => with_replica::<H, D, R, T>(db, replica, view, what),

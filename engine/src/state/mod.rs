@@ -84,7 +84,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pleach_core::Hasher;
-use pleach_io::{Device, Runtime};
+use pleach_io::{Device, Home, Runtime};
 
 use crate::error::{Error, Result};
 use crate::format::names::LEAF_FILE;
@@ -108,6 +108,8 @@ use tries::{Trie, Tries};
 /// What all tries of an open database share.
 pub(crate) struct Shared<D: Device, R: Runtime> {
     pub(crate) options: Options,
+    /// The process that has opened it: another one that was forked since is refused.
+    pub(crate) home: Home,
     pub(crate) runtime: R,
     pub(crate) counters: Arc<Counters>,
     pub(crate) timings: Timings,

@@ -100,6 +100,7 @@ fn read<H: Hasher, D: Device, R: Runtime>(
     raw: &[u8],
     stays: bool,
 ) -> Result<Value> {
+    db.home.check()?;
     let id = Id::of(raw);
     if let Some(value) = db.long_values.get(&id) {
         return Ok(value);

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use pleach_beatree::leaf_fold::PendingChange;
 use pleach_beatree::{ChildTable, RegionState, Stored};
 use pleach_core::{Key, Node, Prefix};
+use pleach_io::Homed;
 
 use super::last_changes::LastSeen;
 use super::logged::{LoggedUndo, Stretch};
@@ -34,7 +35,7 @@ pub(crate) struct View {
     seen: LastSeen,
     /// Undo of the first commits after the base that memory does not have, the oldest first.
     logged: Box<[Arc<LoggedUndo>]>,
-    pin: Arc<Pinned>,
+    pin: Arc<Homed<Pinned>>,
 }
 
 /// A pin, which goes with the last view that has it.
@@ -55,7 +56,8 @@ impl View {
     /// A view of namespace 0 as of the commit that the pin `id` holds, which goes with the view.
     pub(super) fn new(id: PinId, overlays: &Chain, undo: Arc<Undo>) -> Self {
         overlays.make_readable();
-        let pin = Arc::new(Pinned { id, undo: Arc::clone(&undo), logged: Mutex::default() });
+        let pin = Pinned { id, undo: Arc::clone(&undo), logged: Mutex::default() };
+        let pin = Arc::new(Homed::new(pin));
         let (overlays, seen, logged) = (overlays.of(0), LastSeen::default(), Box::default());
         Self { base: id.0, namespace: 0, overlays, undo, seen, logged, pin }
     }

@@ -63,7 +63,7 @@ impl Drop for FolderLock {
             // A failure leaves a stale id, which blocks nobody.
             let _ = write_text(file, "");
         }
-        // Unlocked by name, not by closing: a child forked meanwhile may share the descriptor.
+        // Unlocked by name, not by closing: a child that was forked meanwhile shares the descriptor.
         // And a reference held by a ring must not keep it locked either.
         if let Some(fd) = &self.file {
             let _ = rustix::fs::flock(fd, FlockOperation::Unlock);

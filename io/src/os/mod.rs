@@ -63,6 +63,7 @@ use crate::device::{Completion, Device, DeviceInfo, LockMode, OpenMode, Queue, R
 use crate::error::{IoError, Operation, Result};
 use crate::page::PAGE;
 use crate::pool::PagePool;
+use crate::process::{Home, Homed, count_forks};
 
 use blocking::{Pool, PoolQueue};
 use error::{failed, failed_std, os_error};
@@ -130,7 +131,8 @@ struct Inner {
     options: OsOptions,
     /// `None`: the blocking pool.
     ring: Option<Setup>,
-    pool: OnceLock<Arc<Pool>>,
+    pool: OnceLock<Homed<Arc<Pool>>>,
+    home: Home,
     /// Serialises the start of the pool.
     starting: Mutex<()>,
     state: Mutex<State>,
@@ -154,6 +156,7 @@ impl OsDevice {
 
     fn open_with(folder: &Path, options: OsOptions, probe: RingProbe) -> Result<Self> {
         let path = folder.display().to_string();
+        count_forks().map_err(failed_std(&path, Operation::OpenFolder))?;
         let create = options.create_folder && !options.read_only;
         let fd = open_folder(folder, create).map_err(failed(&path, Operation::OpenFolder))?;
         let mut notes = Vec::new();
@@ -163,6 +166,7 @@ impl OsDevice {
             path,
             ring,
             pool: OnceLock::new(),
+            home: Home::here(),
             starting: Mutex::new(()),
             state: Mutex::new(State { direct: options.direct, notes }),
             lock: Arc::new(Mutex::new(Weak::new())),
@@ -182,8 +186,9 @@ impl OsDevice {
         self.0.folder.as_fd()
     }
 
-    /// Refuses to write to a folder opened for reading.
+    /// Refuses to write to a folder opened for reading, and in a process that was forked since.
     fn check_writable(&self, name: &str, operation: Operation) -> Result<()> {
+        self.0.home.check()?;
         if self.0.options.read_only {
             return Err(failed(name, operation)(Errno::ROFS));
         }
@@ -204,10 +209,10 @@ impl OsDevice {
     fn pool(&self) -> Result<Arc<Pool>> {
         let _starting = self.0.starting.lock();
         if let Some(pool) = self.0.pool.get() {
-            return Ok(pool.clone());
+            return Ok(Arc::clone(pool));
         }
         let pool = Arc::new(Pool::start(self.0.options.threads)?);
-        Ok(self.0.pool.get_or_init(|| pool).clone())
+        Ok(Arc::clone(self.0.pool.get_or_init(|| Homed::new(pool))))
     }
 
     /// The folder's entry `name` is there and no folder itself.
@@ -370,7 +375,7 @@ impl Device for OsDevice {
             self.0.options.read_only,
             &self.0.lock,
         )?;
-        Ok(Box::new(lock))
+        Ok(Box::new(Homed::new(lock)))
     }
 
     fn free_space(&self) -> Result<(u64, u64)> {
@@ -399,6 +404,7 @@ impl Device for OsDevice {
     }
 
     fn write_at(&self, file: &OsFile, buf: &PageBuf, pages: usize, offset: u64) -> Result<()> {
+        self.0.home.check()?;
         let Some(bytes) = pages.checked_mul(PAGE).and_then(|len| buf.get(..len)) else {
             return Err(os_error(file.name(), offset, Operation::Write, libc::EINVAL));
         };
@@ -415,12 +421,13 @@ impl Device for OsDevice {
         if depth > MAX_DEPTH {
             return Err(os_error(&self.0.path, 0, Operation::SetUpRing, libc::EINVAL));
         }
+        self.0.home.check()?;
         let depth = depth.max(1);
         let Some(setup) = self.0.ring else {
             return Ok(OsQueue::pool(self.pool()?, depth));
         };
         match RingQueue::new(setup, depth, self.0.lock.clone()) {
-            Ok(queue) => Ok(OsQueue(Engine::Ring(Box::new(queue)))),
+            Ok(queue) => Ok(OsQueue::new(Engine::Ring(Box::new(queue)))),
             Err(refusal) if self.0.options.io == IoMode::Auto => {
                 let pool = self.pool()?;
                 let mut state = self.0.state.lock();
@@ -434,8 +441,9 @@ impl Device for OsDevice {
     }
 }
 
-/// A queue on a folder's files.
-pub struct OsQueue(Engine);
+/// A queue on a folder's files. It is the process's that made it: in a child that was forked since, the ring is the
+/// parent's, and the threads of the pool are missing.
+pub struct OsQueue(Homed<Engine>);
 
 impl core::fmt::Debug for OsQueue {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -452,8 +460,12 @@ enum Engine {
 }
 
 impl OsQueue {
+    fn new(engine: Engine) -> Self {
+        Self(Homed::new(engine))
+    }
+
     fn pool(pool: Arc<Pool>, depth: usize) -> Self {
-        Self(Engine::Pool(PoolQueue::new(pool, depth)))
+        Self::new(Engine::Pool(PoolQueue::new(pool, depth)))
     }
 }
 
@@ -461,58 +473,59 @@ impl Queue for OsQueue {
     type File = OsFile;
 
     fn depth(&self) -> usize {
-        match &self.0 {
+        match &*self.0 {
             Engine::Ring(queue) => queue.depth(),
             Engine::Pool(queue) => queue.depth(),
         }
     }
 
     fn in_flight(&self) -> usize {
-        match &self.0 {
+        match &*self.0 {
             Engine::Ring(queue) => queue.in_flight(),
             Engine::Pool(queue) => queue.in_flight(),
         }
     }
 
     fn push(&mut self, request: Request<OsFile>) {
-        match &mut self.0 {
+        match &mut *self.0 {
             Engine::Ring(queue) => queue.push(request),
             Engine::Pool(queue) => queue.push(request),
         }
     }
 
     fn submit(&mut self) -> Result<()> {
-        match &mut self.0 {
+        self.0.home().check()?;
+        match &mut *self.0 {
             Engine::Ring(queue) => queue.submit(),
             Engine::Pool(queue) => queue.submit(),
         }
     }
 
     fn poll(&mut self) -> Option<Completion> {
-        match &mut self.0 {
+        self.0.home().check().ok()?;
+        match &mut *self.0 {
             Engine::Ring(queue) => queue.poll(),
             Engine::Pool(queue) => queue.poll(),
         }
     }
 
     fn wait_for(&mut self, count: usize) -> Result<Option<Completion>> {
-        match &mut self.0 {
+        self.0.home().check()?;
+        match &mut *self.0 {
             Engine::Ring(queue) => queue.wait_for(count),
             Engine::Pool(queue) => queue.wait_for(count),
         }
     }
 
     fn wait(&mut self) -> Result<Option<Completion>> {
-        match &mut self.0 {
-            Engine::Ring(queue) => queue.wait(),
-            Engine::Pool(queue) => queue.wait(),
-        }
+        self.wait_for(1)
     }
 
     fn register(&mut self, pool: &PagePool) -> bool {
-        match &mut self.0 {
-            Engine::Ring(queue) => queue.register(pool),
-            Engine::Pool(queue) => queue.register(pool),
+        let is_here = self.0.home().is_here();
+        match &mut *self.0 {
+            Engine::Ring(queue) => is_here && queue.register(pool),
+            Engine::Pool(_) => false,
         }
     }
 }

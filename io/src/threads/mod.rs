@@ -29,22 +29,25 @@
 //! * `fork_join`'s index `i` runs on pool thread `i` and on no other, except inside a job, where
 //!   all indices run on the calling thread (a worker that waited for workers could wait for ever);
 //! * a panic in a task ends that task, is logged through `tracing::error!` and reported by
-//!   [`TaskHandle::join`]; nobody waits for the task in vain.
+//!   [`TaskHandle::join`]; nobody waits for the task in vain;
+//! * threads that sleep are in no table of the process: a child that is forked meanwhile would find threads there that it
+//!   does not have, which is how `parking_lot` keeps those that sleep. So the locks of this module are the standard
+//!   library's.
 
 mod memory;
 mod workers;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::error::Result;
+use crate::process::{Home, Homed};
 use crate::runtime::{Event, Runtime, Step, Task};
 
 use workers::Workers;
@@ -61,15 +64,25 @@ impl core::fmt::Debug for Threads {
 
 struct Inner {
     start: Instant,
-    workers: Workers,
+    workers: Homed<Workers>,
 }
 
 impl Threads {
     /// A runtime with `workers` (at least 1) threads for [`Runtime::fork_join`], started now.
     pub fn new(workers: usize) -> Result<Self> {
-        let workers = Workers::start(workers.max(1))?;
+        let workers = Homed::new(Workers::start(workers.max(1))?);
         Ok(Self(Arc::new(Inner { start: Instant::now(), workers })))
     }
+}
+
+/// Takes a lock of this module: none of them is held over what may panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Sleeps until `woken` is notified, or for no reason.
+fn sleep<'a, T>(woken: &Condvar, held: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    woken.wait(held).unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An event: a number that grows, and sleepers.
@@ -84,22 +97,22 @@ struct EventInner {
 
 impl ThreadEvent {
     fn number(&self) -> u64 {
-        *self.0.number.lock()
+        *lock(&self.0.number)
     }
 
     /// Sleeps until the number is not `seen`. False when `deadline` came first.
     fn sleep(&self, seen: u64, deadline: Option<Instant>) -> bool {
-        let mut number = self.0.number.lock();
+        let mut number = lock(&self.0.number);
         while *number == seen {
-            match deadline {
-                None => self.0.changed.wait(&mut number),
-                Some(deadline) => {
-                    let timed_out = self.0.changed.wait_until(&mut number, deadline).timed_out();
-                    if timed_out && *number == seen {
-                        return false;
+            number =
+                match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
+                    None => sleep(&self.0.changed, number),
+                    Some(Duration::ZERO) => return false,
+                    Some(left) => {
+                        let slept = self.0.changed.wait_timeout(number, left);
+                        slept.unwrap_or_else(PoisonError::into_inner).0
                     }
-                }
-            }
+                };
         }
         true
     }
@@ -107,7 +120,7 @@ impl ThreadEvent {
 
 impl Event for ThreadEvent {
     fn notify(&self) {
-        *self.0.number.lock() += 1;
+        *lock(&self.0.number) += 1;
         self.0.changed.notify_all();
     }
 }
@@ -116,6 +129,7 @@ impl Event for ThreadEvent {
 #[derive(Debug)]
 pub struct TaskHandle {
     thread: Option<JoinHandle<()>>,
+    home: Home,
     panicked: Arc<AtomicBool>,
 }
 
@@ -138,7 +152,10 @@ impl TaskHandle {
 
     fn wait(&mut self) {
         let Some(thread) = self.thread.take() else { return };
-        if thread.thread().id() != std::thread::current().id() {
+        if !self.home.is_here() {
+            // A child that was forked has no such thread, and must not let go of it, either.
+            std::mem::forget(thread);
+        } else if thread.thread().id() != std::thread::current().id() {
             // Panics of the task are caught inside.
             let _ = thread.join();
         }
@@ -212,7 +229,7 @@ impl Runtime for Threads {
         };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
         let thread = thread.unwrap_or_else(|error| panic!("no thread for task {name}: {error}"));
-        TaskHandle { thread: Some(thread), panicked }
+        TaskHandle { thread: Some(thread), home: Home::here(), panicked }
     }
 
     fn wait(
@@ -240,7 +257,12 @@ impl Runtime for Threads {
     /// # Panics
     /// Also when `count` is larger than [`Runtime::workers`].
     fn fork_join(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
-        self.0.workers.fork_join(count, job);
+        if self.0.workers.home().is_here() {
+            self.0.workers.fork_join(count, job);
+        } else {
+            // A caller's code has forked inside of an operation, which goes on here without workers.
+            workers::inline(count, job);
+        }
     }
 
     fn trim_memory(&self, above: u64) -> Option<u64> {

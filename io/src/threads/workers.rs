@@ -14,11 +14,10 @@ use std::any::Any;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
-use parking_lot::{Condvar, Mutex};
-
+use super::{lock, sleep};
 use crate::error::{IoError, Operation, Result};
 
 type Panic = Box<dyn Any + Send>;
@@ -105,9 +104,8 @@ impl Workers {
         let call = Arc::new(Call { state, ended: Condvar::new() });
         let job = erase(job);
         {
-            // Nothing between here and `wait` unwinds: locks do not poison, and lists that
-            // cannot grow abort the process.
-            let _order = self.order.lock();
+            // Nothing between here and `wait` unwinds: lists that cannot grow abort the process.
+            let _order = lock(&self.order);
             for list in &self.lists[..count] {
                 list.push(Entry { job, call: call.clone() });
             }
@@ -135,7 +133,7 @@ fn erase<'a>(job: &'a (dyn Fn(usize) + Sync + 'a)) -> Job {
 impl Drop for Workers {
     fn drop(&mut self) {
         for list in &self.lists {
-            list.state.lock().closed = true;
+            lock(&list.state).closed = true;
             list.filled.notify_one();
         }
         let this = std::thread::current().id();
@@ -150,13 +148,13 @@ impl Drop for Workers {
 
 impl List {
     fn push(&self, entry: Entry) {
-        self.state.lock().entries.push_back(entry);
+        lock(&self.state).entries.push_back(entry);
         self.filled.notify_one();
     }
 
     /// The next entry; `None` when there will be none.
     fn next(&self) -> Option<Entry> {
-        let mut state = self.state.lock();
+        let mut state = lock(&self.state);
         loop {
             if let Some(entry) = state.entries.pop_front() {
                 return Some(entry);
@@ -164,7 +162,7 @@ impl List {
             if state.closed {
                 return None;
             }
-            self.filled.wait(&mut state);
+            state = sleep(&self.filled, state);
         }
     }
 }
@@ -182,7 +180,7 @@ impl Entry {
 
 impl Call {
     fn end(&self, panic: Option<Panic>) {
-        let mut state = self.state.lock();
+        let mut state = lock(&self.state);
         state.running -= 1;
         // Of further panics the payload is leaked: dropping it is somebody's code, and might
         // panic in turn.
@@ -201,9 +199,9 @@ impl Call {
     }
 
     fn wait(&self) -> Option<Panic> {
-        let mut state = self.state.lock();
+        let mut state = lock(&self.state);
         while state.running > 0 {
-            self.ended.wait(&mut state);
+            state = sleep(&self.ended, state);
         }
         state.panic.take()
     }
@@ -216,8 +214,8 @@ fn serve(list: &List, index: usize) {
     }
 }
 
-/// All indices here, for a call from inside a job.
-fn inline(count: usize, job: &(dyn Fn(usize) + Sync)) {
+/// All indices here, for a call from inside a job, or in a process without workers.
+pub(super) fn inline(count: usize, job: &(dyn Fn(usize) + Sync)) {
     let mut first = None;
     for index in 0..count {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(index))) {

@@ -1,0 +1,109 @@
+//! Which process this is: a fork makes another one of the memory of the first, without its threads.
+//!
+//! What a database has in memory is the process's that opened it. In a child that was forked since, its workers
+//! and tasks are missing, locks may be held by threads that are not there, and a ring is the parent's. So the child
+//! refuses every call, and drops nothing: it would wait, or end what the parent uses.
+//!
+//! A handler that each fork of the C library calls in the child counts; asking is one load. A child that a raw system
+//! call makes is not noticed.
+#![expect(
+    unsafe_code,
+    reason = "a handler for forks, and values that a forked child does not drop"
+)]
+
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::{IoError, Result};
+
+/// Forks between this process and the one in which the program began.
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+/// What the system said of the handler: 0, or an errno.
+static REGISTERED: OnceLock<i32> = OnceLock::new();
+
+extern "C" fn count_fork() {
+    // All that may be done here is what a signal handler may do.
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Sees to it that forks are counted; to be called before a value's process matters.
+pub(crate) fn count_forks() -> std::io::Result<()> {
+    // SAFETY: the handler is a function that lives as long as the program, and calls nothing.
+    let register = || unsafe { libc::pthread_atfork(None, None, Some(count_fork)) };
+    match *REGISTERED.get_or_init(register) {
+        0 => Ok(()),
+        errno => Err(std::io::Error::from_raw_os_error(errno)),
+    }
+}
+
+/// The process in which this was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Home(u64);
+
+impl Home {
+    /// This process.
+    pub fn here() -> Self {
+        Self(FORKS.load(Ordering::Relaxed))
+    }
+
+    /// Is it this process?
+    #[inline]
+    pub fn is_here(self) -> bool {
+        self == Self::here()
+    }
+
+    /// Refuses in a process that was forked since.
+    ///
+    /// # Errors
+    /// [`IoError::Forked`].
+    #[inline]
+    pub fn check(self) -> Result<()> {
+        if self.is_here() { Ok(()) } else { Err(IoError::Forked) }
+    }
+}
+
+/// A value that only the process drops in which it was made.
+#[derive(Debug)]
+pub struct Homed<T> {
+    home: Home,
+    value: ManuallyDrop<T>,
+}
+
+impl<T> Homed<T> {
+    /// A value of this process.
+    pub fn new(value: T) -> Self {
+        Self { home: Home::here(), value: ManuallyDrop::new(value) }
+    }
+
+    /// The process that it is of.
+    #[inline]
+    pub fn home(&self) -> Home {
+        self.home
+    }
+}
+
+impl<T> Deref for Homed<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for Homed<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+}
+
+impl<T> Drop for Homed<T> {
+    fn drop(&mut self) {
+        if self.home.is_here() {
+            // SAFETY: dropped once, here, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.value) }
+        }
+    }
+}
