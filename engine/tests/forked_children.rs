@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use pleach::{
-    Access, Advice, BackupOptions, Error, Geometry, IoError, IoMode, Iter, LoadOptions, Options,
-    Outcome, Overlay, Pleach, Session, SessionOptions, Value, Witness,
+    Access, Advice, BackupOptions, Durability, Error, Geometry, IoError, IoMode, Iter, LoadOptions,
+    Options, Outcome, Overlay, Pleach, Session, SessionOptions, Value, Witness,
 };
 
 type Block = pleach::Block;
@@ -327,4 +327,35 @@ fn a_load_that_a_fork_comes_into_ends_in_the_child() {
     db.close().expect("closed");
     let db = Pleach::open(options(folder.path(), IoMode::Auto)).expect("it opens");
     assert_eq!(session(&db).iter(..).flatten().count(), 20_000);
+}
+
+/// What was printed by a program without standard streams landed in the log.
+#[test]
+fn no_file_of_a_database_has_the_number_of_a_standard_stream() {
+    let _alone = alone();
+    for io in [IoMode::Auto, IoMode::Blocking] {
+        let folder = tempfile::tempdir().expect("a folder");
+        in_child(|| {
+            // SAFETY: what uses these descriptors in the child is what is tested here.
+            (0..3).for_each(|stream| assert_eq!(unsafe { libc::close(stream) }, 0));
+            let options = options(folder.path(), io).durability(Durability::None).direct(false);
+            let print = || {
+                for stream in 0..3 {
+                    // SAFETY: the text lives as long as the call.
+                    let printed = unsafe { libc::write(stream, b"printed\n".as_ptr().cast(), 8) };
+                    assert_eq!(printed, -1, "descriptor {stream} is taken");
+                }
+            };
+            let db = Pleach::open(options).expect("created");
+            for number in 1..=300 {
+                commit(&db, number..=number);
+                print();
+            }
+            db.drain(0).expect("flushed");
+            session(&db).read_many(&(1..=300).map(key).collect::<Vec<_>>()).expect("read");
+            print();
+            drop(db);
+        });
+        has_commits(folder.path(), 300);
+    }
 }

@@ -8,6 +8,7 @@ use std::io::ErrorKind;
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Operation {
     OpenFolder,
+    CreateFolder,
     List,
     Create,
     Open,

@@ -4,6 +4,8 @@
 //! * a name is one plain component and never a symbolic link; what is opened is a regular file;
 //! * O_DIRECT is set after opening, by fcntl, so that a file system that refuses it cannot leave
 //!   a half-created file;
+//! * nothing of a folder has the number of a standard stream, also where those are closed: what a program prints would
+//!   land in the file;
 //! * errors come from the calls' return values; errno is never read.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -33,6 +35,20 @@ const ZEROS: usize = 64;
 
 /// Sector assumed where the kernel does not say what O_DIRECT needs.
 const SECTOR: u32 = 512;
+
+/// The least descriptor: those below are the standard streams.
+pub(super) const LEAST: RawFd = 3;
+
+/// Opens what `name` is in `folder`, as a descriptor of at least [`LEAST`].
+pub(super) fn open_at(
+    folder: BorrowedFd<'_>,
+    name: impl rustix::path::Arg,
+    flags: OFlags,
+    mode: Mode,
+) -> rustix::io::Result<OwnedFd> {
+    let fd = rustix::fs::openat(folder, name, flags | OFlags::CLOEXEC, mode)?;
+    if fd.as_raw_fd() >= LEAST { Ok(fd) } else { rustix::io::fcntl_dupfd_cloexec(&fd, LEAST) }
+}
 
 /// Handle of an open file. Cloning is cheap; the file closes with its last handle.
 #[derive(Clone, Debug)]
@@ -127,11 +143,9 @@ pub(super) fn open(
         OpenMode::Read => OFlags::RDONLY,
         OpenMode::Write | OpenMode::WriteCached => OFlags::RDWR,
         OpenMode::CreateNew => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
-    } | OFlags::CLOEXEC
-        | OFlags::NOFOLLOW;
+    } | OFlags::NOFOLLOW;
     let permissions = Mode::from_raw_mode(0o644);
-    let fd =
-        rustix::fs::openat(folder, name, flags, permissions).map_err(failed(name, operation))?;
+    let fd = open_at(folder, name, flags, permissions).map_err(failed(name, operation))?;
     let direct = direct && mode != OpenMode::WriteCached;
     let state = if direct { set_direct(&fd).map_err(failed(name, operation))? } else { Direct::No };
     let align = if state == Direct::Yes { direct_align(&fd) } else { 1 };
@@ -163,8 +177,8 @@ fn set_direct(fd: &OwnedFd) -> rustix::io::Result<Direct> {
 /// Asks, without leaving a trace, whether files in `folder` can bypass the page cache; `None`
 /// where that cannot be asked (no unnamed files, read-only).
 pub(super) fn probe_direct(folder: BorrowedFd<'_>) -> Option<Direct> {
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let fd = rustix::fs::openat(folder, ".", flags, Mode::from_raw_mode(0o600)).ok()?;
+    let flags = OFlags::TMPFILE | OFlags::RDWR;
+    let fd = open_at(folder, ".", flags, Mode::from_raw_mode(0o600)).ok()?;
     set_direct(&fd).ok()
 }
 

@@ -32,6 +32,7 @@ use crate::device::LockMode;
 use crate::error::{IoError, Operation, Result};
 
 use super::error::failed;
+use super::files::open_at;
 
 /// Name of the lock file; `list` hides it and `open` refuses it.
 pub(super) const LOCK_NAME: &str = "LOCK";
@@ -142,10 +143,10 @@ fn is_unwritable(error: &IoError) -> bool {
 /// Opens `LOCK` (creating it when `access` allows writing) and locks it.
 fn lock_file(folder: BorrowedFd<'_>, operation: FlockOperation, access: OFlags) -> Result<OwnedFd> {
     let create = if access.contains(OFlags::RDWR) { OFlags::CREATE } else { OFlags::empty() };
-    let flags = access | create | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let flags = access | create | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let mut waited = Duration::ZERO;
     loop {
-        let file = rustix::fs::openat(folder, LOCK_NAME, flags, Mode::from_raw_mode(0o644))
+        let file = open_at(folder, LOCK_NAME, flags, Mode::from_raw_mode(0o644))
             .map_err(failed(LOCK_NAME, Operation::Lock))?;
         match rustix::fs::flock(&file, operation) {
             Ok(()) if still_named(folder, &file)? => return Ok(file),
@@ -176,9 +177,9 @@ fn still_named(folder: BorrowedFd<'_>, file: &OwnedFd) -> Result<bool> {
 /// Locks the folder itself, through a description of its own. `None` where the file system does
 /// not lock folders (NFS): there `readers-share` rests on `LOCK` alone.
 fn lock_folder(folder: BorrowedFd<'_>, operation: FlockOperation) -> Result<Option<OwnedFd>> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let own = rustix::fs::openat(folder, ".", flags, Mode::empty())
-        .map_err(failed(LOCK_NAME, Operation::Lock))?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let own =
+        open_at(folder, ".", flags, Mode::empty()).map_err(failed(LOCK_NAME, Operation::Lock))?;
     match rustix::fs::flock(&own, operation) {
         Ok(()) => Ok(Some(own)),
         Err(Errno::WOULDBLOCK) => Err(IoError::Locked { owner: 0 }),

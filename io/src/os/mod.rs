@@ -158,7 +158,7 @@ impl OsDevice {
         let path = folder.display().to_string();
         count_forks().map_err(failed_std(&path, Operation::OpenFolder))?;
         let create = options.create_folder && !options.read_only;
-        let fd = open_folder(folder, create).map_err(failed(&path, Operation::OpenFolder))?;
+        let fd = open_folder(folder, create)?;
         let mut notes = Vec::new();
         let ring = choose_engine(&options, &path, probe, &mut notes)?;
         let inner = Inner {
@@ -271,12 +271,14 @@ fn say_no_ring(path: &str, refusal: &std::io::Error) -> String {
     note
 }
 
-/// Opens a folder, creating what is missing and making that durable.
-fn open_folder(folder: &Path, create: bool) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    match rustix::fs::open(folder, flags, Mode::empty()) {
-        Err(Errno::NOENT) if create => {}
-        result => return result,
+/// Opens a folder, creating what is missing and making that durable. An error names the folder that cannot be made, which
+/// may be one above.
+fn open_folder(folder: &Path, create: bool) -> Result<OwnedFd> {
+    let name = folder.display().to_string();
+    let open = || files::open_at(rustix::fs::CWD, folder, OFlags::DIRECTORY, Mode::empty());
+    match open() {
+        Err(Errno::NOENT | Errno::NOTDIR) if create => {}
+        opened => return opened.map_err(failed(&name, Operation::OpenFolder)),
     }
     let above = match folder.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -284,12 +286,23 @@ fn open_folder(folder: &Path, create: bool) -> rustix::io::Result<OwnedFd> {
     };
     let parent = open_folder(above, true)?;
     match rustix::fs::mkdir(folder, Mode::from_raw_mode(0o755)) {
-        // EEXIST: another process was faster.
+        // EEXIST: another process was faster, or it is a link to nowhere.
         Ok(()) | Err(Errno::EXIST) => {}
-        Err(errno) => return Err(errno),
+        Err(errno) => return Err(failed(&name, Operation::CreateFolder)(errno)),
     }
-    rustix::fs::fsync(&parent)?;
-    rustix::fs::open(folder, flags, Mode::empty())
+    rustix::fs::fsync(&parent).map_err(failed(&name, Operation::CreateFolder))?;
+    open().map_err(|errno| match errno {
+        Errno::NOENT => IoError::Os {
+            file: name,
+            offset: 0,
+            operation: Operation::CreateFolder,
+            code: 0,
+            kind: std::io::ErrorKind::AlreadyExists,
+            message: "it is a symbolic link to a folder that is not there: make that one, or remove the link"
+                .to_owned(),
+        },
+        errno => failed(&name, Operation::OpenFolder)(errno),
+    })
 }
 
 impl Device for OsDevice {

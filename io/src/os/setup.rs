@@ -1,6 +1,10 @@
 //! Which kind of ring this kernel gives us: asked once when a device is opened.
 
+use std::os::fd::AsRawFd as _;
+
 use io_uring::{IoUring, Probe, opcode};
+
+use super::files::LEAST;
 
 /// Flags of a ring, from best to least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +49,15 @@ pub(super) fn build(setup: Setup, entries: u32) -> std::io::Result<IoUring> {
         }
         Setup::Plain => {}
     }
-    builder.build(entries)
+    // Rings that have got the number of a standard stream live until one has not.
+    let mut low = Vec::new();
+    loop {
+        let ring = builder.build(entries)?;
+        if ring.as_raw_fd() >= LEAST {
+            return Ok(ring);
+        }
+        low.push(ring);
+    }
 }
 
 fn check_operations(ring: &IoUring) -> std::io::Result<()> {

@@ -200,3 +200,22 @@ fn handles_outlive_the_name_and_the_device() {
     device.read_at(&clone, &mut back, 0).expect("read");
     assert!(back[..] == filled(1, 5)[..]);
 }
+
+/// A database was said to be missing, although it was to be created.
+#[test]
+fn a_folder_that_cannot_be_made_is_named() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = |name: &str| dir.path().join(name);
+    std::os::unix::fs::symlink("nowhere", path("link")).expect("a link");
+    std::fs::write(path("file"), "no folder").expect("written");
+    let options = || OsOptions { create_folder: true, ..OsOptions::default() };
+    for (asked, named) in
+        [("link", "link"), ("link/a/b", "link"), ("file", "file"), ("file/a/b", "file")]
+    {
+        let error = OsDevice::open(&path(asked), options()).map(drop).expect_err("not there");
+        assert!(!error.is_not_found(), "{error}");
+        assert_eq!(error.file(), path(named).to_str(), "{error}");
+    }
+    std::fs::create_dir(path("nowhere")).expect("made");
+    OsDevice::open(&path("link/a/b"), options()).expect("the link leads somewhere");
+}
