@@ -141,7 +141,7 @@ fn kind_of_archive(error: &ArchiveError) -> ErrorKind {
 fn kind_of(error: &pleach::Error) -> ErrorKind {
     use pleach::Error as E;
     match error {
-        E::Io(pleach::IoError::Locked { .. }) => ErrorKind::InUse,
+        E::Io(pleach::IoError::Locked(_)) => ErrorKind::InUse,
         E::Page { file: "leaf" | "overflow", .. }
         | E::StalePage { .. }
         | E::Quarantined { .. }

@@ -153,7 +153,7 @@ pub(crate) fn check(args: &CheckArgs) -> Result<()> {
     let options = CheckOptions::default().past(!args.newest);
     let report = match tools::check(path, options) {
         // What can be checked beside the process that writes.
-        Err(pleach::Error::Io(pleach::IoError::Locked { .. })) => {
+        Err(pleach::Error::Io(pleach::IoError::Locked(_))) => {
             return scrub_folder(path, 0, args.root, args.folder.json);
         }
         report => report.map_err(CliError::engine(path))?,

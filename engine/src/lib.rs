@@ -253,7 +253,7 @@ pub use opening::{LostHistory, Note, Opening};
 pub use options::{Durability, Geometry, IoMode, Options};
 pub use pleach_beatree::Value;
 pub use pleach_core::{Blake3, Hasher, Key, Node, Sha2, ValueHash, proof, witness};
-pub use pleach_io::IoError;
+pub use pleach_io::{IoError, LockHolder};
 pub use roots::{Commit, Roots};
 pub use session::{FinishError, Session, SessionOptions};
 pub use state::beats::TaskState;

@@ -64,11 +64,8 @@ pub enum IoError {
         expected: u64,
     },
     /// Another process holds the folder, or this one does.
-    #[error("the database is in use by {}", holder(*owner))]
-    Locked {
-        /// Process id written by the owner, 0 when unknown.
-        owner: u32,
-    },
+    #[error("the database is in use by {0}")]
+    Locked(LockHolder),
     /// A fork has made this process of the one that opened the database.
     #[error(
         "this process was forked from the one that opened the database, and has neither its threads nor its \
@@ -87,7 +84,7 @@ impl IoError {
     pub fn file(&self) -> Option<&str> {
         match self {
             Self::Os { file, .. } | Self::Short { file, .. } => Some(file),
-            Self::Locked { .. } | Self::Forked => None,
+            Self::Locked(_) | Self::Forked => None,
         }
     }
 
@@ -95,7 +92,7 @@ impl IoError {
     pub fn offset(&self) -> Option<u64> {
         match self {
             Self::Os { offset, .. } | Self::Short { offset, .. } => Some(*offset),
-            Self::Locked { .. } | Self::Forked => None,
+            Self::Locked(_) | Self::Forked => None,
         }
     }
 
@@ -103,7 +100,7 @@ impl IoError {
     pub fn operation(&self) -> Operation {
         match self {
             Self::Os { operation, .. } | Self::Short { operation, .. } => *operation,
-            Self::Locked { .. } => Operation::Lock,
+            Self::Locked(_) => Operation::Lock,
             Self::Forked => Operation::Submit,
         }
     }
@@ -112,7 +109,7 @@ impl IoError {
     pub fn code(&self) -> Option<i32> {
         match self {
             Self::Os { code, .. } => Some(*code).filter(|code| *code != 0),
-            Self::Short { .. } | Self::Locked { .. } | Self::Forked => None,
+            Self::Short { .. } | Self::Locked(_) | Self::Forked => None,
         }
     }
 
@@ -122,17 +119,39 @@ impl IoError {
     }
 }
 
-/// Who holds a folder; and when it is this process, why that can be.
-fn holder(owner: u32) -> String {
-    if owner == 0 {
-        "a process that has not written its id".to_owned()
-    } else if owner == std::process::id() {
-        format!(
-            "this process ({owner}): it is open already, or a handle of an earlier open is still alive \
-             (a session, a block or an overlay); drop it first"
-        )
-    } else {
-        format!("process {owner}")
+/// Who holds a folder, as far as its lock file and the system say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockHolder {
+    /// This process.
+    ThisProcess,
+    /// The process with this id.
+    Process(u32),
+    /// A process of another pid namespace, such as another container; it has this id there.
+    Elsewhere(u32),
+    /// The process with this id has ended, and something of it still holds the folder.
+    Ended(u32),
+    /// Readers, or a process that has not written its id.
+    Unknown,
+}
+
+impl core::fmt::Display for LockHolder {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::ThisProcess => f.write_str(
+                "this process: it is open already, or a handle of an earlier open is still alive (a session, a \
+                 block or an overlay); drop it first",
+            ),
+            Self::Process(pid) => write!(f, "process {pid}"),
+            Self::Elsewhere(pid) => {
+                write!(f, "process {pid} of another pid namespace (another container?)")
+            }
+            Self::Ended(pid) => write!(
+                f,
+                "what process {pid} has left, which has ended: a process that was forked from it, or writes that \
+                 its disk has not finished"
+            ),
+            Self::Unknown => f.write_str("readers, or a process that has not written its id"),
+        }
     }
 }
 

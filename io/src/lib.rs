@@ -73,7 +73,7 @@ pub mod threads;
 
 pub use buffer::PageBuf;
 pub use device::{Completion, Device, DeviceInfo, LockMode, OpenMode, Queue, Request, Transfer};
-pub use error::{IoError, Operation, Result};
+pub use error::{IoError, LockHolder, Operation, Result};
 pub use os::{IoMode, OsDevice, OsFile, OsOptions, OsQueue};
 pub use page::PAGE;
 pub use pool::PagePool;

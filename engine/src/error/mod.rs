@@ -536,7 +536,7 @@ fn short(cause: Option<&Error>) -> String {
 /// What to do about an error of the device.
 fn advice_on(error: &IoError) -> Advice {
     match error {
-        IoError::Locked { .. } => Advice::CloseOthers,
+        IoError::Locked(_) => Advice::CloseOthers,
         IoError::Forked => Advice::OpenHere,
         error if error.is_full() => Advice::FreeSpace,
         _ => Advice::Retry,

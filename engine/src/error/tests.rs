@@ -98,7 +98,11 @@ fn advice_and_text_say_the_same() {
         (full(), Advice::FreeSpace, "free some space and try again"),
         (Error::StaleParent { base: 1, tip: 2 }, Advice::MakeAgain, "make it again on the newest"),
         (Error::InUse, Advice::CloseOthers, "drop its sessions and overlays first"),
-        (Error::Io(IoError::Locked { owner: 1 }), Advice::CloseOthers, "in use by process 1"),
+        (
+            Error::Io(IoError::Locked(pleach_io::LockHolder::Process(1))),
+            Advice::CloseOthers,
+            "in use by process 1",
+        ),
         (Error::RepeatedKey([0; 32]), Advice::FixCall, "merge its accesses into one"),
         (Error::Missing, Advice::FixCall, "create one with `Options::create`"),
         (Error::BatchTooLarge { bytes: 2, limit: 1 }, Advice::FixCall, "commit it in parts"),

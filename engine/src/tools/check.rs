@@ -116,7 +116,7 @@ pub fn check_on<D: Device>(device: &D, options: CheckOptions) -> Result<CheckRep
             | Error::NotADatabase { .. }
             | Error::WrongHasher { .. }
             | Error::Creation(CreationError::Marker { .. })
-            | Error::Io(IoError::Locked { .. })),
+            | Error::Io(IoError::Locked(_))),
         ) => Err(error),
         Err(error) => Ok(does_not_open(device, &error)),
         checked => checked,

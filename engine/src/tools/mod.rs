@@ -67,7 +67,7 @@ impl<D: Device> Opened<D> {
     pub(crate) fn new(device: &D) -> Result<Self> {
         inspect(device)?;
         let lock = match device.lock(LockMode::Shared) {
-            Err(error @ IoError::Locked { .. }) => Err(error),
+            Err(error @ IoError::Locked(_)) => Err(error),
             lock => Ok(lock?),
         };
         let newest = *SuperblockStore::open(device.clone(), OpenMode::Read)?.newest();

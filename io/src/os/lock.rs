@@ -4,22 +4,23 @@
 //! 1. The lock is `flock` on the file `LOCK`: it belongs to the open file description, so two
 //!    openings in one process conflict, and the kernel drops it with the description's last
 //!    reference when its holder dies, however it dies.
-//! 2. An exclusive owner also locks the folder itself, and writes its process id into `LOCK`;
-//!    it blanks the text on leaving. The text only serves the error message: a stale id blocks
+//! 2. An exclusive owner also locks the folder itself, and writes into `LOCK` which process it is;
+//!    it blanks the text on leaving. The text only serves the error message and the wait of rule 4: a stale one blocks
 //!    nobody, and neither does a full disk that does not take it. The file keeps its length, so that
-//!    the next owner's id needs no room.
+//!    the next owner's text needs no room. A process id alone says little: in each container the first process is 1.
 //! 3. A shared holder locks `LOCK`, created if need be; where the file is missing and cannot be
 //!    created (read-only folder or file system), it locks the folder itself, which a later
 //!    exclusive owner collides with.
 //! 4. Requests in a ring outlive a killed process: the kernel closes its files at once and its
 //!    rings later. So that a dead owner's last write cannot land under the next owner, each ring
 //!    holds a reference to the exclusive owner's `LOCK` ([`HeldLock`]), which the kernel returns
-//!    only when the ring's last request has ended. Whoever finds the lock taken by a dead
-//!    process therefore waits for it (milliseconds) instead of failing.
+//!    only when the ring's last request has ended. Whoever finds the lock taken by a process that has ended, or of which
+//!    it cannot tell, therefore waits for it (milliseconds) instead of failing.
 //! 5. `LOCK` is never removed. If somebody else removes it while we open it, we see after locking
 //!    that name and file do not match, and start again.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 
 use crate::device::LockMode;
-use crate::error::{IoError, Operation, Result};
+use crate::error::{IoError, LockHolder, Operation, Result};
 
 use super::error::failed;
 use super::files::open_at;
@@ -37,11 +38,11 @@ use super::files::open_at;
 /// Name of the lock file; `list` hides it and `open` refuses it.
 pub(super) const LOCK_NAME: &str = "LOCK";
 
-/// How long to retry when the lock has no owner's id: the owner may be between locking and
+/// How long to retry when the lock names no owner: the owner may be between locking and
 /// writing.
 const UNNAMED: Duration = Duration::from_millis(20);
 
-/// How long to wait for the lock of a dead owner (`last-writes` in docs/io.md).
+/// How long to wait for the lock of an owner that has ended, or may have (`last-writes` in docs/io.md).
 const DYING: Duration = Duration::from_secs(5);
 
 /// Pause between two attempts.
@@ -106,7 +107,7 @@ fn exclusive(folder: BorrowedFd<'_>, held: &HeldLock) -> Result<FolderLock> {
     let file = lock_file(folder, FlockOperation::NonBlockingLockExclusive, OFlags::RDWR)?;
     let folder = lock_folder(folder, FlockOperation::NonBlockingLockExclusive)?;
     // Without it the next process cannot say who uses the folder: no reason to refuse this one.
-    let _ = write_text(&file, &std::process::id().to_string());
+    let _ = write_text(&file, &Process::this().to_string());
     let file = Arc::new(file);
     *held.lock() = Arc::downgrade(&file);
     Ok(FolderLock { file: Some(file), folder, exclusive: true })
@@ -117,7 +118,7 @@ fn shared(folder: BorrowedFd<'_>) -> Result<FolderLock> {
     match lock_file(folder, operation, OFlags::RDWR) {
         Ok(file) => {
             // No exclusive owner exists now: an id in the file is that of a killed one.
-            if Owner::of(&file) != Owner::Unnamed {
+            if holder(&file) != LockHolder::Unknown {
                 let _ = write_text(&file, "");
             }
             return Ok(FolderLock { file: Some(Arc::new(file)), folder: None, exclusive: false });
@@ -152,9 +153,9 @@ fn lock_file(folder: BorrowedFd<'_>, operation: FlockOperation, access: OFlags) 
             Ok(()) if still_named(folder, &file)? => return Ok(file),
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
-                let owner = Owner::of(&file);
-                if waited >= owner.patience() {
-                    return Err(IoError::Locked { owner: owner.pid() });
+                let holder = holder(&file);
+                if waited >= patience(holder, operation) {
+                    return Err(IoError::Locked(holder));
                 }
                 std::thread::sleep(PAUSE);
                 waited += PAUSE;
@@ -182,90 +183,175 @@ fn lock_folder(folder: BorrowedFd<'_>, operation: FlockOperation) -> Result<Opti
         open_at(folder, ".", flags, Mode::empty()).map_err(failed(LOCK_NAME, Operation::Lock))?;
     match rustix::fs::flock(&own, operation) {
         Ok(()) => Ok(Some(own)),
-        Err(Errno::WOULDBLOCK) => Err(IoError::Locked { owner: 0 }),
+        Err(Errno::WOULDBLOCK) => Err(IoError::Locked(LockHolder::Unknown)),
         Err(Errno::BADF | Errno::OPNOTSUPP | Errno::NOLCK | Errno::INVAL) => Ok(None),
         Err(errno) => Err(failed(LOCK_NAME, Operation::Lock)(errno)),
     }
 }
 
 /// Bytes of the text, padded with blanks.
-const TEXT: usize = 16;
+const TEXT: usize = 96;
 
 fn write_text(file: &OwnedFd, owner: &str) -> rustix::io::Result<()> {
     let text = format!("{owner:<width$}\n", width = TEXT - 1);
     rustix::io::pwrite(file, text.as_bytes(), 0).map(|_| ())
 }
 
+fn patience(holder: LockHolder, operation: FlockOperation) -> Duration {
+    match holder {
+        // Whoever reads has nothing to fear of its last writes: it is told who writes, and looks beside it.
+        LockHolder::Elsewhere(_) if operation == FlockOperation::NonBlockingLockShared => UNNAMED,
+        LockHolder::ThisProcess | LockHolder::Process(_) => Duration::ZERO,
+        LockHolder::Elsewhere(_) | LockHolder::Ended(_) => DYING,
+        LockHolder::Unknown => UNNAMED,
+    }
+}
+
 /// Who holds a lock that we did not get.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owner {
-    Alive(u32),
-    /// The named process is gone, or in another namespace.
-    Dead,
-    /// Readers, or an owner that has not written yet.
-    Unnamed,
+fn holder(file: &OwnedFd) -> LockHolder {
+    let mut text = [0; TEXT];
+    let count = rustix::io::pread(file, &mut text, 0).unwrap_or(0);
+    Process::parse(&text[..count])
+        .map_or(LockHolder::Unknown, |owner| owner.seen_by(&Process::this()))
 }
 
-impl Owner {
-    fn of(file: &OwnedFd) -> Self {
-        let mut text = [0; 16];
-        let count = rustix::io::pread(file, &mut text, 0).unwrap_or(0);
-        match parse_owner(&text[..count]) {
-            Some(pid) if is_alive(pid) => Self::Alive(pid),
-            Some(_) => Self::Dead,
-            None => Self::Unnamed,
+/// A process, told apart from all that have had its id or will have it. What `/proc` does not say is `None`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Process {
+    pid: u32,
+    /// Number of the machine's start.
+    boot: Option<String>,
+    /// The pid namespace that the id is of.
+    namespace: Option<String>,
+    /// When it began, in ticks since the machine's start.
+    start: Option<String>,
+}
+
+impl std::fmt::Display for Process {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { pid, boot, namespace, start } = self;
+        let [boot, namespace, start] =
+            [boot, namespace, start].map(|known| known.as_deref().unwrap_or("-"));
+        write!(f, "{pid} {boot} {namespace} {start}")
+    }
+}
+
+impl Process {
+    fn this() -> Self {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+        let namespace = std::fs::read_link("/proc/self/ns/pid").ok();
+        Self {
+            pid: std::process::id(),
+            boot: boot.map(|id| id.trim().to_owned()),
+            namespace: namespace.and_then(|name| Some(name.to_str()?.to_owned())),
+            start: Stat::of("self").map(|stat| stat.start),
         }
     }
 
-    fn patience(self) -> Duration {
-        match self {
-            Self::Alive(_) => Duration::ZERO,
-            Self::Dead => DYING,
-            Self::Unnamed => UNNAMED,
+    /// A whole line, padded with blanks; half a line names nobody. A line of earlier versions has the id alone.
+    fn parse(text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text.strip_suffix(b"\n")?).ok()?;
+        let mut words = text.split(' ').filter(|word| !word.is_empty());
+        let pid = words.next()?.parse().ok()?;
+        let mut known = || words.next().filter(|word| *word != "-").map(str::to_owned);
+        Some(Self { pid, boot: known(), namespace: known(), start: known() })
+    }
+
+    /// What `this` process can tell of this one, which is named as the owner.
+    fn seen_by(&self, this: &Self) -> LockHolder {
+        let pid = self.pid;
+        if self.boot.is_some() && this.boot.is_some() && self.boot != this.boot {
+            return LockHolder::Ended(pid);
+        }
+        if self.namespace.is_none() || self.namespace != this.namespace {
+            return LockHolder::Elsewhere(pid);
+        }
+        if pid == this.pid {
+            let same = self.start == this.start;
+            return if same { LockHolder::ThisProcess } else { LockHolder::Ended(pid) };
+        }
+        if self.is_alive(this) { LockHolder::Process(pid) } else { LockHolder::Ended(pid) }
+    }
+
+    /// Is a process of this namespace alive?
+    fn is_alive(&self, this: &Self) -> bool {
+        let id = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        let Some(id) = id else { return false };
+        // EPERM: it exists and is somebody else's.
+        if matches!(rustix::process::test_kill_process(id), Err(Errno::SRCH)) {
+            return false;
+        }
+        // A namespace may see the processes of the one around it: these are other numbers.
+        let is_own = std::fs::read_link("/proc/self")
+            .is_ok_and(|own| own == Path::new(&this.pid.to_string()));
+        match Stat::of(&self.pid.to_string()).filter(|_| is_own) {
+            // A killed process whose parent has not waited for it still has its id, and no files.
+            Some(stat) => {
+                !stat.is_zombie && self.start.as_ref().is_none_or(|start| *start == stat.start)
+            }
+            None => true,
         }
     }
+}
 
-    fn pid(self) -> u32 {
-        if let Self::Alive(pid) = self { pid } else { 0 }
+/// What is used of `/proc/PID/stat`.
+struct Stat {
+    is_zombie: bool,
+    start: String,
+}
+
+impl Stat {
+    fn of(pid: &str) -> Option<Self> {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The third field and those after it: the second is a name in parentheses, and may contain parentheses.
+        let (_, fields) = text.rsplit_once(") ")?;
+        let start = fields.split(' ').nth(19)?.to_owned();
+        Some(Self { is_zombie: fields.starts_with(['Z', 'X']), start })
     }
-}
-
-/// A whole line, padded with blanks; half a line is no id.
-fn parse_owner(text: &[u8]) -> Option<u32> {
-    std::str::from_utf8(text.strip_suffix(b"\n")?).ok()?.trim_end_matches(' ').parse().ok()
-}
-
-fn is_alive(pid: u32) -> bool {
-    let Some(id) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
-    // EPERM: it exists and is somebody else's.
-    let exists = !matches!(rustix::process::test_kill_process(id), Err(Errno::SRCH));
-    exists && !is_zombie(pid)
-}
-
-/// A killed process whose parent has not waited for it still has its id, and no files. The state
-/// comes after the name, which is in parentheses and may contain parentheses.
-fn is_zombie(pid: u32) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn owner_is_a_whole_line() {
-        assert_eq!(parse_owner(b"123\n"), Some(123));
-        assert_eq!(parse_owner(b"123            \n"), Some(123));
-        for text in [&b""[..], b"\n", b"123", b"-1\n", b"12 3\n", b"99999999999\n", b"\xff\n"] {
-            assert_eq!(parse_owner(text), None, "{text:?}");
-        }
+    fn parse(text: &str) -> Option<Process> {
+        Process::parse(text.as_bytes())
     }
 
     #[test]
-    fn this_process_is_alive_and_pid_0_is_not() {
-        assert!(is_alive(std::process::id()));
-        assert!(!is_alive(0));
-        assert!(!is_alive(u32::MAX));
+    fn an_owner_is_a_whole_line() {
+        let this = Process::this();
+        assert_eq!(parse(&format!("{this}   \n")), Some(this.clone()));
+        assert!(this.to_string().len() < TEXT, "{this}");
+        assert_eq!(parse("123            \n").map(|owner| owner.pid), Some(123));
+        for text in ["", "\n", "123", "-1\n", "x 3\n", "99999999999\n", &this.to_string()] {
+            assert_eq!(parse(text), None, "{text:?}");
+        }
+        assert_eq!(Process::parse(b"\xff\n"), None);
+    }
+
+    /// What the first process of a container found in `LOCK` when it was restarted: an id that was its own.
+    #[test]
+    fn an_owner_is_known_by_more_than_its_id() {
+        let this = Process::this();
+        let Process { pid, .. } = this;
+        assert_eq!(this.seen_by(&this), LockHolder::ThisProcess);
+        let earlier = Process { start: Some("1".to_owned()), ..this.clone() };
+        assert_eq!(earlier.seen_by(&this), LockHolder::Ended(pid));
+        let before = Process { boot: Some("another".to_owned()), ..this.clone() };
+        assert_eq!(before.seen_by(&this), LockHolder::Ended(pid));
+        let elsewhere = Process { namespace: Some("pid:[1]".to_owned()), ..this.clone() };
+        assert_eq!(elsewhere.seen_by(&this), LockHolder::Elsewhere(pid));
+        let gone = Process { pid: u32::MAX, ..this.clone() };
+        assert_eq!(gone.seen_by(&this), LockHolder::Ended(u32::MAX));
+        let parent = std::os::unix::process::parent_id();
+        let start = Stat::of(&parent.to_string()).map(|stat| stat.start);
+        let alive = Process { pid: parent, start, ..this.clone() };
+        assert_eq!(alive.seen_by(&this), LockHolder::Process(parent));
+        let same_id = Process { start: Some("1".to_owned()), ..alive };
+        assert_eq!(same_id.seen_by(&this), LockHolder::Ended(parent));
+        // Versions before wrote the id alone.
+        let old = parse(&format!("{pid}\n")).expect("a line");
+        assert_eq!(old.seen_by(&this), LockHolder::Elsewhere(pid));
     }
 }

@@ -19,7 +19,7 @@ use super::state::{Event, FileId, FolderOp};
 use super::trace::Trace;
 use crate::buffer::PageBuf;
 use crate::device::{Device, DeviceInfo, LockMode, OpenMode, Transfer};
-use crate::error::{IoError, Operation, Result};
+use crate::error::{IoError, LockHolder, Operation, Result};
 use crate::page::PAGE;
 
 const PAGE_U64: u64 = PAGE as u64;
@@ -239,7 +239,7 @@ impl Device for SimDisk {
         let mut inner = self.lock_inner();
         inner.begin(Operation::Lock, "", 0)?;
         if inner.writer || (mode == LockMode::Exclusive && inner.readers > 0) {
-            return Err(IoError::Locked { owner: 0 });
+            return Err(IoError::Locked(LockHolder::Unknown));
         }
         match mode {
             LockMode::Exclusive => inner.writer = true,

@@ -4,22 +4,22 @@ use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Child, ChildStdin};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::os_support::{cases, filled, role, start};
+use crate::os_support::{cases, command, filled, role, start};
 use pleach_io::{
-    Device, IoError, LockMode, OpenMode, OsDevice, OsOptions, Queue, Request, Transfer,
+    Device, IoError, LockHolder, LockMode, OpenMode, OsDevice, OsOptions, Queue, Request, Transfer,
 };
 
 fn device(folder: &Path) -> OsDevice {
     OsDevice::open(folder, OsOptions::default()).expect("open")
 }
 
-fn owner(result: Result<Box<dyn Send + Sync>, IoError>) -> Option<u32> {
+fn owner(result: Result<Box<dyn Send + Sync>, IoError>) -> Option<LockHolder> {
     match result {
         Ok(_) => None,
-        Err(IoError::Locked { owner }) => Some(owner),
+        Err(IoError::Locked(holder)) => Some(holder),
         Err(error) => panic!("{error}"),
     }
 }
@@ -36,7 +36,7 @@ fn child() {
             let lock = device.lock(LockMode::Exclusive);
             match &lock {
                 Ok(_) => println!("\nHELD {}", std::process::id()),
-                Err(IoError::Locked { owner }) => println!("\nLOCKED {owner}"),
+                Err(IoError::Locked(LockHolder::Process(owner))) => println!("\nLOCKED {owner}"),
                 Err(error) => panic!("{error}"),
             }
             // Until the parent has heard from all.
@@ -52,7 +52,8 @@ fn child() {
 }
 
 fn write_for_ever(device: &OsDevice) {
-    let file = device.open("data", OpenMode::CreateNew).expect("create");
+    let _ = device.open("data", OpenMode::CreateNew);
+    let file = device.open("data", OpenMode::Write).expect("there");
     let mut queue = device.queue(64).expect("queue");
     let request = |token: u64| {
         let (file, buf) = (file.clone(), filled(16, token));
@@ -77,7 +78,28 @@ struct Racer {
 
 impl Racer {
     fn new(role: &str, folder: &Path) -> Self {
-        let mut child = start(module_path!(), role, folder);
+        Self::of(start(module_path!(), role, folder))
+    }
+
+    /// As the first process of a pid namespace, which ends with the racer; `None` where that is not allowed.
+    fn in_a_namespace(role: &str, folder: &Path) -> Option<Self> {
+        let inner = command(module_path!(), role, folder);
+        ["-pf", "-rpf"].into_iter().find_map(|flags| {
+            let mut unshare = Command::new("unshare");
+            let probe = unshare.args([flags, "true"]).stderr(Stdio::null()).status();
+            if !probe.is_ok_and(|status| status.success()) {
+                return None;
+            }
+            let mut command = Command::new("unshare");
+            command.args([flags, "--kill-child"]).arg(inner.get_program()).args(inner.get_args());
+            for (key, value) in inner.get_envs() {
+                command.env(key, value.expect("set"));
+            }
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok().map(Self::of)
+        })
+    }
+
+    fn of(mut child: Child) -> Self {
         let input = child.stdin.take().expect("piped");
         let output = BufReader::new(child.stdout.take().expect("piped"));
         Self { child, input, output }
@@ -128,8 +150,9 @@ fn a_killed_owner_blocks_nobody_and_its_writes_end_before_the_next_owner_enters(
         let pid = racer.child.id();
         assert_eq!(racer.verdict(), ("HELD".to_owned(), pid));
         let device = device(dir.path());
-        assert_eq!(owner(device.lock(LockMode::Exclusive)), Some(pid));
-        assert_eq!(owner(device.lock(LockMode::Shared)), Some(pid));
+        let alive = Some(LockHolder::Process(pid));
+        assert_eq!(owner(device.lock(LockMode::Exclusive)), alive);
+        assert_eq!(owner(device.lock(LockMode::Shared)), alive);
         std::thread::sleep(Duration::from_millis(20));
         racer.child.kill().expect("kill");
         if round % 2 == 0 {
@@ -157,14 +180,18 @@ fn two_openings_in_one_process_conflict_and_leaving_frees() {
     let dir = tempfile::tempdir().expect("tempdir");
     let (one, two) = (device(dir.path()), device(dir.path()));
     let lock = one.lock(LockMode::Exclusive).expect("free");
-    let this = std::process::id();
-    assert_eq!(owner(two.lock(LockMode::Exclusive)), Some(this));
-    assert_eq!(owner(two.lock(LockMode::Shared)), Some(this));
-    assert_eq!(owner(one.lock(LockMode::Exclusive)), Some(this), "same device, too");
+    let this = Some(LockHolder::ThisProcess);
+    assert_eq!(owner(two.lock(LockMode::Exclusive)), this);
+    assert_eq!(owner(two.lock(LockMode::Shared)), this);
+    assert_eq!(owner(one.lock(LockMode::Exclusive)), this, "same device, too");
     drop(lock);
     let readers = [one.lock(LockMode::Shared), two.lock(LockMode::Shared)];
     assert!(readers.iter().all(Result::is_ok));
-    assert_eq!(owner(two.lock(LockMode::Exclusive)), Some(0), "readers have no name");
+    assert_eq!(
+        owner(two.lock(LockMode::Exclusive)),
+        Some(LockHolder::Unknown),
+        "readers have no name"
+    );
     drop(readers);
     assert_eq!(owner(two.lock(LockMode::Exclusive)), None);
 }
@@ -193,7 +220,7 @@ fn a_stale_or_garbled_owner_blocks_nobody() {
         assert_eq!(owner(device.lock(LockMode::Exclusive)), None, "{text:?}");
         std::fs::write(dir.path().join("LOCK"), text).expect("write");
         let reader = device.lock(LockMode::Shared).expect("free");
-        assert_eq!(owner(device.lock(LockMode::Exclusive)), Some(0), "{text:?}");
+        assert_eq!(owner(device.lock(LockMode::Exclusive)), Some(LockHolder::Unknown), "{text:?}");
         drop(reader);
     }
 }
@@ -217,7 +244,7 @@ fn a_folder_opened_for_reading_takes_shared_locks_only() {
     let reader = OsDevice::open(dir.path(), options).expect("open");
     assert!(matches!(reader.lock(LockMode::Exclusive), Err(IoError::Os { code: libc::EROFS, .. })));
     let _shared = reader.lock(LockMode::Shared).expect("free");
-    assert_eq!(owner(device(dir.path()).lock(LockMode::Exclusive)), Some(0));
+    assert_eq!(owner(device(dir.path()).lock(LockMode::Exclusive)), Some(LockHolder::Unknown));
 }
 
 /// Before it writes its id: a folder that cannot be written stays as it is. Root may write any folder, so for root
@@ -237,5 +264,35 @@ fn a_folder_without_the_right_to_write_has_no_owner() {
         let error = locked.expect_err("no right to write");
         assert!(matches!(&error, IoError::Os { code: libc::EACCES, .. }), "{error}");
         assert_eq!(std::fs::read(dir.path().join("LOCK")).expect("there"), before);
+    }
+}
+
+/// The owner is killed, and the next one starts at once, each as the first process of a pid namespace, as in a container.
+/// 14 of 15 were refused: process 1, which `LOCK` named, was the one that asked.
+#[test]
+fn the_first_process_of_a_container_waits_for_the_one_before_it() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let mut before: Option<Racer> = None;
+    for round in 0..cases(15).max(15) {
+        if let Some(mut owner) = before.take() {
+            // With it goes the whole namespace.
+            owner.child.kill().expect("kill");
+            owner.child.wait().expect("wait");
+        }
+        let Some(mut next) = Racer::in_a_namespace("write for ever", dir.path()) else {
+            return println!("SKIPPED: no pid namespaces here");
+        };
+        next.go();
+        assert_eq!(next.verdict(), ("HELD".to_owned(), 1), "round {round}");
+        let second = device(dir.path()).lock(LockMode::Shared).map(drop);
+        assert!(
+            matches!(second, Err(IoError::Locked(LockHolder::Elsewhere(1)))),
+            "one owner at a time: {second:?}"
+        );
+        before = Some(next);
+    }
+    if let Some(mut owner) = before {
+        owner.child.kill().expect("kill");
+        owner.child.wait().expect("wait");
     }
 }
