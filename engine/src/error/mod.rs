@@ -4,6 +4,7 @@ mod contradiction;
 mod hexadecimal;
 mod no_room;
 mod outcome;
+mod place;
 #[cfg(test)]
 mod tests;
 

@@ -99,21 +99,30 @@ pub struct Incarnation {
 /// Reads the last incarnation; writes nothing. The copies are read one by one: one that cannot be read, or that was
 /// cut off, is a bad copy, and the other is enough.
 pub fn read<D: Device>(device: &D, database: u64) -> Result<Incarnation, IncarnationError> {
-    let file = device.open(FILE, OpenMode::Read)?;
-    let found = device.len(&file)?;
-    if found < PAGE as u64 || found > FILE_LEN {
-        return Err(IncarnationError::Length { found });
+    let mut copies = read_copies(device)?;
+    if copies.contains(&None) {
+        // Another process may have put a copy in the file's place before this was read.
+        copies = read_copies(device)?;
     }
-    let copies = [0, 1].map(|copy: usize| {
-        let mut page = PageBuf::zeroed(1);
-        let read = device.read_at(&file, &mut page, (copy * PAGE) as u64);
-        read.ok().and_then(|()| decode(page.page(0), copy))
-    });
     let (number, found) = copies.iter().flatten().max().ok_or(IncarnationError::Damaged)?;
     if *found != database {
         return Err(IncarnationError::Foreign { found: *found, expected: database });
     }
     Ok(Incarnation { number: *number, copies: copies.map(|copy| copy.is_some()) })
+}
+
+/// Number and database of each copy that is good.
+fn read_copies<D: Device>(device: &D) -> Result<[Option<(u32, u64)>; COPIES], IncarnationError> {
+    let file = device.open(FILE, OpenMode::Read)?;
+    let found = device.len(&file)?;
+    if found < PAGE as u64 || found > FILE_LEN {
+        return Err(IncarnationError::Length { found });
+    }
+    Ok([0, 1].map(|copy: usize| {
+        let mut page = PageBuf::zeroed(1);
+        let read = device.read_at(&file, &mut page, (copy * PAGE) as u64);
+        read.ok().and_then(|()| decode(page.page(0), copy))
+    }))
 }
 
 /// Gives this open its incarnation, durable when the call returns.

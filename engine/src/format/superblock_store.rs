@@ -45,8 +45,16 @@ impl<D: Device> SuperblockStore<D> {
 
     /// Reads both slots, each by itself: one that cannot be read is a bad slot. Nothing is written.
     pub fn open(device: D, mode: OpenMode) -> Result<Self, SuperblockError> {
-        let file = device.open(FILE, mode)?;
-        let (newest_slot, newest, other) = match read_slots(&device, &file)? {
+        let mut file = device.open(FILE, mode)?;
+        let mut slots = read_slots(&device, &file)?;
+        let is_bad = |slot: &Result<Superblock, SlotError>| matches!(slot, Err(error) if !matches!(error, SlotError::Blank | SlotError::GivenUp));
+        // Another process may have put a copy in the file's place before the slots were read, and have begun to use the file
+        // for something else.
+        if mode == OpenMode::Read && slots.iter().any(is_bad) {
+            file = device.open(FILE, mode)?;
+            slots = read_slots(&device, &file)?;
+        }
+        let (newest_slot, newest, other) = match slots {
             [Err(SlotError::Newer(found)), _] | [_, Err(SlotError::Newer(found))] => {
                 return Err(SuperblockError::NewerVersion { found });
             }

@@ -133,14 +133,17 @@ where
     // Each turn comes closer to the end.
     while at.position < end {
         let broken = |error| Broken::at(at.position, error);
-        let next = at.position.align_up(BLOCK);
-        let found = match record(&mut reader, Some(database), at, first).map_err(broken)? {
-            Err(_) if next > at.position && next < end => {
-                record(&mut reader, Some(database), Point { position: next, ..at }, first)
-                    .map_err(broken)?
-            }
-            found => found,
+        let mut found = next_after(&mut reader, database, (at, first), end);
+        let may_have_moved = match &found {
+            Ok(found) => found.is_err(),
+            Err(ScanError::Io(error)) => error.is_not_found(),
+            Err(_) => false,
         };
+        if may_have_moved {
+            reader.look_again();
+            found = next_after(&mut reader, database, (at, first), end);
+        }
+        let found = found.map_err(broken)?;
         let (header, checksum) =
             found.map_err(|invalid| broken(ScanError::Past { position: at.position, invalid }))?;
         let body = reader.read(header.position + HEADER_LEN as u64, header.body_len);
@@ -249,6 +252,22 @@ fn next_in<D: Device>(
 }
 
 type Verdict = Result<(Header, u64), Invalid>;
+
+/// The record after a point, which begins there or at the next block.
+fn next_after<D: Device>(
+    reader: &mut LogReader<D>,
+    database: u64,
+    (at, first): (Point, bool),
+    end: LogPos,
+) -> Result<Verdict, ScanError> {
+    let next = at.position.align_up(BLOCK);
+    match record(reader, Some(database), at, first)? {
+        Err(_) if next > at.position && next < end => {
+            record(reader, Some(database), Point { position: next, ..at }, first)
+        }
+        found => Ok(found),
+    }
+}
 
 /// The record of a database, or of any, at a point; the first one may have any forerunner.
 fn record<D: Device>(

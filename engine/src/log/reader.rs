@@ -1,6 +1,7 @@
 //! Reading the log by position: a window over the segments that exist, filled by large reads.
-
-use std::collections::BTreeMap;
+//!
+//! A segment is opened when it is read, and one at a time: a long history has hundreds of them. Beside a process that writes,
+//! the file under a segment's name may be another one by then ([`LogReader::look_again`]).
 
 use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
 
@@ -32,7 +33,10 @@ pub(super) struct LogReader<D: Device> {
     device: D,
     size: u64,
     first: u64,
-    files: BTreeMap<u64, D::File>,
+    /// The segments from `first` on end before this one.
+    end: u64,
+    /// The segment that is read, and its index.
+    file: Option<(u64, D::File)>,
     /// Log bytes from `base` on; `base` is a multiple of the page size.
     window: Vec<u8>,
     base: LogPos,
@@ -42,8 +46,8 @@ pub(super) struct LogReader<D: Device> {
 }
 
 impl<D: Device> LogReader<D> {
-    /// Opens, for reading, the segments that hold `from` or later positions, up to the first that is
-    /// missing. One without its full size is an error.
+    /// A reader of the segments that hold `from` or later positions, up to the first that is missing. One without its full
+    /// size is an error.
     pub(super) fn open(device: &D, size: u64, from: LogPos) -> Result<Self, ScanError> {
         Self::open_up_to(device, size, from, |bad| Err(bad.into()))
     }
@@ -61,32 +65,41 @@ impl<D: Device> LogReader<D> {
         bad: impl Fn(BadSegment) -> Result<(), ScanError>,
     ) -> Result<Self, ScanError> {
         let first = from.segment(size);
-        let mut files = BTreeMap::new();
+        // After a gap nothing belongs to the log, or durable evidence names the missing file.
+        let mut end = first;
         for index in segments(device, size)?.into_iter().filter(|index| *index >= first) {
-            let file = device.open(&segment_name(index), OpenMode::Read)?;
-            let found = device.len(&file)?;
-            if found == size {
-                files.insert(index, file);
-            } else {
+            let found = device.len(&device.open(&segment_name(index), OpenMode::Read)?)?;
+            if found != size {
                 bad(BadSegment { index, found: Some(found), expected: size })?;
+            } else if index == end {
+                end += 1;
             }
         }
-        // After a gap nothing belongs to the log, or durable evidence names the missing file.
-        let gap = (first..).zip(files.keys()).find(|(expected, index)| expected != *index);
-        if let Some((index, _)) = gap {
-            files.split_off(&index);
-        }
-        let chunk = PageBuf::zeroed(run_pages(size).min(CHUNK_PAGES));
-        let base = LogPos::START;
-        let (window, single_pages) = (Vec::new(), false);
-        Ok(Self { device: device.clone(), size, first, files, window, base, chunk, single_pages })
+        Ok(Self {
+            device: device.clone(),
+            size,
+            first,
+            end,
+            file: None,
+            window: Vec::new(),
+            base: LogPos::START,
+            chunk: PageBuf::zeroed(run_pages(size).min(CHUNK_PAGES)),
+            single_pages: false,
+        })
+    }
+
+    /// What is read from here on is read anew, from the file that has the segment's name by now: the process that writes may
+    /// have put another one in its place, and have used the one that was open for something else.
+    pub(super) fn look_again(&mut self) {
+        self.window.clear();
+        self.file = None;
     }
 
     /// The stretches of positions that can be read, from `from` on, ascending: one a segment.
     pub(super) fn stretches(&self, from: LogPos) -> Vec<(LogPos, LogPos)> {
-        (self.files.keys())
+        (self.first..self.end)
             .map(|index| {
-                let start = LogPos::of_segment(*index, self.size);
+                let start = LogPos::of_segment(index, self.size);
                 (start.max(from), start + self.size)
             })
             .filter(|(start, end)| start < end)
@@ -95,7 +108,7 @@ impl<D: Device> LogReader<D> {
 
     /// The files end here, or the first is missing.
     pub(super) fn prepared_through(&self) -> LogPos {
-        LogPos::of_segment(self.first + self.files.len() as u64, self.size)
+        LogPos::of_segment(self.end, self.size)
     }
 
     /// The `len` bytes from `position` on; `None` when they are not all there.
@@ -142,7 +155,14 @@ impl<D: Device> LogReader<D> {
     fn extend(&mut self) -> Result<(), IoError> {
         let at = self.base + self.window.len() as u64;
         let offset = at.in_segment(self.size);
-        let file = &self.files[&at.segment(self.size)];
+        let index = at.segment(self.size);
+        let file = match &self.file {
+            Some((open, file)) if *open == index => file,
+            _ => {
+                let file = self.device.open(&segment_name(index), OpenMode::Read)?;
+                &self.file.insert((index, file)).1
+            }
+        };
         let left = usize::try_from((self.size - offset) / PAGE as u64).unwrap_or(usize::MAX);
         let mut rest;
         let chunk = if left >= self.chunk.pages() {

@@ -15,6 +15,9 @@
 //! A recycled segment still holds old records. They name positions of another segment, so they
 //! are never taken for the log's.
 //!
+//! Only the segments that records go into are kept open, and those that wait for their sync: a long history has hundreds of
+//! others, which are opened by whoever reads them.
+//!
 //! Preparing may go on in the background: it holds no lock that writing needs while it does I/O.
 //! A segment that cannot be made leaves nothing, and it may be tried again; only a failed sync
 //! of the folder poisons, because the name can no longer be trusted.
@@ -68,8 +71,10 @@ pub struct SegmentStats {
 }
 
 struct State<F> {
-    /// Contiguous: prepared, and not yet retired.
-    live: BTreeMap<u64, F>,
+    /// Segments from this one to `next` are live: prepared, and not yet retired.
+    first: u64,
+    /// Files of those that records go into, or that are not synced.
+    open: BTreeMap<u64, F>,
     /// Index of the next segment to prepare.
     next: u64,
     /// Retired files, by the index in their present name.
@@ -118,7 +123,7 @@ impl<D: Device> Segments<D> {
         end: LogPos,
         prepared_through: LogPos,
     ) -> Result<(), LogError> {
-        Survey::new(device, size, needed_from, end.max(prepared_through), OpenMode::Read).map(drop)
+        Survey::new(device, size, needed_from, (end, prepared_through), OpenMode::Read).map(drop)
     }
 
     /// Takes over the segments in the folder. Those that hold positions from `needed_from` to
@@ -135,8 +140,8 @@ impl<D: Device> Segments<D> {
         end: LogPos,
         prepared_through: LogPos,
     ) -> Result<Self, LogError> {
-        let known = end.max(prepared_through);
-        let Survey { live, old, next } =
+        let known = (end, prepared_through);
+        let Survey { first, open, old, next } =
             Survey::new(&device, options.size, needed_from, known, options.mode())?;
         let mut spares = Vec::new();
         for (index, length) in old {
@@ -147,14 +152,14 @@ impl<D: Device> Segments<D> {
             }
         }
         device.sync_folder()?;
-        let state = State { live, next, spares, made: 0, recycled: 0 };
+        let state = State { first, open, next, spares, made: 0, recycled: 0 };
         Ok(Self::of(device, options, state, false))
     }
 
     /// No segments, and none will be prepared.
     pub(super) fn none(device: D, options: SegmentOptions) -> Self {
-        let live = BTreeMap::new();
-        let state = State { live, next: 0, spares: Vec::new(), made: 0, recycled: 0 };
+        let (open, spares) = (BTreeMap::new(), Vec::new());
+        let state = State { first: 0, open, next: 0, spares, made: 0, recycled: 0 };
         Self::of(device, options, state, true)
     }
 
@@ -206,14 +211,14 @@ impl<D: Device> Segments<D> {
         loop {
             let index = {
                 let mut state = shared.state.lock();
-                let end = (state.live.first_key_value())
-                    .map(|(i, _)| LogPos::of_segment(i + 1, self.size()));
-                let Some((index, _)) = end.filter(|end| *end <= below).and_then(|_| {
-                    // The last prepared segment stays: `next` follows it.
-                    if state.live.len() > 1 { state.live.pop_first() } else { None }
-                }) else {
+                let index = state.first;
+                let is_old = LogPos::of_segment(index + 1, self.size()) <= below;
+                // The last prepared segment stays: `next` follows it.
+                if !is_old || index + 1 >= state.next {
                     return Ok(());
-                };
+                }
+                state.first += 1;
+                state.open.remove(&index);
                 if state.spares.len() < shared.options.spares {
                     state.spares.push(index);
                     continue;
@@ -232,7 +237,7 @@ impl<D: Device> Segments<D> {
     /// Figures.
     pub fn stats(&self) -> SegmentStats {
         let state = self.shared.state.lock();
-        let (live, spare) = (state.live.len() as u64, state.spares.len() as u64);
+        let (live, spare) = (state.next - state.first, state.spares.len() as u64);
         SegmentStats {
             live,
             spare,
@@ -246,9 +251,16 @@ impl<D: Device> Segments<D> {
         &self.shared.device
     }
 
-    /// The file that holds a position, once it is prepared.
+    /// The file for records at a position, once it is prepared and until it is closed.
     pub(super) fn file(&self, position: LogPos) -> Option<D::File> {
-        self.shared.state.lock().live.get(&position.segment(self.size())).cloned()
+        self.shared.state.lock().open.get(&position.segment(self.size())).cloned()
+    }
+
+    /// Closes the files below a position: what is in them is synced, and no record comes there any more.
+    pub(super) fn close_below(&self, position: LogPos) {
+        let index = position.segment(self.size());
+        let mut state = self.shared.state.lock();
+        state.open = state.open.split_off(&index);
     }
 
     /// The caller holds `changing`.
@@ -283,7 +295,7 @@ impl<D: Device> Segments<D> {
             return Err(error.into());
         }
         let mut state = shared.state.lock();
-        state.live.insert(index, file);
+        state.open.insert(index, file);
         state.next = index + 1;
         if spare.is_some() {
             state.recycled += 1;
@@ -370,12 +382,14 @@ pub(super) fn make_segment<D: Device>(
 
 /// The segments in a folder.
 struct Survey<F> {
-    /// Those that are needed or known to be prepared: contiguous, each of full size.
-    live: BTreeMap<u64, F>,
+    /// The first of those that are needed or known to be prepared: contiguous, each of full size.
+    first: u64,
+    /// The first index after them.
+    next: u64,
+    /// Files of those among them that records may go into.
+    open: BTreeMap<u64, F>,
     /// Others, and their lengths: those that may be used again under their own index come first.
     old: Vec<(u64, u64)>,
-    /// The first index after the live ones.
-    next: u64,
 }
 
 impl<F> Survey<F> {
@@ -383,31 +397,35 @@ impl<F> Survey<F> {
         device: &D,
         size: u64,
         needed_from: LogPos,
-        known_through: LogPos,
+        (end, prepared_through): (LogPos, LogPos),
         mode: OpenMode,
     ) -> Result<Self, LogError> {
         assert!(valid_segment_size(size), "the superblock's geometry is checked before");
+        let known_through = end.max(prepared_through);
         let first = needed_from.min(known_through).segment(size);
         let next = known_through.get().div_ceil(size);
         let mut indices: Vec<u64> =
             device.list()?.iter().filter_map(|name| parse_segment_name(name)).collect();
         indices.sort_unstable();
-        let mut survey = Self { live: BTreeMap::new(), old: Vec::new(), next };
+        let mut survey = Self { first, next, open: BTreeMap::new(), old: Vec::new() };
+        let mut missing = first;
         for index in indices {
             let file = device.open(&segment_name(index), mode)?;
             let length = device.len(&file)?;
             if index >= first && length != size {
                 return Err(BadSegment { index, found: Some(length), expected: size }.into());
             }
-            if (first..next).contains(&index) {
-                survey.live.insert(index, file);
-            } else {
+            if !(first..next).contains(&index) {
                 survey.old.push((index, length));
+                continue;
+            }
+            missing += u64::from(index == missing);
+            if index >= end.segment(size) {
+                survey.open.insert(index, file);
             }
         }
-        let missing = (first..next).find(|index| !survey.live.contains_key(index));
-        if let Some(index) = missing {
-            return Err(BadSegment { index, found: None, expected: size }.into());
+        if missing < next {
+            return Err(BadSegment { index: missing, found: None, expected: size }.into());
         }
         survey.old.sort_unstable_by_key(|(index, _)| *index < first);
         Ok(survey)

@@ -312,6 +312,7 @@ impl<D: Device> LogWriter<D> {
             }
         }
         self.chain.durable_through = self.written;
+        self.segments.close_below(self.written);
         Ok(self.written)
     }
 

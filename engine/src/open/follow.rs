@@ -114,6 +114,8 @@ struct Follower<H: Hasher, D: Device> {
     device: D,
     input: ScanInput,
     replay: Replay<H>,
+    /// The log is kept from here on, as the newest superblock has said.
+    log_from: LogPos,
     /// Can it not be followed any more?
     ended: bool,
 }
@@ -132,7 +134,8 @@ impl<H: Hasher, D: Device> Follower<H, D> {
             live: true,
         };
         let replay = Replay::after(&examined.recovered, examined.limits);
-        Self { device: device.clone(), input, replay, ended: false }
+        let log_from = newest.log_from();
+        Self { device: device.clone(), input, replay, log_from, ended: false }
     }
 
     /// Applies the records that have come to the regions.
@@ -181,8 +184,9 @@ impl<H: Hasher, D: Device> Follower<H, D> {
     }
 
     /// Is what comes next not in the log any more, or was it never, as a bulk load is not? Or is the log another one?
-    fn is_left_behind(&self) -> Result<bool> {
+    fn is_left_behind(&mut self) -> Result<bool> {
         let newest = newest(&self.device)?;
+        self.log_from = newest.log_from();
         let (position, tip) = (self.input.from.position, &self.replay.tip);
         let kept_from = newest.log_from().min(newest.replay.position);
         let is_other = newest.database != self.input.database
@@ -230,6 +234,8 @@ impl<H: Hasher, D: Device, R: Runtime> Source<Shared<D, R>> for Follower<H, D> {
             return Err(Error::SnapshotTooOld { commit, oldest });
         }
         read?;
+        // Records from before that may be gone: what they replaced cannot be read back.
+        db.commits.undo().log_begins(self.log_from);
         tracing::debug!(commit = self.replay.tip.number, "the log was followed");
         Ok(self.input.from != before)
     }

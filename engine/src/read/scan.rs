@@ -63,7 +63,7 @@ pub(crate) struct ScannedPage {
 impl ScannedPage {
     /// Is this what is wrong with the page, and not with the reading of the log?
     fn is_of(&self, error: &Error) -> bool {
-        self.error.as_ref().is_some_and(|own| own.to_string() == error.to_string())
+        self.error.as_ref().is_some_and(|own| own.place().is_some() && own.place() == error.place())
     }
 }
 

@@ -4,7 +4,8 @@
 //! a page or a run that the replica names may have been given up and written again. Each page has its number, tag and checksum, and each
 //! long value its hash, so whoever reads such a page gets an error; the log says where the page is by then, since a page is
 //! written again only when its location record is durable. So the operation lets go of the gate, the replica catches
-//! up, and the operation is tried once more. An error that comes again though the log has brought nothing, or that comes twice, is damage.
+//! up, and the operation is tried once more. An error that comes again at the same place is damage when the log has brought
+//! nothing in between, or when it comes there again and again.
 //!
 //! Locks: the gate, before all others but that of an overlay's chunks; whoever catches up takes the source, then the gate for writing.
 
@@ -24,7 +25,8 @@ thread_local! {
 
 /// Where the records come from, and what applies them.
 pub(crate) trait Source<S>: Send {
-    /// Applies the records that have come to the state, which nobody reads meanwhile. Says whether any came.
+    /// Applies the records that have come to the state, which nobody reads meanwhile, and what the newest superblock says of the
+    /// history. Says whether any came.
     ///
     /// # Errors
     /// [`Error::SnapshotTooOld`] where the log does not reach back any more; those of reading, and damage.
@@ -87,8 +89,8 @@ impl<S> Replica<S> {
         came
     }
 
-    /// Does something with the state of commit `base`, again while what it reads has moved. Each try that fails is
-    /// followed by another one only if records have come in between, and something else fails: what comes to the same page again is damage.
+    /// Does something with the state of commit `base`, again while what it reads has moved. What fails at the same place in two
+    /// tries, though no record has come, is damage; so is what goes on failing there.
     pub(crate) fn read<T>(
         &self,
         (state, undo): (&S, &Undo),
@@ -99,7 +101,7 @@ impl<S> Replica<S> {
             return what();
         }
         let too_old = |oldest: u64| Error::SnapshotTooOld { commit: base, oldest };
-        let mut before = String::new();
+        let (mut before, mut same) = (None::<Error>, 0);
         for _ in 0..TRIES {
             let reading = Reading::new(&self.gate);
             if let Some(oldest) = self.ended.get() {
@@ -109,19 +111,20 @@ impl<S> Replica<S> {
             let done = undo.check_window(base).and_then(|()| what());
             drop(reading);
             let Err(error) = done else { return done };
-            if !may_have_moved(&error) {
-                return Err(error);
-            }
+            // Only bytes of a file may have moved.
+            let Some(place) = error.place() else { return Err(error) };
             let came = self.catch_up(state).map_err(|error| match error {
                 // The log is gone, and with it the state.
                 Error::SnapshotTooOld { oldest, .. } => too_old(oldest),
                 error => error,
             })?;
-            let again = error.to_string();
-            if again == before || !came && self.version.load(Ordering::Acquire) == version {
+            let came = came || self.version.load(Ordering::Acquire) != version;
+            let again = before.as_ref().and_then(Error::place) == Some(place);
+            same = if again { same + 1 } else { 0 };
+            if same >= if came { SAME } else { 1 } {
                 return Err(error);
             }
-            before = again;
+            before = Some(error);
         }
         Err(Error::Overtaken { tries: TRIES })
     }
@@ -130,18 +133,5 @@ impl<S> Replica<S> {
 /// Tries of an operation. A page must be given up and written again between the reading of the log and that of
 /// the page, each time.
 const TRIES: u32 = 64;
-
-/// Does the error come from bytes of a file, which the writer may have used for something else?
-fn may_have_moved(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::Io(_)
-            | Error::Log(_)
-            | Error::Scan(_)
-            | Error::Page { .. }
-            | Error::StalePage { .. }
-            | Error::ShortFile { .. }
-            | Error::MissingFile { .. }
-            | Error::Corrupt(_)
-    )
-}
+/// Tries after the first that fail at the same place, though records come, before that is damage.
+const SAME: u32 = 3;

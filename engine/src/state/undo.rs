@@ -290,6 +290,13 @@ impl Undo {
         self.trim(&tidying);
     }
 
+    /// The log begins at a position by now, since the process that writes has moved the history on.
+    pub(crate) fn log_begins(&self, position: LogPos) {
+        let tidying = self.tidying.lock();
+        self.guarded.lock().window.log_begins(position);
+        self.trim(&tidying);
+    }
+
     /// Drops what nobody needs, unless somebody is at it, who then does it.
     fn tidy(&self) {
         self.untidy.store(true, Ordering::SeqCst);

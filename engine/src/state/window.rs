@@ -201,6 +201,16 @@ impl Window {
         self.from = self.from.max(self.begin);
     }
 
+    /// The log begins at a position: what records before it have replaced can be read back no more.
+    pub(super) fn log_begins(&mut self, position: LogPos) {
+        let is_gone =
+            |kept: &Kept| kept.before.as_ref().is_some_and(|before| before.start < position);
+        let gone = self.commits.iter().take_while(|kept| is_gone(kept)).last();
+        if let Some(gone) = gone.map(|kept| kept.number).filter(|gone| *gone > self.from) {
+            self.begin_at(gone);
+        }
+    }
+
     /// How many commits before the newest one can be read, and how many could without the limits in bytes.
     pub(super) fn kept_of(&self) -> (u64, u64) {
         (self.tip - self.from, (self.tip - self.begin).min(self.limits.commits))

@@ -48,6 +48,8 @@ struct State {
     waits: u64,
     in_vain: u64,
     mishap: Option<Mishap>,
+    /// What comes right behind an open of a file, before it is read, and how many opens of it come before that one.
+    behind_open: Option<(String, u32, fn(&SimDisk, &str))>,
 }
 
 /// What the test, the device and the runtime share.
@@ -123,6 +125,30 @@ impl Gate {
     /// The next read that passes fails or panics.
     pub fn mishap(&self, mishap: Mishap) {
         self.change(|state| state.mishap = Some(mishap));
+    }
+
+    /// Right behind one of the next opens of a file, that after `others`, something is done with the disk, before the file is
+    /// read.
+    pub fn behind_open(&self, file: &str, others: u32, what: fn(&SimDisk, &str)) {
+        self.change(|state| state.behind_open = Some((file.to_owned(), others, what)));
+    }
+
+    fn opened(&self, disk: &SimDisk, name: &str) {
+        let due = self.change(|state| match &mut state.behind_open {
+            Some((file, 0, what)) if file == name => {
+                let what = *what;
+                state.behind_open = None;
+                Some(what)
+            }
+            Some((file, others, _)) if file == name => {
+                *others -= 1;
+                None
+            }
+            _ => None,
+        });
+        if let Some(what) = due {
+            what(disk, name);
+        }
     }
 
     /// How often each page was read since the gate was closed.
@@ -202,7 +228,9 @@ impl Device for Held {
         self.disk.list()
     }
     fn open(&self, name: &str, mode: OpenMode) -> Result<SimFile> {
-        self.disk.open(name, mode)
+        let file = self.disk.open(name, mode)?;
+        self.gate.opened(&self.disk, name);
+        Ok(file)
     }
     fn remove(&self, name: &str) -> Result<()> {
         self.disk.remove(name)
