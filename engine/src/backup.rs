@@ -17,6 +17,7 @@ use crate::format::creation::{self, CreationError, DirectoryState};
 use crate::format::names::{IMAGES, LEAF_FILE, OVERFLOW_FILE, SPILL_FILE, is_ours};
 use crate::format::superblock_store::SuperblockStore;
 use crate::format::{incarnation, notice};
+use crate::handles::Holder;
 use crate::roots::Roots;
 use crate::state::State;
 use crate::state::view::View;
@@ -166,7 +167,11 @@ fn hold<D: Device, R: Runtime>(db: &State<D, R>) -> Result<View> {
             Err(Error::SnapshotTooOld { .. } | Error::NoSuchCommit { .. }) if tries < TRIES => {
                 tries += 1;
             }
-            held => return held.map(|(view, _)| view),
+            held => {
+                let (view, _) = held?;
+                view.held_by(Holder::Backup, None);
+                return Ok(view);
+            }
         }
     }
 }

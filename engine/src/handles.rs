@@ -58,6 +58,26 @@ impl fmt::Display for OpenHandles {
     }
 }
 
+/// What holds a commit, or the database as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Holder {
+    /// A session on the newest commit of its time, or over an overlay.
+    Session,
+    /// A session on a past commit.
+    Snapshot,
+    /// A block that is neither committed nor an overlay.
+    Block,
+    /// An overlay, or a chain of them.
+    Overlay,
+    /// An operation under way, such as a commit.
+    Operation,
+    /// A bulk load, which has the database to itself.
+    Load,
+    /// A backup.
+    Backup,
+}
+
 /// A kind of handle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {

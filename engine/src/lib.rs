@@ -244,7 +244,7 @@ pub use commit::overlay::Overlay;
 pub use db::Db;
 pub use error::{Advice, Error, Outcome, Result};
 pub use finish::witness::Witness;
-pub use handles::OpenHandles;
+pub use handles::{Holder, OpenHandles};
 pub use iter::Iter;
 pub use load::{LoadOptions, LoadReport, Progress};
 pub use metrics::{MetricInfo, MetricKind, MetricUnit, Metrics};
@@ -257,7 +257,7 @@ pub use pleach_io::{IoError, LockHolder};
 pub use roots::{Commit, Roots};
 pub use session::{FinishError, Session, SessionOptions};
 pub use state::beats::TaskState;
-pub use state::pins::{Holder, Pin};
+pub use state::pins::Pin;
 pub use state::quarantine::Quarantined;
 pub use timings::{Phase, Timing};
 

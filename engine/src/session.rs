@@ -21,6 +21,7 @@ use crate::finish::sort::Sorted;
 use crate::finish::{UnderWay, finish, sort};
 use crate::format::trie_kind::TrieKind;
 use crate::given_back::speaks_as_its_reason;
+use crate::handles::Holder;
 use crate::handles::{Counted, Kind};
 use crate::iter::Iter;
 use crate::namespace::Namespace;
@@ -29,7 +30,6 @@ use crate::read::past;
 use crate::reading::Reading;
 use crate::roots::{Roots, TrieRoot};
 use crate::state::commits::Tip;
-use crate::state::pins::Holder;
 use crate::state::view::View;
 
 /// How a session is opened.

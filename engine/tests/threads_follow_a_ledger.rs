@@ -172,7 +172,7 @@ fn allowed(error: &Error) {
             | Error::Namespace(_)
             | Error::NamespaceExists(_)
             | Error::NamespaceInUse { .. }
-            | Error::InUse
+            | Error::InUse(_)
             | Error::NotEmpty(_)
             | Error::Closed
     );

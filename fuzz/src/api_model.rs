@@ -488,7 +488,7 @@ impl World {
             }
             // What was deleted may have pages still, and be pending, though it never was there.
             Err(Error::NotEmpty(_)) => assert!(self.written.contains(&namespace), "never written"),
-            Err(Error::InUse) => assert!(is_used, "nothing is open"),
+            Err(Error::InUse(_)) => assert!(is_used, "nothing is open"),
             Err(Error::RepeatedKey(key)) => {
                 assert_eq!(Some(key), twice.map(|pair| pair.0));
                 assert!(self.tip.is_bare(namespace) && !is_used, "another error goes before");

@@ -29,13 +29,13 @@ use crate::finish::outcome::{ChunkOutcome, TrieOutcome};
 use crate::finish::{UnderWay, finish};
 use crate::format::commit_body::EntryKind;
 use crate::format::trie_kind::TrieKind;
+use crate::handles::Holder;
 use crate::handles::{Counted, Kind};
 use crate::metrics::Counters;
 use crate::read::past;
 use crate::roots::Roots;
 use crate::state::commits::Tip;
 use crate::state::overlays::{Chain, Layer, Part, Said, TakenBy};
-use crate::state::pins::Holder;
 use crate::state::undo::{ChangeList, Changed};
 use crate::state::view::View;
 

@@ -240,17 +240,20 @@ pub(super) fn check_parent<D: Device, R: Runtime>(
     } else {
         state.newest.is_state_of(target.prev)
     };
-    if !state.loading && same && !has_taken(target) {
-        return Ok(state.newest.number);
+    if !same || has_taken(target) {
+        return Err(stale(&state, target));
     }
-    Err(stale(&state, target))
+    state.check_not_loading()?;
+    Ok(state.newest.number)
 }
 
 /// Is the commit that this one follows still the newest?
 fn check_follows(state: &Ordered, target: &Target<'_>) -> Result<()> {
     state.check_open()?;
-    let follows = !state.loading && state.newest.number == target.follows;
-    if follows && !has_taken(target) { Ok(()) } else { Err(stale(state, target)) }
+    if state.newest.number != target.follows || has_taken(target) {
+        return Err(stale(state, target));
+    }
+    state.check_not_loading()
 }
 
 /// Has another commit taken one of its overlays? Their parent's state may have come back since.
@@ -259,9 +262,7 @@ fn has_taken(target: &Target<'_>) -> bool {
 }
 
 fn stale(state: &Ordered, target: &Target<'_>) -> Error {
-    // The next number is a load's, if one is under way.
-    let tip = state.newest.number.max(u64::from(state.loading));
-    Error::StaleParent { base: target.follows, tip }
+    Error::StaleParent { base: target.follows, tip: state.newest.number }
 }
 
 fn log_value(stored: &Stored) -> LogValue<'_> {

@@ -19,6 +19,7 @@ use crate::format::export_block::StreamError;
 use crate::format::image_error::ImageError;
 use crate::format::incarnation::IncarnationError;
 use crate::format::superblock::SuperblockError;
+use crate::handles::Holder;
 use crate::log::{LogError, ScanError};
 use crate::options::InvalidOption;
 
@@ -289,9 +290,9 @@ pub enum Error {
     /// An export stream is not what it should be, or does not fit the database.
     #[error("{0}")]
     Stream(#[from] StreamError),
-    /// A load wants the database to itself.
-    #[error("a bulk load wants the database to itself: drop its sessions and overlays first")]
-    InUse,
+    /// A load wants the database to itself, and something else is open or under way; or a load has it to itself.
+    #[error("{}", in_use(*.0))]
+    InUse(Holder),
     /// The device is full; nothing of the operation took place.
     #[error("the device is full: {0}; free some space and try again")]
     Full(#[source] NoRoom),
@@ -480,7 +481,7 @@ impl Error {
             | Self::Stream(_)
             | Self::NotEmpty(_) => Advice::FixCall,
             Self::StaleParent { .. } | Self::SnapshotTooOld { .. } => Advice::MakeAgain,
-            Self::InUse | Self::NamespaceInUse { .. } => Advice::CloseOthers,
+            Self::InUse(_) | Self::NamespaceInUse { .. } => Advice::CloseOthers,
             Self::Full(_) => Advice::FreeSpace,
             Self::FlushNumbers | Self::Poisoned(_) | Self::InDoubt(_) | Self::Closed => {
                 Advice::Reopen
@@ -524,6 +525,23 @@ impl Error {
     pub(crate) fn in_doubt(&self) -> Self {
         Self::InDoubt(PoisonCause::of(self))
     }
+}
+
+/// Who keeps a load, or a commit beside one, from going on, and what helps.
+fn in_use(holder: Holder) -> String {
+    let (what, cure) = match holder {
+        Holder::Load => {
+            return "a bulk load has the database to itself: try again when it has ended"
+                .to_owned();
+        }
+        Holder::Session => ("a session is open", "drop it and all others first"),
+        Holder::Snapshot => ("a session on a past commit is open", "drop it and all others first"),
+        Holder::Block => ("a block is not committed", "commit or drop it first"),
+        Holder::Overlay => ("an overlay is alive", "drop it and all others first"),
+        Holder::Backup => ("a backup is under way", "try again when it has ended"),
+        Holder::Operation => ("an operation is under way", "try again when it has ended"),
+    };
+    format!("a bulk load wants the database to itself, and {what}: {cure}")
 }
 
 /// Why a history is short, and what helps.

@@ -97,7 +97,9 @@ fn advice_and_text_say_the_same() {
         (leave.into(), Advice::Retry, "leave as fast as they come"),
         (full(), Advice::FreeSpace, "free some space and try again"),
         (Error::StaleParent { base: 1, tip: 2 }, Advice::MakeAgain, "make it again on the newest"),
-        (Error::InUse, Advice::CloseOthers, "drop its sessions and overlays first"),
+        (Error::InUse(Holder::Session), Advice::CloseOthers, "a session is open: drop it"),
+        (Error::InUse(Holder::Load), Advice::CloseOthers, "try again when it has ended"),
+        (Error::InUse(Holder::Backup), Advice::CloseOthers, "a backup is under way"),
         (
             Error::Io(IoError::Locked(pleach_io::LockHolder::Process(1))),
             Advice::CloseOthers,

@@ -1,6 +1,6 @@
 //! Bulk load: an empty namespace gets all its pairs at once, as the next commit.
 //!
-//! 1. Take the next ticket: other commits find their parent stale from here on.
+//! 1. Take the next ticket: other commits are told from here on that the load has the database to itself.
 //! 2. Collect the pairs in buckets by the leading bits of their keys; what does not fit the
 //!    load's memory goes to a spill file. Long values go to the overflow file at once.
 //! 3. Workers sort, divide into pages, fold and write, unit by unit. Page numbers are handed out from
@@ -38,6 +38,7 @@ use crate::digest;
 use crate::error::{Error, NoRoom, Result, full_or};
 use crate::format::names::image_name;
 use crate::format::trie_kind::TrieKind;
+use crate::handles::Holder;
 use crate::machine::memory_limit;
 use crate::roots::TrieRoot;
 use crate::state::commits::Tip;
@@ -196,17 +197,19 @@ impl<D: Device, R: Runtime> Ticket<D, R> {
         let missing = Error::Namespace(namespace);
         let mut state = shared.commits.sequencer().lock();
         state.check_open()?;
+        state.check_not_loading()?;
         let found = state.newest.roots.of(namespace).zip(shared.other(namespace));
         let Some((root, db)) = found else { return Err(missing) };
         // A digest says nothing of what is there.
         let has_pairs = root.merkle().is_some_and(|root| root != TERMINATOR);
         // What was deleted may still have pages, which the load would leave to nobody.
-        if state.loading || has_pairs || !db.index.load().is_bare() {
+        if has_pairs || !db.index.load().is_bare() {
             return Err(Error::NotEmpty(state.newest.number.min(db.commits.published()).max(1)));
         }
-        if state.in_flight > 0 || !db.commits.undo().is_unheld() {
-            return Err(Error::InUse);
+        if state.in_flight > 0 {
+            return Err(Error::InUse(Holder::Operation));
         }
+        db.commits.undo().check_unheld()?;
         state.loading = true;
         let commit = state.newest.number + 1;
         drop(state);
@@ -325,9 +328,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
         // The task had begun an image before the load came; it begins no other one meanwhile.
         db.pace.wait(Some(Duration::from_millis(100)), &mut || !db.images.is_in_making());
     };
-    if !db.commits.undo().is_unheld() {
-        return Err(Error::InUse);
-    }
+    db.commits.undo().check_unheld()?;
     let old = db.index.publish(index);
     for region in old.regions() {
         region.write().retire();

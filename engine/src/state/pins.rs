@@ -8,21 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What holds a commit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Holder {
-    /// A session on the newest commit of its time, or over an overlay.
-    Session,
-    /// A session on a past commit.
-    Snapshot,
-    /// A block that is neither committed nor an overlay.
-    Block,
-    /// An overlay, or a chain of them.
-    Overlay,
-    /// An operation under way, such as a commit.
-    Operation,
-}
+use crate::handles::Holder;
 
 /// A commit that somebody holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,13 +69,12 @@ impl Pins {
         }
     }
 
-    /// The oldest commit that is held, where those that can be read are as `reads` says; the largest number when
-    /// none is.
-    pub(super) fn oldest(&self, reads: impl Fn(u64) -> bool) -> u64 {
+    /// The oldest commit that is held, where those that can be read are as `reads` says, and what holds it.
+    pub(super) fn oldest(&self, reads: impl Fn(u64) -> bool) -> Option<(u64, Holder)> {
         // A rollback goes on with what it has found in a state that cannot be read any more.
         let holds =
             |(commit, held): &(u64, &Held)| reads(*commit) || held.holder == Holder::Operation;
-        self.iter().find(holds).map_or(u64::MAX, |(commit, _)| commit)
+        self.iter().find(holds).map(|(commit, held)| (commit, held.holder))
     }
 
     /// All pins, the oldest commits first.

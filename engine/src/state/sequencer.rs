@@ -23,6 +23,7 @@ use super::ranks::{SEQUENCER, WRITER};
 use crate::error::{Error, PoisonCause, Result};
 use crate::format::position::{LogPos, Point};
 use crate::format::record::RecordBuf;
+use crate::handles::Holder;
 use crate::log::{LogWriter, Segments, Tail};
 use crate::roots::Roots;
 
@@ -49,7 +50,7 @@ pub(crate) struct Ordered {
     room: LogPos,
     /// Newest commit with a ticket.
     pub(crate) newest: Tip,
-    /// A load is about to make the next commit: no other commit has the newest one for a parent.
+    /// A load is about to make the next commit.
     pub(crate) loading: bool,
     /// Commits between ticket and publication.
     pub(crate) in_flight: u32,
@@ -149,6 +150,11 @@ impl Ordered {
     pub(crate) fn check_open(&self) -> Result<()> {
         self.check()?;
         if self.closed { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    /// Refuses while a load has the database to itself.
+    pub(crate) fn check_not_loading(&self) -> Result<()> {
+        if self.loading { Err(Error::InUse(Holder::Load)) } else { Ok(()) }
     }
 }
 

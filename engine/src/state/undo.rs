@@ -30,12 +30,13 @@ use pleach_io::Runtime;
 
 pub(crate) use super::changes::{ChangeList, Changed, Changes};
 use super::logged::LoggedUndo;
-use super::pins::{Holder, Pin, PinId, Pins};
+use super::pins::{Pin, PinId, Pins};
 use super::replaced::{Restored, Undone};
 use super::undo_maps::AllMaps;
 use super::window::{Before, Window};
 use crate::error::{Error, Result};
 use crate::format::position::LogPos;
+use crate::handles::Holder;
 use crate::options::HistoryLimits;
 use crate::roots::Roots;
 
@@ -66,6 +67,11 @@ struct Guarded {
 impl Guarded {
     /// The oldest commit that is held; the largest number when none is.
     fn oldest_held(&self) -> u64 {
+        self.holder().map_or(u64::MAX, |(commit, _)| commit)
+    }
+
+    /// The same, and what holds it.
+    fn holder(&self) -> Option<(u64, Holder)> {
         self.pins.oldest(|commit| self.window.reads(commit))
     }
 
@@ -390,9 +396,10 @@ impl Undo {
         self.guarded.lock().pins.set_holder(pin, holder, label);
     }
 
-    /// Does nobody hold a commit that can be read, and is no operation under way?
-    pub(crate) fn is_unheld(&self) -> bool {
-        self.guarded.lock().oldest_held() == u64::MAX
+    /// Refuses while somebody holds a commit that can be read, or an operation is under way.
+    pub(crate) fn check_unheld(&self) -> Result<()> {
+        let holder = self.guarded.lock().holder();
+        holder.map_or(Ok(()), |(_, holder)| Err(Error::InUse(holder)))
     }
 
     /// All pins, the oldest commits first.

@@ -21,10 +21,11 @@ use super::last_changes::LastSeen;
 use super::logged::{LoggedUndo, Stretch};
 use super::node_versions::{NodeThen, ReplacedNode, then};
 use super::overlays::{Chain, Overlaid, OverlayNode};
-use super::pins::{Holder, PinId};
+use super::pins::PinId;
 use super::undo::Undo;
 use super::undo_maps::{AllMaps, Maps};
 use crate::error::Result;
+use crate::handles::Holder;
 
 /// A namespace of a state: that of the commit `base` (pinned while this lives) under a chain of overlays.
 pub(crate) struct View {

@@ -2,9 +2,15 @@
 //! and kind of keys and however little memory it has; batches go on upon it, and it survives
 //! reopening.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::common::{Keys, Model, Rng, batch, bytes, cases, key, ops};
 use pleach::tools::{CheckOptions, check};
-use pleach::{Blake3, Db, Error, LoadOptions, Options, Pleach, SessionOptions, Sha2, Value};
+use pleach::{
+    BackupOptions, BackupProgress, Blake3, Db, Error, Holder, LoadOptions, Options, Pleach,
+    SessionOptions, Sha2, Value,
+};
 use pleach_core::{Hasher, Key, TERMINATOR, witness};
 
 fn options(path: &std::path::Path) -> Options {
@@ -173,17 +179,74 @@ fn an_open_session_or_a_commit_forbids_a_load() {
     let db = Pleach::open(options(folder.path())).expect("created");
     let session = db.session(SessionOptions::new()).expect("a session");
     let refused = db.bulk_load(std::iter::empty(), &LoadOptions::new());
-    assert!(matches!(refused, Err(Error::InUse)), "{refused:?}");
+    assert!(matches!(refused, Err(Error::InUse(_))), "{refused:?}");
     let accesses = vec![pleach::Access::write([1; 32], Some(Value::from(b"one")))];
     session.finish(accesses).expect("finished").commit().expect("committed");
     let refused = db.bulk_load(std::iter::empty(), &LoadOptions::new());
     assert!(matches!(refused, Err(Error::NotEmpty(1))), "{refused:?}");
 }
 
+/// They were told that their parent was stale, with the same number for both, and to make their block again: whoever did that went
+/// round until the load had ended.
+#[test]
+fn every_call_that_writes_beside_a_load_is_told_of_the_load() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = Pleach::open(options(folder.path()).history(8)).expect("created");
+    for namespace in 1..3 {
+        db.add_namespace(namespace).expect("added");
+    }
+    let by_load = |what: &str, error: Error| {
+        assert!(matches!(error, Error::InUse(Holder::Load)), "{what}: {error}");
+        assert!(error.to_string().contains("try again when it has ended"), "{error}");
+    };
+    let write = || vec![pleach::Access::write([1; 32], Some(Value::from(b"one")))];
+    let finished = || {
+        let session = db.session(SessionOptions::new()).expect("a session");
+        session.finish(write()).expect("finished")
+    };
+    let items = pairs(&mut Rng::new(5), Keys::Uniform, 100).into_iter().inspect(|(key, _)| {
+        if key[0] % 8 > 0 {
+            return;
+        }
+        by_load("a block", finished().commit().expect_err("a load runs").into_error());
+        let overlay = finished().into_overlay();
+        by_load("an overlay", overlay.commit().expect_err("a load runs"));
+        by_load("an add", db.add_namespace(7).expect_err("a load runs"));
+        by_load("a drop", db.drop_namespace(2).expect_err("a load runs"));
+        by_load("a rollback", db.rollback(1).expect_err("a load runs"));
+        let other = db.bulk_load(std::iter::empty(), &LoadOptions::new().namespace(2));
+        by_load("a load", other.expect_err("a load runs"));
+    });
+    let report = db.bulk_load(items, &LoadOptions::new()).expect("loaded");
+    assert_eq!(db.root(), report.root);
+    finished().commit().expect("the load has ended");
+}
+
+#[test]
+fn a_load_beside_a_backup_is_told_of_the_backup() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let target = tempfile::tempdir().expect("a temporary folder");
+    let db = Pleach::open(options(folder.path())).expect("created");
+    db.add_namespace(1).expect("added");
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let accesses = vec![pleach::Access::write([1; 32], Some(Value::from(b"one")))];
+    session.finish(accesses).expect("finished").commit().expect("committed");
+    db.drain(0).expect("flushed");
+    let (beside, told) = (db.clone(), Arc::new(AtomicU64::new(0)));
+    let hears = Arc::clone(&told);
+    let progress: BackupProgress = Box::new(move |_, _| {
+        let refused = beside.bulk_load(std::iter::empty(), &LoadOptions::new().namespace(1));
+        let error = refused.expect_err("a backup runs");
+        assert!(matches!(error, Error::InUse(Holder::Backup)), "{error}");
+        hears.fetch_add(1, Ordering::Relaxed);
+    });
+    let options = BackupOptions::new().progress(Some(progress));
+    db.backup_to(target.path(), &options).expect("backed up");
+    assert!(told.load(Ordering::Relaxed) > 0);
+}
+
 #[test]
 fn a_value_over_the_limit_is_refused_and_progress_reaches_the_count() {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU64, Ordering};
     let folder = tempfile::tempdir().expect("a temporary folder");
     let db = Pleach::open(options(folder.path())).expect("created");
     let large = vec![([3; 32], Value::from(vec![0; pleach::MAX_VALUE + 1]))];

@@ -466,7 +466,7 @@ impl World {
                 // What was deleted may have pages still, and be pending, though it never was there.
                 assert!(self.written.contains(&number), "{}", self.what());
             }
-            Err(Error::InUse) => {
+            Err(Error::InUse(_)) => {
                 assert!(!self.sessions.is_empty() || !self.layers.is_empty(), "{}", self.what());
             }
             Err(other) => panic!("{}: {other}", self.what()),
@@ -599,7 +599,7 @@ fn a_dropped_namespace_gives_its_number_and_its_pages_back() {
     let values = old.namespace(9).expect("as of then").iter(..).count();
     assert_eq!(values, 400, "its session's state never changes");
     drop(old);
-    let mut added = Err(Error::InUse);
+    let mut added = Err(Error::Closed);
     for id in 0..60 {
         commit(vec![put(0, id % 10)]);
         runtime.step_some(200);
@@ -707,7 +707,7 @@ fn a_dropped_namespace_that_cannot_be_read_waits() {
     let in_use = db.add_namespace(9);
     assert!(matches!(in_use, Err(Error::NamespaceInUse { .. })), "{in_use:?}");
     disk.heal();
-    let mut added = Err(Error::InUse);
+    let mut added = Err(Error::Closed);
     for _ in 0..200 {
         runtime.step_some(300);
         runtime.clock().advance(std::time::Duration::from_secs(1));
