@@ -198,7 +198,8 @@ mod tests {
         }
         assert_eq!(Value::default(), Value::from(&[]));
         let text = "a text that is longer than 22 bytes";
-        for value in [Value::from(text), text.to_owned().into(), Box::from(text.as_bytes()).into()]
+        for value in
+            [Value::from(text), text.to_owned().into(), Box::<[u8]>::from(text.as_bytes()).into()]
         {
             assert_eq!(&*value, text.as_bytes());
         }
