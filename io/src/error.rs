@@ -75,9 +75,18 @@ pub enum IoError {
 }
 
 impl IoError {
-    /// Is this "no space left" or "quota exceeded"?
+    /// Is this "no space left", "quota exceeded", or "file too large", for which a limit of the process or of the file
+    /// system stands?
     pub fn is_full(&self) -> bool {
-        matches!(self, Self::Os { kind: ErrorKind::StorageFull | ErrorKind::QuotaExceeded, .. })
+        use ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        matches!(self, Self::Os { kind: StorageFull | QuotaExceeded | FileTooLarge, .. })
+    }
+
+    /// Does the system give no further thread or descriptor?
+    pub fn is_limit(&self) -> bool {
+        // EMFILE and ENFILE have no kind of their own.
+        matches!(self, Self::Os { code: 23 | 24, .. })
+            || matches!(self, Self::Os { operation: Operation::StartThread, .. })
     }
 
     /// Name of the file, if the error is about one.

@@ -6,6 +6,8 @@
 
 use core::time::Duration;
 
+use crate::error::Result;
+
 /// When a step function wants its next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -45,7 +47,10 @@ pub trait Runtime: Clone + Send + Sync + 'static {
     /// A new event.
     fn event(&self) -> Self::Event;
     /// Starts a background task that is stepped whenever `event` is notified.
-    fn spawn(&self, name: &str, event: &Self::Event, task: Task) -> Self::Handle;
+    ///
+    /// # Errors
+    /// When the system gives no further thread; the task is dropped.
+    fn spawn(&self, name: &str, event: &Self::Event, task: Task) -> Result<Self::Handle>;
     /// Waits until `done` is true, which is called again after each notification of `event` and,
     /// with a timeout, when the timeout has passed. Returns the last answer of `done`.
     fn wait(

@@ -558,6 +558,7 @@ fn advice_on(error: &IoError) -> Advice {
         IoError::Locked(_) => Advice::CloseOthers,
         IoError::Forked => Advice::OpenHere,
         error if error.is_full() => Advice::FreeSpace,
+        error if error.is_limit() => Advice::RaiseLimit,
         _ => Advice::Retry,
     }
 }

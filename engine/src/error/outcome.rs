@@ -19,6 +19,8 @@ pub enum Advice {
     Retry,
     /// Free space on the device, then do it again as it is, without reopening.
     FreeSpace,
+    /// The process has come to its limit of threads or of descriptors: raise that, then do it again.
+    RaiseLimit,
     /// Make the block again on the newest state.
     MakeAgain,
     /// Let go of whoever holds the database: sessions, blocks and overlays, or another process.
@@ -40,7 +42,12 @@ impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Retry => "try it again; if it stays, see to the device and the rights of its files",
-            Self::FreeSpace => "free some space on the device and try it again",
+            Self::FreeSpace => {
+                "free some space on the device, or raise the limit on a file's size, and try it again"
+            }
+            Self::RaiseLimit => {
+                "raise the process's limit of threads or descriptors (ulimit -u, ulimit -n) and try it again"
+            }
             Self::MakeAgain => "make the block again on the newest state",
             Self::CloseOthers => {
                 "drop what holds the database: its sessions, blocks and overlays, or another process"

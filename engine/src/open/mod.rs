@@ -125,8 +125,9 @@ fn open_checked<H: Hasher, D: Device, R: Runtime>(
             made => made?,
         }
     }
-    let tasks = start_tasks::<H, D, R>(&state, &prefetching);
-    Ok(Opened { engine: Arc::new(Engine::new(state, prefetching)), tasks, opening })
+    let engine = Arc::new(Engine::new(state, prefetching));
+    let tasks = start_tasks(&engine)?;
+    Ok(Opened { engine, tasks, opening })
 }
 
 /// Step by step: marker, files, an image of the empty trie, log, incarnation, superblock.
@@ -252,17 +253,18 @@ fn make_missing<D: Device>(device: &D) -> Result<()> {
     Ok(())
 }
 
+/// Starts the background tasks. Where one cannot be started, those before it end.
 fn start_tasks<H: Hasher, D: Device, R: Runtime>(
-    db: &Arc<State<D, R>>,
-    prefetching: &Arc<Prefetching<R>>,
-) -> Vec<R::Handle> {
+    engine: &Engine<H, D, R>,
+) -> Result<Vec<R::Handle>> {
+    let (db, prefetching) = (&engine.state, &engine.prefetching);
     let mut flusher = Flusher::<H, D, R>::new(Arc::clone(db));
     let mut checkpointer = Checkpointer::<H, D, R>::new(Arc::clone(db));
     let mut prefetcher = Prefetcher::new(Arc::clone(db), Arc::clone(prefetching));
     let mut watchdog = Watchdog::new(Arc::clone(db));
-    let spawn = |task: Task, event, mut step: Box<dyn FnMut() -> Step + Send>| {
+    let guarded = |task: Task, mut step: pleach_io::Task| -> pleach_io::Task {
         let guarded = Arc::clone(db);
-        let body = move || {
+        Box::new(move || {
             let _guard = PoisonOnPanic(&guarded);
             guarded.pace.steps(task);
             let next = step();
@@ -273,17 +275,29 @@ fn start_tasks<H: Hasher, D: Device, R: Runtime>(
                 Step::Again | Step::IdleFor(_) => {}
             }
             next
-        };
-        db.runtime.spawn(task.name(), event, Box::new(body))
+        })
     };
-    vec![
-        spawn(Task::Flush, db.pace.work(), Box::new(move || flusher.step())),
-        spawn(Task::Checkpoint, db.pace.work(), Box::new(move || checkpointer.step())),
-        spawn(Task::Prefetch, prefetching.event(), Box::new(move || prefetcher.step())),
-        db.runtime.spawn(
-            "pleach-watchdog",
-            db.pace.beats().event(),
-            Box::new(move || watchdog.step()),
+    let (flush, checkpoint, prefetch) = (Task::Flush, Task::Checkpoint, Task::Prefetch);
+    let (work, beats) = (db.pace.work(), db.pace.beats().event());
+    let tasks: [(&str, &R::Event, pleach_io::Task); 4] = [
+        (flush.name(), work, guarded(flush, Box::new(move || flusher.step()))),
+        (checkpoint.name(), work, guarded(checkpoint, Box::new(move || checkpointer.step()))),
+        (
+            prefetch.name(),
+            prefetching.event(),
+            guarded(prefetch, Box::new(move || prefetcher.step())),
         ),
-    ]
+        ("pleach-watchdog", beats, Box::new(move || watchdog.step())),
+    ];
+    let mut handles = Vec::with_capacity(tasks.len());
+    for (name, event, task) in tasks {
+        match db.runtime.spawn(name, event, task) {
+            Ok(handle) => handles.push(handle),
+            Err(error) => {
+                engine.end_tasks(Some(handles));
+                return Err(error.into());
+            }
+        }
+    }
+    Ok(handles)
 }

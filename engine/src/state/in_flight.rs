@@ -155,33 +155,35 @@ mod tests {
             let mut claim = table.claim(page(1));
             let (event, reader) = (runtime.event(), Arc::clone(&table));
             let mut steps = seed % 5;
-            let task = runtime.spawn(
-                "reader",
-                &event,
-                Box::new(move || {
-                    if steps > 0 {
-                        steps -= 1;
-                        return Step::Again;
-                    }
-                    let claim = claim.take().expect("one step ends it");
-                    match how {
-                        0 => drop(claim),
-                        1 => {
-                            if claim.done() {
-                                reader.tell();
+            let task = runtime
+                .spawn(
+                    "reader",
+                    &event,
+                    Box::new(move || {
+                        if steps > 0 {
+                            steps -= 1;
+                            return Step::Again;
+                        }
+                        let claim = claim.take().expect("one step ends it");
+                        match how {
+                            0 => drop(claim),
+                            1 => {
+                                if claim.done() {
+                                    reader.tell();
+                                }
+                            }
+                            _ => {
+                                let panics = catch_unwind(AssertUnwindSafe(|| {
+                                    let _claim = claim;
+                                    std::panic::resume_unwind(Box::new("a reader panics"));
+                                }));
+                                assert!(panics.is_err());
                             }
                         }
-                        _ => {
-                            let panics = catch_unwind(AssertUnwindSafe(|| {
-                                let _claim = claim;
-                                std::panic::resume_unwind(Box::new("a reader panics"));
-                            }));
-                            assert!(panics.is_err());
-                        }
-                    }
-                    Step::Done
-                }),
-            );
+                        Step::Done
+                    }),
+                )
+                .expect("a thread");
             let since = runtime.now();
             assert!(table.wait(page(1)), "seed {seed}");
             assert!(runtime.now().saturating_sub(since) < PATIENCE, "told, not timed out");

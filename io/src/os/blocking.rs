@@ -12,9 +12,9 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
 
 use crate::device::{Completion, Queue, Request, Transfer};
-use crate::error::{Operation, Result};
+use crate::error::Result;
+use crate::threads::no_thread;
 
-use super::error::failed_std;
 use super::files::{self, OsFile};
 
 /// A request, and where its completion goes.
@@ -40,7 +40,7 @@ impl Pool {
             let thread = std::thread::Builder::new()
                 .name(format!("pleach-io-{number}"))
                 .spawn(move || serve(&inbox))
-                .map_err(failed_std("blocking pool", Operation::StartThread))?;
+                .map_err(|error| no_thread("blocking pool", &error))?;
             pool.threads.push(thread);
         }
         Ok(pool)

@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 
 use super::clock::SimClock;
 use super::rng::Rng;
+use crate::error::Result;
 use crate::runtime::{Event, Runtime, Step, Task};
 
 /// What a step takes at least.
@@ -245,13 +246,13 @@ impl Runtime for SimRuntime {
         SimEvent { shared: Arc::clone(&self.0), id: tasks.next }
     }
 
-    fn spawn(&self, name: &str, event: &SimEvent, task: Task) -> SimHandle {
+    fn spawn(&self, name: &str, event: &SimEvent, task: Task) -> Result<SimHandle> {
         let mut tasks = self.0.tasks.lock();
         tasks.next += 1;
         let id = tasks.next;
         let (name, task) = (name.to_owned(), Some(task));
         tasks.entries.insert(id, Entry { name, event: event.id, mode: Mode::Ready, task });
-        SimHandle { runtime: self.clone(), id }
+        Ok(SimHandle { runtime: self.clone(), id })
     }
 
     fn wait(

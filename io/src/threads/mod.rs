@@ -17,7 +17,7 @@
 //!         Step::Done
 //!     })
 //! };
-//! let handle = threads.spawn("counter", &asked, task);
+//! let handle = threads.spawn("counter", &asked, task)?;
 //! threads.wait(&answered, None, &mut || count.load(Ordering::Relaxed) == 1);
 //! handle.join()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -46,7 +46,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::error::Result;
+use crate::error::{IoError, Operation, Result};
 use crate::process::{Home, Homed};
 use crate::runtime::{Event, Runtime, Step, Task};
 
@@ -213,9 +213,7 @@ impl Runtime for Threads {
         ThreadEvent::default()
     }
 
-    /// # Panics
-    /// When the system refuses a thread.
-    fn spawn(&self, name: &str, event: &ThreadEvent, mut task: Task) -> TaskHandle {
+    fn spawn(&self, name: &str, event: &ThreadEvent, mut task: Task) -> Result<TaskHandle> {
         let panicked = Arc::new(AtomicBool::new(false));
         let (event, flag, label) = (event.clone(), panicked.clone(), name.to_owned());
         let body = move || {
@@ -228,8 +226,8 @@ impl Runtime for Threads {
             }
         };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
-        let thread = thread.unwrap_or_else(|error| panic!("no thread for task {name}: {error}"));
-        TaskHandle { thread: Some(thread), home: Home::here(), panicked }
+        let thread = thread.map_err(|error| no_thread(name, &error))?;
+        Ok(TaskHandle { thread: Some(thread), home: Home::here(), panicked })
     }
 
     fn wait(
@@ -267,6 +265,20 @@ impl Runtime for Threads {
 
     fn trim_memory(&self, above: u64) -> Option<u64> {
         memory::trim(above)
+    }
+}
+
+/// The system gives no thread for what is named.
+pub(crate) fn no_thread(what: &str, error: &std::io::Error) -> IoError {
+    IoError::Os {
+        file: what.to_owned(),
+        offset: 0,
+        operation: Operation::StartThread,
+        code: error.raw_os_error().unwrap_or(0),
+        kind: error.kind(),
+        message: format!(
+            "no further thread: {error}; raise the limit (ulimit -u, pids.max of the cgroup, TasksMax of the service)"
+        ),
     }
 }
 

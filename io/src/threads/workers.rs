@@ -17,8 +17,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
-use super::{lock, sleep};
-use crate::error::{IoError, Operation, Result};
+use super::{lock, no_thread, sleep};
+use crate::error::Result;
 
 type Panic = Box<dyn Any + Send>;
 
@@ -81,7 +81,7 @@ impl Workers {
             let thread = std::thread::Builder::new()
                 .name(format!("pleach-work-{index}"))
                 .spawn(move || serve(&own, index))
-                .map_err(|error| no_thread(&error))?;
+                .map_err(|error| no_thread("workers", &error))?;
             workers.lists.push(list);
             workers.threads.push(thread);
         }
@@ -224,16 +224,5 @@ pub(super) fn inline(count: usize, job: &(dyn Fn(usize) + Sync)) {
     }
     if let Some(panic) = first {
         resume_unwind(panic);
-    }
-}
-
-fn no_thread(error: &std::io::Error) -> IoError {
-    IoError::Os {
-        file: "workers".to_owned(),
-        offset: 0,
-        operation: Operation::StartThread,
-        code: error.raw_os_error().unwrap_or(0),
-        kind: error.kind(),
-        message: error.to_string(),
     }
 }

@@ -23,7 +23,7 @@ fn counter(runtime: &SimRuntime, count: &Arc<AtomicU32>) -> (SimEvent, SimHandle
         1000.. => Step::Done,
         _ => Step::Idle,
     };
-    let handle = runtime.spawn("counter", &event, Box::new(task));
+    let handle = runtime.spawn("counter", &event, Box::new(task)).expect("a thread");
     (event, handle)
 }
 
@@ -53,7 +53,7 @@ fn a_notification_during_a_step_is_not_lost() {
         own.notify();
         if left == 0 { Step::Done } else { Step::Idle }
     };
-    drop(runtime.spawn("selfish", &event, Box::new(task)));
+    drop(runtime.spawn("selfish", &event, Box::new(task)).expect("a thread"));
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn time_jumps_to_timers_and_to_the_deadline() {
         tell.notify();
         if tick == 5 { Step::Done } else { Step::IdleFor(Duration::from_secs(60)) }
     };
-    let handle = runtime.spawn("timer", &event, Box::new(task));
+    let handle = runtime.spawn("timer", &event, Box::new(task)).expect("a thread");
     let start = runtime.now();
     assert!(runtime.wait(&other, None, &mut || ticks.load(Ordering::Relaxed) == 3));
     assert!(runtime.now().saturating_sub(start) >= Duration::from_secs(120));
@@ -107,7 +107,7 @@ fn a_missed_notification_panics_though_the_condition_is_true() {
         // Two steps, so that no luck at the start of the wait gets past both.
         if steps.fetch_add(1, Ordering::Relaxed) < 9 { Step::Again } else { Step::Done }
     };
-    let _handle = runtime.spawn("silent", &event, Box::new(task));
+    let _handle = runtime.spawn("silent", &event, Box::new(task)).expect("a thread");
     let text = message(|| {
         runtime.wait(&waited, None, &mut || count.load(Ordering::Relaxed) == 10);
     });
@@ -120,21 +120,23 @@ fn a_wait_inside_a_step_steps_the_other_tasks() {
     let (event, ready) = (runtime.event(), runtime.event());
     let value = Arc::new(AtomicU32::new(0));
     let (inner, cell, signal) = (runtime.clone(), Arc::clone(&value), ready.clone());
-    let outer = runtime.spawn(
-        "outer",
-        &event,
-        Box::new(move || {
-            assert!(inner.wait(&signal, None, &mut || cell.load(Ordering::Relaxed) == 1));
-            Step::Done
-        }),
-    );
+    let outer = runtime
+        .spawn(
+            "outer",
+            &event,
+            Box::new(move || {
+                assert!(inner.wait(&signal, None, &mut || cell.load(Ordering::Relaxed) == 1));
+                Step::Done
+            }),
+        )
+        .expect("a thread");
     let cell = Arc::clone(&value);
     let helper = move || {
         cell.store(1, Ordering::Relaxed);
         ready.notify();
         Step::Done
     };
-    let helper = runtime.spawn("helper", &event, Box::new(helper));
+    let helper = runtime.spawn("helper", &event, Box::new(helper)).expect("a thread");
     drop(outer);
     drop(helper);
     assert_eq!(value.load(Ordering::Relaxed), 1);
@@ -154,7 +156,7 @@ fn seeds_explore_different_orders_of_tasks_and_jobs() {
                     order.lock().unwrap().push(who);
                     Step::Done
                 };
-                runtime.spawn("one", &event, Box::new(task))
+                runtime.spawn("one", &event, Box::new(task)).expect("a thread")
             })
             .collect();
         drop(handles);
@@ -183,7 +185,8 @@ fn a_panic_in_a_job_comes_out_after_the_others_have_run() {
 fn a_task_that_panics_ends_and_its_handle_drops() {
     let runtime = SimRuntime::new(1);
     let event = runtime.event();
-    let handle = runtime.spawn("broken", &event, Box::new(|| panic!("task {}", 1)));
+    let handle =
+        runtime.spawn("broken", &event, Box::new(|| panic!("task {}", 1))).expect("a thread");
     assert_eq!(message(|| drop(handle)), "task 1");
     assert_eq!(runtime.step_some(5), 0);
 }
@@ -209,7 +212,7 @@ fn a_notification_wakes_a_task_before_its_timer() {
         steps += 1;
         if steps == 2 { Step::Done } else { Step::IdleFor(Duration::from_secs(3600)) }
     };
-    let handle = runtime.spawn("sleeper", &event, Box::new(task));
+    let handle = runtime.spawn("sleeper", &event, Box::new(task)).expect("a thread");
     assert_eq!(runtime.step_some(5), 1);
     event.notify();
     assert_eq!(runtime.step_some(5), 1);

@@ -37,7 +37,7 @@ fn run(seed: u64) -> (u64, String, u64) {
                 notify.notify();
                 if steps.fetch_add(1, Ordering::Relaxed) > 200 { Step::Done } else { Step::Again }
             };
-            runtime.spawn("worker", &wake, Box::new(task))
+            runtime.spawn("worker", &wake, Box::new(task)).expect("a thread")
         })
         .collect();
     for round in 0..10 {

@@ -374,7 +374,7 @@ impl Runtime for Patient {
     fn event(&self) -> ThreadEvent {
         self.threads.event()
     }
-    fn spawn(&self, name: &str, event: &ThreadEvent, task: Task) -> TaskHandle {
+    fn spawn(&self, name: &str, event: &ThreadEvent, task: Task) -> pleach_io::Result<TaskHandle> {
         self.threads.spawn(name, event, task)
     }
     fn wait(

@@ -1,0 +1,143 @@
+//! The system gives too few threads: an open is an error that says so, nothing stays behind, and nobody waits.
+//!
+//! The open panicked, and where one task had been started by then the process waited for ever for its end.
+#![expect(unsafe_code, reason = "limits of a process, in a child")]
+
+mod forks;
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use forks::{alone, in_child};
+use pleach::{
+    Access, Advice, Blake3, Db, Error, Geometry, IoError, IoMode, Options, Outcome, Pleach,
+    SessionOptions, Value,
+};
+use pleach_io::threads::{TaskHandle, ThreadEvent};
+use pleach_io::{Operation, OsDevice, OsOptions, Runtime, Task, Threads};
+
+/// Threads, of which few are left.
+#[derive(Clone)]
+struct Few {
+    threads: Threads,
+    left: Arc<AtomicU32>,
+}
+
+impl Runtime for Few {
+    type Event = ThreadEvent;
+    type Handle = TaskHandle;
+
+    fn now(&self) -> Duration {
+        self.threads.now()
+    }
+    fn random(&self) -> u64 {
+        self.threads.random()
+    }
+    fn event(&self) -> ThreadEvent {
+        self.threads.event()
+    }
+    fn spawn(&self, name: &str, event: &ThreadEvent, task: Task) -> Result<TaskHandle, IoError> {
+        let less = |left: u32| left.checked_sub(1);
+        if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
+            return self.threads.spawn(name, event, task);
+        }
+        Err(IoError::Os {
+            file: name.to_owned(),
+            offset: 0,
+            operation: Operation::StartThread,
+            code: libc::EAGAIN,
+            kind: std::io::ErrorKind::WouldBlock,
+            message: "no further thread".to_owned(),
+        })
+    }
+    fn wait(
+        &self,
+        event: &ThreadEvent,
+        timeout: Option<Duration>,
+        done: &mut dyn FnMut() -> bool,
+    ) -> bool {
+        self.threads.wait(event, timeout, done)
+    }
+    fn workers(&self) -> usize {
+        self.threads.workers()
+    }
+    fn fork_join(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
+        self.threads.fork_join(count, job);
+    }
+    fn trim_memory(&self, above: u64) -> Option<u64> {
+        self.threads.trim_memory(above)
+    }
+}
+
+fn is_refused(error: &Error) {
+    let device = error.device().expect("the system's error");
+    assert_eq!(device.operation(), Operation::StartThread, "{error}");
+    assert_eq!((error.outcome(), error.advice()), (Outcome::DidNotHappen, Advice::RaiseLimit));
+}
+
+#[test]
+fn an_open_that_gets_too_few_threads_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let options =
+        || Options::new(folder.path()).create(true).cache_mib(64).geometry(Geometry::least());
+    // A new database, and one that is there.
+    for commits in 0..2 {
+        for left in 0..5 {
+            let device = OsDevice::open(folder.path(), OsOptions::default()).expect("a folder");
+            let threads = Threads::new(2).expect("threads");
+            let runtime = Few { threads, left: Arc::new(AtomicU32::new(left)) };
+            match Db::<Blake3, _, _>::open_on(device, runtime, options()) {
+                Ok(_) => assert_eq!(left, 4, "there are four tasks"),
+                Err(error) => {
+                    assert!(left < 4, "{error}");
+                    is_refused(&error);
+                }
+            }
+        }
+        let db = Pleach::open(options()).expect("the folder is not locked");
+        assert_eq!(db.commit_number(), commits);
+        let put = Access::write([7; 32], Some(Value::from(&commits.to_le_bytes())));
+        let block = db.session(SessionOptions::new()).expect("a session").finish(vec![put]);
+        block.expect("finished").commit().expect("committed");
+    }
+}
+
+/// As a user of its own, since root has no limit.
+#[test]
+fn a_limit_on_processes_is_an_error_of_the_open() {
+    const NOBODY: u32 = 65_521;
+    let _alone = alone();
+    // SAFETY: asks for a number.
+    if unsafe { libc::geteuid() } != 0 {
+        return println!("SKIPPED: only root becomes another user");
+    }
+    for io in [IoMode::Auto, IoMode::Blocking] {
+        let mut refused = 0;
+        for limit in 1..=24 {
+            let folder = tempfile::tempdir().expect("a folder");
+            let rights = std::fs::Permissions::from_mode(0o777);
+            std::fs::set_permissions(folder.path(), rights).expect("its owner may");
+            let path = folder.path().join("db");
+            let opened = path.join("opened");
+            in_child(|| {
+                let bound = libc::rlimit { rlim_cur: limit, rlim_max: limit };
+                // SAFETY: the limit is read during the call.
+                assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &raw const bound) }, 0);
+                // SAFETY: the child alone becomes another user.
+                assert_eq!(unsafe { libc::setuid(NOBODY) }, 0);
+                let options = Options::new(&path).create(true).cache_mib(64).threads(2).io(io);
+                match Pleach::open(options) {
+                    Ok(db) => {
+                        db.close().expect("closed");
+                        std::fs::write(&opened, "").expect("written");
+                    }
+                    Err(error) => is_refused(&error),
+                }
+            });
+            refused += u32::from(!opened.exists());
+        }
+        assert!((1..24).contains(&refused), "{io:?}: {refused} of 24 were refused");
+    }
+}
