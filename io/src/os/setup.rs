@@ -1,4 +1,7 @@
-//! Which kind of ring this kernel gives us: asked once when a device is opened.
+//! Which kind of ring this kernel gives us: asked once when a device is opened, with a submission. A sandbox may let a
+//! ring be made and refuse to enter it.
+
+#![expect(unsafe_code, reason = "a submission is asked with an entry")]
 
 use std::os::fd::AsRawFd as _;
 
@@ -25,7 +28,7 @@ pub(super) fn probe() -> std::io::Result<Setup> {
     let mut last = None;
     for setup in [Setup::Deferred, Setup::Cooperative, Setup::Plain] {
         match build(setup, PROBE_ENTRIES) {
-            Ok(ring) => return check_operations(&ring).map(|()| setup),
+            Ok(ring) => return check(ring).map(|()| setup),
             // EINVAL is an unknown flag; anything else will not go away with fewer flags.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => last = Some(error),
             Err(error) => return Err(error),
@@ -60,13 +63,40 @@ pub(super) fn build(setup: Setup, entries: u32) -> std::io::Result<IoUring> {
     }
 }
 
-fn check_operations(ring: &IoUring) -> std::io::Result<()> {
+/// Can it do all that a queue asks of it, and does it take a submission?
+fn check(mut ring: IoUring) -> std::io::Result<()> {
     let mut probe = Probe::new();
     ring.submitter().register_probe(&mut probe)?;
-    let needed = [opcode::Read::CODE, opcode::Write::CODE, opcode::Fsync::CODE];
+    let needed = [
+        opcode::Nop::CODE,
+        opcode::Read::CODE,
+        opcode::ReadFixed::CODE,
+        opcode::Write::CODE,
+        opcode::WriteFixed::CODE,
+        opcode::Fsync::CODE,
+    ];
     let complete = needed.iter().all(|code| probe.is_supported(*code));
-    if complete && ring.params().is_feature_nodrop() {
-        return Ok(());
+    if !complete || !ring.params().is_feature_nodrop() {
+        return Err(std::io::Error::from_raw_os_error(libc::EOPNOTSUPP));
     }
-    Err(std::io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+    ring.submitter().register_enable_rings()?;
+    // SAFETY: the entry names no memory.
+    unsafe { ring.submission().push(&opcode::Nop::new().build()) }
+        .map_err(|_| std::io::Error::from_raw_os_error(libc::EBUSY))?;
+    loop {
+        match ring.submit_and_wait(1) {
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+            taken => {
+                taken?;
+                if let Some(done) = ring.completion().next() {
+                    let failed = done.result().min(0);
+                    return if failed == 0 {
+                        Ok(())
+                    } else {
+                        Err(std::io::Error::from_raw_os_error(-failed))
+                    };
+                }
+            }
+        }
+    }
 }
