@@ -66,6 +66,14 @@ pub enum IoError {
     /// Another process holds the folder, or this one does.
     #[error("the database is in use by {0}")]
     Locked(LockHolder),
+    /// The folder was removed while it was open. Its files live on until they are closed, without names.
+    #[error(
+        "the folder {folder} was removed while it was open: restore a backup, or make a new database"
+    )]
+    FolderRemoved {
+        /// The folder.
+        folder: String,
+    },
     /// A fork has made this process of the one that opened the database.
     #[error(
         "this process was forked from the one that opened the database, and has neither its threads nor its \
@@ -93,6 +101,7 @@ impl IoError {
     pub fn file(&self) -> Option<&str> {
         match self {
             Self::Os { file, .. } | Self::Short { file, .. } => Some(file),
+            Self::FolderRemoved { folder } => Some(folder),
             Self::Locked(_) | Self::Forked => None,
         }
     }
@@ -101,7 +110,7 @@ impl IoError {
     pub fn offset(&self) -> Option<u64> {
         match self {
             Self::Os { offset, .. } | Self::Short { offset, .. } => Some(*offset),
-            Self::Locked(_) | Self::Forked => None,
+            Self::Locked(_) | Self::FolderRemoved { .. } | Self::Forked => None,
         }
     }
 
@@ -110,6 +119,7 @@ impl IoError {
         match self {
             Self::Os { operation, .. } | Self::Short { operation, .. } => *operation,
             Self::Locked(_) => Operation::Lock,
+            Self::FolderRemoved { .. } => Operation::Open,
             Self::Forked => Operation::Submit,
         }
     }
@@ -118,7 +128,9 @@ impl IoError {
     pub fn code(&self) -> Option<i32> {
         match self {
             Self::Os { code, .. } => Some(*code).filter(|code| *code != 0),
-            Self::Short { .. } | Self::Locked(_) | Self::Forked => None,
+            Self::Short { .. } | Self::Locked(_) | Self::FolderRemoved { .. } | Self::Forked => {
+                None
+            }
         }
     }
 

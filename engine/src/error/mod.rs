@@ -556,6 +556,7 @@ fn short(cause: Option<&Error>) -> String {
 fn advice_on(error: &IoError) -> Advice {
     match error {
         IoError::Locked(_) => Advice::CloseOthers,
+        IoError::FolderRemoved { .. } => Advice::Restore,
         IoError::Forked => Advice::OpenHere,
         error if error.is_full() => Advice::FreeSpace,
         error if error.is_limit() => Advice::RaiseLimit,

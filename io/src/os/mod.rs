@@ -206,6 +206,15 @@ impl OsDevice {
         }
     }
 
+    /// A name that is not there, in a folder that is not there any more either.
+    fn or_removed(&self, error: IoError) -> IoError {
+        let removed = |stat: rustix::fs::Stat| stat.st_nlink == 0;
+        if error.is_not_found() && rustix::fs::fstat(self.folder()).is_ok_and(removed) {
+            return IoError::FolderRemoved { folder: self.0.path.clone() };
+        }
+        error
+    }
+
     fn pool(&self) -> Result<Arc<Pool>> {
         let _starting = self.0.starting.lock();
         if let Some(pool) = self.0.pool.get() {
@@ -341,7 +350,8 @@ impl Device for OsDevice {
             OpenMode::CreateNew => self.check_writable(name, Operation::Create)?,
         }
         let direct = self.0.state.lock().direct;
-        let (file, state) = files::open(self.folder(), name, mode, direct)?;
+        let (file, state) = files::open(self.folder(), name, mode, direct)
+            .map_err(|error| self.or_removed(error))?;
         if state == Direct::Refused {
             self.say_buffered();
         }
@@ -353,6 +363,7 @@ impl Device for OsDevice {
         files::check_name(name, Operation::Remove)?;
         rustix::fs::unlinkat(self.folder(), name, AtFlags::empty())
             .map_err(failed(name, Operation::Remove))
+            .map_err(|error| self.or_removed(error))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
@@ -361,6 +372,7 @@ impl Device for OsDevice {
         files::check_name(to, Operation::Rename)?;
         rustix::fs::renameat(self.folder(), from, self.folder(), to)
             .map_err(failed(from, Operation::Rename))
+            .map_err(|error| self.or_removed(error))
     }
 
     fn exchange(&self, a: &str, b: &str) -> Result<bool> {
@@ -372,7 +384,7 @@ impl Device for OsDevice {
             Ok(()) => Ok(true),
             // File systems and kernels that know no exchange say one of these.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(false),
-            Err(errno) => Err(failed(a, Operation::Exchange)(errno)),
+            Err(errno) => Err(self.or_removed(failed(a, Operation::Exchange)(errno))),
         }
     }
 

@@ -1,6 +1,5 @@
-//! The system gives too few threads: an open is an error that says so, nothing stays behind, and nobody waits.
-//!
-//! The open panicked, and where one task had been started by then the process waited for ever for its end.
+//! What the system gives a process too little of, or takes from it, is an error that says so: threads, the size of its
+//! files, the folder.
 #![expect(unsafe_code, reason = "limits of a process, in a child")]
 
 mod forks;
@@ -77,6 +76,7 @@ fn is_refused(error: &Error) {
     assert_eq!((error.outcome(), error.advice()), (Outcome::DidNotHappen, Advice::RaiseLimit));
 }
 
+/// The open panicked, and where one task had been started by then the process waited for ever for its end.
 #[test]
 fn an_open_that_gets_too_few_threads_leaves_nothing_behind() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -140,4 +140,64 @@ fn a_limit_on_processes_is_an_error_of_the_open() {
         }
         assert!((1..24).contains(&refused), "{io:?}: {refused} of 24 were refused");
     }
+}
+
+fn commit(db: &Pleach, id: u64) -> Result<u64, pleach::CommitError> {
+    let put = |key: u64| {
+        let mut place = [0; 32];
+        place[..8]
+            .copy_from_slice(&(id * 100 + key).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
+        Access::write(place, Some(Value::from([7; 500].as_slice())))
+    };
+    let session = db.session(SessionOptions::new()).expect("a session");
+    session.finish((0..100).map(put).collect()).expect("finished").commit()
+}
+
+/// It poisoned the database.
+#[test]
+fn a_limit_on_the_size_of_files_is_a_full_disk() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().expect("a folder");
+    let options =
+        || Options::new(folder.path()).create(true).cache_mib(64).geometry(Geometry::least());
+    in_child(|| {
+        // Else the signal ends the process, as any that does not expect it.
+        // SAFETY: no handler is given.
+        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+        let limit = |bytes| {
+            let bound = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
+            // SAFETY: the limit is read during the call.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const bound) }, 0);
+        };
+        limit(1 << 20);
+        let db = Pleach::open(options()).expect("created");
+        let failed = (1..=200).find_map(|id| commit(&db, id).err()).expect("50 KB a commit");
+        let error = failed.error();
+        assert!(matches!(error, Error::Full(_)) && !db.is_poisoned(), "{error}");
+        assert_eq!(error.advice(), Advice::FreeSpace);
+        limit(libc::RLIM_INFINITY);
+        failed.into_block().commit().expect("there is room");
+        for id in 1001..=1020 {
+            commit(&db, id).expect("committed");
+        }
+        db.close().expect("closed");
+    });
+    Pleach::open(options()).expect("it opens");
+}
+
+/// The advice was to try again.
+#[test]
+fn a_folder_that_is_removed_under_a_database_is_said_to_be() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("db");
+    let options = Options::new(&path).create(true).cache_mib(64).geometry(Geometry::least());
+    let db = Pleach::open(options).expect("created");
+    commit(&db, 1).expect("committed");
+    std::fs::remove_dir_all(&path).expect("removed");
+    let failed = (2..=200).find_map(|id| commit(&db, id).err()).expect("the log has no place");
+    let error = failed.error();
+    let device = error.device().expect("the device's");
+    assert!(matches!(device, IoError::FolderRemoved { .. }), "{error}");
+    assert_eq!(error.advice(), Advice::Restore, "{error}");
+    assert!(error.to_string().contains("was removed while it was open"), "{error}");
 }
