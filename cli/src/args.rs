@@ -68,7 +68,7 @@ pub(crate) enum Command {
     /// The value of a key, in hexadecimal; exit code 1 when it has none
     Get(KeyArgs),
     /// Where a key lies, page by page
-    Explain(KeyArgs),
+    Explain(ExplainArgs),
     /// All pairs of a namespace in key order, one a line, in hexadecimal
     Dump(DumpArgs),
     /// A line a second with what the process that writes does
@@ -144,6 +144,15 @@ pub(crate) struct KeyArgs {
     /// The namespace, 0 to 255
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     pub(crate) namespace: u8,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    #[command(flatten)]
+    pub(crate) key: KeyArgs,
+    /// What the key had before each commit of the history that changed it, too: reads the whole history
+    #[arg(long)]
+    pub(crate) history: bool,
 }
 
 #[derive(Debug, Args)]

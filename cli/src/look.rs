@@ -3,10 +3,10 @@
 use std::io::Write;
 
 use pleach::tools::{self, CheckOptions, CheckReport, NamespaceStat, Severity, Stat, Verdict};
-use pleach::{Commit, Db, Hasher};
+use pleach::{Commit, Db, Error, Hasher};
 use serde_json::{Value, json};
 
-use crate::args::{CheckArgs, DumpArgs, FolderArgs, KeyArgs};
+use crate::args::{CheckArgs, DumpArgs, ExplainArgs, FolderArgs, KeyArgs};
 use crate::database::{Work, reading};
 use crate::error::{CliError, ErrorKind, Result};
 use crate::mend::scrub_folder;
@@ -110,6 +110,11 @@ impl Work for History {
     type Output = Vec<Commit>;
 
     fn run<H: Hasher>(self, db: &Db<H>) -> pleach::Result<Vec<Commit>> {
+        // Where some are lost, that shows when the oldest is asked for.
+        match db.commit_at(*db.history().start()) {
+            Ok(_) | Err(Error::HistoryLost { .. }) => {}
+            Err(error) => return Err(error),
+        }
         db.history().map(|number| db.commit_at(number)).collect()
     }
 }
@@ -261,10 +266,10 @@ pub(crate) fn get(args: &KeyArgs) -> Result<()> {
     }
 }
 
-pub(crate) fn explain(args: &KeyArgs) -> Result<()> {
+pub(crate) fn explain(ExplainArgs { key: args, history }: &ExplainArgs) -> Result<()> {
     let folder = args.folder.folder.path()?;
-    let told =
-        tools::explain(folder, args.namespace, &args.key).map_err(CliError::engine(folder))?;
+    let explain = if *history { tools::explain_past } else { tools::explain };
+    let told = explain(folder, args.namespace, &args.key).map_err(CliError::engine(folder))?;
     if args.folder.json {
         return output::json(&json!({
             "schema": 1, "namespace": args.namespace, "key": hex(&args.key),

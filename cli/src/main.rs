@@ -69,7 +69,8 @@ fn is_json(command: &Command) -> bool {
     match command {
         Command::Stat(args) | Command::Namespaces(args) | Command::History(args) => args.json,
         Command::Check(args) => args.folder.json,
-        Command::Get(args) | Command::Explain(args) => args.folder.json,
+        Command::Get(args) => args.folder.json,
+        Command::Explain(args) => args.key.folder.json,
         Command::Dump(args) => args.folder.json,
         Command::Prove(args) => args.key.folder.json,
         Command::Top(args) => args.folder.json,

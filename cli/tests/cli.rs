@@ -109,6 +109,10 @@ fn a_database_is_described_checked_dumped_and_explained() {
     assert_eq!(found.trim_end(), line);
     assert_eq!(told(&["dump", at, "--limit", "7"]).lines().count(), 7);
     assert!(told(&["explain", at, &hex(&key(2))]).lines().count() > 1);
+    assert!(!told(&["explain", at, &hex(&key(0))]).contains("\nhistory"));
+    assert!(
+        told(&["explain", at, &hex(&key(0)), "--history"]).contains("\nhistory  before commit 5")
+    );
     let pairs = document(&["dump", at, "--namespace", "3", "--json"]);
     assert_eq!(pairs["pairs"][0]["value"], hex(&[7; 5000]));
     assert_eq!(

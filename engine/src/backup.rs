@@ -18,6 +18,7 @@ use crate::format::names::{IMAGES, LEAF_FILE, OVERFLOW_FILE, SPILL_FILE, is_ours
 use crate::format::superblock_store::SuperblockStore;
 use crate::format::{incarnation, notice};
 use crate::handles::Holder;
+use crate::history;
 use crate::roots::Roots;
 use crate::state::State;
 use crate::state::view::View;
@@ -124,7 +125,7 @@ fn copy<H: Hasher, D: Device, R: Runtime>(
     notice::create(target)?;
     let (copied, bytes) = {
         // What the history names of long values stays, and no number of a page that is looked up from here on is used again.
-        let _held = hold(db)?;
+        let _held = hold::<H, D, R>(db)?;
         let _guard = db.store.enter();
         let copied = write_backup_image::<H, D, R>(db, target)?;
         let bytes = copy_pages(db, target, options)?;
@@ -152,7 +153,7 @@ fn copy<H: Hasher, D: Device, R: Runtime>(
 
 /// Holds the oldest commit that can be read, whatever limits say, until this is dropped. A load that runs comes first: it
 /// wants that nothing is held.
-fn hold<D: Device, R: Runtime>(db: &State<D, R>) -> Result<View> {
+fn hold<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>) -> Result<View> {
     let commits = &db.commits;
     let mut open = Ok(());
     db.pace.wait(None, &mut || {
@@ -163,7 +164,9 @@ fn hold<D: Device, R: Runtime>(db: &State<D, R>) -> Result<View> {
     open?;
     let mut tries = 1;
     loop {
-        match commits.view_at(commits.undo().from()) {
+        let from = commits.undo().from();
+        history::reach::<H, D, R>(db, from)?;
+        match commits.view_at(from) {
             Err(Error::SnapshotTooOld { .. } | Error::NoSuchCommit { .. }) if tries < TRIES => {
                 tries += 1;
             }

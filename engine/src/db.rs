@@ -17,6 +17,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Hex, NoRoom, Result};
 use crate::format::trie_kind::TrieKind;
 use crate::handles::{Holder, Kind, OpenHandles};
+use crate::history;
 use crate::load::{self, LoadOptions, LoadReport};
 use crate::machine;
 use crate::metrics::Metrics;
@@ -175,11 +176,12 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// it in memory.
     ///
     /// # Errors
-    /// [`Error::SnapshotTooOld`] before the history, [`Error::HistoryLost`] where the open has found it damaged;
+    /// [`Error::SnapshotTooOld`] before the history, [`Error::HistoryLost`] where it is damaged;
     /// [`Error::NoSuchCommit`] after the newest commit; [`Error::Closed`]; those of reading the log.
     pub fn at(&self, commit: u64) -> Result<Session<H, D, R>> {
         let engine = self.0.open()?;
         check_exists(&engine, commit)?;
+        history::reach::<H, D, R>(&engine.state, commit)?;
         let found = {
             let _stay = engine.state.stay();
             engine.state.commits.view_at(commit)
@@ -223,6 +225,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     pub fn commit_at(&self, commit: u64) -> Result<Commit> {
         let engine = self.0.open()?;
         check_exists(&engine, commit)?;
+        history::reach::<H, D, R>(&engine.state, commit)?;
         let found =
             engine.state.commits.commit_at(commit).map_err(|error| self.or_lost(&engine, error))?;
         let Tip { number, roots, blob } = found;
@@ -258,10 +261,11 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         rollback(&engine, commits).map_err(|error| self.or_lost(&engine, error))
     }
 
-    /// A commit that should be in the history is not too old: the open has found it lost, and the history has not
+    /// A commit that should be in the history is not too old: it was found lost, and the history has not
     /// moved on since.
     fn or_lost(&self, engine: &Engine<H, D, R>, error: Error) -> Error {
-        match (&error, &self.opened().lost) {
+        let lost = self.opened().lost.as_ref().or_else(|| engine.state.commits.undo().lost());
+        match (&error, lost) {
             (&Error::SnapshotTooOld { commit, oldest }, Some(lost))
                 if (lost.from..lost.before).contains(&commit) && oldest <= lost.before =>
             {
@@ -282,7 +286,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// Of the newest commit it commits nothing, and gives that commit's number, once it is durable.
     ///
     /// # Errors
-    /// [`Error::SnapshotTooOld`] before the history, [`Error::HistoryLost`] where the open has found it damaged,
+    /// [`Error::SnapshotTooOld`] before the history, [`Error::HistoryLost`] where it is damaged,
     /// [`Error::NoSuchCommit`] after the newest commit;
     /// [`Error::StaleParent`] when other commits came between at each of several tries;
     /// [`Error::BatchTooLarge`] when more was changed since than fits a record; and those of a commit.
@@ -365,7 +369,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// # Errors
     /// [`Error::NotEmpty`] when the namespace has pairs, or pages of such as were deleted;
     /// [`Error::Namespace`] when there is none of that number; [`Error::InUse`] while a session or an overlay
-    /// is open that can be read; [`Error::RepeatedKey`]; [`Error::ValueTooLarge`]; [`Error::Full`]; [`Error::Closed`],
+    /// is open that can be read, and while a backup or another load runs; [`Error::RepeatedKey`]; [`Error::ValueTooLarge`]; [`Error::Full`]; [`Error::Closed`],
     /// also when the database is closed meanwhile; [`Error::InDoubt`] after a failed write or sync of
     /// its checkpoints, also where a file system that copies on writing has no room for what was reserved. `NotEmpty`, `Poisoned`, and an `InUse` or `Closed` of the beginning have taken
     /// nothing from the items; a load that failed later wants them from their beginning.

@@ -210,6 +210,7 @@ mod flush;
 mod format;
 mod given_back;
 mod handles;
+mod history;
 mod iter;
 mod load;
 mod log;

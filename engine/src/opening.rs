@@ -22,7 +22,8 @@ pub struct Opening {
     pub cut: Option<CutReport>,
     /// The newest checkpoint could not be used, and why; the older one and its log were.
     pub fell_back: Option<Error>,
-    /// Commits of the history that are lost to damage of the log.
+    /// Commits of the history that are lost to damage of the log, where the open has read all of it
+    /// ([`Options::require_history`](crate::Options::require_history)).
     pub lost: Option<LostHistory>,
     /// What was found that an open survives: copies that are dead, spares that are missing.
     pub notes: Vec<Note>,

@@ -108,6 +108,8 @@ pub struct Options {
     pub(crate) history_bytes: Option<u64>,
     pub(crate) history_log_bytes: u64,
     pub(crate) require_history: bool,
+    /// Are the records of the whole history read, though nobody asks for them yet?
+    pub(crate) reads_history: bool,
     pub(crate) accept_root: Option<Node>,
     pub(crate) geometry: Geometry,
 }
@@ -134,6 +136,7 @@ impl Options {
             history_bytes: None,
             history_log_bytes: u64::MAX,
             require_history: false,
+            reads_history: false,
             accept_root: None,
             geometry: Geometry::default(),
         }
@@ -302,8 +305,9 @@ impl Options {
 
     /// Refuses to open, with [`Error::HistoryShort`](crate::Error::HistoryShort), when less of the history can be read
     /// than there should be: because the log is damaged there, or because it takes more than
-    /// [`Self::history_log_bytes`] (default: false). Otherwise the open goes on with the newest part that is whole,
-    /// [`Opening::lost`](crate::Opening::lost) says what is lost, and the next commit or checkpoint makes that final.
+    /// [`Self::history_log_bytes`] (default: false). All of it is read for that, which takes a second for some hundred MB. Otherwise
+    /// an open may leave records unread, and [`Error::HistoryLost`](crate::Error::HistoryLost) is told to those who ask for a commit
+    /// in front of damage. Where an open reads them, [`Opening::lost`](crate::Opening::lost) says what is lost.
     #[must_use]
     pub fn require_history(mut self, require: bool) -> Self {
         self.require_history = require;
@@ -328,6 +332,11 @@ impl Options {
             bytes: self.history_bytes.unwrap_or(self.cache_bytes / 8),
             log_bytes: self.history_log_bytes.min(MAX_LOG_SEGMENTS * segment),
             value_bytes: self.history_log_bytes,
+            below: match self.open_for {
+                _ if self.require_history || self.reads_history => Below::Read,
+                OpenFor::Reading => Below::Left,
+                _ => Below::Named,
+            },
         }
     }
 
@@ -403,6 +412,26 @@ pub(crate) struct HistoryLimits {
     pub(crate) log_bytes: u64,
     /// Bytes of the overflow file that only older states name, those of pinned commits included.
     pub(crate) value_bytes: u64,
+    /// What becomes of the records below the replay start.
+    pub(crate) below: Below,
+}
+
+impl HistoryLimits {
+    /// So many commits, and bytes of memory, with all that they take of the disk.
+    pub(crate) fn of_disk(commits: u64, bytes: u64, below: Below) -> Self {
+        Self { commits, bytes, log_bytes: u64::MAX, value_bytes: u64::MAX, below }
+    }
+}
+
+/// Does an open read the records of the history that lie below the replay start?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Below {
+    /// It does.
+    Read,
+    /// It does where it has to know what they name: runs of long values, or a dropped trie.
+    Named,
+    /// It does not: it gives nothing back.
+    Left,
 }
 
 /// An option that makes no sense.

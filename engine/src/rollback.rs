@@ -22,6 +22,7 @@ use crate::finish::{UnderWay, finish};
 use crate::format::commit_body::EntryKind;
 use crate::format::record::MAX_RECORD;
 use crate::format::trie_kind::TrieKind;
+use crate::history;
 use crate::read::past;
 use crate::roots::Roots;
 use crate::state::commits::Tip;
@@ -70,6 +71,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     if wanted > newest {
         return Err(Error::NoSuchCommit { commit: wanted, tip: newest });
     }
+    history::reach::<H, D, R>(&engine.state, wanted)?;
     let number = if wanted < newest { make(engine, tip, wanted)?.commit(engine)? } else { newest };
     engine.sync()?;
     Ok(number)

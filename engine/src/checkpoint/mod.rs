@@ -112,7 +112,7 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
                 return Ok(self.puts_off(error));
             }
             self.db.pace.enters(Task::Checkpoint, "waiting for a moment without commits");
-            return Ok(match start(&self.db, LAST_NUMBERS, false)? {
+            return Ok(match start::<H, D, R>(&self.db, LAST_NUMBERS, false)? {
                 Started::Begun(work) => {
                     self.work = Some(*work);
                     // There may be room now, and what could not be read may be readable: commits wait

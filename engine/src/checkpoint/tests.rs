@@ -169,7 +169,7 @@ fn a_region_that_was_copied_late_knows_its_commits_after_a_crash() {
     let at_cut = put(&db, 2);
     db.drain(0).expect("flushed");
     let root = db.root();
-    let mut work = match start(&db.state(), 0, true).expect("a cut") {
+    let mut work = match start::<Blake3, _, _>(&db.state(), 0, true).expect("a cut") {
         Started::Begun(work) => *work,
         _ => panic!("nothing is in flight"),
     };

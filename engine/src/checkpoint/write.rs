@@ -29,6 +29,7 @@ use crate::format::pending;
 use crate::format::position::{LogPos, Point};
 use crate::format::superblock::{DurabilityMode, ImageRef, Superblock};
 use crate::format::table::TrieRef;
+use crate::history;
 use crate::log::copies;
 use crate::metrics::Counters;
 use crate::options::Durability;
@@ -150,7 +151,7 @@ fn checkpoint_now<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>, clean: boo
     // As in the task: no image is begun that is known not to be completed.
     db.try_nodes_aside::<H>()?;
     let mut work = loop {
-        match start(db, 0, true).map_err(|error| failed(db, error))? {
+        match start::<H, D, R>(db, 0, true).map_err(|error| failed(db, error))? {
             Started::Begun(work) => break *work,
             Started::Busy => {}
             Started::PutOff(error) => return Err(error),
@@ -268,11 +269,17 @@ pub(super) enum Started<D: Device, R: Runtime> {
 
 /// Checkpoint `cut`. The last `kept` numbers of this open are left for others. While a load is under way it
 /// and a close make images, and nobody else.
-pub(super) fn start<D: Device, R: Runtime>(
+pub(super) fn start<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     kept: u64,
     while_loading: bool,
 ) -> Result<Started<D, R>> {
+    if let Some(oldest) = db.commits.undo().lags() {
+        let read = || history::reach::<H, D, R>(db, oldest);
+        if let Err(error) = db.pace.within(Task::Checkpoint, "reading the history", read) {
+            tracing::warn!(%error, "the log stays longer than the history is");
+        }
+    }
     start_on(db, db.store.device(), kept, while_loading)
 }
 

@@ -135,7 +135,8 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
     /// that is possible.
     ///
     /// # Errors
-    /// [`Error::StaleParent`] when the newest commit has other roots than the block's parent, or another blob; [`Error::Full`]
+    /// [`Error::StaleParent`] when the newest commit has other roots than the block's parent, or another blob; [`Error::InUse`] while a
+    /// bulk load runs; [`Error::Full`]
     /// when the device has no room (nothing has happened, and the block can be tried again);
     /// [`Error::Poisoned`] after a failed write or sync; [`Error::Closed`] once the database was closed
     /// or dropped. The block comes back with each of them.

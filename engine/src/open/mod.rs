@@ -10,7 +10,6 @@ mod assemble;
 mod damage_tests;
 pub(crate) mod examine;
 mod follow;
-pub(crate) mod history;
 pub(crate) mod pages;
 mod rebuild;
 #[cfg(test)]

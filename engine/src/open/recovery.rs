@@ -4,7 +4,7 @@
 //! * `image`: the superblock names an image, and the hash of its table. For each namespace branch pages are
 //!   read from the root down, each with the tag that its parent expects; they give the regions with their
 //!   nodes and log positions. Then come the changes that pend, and in the end the overflow map.
-//! * `history`: the records of past commits below the replay start ([`super::history`]).
+//! * `history`: where the records of past commits below the replay start begin, or all of them ([`crate::history`]).
 //! * `scan`, `replay`: the log from the replay start on. A record is applied to a region only when it ends
 //!   after that region's own log position. Commits add pending changes and nodes, location records move
 //!   pages. No leaf page is read.
@@ -25,7 +25,6 @@ use pleach_core::page::stream::StreamId;
 use pleach_core::{Hasher, Node};
 use pleach_io::{Device, OpenMode};
 
-use super::history::{self, History, bad_record, roots_after};
 use super::rebuild::rebuild;
 pub(crate) use super::trie::RecoveredTrie;
 use super::trie::{Moved, TrieReplay, leaf_number};
@@ -41,8 +40,9 @@ use crate::format::record::{Header, Kind, RecordView};
 use crate::format::superblock::Superblock;
 use crate::format::table::Table;
 use crate::format::trie_kind::TrieKind;
+use crate::history::{self, History, bad_record, roots_after};
 use crate::log::{ScanEnd, ScanError, ScanInput, scan, scan_whole};
-use crate::options::HistoryLimits;
+use crate::options::{Below, HistoryLimits};
 use crate::roots::{Roots, TrieRoot};
 use crate::state::commits::Tip;
 use crate::state::overflow;
@@ -171,9 +171,12 @@ pub(crate) fn recover<H: Hasher, D: Device>(
         return Err(ImageError::OtherTable.into());
     }
     let past = table.past.iter().map(|(namespace, kind, node)| (*namespace, root(*kind, *node)));
-    let past = (!table.past.is_empty()).then(|| Roots::new(past));
-    let history =
-        History::before_replay::<H, D>(device, superblock, past.as_ref(), &roots, limits)?;
+    // Without any they are those of now.
+    let past = if table.past.is_empty() { roots.clone() } else { Roots::new(past) };
+    let names = extents.stats().pages > 0 || tries.iter().any(|trie| trie.dropped.is_some());
+    let below = if names && limits.below == Below::Named { Below::Read } else { limits.below };
+    let limits = HistoryLimits { below, ..limits };
+    let history = History::before_replay::<H, D>(device, superblock, Some(past), &roots, limits)?;
     let mut replay = Replay::<H> {
         tries,
         extents,

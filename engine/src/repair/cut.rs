@@ -27,6 +27,7 @@ use crate::format::superblock::Superblock;
 use crate::log::{LogError, ScanError, copies, segments, whole_records};
 use crate::open::examine::{self, Examined};
 use crate::open::recovery::LogEnd;
+use crate::options::Below;
 use crate::repair::lost::{LostCommits, Reach};
 use crate::tools::limits;
 
@@ -52,7 +53,7 @@ pub(super) fn cut_log<H: Hasher, D: Device>(device: &D, error: &Error) -> Result
     let _lock = device.lock(LockMode::Exclusive)?;
     let superblocks = examine::superblocks(device, OpenMode::Write)?;
     // Without its history, of which damage costs no more than itself.
-    let none = |_: &Superblock| limits(0, 0);
+    let none = |_: &Superblock| limits(0, Below::Left);
     let examined = examine::examine::<H, D>(device, superblocks, none, None, LogEnd::Damage);
     let Ok(Examined { superblocks, recovered, .. }) = examined else {
         return Err(error.clone());

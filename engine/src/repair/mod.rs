@@ -107,7 +107,7 @@ pub fn repair_on<D: Device, R: Runtime>(device: &D, runtime: &R) -> Result<Repai
 }
 
 fn repair_as<H: Hasher, D: Device, R: Runtime>(device: &D, runtime: &R) -> Result<RepairReport> {
-    let options = || Options::new("").cache_mib(64);
+    let options = || Options { reads_history: true, ..Options::new("").cache_mib(64) };
     let open = || Db::<H, D, R>::open_on(device.clone(), runtime.clone(), options());
     let (db, cut) = match open() {
         Ok(db) => (db, None),

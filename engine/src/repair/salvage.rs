@@ -18,6 +18,7 @@ use crate::log::{CutReport, ScanError, segments, whole_records};
 use crate::open::examine::Examined;
 use crate::open::pages::{parse, visit};
 use crate::open::recovery::RecoveredTrie;
+use crate::options::Below;
 use crate::repair::lost::{LostCommits, Reach};
 use crate::roots::{Roots, TrieRoot};
 use crate::state::overflow::read_from;
@@ -74,7 +75,7 @@ impl<D: Device> UnderHasher<D> for Salvage<'_> {
 
     fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<SalvageReport> {
         opened.require_lock()?;
-        let (examined, error) = match opened.examine_present::<H>() {
+        let (examined, error) = match opened.examine_present::<H>(Below::Left) {
             Ok(examined) => (examined, None),
             Err(error) => match opened.examine_salvage::<H>() {
                 Ok(examined) => (examined, Some(error)),

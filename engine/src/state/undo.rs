@@ -22,7 +22,7 @@ mod reading_back;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -33,10 +33,11 @@ use super::logged::LoggedUndo;
 use super::pins::{Pin, PinId, Pins};
 use super::replaced::{Restored, Undone};
 use super::undo_maps::AllMaps;
-use super::window::{Before, Window};
+use super::window::{Before, Unread, Window};
 use crate::error::{Error, Result};
 use crate::format::position::LogPos;
 use crate::handles::Holder;
+use crate::opening::LostHistory;
 use crate::options::HistoryLimits;
 use crate::roots::Roots;
 
@@ -113,6 +114,7 @@ pub(crate) struct Undo {
     tidying: Mutex<()>,
     untidy: AtomicBool,
     log_end: AtomicU64,
+    lost: OnceLock<LostHistory>,
 }
 
 impl Undo {
@@ -133,6 +135,7 @@ impl Undo {
             tidying: Mutex::default(),
             untidy: AtomicBool::new(false),
             log_end: AtomicU64::new(0),
+            lost: OnceLock::new(),
         }
     }
 
@@ -246,6 +249,38 @@ impl Undo {
         drop(guarded);
         self.newest.store(number, Ordering::Release);
         self.trim(&tidying);
+    }
+
+    /// Recovery: the records of all commits up to the newest stay unread.
+    pub(crate) fn leave_unread(&self, unread: Unread) {
+        self.guarded.lock().window.leave_unread(unread);
+    }
+
+    /// What has to be read of the log before the state of a commit can be asked for.
+    pub(crate) fn unread(&self, commit: u64) -> Option<Unread> {
+        self.guarded.lock().window.unread(commit).cloned()
+    }
+
+    /// The oldest commit, where records that were left unread keep far more of the log than the history needs.
+    pub(crate) fn lags(&self) -> Option<u64> {
+        let guarded = self.guarded.lock();
+        let log_end = self.log_end.load(Ordering::Relaxed).into();
+        guarded.window.lags(log_end).then(|| guarded.window.from())
+    }
+
+    /// What was left unread was read: `older` has it, but for what is `lost`.
+    pub(crate) fn adopt(&self, older: &Self, lost: Option<LostHistory>) {
+        let tidying = self.tidying.lock();
+        self.guarded.lock().window.adopt(&mut older.guarded.lock().window);
+        if let Some(lost) = lost {
+            self.lost.get_or_init(|| lost);
+        }
+        self.trim(&tidying);
+    }
+
+    /// Commits of the history that are lost, as was found when they were read.
+    pub(crate) fn lost(&self) -> Option<&LostHistory> {
+        self.lost.get()
     }
 
     /// Recovery: a commit whose record has what it replaced, in each namespace that it changed, and what was
@@ -433,14 +468,12 @@ impl Undo {
 
     /// Where the log begins that the window needs; none when the window has no past.
     pub(crate) fn log_from(&self) -> Option<LogPos> {
-        self.guarded.lock().window.log_from()
+        self.guarded.lock().window.begins().map(|(from, _)| from)
     }
 
     /// Where the log begins that the window needs, and the roots before its first record.
     pub(crate) fn begins(&self) -> Option<(LogPos, Roots)> {
-        let guarded = self.guarded.lock();
-        let before = guarded.window.past(guarded.window.from())?;
-        Some((before.start, before.roots.clone()))
+        self.guarded.lock().window.begins().map(|(from, roots)| (from, roots.clone()))
     }
 
     /// Where the window begins once `number` is the newest commit, for its record.

@@ -14,7 +14,7 @@ use super::replaced::{ReplacedNodes, Undone};
 use super::undo::Undo;
 use super::window::Before;
 use crate::format::trie_kind::TrieKind;
-use crate::options::HistoryLimits;
+use crate::options::{Below, HistoryLimits};
 use crate::roots::{Roots, TrieRoot};
 
 const PAGES: u64 = 128;
@@ -50,7 +50,8 @@ fn commit(undo: &Undo, number: u64) {
 
 /// Looks at undo after each of many commits, and at how many events there were.
 fn run(bytes: u64, log_bytes: u64, mut look: impl FnMut(&Undo, u64)) {
-    let limits = HistoryLimits { commits: 256, bytes, log_bytes, value_bytes: u64::MAX };
+    let limits =
+        HistoryLimits { commits: 256, bytes, log_bytes, value_bytes: u64::MAX, below: Below::Read };
     let (undo, runtime) = (Undo::new(limits, 0), SimRuntime::new(1));
     let events = Events::default();
     // In each test: an event that is first met by a thread without a subscriber may stay switched off for all.

@@ -21,6 +21,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::format::position::LogPos;
+use crate::format::superblock::Superblock;
 use crate::options::HistoryLimits;
 use crate::roots::Roots;
 
@@ -33,6 +34,18 @@ pub(crate) struct Before {
     pub(crate) roots: Roots,
     /// The blob before.
     pub(crate) blob: Arc<[u8]>,
+}
+
+/// Commits of the window whose records an open has left unread: those up to the one that its replay started behind.
+#[derive(Clone, Debug)]
+pub(crate) struct Unread {
+    /// The superblock that says where these records begin and end.
+    pub(crate) superblock: Superblock,
+    /// The state before the first of them.
+    pub(crate) first: u64,
+    /// The roots of that state, and those of the last one.
+    pub(crate) roots: Roots,
+    pub(crate) at_replay: Roots,
 }
 
 /// A commit whose undo is kept, in memory or in the log.
@@ -64,6 +77,8 @@ pub(super) struct Window {
     /// It was said that less is kept than wanted.
     short: bool,
     dropped: u64,
+    /// What comes before `commits`; none where that is nothing of the window.
+    unread: Option<Unread>,
     commits: VecDeque<Kept>,
     /// Bytes of the commits that are in memory.
     live: u64,
@@ -94,6 +109,7 @@ impl Window {
             begin: tip,
             short: false,
             dropped: tip,
+            unread: None,
             commits: VecDeque::new(),
             live: 0,
             list: 0,
@@ -168,6 +184,41 @@ impl Window {
         self.dropped = number;
     }
 
+    /// Recovery: the records of all commits so far stay unread.
+    pub(super) fn leave_unread(&mut self, unread: Unread) {
+        (self.from, self.begin) = (unread.first, unread.first);
+        self.unread = Some(unread);
+    }
+
+    /// What has to be read for the state of a commit.
+    pub(super) fn unread(&self, commit: u64) -> Option<&Unread> {
+        let unread = self.unread.as_ref()?;
+        (self.from..unread.superblock.commit).contains(&commit).then_some(unread)
+    }
+
+    /// Do unread records keep the log longer than the history is, by an eighth of it?
+    pub(super) fn lags(&self, log_end: LogPos) -> bool {
+        let Some(Unread { superblock, first, .. }) = self.unread(self.from) else { return false };
+        let log = log_end.saturating_since(superblock.log_from());
+        self.from - first > self.limits.commits / 8
+            || log > self.limits.log_bytes.saturating_add(self.limits.log_bytes / 8)
+    }
+
+    /// The unread records were read; they stay in the log.
+    pub(super) fn adopt(&mut self, older: &mut Self) {
+        if self.unread.take().is_none() {
+            return;
+        }
+        self.begin_at(older.from);
+        let kept = std::mem::take(&mut older.commits);
+        for kept in kept.into_iter().rev().filter(|kept| kept.number > self.from) {
+            let kept = Kept { bytes: 0, ..kept };
+            self.list += kept.in_list();
+            self.values += kept.values;
+            self.commits.push_front(kept);
+        }
+    }
+
     /// What a commit's undo really takes, and bytes of the overflow file that the values in it occupy.
     pub(super) fn set_bytes(&mut self, number: u64, bytes: u64, values: u64) {
         let in_memory = number > self.dropped;
@@ -192,6 +243,7 @@ impl Window {
         self.stale += self.live;
         (self.live, self.list, self.values) = (0, 0, 0);
         self.commits.clear();
+        self.unread = None;
         (self.tip, self.from, self.begin, self.dropped) = (number, number, number, number);
     }
 
@@ -306,6 +358,7 @@ impl Window {
 
     /// Forgets the commits that nobody can read back to.
     fn forget(&mut self) {
+        self.unread.take_if(|unread| unread.superblock.commit <= self.from);
         let needed = self.from.min(self.dropped);
         let gone = self.commits.partition_point(|kept| kept.number <= needed);
         for kept in self.commits.drain(..gone) {
@@ -322,9 +375,12 @@ impl Window {
         self.kept(commit + 1)?.before.as_ref()
     }
 
-    /// Where the records of the window begin; none when it has no commit but the tip.
-    pub(super) fn log_from(&self) -> Option<LogPos> {
-        self.past(self.from).map(|before| before.start)
+    /// Where the records of the window begin, and the roots before the first; none when it has no commit but the tip.
+    pub(super) fn begins(&self) -> Option<(LogPos, &Roots)> {
+        match self.unread(self.from) {
+            Some(unread) => Some((unread.superblock.log_from(), &unread.roots)),
+            None => self.past(self.from).map(|before| (before.start, &before.roots)),
+        }
     }
 
     /// Bytes of undo after `commit` that the window alone would not keep; none where it cannot be read.

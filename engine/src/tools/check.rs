@@ -42,6 +42,7 @@ use crate::format::names::{LEAF_FILE, OVERFLOW_FILE};
 use crate::open::pages::{Visited, visit};
 use crate::open::recovery::Recovered;
 use crate::opening::Opening;
+use crate::options::Below;
 use crate::state::overflow::{read_from, runs};
 use children::{Children, ChildrenFolder, Found, Known};
 use report::of;
@@ -143,8 +144,12 @@ impl<D: Device> UnderHasher<D> for CheckOptions {
     fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<CheckReport> {
         opened.require_lock()?;
         // Without its undo the history is the newest commit.
-        let examined =
-            if self.past { opened.examine::<H>()? } else { opened.examine_present::<H>()? };
+        let examined = if self.past {
+            opened.examine_whole::<H>()?
+        } else {
+            // All records are read, and their runs counted.
+            opened.examine_present::<H>(Below::Read)?
+        };
         let older_serves = examined.older_serves::<H>(&opened.device);
         let recovered = examined.recovered;
         let mut checker = Checker::<H, D> {

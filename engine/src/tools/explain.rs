@@ -43,18 +43,32 @@ impl std::fmt::Display for Explanation {
     }
 }
 
-/// Says where a key lies in a namespace of the folder's database.
+/// Says where a key lies in a namespace of the folder's database, in the newest state.
 ///
 /// # Errors
 /// A folder without a database, damage on the way to the key;
 /// [`Error::Namespace`](crate::Error::Namespace) when there is none of this number.
 pub fn explain(path: &Path, namespace: u8, key: &Key) -> Result<Explanation> {
-    explain_on(&device(path)?, namespace, key)
+    explain_on(&device(path)?, namespace, key, false)
 }
 
-/// The same on any device.
-pub fn explain_on<D: Device>(device: &D, namespace: u8, key: &Key) -> Result<Explanation> {
-    with_hasher(device, Explain { namespace, key })
+/// The same with what the key had before each commit of the history that changed it, the newest first: the whole history is
+/// read for that.
+///
+/// # Errors
+/// As [`explain`].
+pub fn explain_past(path: &Path, namespace: u8, key: &Key) -> Result<Explanation> {
+    explain_on(&device(path)?, namespace, key, true)
+}
+
+/// The same on any device, with the `past` or without.
+pub fn explain_on<D: Device>(
+    device: &D,
+    namespace: u8,
+    key: &Key,
+    past: bool,
+) -> Result<Explanation> {
+    with_hasher(device, Explain { namespace, key, past })
 }
 
 /// Tries beside a process that writes.
@@ -64,6 +78,7 @@ const TRIES: u32 = 16;
 struct Explain<'a> {
     namespace: u8,
     key: &'a Key,
+    past: bool,
 }
 
 impl<D: Device> UnderHasher<D> for Explain<'_> {
@@ -78,8 +93,9 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
 impl Explain<'_> {
     /// Where the page is another one by the time that it is read, so many more tries are `left`.
     fn explain<H: Hasher, D: Device>(self, opened: &Opened<D>, left: u32) -> Result<Explanation> {
-        let Self { namespace, key } = self;
-        let recovered = opened.examine::<H>()?.recovered;
+        let Self { namespace, key, past } = self;
+        let examined = if past { opened.examine_whole::<H>()? } else { opened.examine::<H>()? };
+        let recovered = examined.recovered;
         let regions = &recovered.trie(namespace)?.regions;
         let root = recovered.tip.roots.of(namespace).ok_or(Error::Namespace(namespace))?;
         let says = if root.kind == TrieKind::Plain { "plain, digest" } else { "root" };
@@ -143,7 +159,9 @@ impl Explain<'_> {
         let found = pairs.iter().find(|pair| pair.0 == *key);
         lines.push(format!("value    {}", describe(found.map_or(&Stored::Absent, |pair| &pair.1))));
         let present = found.is_some();
-        lines.extend(past(&recovered.undo, recovered.tip.number, namespace, key));
+        if past {
+            lines.extend(history(&recovered.undo, recovered.tip.number, namespace, key));
+        }
         drop(state);
         let commit = recovered.tip.number;
         let page = page.map(|number| number.get().into());
@@ -165,7 +183,7 @@ impl Explain<'_> {
 }
 
 /// What the key had before each commit of the history that changed it, the newest first.
-fn past(undo: &Undo, tip: u64, namespace: u8, key: &Key) -> Vec<String> {
+fn history(undo: &Undo, tip: u64, namespace: u8, key: &Key) -> Vec<String> {
     let mut lines = Vec::new();
     let mut before = undo.from();
     let seen = LastSeen::default();

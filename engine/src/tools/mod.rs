@@ -47,10 +47,10 @@ use crate::format::superblock_store::SuperblockStore;
 use crate::open::examine::{self, Examined, no_folder};
 use crate::open::examine_beside;
 use crate::open::recovery::LogEnd;
-use crate::options::HistoryLimits;
+use crate::options::{Below, HistoryLimits};
 
 pub use check::{CheckOptions, CheckReport, Finding, Severity, Verdict, check, check_on};
-pub use explain::{Explanation, explain, explain_on};
+pub use explain::{Explanation, explain, explain_on, explain_past};
 pub use pleach_core::fold::{FoldValue, NotAscending, RootFolder};
 pub use stat::{NamespaceStat, Stat, notice, stat, stat_on};
 
@@ -86,24 +86,25 @@ impl<D: Device> Opened<D> {
     }
 
     /// The database as an open would find it, with the undo of its whole history in memory.
+    fn examine_whole<H: Hasher>(&self) -> Result<Examined<D>> {
+        self.examine_with::<H>(|commits| limits(commits, Below::Read))
+    }
+
+    /// The same with the records left unread that are not replayed.
     fn examine<H: Hasher>(&self) -> Result<Examined<D>> {
-        self.examine_with::<H>(|commits| limits(commits, u64::MAX))
+        self.examine_with::<H>(|commits| limits(commits, Below::Left))
     }
 
-    /// The same with undo left in the log.
-    fn examine_without_undo<H: Hasher>(&self) -> Result<Examined<D>> {
-        self.examine_with::<H>(|commits| limits(commits, 0))
-    }
-
-    /// The same without its history: a device that cannot read that is no reason to give nothing.
-    pub(crate) fn examine_present<H: Hasher>(&self) -> Result<Examined<D>> {
-        self.examine_with::<H>(|_| limits(0, 0))
+    /// The same without its history, of which `below` says whether it is read: a device that cannot read that is no reason to
+    /// give nothing.
+    pub(crate) fn examine_present<H: Hasher>(&self, below: Below) -> Result<Examined<D>> {
+        self.examine_with::<H>(|_| limits(0, below))
     }
 
     /// The same with a log that ends where it is damaged, and whatever files of pages are there.
     pub(crate) fn examine_salvage<H: Hasher>(&self) -> Result<Examined<D>> {
         let superblocks = SuperblockStore::open(self.device.clone(), OpenMode::Read)?;
-        let none = |_: &Superblock| limits(0, 0);
+        let none = |_: &Superblock| limits(0, Below::Left);
         examine::examine::<H, D>(&self.device, superblocks, none, None, LogEnd::Salvage)
     }
 
@@ -179,7 +180,7 @@ pub fn hasher(path: &Path) -> Result<u8> {
     Ok(SuperblockStore::open(device, OpenMode::Read)?.newest().hasher)
 }
 
-/// The history as the database was last opened with it, and bytes of memory for its undo.
-pub(crate) fn limits(commits: u64, bytes: u64) -> HistoryLimits {
-    HistoryLimits { commits, bytes, log_bytes: u64::MAX, value_bytes: u64::MAX }
+/// The history as the database was last opened with it, with all undo that is read in memory.
+pub(crate) fn limits(commits: u64, below: Below) -> HistoryLimits {
+    HistoryLimits::of_disk(commits, u64::MAX, below)
 }

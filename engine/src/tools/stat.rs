@@ -136,7 +136,7 @@ impl<D: Device> UnderHasher<D> for Figures {
     type Output = Stat;
 
     fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<Stat> {
-        let mut examined = opened.examine_without_undo::<H>()?;
+        let mut examined = opened.examine::<H>()?;
         let recovered = &examined.recovered;
         // Beside a process that writes pages move, and a file may go.
         if !opened.is_live() {

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use crate::common::{Keys, Rng, bytes, commit, key};
-use pleach::tools::{CheckOptions, CheckReport, Verdict, check, explain, stat};
+use pleach::tools::{CheckOptions, CheckReport, Verdict, check, explain, explain_past, stat};
 use pleach::{Access, Error, LoadOptions, Options, Pleach, Value};
 use pleach_core::Key;
 
@@ -131,7 +131,7 @@ fn explain_says_of_a_plain_key_what_that_has() {
         commit(&db, vec![put(merkle), put(plain).in_namespace(3)]);
     }
     db.close().expect("closed");
-    let of = |namespace| explain(folder.path(), namespace, &asked).expect("explained");
+    let of = |namespace| explain_past(folder.path(), namespace, &asked).expect("explained");
     let history = |namespace| -> Vec<String> {
         let lines = of(namespace).lines.into_iter();
         lines.filter(|line| line.starts_with("history")).collect()

@@ -142,7 +142,7 @@ fn attempt(op: Op, setup: &Setup, disk: &SimDisk, arm: &mut dyn FnMut()) -> Atte
             Op::Stat => tools::stat_on(&disk).map(drop),
             Op::Check => tools::check_on(&disk, tools::CheckOptions::default()).map(drop),
             Op::Reader => read_all(&disk, &setup),
-            _ => tools::explain_on(&disk, 0, &key).map(drop),
+            _ => tools::explain_on(&disk, 0, &key, true).map(drop),
         };
         arm();
         return Attempt::of(look(), look);

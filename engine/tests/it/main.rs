@@ -13,6 +13,7 @@ mod a_small_database_takes_little_disk;
 mod a_sync_makes_commits_durable;
 mod a_task_that_hangs_is_named;
 mod an_equal_root_is_a_parent;
+mod an_open_leaves_the_history_unread;
 mod an_open_trusts_what_it_can_prove;
 mod an_overlay_commits_what_was_folded;
 mod announced_keys_read_as_others;

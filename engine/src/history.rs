@@ -1,7 +1,9 @@
-//! Recovery of the history: what the commits before the newest one had.
+//! The history: what the commits before the newest one had.
 //!
-//! The records of the window tell it, those below the replay start ([`History::before_replay`]) and those
-//! that are replayed ([`History::commit`]). No more is kept in memory than the limits say. The runs of long
+//! The records of the window tell it, those below the replay start and those that are replayed ([`History::commit`]). An open
+//! needs those that it replays. It leaves the others where they are ([`History::before_replay`]) until somebody asks for one of
+//! their commits ([`reach`]), unless it has to know which runs of long values they name. No more is kept in memory than the
+//! limits say. The runs of long
 //! values that the window names, and nobody else, are used and retired: they are free when a durable
 //! record says that the window has moved on (rule `runs-after-window`).
 //!
@@ -9,13 +11,14 @@
 //! is the database. A read that fails is no damage: it fails the open, unless no history is wanted.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use pleach_beatree::Stored;
 use pleach_beatree::space::Extents;
 use pleach_core::Hasher;
 use pleach_core::page::overflow::PageRun;
-use pleach_io::Device;
+use pleach_io::{Device, OpenMode, Runtime};
 
 use crate::error::{Contradiction, Error, Result};
 use crate::format::bytes::BodyError;
@@ -23,15 +26,22 @@ use crate::format::commit_body::{CommitView, EntryKind, NamespaceView};
 use crate::format::position::LogPos;
 use crate::format::record::{Header, Kind};
 use crate::format::superblock::Superblock;
-use crate::log::{Broken, chain, next_record};
-use crate::options::HistoryLimits;
+use crate::format::superblock_store::SuperblockStore;
+use crate::log::segment::reaches_back;
+use crate::log::{Broken, chain, next_record, walk};
+use crate::opening::LostHistory;
+use crate::options::{Below, HistoryLimits};
 use crate::roots::{Roots, TrieRoot};
+use crate::state::Shared;
 use crate::state::commits::Tip;
 use crate::state::overflow;
 use crate::state::replaced::{Restored, restored};
 use crate::state::space::Held;
 use crate::state::undo::Undo;
-use crate::state::window::Before;
+use crate::state::window::{Before, Unread};
+
+/// Tries of a reading of the history, beside a process that gives segments up.
+const TRIES: u32 = 16;
 
 /// A long value that the undo of a commit names.
 struct NamedValue {
@@ -41,7 +51,7 @@ struct NamedValue {
 }
 
 /// The history in the making.
-pub(super) struct History {
+pub(crate) struct History {
     undo: Arc<Undo>,
     limits: HistoryLimits,
     /// Where the replay starts: the log is at least as long.
@@ -57,19 +67,21 @@ pub(super) struct History {
     values: Vec<NamedValue>,
     /// Is it that of a read-only open?
     follows: bool,
+    /// Were records below the replay start left unread?
+    is_left: bool,
     /// Why commits before those that were read are not known.
     lost: Option<Error>,
 }
 
 /// A history that is ready.
-pub(super) struct Recovered {
-    pub(super) undo: Arc<Undo>,
+pub(crate) struct Recovered {
+    pub(crate) undo: Arc<Undo>,
     /// Where the newest record says that the history begins; 0 where that is not known.
-    pub(super) stated: u64,
-    pub(super) held: Held,
-    pub(super) held_runs: Vec<PageRun>,
-    pub(super) long_values: Vec<(u64, Stored)>,
-    pub(super) lost: Option<Error>,
+    pub(crate) stated: u64,
+    pub(crate) held: Held,
+    pub(crate) held_runs: Vec<PageRun>,
+    pub(crate) long_values: Vec<(u64, Stored)>,
+    pub(crate) lost: Option<Error>,
 }
 
 impl History {
@@ -85,12 +97,13 @@ impl History {
             stated: 0,
             values,
             follows: false,
+            is_left: false,
             lost: None,
         }
     }
 
     /// The history that goes on from what was recovered.
-    pub(super) fn after(undo: &Arc<Undo>, tip: &Tip, stated: u64, limits: HistoryLimits) -> Self {
+    pub(crate) fn after(undo: &Arc<Undo>, tip: &Tip, stated: u64, limits: HistoryLimits) -> Self {
         Self {
             undo: Arc::clone(undo),
             limits,
@@ -101,26 +114,32 @@ impl History {
             stated,
             values: Vec::new(),
             follows: true,
+            is_left: false,
             lost: None,
         }
     }
 
     /// The window begins where the records say, or later.
-    pub(super) fn settle(&self) {
+    pub(crate) fn settle(&self) {
         if self.limits.commits > 0 {
             self.undo.was_from(self.from, self.stated);
         }
     }
 
-    /// The history up to the replay start, where the roots are `at_replay`; `past` are those before its
-    /// first record, as the image has them.
-    pub(super) fn before_replay<H: Hasher, D: Device>(
+    /// The history up to the replay start, where the roots are `at_replay`; `past` are those before its first record, where
+    /// they are known.
+    pub(crate) fn before_replay<H: Hasher, D: Device>(
         device: &D,
         superblock: &Superblock,
-        past: Option<&Roots>,
+        past: Option<Roots>,
         at_replay: &Roots,
         limits: HistoryLimits,
     ) -> Result<Self> {
+        if limits.below != Below::Read
+            && let Some(left) = Self::left(device, superblock, past.as_ref(), at_replay, limits)
+        {
+            return Ok(left);
+        }
         match Self::newest_part::<H, D>(device, superblock, past, at_replay, limits) {
             // Nobody wants it.
             Err(error) if limits.commits == 0 => {
@@ -132,21 +151,60 @@ impl History {
         }
     }
 
-    /// What is whole of it, up to the replay start.
-    fn newest_part<H: Hasher, D: Device>(
+    /// The history with the records below the replay start left unread, but for the first, which says where it begins. None
+    /// where not all of their segments are there: then what is lost is found by reading the others.
+    fn left<D: Device>(
         device: &D,
         superblock: &Superblock,
         past: Option<&Roots>,
         at_replay: &Roots,
         limits: HistoryLimits,
+    ) -> Option<Self> {
+        let Superblock { database, replay, geometry, commit, .. } = *superblock;
+        let (size, from, end) = (geometry.log_segment, superblock.log_from(), replay.position);
+        let mut history = Self::new(limits, end, commit, at_replay.clone());
+        if limits.commits == 0 {
+            return Some(history);
+        }
+        if from >= end || !reaches_back(device, size, end, from).ok()? {
+            return None;
+        }
+        let mut first = None;
+        let walked = walk(device, database, size, from, end, |record| {
+            first = Some((record.header.kind, record.header.number));
+            Ok::<_, Error>(ControlFlow::Break(()))
+        });
+        let (kind, number) = walked.ok().and(first)?;
+        history.from = number.checked_sub(1)?;
+        if kind != Kind::Commit || number > commit {
+            return None;
+        }
+        let roots = past?.clone();
+        let unread = Unread {
+            superblock: *superblock,
+            first: history.from,
+            roots,
+            at_replay: at_replay.clone(),
+        };
+        history.undo.leave_unread(unread);
+        history.is_left = true;
+        Some(history)
+    }
+
+    /// What is whole of it, up to the replay start.
+    fn newest_part<H: Hasher, D: Device>(
+        device: &D,
+        superblock: &Superblock,
+        mut past: Option<Roots>,
+        at_replay: &Roots,
+        limits: HistoryLimits,
     ) -> Result<Self> {
         let Superblock { database, replay, geometry, .. } = *superblock;
         let mut from = superblock.log_from();
-        let mut first = Some(past.unwrap_or(at_replay).clone());
         let mut lost = None;
         // Each turn begins behind the damage that ended the one before, at the replay start at last.
         loop {
-            let first = first
+            let first = past
                 .take()
                 .map_or_else(|| roots_before::<D>(device, superblock, from, at_replay), Ok);
             let read = first.and_then(|first| {
@@ -205,7 +263,7 @@ impl History {
     }
 
     /// The next commit.
-    pub(super) fn commit<H: Hasher>(
+    pub(crate) fn commit<H: Hasher>(
         &mut self,
         view: &CommitView<'_>,
         header: &Header,
@@ -257,8 +315,8 @@ impl History {
     }
 
     /// All commits have come: the runs that the history alone names are taken.
-    pub(super) fn finish(self, extents: &mut Extents) -> Result<Recovered> {
-        let Self { undo, from, stated, values, lost, limits, tip, .. } = self;
+    pub(crate) fn finish(self, extents: &mut Extents) -> Result<Recovered> {
+        let Self { undo, from, stated, values, lost, limits, tip, is_left, .. } = self;
         let (mut held, mut held_runs) = (Held::new(), Vec::new());
         let mut long_values = Vec::new();
         for NamedValue { number, start, stored } in
@@ -280,10 +338,54 @@ impl History {
         if limits.commits > 0 || from < tip || lost.is_some() {
             undo.was_from(from, stated);
         }
-        // Where there is no record there is no past, unless it is lost.
-        let stated = if stated == 0 && lost.is_none() { from } else { stated };
+        // Where there is no record there is no past, unless it is lost, or was not read.
+        let stated = if stated == 0 && lost.is_none() && !is_left { from } else { stated };
         Ok(Recovered { undo, stated, held, held_runs, long_values, lost })
     }
+}
+
+/// Reads the records that an open has left unread, where the state of `commit` or of one before it is in them. What commits
+/// replaced stays in the log.
+///
+/// # Errors
+/// Those of reading. What is damaged is lost, and [`Undo::lost`] says so.
+pub(crate) fn reach<H: Hasher, D: Device, R: Runtime>(
+    db: &Shared<D, R>,
+    commit: u64,
+) -> Result<()> {
+    let (undo, device) = (db.commits.undo(), db.store.device());
+    if undo.unread(commit).is_none() {
+        return Ok(());
+    }
+    let _alone = undo.reading_back();
+    // Another process may move the history on, as far as behind these records.
+    let log_from = || match &db.replica {
+        None => Ok(LogPos::START),
+        Some(_) => SuperblockStore::open(device.clone(), OpenMode::Read)
+            .map(|superblocks| superblocks.newest().log_from()),
+    };
+    for _ in 0..TRIES {
+        let Some(Unread { mut superblock, first, roots, at_replay }) = undo.unread(commit) else {
+            return Ok(());
+        };
+        let (from, mut past) = (log_from()?, Some(roots));
+        if from > superblock.history_from {
+            superblock.history_from = from.min(superblock.replay.position);
+            past = None;
+        }
+        let limits = HistoryLimits::of_disk(u64::MAX, 0, Below::Read);
+        let read = History::before_replay::<H, D>(device, &superblock, past, &at_replay, limits);
+        let is_whole = read.as_ref().is_ok_and(|read| read.lost.is_none());
+        if is_whole || log_from()? <= from {
+            let read = read?;
+            read.settle();
+            let before = read.from;
+            let lost = read.lost.map(|error| LostHistory { from: first, before, error });
+            undo.adopt(&read.undo, lost);
+            return Ok(());
+        }
+    }
+    Err(Error::Overtaken { tries: TRIES })
 }
 
 /// The roots before the record at `from`, from those at the replay start: what no record since then names has
@@ -317,7 +419,7 @@ pub(crate) fn root_before(entry: &NamespaceView<'_>) -> Option<TrieRoot> {
 }
 
 /// The roots after a commit, as far as this entry of its record says.
-pub(super) fn roots_after(before: &Roots, commit: u64, entry: &NamespaceView<'_>) -> Result<Roots> {
+pub(crate) fn roots_after(before: &Roots, commit: u64, entry: &NamespaceView<'_>) -> Result<Roots> {
     if before.of(entry.ns) != root_before(entry) {
         return Err(Contradiction::CommitRoot { commit }.into());
     }
@@ -330,6 +432,6 @@ pub(crate) fn root_after(entry: &NamespaceView<'_>) -> Option<TrieRoot> {
     exists.then_some(TrieRoot { kind: entry.trie, node: *entry.new_root })
 }
 
-pub(super) fn bad_record(position: LogPos) -> impl Fn(BodyError) -> Contradiction + Copy {
+pub(crate) fn bad_record(position: LogPos) -> impl Fn(BodyError) -> Contradiction + Copy {
     move |error| Contradiction::Record { position, error }
 }

@@ -1,0 +1,209 @@
+//! Every open read all records of the history, since they name long values: one key of a database with 1.1 GB of log took six
+//! seconds, and so did each command that looks at the newest state.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pleach::tools::{explain_on, stat_on};
+use pleach::{Access, Blake3, Db, Error, Geometry, Options, SessionOptions, Value};
+use pleach_io::Device;
+use pleach_io::sim::{Damage, PageOf, SimDisk, SimRuntime};
+
+use crate::common::held_device::{Gate, Held};
+use crate::common::{commit, uniform};
+use crate::crash::{SimDb, unrecorded};
+
+type HeldDb = Db<Blake3, Held, SimRuntime>;
+
+fn options(history: u64) -> Options {
+    let options = Options::new("sim").create(true).cache_kib(512).threads(1).in_flight(4);
+    options.history(history).history_bytes(8 << 10).geometry(Geometry::least())
+}
+
+fn writer(disk: &SimDisk, history: u64) -> SimDb {
+    let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+    Db::open_on(disk.clone(), runtime, options(history)).expect("opens")
+}
+
+fn held(disk: &SimDisk, options: Options) -> (HeldDb, Arc<Gate>) {
+    let (held, gate) = Held::new(disk.clone());
+    let runtime = SimRuntime::with_clock(2, disk.clock(), 1);
+    (Db::open_on(held, runtime, options).expect("opens"), gate)
+}
+
+fn value(number: u64) -> Value {
+    Value::from(number.to_be_bytes().repeat(40).as_slice())
+}
+
+/// Key 0 and another one have the number of the commit.
+fn commit_some<D: Device>(db: &Db<Blake3, D, SimRuntime>, numbers: std::ops::RangeInclusive<u64>) {
+    for number in numbers {
+        let accesses =
+            [0, 1 + number % 50].map(|id| Access::write(uniform(id), Some(value(number))));
+        let session = db.session(SessionOptions::new()).expect("a session");
+        let block = session.finish(accesses.to_vec()).expect("finished");
+        assert_eq!(block.commit().expect("committed"), number);
+    }
+}
+
+/// Reads of the log's files.
+fn log_reads(reads: &BTreeMap<(String, u64), u32>) -> u32 {
+    reads.iter().filter(|((file, _), _)| file.starts_with("log-")).map(|(_, count)| count).sum()
+}
+
+fn segments(disk: &SimDisk) -> usize {
+    disk.list().expect("listed").iter().filter(|name| name.starts_with("log-")).count()
+}
+
+/// A closed database with so many commits, all in its history.
+fn closed(commits: u64) -> SimDisk {
+    let disk = SimDisk::new(commits, unrecorded());
+    let db = writer(&disk, 100_000);
+    commit_some(&db, 1..=commits);
+    db.close().expect("closed");
+    disk
+}
+
+#[test]
+fn what_an_open_reads_of_the_log_does_not_grow_with_the_history() {
+    let reads_of = |commits: u64| {
+        let disk = closed(commits);
+        let mut counts = Vec::new();
+        for reads_only in [true, false] {
+            let options = options(100_000).create(false).read_only(reads_only);
+            let (db, gate) = held(&disk, options);
+            assert_eq!(db.history(), 0..=commits);
+            let session = db.snapshot().expect("a snapshot");
+            assert_eq!(session.read(&uniform(0)).expect("read"), Some(value(commits)));
+            session.prove(&uniform(0)).expect("proven");
+            drop(session);
+            counts.push(log_reads(&gate.reads()));
+            // An older state is there for those who ask.
+            let session = db.at(1).expect("in the history");
+            assert_eq!(session.read(&uniform(0)).expect("read"), Some(value(1)));
+            assert!(log_reads(&gate.reads()) > counts[counts.len() - 1]);
+            drop(session);
+            db.close().expect("closed");
+        }
+        let (device, gate) = Held::new(disk.clone());
+        let stat = stat_on(&device).expect("looked at");
+        assert_eq!((stat.oldest_commit, stat.commit, stat.log_replay_bytes), (0, commits, 0));
+        assert!(stat.history_log_bytes > (commits - 1) * 4096, "{}", stat.history_log_bytes);
+        counts.push(log_reads(&gate.reads()));
+        assert!(explain_on(&device, 0, &uniform(0), false).expect("explained").present);
+        counts.push(log_reads(&gate.reads()));
+        counts
+    };
+    let (few, many) = (reads_of(20), reads_of(300));
+    // The end of the log may lie over the end of a segment.
+    let more = few.iter().zip(&many).filter(|(few, many)| **many > **few + 4).count();
+    assert_eq!(more, 0, "{many:?} reads with 300 commits, {few:?} with 20");
+}
+
+#[test]
+fn what_was_left_unread_can_be_read_proven_and_rolled_back_to() {
+    let disk = closed(120);
+    for reads_only in [true, false] {
+        let (db, _) = held(&disk, options(100_000).create(false).read_only(reads_only));
+        for number in [119, 60, 1, 90] {
+            let session = db.at(number).expect("in the history");
+            assert_eq!(session.number(), number);
+            assert_eq!(session.read(&uniform(0)).expect("read"), Some(value(number)));
+            assert_eq!(session.root(), db.commit_at(number).expect("in the history").root);
+            session.prove(&uniform(0)).expect("proven");
+        }
+    }
+    // What comes after the open, and what was left unread, are one history.
+    let (db, _) = held(&disk, options(100_000));
+    commit_some(&db, 121..=140);
+    assert_eq!(db.history(), 0..=140);
+    let roots: Vec<_> =
+        [130, 120, 77].map(|number| db.commit_at(number).expect("there").root).into();
+    assert_eq!(db.rollback_to(130).expect("rolled back"), 141);
+    assert_eq!(db.root(), roots[0]);
+    assert_eq!(db.rollback_to(120).expect("rolled back"), 142);
+    assert_eq!(db.root(), roots[1]);
+    drop(db);
+    let (db, _) = held(&disk, options(100_000));
+    assert_eq!(db.rollback_to(77).expect("rolled back"), 143);
+    assert_eq!(db.root(), roots[2]);
+    assert_eq!(db.at(141).expect("there").read(&uniform(0)).expect("read"), Some(value(130)));
+}
+
+/// What is left unread does not keep the log for ever, however short each open is.
+#[test]
+fn the_log_of_short_opens_is_no_longer_than_the_history() {
+    let disk = SimDisk::new(1, unrecorded());
+    let (mut number, mut most) = (0, 0);
+    for turn in 0..60 {
+        let db = writer(&disk, 40);
+        commit_some(&db, number + 1..=number + 4);
+        number += 4;
+        assert_eq!(db.history(), number.saturating_sub(40)..=number);
+        db.close().expect("closed");
+        if turn == 14 {
+            most = segments(&disk);
+        }
+        assert!(most == 0 || segments(&disk) <= most + 3, "{} segments", segments(&disk));
+    }
+    let db = writer(&disk, 40);
+    let oldest = *db.history().start();
+    let session = db.at(oldest).expect("in the history");
+    assert_eq!(session.read(&uniform(0)).expect("read"), Some(value(oldest)));
+    assert!(matches!(db.at(oldest - 1), Err(Error::SnapshotTooOld { .. })));
+}
+
+#[test]
+fn damage_in_what_was_left_unread_is_told_to_those_who_ask_for_it() {
+    let disk = closed(120);
+    let log: Vec<String> = (disk.list().expect("listed").into_iter())
+        .filter(|name| name.starts_with("log-"))
+        .collect();
+    let at = PageOf { file: log[log.len() / 2].clone(), page: 1 };
+    disk.damage(&Damage::Flip { at, byte: 100, bit: 1 });
+    for reads_only in [true, false] {
+        let (db, _) = held(&disk, options(100_000).create(false).read_only(reads_only));
+        let session = db.snapshot().expect("a snapshot");
+        assert_eq!(session.read(&uniform(0)).expect("read"), Some(value(120)));
+        drop(session);
+        let error = db.at(1).map(drop).expect_err("lost");
+        let Error::HistoryLost { commit: 1, oldest, newest: 120, .. } = error else {
+            panic!("{error}")
+        };
+        assert!((2..120).contains(&oldest), "{oldest}");
+        assert_eq!(*db.history().start(), oldest);
+        let session = db.at(oldest).expect("it is whole");
+        assert_eq!(session.read(&uniform(0)).expect("read"), Some(value(oldest)));
+        let error = db.commit_at(oldest - 1).map(drop).expect_err("lost");
+        assert!(matches!(error, Error::HistoryLost { .. }), "{error}");
+    }
+    // Whoever wants all of it is told at once.
+    let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+    let options = options(100_000).require_history(true);
+    let error = Db::<Blake3, _, _>::open_on(disk, runtime, options).map(drop).expect_err("lost");
+    assert!(matches!(error, Error::HistoryShort { .. }), "{error}");
+}
+
+/// Long values that only older states name are not written over.
+#[test]
+fn long_values_of_an_unread_history_stay() {
+    let disk = SimDisk::new(1, unrecorded());
+    let long = |number: u64| Value::from(number.to_be_bytes().repeat(9000).as_slice());
+    let db = writer(&disk, 30);
+    for number in 1..=20 {
+        assert_eq!(commit(&db, vec![Access::write(uniform(0), Some(long(number)))]), number);
+    }
+    db.close().expect("closed");
+    for turn in 0..3 {
+        let db = writer(&disk, 30);
+        for number in 21 + 2 * turn..=22 + 2 * turn {
+            assert_eq!(commit(&db, vec![Access::write(uniform(0), Some(long(number)))]), number);
+            db.drain(0).expect("flushed");
+        }
+        for number in db.history().filter(|number| *number > 0) {
+            let session = db.at(number).expect("in the history");
+            assert_eq!(session.read(&uniform(0)).expect("read"), Some(long(number)), "{number}");
+        }
+        db.close().expect("closed");
+    }
+}
