@@ -157,6 +157,7 @@ pub(crate) fn recover<H: Hasher, D: Device>(
     let image_leaf_end = tries.iter().map(TrieReplay::leaf_end).max().unwrap_or(0);
     let map = image.checked_stream(0, StreamId::FreeMap, &table.map)?;
     let mut extents = Extents::parse(superblock.page_space(), &map).map_err(bad_map)?;
+    let names = extents.stats().pages > 0 || tries.iter().any(|trie| trie.dropped.is_some());
     // A salvage takes no page, and records may name pages that the file does not have any more.
     let keeps_map = known.log_end != LogEnd::Salvage;
     if keeps_map {
@@ -173,7 +174,6 @@ pub(crate) fn recover<H: Hasher, D: Device>(
     let past = table.past.iter().map(|(namespace, kind, node)| (*namespace, root(*kind, *node)));
     // Without any they are those of now.
     let past = if table.past.is_empty() { roots.clone() } else { Roots::new(past) };
-    let names = extents.stats().pages > 0 || tries.iter().any(|trie| trie.dropped.is_some());
     let below = if names && limits.below == Below::Named { Below::Read } else { limits.below };
     let limits = HistoryLimits { below, ..limits };
     let history = History::before_replay::<H, D>(device, superblock, Some(past), &roots, limits)?;
