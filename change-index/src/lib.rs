@@ -199,3 +199,8 @@ impl ChangeIndex {
         Ok(Changes::new(source, (*key, Some(head.into_owned())), next, (from, to)))
     }
 }
+
+/// The example of the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

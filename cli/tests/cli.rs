@@ -403,8 +403,9 @@ fn bad_pages_are_found_and_what_was_in_them_is_repaired() {
     let line = refusal(3, &["repair", at]);
     assert!(line.contains("in use by process"), "{line}");
     running.close().expect("closed");
-    // The process may have written it anew, from its cache.
-    let page = spoil();
+    // The process may have written it anew, from its cache: else it is as bad as it was, and where the key lies cannot be told.
+    let is_bad = pleach(&["explain", at, &hex(&key(3))]).status.code() == Some(5);
+    let page = if is_bad { page } else { spoil() };
     let line = refusal(1, &["repair", at]);
     assert!(line.contains("--from ARCHIVE"), "{line}");
     let stream = place("salvaged.plx");
@@ -475,7 +476,7 @@ fn a_repair_from_an_archive_makes_the_commits_of_the_log_again_without_superbloc
     assert_eq!((&report["through"], &report["root"]), (&newest.into(), &root.clone().into()));
     assert_eq!(report["lost_commits"], Value::from(Vec::<u64>::new()));
     assert!(report["superblocks"].is_string(), "{report}");
-    assert_eq!(told(&["check", &to, "--root", &root]), "nothing found\n");
+    assert!(told(&["check", &to, "--root", &root]).starts_with("nothing found"));
     // An archive of another database is refused, though only the log tells whose it is.
     let (other, _) = database();
     let foreign = place("foreign");
