@@ -347,17 +347,13 @@ pub(crate) struct ImportArgs {
 
 /// What a manual page has behind the options of a command: exit status and examples.
 pub(crate) fn man_sections(command: &str) -> String {
-    let mut text = ".SH \"EXIT STATUS\"\n".to_owned();
-    for (code, meaning) in EXIT_CODES {
-        text.push_str(&format!(".TP\n{code}\n{meaning}\n"));
-    }
+    let codes = EXIT_CODES.iter().map(|(code, meaning)| format!(".TP\n{code}\n{meaning}\n"));
     let begin = format!("pleach {command} ");
     let examples = EXAMPLES.lines().map(str::trim).filter(|line| line.starts_with(&begin));
-    for (at, example) in examples.enumerate() {
-        let head = if at == 0 { ".SH EXAMPLES\n" } else { "" };
-        text.push_str(&format!("{head}.nf\n{}\n.fi\n", example.replace('-', "\\-")));
-    }
-    text
+    let examples = examples.map(|line| format!(".nf\n{}\n.fi\n", line.replace('-', "\\-")));
+    let (codes, examples): (String, String) = (codes.collect(), examples.collect());
+    let head = if examples.is_empty() { "" } else { ".SH EXAMPLES\n" };
+    format!(".SH \"EXIT STATUS\"\n{codes}{head}{examples}")
 }
 
 fn digits(text: &str) -> core::result::Result<Key, String> {

@@ -20,7 +20,7 @@ fn a_folder_and_a_file_url_are_the_same_archive() {
     assert!(matches!(&refused, ArchiveError::NoFolder(found) if found == place), "{refused}");
     let archive = Archive::create(place).expect("made");
     backup(&archive, &world.db, &BackupOptions::new()).expect("backed up");
-    let same = Archive::open(&format!("file://{place}")).expect("opened");
+    let same = Archive::open(format!("file://{place}")).expect("opened");
     assert_eq!(same.list().expect("listed"), archive.list().expect("listed"));
     assert_eq!(same.list().expect("listed").newest(), Some(1));
     assert_eq!(hasher(&same).expect("a full"), <Blake3 as pleach::Hasher>::ID);
