@@ -32,6 +32,8 @@ enum Syncs {
     Fail,
 }
 
+type BehindOpen = (String, u32, fn(&SimDisk, &str));
+
 #[derive(Default)]
 struct State {
     closed: bool,
@@ -49,7 +51,7 @@ struct State {
     in_vain: u64,
     mishap: Option<Mishap>,
     /// What comes right behind an open of a file, before it is read, and how many opens of it come before that one.
-    behind_open: Option<(String, u32, fn(&SimDisk, &str))>,
+    behind_open: Option<BehindOpen>,
 }
 
 /// What the test, the device and the runtime share.
