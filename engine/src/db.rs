@@ -100,6 +100,8 @@ impl<H: Hasher> Db<H> {
     /// [`Error::Creation`] when the folder is not empty; [`Error::Full`]; those of reading, of the device, and
     /// [`Contradiction::Backup`](crate::errors::Contradiction::Backup) when the copy is not right.
     pub fn backup_to(&self, folder: &Path, options: &BackupOptions) -> Result<BackupReport> {
+        // Before a folder is made.
+        drop(self.0.open()?);
         let os = OsOptions { create_folder: true, ..OsOptions::default() };
         self.backup_on(&OsDevice::open(folder, os).map_err(no_folder)?, options)
     }

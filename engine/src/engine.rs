@@ -85,10 +85,8 @@ impl<H: Hasher, D: Device, R: Runtime> Engine<H, D, R> {
 
     /// Lets the background tasks come to their end, and waits for it.
     pub(crate) fn end_tasks(&self, tasks: Option<Vec<R::Handle>>) {
-        if tasks.is_some() {
-            self.state.pace.close();
-            self.prefetching.event().notify();
-        }
+        self.state.pace.close();
+        self.prefetching.event().notify();
         drop(tasks);
     }
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pleach::{
     Access, Advice, BackupOptions, Durability, Error, Geometry, IoError, IoMode, Iter, LoadOptions,
-    Options, Outcome, Overlay, Pleach, Session, SessionOptions, Value, Witness,
+    LockHolder, Options, Outcome, Overlay, Pleach, Session, SessionOptions, Value, Witness,
 };
 
 use forks::{alone, begin_in_child, end, fork, in_child};
@@ -90,6 +90,7 @@ fn is_refused_everything(held: Held<'_>, other_folder: &Path) {
     refused(db.drop_namespace(1));
     refused(db.bulk_load(std::iter::empty(), &LoadOptions::new()));
     refused(db.backup_to(&other_folder.join("backup"), &BackupOptions::default()));
+    assert!(!other_folder.join("backup").exists(), "nothing was made for it");
     refused(db.sync());
     refused(db.drain(0));
     refused(session.fork());
@@ -294,4 +295,36 @@ fn no_file_of_a_database_has_the_number_of_a_standard_stream() {
         });
         has_commits(folder.path(), 300);
     }
+}
+
+/// The lock is the file's, which a child has open, too.
+#[test]
+fn a_child_that_outlives_a_killed_parent_keeps_the_folder_locked() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mut over, ends) = std::io::pipe().expect("a pipe");
+    let parent = match fork() {
+        (Some(parent), _) => parent,
+        (None, tells) => {
+            let db = Pleach::open(options(folder.path(), IoMode::Auto)).expect("created");
+            commit(&db, 1..=20);
+            if let (None, inner) = fork() {
+                drop((tells, inner, ends));
+                let _ = over.read_to_end(&mut Vec::new());
+                std::process::exit(0);
+            }
+            // SAFETY: ends this process, which is the test's child.
+            unsafe { libc::raise(libc::SIGKILL) };
+            unreachable!("killed");
+        }
+    };
+    let pid = parent.id();
+    assert!(parent.verdict().contains("status 0x9"), "killed");
+    let error = Pleach::open(options(folder.path(), IoMode::Auto)).expect_err("the child lives");
+    assert!(
+        matches!(error, Error::Io(IoError::Locked(LockHolder::Ended(it))) if it == pid),
+        "{error}"
+    );
+    drop((ends, over));
+    has_commits(folder.path(), 20);
 }

@@ -136,9 +136,12 @@ fn a_limit_on_processes_is_an_error_of_the_open() {
                     Err(error) => is_refused(&error),
                 }
             });
-            refused += u32::from(!opened.exists());
+            if opened.exists() {
+                break;
+            }
+            refused += 1;
         }
-        assert!((1..24).contains(&refused), "{io:?}: {refused} of 24 were refused");
+        assert!((2..24).contains(&refused), "{io:?}: {refused} threads were too few");
     }
 }
 

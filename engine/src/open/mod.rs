@@ -288,15 +288,9 @@ fn start_tasks<H: Hasher, D: Device, R: Runtime>(
         ),
         ("pleach-watchdog", beats, Box::new(move || watchdog.step())),
     ];
-    let mut handles = Vec::with_capacity(tasks.len());
-    for (name, event, task) in tasks {
-        match db.runtime.spawn(name, event, task) {
-            Ok(handle) => handles.push(handle),
-            Err(error) => {
-                engine.end_tasks(Some(handles));
-                return Err(error.into());
-            }
-        }
-    }
-    Ok(handles)
+    // Told to end before the handles are dropped, which wait for that.
+    let start = |(name, event, task)| {
+        db.runtime.spawn(name, event, task).inspect_err(|_| engine.end_tasks(None))
+    };
+    Ok(tasks.into_iter().map(start).collect::<pleach_io::Result<_>>()?)
 }

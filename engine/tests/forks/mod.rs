@@ -35,6 +35,11 @@ pub(crate) fn fork() -> (Option<Child>, std::io::PipeWriter) {
 }
 
 impl Child {
+    /// Its process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.pid.unsigned_abs()
+    }
+
     /// What the child has found wrong: nothing, if it came to a clean end.
     pub(crate) fn verdict(mut self) -> String {
         let mut text = String::new();
