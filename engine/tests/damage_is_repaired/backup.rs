@@ -132,7 +132,8 @@ fn an_imported_state_and_an_empty_database_are_rolled_forward_too() {
         match lost {
             "super" => damaged.remove("super").expect("removed"),
             "both slots" => {
-                [0, 16].into_iter().for_each(|page| damage(&damaged, "super", page, false))
+                damage(&damaged, "super", 0, false);
+                damage(&damaged, "super", 16, false);
             }
             _ => {}
         }
