@@ -164,7 +164,7 @@ impl core::fmt::Display for LockHolder {
             ),
             Self::Process(pid) => write!(f, "process {pid}"),
             Self::Elsewhere(pid) => {
-                write!(f, "process {pid} of another pid namespace (another container?)")
+                write!(f, "process {pid} of what seems to be another container (pid namespace)")
             }
             Self::Ended(pid) => write!(
                 f,

@@ -4,8 +4,6 @@
 //! * a name is one plain component and never a symbolic link; what is opened is a regular file;
 //! * O_DIRECT is set after opening, by fcntl, so that a file system that refuses it cannot leave
 //!   a half-created file;
-//! * nothing of a folder has the number of a standard stream, also where those are closed: what a program prints would
-//!   land in the file;
 //! * errors come from the calls' return values; errno is never read.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -20,6 +18,7 @@ use crate::device::{OpenMode, Transfer};
 use crate::error::{IoError, Operation, Result};
 use crate::page::PAGE;
 
+use super::descriptor::open_at;
 use super::error::{failed, os_error};
 use super::lock::LOCK_NAME;
 use super::progress::{Outcome, Progress, RETRIES, check_range};
@@ -35,20 +34,6 @@ const ZEROS: usize = 64;
 
 /// Sector assumed where the kernel does not say what O_DIRECT needs.
 const SECTOR: u32 = 512;
-
-/// The least descriptor: those below are the standard streams.
-pub(super) const LEAST: RawFd = 3;
-
-/// Opens what `name` is in `folder`, as a descriptor of at least [`LEAST`].
-pub(super) fn open_at(
-    folder: BorrowedFd<'_>,
-    name: impl rustix::path::Arg,
-    flags: OFlags,
-    mode: Mode,
-) -> rustix::io::Result<OwnedFd> {
-    let fd = rustix::fs::openat(folder, name, flags | OFlags::CLOEXEC, mode)?;
-    if fd.as_raw_fd() >= LEAST { Ok(fd) } else { rustix::io::fcntl_dupfd_cloexec(&fd, LEAST) }
-}
 
 /// Handle of an open file. Cloning is cheap; the file closes with its last handle.
 #[derive(Clone, Debug)]

@@ -32,8 +32,8 @@ use rustix::process::Pid;
 use crate::device::LockMode;
 use crate::error::{IoError, LockHolder, Operation, Result};
 
+use super::descriptor::open_at;
 use super::error::failed;
-use super::files::open_at;
 
 /// Name of the lock file; `list` hides it and `open` refuses it.
 pub(super) const LOCK_NAME: &str = "LOCK";

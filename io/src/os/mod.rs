@@ -37,10 +37,11 @@
 //! blocking  queue over threads                        table     a ring's registered files
 //! files     opening, lengths, single transfers        progress  completion step, pure
 //! lock      the directory's lock                      error     results to `IoError`
-//! fixed     a ring's registered memory
+//! fixed     a ring's registered memory               descriptor  their numbers
 //! ```
 
 mod blocking;
+mod descriptor;
 mod error;
 mod files;
 mod fixed;
@@ -66,6 +67,7 @@ use crate::pool::PagePool;
 use crate::process::{Home, Homed, count_forks};
 
 use blocking::{Pool, PoolQueue};
+use descriptor::open_at;
 use error::{failed, failed_std, os_error};
 use files::Direct;
 use lock::{HeldLock, LOCK_NAME};
@@ -284,7 +286,7 @@ fn say_no_ring(path: &str, refusal: &std::io::Error) -> String {
 /// may be one above.
 fn open_folder(folder: &Path, create: bool) -> Result<OwnedFd> {
     let name = folder.display().to_string();
-    let open = || files::open_at(rustix::fs::CWD, folder, OFlags::DIRECTORY, Mode::empty());
+    let open = || open_at(rustix::fs::CWD, folder, OFlags::DIRECTORY, Mode::empty());
     match open() {
         Err(Errno::NOENT | Errno::NOTDIR) if create => {}
         opened => return opened.map_err(failed(&name, Operation::OpenFolder)),

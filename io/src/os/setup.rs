@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd as _;
 
 use io_uring::{IoUring, Probe, opcode};
 
-use super::files::LEAST;
+use super::descriptor::LEAST;
 
 /// Flags of a ring, from best to least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
