@@ -306,12 +306,7 @@ pub mod internals {
 #[doc = include_str!("../../README.md")]
 struct Readme;
 
-/// The examples of the README compile.
+/// That of the package's README, too.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Readme;
-
-/// So do those of the repository's.
-#[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-struct ReadmeOfTheRepository;
+struct ReadmeOfThePackage;
