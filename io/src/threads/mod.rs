@@ -35,21 +35,24 @@
 //!   library's.
 
 mod memory;
+mod sleep;
 mod workers;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::error::{IoError, Operation, Result};
+use crate::error::Result;
 use crate::process::{Home, Homed};
 use crate::runtime::{Event, Runtime, Step, Task};
 
+pub(crate) use sleep::no_thread;
+use sleep::{lock, sleep};
 use workers::Workers;
 
 /// Threads, clock and randomness of the operating system. Cloning gives another handle.
@@ -73,16 +76,6 @@ impl Threads {
         let workers = Homed::new(Workers::start(workers.max(1))?);
         Ok(Self(Arc::new(Inner { start: Instant::now(), workers })))
     }
-}
-
-/// Takes a lock of this module: none of them is held over what may panic.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Sleeps until `woken` is notified, or for no reason.
-fn sleep<'a, T>(woken: &Condvar, held: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-    woken.wait(held).unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An event: a number that grows, and sleepers.
@@ -265,20 +258,6 @@ impl Runtime for Threads {
 
     fn trim_memory(&self, above: u64) -> Option<u64> {
         memory::trim(above)
-    }
-}
-
-/// The system gives no thread for what is named.
-pub(crate) fn no_thread(what: &str, error: &std::io::Error) -> IoError {
-    IoError::Os {
-        file: what.to_owned(),
-        offset: 0,
-        operation: Operation::StartThread,
-        code: error.raw_os_error().unwrap_or(0),
-        kind: error.kind(),
-        message: format!(
-            "no further thread: {error}; raise the limit (ulimit -u, pids.max of the cgroup, TasksMax of the service)"
-        ),
     }
 }
 

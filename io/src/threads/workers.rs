@@ -17,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
-use super::{lock, no_thread, sleep};
+use super::sleep::{lock, no_thread, sleep};
 use crate::error::Result;
 
 type Panic = Box<dyn Any + Send>;
