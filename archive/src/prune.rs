@@ -7,7 +7,7 @@ use crate::names::Piece;
 use crate::place::Archive;
 use crate::verify::{heads, own};
 
-/// Removes the pieces of commits before the oldest of the newest `keep_fulls` fulls (1 at least), unless a later commit that can be restored
+/// Removes the pieces of commits before the oldest of the newest `keep_fulls` fulls whose heads can be read (1 at least), unless a later commit that can be restored
 /// needs them, and gives what was removed. Later pieces all stay, those behind a gap, too. An archive of fewer fulls stays as it is. When it
 /// is cut off it is done again.
 ///
@@ -16,18 +16,22 @@ use crate::verify::{heads, own};
 /// [`ArchiveError::Store`].
 pub fn prune(archive: &Archive, keep_fulls: usize) -> Result<Vec<Piece>> {
     let listing = archive.list()?;
-    let Some(oldest) = listing.fulls().rev().nth(keep_fulls.max(1) - 1) else {
-        return Ok(Vec::new());
-    };
-    // One of another database would be counted for one of this, and what that one replaces be removed.
-    for commit in listing.fulls().rev().take_while(|commit| *commit >= oldest) {
+    // One of another database, or one that is damaged, does not count: what it replaces would be removed.
+    let (mut oldest, mut whole) = (None, 0);
+    for commit in listing.fulls().rev() {
         let full = Piece::Full { commit };
         match heads(archive, full, listing.bytes(full).unwrap_or_default()) {
             Ok(heads) => own(full, heads.database, listing.database()).map(drop)?,
-            Err(ArchiveError::Damaged { .. }) => {}
+            Err(ArchiveError::Damaged { .. }) => continue,
             Err(error) => return Err(error),
         }
+        whole += 1;
+        if whole == keep_fulls.max(1) {
+            oldest = Some(commit);
+            break;
+        }
     }
+    let Some(oldest) = oldest else { return Ok(Vec::new()) };
     let kept = listing.restorable().filter(|commit| *commit >= oldest);
     let needed: BTreeSet<Piece> = kept.filter_map(|commit| listing.to(commit)).flatten().collect();
     let is_older = |piece: Piece| match piece {

@@ -219,7 +219,7 @@ fn list(archive: &Archive, check: bool, json: bool) -> Result<()> {
     if findings.is_empty() {
         return Ok(());
     }
-    let text = "objects are damaged, or of another database: put good copies of them there, or write a full (`pleach backup --full`)";
+    let text = "objects are damaged, of another database, or contradict each other: put good copies of them there, or write a full (`pleach backup --full`)";
     Err(CliError::new(ErrorKind::Damaged, text).after_document())
 }
 

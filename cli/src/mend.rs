@@ -6,7 +6,7 @@ use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
 use indicatif::ProgressBar;
-use pleach::repair::{self, RepairReport, RollForwardReport, SalvageReport};
+use pleach::repair::{self, LostCommits, RepairReport, RollForwardReport, SalvageReport};
 use pleach::scrub::{BadPage, ScrubOptions, ScrubProgress, ScrubReport, scrub as scrub_session};
 use pleach::{Blake3, Db, Hasher, Key, Sha2, tools};
 use pleach_archive::{Archive, ArchiveError, Follower};
@@ -134,6 +134,12 @@ fn in_place(args: &RepairArgs, folder: &Path) -> Result<()> {
         .iter()
         .map(ToString::to_string)
         .chain(opening.notes.iter().map(ToString::to_string))
+        .chain(opening.cut.iter().map(|cut| {
+            format!(
+                "the log ended in a torn record at byte {}: a commit that was under way",
+                cut.position
+            )
+        }))
         .collect();
     let findings: Vec<&str> = check.findings.iter().map(|finding| finding.what.as_str()).collect();
     if args.folder.json {
@@ -141,7 +147,7 @@ fn in_place(args: &RepairArgs, folder: &Path) -> Result<()> {
             "schema": 1, "commit": commit, "root": root, "healed": healed, "findings": findings,
             "log_cut": cut.as_ref().map(|cut| json!({
                 "because": cut.error.to_string(), "aside": cut.aside,
-                "lost_commits": cut.lost.numbers.clone().collect::<Value>(), "more_may_be_lost": cut.lost.maybe_more,
+                "lost_commits": numbers(&cut.lost), "more_may_be_lost": cut.lost.maybe_more,
             })),
         }))?;
     } else {
@@ -149,7 +155,7 @@ fn in_place(args: &RepairArgs, folder: &Path) -> Result<()> {
             healed.iter().try_for_each(|what| writeln!(to, "healed: {what}"))?;
             if let Some(cut) = cut {
                 writeln!(to, "the log was cut behind commit {commit}: {}", cut.error)?;
-                writeln!(to, "commits behind it that are lost: {}", cut.lost)?;
+                writeln!(to, "lost commits: {}", cut.lost)?;
                 writeln!(to, "what was replaced is there as {}", cut.aside.join(", "))?;
             }
             findings.iter().try_for_each(|what| writeln!(to, "left: {what}"))?;
@@ -166,6 +172,11 @@ fn in_place(args: &RepairArgs, folder: &Path) -> Result<()> {
     let text = "bad pages are left: give --from ARCHIVE --to FOLDER for a database with all pairs, or --salvage FILE for \
                 what is whole";
     Err(CliError::new(ErrorKind::Findings, text).after_document())
+}
+
+/// Numbers of lost commits for a document: not more than a program can use.
+fn numbers(lost: &LostCommits) -> Value {
+    lost.numbers.clone().take(1 << 20).collect()
 }
 
 /// A database of what an archive has, and of the commits that the damaged log has after that.
@@ -195,18 +206,22 @@ fn from_archive(args: &RepairArgs, folder: &Path, archive: &OsStr, to: &Path) ->
     if args.folder.json {
         output::json(&json!({
             "schema": 1, "archived_commit": archived, "through": through, "commit": commit,
-            "root": root, "lost_commits": lost.numbers.clone().collect::<Value>(),
+            "root": root, "lost_commits": numbers(lost),
             "more_may_be_lost": lost.maybe_more, "superblocks": superblocks, "error": error,
         }))?;
     } else {
         output::write(|out| {
-            writeln!(
-                out,
-                "archived commit {archived}, and the log's commits through {through}, each with its roots: root {}",
-                root.as_deref().unwrap_or("none")
-            )?;
+            let root = root.as_deref().unwrap_or("none");
+            if *through == archived {
+                writeln!(out, "archived commit {archived}; the log adds none: root {root}")?;
+            } else {
+                writeln!(
+                    out,
+                    "archived commit {archived}, and the log's commits through {through}, each with its roots: root {root}"
+                )?;
+            }
             superblocks.iter().try_for_each(|error| {
-                writeln!(out, "{error}: the log alone tells which commits there were")
+                writeln!(out, "{error}: the log alone tells which commits there were, and a bulk load is not in it")
             })?;
             error.iter().try_for_each(|error| writeln!(out, "ended there: {error}"))?;
             if *through == archived && !lost.is_none() {
@@ -265,7 +280,7 @@ fn salvage(args: &RepairArgs, folder: &Path, to: &Path) -> Result<()> {
         output::json(&json!({
             "schema": 1, "commit": export.commit, "pairs": export.pairs, "root": text(roots),
             "expected_root": text(expected), "error": error,
-            "lost_commits": lost_commits.numbers.clone().collect::<Value>(), "more_may_be_lost": lost_commits.maybe_more,
+            "lost_commits": numbers(lost_commits), "more_may_be_lost": lost_commits.maybe_more,
             "torn_record": torn.map(|torn| torn.position.get()), "lost": lost.iter().map(bad_page).collect::<Value>(),
         }))?;
     } else {
@@ -273,7 +288,7 @@ fn salvage(args: &RepairArgs, folder: &Path, to: &Path) -> Result<()> {
             lost.iter().try_for_each(|bad| writeln!(out, "lost: {bad}"))?;
             error.iter().try_for_each(|error| writeln!(out, "it does not open: {error}"))?;
             if !lost_commits.is_none() {
-                writeln!(out, "lost: commits {lost_commits}")?;
+                writeln!(out, "lost commits: {lost_commits}")?;
             }
             if torn.is_some() {
                 writeln!(

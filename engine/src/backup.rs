@@ -92,8 +92,10 @@ pub(crate) fn backup<H: Hasher, D: Device, R: Runtime>(
     options: &BackupOptions,
 ) -> Result<BackupReport> {
     copy(engine, target, options).map_err(|error| match error.device() {
-        // The database has its own room: what it cannot write is an error of that.
-        Some(full) if full.is_full() => Error::Full(NoRoom::Backup(full.clone())),
+        // What the database itself could not write has poisoned it.
+        Some(full) if full.is_full() && !engine.state.commits.sequencer().lock().is_poisoned() => {
+            Error::Full(NoRoom::Backup(full.clone()))
+        }
         _ => error,
     })
 }

@@ -377,6 +377,10 @@ pub(crate) fn reach<H: Hasher, D: Device, R: Runtime>(
         let read = History::before_replay::<H, D>(device, &superblock, past, &at_replay, limits);
         let is_whole = read.as_ref().is_ok_and(|read| read.lost.is_none());
         if is_whole || log_from()? <= from {
+            // The window may have moved past these records while they were read, and their segments may be gone.
+            if undo.unread(commit).is_none() {
+                return Ok(());
+            }
             let read = read?;
             read.settle();
             let before = read.from;

@@ -95,6 +95,17 @@ pub enum Contradiction {
         /// What is wrong with it.
         what: String,
     },
+    /// A salvage has read everything twice, and other pages could be read the second time.
+    #[error(
+        "{first} pages could not be used when they were read first, and {second} the second time: the device errs now and then; \
+         try it again"
+    )]
+    ReadsDiffer {
+        /// Pages that could not be used the first time.
+        first: usize,
+        /// And the second time.
+        second: usize,
+    },
     /// A roll forward was begun on another state, or leads to another one.
     #[error(
         "commit {commit} of the damaged database has another root of namespace {namespace}: give the number of the commit \

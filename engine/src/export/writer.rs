@@ -36,7 +36,7 @@ pub(crate) struct StreamWriter<H, W> {
 }
 
 impl<H: Hasher, W: Write> StreamWriter<H, W> {
-    /// Begins a stream of a database's state; of no database's where it is one that none has had.
+    /// Begins a stream of a database's state; `None` for a salvage: no database has had its state.
     pub(crate) fn new(
         to: W,
         (database, commit): (Option<u64>, u64),

@@ -190,12 +190,53 @@ pub(crate) fn identity<D: Device>(device: &D) -> Result<Option<(u64, u64)>, Scan
         let len = device.open(name, OpenMode::Read).and_then(|file| device.len(&file));
         sizes.extend(len.ok().filter(|len| valid_segment_size(*len)));
     }
-    for size in sizes {
+    // The largest first: in one that was cut a smaller size fits, too.
+    for size in sizes.into_iter().rev() {
         if let Some(header) = next_in(device, None, size, (LogPos::START, LogPos::MAX), true)? {
             return Ok(Some((header.database, size)));
         }
     }
     Ok(None)
+}
+
+/// Shows each good header that lies at its own position from `from` on, whatever its body: what it says was true when it was
+/// written. False when some of the log there could not be read.
+pub(crate) fn headers<D: Device>(
+    device: &D,
+    database: u64,
+    segment_size: u64,
+    from: LogPos,
+    mut visit: impl FnMut(&Header),
+) -> Result<bool, ScanError> {
+    let mut all_read = true;
+    for index in segments(device, segment_size)? {
+        let mut at = LogPos::of_segment(index, segment_size).max(from);
+        if at.segment(segment_size) > index {
+            continue;
+        }
+        let mut reader = LogReader::open_whole(device, segment_size, at)?;
+        let end = reader.prepared_through().min(LogPos::of_segment(index + 1, segment_size));
+        while at < end {
+            let stop = end.min((at + 1).align_up(BLOCK));
+            let hit = reader.read(at, stop - at).map(|bytes| bytes.and_then(magic_in));
+            all_read &= hit.is_ok();
+            let Some(hit) = hit.ok().flatten() else {
+                at = stop;
+                continue;
+            };
+            let found = at + hit;
+            let bytes = reader.read(found, HEADER_LEN as u64).ok().flatten();
+            let header = bytes.and_then(|bytes| bytes.first_chunk::<HEADER_LEN>());
+            if let Some(Ok((header, _))) = header.map(Header::decode)
+                && header.database == database
+                && header.position == found
+            {
+                visit(&header);
+            }
+            at = found + ALIGN;
+        }
+    }
+    Ok(all_read)
 }
 
 /// The first whole record of a database, or of any, between two positions.

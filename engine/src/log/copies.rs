@@ -52,7 +52,7 @@ pub(crate) fn copy<D: Device>(
 }
 
 /// Writes what takes the place of a segment, for a repair: its first `kept` bytes, and blank pages behind them. A page that cannot be
-/// read is blank, but for one that has some of the bytes of `needed`.
+/// read is left blank; if it holds bytes of `needed`, that is an error.
 pub(crate) fn fill<D: Device>(
     device: &D,
     file: &D::File,

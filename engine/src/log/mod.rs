@@ -22,7 +22,7 @@ pub(crate) mod scan;
 pub(crate) mod segment;
 pub(crate) mod writer;
 
-pub(crate) use chain::{Broken, chain, identity, next_record, walk, whole_records};
+pub(crate) use chain::{Broken, chain, headers, identity, next_record, walk, whole_records};
 pub(crate) use error::{LogError, ScanError};
 pub(crate) use reader::segments;
 pub(crate) use scan::{CutReport, ScanEnd, ScanInput, scan, scan_whole};

@@ -364,6 +364,49 @@ fn a_read_error_in_the_past_fails_the_open_and_costs_nothing() {
     assert_eq!(db.history(), 12..=12);
 }
 
+/// A block of records that an open leaves unread, in the segment that it writes anew: a read of it that failed was taken for a block that
+/// nobody needs, and zeros were written in its place.
+#[test]
+fn a_read_error_in_a_history_that_is_left_unread_costs_nothing() {
+    let disk = disk();
+    let put = |db: &SimDb, number: u8| {
+        let put = Access::write(id(0), Some(Value::from(vec![number; 40])));
+        commit(db, vec![put]).expect("committed");
+    };
+    let (db, runtime) = open(&disk, options().history(20)).expect("created");
+    (1..=12).for_each(|number| put(&db, number));
+    db.close().expect("closed");
+    drop(runtime);
+    let (db, runtime) = open(&disk, options()).expect("opened");
+    put(&db, 13);
+    drop((db, runtime));
+    let image = disk.image();
+    let assert_all = |db: &SimDb, what: &str| {
+        for number in 1..=13 {
+            let session = db.at(number).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let expected = vec![u8::try_from(number).expect("small"); 40];
+            assert_eq!(session.read(&id(0)).expect("read").as_deref(), Some(&*expected), "{what}");
+        }
+    };
+    let mut failed = 0;
+    for nth in 1..=24 {
+        let disk = SimDisk::from_image(&image, 1);
+        disk.inject(Rule::nth(Operation::Read, "log", nth, Times::Once, Fault::Errno(code::EIO)));
+        let (what, opened) = (format!("read {nth}"), open(&disk, options()));
+        disk.heal();
+        match opened {
+            Ok((db, _runtime)) => assert_all(&db, &what),
+            Err(error) => {
+                assert!(error.device().is_some(), "{what}: {error}");
+                failed += 1;
+                let (db, _runtime) = open(&disk, options()).expect("opened");
+                assert_all(&db, &what);
+            }
+        }
+    }
+    assert!(failed > 0, "no read of the log has failed");
+}
+
 /// Rule `shrink-behind-both`. The map of the overflow file may be shorter than the file, which the older generation
 /// needs as it is; a load that failed cut it to the map.
 #[test]

@@ -93,12 +93,10 @@ pub(crate) fn examine<H: Hasher, D: Device>(
     if newest.hasher != H::ID {
         return Err(Error::WrongHasher { expected: H::ID, found: newest.hasher });
     }
-    let incarnation = match incarnation::read(device, newest.database) {
-        // It tells an old file from a new one: none counts more than all.
-        Err(_) if log_end == LogEnd::Salvage => {
-            Incarnation { number: u32::MAX, copies: [false; 2] }
-        }
-        read => read?,
+    let incarnation = match log_end {
+        // Whatever its file has: no record's incarnation is too high then.
+        LogEnd::Salvage => Incarnation { number: u32::MAX, copies: [false; 2] },
+        _ => incarnation::read(device, newest.database)?,
     };
     let slots = [Some(newest), superblocks.other().ok()];
     if let Some(known) = slots.iter().flatten().map(|slot| slot.incarnation).max()

@@ -47,6 +47,9 @@ pub(crate) fn open_replica<H: Hasher, D: Device, R: Runtime>(
     let limits =
         |found: &Superblock| options.history_limits(found.history, found.geometry.log_segment);
     let examined = examine_beside::<H, D>(&device, limits)?;
+    if options.require_history {
+        examined.require_history()?;
+    }
     let opening = examined.opening.clone();
     let follower = Follower::<H, D>::new(&device, &examined);
     let Examined { superblocks, recovered, space, .. } = examined;

@@ -219,7 +219,9 @@ fn begin<H: Hasher, D: Device, R: Runtime>(
         log_segment: newest.geometry.log_segment,
         size_factor: newest.geometry.size_factor_percent,
     };
+    // What the history needs is no dead block, either, though this open may have left it unread.
     let replay = newest.replay.position;
+    let replay = recovered.undo.log_from().map_or(replay, |from| from.min(replay));
     let start = WriterStart::after(&recovered.scan, newest.database, incarnation, log_from, replay);
     let (size, cached) = (newest.geometry.log_segment, options.durability == Durability::None);
     let segments = SegmentOptions { size, spares: 4, cached };

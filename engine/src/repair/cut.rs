@@ -7,8 +7,8 @@
 //! 3. The file of superblocks is replaced: the new ones know of nothing behind the end.
 //!
 //! A file is replaced by an exchange of names, in one step: the file itself stays under another name, with all its bytes, those
-//! that cannot be read at the moment, too. Where the file system cannot exchange names, the segment has none for a moment; a repair that
-//! is cut off there is done again from the file that was put aside.
+//! that cannot be read at the moment, too. Where the file system cannot exchange names, the segment has none for a moment: after a
+//! power failure there, give the file that was put aside its name back, and repair again.
 //!
 //! Until 3 there is evidence of damage, or all that gave evidence is gone, and the end is an ordinary torn one: so a repair
 //! that was cut off leaves a log that is damaged as before, or one that is cut.
@@ -52,6 +52,8 @@ pub struct CutLog {
 pub(super) fn cut_log<H: Hasher, D: Device>(device: &D, error: &Error) -> Result<CutLog> {
     let _lock = device.lock(LockMode::Exclusive)?;
     let superblocks = examine::superblocks(device, OpenMode::Write)?;
+    // With what the newest superblock knows, also where its image is bad.
+    let mut reach = Reach::new(Some(&superblocks));
     // Without its history, of which damage costs no more than itself.
     let none = |_: &Superblock| limits(0, Below::Left);
     let examined = examine::examine::<H, D>(device, superblocks, none, None, LogEnd::Damage);
@@ -61,7 +63,6 @@ pub(super) fn cut_log<H: Hasher, D: Device>(device: &D, error: &Error) -> Result
     let newest = *superblocks.newest();
     let (database, size) = (newest.database, newest.geometry.log_segment);
     let (end, tip) = (recovered.scan.end.position, recovered.tip.number);
-    let mut reach = Reach::new(Some(&superblocks));
     // From the first record of the replay on: what lies before it, in the same page, is of the past.
     let mut needed = end..end;
     whole_records::<D, ScanError>(device, database, size, newest.replay.position, |record| {
@@ -76,8 +77,8 @@ pub(super) fn cut_log<H: Hasher, D: Device>(device: &D, error: &Error) -> Result
     {
         return Err(error.clone());
     }
-    let lost = reach.lost(tip, &there, size);
     let mut prepared = reach.prepared_through.max(end);
+    let lost = reach.lost(device, (database, size), tip)?;
     if let Some(last) = there.last() {
         prepared = prepared.max(LogPos::of_segment(last + 1, size));
     }
@@ -93,7 +94,11 @@ pub(super) fn cut_log<H: Hasher, D: Device>(device: &D, error: &Error) -> Result
         }
     }
     rewritten.push((first, end.in_segment(size)));
-    rewritten.extend((first + 1..prepared.get().div_ceil(size)).map(|index| (index, 0)));
+    for index in first + 1..prepared.get().div_ceil(size) {
+        if !is_blank(device, index, size) {
+            rewritten.push((index, 0));
+        }
+    }
     let names = device.list()?;
     let is_free = |prefix: &String| !names.iter().any(|name| name.starts_with(prefix));
     let mut prefixes = (1..u64::MAX).map(|number| format!("damaged-{number}."));
@@ -122,6 +127,22 @@ fn is_readable<D: Device>(device: &D, index: u64) -> Result<bool> {
     Ok(pages.into_iter().all(|at| device.read_at(&file, &mut page, at).is_ok()))
 }
 
+/// Is a segment of its size there, and blank? An earlier repair that was cut off may have made it so.
+fn is_blank<D: Device>(device: &D, index: u64, size: u64) -> bool {
+    let blank = || -> core::result::Result<bool, IoError> {
+        let file = device.open(&segment_name(index), OpenMode::Read)?;
+        let mut page = PageBuf::zeroed(1);
+        for at in (0..size).step_by(PAGE) {
+            device.read_at(&file, &mut page, at)?;
+            if page.iter().any(|byte| *byte != 0) {
+                return Ok(false);
+            }
+        }
+        Ok(device.len(&file)? == size)
+    };
+    blank().unwrap_or(false)
+}
+
 /// Puts what `fill` writes in the place of a file, in one step; gives the name that the file itself has then, if there is one.
 fn replace<D: Device, E: From<IoError>>(
     device: &D,
@@ -129,22 +150,27 @@ fn replace<D: Device, E: From<IoError>>(
     name: &str,
     fill: impl FnOnce(&D::File) -> Result<(), E>,
 ) -> Result<Option<String>, E> {
-    let aside = format!("{prefix}{name}");
-    let new = format!("{aside}.unfinished");
-    let file = device.open(&new, OpenMode::CreateNew)?;
+    let mut aside = format!("{prefix}{name}");
+    let file = device.open(&aside, OpenMode::CreateNew)?;
     if let Err(error) = fill(&file).and_then(|()| Ok(device.sync(&file)?)) {
-        let _ = device.remove(&new);
+        let _ = device.remove(&aside);
         return Err(error);
     }
-    let replaced = match device.exchange(&new, name) {
-        Ok(true) => device.rename(&new, &aside).map(|()| true),
+    let had_one = match device.exchange(&aside, name) {
+        Ok(true) => true,
         Ok(false) => {
-            device.rename(name, &aside).and_then(|()| device.rename(&new, name)).map(|()| true)
+            let original = format!("{aside}.original");
+            device.rename(name, &original)?;
+            device.rename(&aside, name)?;
+            aside = original;
+            true
         }
-        Err(error) if error.is_not_found() => device.rename(&new, name).map(|()| false),
-        Err(error) => Err(error),
+        Err(error) if error.is_not_found() => {
+            device.rename(&aside, name)?;
+            false
+        }
+        Err(error) => return Err(error.into()),
     };
-    let had_one = replaced?;
     device.sync_folder()?;
     Ok(had_one.then_some(aside))
 }

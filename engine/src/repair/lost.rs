@@ -4,11 +4,14 @@
 use std::fmt;
 use std::ops::Range;
 
-use pleach_io::Device;
+use pleach_io::{Device, OpenMode};
 
+use crate::error::Result;
+use crate::format::names::segment_name;
 use crate::format::position::LogPos;
 use crate::format::record::{Header, Kind};
 use crate::format::superblock_store::SuperblockStore;
+use crate::log::{headers, segments};
 
 /// Commits that are lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,8 +63,12 @@ pub(super) struct Reach {
     durable_through: LogPos,
     /// Segments had been prepared below this.
     pub(super) prepared_through: LogPos,
-    /// Was there a superblock?
+    /// Of the last record that was seen: one of an earlier open that lies behind it was cut off long ago.
+    incarnation: u32,
+    /// Was there a superblock, or a record?
     known: bool,
+    /// Could some of the log behind the last record not be read?
+    unreadable: bool,
 }
 
 impl Reach {
@@ -75,11 +82,16 @@ impl Reach {
             durable_through: reach.durable_through.max(slot.durable_through),
             prepared_through: reach.prepared_through.max(slot.prepared_through),
             known: true,
+            ..reach
         })
     }
 
-    /// A whole record was seen.
+    /// A whole record was seen, in the order of the log.
     pub(super) fn record(&mut self, header: &Header) {
+        if header.incarnation < self.incarnation {
+            return;
+        }
+        self.incarnation = header.incarnation;
         if header.kind == Kind::Commit {
             self.newest = self.newest.max(header.number);
         }
@@ -89,15 +101,34 @@ impl Reach {
         self.known = true;
     }
 
-    /// What is lost when commit `kept` is the newest that is left. `segments` are those of the log that are there, ascending.
-    pub(super) fn lost(&self, kept: u64, segments: &[u64], size: u64) -> LostCommits {
-        let last = self.prepared_through.get().div_ceil(size);
-        let missing = segments.first().is_none_or(|first| {
-            (*first..last).any(|index| segments.binary_search(&index).is_err())
-        });
-        LostCommits {
-            numbers: kept + 1..self.newest.max(kept) + 1,
-            maybe_more: !self.known || self.durable_through > self.end || missing,
+    /// What is lost when commit `kept` is the newest that is left. All whole records were seen.
+    pub(super) fn lost<D: Device>(
+        mut self,
+        device: &D,
+        (database, size): (u64, u64),
+        kept: u64,
+    ) -> Result<LostCommits> {
+        let end = self.end;
+        self.unreadable = !headers(device, database, size, end, |header| {
+            self.durable_through = self.durable_through.max(header.durable_through);
+            self.prepared_through = self.prepared_through.max(header.prepared_through);
+        })?;
+        // One that is cut may have had records.
+        let mut there = Vec::new();
+        for index in segments(device, size)? {
+            let file = device.open(&segment_name(index), OpenMode::Read)?;
+            if device.len(&file)? == size {
+                there.push(index);
+            }
         }
+        let last = self.prepared_through.get().div_ceil(size);
+        let missing = there
+            .first()
+            .is_none_or(|first| (*first..last).any(|index| there.binary_search(&index).is_err()));
+        let durable = self.durable_through > end;
+        Ok(LostCommits {
+            numbers: kept.saturating_add(1)..self.newest.max(kept).saturating_add(1),
+            maybe_more: !self.known || durable || missing || self.unreadable,
+        })
     }
 }

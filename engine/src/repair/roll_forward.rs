@@ -18,7 +18,7 @@ use crate::db::Db;
 use crate::error::{Contradiction, Error, Result};
 use crate::format::commit_body::{CommitView, EntryKind, NamespaceView};
 use crate::format::names::OVERFLOW_FILE;
-use crate::format::position::LogPos;
+use crate::format::position::{LogPos, MIN_SEGMENT};
 use crate::format::record::{Header, Kind, RecordView};
 use crate::format::superblock::SuperblockError;
 use crate::format::superblock_store::SuperblockStore;
@@ -118,10 +118,9 @@ pub fn roll_forward_on<H: Hasher, D: Device, R: Runtime, S: Device>(
         changes: BTreeMap::new(),
         error: None,
     };
-    let (mut there, mut size) = (Vec::new(), 1);
-    if let Some((database, bytes)) = log {
-        (there, size) = (segments(damaged, bytes)?, bytes);
-        let start = LogPos::of_segment(there.first().copied().unwrap_or(0), size);
+    if let Some((database, size)) = log {
+        let first = segments(damaged, size)?.first().copied().unwrap_or(0);
+        let start = LogPos::of_segment(first, size);
         whole_records(damaged, database, size, start, |record| {
             forward.record(record).map(ControlFlow::Continue)
         })?;
@@ -133,7 +132,7 @@ pub fn roll_forward_on<H: Hasher, D: Device, R: Runtime, S: Device>(
         through: done,
         commit: db.commit_number(),
         roots: db.roots(),
-        lost: reach.lost(done, &there, size),
+        lost: reach.lost(damaged, log.unwrap_or((0, MIN_SEGMENT)), done)?,
         superblocks,
         error,
     })
@@ -148,7 +147,7 @@ struct Forward<'a, H: Hasher, D: Device, R: Runtime, S: Device> {
     from: u64,
     through: u64,
     done: u64,
-    /// Of the last record that counts: what an earlier open has cut off is not taken in.
+    /// Of the last record: one of an earlier open that lies behind it was cut off long ago.
     incarnation: u32,
     /// Roots and blob after the last commit that was taken in.
     roots: Roots,
@@ -165,10 +164,12 @@ struct Forward<'a, H: Hasher, D: Device, R: Runtime, S: Device> {
 impl<H: Hasher, D: Device, R: Runtime, S: Device> Forward<'_, H, D, R, S> {
     fn record(&mut self, record: &RecordView<'_>) -> Result<()> {
         let Header { kind, number, incarnation, position, .. } = record.header;
-        if incarnation >= self.incarnation {
-            self.reach.record(&record.header);
+        if incarnation < self.incarnation {
+            return Ok(());
         }
-        if kind != Kind::Commit || number < self.from || incarnation < self.incarnation {
+        self.incarnation = incarnation;
+        self.reach.record(&record.header);
+        if kind != Kind::Commit || number < self.from {
             return Ok(());
         }
         let bad = |error| Contradiction::Record { position, error };
@@ -183,7 +184,7 @@ impl<H: Hasher, D: Device, R: Runtime, S: Device> Forward<'_, H, D, R, S> {
         }
         self.check(number, entries.iter().map(|entry| (entry.ns, root_before(entry))))?;
         self.roots = self.roots.with(entries.iter().map(|entry| (entry.ns, root_after(entry))));
-        (self.through, self.incarnation) = (number, incarnation);
+        self.through = number;
         self.blob = view.blob.to_vec();
         if entries.iter().any(|entry| entry.kind == EntryKind::Restored) {
             return self.go_back();

@@ -14,7 +14,7 @@ use crate::error::{Contradiction, Error, Result};
 use crate::export::{ExportReport, StreamWriter};
 use crate::format::names::{LEAF_FILE, OVERFLOW_FILE};
 use crate::format::superblock_store::SuperblockStore;
-use crate::log::{CutReport, ScanError, segments, whole_records};
+use crate::log::{CutReport, ScanError, whole_records};
 use crate::open::examine::Examined;
 use crate::open::pages::{parse, visit};
 use crate::open::recovery::RecoveredTrie;
@@ -93,8 +93,8 @@ impl<D: Device> UnderHasher<D> for Salvage<'_> {
                 reach.record(&record.header);
                 Ok(ControlFlow::Continue(()))
             })?;
-            let segments = segments(&opened.device, size)?;
-            lost_commits = reach.lost(recovered.tip.number, &segments, size);
+            let log = (in_use.database, size);
+            lost_commits = reach.lost(&opened.device, log, recovered.tip.number)?;
         }
         let (tip, mut lost) = (&recovered.tip, Vec::new());
         let mut roots = Vec::new();
@@ -113,15 +113,23 @@ impl<D: Device> UnderHasher<D> for Salvage<'_> {
             roots.push((namespace, found.merkle().map_or(TrieRoot { kind, node }, |_| found)));
         }
         let roots = Roots::new(roots);
+        let mut again = 0;
         let mut writer = StreamWriter::<H, _>::new(self.to, (None, tip.number), &tip.blob, &roots)?;
         for (namespace, _) in roots.all() {
             writer.begin(namespace);
-            let go_over = |_| Ok(());
+            let go_over = |_| {
+                again += 1;
+                Ok(())
+            };
             pairs::<H, D>(opened, recovered.trie(namespace)?, go_over, |key, value| {
                 writer.pair(key, value)?;
                 Ok(true)
             })?;
             writer.end()?;
+        }
+        if again != lost.len() {
+            let (first, second) = (lost.len(), again);
+            return Err(Contradiction::ReadsDiffer { first, second }.into());
         }
         let export = writer.finish()?;
         let (expected, torn) = (tip.roots.clone(), opening.cut);

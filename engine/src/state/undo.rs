@@ -271,8 +271,10 @@ impl Undo {
     /// What was left unread was read: `older` has it, but for what is `lost`.
     pub(crate) fn adopt(&self, older: &Self, lost: Option<LostHistory>) {
         let tidying = self.tidying.lock();
-        self.guarded.lock().window.adopt(&mut older.guarded.lock().window);
-        if let Some(lost) = lost {
+        let adopted = self.guarded.lock().window.adopt(&mut older.guarded.lock().window);
+        if let Some(lost) = lost.filter(|_| adopted) {
+            let LostHistory { from, before, error } = &lost;
+            tracing::warn!(from, before, %error, "commits of the history are lost");
             self.lost.get_or_init(|| lost);
         }
         self.trim(&tidying);

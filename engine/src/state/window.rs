@@ -204,10 +204,10 @@ impl Window {
             || log > self.limits.log_bytes.saturating_add(self.limits.log_bytes / 8)
     }
 
-    /// The unread records were read; they stay in the log.
-    pub(super) fn adopt(&mut self, older: &mut Self) {
+    /// The unread records were read; they stay in the log. False where the window has moved past them.
+    pub(super) fn adopt(&mut self, older: &mut Self) -> bool {
         if self.unread.take().is_none() {
-            return;
+            return false;
         }
         self.begin_at(older.from);
         let kept = std::mem::take(&mut older.commits);
@@ -217,6 +217,7 @@ impl Window {
             self.values += kept.values;
             self.commits.push_front(kept);
         }
+        true
     }
 
     /// What a commit's undo really takes, and bytes of the overflow file that the values in it occupy.

@@ -155,13 +155,20 @@ fn commits_of_a_log_that_is_gone_are_not_passed_over() {
     let (newest, image) = (*states.keys().last().expect("commits"), disk.image());
     let segments: Vec<&str> = image.names().filter(|name| name.starts_with("log-")).collect();
     for superblocks in [true, false] {
-        for kept in 0..segments.len() {
+        for (kept, cut) in (0..segments.len()).flat_map(|kept| [(kept, false), (kept, true)]) {
             let damaged = disk_of(&image);
-            segments[kept..].iter().for_each(|name| damaged.remove(name).expect("removed"));
+            for name in &segments[kept..] {
+                if cut {
+                    let file = damaged.open(name, OpenMode::Write).expect("there");
+                    damaged.set_len(&file, 4096).expect("cut");
+                } else {
+                    damaged.remove(name).expect("removed");
+                }
+            }
             if !superblocks {
                 damaged.remove("super").expect("removed");
             }
-            let what = format!("{kept} segments are left, superblocks {superblocks}");
+            let what = format!("{kept} segments are left, cut {cut}, superblocks {superblocks}");
             let (report, found, _) = rolled(backup, &damaged, None).expect("rolled forward");
             assert!(report.through >= *commit && found == states[&report.through].1, "{what}");
             assert!(report.lost.numbers.end <= newest + 1, "{what}: {report:?}");
