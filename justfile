@@ -45,7 +45,7 @@ docs:
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
     .ci/links
 
-# What continuous integration runs, about 27 minutes; `just long` has more cases.
+# What continuous integration runs, 30 to 40 minutes from nothing; `just long` has more cases.
 ci:
     .ci/run
 
