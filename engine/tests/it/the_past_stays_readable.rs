@@ -329,7 +329,10 @@ fn a_rollback_says_what_it_cannot_do() {
     let db = opened(&disk, &options);
     assert_eq!(db.rollback(0).expect("nothing to do"), 0);
     let refused = db.rollback(1).expect_err("a new database");
-    assert_eq!(refused.to_string(), "cannot go back so far: 1 commits were asked for, the database has 0");
+    assert_eq!(
+        refused.to_string(),
+        "cannot go back so far: 1 commits were asked for, the database has 0"
+    );
     for value in 0..3 {
         put(&db, 0..10, value);
     }
