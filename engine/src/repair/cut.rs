@@ -169,7 +169,11 @@ fn replace<D: Device, E: From<IoError>>(
             device.rename(&aside, name)?;
             false
         }
-        Err(error) => return Err(error.into()),
+        Err(error) => {
+            // It is no original, and must not pass for one.
+            let _ = device.remove(&aside);
+            return Err(error.into());
+        }
     };
     device.sync_folder()?;
     Ok(had_one.then_some(aside))

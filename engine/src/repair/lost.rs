@@ -67,8 +67,6 @@ pub(super) struct Reach {
     incarnation: u32,
     /// Was there a superblock, or a record?
     known: bool,
-    /// Could some of the log behind the last record not be read?
-    unreadable: bool,
 }
 
 impl Reach {
@@ -109,7 +107,7 @@ impl Reach {
         kept: u64,
     ) -> Result<LostCommits> {
         let end = self.end;
-        self.unreadable = !headers(device, database, size, end, |header| {
+        let all_read = headers(device, database, size, end, |header| {
             self.durable_through = self.durable_through.max(header.durable_through);
             self.prepared_through = self.prepared_through.max(header.prepared_through);
         })?;
@@ -128,7 +126,7 @@ impl Reach {
         let durable = self.durable_through > end;
         Ok(LostCommits {
             numbers: kept.saturating_add(1)..self.newest.max(kept).saturating_add(1),
-            maybe_more: !self.known || durable || missing || self.unreadable,
+            maybe_more: !self.known || durable || missing || !all_read,
         })
     }
 }
