@@ -1,79 +1,69 @@
-//! What the operating system knows: counters of this process, a description of the machine, free
-//! space, the page cache.
+//! What the operating system knows: counters of this process, a description of the machine, free space, the page cache.
 
+use core::time::Duration;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes that this process made the block devices read and write, as the kernel counts them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct DiskUse {
-    /// `read_bytes` of /proc/self/io.
-    pub(crate) read: u64,
-    /// `write_bytes` of /proc/self/io.
-    pub(crate) written: u64,
-    /// Sectors read from the folder's block device by anyone, in bytes.
-    pub(crate) device_read: u64,
-    /// The same for writes.
-    pub(crate) device_written: u64,
+/// What this process has used, as the kernel counts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    /// Bytes that it made block devices read (`read_bytes` of /proc/self/io).
+    pub read: u64,
+    /// The same of writes.
+    pub written: u64,
+    /// Processor time of all threads.
+    pub processor: Duration,
 }
 
-impl DiskUse {
-    /// The counters now; zeros if the kernel does not tell.
-    pub(crate) fn now(folder: &Path) -> Self {
+impl Used {
+    /// The counters now; zeros for what the kernel does not tell.
+    pub fn now() -> Self {
         let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
-        let (device_read, device_written) = device_bytes(folder).unwrap_or_default();
+        let clock = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         Self {
             read: field(&io, "read_bytes:"),
             written: field(&io, "write_bytes:"),
-            device_read,
-            device_written,
+            processor: Duration::new(
+                u64::try_from(clock.tv_sec).unwrap_or(0),
+                u32::try_from(clock.tv_nsec).unwrap_or(0),
+            ),
         }
     }
 
     /// What was added since `start`.
-    pub(crate) const fn since(&self, start: &Self) -> Self {
+    pub fn since(&self, start: &Self) -> Self {
         Self {
             read: self.read.saturating_sub(start.read),
             written: self.written.saturating_sub(start.written),
-            device_read: self.device_read.saturating_sub(start.device_read),
-            device_written: self.device_written.saturating_sub(start.device_written),
+            processor: self.processor.saturating_sub(start.processor),
         }
     }
 
-    /// Sum of two spans.
-    pub(crate) const fn plus(&self, other: &Self) -> Self {
+    /// The sum of two spans.
+    pub fn plus(&self, other: &Self) -> Self {
         Self {
             read: self.read + other.read,
             written: self.written + other.written,
-            device_read: self.device_read + other.device_read,
-            device_written: self.device_written + other.device_written,
+            processor: self.processor + other.processor,
         }
     }
 }
 
-fn device_bytes(folder: &Path) -> Option<(u64, u64)> {
-    let stat = rustix::fs::stat(folder).ok()?;
-    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
-    let text = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")).ok()?;
-    let sectors: Vec<u64> = text.split_whitespace().map_while(|word| word.parse().ok()).collect();
-    Some((sectors.get(2)? * 512, sectors.get(6)? * 512))
-}
-
 /// Highest resident memory of this process since the last [`reset_peak_rss`], in bytes.
-pub(crate) fn peak_rss() -> u64 {
+pub fn peak_rss() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     field(&status, "VmHWM:") * 1024
 }
 
 /// Resident memory of this process now, in bytes.
-pub(crate) fn rss() -> u64 {
+pub fn rss() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     field(&status, "VmRSS:") * 1024
 }
 
 /// Resets the peak, so that memory of the harness itself (for verification) does not count.
-pub(crate) fn reset_peak_rss() {
+pub fn reset_peak_rss() {
     // If that is not permitted, the peak is merely too high.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
@@ -86,17 +76,17 @@ fn field(text: &str, name: &str) -> u64 {
 
 /// The machine that a result is from.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Machine {
-    pub(crate) kernel: String,
-    pub(crate) cpu: String,
-    pub(crate) cores: usize,
-    pub(crate) memory_bytes: u64,
-    pub(crate) file_system: String,
+pub struct Machine {
+    pub kernel: String,
+    pub cpu: String,
+    pub cores: usize,
+    pub memory_bytes: u64,
+    pub file_system: String,
 }
 
 impl Machine {
     /// Describes the machine and the file system of `folder`.
-    pub(crate) fn describe(folder: &Path) -> Self {
+    pub fn describe(folder: &Path) -> Self {
         let uname = rustix::system::uname();
         let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = cpus.lines().find_map(|line| line.strip_prefix("model name"));
@@ -114,7 +104,7 @@ impl Machine {
 }
 
 /// Cores that this process may use.
-pub(crate) fn cores() -> usize {
+pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
@@ -137,7 +127,7 @@ fn file_system(folder: &Path) -> String {
 
 /// Free bytes for an ordinary user on the file system of `folder` (or of its nearest parent that
 /// exists).
-pub(crate) fn free_disk(folder: &Path) -> Option<u64> {
+pub fn free_disk(folder: &Path) -> Option<u64> {
     let absolute = std::path::absolute(folder).ok()?;
     let existing = absolute.ancestors().find(|ancestor| ancestor.exists())?;
     // A file system without a size (ramfs) does not tell what is free.
@@ -146,20 +136,20 @@ pub(crate) fn free_disk(folder: &Path) -> Option<u64> {
 }
 
 /// Memory that is available without swapping.
-pub(crate) fn free_memory() -> Option<u64> {
+pub fn free_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     Some(field(&text, "MemAvailable:") * 1024).filter(|&bytes| bytes > 0)
 }
 
 /// Empties the system's page cache, or tells why it could not.
-pub(crate) fn drop_caches() -> core::result::Result<(), String> {
+pub fn drop_caches() -> core::result::Result<(), String> {
     rustix::fs::sync();
     std::fs::write("/proc/sys/vm/drop_caches", "3")
         .map_err(|error| format!("the page cache could not be dropped: {error}"))
 }
 
 /// Bytes of all files below a folder, as allocated on disk.
-pub(crate) fn folder_bytes(folder: &Path) -> u64 {
+pub fn folder_bytes(folder: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
     let sizes = entries.flatten().map(|entry| match entry.metadata() {
@@ -168,4 +158,9 @@ pub(crate) fn folder_bytes(folder: &Path) -> u64 {
         Err(_) => 0,
     });
     sizes.sum()
+}
+
+/// Bytes as GiB.
+pub fn gib(bytes: u64) -> String {
+    format!("{:.2} GiB", crate::measure::float(bytes) / f64::from(1 << 30))
 }

@@ -124,8 +124,10 @@ fn apply_plain<D: Device, R: Runtime>(
         let covers = |changed: &Changed| region.prefix().covers(&changed.key);
         let (own, behind) = rest.split_at(rest.partition_point(covers));
         rest = behind;
-        let behind = rest.is_empty().then(|| changes.behind(at)).into_iter().flatten();
-        let all = own.iter().chain(behind.take_while(|changed| covers(changed)));
+        let further = || changes.behind(at).take_while(|changed| covers(changed)).count();
+        let further = if rest.is_empty() { further() } else { 0 };
+        // `take` bounds their number: a region looks at that to tell few changes from many.
+        let all = own.iter().chain(changes.behind(at).take(further));
         let mut states = all.map(|changed| (changed.key, changed.new.clone()));
         put(
             region,

@@ -1,0 +1,307 @@
+//! `compare`: many workloads as children of this executable, each with its result kept in a folder, so that a run that
+//! was stopped goes on; one page of all of them.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{self, Stdio};
+
+use clap::Parser as _;
+
+use crate::cli::{Cli, Command, Flags};
+use crate::engine::Kind;
+use crate::error::{Error, Result, usage};
+use crate::run::{Document, check_files};
+use crate::{report, signals, work};
+
+/// How large the workloads are.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Size {
+    /// Under a minute: does it run?
+    Smallest,
+    /// About five minutes with the engines of a plain build, a quarter of an hour with all
+    Quick,
+    /// As the papers have them: many hours
+    Full,
+}
+
+/// Where the databases of a step are, in the folder.
+const DATABASES: &str = "databases";
+
+// The steps of each size, a line each: the name, which begins with the workload's, and the arguments; with --backend
+// where not all engines that can are to run it.
+
+const SMALLEST: &str = "\
+transfer --log2 10 --batch 100 --batches 3 --warmup 1
+block --log2 12 --blocks 3 --warmup 1
+bank --accounts 500 --transfers 500 --batch 100 --rounds 1
+overlay --accounts 200 --updates 20 --rounds 1
+threshold --window 2,4 --blocks 10 --transfers 100 --eoa 1000 --contracts 100 --rounds 1
+flatten --layers 4 --keys-per-layer 100 --rounds 1
+erc20 --eoa 1000 --contracts 100 --blocks 2 --transfers 100
+import --leaves 1000
+history --shards 100 --len 200 --keys 10 --rounds 1
+proof --log2 10 --count 1,16 --rounds 1
+auth --sizes 100 --rounds 1
+grind --keys 200
+hash --rounds 1
+soak --log2 10 --batch 100 --batches 8 --warmup 1
+recover --log2 10 --batch 100 --kills 1
+device --size-mib 16 --millis 10 --no-fio";
+
+const QUICK: &str = "\
+transfer-20 --log2 20 --batches 20
+block --log2 18 --blocks 200
+bank --accounts 50000 --transfers 20000 --batch 1,100,10000 --rounds 3
+overlay --accounts 20000 --updates 1000 --rounds 5
+threshold --window 2,32,128 --blocks 150 --transfers 2000 --rounds 1
+flatten --layers 4,16,64 --rounds 3
+erc20 --eoa 200000 --contracts 50000 --blocks 10
+import --leaves 300000
+history --shards none,100,2000 --len 10000 --keys 1000 --rounds 3
+proof --log2 18 --rounds 5
+auth --sizes 100,1000,10000 --rounds 5
+grind --keys 5000
+hash
+soak --log2 18 --batch 5000 --minutes 0.5
+recover --log2 16 --batch 1000 --kills 5
+device --millis 200 --no-fio";
+
+const FULL: &str = "\
+transfer-20 --log2 20 --warmup auto --batches auto
+transfer-24 --log2 24 --warmup auto --batches auto
+transfer-27 --log2 27 --warmup auto --batches auto --backend=pleach,nomt
+transfer-16 --log2 16
+transfer-18 --log2 18
+transfer-22 --log2 22
+transfer-threads-1 --log2 20 --threads 1
+transfer-threads-2 --log2 20 --threads 2
+transfer-unsynced --log2 20 --durability none
+block --log2 24 --blocks 2000
+block-rate --log2 24 --rate 5 --minutes 10
+bank-1 --accounts 1M --transfers 10M --batch 1
+bank-100 --accounts 1M --transfers 10M --batch 100
+bank-1000 --accounts 1M --transfers 10M --batch 1000
+bank-10000 --accounts 1M --transfers 10M --batch 10000
+bank-100000 --accounts 1M --transfers 10M --batch 100000
+bank-1M --accounts 1M --transfers 10M --batch 1M
+overlay --updates 1000,10000
+threshold --full
+flatten
+erc20
+erc20-large --eoa 8M --contracts 2M --slots 40
+import --leaves 2^24
+history --shards none,100,500,1000,2000,5000,10000,50000 --len 10000,100000,500000,1M
+proof --log2 22
+auth
+grind
+hash --rounds 101
+soak --minutes 10
+recover --kills 50
+device --millis 5000";
+
+/// `nomt-bench compare`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct CompareArgs {
+    /// How large the workloads are
+    #[arg(long, value_enum, default_value = "quick")]
+    size: Size,
+    /// Steps or workloads (default: all)
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Engines (default: all of this build but model); each step is run on those that can
+    // It takes the place of the flag of all workloads, whose default is another.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "all")]
+    backend: Vec<String>,
+}
+
+pub fn run(args: &CompareArgs, flags: &Flags) -> Result<()> {
+    check_files(flags)?;
+    let at = flags.dir.clone().unwrap_or_else(|| PathBuf::from("nomt-bench-compare"));
+    let at = std::path::absolute(&at).map_err(Error::file(&at))?;
+    let steps = plan(args, flags, &at)?;
+    signals::listen()?;
+    let _lock = lock(&at)?;
+    signals::remove_at_end(at.join(DATABASES));
+    let commit = report::commit();
+    let (mut documents, mut failed, mut left) = (Vec::new(), Vec::new(), 0);
+    for (number, (name, arguments)) in (1..).zip(&steps) {
+        if let Some(document) = kept(&at, name, arguments, &commit).filter(|_| !flags.reset) {
+            documents.push(document);
+            continue;
+        }
+        if !flags.quiet && signals::caught().is_none() {
+            crate::say(&format!("{number} of {}: {name}", steps.len()));
+        }
+        match measure(&at, name, arguments, &commit) {
+            Ok(document) => documents.push(document),
+            Err(Error::Interrupted(_)) => left += 1,
+            Err(error) => failed.push(format!("{name} FAILED: {error}")),
+        }
+    }
+    let mut missing = failed.clone();
+    if left > 0 {
+        let all = steps.len();
+        missing
+            .push(format!("INCOMPLETE: {left} of {all} steps are left: the same command goes on"));
+    }
+    let page = flags.report.clone().unwrap_or_else(|| at.join("compare.html"));
+    report::write_page(&page, &documents, &missing)?;
+    report::write_json(&flags.json.clone().unwrap_or_else(|| at.join("compare.json")), &documents)?;
+    if !documents.is_empty() {
+        crate::print(&format!("{}\nthe page: {}\n", report::matrix(&documents), page.display()))?;
+    }
+    for text in &missing {
+        crate::say(&format!("nomt-bench: {text}"));
+    }
+    match (signals::caught(), failed.len()) {
+        (Some(signal), _) if documents.is_empty() => Err(Error::Interrupted(signal)),
+        (Some(signal), _) => Err(Error::CutShort(signal)),
+        (None, 0) => Ok(()),
+        (None, some) => Err(Error::Failed(format!("{some} of {} steps have failed", steps.len()))),
+    }
+}
+
+/// The names and arguments of all steps that were asked for. Each is parsed as its child will parse it.
+fn plan(args: &CompareArgs, flags: &Flags, at: &Path) -> Result<Vec<(&'static str, Vec<String>)>> {
+    let parsed = |words: &[String]| {
+        let cli = Cli::try_parse_from([&["nomt-bench".to_owned()], words].concat());
+        cli.map_err(|error| Error::Failed(format!("{words:?}: {error}")))
+    };
+    let plain = parsed(&["hash".to_owned()])?.flags;
+    let Flags { seed, cache_mib, reset, quiet, .. } = *flags;
+    let Flags { backend, peer_arg, dir, json, report, .. } = flags.clone();
+    let taken =
+        Flags { backend, peer_arg, seed, cache_mib, dir, reset, json, report, quiet, ..plain };
+    if format!("{taken:?}") != format!("{flags:?}") {
+        return usage(
+            "compare takes --backend, --peer-arg, --seed, --cache-mib, --dir, --reset, --json, --report and --quiet: \
+             its steps say all else",
+        );
+    }
+    let chosen: Vec<Kind> = if args.backend == ["all"] {
+        Kind::all().filter(|kind| *kind != Kind::Model).collect()
+    } else {
+        args.backend.iter().map(|name| Kind::parse(name)).collect::<Result<_>>()?
+    };
+    let all = match args.size {
+        Size::Smallest => SMALLEST,
+        Size::Quick => QUICK,
+        Size::Full => FULL,
+    };
+    let all = all.lines().map(|line| line.split_once(' ').unwrap_or((line, "")));
+    let workload = |name: &'static str| name.split('-').next().unwrap_or(name);
+    let fits = |only: &String, name| only == name || only == workload(name);
+    if let Some(only) = args.only.iter().find(|only| !all.clone().any(|step| fits(only, step.0))) {
+        let all: Vec<&str> = all.map(|step| step.0).collect();
+        return usage(format!("--only {only}: this size has {}", all.join(", ")));
+    }
+    let mut steps = Vec::new();
+    let wanted = |name| args.only.is_empty() || args.only.iter().any(|only| fits(only, name));
+    for (name, text) in all.filter(|step| wanted(step.0)) {
+        let (folder, seed) = (at.display(), flags.seed);
+        let common = format!("--seed {seed} --cache-mib {} --quiet", flags.cache_mib);
+        let mut words: Vec<String> = [workload(name), text, &common]
+            .iter()
+            .flat_map(|text| text.split_whitespace().map(str::to_owned))
+            .collect();
+        words.extend(flags.peer_arg.iter().map(|arg| format!("--peer-arg={arg}")));
+        words.extend([
+            format!("--json={folder}/{name}.part"),
+            format!("--dir={folder}/{DATABASES}"),
+        ]);
+        let Cli { command, flags: own } = parsed(&words)?;
+        let runs = match &command {
+            Command::Work(work) => work::plan(work, &own)?.runs,
+            _ => |kind| if kind == Kind::Pleach { Ok(()) } else { Err("it is about no engine") },
+        };
+        let named = |kind: &Kind| {
+            !text.contains("--backend=") || own.backend.iter().any(|name| name == kind.name())
+        };
+        let kinds = chosen.iter().filter(|kind| named(kind) && runs(**kind).is_ok());
+        let kinds: Vec<&str> = kinds.map(|kind| kind.name()).collect();
+        if !kinds.is_empty() {
+            words.retain(|word| !word.starts_with("--backend="));
+            words.push(format!("--backend={}", kinds.join(",")));
+            steps.push((name, words));
+        }
+    }
+    if steps.is_empty() {
+        return usage("no step of --only runs on an engine of --backend: name others");
+    }
+    Ok(steps)
+}
+
+/// Makes the folder, or finds it as one of ours, and locks it: databases in it will be removed.
+fn lock(at: &Path) -> Result<File> {
+    let mark = at.join("nomt-bench-compare.lock");
+    if !mark.exists() && std::fs::read_dir(at).is_ok_and(|mut entries| entries.next().is_some()) {
+        return usage(format!("{} has other files: name a new folder with --dir", at.display()));
+    }
+    std::fs::create_dir_all(at).map_err(Error::file(at))?;
+    let lock = File::create(&mark).map_err(Error::file(&mark))?;
+    if lock.try_lock().is_err() {
+        let at = at.display();
+        return usage(format!("another nomt-bench uses {at}: wait, or name another --dir"));
+    }
+    // One that was killed has left them.
+    let left = at.join(DATABASES);
+    if left.exists() {
+        std::fs::remove_dir_all(&left).map_err(Error::file(&left))?;
+    }
+    Ok(lock)
+}
+
+/// The result of a step that was measured with these arguments, of this commit, and since this program was built.
+fn kept(at: &Path, name: &str, arguments: &[String], commit: &str) -> Option<Document> {
+    let path = at.join(format!("{name}.json"));
+    let made = |path: &Path| std::fs::metadata(path).and_then(|meta| meta.modified()).ok();
+    let fresh = made(&path)? >= made(&std::env::current_exe().ok()?)?;
+    let document = report::read(&path).ok()?.pop()?;
+    let same = document.arguments == arguments && document.commit == commit;
+    (fresh && same && !document.interrupted).then_some(document)
+}
+
+/// Measures a step. What a signal has cut short counts for nothing, and is measured again.
+fn measure(at: &Path, name: &str, arguments: &[String], commit: &str) -> Result<Document> {
+    signals::caught().map_or(Ok(()), |signal| Err(Error::Interrupted(signal)))?;
+    let file = |ending: &str| at.join(format!("{name}.{ending}"));
+    let open = |ending: &str| File::create(file(ending)).map_err(Error::file(&file(ending)));
+    let databases = tempfile::Builder::new().prefix(DATABASES).rand_bytes(0).tempdir_in(at);
+    let _databases = databases.map_err(Error::file(at))?;
+    let own = std::env::current_exe().map_err(Error::file(Path::new("this program")))?;
+    let mut command = process::Command::new(own);
+    command.env(report::COMMIT, commit);
+    command.args(arguments).stdin(Stdio::null()).stdout(open("txt")?).stderr(open("err")?);
+    let mut child = signals::spawn(&mut command)?;
+    signals::stops(&child, true);
+    let status = signals::wait(&mut child)?;
+    if !status.success() {
+        if let Some(signal) = signals::caught() {
+            return Err(Error::Interrupted(signal));
+        }
+        let said = std::fs::read_to_string(file("err")).unwrap_or_default();
+        let last = said.lines().last().unwrap_or("").trim_start_matches("nomt-bench: ");
+        return Err(Error::Failed(format!("{status}: {last}")));
+    }
+    // Only what has succeeded has this name.
+    let (part, path) = (file("part"), file("json"));
+    std::fs::rename(&part, &path).map_err(Error::file(&part))?;
+    report::read(&path)?.pop().ok_or_else(|| Error::Failed(format!("{} is empty", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_steps_are_valid_and_their_files_have_different_names() {
+        for (size, all) in [("smallest", SMALLEST), ("quick", QUICK), ("full", FULL)] {
+            let all = all.lines().count();
+            let cli = Cli::parse_from(["nomt-bench", "compare", "--size", size]);
+            let Command::Compare(args) = cli.command else { panic!("compare") };
+            let steps = plan(&args, &cli.flags, Path::new("/tmp")).expect("a plan");
+            let names: std::collections::BTreeSet<&str> = steps.iter().map(|step| step.0).collect();
+            assert_eq!((steps.len(), names.len()), (all, all), "{size}");
+        }
+    }
+}

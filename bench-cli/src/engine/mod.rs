@@ -1,0 +1,360 @@
+//! The engines under test, behind one trait ([`Engine`]), so that all do the same operations and are measured by the
+//! same code. Each is set up as its own documentation advises; what was chosen is in its file and in
+//! [`settings`](Engine::settings), which are printed beside the figures.
+//!
+//! There are two ways to change an engine. A *transaction* ([`Engine::transact`]) reads and writes keys of any length
+//! and is committed at once. A *block* ([`Engine::begin`] to [`Engine::commit`]) has keys of 32 bytes: it reads, is
+//! finished, which gives a root and perhaps a witness and persists nothing, and is committed later; further blocks can
+//! be finished over it meanwhile. What an engine cannot do, its [`Caps`](kind::Caps) say.
+
+#![cfg_attr(
+    not(feature = "peer-nomt"),
+    allow(dead_code, reason = "what the adapters need is a matter of the build's features")
+)]
+
+pub mod buffered;
+#[cfg(feature = "peer-fjall")]
+mod fjall;
+#[cfg(feature = "peer-jmt")]
+mod jmt;
+mod kind;
+#[cfg(feature = "peer-mdbx")]
+mod mdbx;
+mod model;
+#[cfg(feature = "peer-nomt")]
+mod nomt;
+pub mod pleach;
+#[cfg(feature = "peer-qmdb")]
+mod qmdb;
+#[cfg(feature = "peer-redb")]
+mod redb;
+#[cfg(any(feature = "peer-rocksdb", feature = "peer-sp-trie", feature = "peer-jmt"))]
+mod rocks;
+#[cfg(feature = "peer-sp-trie")]
+mod sp_trie;
+#[cfg(feature = "peer-sqlite")]
+mod sqlite;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+
+use ::pleach::Value;
+use pleach_core::{Key, ValueHash};
+
+use crate::cli::Flags;
+use crate::error::{Error, Result, usage};
+pub use kind::{Kind, Level};
+
+/// A trie root.
+pub type Root = [u8; 32];
+/// A key of a plain store: 1 to 31 bytes, or 32.
+pub type Name = arrayvec::ArrayVec<u8, 32>;
+/// A key and its value.
+pub type Pair = (Name, Value);
+/// Is shown a value: the number of its key among those asked for, and the value, if there is one.
+pub type See<'a> = dyn FnMut(usize, Option<&[u8]>) + 'a;
+/// What a transaction does.
+pub type Work<'a> = dyn FnMut(&mut dyn Tx) -> Result<()> + 'a;
+
+/// What a block does to a key.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Op {
+    /// It was read, and that is all.
+    Read,
+    /// It gets a value, or none, and was not read.
+    Write(Option<Value>),
+    /// It was read, and gets a value or none.
+    ReadWrite(Option<Value>),
+}
+
+impl Op {
+    /// What is written.
+    pub const fn written(&self) -> Option<Option<&Value>> {
+        match self {
+            Self::Read => None,
+            Self::Write(value) | Self::ReadWrite(value) => Some(value.as_ref()),
+        }
+    }
+
+    /// Was it read?
+    pub const fn reads(&self) -> bool {
+        !matches!(self, Self::Write(_))
+    }
+}
+
+/// A key of a block, and what the block does to it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Access {
+    /// Which of an engine's namespaces, where it has any: 0 for accounts, 1 for storage.
+    pub space: u8,
+    pub key: Key,
+    pub op: Op,
+}
+
+impl Access {
+    /// A write of a key that was not read.
+    pub fn write(key: Key, value: impl Into<Value>) -> Self {
+        Self { space: 0, key, op: Op::Write(Some(value.into())) }
+    }
+}
+
+/// An engine that is open. One thread makes all calls.
+pub trait Engine {
+    /// Settings worth printing beside the figures: names and values.
+    fn settings(&self) -> Vec<(&'static str, String)>;
+
+    /// Loads pairs into an empty database, as the engine's documentation advises; those of plain stores come in the
+    /// order of their keys. Durable on return.
+    fn load(&mut self, pairs: &mut dyn Iterator<Item = Pair>) -> Result<()>;
+
+    /// Does `work` in one atomic transaction: it sees its own writes. Durable on return when `sync`.
+    fn transact(&mut self, sync: bool, work: &mut Work<'_>) -> Result<()>;
+
+    /// What other threads read with.
+    fn reader(&self) -> Result<Box<dyn Reader>> {
+        usage("this engine has no views beside commits")
+    }
+
+    /// All that was committed is durable.
+    fn sync(&mut self) -> Result<()>;
+
+    /// Root of the newest block that is finished, committed or not; none of a plain store.
+    fn root(&self) -> Option<Root> {
+        None
+    }
+
+    /// Of a plain store: the block at hand. What follows is then done with its transactions, without a root.
+    fn flat(&mut self) -> Option<&mut Flat> {
+        None
+    }
+
+    /// Begins a block over the newest one; with `witness` its finish proves what it reads and writes.
+    fn begin(&mut self, _witness: bool) -> Result<()> {
+        Ok(())
+    }
+
+    /// Tells which keys this block will read, or, once it has read, which the next one will.
+    fn announce(&mut self, _space: u8, _keys: &[Key]) -> Result<()> {
+        Ok(())
+    }
+
+    /// Shows the values of keys as the block that was begun sees them.
+    fn read(&mut self, _space: u8, keys: &[Key], see: &mut See<'_>) -> Result<()> {
+        let mut value = Vec::new();
+        self.reader()?.view(&mut |view| {
+            for (at, key) in keys.iter().enumerate() {
+                let found = view.get(key, &mut value)?;
+                see(at, found.then_some(value.as_slice()));
+            }
+            Ok(())
+        })
+    }
+
+    /// Finishes the block: all that it has read and written, each key once, in any order. Persists nothing.
+    fn finish(&mut self, accesses: Vec<Access>) -> Result<Option<Box<dyn Witness>>> {
+        match self.flat() {
+            Some(flat) => flat.made = accesses,
+            None => return usage("this engine has no blocks"),
+        }
+        Ok(None)
+    }
+
+    /// Commits the oldest block that is finished. Durable on return if the engine was opened so.
+    fn commit(&mut self) -> Result<()> {
+        let Some(flat) = self.flat() else { return usage("this engine has no blocks") };
+        let (durable, made) = (flat.durable, std::mem::take(&mut flat.made));
+        self.transact(durable, &mut |tx| {
+            let written = made.iter().filter_map(|access| Some((access, access.op.written()?)));
+            for (access, value) in written {
+                tx.put(&access.key, value.map(|value| &**value))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Forgets the block that was begun, and all that are finished and not committed.
+    fn discard(&mut self) -> Result<()> {
+        if let Some(flat) = self.flat() {
+            flat.made.clear();
+        }
+        Ok(())
+    }
+
+    /// Writes a number into the next commit, for engines that have room for one beside their pairs.
+    fn mark(&mut self, _number: u64) {}
+
+    /// The number in the newest commit, or none where there is no room for one.
+    fn marked(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    /// Stops background work for as long as the clock is stopped, or lets it go on.
+    fn pause(&mut self, _pause: bool) {}
+
+    /// Entries that wait for background work.
+    fn pending(&self) -> u64 {
+        0
+    }
+
+    /// Waits until background work has left at most this many entries.
+    fn drain(&mut self, _pending: u64) -> Result<()> {
+        Ok(())
+    }
+
+    /// What the engine has counted since it was opened, by name. `checkpoints` ends a headline run.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    /// This project's engine, for what no other does.
+    fn as_pleach(&mut self) -> Option<&mut pleach::PleachEngine> {
+        None
+    }
+
+    /// Ends what runs in the background, and closes the files.
+    fn close(self: Box<Self>) -> Result<()>;
+}
+
+/// The block at hand of a plain store: finished, and written by its commit.
+#[derive(Debug, Default)]
+pub struct Flat {
+    /// Are commits of blocks synced?
+    pub durable: bool,
+    pub made: Vec<Access>,
+}
+
+/// A transaction.
+pub trait Tx {
+    /// The value of a key, in `value`, which is cleared first; false if it has none.
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool>;
+    /// Gives a key a value, or none.
+    fn put(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<()>;
+}
+
+/// Reads beside commits, on another thread.
+pub trait Reader: Send {
+    /// Does some work on one consistent state: the newest when it begins.
+    fn view(&mut self, work: &mut dyn FnMut(&dyn View) -> Result<()>) -> Result<()>;
+}
+
+/// One consistent state.
+pub trait View {
+    /// The value of a key, in `value`, which is cleared first; false if it has none.
+    fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool>;
+    /// Shows the pairs from `from` on in the order of keys, until `each` says false.
+    fn scan(&self, from: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> Result<()>;
+}
+
+/// A block's witness in the engine's own form.
+pub trait Witness: Sync {
+    /// Its size.
+    fn bytes(&self) -> u64;
+    /// Verifies it against the root before the block, without a database, and returns all that it proves.
+    fn verify(&self, before: &Root) -> core::result::Result<Proven, String>;
+}
+
+/// What a witness proves, in any order.
+#[derive(Debug, Default)]
+pub struct Proven {
+    /// The root after the block.
+    pub root: Root,
+    /// Keys read, with the hash of the value seen.
+    pub reads: Vec<(Key, Option<ValueHash>)>,
+    /// Keys written, with the hash of the new value.
+    pub writes: Vec<(Key, Option<ValueHash>)>,
+}
+
+/// What an engine is opened with.
+#[derive(Clone, Debug)]
+pub struct Setup<'a> {
+    pub folder: PathBuf,
+    pub flags: &'a Flags,
+    /// Keys that it will have, about, for an engine that must know.
+    pub keys: u64,
+    /// Will blocks have witnesses? For an engine that must know.
+    pub witness: bool,
+    /// The budget of all its memory.
+    pub cache_mib: u64,
+}
+
+impl<'a> Setup<'a> {
+    /// Is each commit to be synced?
+    pub fn durable(&self) -> bool {
+        self.flags.durability == crate::cli::Durability::Commit
+    }
+
+    /// Worker threads.
+    pub fn threads(&self) -> usize {
+        self.flags.threads.map_or_else(crate::machine::cores, usize::from)
+    }
+
+    /// The engine's own settings, from `--peer-arg ENGINE.NAME=VALUE`. What it does not know is refused.
+    pub fn args(&self, engine: &str, known: &[&str]) -> Result<Args<'a>> {
+        let mut own = Vec::new();
+        for text in &self.flags.peer_arg {
+            let parts = text.split_once('=').and_then(|(name, value)| {
+                name.split_once('.').map(|(peer, name)| (peer, name, value))
+            });
+            let Some((peer, name, value)) = parts else {
+                return usage(format!("--peer-arg {text}: say ENGINE.NAME=VALUE"));
+            };
+            if peer == engine {
+                if !known.contains(&name) {
+                    let known = known.join(", ");
+                    let text = format!("--peer-arg {text}: {engine} has these settings: {known}");
+                    return usage(text.trim_end_matches(": ").to_owned());
+                }
+                own.push((name, value));
+            }
+        }
+        Ok(Args(own))
+    }
+}
+
+/// An engine's own settings.
+#[derive(Debug)]
+pub struct Args<'a>(Vec<(&'a str, &'a str)>);
+
+impl Args<'_> {
+    /// A setting, or what it is without.
+    pub fn of<T: core::str::FromStr>(&self, name: &str, without: T) -> Result<T> {
+        match self.0.iter().rev().find(|arg| arg.0 == name) {
+            None => Ok(without),
+            Some((_, value)) => value
+                .parse()
+                .map_err(|_| Error::Usage(format!("--peer-arg …{name}={value}: no such value"))),
+        }
+    }
+}
+
+/// Opens or creates a database in a folder.
+pub fn open(kind: Kind, setup: &Setup<'_>) -> Result<Box<dyn Engine>> {
+    let at = &setup.folder;
+    std::fs::create_dir_all(at).map_err(Error::file(at))?;
+    Ok(match kind {
+        Kind::Model => Box::new(model::Model::open(setup)?),
+        Kind::Pleach => Box::new(pleach::PleachEngine::open(setup, false)?),
+        Kind::PleachPlain => Box::new(pleach::PleachEngine::open(setup, true)?),
+        #[cfg(feature = "peer-nomt")]
+        Kind::Nomt => Box::new(nomt::NomtEngine::open(setup)?),
+        #[cfg(feature = "peer-sp-trie")]
+        Kind::SpTrie => Box::new(sp_trie::SpTrie::open(setup)?),
+        #[cfg(feature = "peer-jmt")]
+        Kind::Jmt => Box::new(jmt::Jmt::open(setup)?),
+        #[cfg(feature = "peer-qmdb")]
+        Kind::Qmdb => Box::new(qmdb::Qmdb::open(setup)?),
+        #[cfg(feature = "peer-redb")]
+        Kind::Redb => Box::new(redb::RedbEngine::open(setup)?),
+        #[cfg(feature = "peer-fjall")]
+        Kind::Fjall => Box::new(fjall::FjallEngine::open(setup)?),
+        #[cfg(feature = "peer-sqlite")]
+        Kind::Sqlite => Box::new(sqlite::SqliteEngine::open(setup)?),
+        #[cfg(feature = "peer-mdbx")]
+        Kind::Mdbx => Box::new(mdbx::MdbxEngine::open(setup)?),
+        #[cfg(feature = "peer-rocksdb")]
+        Kind::RocksDb => Box::new(rocks::RocksEngine::open(setup)?),
+        #[allow(unreachable_patterns, reason = "which kinds are missing is a matter of features")]
+        other => return usage(other.missing()),
+    })
+}

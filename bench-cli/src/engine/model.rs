@@ -1,0 +1,203 @@
+//! The oracle: a sorted map in memory, whose root is made from scratch with each block. For small sizes, and for golden
+//! roots; it has no witness, and nothing of it is ever durable. As a database of a folder it is a file that a close
+//! writes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pleach::Value;
+use pleach_core::node::{combine, leaf};
+use pleach_core::{Blake3, Hasher as _, Key, Node, TERMINATOR, ValueHash, prefix};
+
+use super::buffered::{Buffered, filled, name, padded};
+use super::{Access, Engine, Name, Pair, Reader, Root, See, Setup, View, Witness, Work};
+use crate::error::{Error, Result, wrong};
+
+type Map = BTreeMap<Name, Value>;
+
+/// The state in memory, and the file that has it when it is closed.
+pub struct Model {
+    /// The newest block.
+    newest: Arc<Map>,
+    /// The oldest first, with their roots.
+    made: VecDeque<(Arc<Map>, Root)>,
+    committed: Arc<Map>,
+    root: Root,
+    committed_root: Root,
+    file: PathBuf,
+}
+
+impl Model {
+    /// Opens or creates it.
+    pub fn open(setup: &Setup<'_>) -> Result<Self> {
+        setup.args("model", &[])?;
+        let file = setup.folder.join("state");
+        let mut map = Map::new();
+        if file.exists() {
+            let bytes = std::fs::read(&file).map_err(Error::file(&file))?;
+            let mut rest = &bytes[..];
+            let mut part = || {
+                let (length, tail) = rest.split_first_chunk::<4>()?;
+                let (part, tail) = tail.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+                rest = tail;
+                Some(part)
+            };
+            while let Some((key, value)) = part().and_then(|key| Some((key, part()?))) {
+                map.insert(name(key)?, Value::from(value));
+            }
+            if !rest.is_empty() {
+                return wrong(format!("{} is damaged", file.display()));
+            }
+        }
+        let root = root_of(&map)?;
+        let newest = Arc::new(map);
+        let (made, committed) = (VecDeque::new(), newest.clone());
+        Ok(Self { newest, made, committed, root, committed_root: root, file })
+    }
+}
+
+impl Engine for Model {
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        vec![("durability", "none: in memory".to_owned())]
+    }
+
+    fn load(&mut self, pairs: &mut dyn Iterator<Item = Pair>) -> Result<()> {
+        let map: Map = pairs.collect();
+        self.root = root_of(&map)?;
+        self.committed_root = self.root;
+        self.newest = Arc::new(map);
+        self.committed = self.newest.clone();
+        Ok(())
+    }
+
+    fn transact(&mut self, _sync: bool, work: &mut Work<'_>) -> Result<()> {
+        let before = self.newest.clone();
+        let mut read = |key: &[u8], value: &mut Vec<u8>| {
+            Ok(filled(value, before.get(key).map(|found| &**found)))
+        };
+        let mut tx = Buffered::new(&mut read);
+        work(&mut tx)?;
+        let written = tx.written();
+        drop(before);
+        // Without a block there is no root; and without another reader, no copy.
+        self.committed = Arc::default();
+        apply(Arc::make_mut(&mut self.newest), written);
+        self.committed = self.newest.clone();
+        Ok(())
+    }
+
+    fn reader(&self) -> Result<Box<dyn Reader>> {
+        Ok(Box::new(Copy(self.newest.clone())))
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn root(&self) -> Option<Root> {
+        Some(self.root)
+    }
+
+    fn begin(&mut self, _witness: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn read(&mut self, _space: u8, keys: &[Key], see: &mut See<'_>) -> Result<()> {
+        for (at, key) in keys.iter().enumerate() {
+            see(at, self.newest.get(&key[..]).map(|value| &**value));
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, accesses: Vec<Access>) -> Result<Option<Box<dyn Witness>>> {
+        let written = accesses.iter().filter_map(|access| {
+            access.op.written().map(|value| (Name::from(access.key), value.cloned()))
+        });
+        apply(Arc::make_mut(&mut self.newest), written);
+        self.root = root_of(&self.newest)?;
+        self.made.push_back((self.newest.clone(), self.root));
+        Ok(None)
+    }
+
+    fn commit(&mut self) -> Result<()> {
+        if let Some((map, root)) = self.made.pop_front() {
+            self.committed = map;
+            self.committed_root = root;
+        }
+        Ok(())
+    }
+
+    fn discard(&mut self) -> Result<()> {
+        self.made.clear();
+        self.newest = self.committed.clone();
+        self.root = self.committed_root;
+        Ok(())
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        let mut bytes = Vec::new();
+        for (key, value) in self.committed.iter() {
+            for part in [&key[..], value] {
+                let length = u32::try_from(part.len())
+                    .map_err(|_| Error::Failed("a value of 4 GiB".to_owned()))?;
+                bytes.extend_from_slice(&length.to_be_bytes());
+                bytes.extend_from_slice(part);
+            }
+        }
+        std::fs::write(&self.file, bytes).map_err(Error::file(&self.file))
+    }
+}
+
+fn apply(map: &mut Map, written: impl IntoIterator<Item = (Name, Option<Value>)>) {
+    for (key, value) in written {
+        match value {
+            Some(value) => map.insert(key, value),
+            None => map.remove(&key),
+        };
+    }
+}
+
+struct Copy(Arc<Map>);
+
+impl Reader for Copy {
+    fn view(&mut self, work: &mut dyn FnMut(&dyn View) -> Result<()>) -> Result<()> {
+        work(self)
+    }
+}
+
+impl View for Copy {
+    fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        Ok(filled(value, self.0.get(key).map(|found| &**found)))
+    }
+
+    fn scan(&self, from: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
+        let from = Name::try_from(from).unwrap_or_default();
+        for (key, value) in self.0.range(from..) {
+            if !each(key, value) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The root of a set of pairs, by the definition.
+fn root_of(pairs: &Map) -> Result<Root> {
+    let hashed = pairs.iter().map(|(name, value)| Ok((padded(name)?, Blake3::hash(value).into())));
+    let mut hashed = hashed.collect::<Result<Vec<_>>>()?;
+    hashed.sort_unstable_by_key(|pair| pair.0);
+    Ok(node_of(&hashed, 0).to_bytes())
+}
+
+fn node_of(pairs: &[(Key, ValueHash)], depth: u16) -> Node {
+    match pairs {
+        [] => TERMINATOR,
+        [(key, hash)] => leaf::<Blake3>(key, hash),
+        _ => {
+            let middle = pairs.partition_point(|(key, _)| !prefix::bit(key, depth));
+            let (left, right) = pairs.split_at(middle);
+            combine::<Blake3>(&node_of(left, depth + 1), &node_of(right, depth + 1))
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! `RocksDB` (the crate rocksdb) as its tuning guide advises: a log-structured merge tree with a write-ahead log. As a
+//! plain store, and what the Merkle trees over it have in common.
+//!
+//! * Budget: an eighth for a write buffer (8 to 64 MiB), of which two can be there; the rest for the block cache, which
+//!   has index and filter blocks as well, so that the budget bounds those too.
+//! * Blocks of 16 KiB, Bloom filters of 10 bits a key, levels sized from the last one, LZ4.
+//! * Durability: the log is synced for commits that are to be durable.
+//! * A load of the plain store writes a sorted file and hands it over.
+
+#![allow(dead_code, reason = "which of these are used is a matter of the build's features")]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pleach_core::{Blake3, Hasher as _, Key, ValueHash};
+use rocksdb::{
+    BlockBasedOptions, Cache, DB, DBCompressionType, Direction, IngestExternalFileOptions,
+    IteratorMode, Options, Snapshot, SstFileWriter, WaitForCompactOptions, WriteBatch,
+    WriteOptions,
+};
+
+use super::buffered::{Buffered, filled};
+use super::{Access, Engine, Flat, Pair, Reader, Setup, View, Work};
+use crate::error::{Error, Result, of_engine};
+
+/// The longest that compactions are waited for.
+const PATIENCE: Duration = Duration::from_secs(1800);
+
+type Settings = Vec<(&'static str, String)>;
+
+/// The options of a database with a budget, and what of them is worth printing. Column families share both parts.
+pub fn options(mib: u64, threads: usize, buffer_mib: Option<u64>) -> (Options, Settings) {
+    let bytes = |mib: u64| usize::try_from(mib << 20).unwrap_or(usize::MAX);
+    let buffer_mib = buffer_mib.unwrap_or((mib / 8).clamp(8, 64));
+    let cache_mib = mib.saturating_sub(2 * buffer_mib).max(1);
+    let jobs = i32::try_from(threads.clamp(2, 6)).unwrap_or(2);
+    let mut blocks = BlockBasedOptions::default();
+    blocks.set_block_cache(&Cache::new_lru_cache(bytes(cache_mib)));
+    blocks.set_block_size(16 << 10);
+    blocks.set_bloom_filter(10.0, false);
+    blocks.set_cache_index_and_filter_blocks(true);
+    blocks.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.create_missing_column_families(true);
+    options.set_block_based_table_factory(&blocks);
+    options.set_write_buffer_size(bytes(buffer_mib));
+    options.set_db_write_buffer_size(2 * bytes(buffer_mib));
+    options.set_max_write_buffer_number(2);
+    options.set_level_compaction_dynamic_level_bytes(true);
+    options.set_max_background_jobs(jobs);
+    options.set_bytes_per_sync(1 << 20);
+    options.set_compression_type(DBCompressionType::Lz4);
+    let settings = vec![
+        ("block cache", format!("{cache_mib} MiB")),
+        ("write buffer", format!("{buffer_mib} MiB, 2 at most")),
+        ("blocks", "16 KiB, bloom filter of 10 bits a key, lz4".to_owned()),
+        ("files", "read through the system's page cache, beside the budget".to_owned()),
+        ("background jobs", jobs.to_string()),
+    ];
+    (options, settings)
+}
+
+/// When a Merkle tree syncs.
+pub fn durability(durable: bool) -> (&'static str, String) {
+    ("durability", if durable { "log synced with each commit" } else { "none" }.to_owned())
+}
+
+/// Waits until no flush and no compaction is due. What is in the write buffers stays there, as the entries that are
+/// pending do in Pleach.
+pub fn drain(db: &DB) -> core::result::Result<(), rocksdb::Error> {
+    let mut options = WaitForCompactOptions::default();
+    options.set_timeout(u64::try_from(PATIENCE.as_micros()).unwrap_or(u64::MAX));
+    db.wait_for_compact(&options)
+}
+
+/// Syncs the log, and ends what runs in the background.
+pub fn close(db: &DB) -> core::result::Result<(), rocksdb::Error> {
+    db.flush_wal(true)?;
+    db.cancel_all_background_work(true);
+    Ok(())
+}
+
+/// Writes whose log is synced, or not.
+pub fn writes(sync: bool) -> WriteOptions {
+    let mut options = WriteOptions::default();
+    options.set_sync(sync);
+    options
+}
+
+/// What a tree writes for a commit, or for a block of a load, which has no log and is flushed at its end.
+pub fn write(
+    db: &DB,
+    batch: WriteBatch,
+    durable: bool,
+    log: bool,
+) -> core::result::Result<(), rocksdb::Error> {
+    let mut options = writes(durable && log);
+    options.disable_wal(!log);
+    db.write_opt(batch, &options)
+}
+
+/// The hash of a value, as a witness proves it.
+pub fn hashed(value: Option<&[u8]>) -> Option<ValueHash> {
+    value.map(|value| Blake3::hash(value).into())
+}
+
+/// Keys that a block reads.
+pub fn reads(accesses: &[Access]) -> impl Iterator<Item = Key> {
+    accesses.iter().filter(|access| access.op.reads()).map(|access| access.key)
+}
+
+/// Keys that a block writes, and what.
+pub fn writes_of(accesses: &[Access]) -> impl Iterator<Item = (Key, Option<&pleach::Value>)> {
+    accesses.iter().filter_map(|access| Some((access.key, access.op.written()?)))
+}
+
+/// The same with hashes.
+pub fn hashes(accesses: &[Access]) -> Vec<(Key, Option<ValueHash>)> {
+    writes_of(accesses).map(|(key, new)| (key, hashed(new.map(|value| &**value)))).collect()
+}
+
+/// Bytes of writes beside a proof: key, a byte that says whether there is a value, and the value.
+pub fn bytes(accesses: &[Access]) -> usize {
+    writes_of(accesses).map(|(_, value)| 33 + value.map_or(0, |value| value.len())).sum()
+}
+
+fn wrap<E: std::fmt::Display>(error: E) -> Error {
+    of_engine("rocksdb")(error)
+}
+
+/// The plain store.
+pub struct RocksEngine {
+    db: Arc<DB>,
+    flat: Flat,
+    options: Options,
+    settings: Settings,
+    folder: PathBuf,
+}
+
+impl RocksEngine {
+    /// Opens or creates it.
+    pub fn open(setup: &Setup<'_>) -> Result<Self> {
+        let args = setup.args("rocksdb", &["write_buffer_mib"])?;
+        let buffer_mib = args.of("write_buffer_mib", 0)?;
+        let buffer_mib = (buffer_mib > 0).then_some(buffer_mib);
+        let (options, mut settings) = options(setup.cache_mib, setup.threads(), buffer_mib);
+        settings.push(("durability", "log synced when asked".to_owned()));
+        let db = Arc::new(DB::open(&options, &setup.folder).map_err(wrap)?);
+        let flat = Flat { durable: setup.durable(), ..Flat::default() };
+        Ok(Self { db, flat, options, settings, folder: setup.folder.clone() })
+    }
+}
+
+impl Engine for RocksEngine {
+    fn settings(&self) -> Settings {
+        self.settings.clone()
+    }
+
+    fn load(&mut self, pairs: &mut dyn Iterator<Item = Pair>) -> Result<()> {
+        let file = self.folder.join("load.sst");
+        let mut writer = SstFileWriter::create(&self.options);
+        writer.open(&file).map_err(wrap)?;
+        let mut is_empty = true;
+        for (key, value) in pairs {
+            writer.put(key, value).map_err(wrap)?;
+            is_empty = false;
+        }
+        // An empty file cannot be made.
+        if is_empty {
+            return Ok(());
+        }
+        writer.finish().map_err(wrap)?;
+        let mut how = IngestExternalFileOptions::default();
+        how.set_move_files(true);
+        self.db.ingest_external_file_opts(&how, vec![&file]).map_err(wrap)
+    }
+
+    fn transact(&mut self, sync: bool, work: &mut Work<'_>) -> Result<()> {
+        let mut before = |key: &[u8], value: &mut Vec<u8>| {
+            let found = self.db.get_pinned(key).map_err(wrap)?;
+            Ok(filled(value, found.as_deref()))
+        };
+        let mut tx = Buffered::new(&mut before);
+        work(&mut tx)?;
+        let mut batch = WriteBatch::default();
+        for (key, value) in tx.written() {
+            match value {
+                Some(value) => batch.put(key, value),
+                None => batch.delete(key),
+            }
+        }
+        self.db.write_opt(batch, &writes(sync)).map_err(wrap)
+    }
+
+    fn reader(&self) -> Result<Box<dyn Reader>> {
+        Ok(Box::new(RocksReader(self.db.clone())))
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.db.flush_wal(true).map_err(wrap)
+    }
+
+    fn flat(&mut self) -> Option<&mut Flat> {
+        Some(&mut self.flat)
+    }
+
+    fn drain(&mut self, _pending: u64) -> Result<()> {
+        drain(&self.db).map_err(wrap)
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        close(&self.db).map_err(wrap)
+    }
+}
+
+struct RocksReader(Arc<DB>);
+
+impl Reader for RocksReader {
+    fn view(&mut self, work: &mut dyn FnMut(&dyn View) -> Result<()>) -> Result<()> {
+        work(&RocksView(self.0.snapshot()))
+    }
+}
+
+struct RocksView<'a>(Snapshot<'a>);
+
+impl View for RocksView<'_> {
+    fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        let found = self.0.get_pinned(key).map_err(wrap)?;
+        Ok(filled(value, found.as_deref()))
+    }
+
+    fn scan(&self, from: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
+        for pair in self.0.iterator(IteratorMode::From(from, Direction::Forward)) {
+            let (key, value) = pair.map_err(wrap)?;
+            if !each(&key, &value) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

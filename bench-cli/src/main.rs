@@ -1,0 +1,80 @@
+//! The binary `nomt-bench`, which measures Pleach beside its peers. `--help` lists the flags; `docs/workloads.md` in the
+//! repository says what is drawn, run, checked and measured, `docs/bench.md` how the harness is built.
+//!
+//! ```text
+//! parent   cli → run    starts a child for each engine, gives them turns, compares what they say
+//!                │ job  a line of JSON to each child, lines of JSON back
+//! child        work     one workload, from its first line to its last
+//!                ├─ draw, measure, machine
+//!                └─ engine    the trait and one adapter an engine
+//! parent       report   table, JSON, page, README's table
+//! ```
+
+#![allow(unreachable_pub, reason = "a program has no public interface")]
+#![allow(
+    clippy::struct_excessive_bools,
+    reason = "flags of a command line, and what an engine can do"
+)]
+#![allow(
+    clippy::option_option,
+    reason = "no change of a key, a delete and a new value are three things"
+)]
+
+mod cli;
+mod compare;
+mod device;
+mod draw;
+mod engine;
+mod error;
+mod job;
+mod machine;
+mod measure;
+mod report;
+mod run;
+mod signals;
+mod work;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use error::{Error, Result};
+
+fn main() -> ExitCode {
+    let cli = match cli::parse() {
+        Ok(cli) => cli,
+        Err(None) => return ExitCode::SUCCESS,
+        Err(Some(error)) => return failed(&error),
+    };
+    let outcome = match cli.command {
+        cli::Command::Work(work) => run::run(work, cli.flags),
+        cli::Command::Device(args) => device::run(&args, &cli.flags),
+        cli::Command::Compare(args) => compare::run(&args, &cli.flags),
+        cli::Command::Report(args) => report::run(&args),
+        cli::Command::Job => job::main(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&error),
+    }
+}
+
+fn failed(error: &Error) -> ExitCode {
+    say(&format!("nomt-bench: {}", error::one_line(&error.to_string())));
+    ExitCode::from(error.code())
+}
+
+/// Prints a line on standard error. If that fails, there is nobody to tell.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
+
+/// Prints a text. A reader that stops reading (`head`) is no failure; a full device is one.
+fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Error::Failed(format!("standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,464 @@
+//! What is printed and written of results: a table, the JSON, the page, README's table and docs/performance.md.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::engine::Level;
+use crate::error::{Error, Result, usage};
+use crate::machine::gib;
+use crate::measure::{Figure, Tail, Unit, rounded};
+use crate::run::{Document, Run};
+
+/// The figures that stand for a workload: its name, what their case begins with, and their name. The first [`ROWS`] make
+/// README's table, the page has all.
+const HEADLINES: [(&str, &str, &str); 25] = [
+    ("transfer", "", "transfers, drained"),
+    ("block", "", "finish + commit"),
+    ("bank", "100 a", "transfers, synced and drained"),
+    ("bank", "10,000 a", "transfers, synced and drained"),
+    ("overlay", "warm, 10,000", "root"),
+    ("erc20", "", "finish + commit"),
+    ("import", "random", "pairs loaded"),
+    ("history", "shards of 2,000", "point query"),
+    ("proof", "256 at", "witness, generate"),
+    ("auth", "100,000", "commitment"),
+    ("transfer", "", "bytes written of a key"),
+    ("block", "", "from due to committed"),
+    ("bank", "", "transfers, synced and drained"),
+    ("bank", "", "a read beside transfers"),
+    ("bank", "", "a pair scanned"),
+    ("overlay", "", "root"),
+    ("threshold", "", "blocks, drained"),
+    ("flatten", "", "merged commit"),
+    ("import", "", "pairs loaded"),
+    ("history", "shards of 2,000", "append one"),
+    ("proof", "", "witness, generate"),
+    ("auth", "", "commitment"),
+    ("soak", "", "transfers, drained"),
+    ("soak", "last quarter / second", "a batch"),
+    ("recover", "", "open after a kill"),
+];
+/// Rows of README's table, at most.
+const ROWS: usize = 10;
+/// What is generated in a Markdown file stands between these.
+const MARKS: (&str, &str) = ("<!-- figures -->", "<!-- /figures -->");
+
+/// `nomt-bench report`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ReportArgs {
+    /// Results as JSON, as `--json` or `compare` writes them
+    results: PathBuf,
+    /// Writes one HTML page (without this and the next two: the tables are printed)
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
+    /// Writes a short table into a Markdown file, between `<!-- figures -->` and `<!-- /figures -->`
+    #[arg(long, value_name = "FILE")]
+    readme: Option<PathBuf>,
+    /// Writes all figures, a table a workload, between the same marks
+    #[arg(long, value_name = "FILE")]
+    performance: Option<PathBuf>,
+    /// Allows results of several commits or machines, and says so
+    #[arg(long)]
+    mixed: bool,
+}
+
+pub fn run(args: &ReportArgs) -> Result<()> {
+    let ReportArgs { results, page, readme, performance, mixed } = args;
+    let documents = read(results)?;
+    if page.is_none() && readme.is_none() && performance.is_none() {
+        return crate::print(&documents.iter().map(table).collect::<Vec<_>>().join("\n"));
+    }
+    let origin = origin(&documents, *mixed)?;
+    if let Some(path) = page {
+        write_page(path, &documents, &[])?;
+    }
+    if let Some(path) = readme {
+        // The first document that has a headline shows it.
+        let mut rows: Vec<(usize, Row)> = documents.iter().flat_map(headlines).collect();
+        rows.retain(|(place, (document, ..))| *place < ROWS && document.runs.len() > 1);
+        rows.sort_by_key(|row| row.0);
+        rows.dedup_by_key(|row| row.0);
+        let rows: Vec<Row> = rows.into_iter().map(|row| row.1).collect();
+        let mut cells = cells(&rows, "**", false);
+        for (cells, (document, ..)) in cells.iter_mut().skip(1).zip(&rows) {
+            cells[0] = format!("`{}`: {}", command(document), cells[0]);
+        }
+        replace(path, &format!("{}\n{origin}", markdown(&cells)))?;
+    }
+    if let Some(path) = performance {
+        let table = |one| {
+            let cells = cells(&names(one), "**", true);
+            format!("\n\n## `{}`\n\n{}", command(one), markdown(&cells))
+        };
+        replace(path, &(origin + &documents.iter().map(table).collect::<String>()))?;
+    }
+    Ok(())
+}
+
+/// Reads one document, or several.
+pub fn read(path: &Path) -> Result<Vec<Document>> {
+    let text = std::fs::read_to_string(path).map_err(Error::file(path))?;
+    let parsed = serde_json::from_str::<Value>(&text).and_then(|value| match value {
+        Value::Array(_) => serde_json::from_value(value),
+        one => serde_json::from_value(one).map(|one| vec![one]),
+    });
+    let why = |error| format!("{} has no results of this version: {error}", path.display());
+    parsed.map_err(|error| Error::Usage(why(error)))
+}
+
+/// Machine, commit and date of documents; refuses different ones, unless they may be mixed.
+fn origin(documents: &[Document], mixed: bool) -> Result<String> {
+    let origins =
+        distinct(documents.iter().map(|one| format!("{}; commit {}", machine(one), one.commit)));
+    let dates = distinct(documents.iter().map(|one| one.date.clone())).join(", ");
+    let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+    let all = origins.join("; or ");
+    match origins.len() {
+        0 => usage("there are no results"),
+        1 => Ok(format!("{all}; {dates}; `nomt-bench {command}`.")),
+        _ if mixed => Ok(format!(
+            "MIXED: figures of different commits or machines, so that no row stands beside another: {all}; {dates}; \
+             `nomt-bench {command}`."
+        )),
+        _ => usage(format!(
+            "the results are of different commits or machines ({all}): measure again, or say --mixed"
+        )),
+    }
+}
+
+/// Each of some things once, in their order.
+fn distinct<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
+    all.into_iter().fold(Vec::new(), |mut found, one| {
+        if !found.contains(&one) {
+            found.push(one);
+        }
+        found
+    })
+}
+
+/// Replaces what stands between the marks of a file.
+fn replace(path: &Path, text: &str) -> Result<()> {
+    let old = std::fs::read_to_string(path).map_err(Error::file(path))?;
+    let found = old
+        .split_once(MARKS.0)
+        .and_then(|(before, rest)| Some((before, rest.split_once(MARKS.1)?.1)));
+    let Some((before, after)) = found else {
+        return usage(format!(
+            "{} has no `{}` with a `{}` behind it",
+            path.display(),
+            MARKS.0,
+            MARKS.1
+        ));
+    };
+    let new = format!("{before}{}\n{}\n{}{after}", MARKS.0, text.trim(), MARKS.1);
+    std::fs::write(path, new).map_err(Error::file(path))
+}
+
+/// A figure of a document: its case and its name.
+type Row<'a> = (&'a Document, &'a str, &'a str);
+
+/// Cells of a table: a row a figure, a column an engine; the value and, in brackets, how many times better pleach is.
+/// `bold` stands around those where it is behind.
+fn cells(rows: &[Row], bold: &str, tails: bool) -> Vec<Vec<String>> {
+    let engines = distinct(rows.iter().flat_map(|row| &row.0.runs).map(|run| run.backend.as_str()));
+    let mut cells = vec![vec!["(… times better pleach is; none: within noise)".to_owned()]];
+    cells[0].extend(engines.iter().map(|engine| (*engine).to_owned()));
+    for (document, case, name) in rows {
+        let own = own(document).and_then(|run| Some((run, of(run, case, name)?)));
+        let cell = |engine: &&str| {
+            let run = document.runs.iter().find(|run| run.backend == *engine)?;
+            let figure = of(run, case, name)?;
+            let mut value = shown(figure.p50, figure.unit);
+            if let Some(Tail { p99, max, .. }) = figure.tail.filter(|_| tails) {
+                value = format!("{value}, p99 {}, worst {}", rounded(p99), rounded(max));
+            }
+            Some(match own.and_then(|own| beside(own, (run, figure))) {
+                None => value,
+                Some(Beside::Times(times)) if times < 1.0 => {
+                    format!("{bold}{value} ({}){bold}", digits(times))
+                }
+                Some(Beside::Times(times)) => format!("{value} ({})", digits(times)),
+                Some(Beside::Same) => format!("{value} (none)"),
+                Some(Beside::Survives(level)) => format!("{value} (survives {level})"),
+            })
+        };
+        let survives = own.filter(|own| own.1.commits).map(|own| own.0.survives);
+        let survives = survives.map(|level| format!("; survives {level}")).unwrap_or_default();
+        let what = label(case, name, own.map(|own| own.1.unit)) + &survives;
+        let row = engines.iter().map(|engine| cell(engine).unwrap_or_default());
+        cells.push([what].into_iter().chain(row).collect());
+    }
+    cells
+}
+
+/// A table in Markdown.
+fn markdown(cells: &[Vec<String>]) -> String {
+    let mut lines: Vec<String> =
+        cells.iter().map(|row| format!("| {} |\n", row.join(" | "))).collect();
+    lines.insert(1, format!("|{}\n", "---|".repeat(cells[0].len())));
+    lines.concat()
+}
+
+/// A short table of several documents: the headlines of each below its command.
+pub fn matrix(documents: &[Document]) -> String {
+    let rows: Vec<Row> = documents.iter().flat_map(headlines).map(|row| row.1).collect();
+    let mut all = cells(&rows, "", false);
+    for at in (0..rows.len()).rev() {
+        if at == 0 || !std::ptr::eq(rows[at - 1].0, rows[at].0) {
+            all.insert(at + 1, vec![command(rows[at].0)]);
+        }
+    }
+    aligned(&all, 1)
+}
+
+/// A figure in words.
+fn label(case: &str, name: &str, unit: Option<Unit>) -> String {
+    let parts = [case, name, unit.map_or("", Unit::name)];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
+}
+
+/// A value: counts are whole.
+fn shown(value: f64, unit: Unit) -> String {
+    let whole = unit == Unit::Count && value < 100.0 && value.fract() == 0.0;
+    if whole { format!("{value:.0}") } else { rounded(value) }
+}
+
+/// What was run: the arguments that decide it.
+pub fn command(document: &Document) -> String {
+    let mut words = Vec::new();
+    let mut arguments = document.arguments.iter();
+    while let Some(word) = arguments.next() {
+        match word.split('=').next().unwrap_or(word) {
+            "--quiet" | "--reset" | "--keep" => {}
+            "--json" | "--report" | "--dir" | "--backend" | "--seed" | "--cache-mib" => {
+                if !word.contains('=') {
+                    arguments.next();
+                }
+            }
+            _ => words.push(word.as_str()),
+        }
+    }
+    words.join(" ")
+}
+
+/// A ratio: digits that are worth reading.
+fn digits(times: f64) -> String {
+    let places = if times >= 100.0 { 0 } else { usize::from(times < 10.0) + 1 };
+    format!("{times:.places$}")
+}
+
+/// What an engine's figure is beside pleach's.
+enum Beside {
+    /// Pleach is so many times better.
+    Times(f64),
+    /// They differ by less than they spread, or by less than a twentieth.
+    Same,
+    /// Its commits survive something else than those of pleach, so that no ratio is worth anything.
+    Survives(Level),
+}
+
+fn beside(own: (&Run, &Figure), other: (&Run, &Figure)) -> Option<Beside> {
+    let ((run, one), (rival, two)) = (own, other);
+    let more = one.unit.more_is_better()?;
+    if run.backend == rival.backend || one.p50 <= 0.0 || two.p50 <= 0.0 {
+        return None;
+    }
+    if one.commits && run.survives != rival.survives {
+        return Some(Beside::Survives(rival.survives));
+    }
+    let times = if more { one.p50 / two.p50 } else { two.p50 / one.p50 };
+    let spreads = one.samples.max(two.samples) > 1 && one.low <= two.high && two.low <= one.high;
+    Some(if spreads || (1.0 / 1.05..1.05).contains(&times) {
+        Beside::Same
+    } else {
+        Beside::Times(times)
+    })
+}
+
+/// What the others are compared with: pleach, where it has run.
+fn own(document: &Document) -> Option<&Run> {
+    document.runs.iter().find(|run| run.backend == "pleach").or(document.runs.first())
+}
+
+fn of<'a>(run: &'a Run, case: &str, name: &str) -> Option<&'a Figure> {
+    run.figures.iter().find(|figure| figure.case == case && figure.name == name)
+}
+
+/// All figures: first those of no case, then the cases in the order in which they came.
+fn names(document: &Document) -> Vec<Row<'_>> {
+    let figures = document.runs.iter().flat_map(|run| &run.figures);
+    let mut rows = distinct(figures.map(|figure| (figure.case.as_str(), figure.name.as_str())));
+    let cases: Vec<&str> = rows.iter().map(|row| row.0).collect();
+    rows.sort_by_key(|row| (!row.0.is_empty(), cases.iter().position(|case| *case == row.0)));
+    rows.into_iter().map(|(case, name)| (document, case, name)).collect()
+}
+
+/// The figures that stand for a document, with their place in [`HEADLINES`]. Where none is named there: the first one of
+/// which more or less is better.
+fn headlines(document: &Document) -> Vec<(usize, Row<'_>)> {
+    let names = names(document);
+    let place = |(_, case, name): &Row| {
+        HEADLINES.iter().position(|(workload, start, headline)| {
+            document.workload == *workload && case.starts_with(start) && name == headline
+        })
+    };
+    let found: Vec<_> = names.iter().filter_map(|row| Some((place(row)?, *row))).collect();
+    if !found.is_empty() {
+        return found;
+    }
+    let judged = |(_, case, name): &&Row| {
+        let figure = own(document).and_then(|run| of(run, case, name));
+        figure.is_some_and(|figure| figure.unit.more_is_better().is_some())
+    };
+    names.iter().find(judged).map(|row| (HEADLINES.len(), *row)).into_iter().collect()
+}
+
+/// The machine that a document is from.
+fn machine(document: &Document) -> String {
+    let machine = &document.machine;
+    format!(
+        "kernel {}, {}, {} cores, {}, folder on {}",
+        machine.kernel,
+        machine.cpu,
+        machine.cores,
+        gib(machine.memory_bytes),
+        machine.file_system,
+    )
+}
+
+/// The table that is printed: a row for each figure of each engine.
+pub fn table(document: &Document) -> String {
+    let Document { workload, seed, cache_mib, durability, runs, .. } = document;
+    let mut lines = Vec::new();
+    if document.interrupted {
+        lines.push("INTERRUPTED: these are the figures until then".to_owned());
+    }
+    for run in runs {
+        let nothing = run.notes.iter().filter(|note| note.starts_with("NOTHING"));
+        lines.extend(nothing.map(|note| format!("{}: {note}", run.backend)));
+    }
+    lines.push(format!(
+        "{workload}: {}; seed {seed}, {cache_mib} MiB each, durability {durability}\n",
+        machine(document)
+    ));
+    let Some(own) = own(document) else { return lines.join("\n") };
+    // Without others, columns about them stay empty, and are not printed.
+    let alone = runs.len() == 1;
+    let better = if alone { String::new() } else { format!("{} is", own.backend) };
+    let head = ["", "", "", "median", "p90", "p99", "worst", "spread", &better];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    let mut last = (None, None);
+    for (_, case, name) in names(document) {
+        for run in runs {
+            let Some(figure) = of(run, case, name) else { continue };
+            let found = of(own, case, name).and_then(|one| beside((own, one), (run, figure)));
+            let words = match found {
+                None => String::new(),
+                Some(Beside::Times(times)) if times < 1.0 => {
+                    format!("{} times worse", digits(1.0 / times))
+                }
+                Some(Beside::Times(times)) => format!("{} times better", digits(times)),
+                Some(Beside::Same) => "the same".to_owned(),
+                Some(Beside::Survives(level)) => format!("not compared: this survives {level}"),
+            };
+            let spreads = figure.samples > 1 && figure.unit != Unit::Count && figure.p50 > 0.0;
+            let spread = 100.0 * (figure.high - figure.low) / figure.p50;
+            let tail = figure.tail.map(|tail| [tail.p90, tail.p99, tail.max].map(rounded));
+            let [p90, p99, worst] = tail.unwrap_or_default();
+            let is_new = last.0.replace(case) != Some(case);
+            let named = last.1.replace((case, name)) == Some((case, name));
+            rows.push(vec![
+                if is_new { case.to_owned() } else { String::new() },
+                if named { String::new() } else { label("", name, Some(figure.unit)) },
+                if alone { String::new() } else { run.backend.clone() },
+                shown(figure.p50, figure.unit),
+                p90,
+                p99,
+                worst,
+                if spreads { format!("{spread:.0} %") } else { String::new() },
+                words,
+            ]);
+        }
+    }
+    lines.push(aligned(&rows, 3));
+    for Run { backend, version, survives, settings, notes, .. } in runs {
+        let settings: Vec<String> =
+            settings.iter().map(|(name, value)| format!("; {name}: {value}")).collect();
+        let settings = settings.concat();
+        lines.push(format!("{backend} ({version}): a commit survives {survives}{settings}"));
+        lines.extend(notes.iter().map(|note| format!("  {note}")));
+    }
+    lines.extend(document.notes.iter().cloned());
+    lines.join("\n") + "\n"
+}
+
+/// Rows below each other: the first columns to the left, the others to the right. One cell alone is a heading.
+fn aligned(rows: &[Vec<String>], left: usize) -> String {
+    let width = |at: usize| {
+        let cells = rows.iter().filter(|row| row.len() > 1).map(|row| row[at].chars().count());
+        cells.max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.iter().zip(&widths).enumerate().filter(|(_, (_, width))| **width > 0);
+        let cells = cells.map(|(at, (cell, width))| match at < left {
+            true if row.len() == 1 => format!("\n{cell}"),
+            true => format!("{cell:<width$}"),
+            false => format!("{cell:>width$}"),
+        });
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Writes a document, or several, as JSON.
+pub fn write_json(path: &Path, documents: &impl serde::Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(documents)
+        .map_err(|error| Error::Failed(error.to_string()))?;
+    std::fs::write(path, text + "\n").map_err(Error::file(path))
+}
+
+/// Writes documents as one page, which draws what it has as JSON. What is missing in it, it says first.
+pub fn write_page(path: &Path, documents: &[Document], missing: &[String]) -> Result<()> {
+    let each = documents.iter().map(|one| {
+        let rows = headlines(one).into_iter().map(|(_, (_, case, name))| [case, name]);
+        json!({ "document": one, "command": command(one), "headlines": rows.collect::<Vec<_>>() })
+    });
+    let json = json!({ "missing": missing, "results": each.collect::<Vec<_>>() }).to_string();
+    // Nothing in it may end the script that it stands in.
+    let page = include_str!("page.html").replace("DOCUMENTS", &json.replace("</", "<\\/"));
+    std::fs::write(path, page).map_err(Error::file(path))
+}
+
+/// In the environment of a comparison's steps: the commit that it began with.
+pub const COMMIT: &str = "NOMT_BENCH_COMMIT";
+
+/// The commit of the sources that this was built of, where they are a checkout; with `+` if they were changed.
+pub fn commit() -> String {
+    // A comparison of hours is of the commit that it began with.
+    if let Ok(begun) = std::env::var(COMMIT) {
+        return begun;
+    }
+    let git = |arguments: &[&str]| {
+        let mut command = std::process::Command::new("git");
+        let output =
+            command.args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let Some(commit) = git(&["rev-parse", "--short=10", "HEAD"]) else { return String::new() };
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"])
+        .is_some_and(|text| !text.is_empty());
+    if changed { commit + "+" } else { commit }
+}
+
+/// The date in UTC, as year, month and day.
+pub fn today() -> String {
+    humantime::format_rfc3339_seconds(std::time::SystemTime::now())
+        .to_string()
+        .chars()
+        .take(10)
+        .collect()
+}

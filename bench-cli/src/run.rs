@@ -1,0 +1,555 @@
+//! The parent: gives each engine a child process, lets them have their turns, and compares what they say.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, IsTerminal as _, Lines, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::cli::{Flags, Work};
+use crate::engine::{Kind, Level};
+use crate::error::{Error, Result, usage, wrong};
+use crate::job::{Check, Job, Said, Stage, Told};
+use crate::machine::{self, Machine, gib};
+use crate::measure::Figure;
+use crate::{report, signals, work};
+
+/// What one engine has done.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Run {
+    /// Its name, which is that of the engine but for a second build's.
+    pub backend: String,
+    pub version: String,
+    /// What its commits survive.
+    pub survives: Level,
+    pub settings: BTreeMap<String, String>,
+    pub figures: Vec<Figure>,
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub series: Value,
+    pub notes: Vec<String>,
+    /// The last root that it has told.
+    pub root: Option<String>,
+    #[serde(skip)]
+    pub checks: Vec<Check>,
+}
+
+impl Run {
+    /// Of one that has done nothing yet.
+    pub fn new(backend: &str, version: String, survives: Level) -> Self {
+        Self {
+            backend: backend.to_owned(),
+            version,
+            survives,
+            settings: BTreeMap::new(),
+            figures: Vec::new(),
+            series: Value::Null,
+            notes: Vec::new(),
+            root: None,
+            checks: Vec::new(),
+        }
+    }
+}
+
+/// All that a command has measured: the JSON document.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Document {
+    pub schema: u32,
+    pub workload: String,
+    /// The command line's flags that decide what was run.
+    pub arguments: Vec<String>,
+    pub version: String,
+    /// Of the sources, where they are a checkout.
+    pub commit: String,
+    pub date: String,
+    pub machine: Machine,
+    pub seed: u64,
+    pub cache_mib: u64,
+    pub durability: String,
+    /// The name of the signal that cut it short.
+    pub interrupted: bool,
+    pub runs: Vec<Run>,
+    pub notes: Vec<String>,
+}
+
+/// An engine, and how its children are started.
+pub struct Lead {
+    pub label: String,
+    pub kind: Kind,
+    program: PathBuf,
+    folder: PathBuf,
+    pub run: Run,
+}
+
+/// A child of a lead.
+pub struct Running {
+    process: Child,
+    said: Lines<BufReader<ChildStdout>>,
+    told: ChildStdin,
+    what: String,
+    reaped: bool,
+}
+
+impl Running {
+    /// The next thing that the child says; none when it has closed its output. Lines that are none of ours, such as
+    /// those that an engine prints, go to standard error.
+    pub fn next(&mut self) -> Option<Said> {
+        loop {
+            let line = self.said.next()?.ok()?;
+            match serde_json::from_str(&line) {
+                Ok(said) => return Some(said),
+                Err(_) => crate::say(&line),
+            }
+        }
+    }
+
+    /// Grants a turn, or ends it.
+    pub fn tell(&mut self, told: &Told) -> Result<()> {
+        let text = serde_json::to_string(told).map_err(|error| self.failed(&error.to_string()))?;
+        // One that has failed has closed its input, and says why.
+        let _ = writeln!(self.told, "{text}").and_then(|()| self.told.flush());
+        Ok(())
+    }
+
+    /// Kills it with SIGKILL after some time, from another thread.
+    pub fn kill_after(&self, time: core::time::Duration) -> std::thread::JoinHandle<()> {
+        let id = signals::pid(&self.process);
+        std::thread::spawn(move || {
+            std::thread::sleep(time);
+            if let Some(id) = id {
+                // It may have ended by itself; it is not reaped before this thread is joined.
+                let _ = rustix::process::kill_process(id, rustix::process::Signal::KILL);
+            }
+        })
+    }
+
+    /// Waits until it has ended.
+    pub fn wait(&mut self) -> Result<std::process::ExitStatus> {
+        self.reaped = true;
+        signals::wait(&mut self.process)
+    }
+
+    pub fn failed(&self, why: &str) -> Error {
+        Error::Failed(format!("{}: {why}", self.what))
+    }
+
+    /// The error of a child that says that it has failed.
+    pub fn failure(&self, code: u8, message: String) -> Error {
+        match (signals::caught(), code) {
+            (Some(signal), _) => Error::Interrupted(signal),
+            (None, 2) => Error::Usage(message),
+            (None, _) => Error::Failed(format!("{message} ({})", self.what)),
+        }
+    }
+
+    /// The error of a child that has ended without a word.
+    fn silent(&mut self) -> Error {
+        let status = self.wait();
+        match (signals::caught(), status) {
+            (Some(signal), _) => Error::Interrupted(signal),
+            (None, Ok(status)) => self.failed(&format!("ended without a result: {status}")),
+            (None, Err(error)) => error,
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // One is left only if the parent has failed.
+        if !self.reaped {
+            let _ = self.process.kill();
+            let _ = self.wait();
+        }
+    }
+}
+
+/// A command that runs a workload: its flags, its leads, and where they are.
+pub struct Bench {
+    pub work: Work,
+    pub flags: Flags,
+    pub leads: Vec<Lead>,
+    pub root: PathBuf,
+    decided: BTreeMap<String, u64>,
+    notes: Vec<String>,
+    /// Locked by the process that uses a `--dir`.
+    _lock: Option<std::fs::File>,
+    _temporary: Option<tempfile::TempDir>,
+}
+
+/// Whether a child has come to its end, or asks for another turn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Heard {
+    Turn,
+    Done,
+}
+
+/// Runs a workload, and reports.
+pub fn run(work: Work, mut flags: Flags) -> Result<()> {
+    check_files(&flags)?;
+    let plan = work::plan(&work, &flags)?;
+    flags.durability = flags.asked_durability.unwrap_or(plan.durability);
+    signals::listen()?;
+    let mut bench = Bench::new(work, flags, &plan)?;
+    let measured = match &bench.work {
+        Work::Recover(args) => {
+            let args = args.clone();
+            work::recover::lead(&args, &mut bench)
+        }
+        _ => bench.stages(&plan),
+    };
+    match measured {
+        // What was measured until then is worth something.
+        Err(Error::Interrupted(_))
+            if bench.leads.iter().any(|lead| !lead.run.figures.is_empty()) => {}
+        other => other?,
+    }
+    let compared = bench.compare();
+    bench.finish()?;
+    compared?;
+    signals::caught().map_or(Ok(()), |signal| Err(Error::CutShort(signal)))
+}
+
+/// Refuses files of results that cannot be written, before anything is measured.
+pub fn check_files(flags: &Flags) -> Result<()> {
+    for path in [&flags.json, &flags.report].into_iter().flatten() {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if path.is_dir() || folder.is_some_and(|folder| !folder.is_dir()) {
+            return usage(format!("{} cannot be written: name a file in a folder", path.display()));
+        }
+    }
+    Ok(())
+}
+
+/// Prints results, and writes them where the flags say.
+pub fn publish(
+    workload: &str,
+    at: &Path,
+    flags: &Flags,
+    runs: Vec<Run>,
+    notes: Vec<String>,
+) -> Result<()> {
+    let document = Document {
+        schema: 2,
+        workload: workload.to_owned(),
+        arguments: std::env::args().skip(1).collect(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: report::commit(),
+        date: report::today(),
+        machine: Machine::describe(at),
+        seed: flags.seed,
+        cache_mib: flags.cache_mib,
+        durability: flags.durability.to_string(),
+        interrupted: signals::caught().is_some(),
+        runs,
+        notes,
+    };
+    let printed = crate::print(&report::table(&document));
+    if let Some(path) = &flags.json {
+        report::write_json(path, &document)?;
+    }
+    if let Some(path) = &flags.report {
+        report::write_page(path, std::slice::from_ref(&document), &[])?;
+    }
+    printed
+}
+
+impl Bench {
+    fn new(work: Work, flags: Flags, plan: &work::Plan) -> Result<Self> {
+        let mut kinds = Vec::new();
+        let mut notes = Vec::new();
+        for name in &flags.backend {
+            let kind = Kind::parse(name)?;
+            if kinds.contains(&kind) {
+                return usage(format!(
+                    "--backend names {name} twice: --beside compares two builds"
+                ));
+            }
+            match (plan.runs)(kind) {
+                Ok(()) => kinds.push(kind),
+                Err(why) => notes.push(format!("{name} is left out: {why}")),
+            }
+        }
+        if kinds.is_empty() {
+            let why = notes.join("; ");
+            return usage(format!("no engine of --backend runs {}: {why}", work.name()));
+        }
+        for arg in &flags.peer_arg {
+            let peer = arg.split_once('.').map_or(arg.as_str(), |(peer, _)| peer);
+            if !flags.backend.iter().any(|name| name == peer) {
+                return usage(format!(
+                    "--peer-arg {arg}: say ENGINE.NAME=VALUE, of an engine in --backend"
+                ));
+            }
+        }
+        plan.check_fits(&kinds, &flags)?;
+        let (root, temporary, lock) = root(&flags, plan.reuses)?;
+        let own = std::env::current_exe().map_err(Error::file(Path::new("this program")))?;
+        let lead = |label: &str, kind: Kind, program: &Path| Lead {
+            label: label.to_owned(),
+            kind,
+            program: program.to_owned(),
+            folder: root.join(label),
+            run: Run::new(label, kind.version(), kind.level(flags.durability)),
+        };
+        let mut leads: Vec<Lead> =
+            kinds.iter().map(|kind| lead(kind.name(), *kind, &own)).collect();
+        if let Some(other) = &flags.beside {
+            if kinds[..] != [Kind::Pleach] {
+                return usage("--beside compares two builds of pleach: leave --backend out");
+            }
+            let other = other
+                .canonicalize()
+                .map_err(|error| Error::Usage(format!("--beside {}: {error}", other.display())))?;
+            leads.push(lead("other build", Kind::Pleach, &other));
+            leads.push(lead("pleach again", Kind::Pleach, &own));
+        }
+        let decided = BTreeMap::new();
+        Ok(Self { work, flags, leads, root, decided, notes, _lock: lock, _temporary: temporary })
+    }
+
+    /// Starts a lead's child.
+    pub fn start(&self, lead: usize, stage: Stage) -> Result<Running> {
+        let Lead { label, kind, program, folder, .. } = &self.leads[lead];
+        let what = format!("{label}, {stage:?}");
+        let job = Job {
+            work: self.work.clone(),
+            flags: self.flags.clone(),
+            stage,
+            kind: *kind,
+            folder: folder.clone(),
+            first: lead == 0,
+            decided: self.decided.clone(),
+        };
+        let mut command = Command::new(program);
+        command.arg("__job").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = signals::spawn(&mut command)?;
+        let (Some(mut told), Some(said)) = (process.stdin.take(), process.stdout.take()) else {
+            return Err(Error::Failed(format!("{what}: no pipes")));
+        };
+        let text = serde_json::to_string(&job)
+            .map_err(|error| Error::Failed(format!("{what}: {error}")))?;
+        // One that was killed by a signal does not take it, which its silence will tell.
+        let _ = writeln!(told, "{text}");
+        Ok(Running { process, said: BufReader::new(said).lines(), told, what, reaped: false })
+    }
+
+    /// Runs a lead's child to its end, whatever turns it asks for.
+    pub fn run_to_end(&mut self, lead: usize, stage: Stage) -> Result<()> {
+        let mut child = self.start(lead, stage)?;
+        while self.hear(lead, &mut child)? == Heard::Turn {
+            signals::stops(&child.process, true);
+            child.tell(&Told::Go(u64::MAX))?;
+        }
+        Ok(())
+    }
+
+    fn stages(&mut self, plan: &work::Plan) -> Result<()> {
+        for stage in plan.stages {
+            if *stage == Stage::Run
+                && self.flags.drop_caches
+                && let Err(why) = machine::drop_caches()
+            {
+                self.notes.push(why);
+            }
+            let step = self.flags.alternate.unwrap_or(plan.alternate);
+            if *stage == Stage::Run && step > 0 && self.leads.len() > 1 {
+                self.in_turns(step)?;
+            } else {
+                for lead in 0..self.leads.len() {
+                    self.run_to_end(lead, *stage)?;
+                }
+            }
+            if let Some(signal) = signals::caught() {
+                return Err(Error::Interrupted(signal));
+            }
+        }
+        Ok(())
+    }
+
+    /// All children are alive and have their turns, in reversed order every second time, so that whatever disturbs the
+    /// machine disturbs all, and a steady drift favours nobody.
+    fn in_turns(&mut self, step: u64) -> Result<()> {
+        let mut alive = Vec::new();
+        for lead in 0..self.leads.len() {
+            let mut child = self.start(lead, Stage::Run)?;
+            if self.hear(lead, &mut child)? == Heard::Turn {
+                signals::stops(&child.process, true);
+                alive.push((lead, child));
+            }
+        }
+        while !alive.is_empty() {
+            let mut done = false;
+            let mut asking = Vec::new();
+            for (lead, mut child) in alive.drain(..) {
+                child.tell(&Told::Go(step))?;
+                match self.hear(lead, &mut child)? {
+                    Heard::Turn => asking.push((lead, child)),
+                    Heard::Done => done = true,
+                }
+            }
+            // The first to be done decides for all: they have done the same by then.
+            if done || signals::caught().is_some() {
+                for (lead, mut child) in asking.drain(..) {
+                    child.tell(&Told::Stop)?;
+                    while self.hear(lead, &mut child)? == Heard::Turn {
+                        child.tell(&Told::Stop)?;
+                    }
+                }
+            }
+            asking.reverse();
+            alive = asking;
+        }
+        Ok(())
+    }
+
+    /// Takes what a child says until it asks for a turn or is done.
+    fn hear(&mut self, lead: usize, child: &mut Running) -> Result<Heard> {
+        let mut shown = false;
+        let heard = loop {
+            let Some(said) = child.next() else { break Err(child.silent()) };
+            let run = &mut self.leads[lead].run;
+            match said {
+                Said::Turn => break Ok(Heard::Turn),
+                Said::Done => {
+                    child.wait()?;
+                    break Ok(Heard::Done);
+                }
+                Said::Failed { code, message } => break Err(child.failure(code, message)),
+                Said::Progress { done, of } => {
+                    if !self.flags.quiet && std::io::stderr().is_terminal() {
+                        let of = if of > 0 { format!(" of {of}") } else { String::new() };
+                        let _ = write!(std::io::stderr(), "\r\x1b[K{}: {done}{of}", child.what);
+                        shown = true;
+                    }
+                }
+                Said::Decided(name, number) => {
+                    self.decided.entry(name).or_insert(number);
+                }
+                Said::Figure(figure) => run.figures.push(figure),
+                Said::Check(check) => {
+                    if check.is_root {
+                        run.root = Some(check.value.clone());
+                    }
+                    run.checks.push(check);
+                }
+                Said::Note(text) if !run.notes.contains(&text) => run.notes.push(text),
+                Said::Setting(name, value) => {
+                    run.settings.insert(name, value);
+                }
+                Said::Series(columns) => run.series = columns,
+                Said::Note(_) | Said::Committing(..) | Said::Committed(_) => {}
+            }
+        };
+        if shown {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+        heard
+    }
+
+    /// What must be the same is the same.
+    fn compare(&mut self) -> Result<()> {
+        let mut known: BTreeMap<(bool, &str), (&str, &str)> = BTreeMap::new();
+        let (mut compared, mut engines) = (0_u64, std::collections::BTreeSet::new());
+        for lead in &self.leads {
+            for Check { name, value, is_root } in &lead.run.checks {
+                if *is_root && !lead.kind.caps().our_root {
+                    continue;
+                }
+                let first = known.entry((*is_root, name)).or_insert((&lead.label, value));
+                if first.1 != value {
+                    return wrong(format!(
+                        "{name}: {} has {}, and {} has {value}",
+                        first.0, first.1, lead.label
+                    ));
+                }
+                if first.0 != lead.label {
+                    compared += 1;
+                    engines.extend([first.0, lead.label.as_str()]);
+                }
+            }
+        }
+        if compared > 0 {
+            let engines: Vec<&str> = engines.into_iter().collect();
+            self.notes
+                .push(format!("{compared} roots and digests are the same: {}", engines.join(", ")));
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<()> {
+        let runs =
+            self.leads.into_iter().map(|lead| lead.run).filter(|run| !run.figures.is_empty());
+        publish(self.work.name(), &self.root, &self.flags, runs.collect(), self.notes)
+    }
+}
+
+/// The folder of all leads, what removes it, and what locks it.
+type Root = (PathBuf, Option<tempfile::TempDir>, Option<std::fs::File>);
+
+fn root(flags: &Flags, reuses: bool) -> Result<Root> {
+    let named = |at: &Path, error: std::io::Error| {
+        let text = format!("no folder can be made in {} ({error})", at.display());
+        Error::Usage(format!("{text}: name another with --dir or TMPDIR"))
+    };
+    if let Some(dir) = &flags.dir {
+        std::fs::create_dir_all(dir).map_err(|error| named(dir, error))?;
+    }
+    if let Some(dir) = flags.dir.as_ref().filter(|_| reuses) {
+        let lock = std::fs::File::create(dir.join("nomt-bench.lock"))
+            .map_err(|error| named(dir, error))?;
+        return match lock.try_lock() {
+            Ok(()) => Ok((dir.clone(), None, Some(lock))),
+            Err(std::fs::TryLockError::WouldBlock) => usage(format!(
+                "another nomt-bench uses {}: wait until it ends, or name another --dir",
+                dir.display()
+            )),
+            Err(std::fs::TryLockError::Error(error)) => Err(Error::file(dir)(error)),
+        };
+    }
+    let at = flags.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let made = tempfile::Builder::new().prefix("nomt-bench-").tempdir_in(&at);
+    let made = made.map_err(|error| named(&at, error))?;
+    if flags.keep {
+        let kept = made.keep();
+        crate::say(&format!("nomt-bench: keeping {}", kept.display()));
+        return Ok((kept, None, None));
+    }
+    signals::remove_at_end(made.path().to_owned());
+    Ok((made.path().to_owned(), Some(made), None))
+}
+
+impl work::Plan {
+    /// Refuses what the machine has no room for, and says how much it is.
+    fn check_fits(&self, kinds: &[Kind], flags: &Flags) -> Result<()> {
+        let together = flags.alternate.unwrap_or(self.alternate) > 0;
+        let memory = kinds.iter().map(|kind| kind.memory(flags.cache_mib, self.keys));
+        let memory: u64 = if together { memory.sum() } else { memory.max().unwrap_or(0) };
+        let free = machine::free_memory().unwrap_or(u64::MAX);
+        if memory > free {
+            return usage(format!(
+                "this needs about {} of memory and {} are free: lower --cache-mib, or name fewer engines",
+                gib(memory),
+                gib(free)
+            ));
+        }
+        let disk: u64 = kinds.iter().map(|kind| kind.disk(flags, self.keys, self.writes)).sum();
+        let at = flags.dir.clone().unwrap_or_else(std::env::temp_dir);
+        let there: u64 = match &flags.dir {
+            Some(dir) => {
+                kinds.iter().map(|kind| machine::folder_bytes(&dir.join(kind.name()))).sum()
+            }
+            None => 0,
+        };
+        let free = machine::free_disk(&at).unwrap_or(u64::MAX);
+        if disk.saturating_sub(there) > free {
+            return usage(format!(
+                "this needs about {} in {} and {} are free: name a larger device with --dir, or do less",
+                gib(disk),
+                at.display(),
+                gib(free)
+            ));
+        }
+        Ok(())
+    }
+}

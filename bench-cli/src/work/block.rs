@@ -1,0 +1,494 @@
+//! `block`: what a node does. A mainnet block of 60 M gas reads and writes accounts and storage slots, and is one durable
+//! commit. The shape (603 accounts and 700 slots written, 982 slots read) is that of the CC0 assets of the size analysis
+//! of EIP-7928.
+//!
+//! In closed loop a block begins when the one before is committed. In open loop (`--rate`) it is due at a fixed time,
+//! whether or not the engine is ready, and its latency counts from then: a slow block makes those behind it late, as it
+//! does in a node.
+
+use std::collections::HashSet;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use hashbrown::HashMap;
+use pleach::{BackupOptions, Value};
+use pleach_core::{Blake3, Hasher as _, Key};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::Plan;
+use super::meter::{Meter, Phases};
+use crate::cli::{count, switch};
+use crate::draw::{Distribution, Draws, Sampler, account_key};
+use crate::engine::{Access, Engine, Kind, Name, Op, Pair};
+use crate::error::{Error, Result, of_engine, usage, wrong};
+use crate::job::{Side, Stage};
+use crate::measure::{Figure, Times, Unit, grouped};
+
+const DOMAIN: &[u8; 24] = b"pleach-bench block    v1";
+
+/// `nomt-bench block`.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+pub struct BlockArgs {
+    /// Number of accounts, and of slots, as a power of two
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = count::<u32>(4..=29))]
+    log2: u32,
+    /// Accounts that a block reads and writes
+    #[arg(long, value_name = "N", default_value_t = 603, value_parser = count::<usize>(1..=1_000_000))]
+    accounts: usize,
+    /// Slots that it reads and writes
+    #[arg(long, value_name = "N", default_value_t = 700, value_parser = count::<usize>(0..=1_000_000))]
+    written: usize,
+    /// Slots that it reads alone
+    #[arg(long, value_name = "N", default_value_t = 982, value_parser = count::<usize>(0..=1_000_000))]
+    read: usize,
+    /// How accounts and slots are drawn: uniform, zipf:S or pareto
+    #[arg(long, default_value = "zipf:0.99")]
+    distribution: Distribution,
+    /// Announce what a block touches before it is executed, as a block-level access list does
+    #[arg(long, value_name = "on|off", default_value = "on", value_parser = switch, action = clap::ArgAction::Set)]
+    announce: bool,
+    /// Prove every read and write of a block, where an engine can
+    #[arg(long, value_name = "on|off", default_value = "on", value_parser = switch, action = clap::ArgAction::Set)]
+    witness: bool,
+    /// Blocks of the closed loop
+    #[arg(long, value_name = "B", default_value_t = 400, value_parser = count::<u64>(1..=100_000_000))]
+    blocks: u64,
+    /// Blocks before the clock starts
+    #[arg(long, value_name = "B", default_value_t = 50, value_parser = count::<u64>(0..=100_000_000))]
+    warmup: u64,
+    /// Open loop: blocks a second
+    #[arg(long, value_name = "R")]
+    rate: Option<f64>,
+    /// Open loop: how long; pleach divides it into blocks alone, beside backups, and beside scrubs
+    #[arg(long, value_name = "M", default_value_t = 1.0, requires = "rate")]
+    minutes: f64,
+}
+
+impl BlockArgs {
+    fn blocks(&self) -> u64 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "checked by the plan"
+        )]
+        let open = |rate: f64| (rate * self.minutes * 60.0) as u64;
+        self.warmup + self.rate.map_or(self.blocks, open)
+    }
+
+    pub fn plan(&self) -> Result<Plan> {
+        let number = 1_usize << self.log2;
+        if self.accounts > number / 2 || self.written + self.read > number / 2 {
+            return usage(format!(
+                "a block touches at most half of the {number} of --log2: raise it"
+            ));
+        }
+        if self.rate.is_some_and(|rate| !(0.001..=100_000.0).contains(&rate)) {
+            return usage("--rate is from 0.001 to 100000 blocks a second");
+        }
+        if !(0.001..=100_000.0).contains(&self.minutes) {
+            return usage("--minutes are from 0.001 to 100000");
+        }
+        Ok(Plan {
+            stages: &[Stage::Load, Stage::Run],
+            alternate: 0,
+            reuses: true,
+            keys: 2 << self.log2,
+            writes: self.blocks() * (self.accounts + self.written) as u64,
+            ..Plan::ROUNDS
+        })
+    }
+}
+
+/// Key of a slot.
+fn slot_key(id: u64) -> Key {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&id.to_be_bytes());
+    Blake3::hash(&bytes)
+}
+
+/// The value of an account that block `number` has written, or 0: a nonce, a balance and a code hash, 72 bytes.
+fn account_value(id: u64, number: u64) -> Value {
+    let mut bytes = [0; 72];
+    bytes[..8].copy_from_slice(&number.to_be_bytes());
+    bytes[32..40].copy_from_slice(&id.to_be_bytes());
+    bytes[40..].copy_from_slice(&Blake3::hash(&id.to_le_bytes()));
+    Value::from(bytes.as_slice())
+}
+
+/// The value of a slot that block `number` has written, or 0: 32 bytes.
+fn slot_value(id: u64, number: u64) -> Value {
+    let mut bytes = [0; 32];
+    bytes[16..24].copy_from_slice(&id.to_be_bytes());
+    bytes[24..].copy_from_slice(&number.to_be_bytes());
+    Value::from(bytes.as_slice())
+}
+
+/// What a block touches, each once.
+struct Drawn {
+    accounts: Vec<u64>,
+    /// Those that are written first.
+    slots: Vec<u64>,
+}
+
+/// Which block has written an account or a slot last.
+#[derive(Default)]
+struct Known {
+    accounts: HashMap<u64, u64>,
+    slots: HashMap<u64, u64>,
+}
+
+struct Blocks<'a> {
+    args: &'a BlockArgs,
+    seed: u64,
+    sampler: Sampler,
+    known: Known,
+    /// The number of the next block, from 1 on.
+    next: u64,
+}
+
+fn distinct(count: usize, mut draw: impl FnMut() -> u64) -> Vec<u64> {
+    let mut seen = HashSet::with_capacity(count);
+    let mut list = Vec::with_capacity(count);
+    while list.len() < count {
+        let id = draw();
+        if seen.insert(id) {
+            list.push(id);
+        }
+    }
+    list
+}
+
+fn last<K: Hash + Eq>(known: &HashMap<K, u64>, id: &K) -> u64 {
+    known.get(id).copied().unwrap_or(0)
+}
+
+impl Blocks<'_> {
+    /// Draws block `number`: its accounts, then its slots; what was drawn already is drawn again.
+    fn draw(&self, number: u64) -> Drawn {
+        let mut draws = Draws::new(self.seed, DOMAIN, number);
+        let accounts = distinct(self.args.accounts, || self.sampler.draw(&mut draws));
+        let slots = distinct(self.args.written + self.args.read, || self.sampler.draw(&mut draws));
+        Drawn { accounts, slots }
+    }
+
+    fn note(&mut self, drawn: &Drawn) {
+        let number = self.next;
+        self.known.accounts.extend(drawn.accounts.iter().map(|id| (*id, number)));
+        self.known.slots.extend(drawn.slots[..self.args.written].iter().map(|id| (*id, number)));
+        self.next += 1;
+    }
+
+    /// Runs a block that was drawn; gives its phases.
+    fn run(&mut self, engine: &mut dyn Engine, drawn: &Drawn, witness: bool) -> Result<Phases> {
+        let account_keys: Vec<Key> = drawn.accounts.iter().map(|id| account_key(*id)).collect();
+        let slot_keys: Vec<Key> = drawn.slots.iter().map(|id| slot_key(*id)).collect();
+        let number = self.next;
+        let known = &self.known;
+        let start = Instant::now();
+        engine.begin(witness)?;
+        if self.args.announce {
+            engine.announce(0, &account_keys)?;
+            engine.announce(1, &slot_keys)?;
+        }
+        let mut right = 0;
+        engine.read(0, &account_keys, &mut |at, found| {
+            let id = drawn.accounts[at];
+            right += usize::from(found == Some(&*account_value(id, last(&known.accounts, &id))));
+        })?;
+        engine.read(1, &slot_keys, &mut |at, found| {
+            let id = drawn.slots[at];
+            right += usize::from(found == Some(&*slot_value(id, last(&known.slots, &id))));
+        })?;
+        if right != drawn.accounts.len() + drawn.slots.len() {
+            return wrong(format!("block {number}: {right} of its reads are right"));
+        }
+        let executed = Instant::now();
+        let accounts = account_keys.into_iter().zip(&drawn.accounts).map(|(key, id)| Access {
+            space: 0,
+            key,
+            op: Op::ReadWrite(Some(account_value(*id, number))),
+        });
+        let slots = slot_keys.into_iter().zip(&drawn.slots).enumerate();
+        let slots = slots.map(|(at, (key, id))| {
+            let is_written = at < self.args.written;
+            let op =
+                if is_written { Op::ReadWrite(Some(slot_value(*id, number))) } else { Op::Read };
+            Access { space: 1, key, op }
+        });
+        engine.mark(number);
+        let made = engine.finish(accounts.chain(slots).collect())?;
+        let finished = Instant::now();
+        engine.commit()?;
+        let phases = Phases {
+            execute: executed - start,
+            finish: finished - executed,
+            commit: finished.elapsed(),
+        };
+        drop(made);
+        self.note(drawn);
+        Ok(phases)
+    }
+}
+
+/// The workload.
+pub fn run(args: &BlockArgs, side: &mut Side) -> Result<()> {
+    if side.stage == Stage::Load {
+        return load(args, side);
+    }
+    let number = 1_u64 << args.log2;
+    let witness = args.witness && side.kind.caps().witness;
+    if args.witness && !witness {
+        side.note("it makes no witness")?;
+    }
+    let mut engine = side.open(2 * number, witness)?;
+    let mut blocks = Blocks {
+        args,
+        seed: side.flags.seed,
+        sampler: Sampler::new(args.distribution, number),
+        known: Known::default(),
+        next: 1,
+    };
+    // What blocks of a run before have written follows from their numbers.
+    let beside = side.beside(".blocks");
+    let noted = || std::fs::read_to_string(&beside).ok().and_then(|text| text.trim().parse().ok());
+    let done = engine.marked()?.or_else(noted).unwrap_or(0);
+    for number in 1..=done {
+        let drawn = blocks.draw(number);
+        blocks.note(&drawn);
+    }
+    for at in 0..args.warmup {
+        let drawn = blocks.draw(blocks.next);
+        blocks.run(&mut *engine, &drawn, witness)?;
+        side.progress(at, args.warmup)?;
+        if crate::signals::asked() {
+            break;
+        }
+    }
+    match args.rate {
+        None => closed(args, side, &mut *engine, &mut blocks, witness)?,
+        Some(rate) => open(args, side, &mut *engine, &mut blocks, (rate, witness))?,
+    }
+    verify(side, &mut *engine, &blocks)?;
+    let number = (blocks.next - 1).to_string();
+    engine.close()?;
+    std::fs::write(&beside, number).map_err(Error::file(&beside))
+}
+
+/// A block begins when the one before is committed.
+fn closed(
+    args: &BlockArgs,
+    side: &mut Side,
+    engine: &mut dyn Engine,
+    blocks: &mut Blocks<'_>,
+    witness: bool,
+) -> Result<()> {
+    engine.pause(true);
+    engine.drain(0)?;
+    let mut meter = Meter::new(engine, side);
+    let touched = (args.accounts + args.written + args.read) as u64;
+    while meter.batches() < args.blocks && side.turn()? {
+        let drawn = blocks.draw(blocks.next);
+        meter.go(engine);
+        let phases = blocks.run(engine, &drawn, witness)?;
+        meter.halt(engine);
+        meter.record(&phases, 1, touched);
+        meter.hand_over(engine, side)?;
+        side.progress(meter.batches(), args.blocks)?;
+    }
+    if meter.batches() == 0 { Ok(()) } else { meter.end(engine, side, 0, "blocks") }
+}
+
+/// What goes on beside blocks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Nothing,
+    Backup,
+    Scrub,
+}
+
+/// Blocks are due at fixed times.
+fn open(
+    args: &BlockArgs,
+    side: &mut Side,
+    engine: &mut dyn Engine,
+    blocks: &mut Blocks<'_>,
+    (rate, witness): (f64, bool),
+) -> Result<()> {
+    let cases: &[(&str, Beside)] = if side.kind == Kind::Pleach {
+        &[
+            ("alone", Beside::Nothing),
+            ("beside backups", Beside::Backup),
+            ("beside scrubs", Beside::Scrub),
+        ]
+    } else {
+        &[("alone", Beside::Nothing)]
+    };
+    let time = Duration::from_secs_f64(
+        args.minutes * 60.0 / if side.kind == Kind::Pleach { 3.0 } else { 1.0 },
+    );
+    if !side.turn()? {
+        return Ok(());
+    }
+    for (name, beside) in cases {
+        let stop = Arc::new(AtomicBool::new(false));
+        let scratch = side.scratch()?;
+        let db = engine.as_pleach().map(|own| own.db.clone());
+        let outcome = std::thread::scope(|scope| {
+            let (at, flag) = (scratch.path(), stop.clone());
+            let worker = scope.spawn(move || match db {
+                Some(db) if *beside != Beside::Nothing => work_beside(&db, *beside, at, &flag),
+                _ => Ok(0),
+            });
+            let measured = paced(engine, blocks, time, rate, witness);
+            stop.store(true, Ordering::Relaxed);
+            let worked = worker
+                .join()
+                .unwrap_or_else(|_| Err(Error::Failed("a thread panicked".to_owned())));
+            Ok::<_, Error>((measured?, worked?))
+        });
+        let ((late, service, backlog), worked) = outcome?;
+        let case = format!("{name}, {rate} blocks a second");
+        side.figure(late.latencies(&case, "from due to committed").committed())?;
+        side.figure(service.latencies(&case, "finish + commit").committed())?;
+        side.figure(Figure::one(&case, "most blocks late at a time", Unit::Count, backlog))?;
+        if *beside != Beside::Nothing {
+            side.note(format!("{name}: {worked} were begun, of {} blocks", grouped(late.count())))?;
+        }
+        if side.stopped() || crate::signals::asked() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Blocks at their times; gives what they took from when they were due, and by themselves.
+fn paced(
+    engine: &mut dyn Engine,
+    blocks: &mut Blocks<'_>,
+    time: Duration,
+    rate: f64,
+    witness: bool,
+) -> Result<(Times, Times, f64)> {
+    let (mut late, mut service) = (Times::default(), Times::default());
+    let start = Instant::now();
+    let mut backlog: f64 = 0.0;
+    for number in 0_u32.. {
+        let due = Duration::from_secs_f64(f64::from(number) / rate);
+        if due >= time || crate::signals::asked() {
+            break;
+        }
+        let drawn = blocks.draw(blocks.next);
+        if let Some(rest) = due.checked_sub(start.elapsed()) {
+            std::thread::sleep(rest);
+        }
+        backlog = backlog.max(start.elapsed().saturating_sub(due).as_secs_f64() * rate);
+        let phases = blocks.run(engine, &drawn, witness)?;
+        late.record(start.elapsed().saturating_sub(due));
+        service.record(phases.finish + phases.commit);
+    }
+    Ok((late, service, backlog.floor()))
+}
+
+/// Backups or scrubs one after the other, until told to stop; gives how many.
+fn work_beside(
+    db: &pleach::Pleach,
+    what: Beside,
+    at: &std::path::Path,
+    stop: &Arc<AtomicBool>,
+) -> Result<u64> {
+    let mut begun = 0;
+    while !stop.load(Ordering::Relaxed) {
+        begun += 1;
+        if what == Beside::Backup {
+            let folder = at.join("backup");
+            db.backup_to(&folder, &BackupOptions::new()).map_err(of_engine("pleach"))?;
+            std::fs::remove_dir_all(&folder).map_err(Error::file(&folder))?;
+        } else {
+            let session = db.snapshot().map_err(of_engine("pleach"))?;
+            let options = pleach::scrub::ScrubOptions::new().stop(Some(stop.clone()));
+            let report = pleach::scrub::scrub(&session, &options).map_err(of_engine("pleach"))?;
+            if !report.bad.is_empty() || !(report.stopped || report.is_clean()) {
+                return wrong(format!("a scrub: {report:?}"));
+            }
+        }
+    }
+    Ok(begun)
+}
+
+/// Everything that was written is read back.
+fn verify(side: &mut Side, engine: &mut dyn Engine, blocks: &Blocks<'_>) -> Result<()> {
+    let mut digest = blake3::Hasher::new();
+    let Known { accounts, slots } = &blocks.known;
+    for (space, known) in [(0_u8, accounts), (1, slots)] {
+        let mut ids: Vec<u64> = known.keys().copied().collect();
+        ids.sort_unstable();
+        for ids in ids.chunks(16_384) {
+            let key = if space == 0 { account_key } else { slot_key };
+            let value = if space == 0 { account_value } else { slot_value };
+            let keys: Vec<Key> = ids.iter().map(|id| key(*id)).collect();
+            let mut right = 0;
+            engine.begin(false)?;
+            engine.read(space, &keys, &mut |at, found| {
+                let expected = value(ids[at], last(known, &ids[at]));
+                right += usize::from(found == Some(&*expected));
+                digest.update(found.unwrap_or_default());
+            })?;
+            engine.discard()?;
+            if right != ids.len() {
+                return wrong(format!(
+                    "{} of {} values are not those of the last block",
+                    ids.len() - right,
+                    ids.len()
+                ));
+            }
+        }
+    }
+    let touched = (accounts.len() + slots.len()) as u64;
+    side.check(format!("values after {} blocks", blocks.next - 1), digest.finalize().to_string())?;
+    side.note(format!(
+        "{} blocks; all of {} values that they wrote were read back",
+        blocks.next - 1,
+        grouped(touched)
+    ))
+}
+
+/// Loads accounts and slots, each into a namespace where the engine has them.
+fn load(args: &BlockArgs, side: &mut Side) -> Result<()> {
+    let number = 1_u64 << args.log2;
+    let parameters = json!({ "blocks of accounts": number });
+    if side.find_loaded(&parameters)? {
+        return side.note("its database was loaded by a run before");
+    }
+    side.note_loaded(&parameters, false)?;
+    let mut engine = side.open(2 * number, false)?;
+    let accounts = |id: u64| -> Pair { (Name::from(account_key(id)), account_value(id, 0)) };
+    let slots = |id: u64| -> Pair { (Name::from(slot_key(id)), slot_value(id, 0)) };
+    let start = Instant::now();
+    if let Some(own) = engine.as_pleach() {
+        own.load_space(0, &mut (0..number).map(accounts))?;
+        own.add_storage()?;
+        own.load_space(1, &mut (0..number).map(slots))?;
+    } else if side.kind.caps().merkle {
+        engine.load(&mut (0..number).map(accounts).chain((0..number).map(slots)))?;
+    } else {
+        // Plain stores are loaded in the order of their keys.
+        let mut keys: Vec<(Key, u64)> = (0..number).map(|id| (account_key(id), id)).collect();
+        keys.extend((0..number).map(|id| (slot_key(id), number + id)));
+        keys.sort_unstable();
+        let pair =
+            |(_, id): (Key, u64)| if id < number { accounts(id) } else { slots(id - number) };
+        engine.load(&mut keys.into_iter().map(pair))?;
+    }
+    engine.close()?;
+    let seconds = start.elapsed().as_secs_f64();
+    side.figure(Figure::one(
+        "load",
+        "keys",
+        Unit::PerSecond,
+        crate::measure::float(2 * number) / seconds,
+    ))?;
+    side.note_loaded(&parameters, true)
+}

@@ -1,0 +1,97 @@
+//! `erc20`: blocks of token transfers over a large state of accounts and contracts' slots.
+
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use super::ledger::{Known, Ledger};
+use super::meter::{Meter, Phases};
+use super::{Plan, draws};
+use crate::cli::count;
+use crate::error::Result;
+use crate::job::Side;
+use crate::measure::{Figure, Unit, float, grouped, timed};
+
+/// `nomt-bench erc20`.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+pub struct Erc20Args {
+    /// Accounts that are no contracts
+    #[arg(long, value_name = "N", default_value_t = 2_000_000, value_parser = count::<u64>(1..=1_000_000_000))]
+    eoa: u64,
+    /// Contracts
+    #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = count::<u64>(1..=1_000_000_000))]
+    contracts: u64,
+    /// Slots of each contract
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = count::<u64>(1..=1000))]
+    slots: u64,
+    /// Blocks that are measured; one more comes before
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = count::<u64>(1..=1_000_000))]
+    blocks: u64,
+    /// Transfers of a block
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = count::<u64>(1..=10_000_000))]
+    transfers: u64,
+    /// Transfers of any contract to any account, rather than of one token between 2,000 hot accounts
+    #[arg(long)]
+    cold: bool,
+}
+
+impl Erc20Args {
+    const fn ledger(&self) -> Ledger {
+        Ledger { eoa: self.eoa, contracts: self.contracts, slots: self.slots, token: !self.cold }
+    }
+
+    pub fn plan(&self) -> Plan {
+        let writes = (self.blocks + 1).saturating_mul(self.transfers).saturating_mul(3);
+        Plan { keys: self.ledger().keys(), writes, ..Plan::ROUNDS }
+    }
+}
+
+/// The workload; a turn is a block.
+pub fn run(args: &Erc20Args, side: &mut Side) -> Result<()> {
+    let ledger = args.ledger();
+    let mut opened = side.open(ledger.keys(), false)?;
+    let engine = &mut *opened;
+    let mut known = Known::new();
+    let (import, loaded) = timed(|| ledger.load(engine, side.kind, &known));
+    loaded?;
+    let rate = float(ledger.keys()) / import.as_secs_f64();
+    side.figure(Figure::one("genesis", "import of keys", Unit::PerSecond, rate))?;
+    side.check_root("root of the genesis", engine.root().as_ref())?;
+    engine.pause(true);
+
+    let mut meter = Meter::new(engine, side);
+    let mut random = draws(side.flags.seed, 0);
+    let mut done = 0;
+    while done <= args.blocks && side.turn()? {
+        let block = ledger.block(args.transfers, &mut random);
+        meter.go(engine);
+        let start = Instant::now();
+        let numbers = block.execute(engine)?;
+        let executed = Instant::now();
+        engine.finish(block.accesses(&numbers[1]))?;
+        let finished = Instant::now();
+        engine.commit()?;
+        let commit = finished.elapsed();
+        meter.halt(engine);
+        block.check(&numbers, &mut known)?;
+        if done == 0 {
+            // It has paid for what the load had not cached.
+            meter = Meter::new(engine, side);
+        } else {
+            let (execute, finish) = (executed - start, finished - executed);
+            meter.record(&Phases { execute, finish, commit }, 1, block.items.len() as u64);
+        }
+        meter.hand_over(engine, side)?;
+        done += 1;
+        side.check_root(format!("root after {done} blocks"), engine.root().as_ref())?;
+        side.progress(done, args.blocks + 1)?;
+    }
+    if meter.batches() > 0 {
+        meter.end(engine, side, 0, "blocks")?;
+    }
+    engine.pause(false);
+    ledger.check(engine, side, &known, done)?;
+    let (transfers, touched) = (grouped(done * args.transfers), grouped(known.len() as u64));
+    side.note(format!("{transfers} transfers touched {touched} keys; all of them were read back"))?;
+    opened.close()
+}

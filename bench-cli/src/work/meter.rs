@@ -1,0 +1,257 @@
+//! The clock of a run of batches. It runs only in the engine's own phases; batches are drawn and verified while it, and
+//! the engine's background work, stand still. It stops only when background work has left no more than there was at its
+//! start.
+
+use core::time::Duration;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde_json::json;
+
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::job::Side;
+use crate::machine::{self, Used};
+use crate::measure::{Figure, Times, Unit, float, ratio};
+
+/// The phases of a batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Phases {
+    /// Reads, and what is computed of them.
+    pub execute: Duration,
+    /// The new root, and the witness.
+    pub finish: Duration,
+    pub commit: Duration,
+}
+
+impl Phases {
+    pub fn total(&self) -> Duration {
+        self.execute + self.finish + self.commit
+    }
+}
+
+/// What is measured from the start of the clock on.
+pub struct Meter {
+    folder: PathBuf,
+    works_on: bool,
+    start: Instant,
+    counters: Vec<(&'static str, u64)>,
+    pending: u64,
+    used: Used,
+    /// When the clock was started last.
+    from: Used,
+    clock: Duration,
+    /// Of drains at the ends of turns.
+    drained: Duration,
+    execute: Times,
+    finish: Times,
+    commit: Times,
+    finish_commit: Times,
+    total: Times,
+    /// After each batch: seconds since the start, milliseconds of the batch, resident memory, bytes of files.
+    columns: [Vec<f64>; 4],
+    operations: u64,
+    accounts: u64,
+}
+
+impl Meter {
+    /// Starts with background work paused.
+    pub fn new(engine: &mut dyn Engine, side: &Side) -> Self {
+        machine::reset_peak_rss();
+        Self {
+            folder: side.folder.clone(),
+            works_on: side.kind.caps().works_on,
+            start: Instant::now(),
+            counters: engine.counters(),
+            pending: engine.pending(),
+            used: Used::default(),
+            from: Used::now(),
+            clock: Duration::ZERO,
+            drained: Duration::ZERO,
+            execute: Times::default(),
+            finish: Times::default(),
+            commit: Times::default(),
+            finish_commit: Times::default(),
+            total: Times::default(),
+            columns: Default::default(),
+            operations: 0,
+            accounts: 0,
+        }
+    }
+
+    /// The clock starts.
+    pub fn go(&mut self, engine: &mut dyn Engine) {
+        engine.pause(false);
+        self.from = Used::now();
+    }
+
+    /// The clock stands still.
+    pub fn halt(&mut self, engine: &mut dyn Engine) {
+        engine.pause(true);
+        self.used = self.used.plus(&Used::now().since(&self.from));
+    }
+
+    /// A batch has run, of so many operations on so many distinct keys.
+    pub fn record(&mut self, phases: &Phases, operations: u64, accounts: u64) {
+        let total = phases.total();
+        self.execute.record(phases.execute);
+        self.finish.record(phases.finish);
+        self.commit.record(phases.commit);
+        self.finish_commit.record(phases.finish + phases.commit);
+        self.total.record(total);
+        self.clock += total;
+        self.operations += operations;
+        self.accounts += accounts;
+        let now = [
+            self.start.elapsed().as_secs_f64(),
+            total.as_secs_f64() * 1000.0,
+            float(machine::rss()),
+            float(machine::folder_bytes(&self.folder)),
+        ];
+        for (column, value) in self.columns.iter_mut().zip(now) {
+            column.push(value);
+        }
+    }
+
+    /// Batches so far.
+    pub fn batches(&self) -> u64 {
+        self.total.count()
+    }
+
+    /// What the engine has counted since the start.
+    pub fn counted(&self, engine: &dyn Engine, name: &str) -> Option<u64> {
+        let of =
+            |counters: &[(&str, u64)]| counters.iter().find(|one| one.0 == name).map(|one| one.1);
+        Some(of(&engine.counters())?.saturating_sub(of(&self.counters)?))
+    }
+
+    /// Seconds since the start, pauses included.
+    pub fn seconds(&self) -> f64 {
+        self.start.elapsed().as_secs_f64()
+    }
+
+    /// What a batch took, in milliseconds, and the memory after it: a column each, with the seconds.
+    pub fn columns(&self) -> &[Vec<f64>; 4] {
+        &self.columns
+    }
+
+    /// Another engine's turn is next: whatever goes on in the background ends first, on the clock.
+    pub fn hand_over(&mut self, engine: &mut dyn Engine, side: &Side) -> Result<()> {
+        if self.works_on && side.gives_up() {
+            self.go(engine);
+            let from = Instant::now();
+            engine.drain(0)?;
+            self.drained += from.elapsed();
+            self.halt(engine);
+        }
+        Ok(())
+    }
+
+    /// Commits what is left, drains, and gives all figures.
+    pub fn end(
+        mut self,
+        engine: &mut dyn Engine,
+        side: &Side,
+        left: u64,
+        what: &str,
+    ) -> Result<()> {
+        self.go(engine);
+        let from = Instant::now();
+        for _ in 0..left {
+            engine.commit()?;
+        }
+        let acknowledged = self.clock + from.elapsed();
+        let from = Instant::now();
+        engine.drain(self.pending)?;
+        let drained = acknowledged + self.drained + from.elapsed();
+        self.halt(engine);
+        let peak = machine::peak_rss();
+
+        let rate = |count: u64, time: Duration| match time.as_secs_f64() {
+            0.0 => 0.0,
+            seconds => float(count) / seconds,
+        };
+        let one = |name: &str, unit, value: f64| {
+            side.figure(Figure::one("", name, unit, value).committed())
+        };
+        // The spread of a rate is that of the batches.
+        let each = ratio(self.operations, self.batches());
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "operations of a batch"
+        )]
+        let spread = self.total.per_second("", "", each as u64);
+        let drained_rate = rate(self.operations, drained);
+        side.figure(Figure {
+            low: spread.low.min(drained_rate),
+            high: spread.high.max(drained_rate),
+            samples: self.batches(),
+            ..Figure::one("", &format!("{what}, drained"), Unit::PerSecond, drained_rate)
+                .committed()
+        })?;
+        one(
+            &format!("{what}, acknowledged"),
+            Unit::PerSecond,
+            rate(self.operations, acknowledged),
+        )?;
+        one("distinct keys, drained", Unit::PerSecond, rate(self.accounts, drained))?;
+        side.figure(self.execute.latencies("", "execute"))?;
+        if side.kind.caps().merkle {
+            // A plain store has no root to be made: its transaction stands beside both together.
+            side.figure(self.finish.latencies("", "finish"))?;
+            side.figure(self.commit.latencies("", "commit").committed())?;
+        }
+        side.figure(self.finish_commit.latencies("", "finish + commit").committed())?;
+        side.figure(self.total.latencies("", "all of it").committed())?;
+        let keys = self.accounts.max(1);
+        let processor = self.used.processor.as_secs_f64() * 1e9;
+        one("processor time of a key, all threads", Unit::Nanos, processor / float(keys))?;
+        one("device reads of a key", Unit::Ratio, ratio(self.used.read / 4096, keys))?;
+        one("bytes written of a key", Unit::Bytes, ratio(self.used.written, keys))?;
+        if let Some(hashes) = self.counted(engine, "hashes").filter(|hashes| *hashes > 0) {
+            let bound = float(hashes) * nanos_of_a_hash();
+            side.figure(Figure::one(
+                "",
+                "processor time / that of its hashes alone",
+                Unit::Ratio,
+                processor / bound,
+            ))?;
+        }
+        side.figure(Figure::one("", "peak resident memory", Unit::Bytes, float(peak)))?;
+        let files = machine::folder_bytes(&self.folder);
+        side.figure(Figure::one("", "size of the files", Unit::Bytes, float(files)))?;
+        let names: Vec<&str> = self.counters.iter().map(|one| one.0).collect();
+        for name in names {
+            let count = self.counted(engine, name).unwrap_or(0);
+            side.figure(Figure::one("counted", name, Unit::Count, float(count)))?;
+        }
+        let [seconds, batch_ms, memory, files] = self.columns.each_ref().map(|column| thinned(column));
+        side.series(json!({
+            "seconds": seconds, "batch_ms": batch_ms, "resident_bytes": memory, "file_bytes": files,
+            "operations": each,
+        }))
+    }
+}
+
+/// At most so many points of a column: the mean of as many values each.
+const POINTS: usize = 500;
+
+fn thinned(column: &[f64]) -> Vec<f64> {
+    let mean = |some: &[f64]| some.iter().sum::<f64>() / float(some.len() as u64);
+    column.chunks(column.len().div_ceil(POINTS).max(1)).map(mean).collect()
+}
+
+/// Nanoseconds of a node's hash on one core, hashed many at a time: what an engine that did nothing else would take.
+fn nanos_of_a_hash() -> f64 {
+    use pleach_core::{Blake3, Hasher as _};
+    let blocks = vec![[7_u8; 64]; 1024];
+    let mut out = vec![[0; 32]; 1024];
+    let mut times = Times::default();
+    for _ in 0..64 {
+        let from = Instant::now();
+        Blake3::hash64_many(std::hint::black_box(&blocks), &mut out);
+        times.record(from.elapsed());
+    }
+    times.each("", "", 1024).p50
+}

@@ -1,0 +1,120 @@
+//! The workloads: each is a function that runs in an engine's child from its first line to its last.
+//!
+//! * [`transfer`], [`block`], [`soak`], [`recover`]: what a node does, batch after batch, with a clock ([`meter`]);
+//! * [`bank`], [`history`]: transactions of plain stores; [`overlay`], [`threshold`], [`flatten`], [`erc20`]: blocks in
+//!   memory and committed ones, over accounts and contracts ([`ledger`]);
+//! * [`import`], [`auth`], [`proof`], [`grind`], [`hash`]: single parts.
+
+pub mod auth;
+pub mod bank;
+pub mod block;
+pub mod erc20;
+pub mod flatten;
+pub mod grind;
+pub mod hash;
+pub mod history;
+pub mod import;
+mod ledger;
+mod meter;
+pub mod overlay;
+pub mod proof;
+pub mod recover;
+mod replay;
+pub mod soak;
+pub mod threshold;
+pub mod transfer;
+
+use crate::cli::{Durability, Flags, Work};
+use crate::draw::Draws;
+use crate::engine::Kind;
+use crate::error::Result;
+use crate::job::{Side, Stage};
+
+/// How a workload is run.
+pub struct Plan {
+    pub stages: &'static [Stage],
+    /// Where `--durability` is not said.
+    pub durability: Durability,
+    /// Rounds or batches of a turn, where `--alternate` is not said; 0: one engine after the other.
+    pub alternate: u64,
+    /// Databases of `--dir` stay, and are used again.
+    pub reuses: bool,
+    /// Keys that a database will have, about.
+    pub keys: u64,
+    /// Writes of keys in all.
+    pub writes: u64,
+    /// Which engines can, and why not.
+    pub runs: fn(Kind) -> core::result::Result<(), &'static str>,
+}
+
+impl Plan {
+    /// Rounds in turns, on databases that are made anew.
+    pub const ROUNDS: Self = Self {
+        stages: &[Stage::Run],
+        durability: Durability::Commit,
+        alternate: 1,
+        reuses: false,
+        keys: 0,
+        writes: 0,
+        runs: |_| Ok(()),
+    };
+}
+
+/// Only engines with a root.
+fn merkle(kind: Kind) -> core::result::Result<(), &'static str> {
+    if kind.caps().merkle { Ok(()) } else { Err("it has no root") }
+}
+
+/// Only this project's.
+fn ours(kind: Kind) -> core::result::Result<(), &'static str> {
+    if kind == Kind::Pleach { Ok(()) } else { Err("it is about what only pleach has") }
+}
+
+/// How a workload is run; refuses arguments that do not fit each other.
+pub fn plan(work: &Work, flags: &Flags) -> Result<Plan> {
+    match work {
+        Work::Init(args) => args.plan(flags),
+        Work::Transfer(args) => args.plan(),
+        Work::Block(args) => args.plan(),
+        Work::Soak(args) => args.plan(flags),
+        Work::Recover(args) => Ok(args.plan()),
+        Work::Bank(args) => Ok(args.plan()),
+        Work::Overlay(args) => args.plan(),
+        Work::Threshold(args) => args.plan(),
+        Work::Flatten(args) => args.plan(),
+        Work::Erc20(args) => Ok(args.plan()),
+        Work::Import(args) => args.plan(flags),
+        Work::Auth(args) => Ok(args.plan()),
+        Work::History(args) => Ok(args.plan()),
+        Work::Proof(args) => args.plan(),
+        Work::Grind(args) => args.plan(),
+        Work::Hash(args) => args.plan(),
+    }
+}
+
+/// Runs a workload, in the child.
+pub fn run(work: &Work, side: &mut Side) -> Result<()> {
+    match work {
+        Work::Init(args) => transfer::load(args.accounts(), side),
+        Work::Transfer(args) => transfer::run(args, side),
+        Work::Block(args) => block::run(args, side),
+        Work::Soak(args) => soak::run(args, side),
+        Work::Recover(args) => recover::run(args, side),
+        Work::Bank(args) => bank::run(args, side),
+        Work::Overlay(args) => overlay::run(args, side),
+        Work::Threshold(args) => threshold::run(args, side),
+        Work::Flatten(args) => flatten::run(args, side),
+        Work::Erc20(args) => erc20::run(args, side),
+        Work::Import(args) => import::run(args, side),
+        Work::Auth(args) => auth::run(args, side),
+        Work::History(args) => history::run(args, side),
+        Work::Proof(args) => proof::run(args, side),
+        Work::Grind(args) => grind::run(args, side),
+        Work::Hash(args) => hash::run(args, side),
+    }
+}
+
+/// The generator of a round of a workload that has rounds.
+fn draws(seed: u64, round: u64) -> Draws {
+    Draws::new(seed, b"pleach-bench parts    v1", round)
+}

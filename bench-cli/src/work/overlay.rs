@@ -1,0 +1,202 @@
+//! `overlay`: the root of a block that stays in memory, over a state that is committed.
+
+use core::time::Duration;
+
+use hashbrown::HashSet;
+use pleach_core::Key;
+use serde::{Deserialize, Serialize};
+
+use super::ledger::{Item, Known, Ledger, contents, read};
+use super::{Plan, merkle};
+use crate::cli::{check, count};
+use crate::draw::Draws;
+use crate::engine::{Access, Engine, Root};
+use crate::error::{Result, wrong};
+use crate::job::Side;
+use crate::machine;
+use crate::measure::{Figure, Times, Unit, grouped, timed};
+
+/// Name and version of the draws.
+const DOMAIN: &[u8; 24] = b"pleach-bench overlay  v2";
+
+/// `nomt-bench overlay`.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+pub struct OverlayArgs {
+    /// Contracts that are loaded
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = count::<u64>(1..=100_000_000))]
+    accounts: u64,
+    /// Slots of each
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = count::<u64>(0..=1000))]
+    slots: u64,
+    /// Accounts that the overlay changes
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "1000,10000",
+        value_parser = count::<u64>(1..=10_000_000)
+    )]
+    updates: Vec<u64>,
+}
+
+impl OverlayArgs {
+    const fn ledger(&self) -> Ledger {
+        Ledger { eoa: 0, contracts: self.accounts, slots: self.slots, token: false }
+    }
+
+    pub fn plan(&self) -> Result<Plan> {
+        let most = self.updates.iter().max().copied().unwrap_or(0);
+        check(
+            most <= self.accounts,
+            &format!(
+                "--updates {most} are more than --accounts {}: lower the one or raise the other",
+                self.accounts
+            ),
+        )?;
+        Ok(Plan {
+            keys: self.ledger().keys() + 3 * most,
+            writes: 3 * most,
+            runs: merkle,
+            ..Plan::ROUNDS
+        })
+    }
+}
+
+/// Draws the overlay of a number of updates: accounts with a new nonce, of which 30 % are new addresses, and of 30 % of
+/// them one to four new slots. First the existing accounts, one draw each, with another one for each that came before;
+/// then of each account its nonce, whether it has new slots, how many, and the amount of each.
+fn draw(ledger: &Ledger, updates: u64, seed: u64) -> Vec<(Item, u64)> {
+    let mut random = Draws::new(seed, DOMAIN, updates);
+    let new = updates * 3 / 10;
+    let mut seen = HashSet::new();
+    let mut accounts = Vec::new();
+    while (accounts.len() as u64) < updates - new {
+        let id = random.below(ledger.contracts);
+        if seen.insert(id) {
+            accounts.push(id);
+        }
+    }
+    accounts.extend(ledger.contracts..ledger.contracts + new);
+    let mut overlay = Vec::new();
+    for contract in accounts {
+        overlay.push((Item::Account(contract), random.bits()));
+        if random.below(10) < 3 {
+            for slot in 0..=random.below(4) {
+                let slot = ledger.slots + slot;
+                overlay.push((Item::Slot { contract, slot }, random.bits()));
+            }
+        }
+    }
+    overlay
+}
+
+/// The workload; a turn is a round of a case.
+pub fn run(args: &OverlayArgs, side: &mut Side) -> Result<()> {
+    args.updates.iter().try_for_each(|updates| of_updates(args, *updates, side))
+}
+
+/// An overlay over a state of its own, since it is committed in the end.
+fn of_updates(args: &OverlayArgs, updates: u64, side: &mut Side) -> Result<()> {
+    let (ledger, caps) = (args.ledger(), side.kind.caps());
+    let overlay = draw(&ledger, updates, side.flags.seed);
+    let open = |side: &Side, witness| side.open(ledger.keys() + overlay.len() as u64, witness);
+    let items: Vec<Item> = ledger.items().collect();
+    let _ = std::fs::remove_dir_all(&side.folder);
+    let mut engine = open(side, false)?;
+    ledger.load(&mut *engine, side.kind, &Known::new())?;
+    let mut promised = None;
+    for (is_cold, witness) in [(false, false), (false, true), (true, false), (true, true)] {
+        // An engine that has no witnesses takes the turns all the same, as many as the others.
+        let runs = caps.witness || !witness;
+        engine.close()?;
+        engine = open(side, witness && runs)?;
+        if runs && !is_cold {
+            contents(&mut *engine, &items)?;
+        }
+        let mut times = Times::default();
+        for round in 0..=side.flags.rounds(10) {
+            if !side.turn()? {
+                break;
+            }
+            if !runs {
+                continue;
+            }
+            if is_cold {
+                engine.close()?;
+                if side.flags.drop_caches
+                    && let Err(why) = machine::drop_caches()
+                {
+                    side.note(why)?;
+                }
+                engine = open(side, witness)?;
+            }
+            let (took, root) = one(&mut *engine, &overlay, witness)?;
+            if round > 0 {
+                times.record(took);
+            }
+            if *promised.get_or_insert(root) != root {
+                return wrong("the same overlay has another root in another round");
+            }
+        }
+        let case = format!("{}, {}", if is_cold { "cold" } else { "warm" }, grouped(updates));
+        let name = if witness { "root + witness" } else { "root" };
+        if times.count() > 0 {
+            side.figure(times.latencies(&case, name))?;
+        }
+    }
+    let Some(promised) = promised else { return engine.close() };
+
+    engine.close()?;
+    engine = open(side, false)?;
+    let accesses = accesses(&overlay);
+    let (took, committed) = timed(|| {
+        engine.begin(false)?;
+        engine.finish(accesses)?;
+        engine.commit()
+    });
+    committed?;
+    let case = format!("at the end, {}", grouped(updates));
+    let millis = took.as_secs_f64() * 1000.0;
+    side.figure(Figure::one(&case, "root + commit", Unit::Ms, millis).committed())?;
+    if engine.root() != promised {
+        return wrong("the commit has another root than the overlay");
+    }
+    side.check_root(format!("root of {updates} updates"), promised.as_ref())?;
+    let items: Vec<Item> = items.into_iter().chain(overlay.iter().map(|pair| pair.0)).collect();
+    let digest = contents(&mut *engine, &items)?;
+    side.check(format!("contents after {updates} updates"), digest.to_string())?;
+    engine.close()
+}
+
+fn accesses(overlay: &[(Item, u64)]) -> Vec<Access> {
+    overlay.iter().map(|(item, number)| Access::write(item.key(), item.value(*number))).collect()
+}
+
+/// The overlay is made, read back in part, and forgotten.
+fn one(
+    engine: &mut dyn Engine,
+    overlay: &[(Item, u64)],
+    witness: bool,
+) -> Result<(Duration, Option<Root>)> {
+    let (before, accesses) = (engine.root(), accesses(overlay));
+    let (took, made) = timed(|| {
+        engine.begin(witness)?;
+        engine.finish(accesses)
+    });
+    let root = engine.root();
+    if made?.is_some() != witness {
+        return wrong("a witness is missing, or was not asked for");
+    }
+    let some = overlay.iter().step_by(overlay.len().div_ceil(100));
+    let (items, numbers): (Vec<Item>, Vec<u64>) = some.copied().unzip();
+    let keys: Vec<Key> = items.iter().map(|item| item.key()).collect();
+    engine.begin(false)?;
+    if read(engine, &items, &keys)? != numbers {
+        return wrong("the overlay has another value");
+    }
+    engine.discard()?;
+    if engine.root() != before {
+        return wrong("an overlay that was forgotten has left another root");
+    }
+    Ok((took, root))
+}

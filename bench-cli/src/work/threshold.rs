@@ -1,0 +1,181 @@
+//! `threshold`: executed blocks stay in memory over each other, and the oldest is committed when there are enough.
+
+use core::time::Duration;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use super::ledger::{Known, Ledger};
+use super::{Plan, draws, merkle};
+use crate::cli::{check, count};
+use crate::engine::Kind;
+use crate::error::Result;
+use crate::job::Side;
+use crate::machine::Used;
+use crate::measure::{Figure, Times, Unit, float, grouped, timed};
+use crate::signals;
+
+/// Accounts, contracts and slots of each as the paper has them.
+const FULL: Ledger = Ledger { eoa: 2_000_000, contracts: 500_000, slots: 10, token: false };
+
+/// `nomt-bench threshold`.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+pub struct ThresholdArgs {
+    /// Blocks that stay in memory
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "2,8,32,128,512",
+        value_parser = count::<u64>(1..=4096)
+    )]
+    window: Vec<u64>,
+    /// Blocks of a round of the largest window. What comes when it is full is measured, and as much of the others
+    #[arg(long, value_name = "N", default_value_t = 600, value_parser = count::<u64>(1..=1_000_000))]
+    blocks: u64,
+    /// Transfers of a block
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = count::<u64>(1..=10_000_000))]
+    transfers: u64,
+    /// Accounts that are no contracts
+    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = count::<u64>(1..=1_000_000_000))]
+    eoa: u64,
+    /// Contracts
+    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = count::<u64>(1..=1_000_000_000))]
+    contracts: u64,
+    /// Slots of each contract
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = count::<u64>(1..=1000))]
+    slots: u64,
+    /// The paper's size: 2,000,000 accounts, 500,000 contracts, 10 slots
+    #[arg(long, conflicts_with_all = ["eoa", "contracts", "slots"])]
+    full: bool,
+}
+
+impl ThresholdArgs {
+    const fn ledger(&self) -> Ledger {
+        let Self { eoa, contracts, slots, .. } = *self;
+        if self.full { FULL } else { Ledger { eoa, contracts, slots, token: false } }
+    }
+
+    fn largest(&self) -> u64 {
+        self.window.iter().max().copied().unwrap_or(0)
+    }
+
+    pub fn plan(&self) -> Result<Plan> {
+        let largest = self.largest();
+        check(
+            self.blocks > largest,
+            &format!(
+                "--blocks {} never fills a window of {largest}: say more, or a smaller --window",
+                self.blocks
+            ),
+        )?;
+        let keys = self.ledger().keys();
+        let writes = self.blocks.saturating_mul(self.transfers).saturating_mul(3);
+        Ok(Plan { keys, writes, runs, ..Plan::ROUNDS })
+    }
+}
+
+fn runs(kind: Kind) -> core::result::Result<(), &'static str> {
+    merkle(kind)?;
+    if kind.caps().overlays { Ok(()) } else { Err("it has no blocks over each other") }
+}
+
+/// Figures of a window.
+#[derive(Default)]
+struct Figures {
+    block: Times,
+    finish: Times,
+    commit: Times,
+    clock: Duration,
+    /// Processor time of blocks, and of their commits alone.
+    processor: Duration,
+    committing: Duration,
+}
+
+/// The workload; a turn is a round of a window.
+pub fn run(args: &ThresholdArgs, side: &mut Side) -> Result<()> {
+    for window in &args.window {
+        let mut figures = Figures::default();
+        for _ in 0..side.flags.rounds(1) {
+            if !side.turn()? {
+                break;
+            }
+            round(args, *window, side, &mut figures)?;
+        }
+        let Figures { block, finish, commit, clock, processor, committing } = figures;
+        if block.count() == 0 {
+            break;
+        }
+        let case = format!("window {window}");
+        let rate = float(block.count()) / clock.as_secs_f64();
+        side.figure(Figure::one(&case, "blocks, drained", Unit::PerSecond, rate).committed())?;
+        side.figure(block.latencies(&case, "a block").committed())?;
+        side.figure(finish.latencies(&case, "finish"))?;
+        side.figure(commit.latencies(&case, "commit").committed())?;
+        let share = committing.as_secs_f64() / processor.as_secs_f64();
+        let name = "share of commits in processor time";
+        side.figure(Figure::one(&case, name, Unit::Ratio, share).committed())?;
+    }
+    let (keys, transfers) = (grouped(args.ledger().keys()), grouped(args.transfers));
+    side.note(format!("{keys} keys, blocks of {transfers} transfers"))
+}
+
+/// All blocks on a state of its own.
+fn round(args: &ThresholdArgs, window: u64, side: &mut Side, figures: &mut Figures) -> Result<()> {
+    let ledger = args.ledger();
+    let folder = side.scratch()?;
+    let mut opened = side.open_in(folder.path().to_owned(), ledger.keys(), false)?;
+    let engine = &mut *opened;
+    side.settings(engine)?;
+    let mut known = Known::new();
+    ledger.load(engine, side.kind, &known)?;
+    let mut random = draws(side.flags.seed, 0);
+    let blocks = window + (args.blocks - args.largest());
+    let (mut pending, mut waiting) = (0, 0);
+    for number in 0..blocks {
+        if signals::asked() {
+            return Ok(());
+        }
+        let block = ledger.block(args.transfers, &mut random);
+        let is_full = waiting == window;
+        if number == window {
+            pending = engine.pending();
+        }
+        engine.pause(false);
+        let before = Used::now();
+        let start = Instant::now();
+        let numbers = block.execute(engine)?;
+        let execute = start.elapsed();
+        let (finish, finished) = timed(|| engine.finish(block.accesses(&numbers[1])));
+        finished?;
+        if is_full {
+            let used = Used::now();
+            let (commit, committed) = timed(|| engine.commit());
+            committed?;
+            let now = Used::now();
+            let whole = execute + finish + commit;
+            figures.block.record(whole);
+            figures.finish.record(finish);
+            figures.commit.record(commit);
+            figures.clock += whole;
+            figures.processor += now.since(&before).processor;
+            figures.committing += now.since(&used).processor;
+        } else {
+            waiting += 1;
+        }
+        engine.pause(true);
+        block.check(&numbers, &mut known)?;
+        side.check_root(format!("root after {} blocks", number + 1), engine.root().as_ref())?;
+        side.progress(number + 1, blocks)?;
+    }
+    engine.pause(false);
+    // What the commits have left to the background belongs to them.
+    let (drain, drained) = timed(|| engine.drain(pending));
+    drained?;
+    figures.clock += drain;
+    for _ in 0..waiting {
+        engine.commit()?;
+    }
+    ledger.check(engine, side, &known, blocks)?;
+    opened.close()
+}
