@@ -220,7 +220,7 @@ fn whole(text: &str) -> Option<u64> {
         Some('g') => 1_000_000_000,
         Some(_) => return None,
     };
-    let digits = text.trim_end_matches(|last: char| last.is_ascii_alphabetic()).replace('_', "");
+    let digits = letter.map_or(text, |_| &text[..text.len() - 1]).replace('_', "");
     digits.parse::<u64>().ok()?.checked_mul(times)
 }
 

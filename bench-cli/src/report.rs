@@ -338,6 +338,20 @@ pub fn table(document: &Document) -> String {
         let nothing = run.notes.iter().filter(|note| note.starts_with("NOTHING"));
         lines.extend(nothing.map(|note| format!("{}: {note}", run.backend)));
     }
+    // The result, before all else.
+    for run in runs {
+        let drained =
+            |figure: &&Figure| figure.case.is_empty() && figure.name.ends_with(", drained");
+        if let Some(figure) = run.figures.iter().find(drained) {
+            let rate = shown(figure.p50, figure.unit);
+            let (name, survives) = (&figure.name, run.survives);
+            let root = if run.root.is_some() { "with a root each, " } else { "" };
+            lines.push(format!(
+                "{}: {rate} {name}, a second; {root}a commit survives {survives}",
+                run.backend
+            ));
+        }
+    }
     lines.push(format!(
         "{workload}: {}; seed {seed}, {cache_mib} MiB each, durability {durability}\n",
         machine(document)

@@ -165,6 +165,11 @@ impl Kind {
         }
     }
 
+    /// Does its root follow from its pairs alone? QMDB's is that of a log.
+    pub const fn has_root_of_pairs(self) -> bool {
+        self.caps().merkle && !matches!(self, Self::Qmdb)
+    }
+
     /// Bytes of memory that it takes with so many keys, about.
     pub fn memory(self, cache_mib: u64, keys: u64) -> u64 {
         let budget = cache_mib * MIB * 11 / 10;

@@ -42,8 +42,13 @@ impl AuthArgs {
     pub fn plan(&self) -> Plan {
         let most = self.sizes.iter().max().copied().unwrap_or(0);
         // Every second pair of a block is new.
-        Plan { keys: 2 * most, writes: 3 * most, ..Plan::ROUNDS }
+        Plan { keys: 2 * most, writes: 3 * most, runs, ..Plan::ROUNDS }
     }
+}
+
+fn runs(kind: Kind) -> core::result::Result<(), &'static str> {
+    let caps = kind.caps();
+    if caps.merkle && !caps.overlays { Err("it has no blocks over each other") } else { Ok(()) }
 }
 
 /// Times by what was measured, in the order in which it came.

@@ -495,7 +495,7 @@ impl Bank<'_> {
             grouped(desk.logged),
             grouped(desk.drawn)
         ))?;
-        if !side.kind.caps().merkle || seen > RELOADED {
+        if !side.kind.has_root_of_pairs() || seen > RELOADED {
             return Ok(());
         }
         let folder = side.scratch()?;
@@ -587,7 +587,9 @@ mod tests {
         assert!(
             keys().is_sorted_by(|a, b| a < b) && keys().all(|key| (3..=31).contains(&key.len()))
         );
-        assert!(keys().next_back().expect("some")[..] < log_key(0)[..] && log_key(255) < log_key(256));
+        assert!(
+            keys().next_back().expect("some")[..] < log_key(0)[..] && log_key(255) < log_key(256)
+        );
     }
 
     #[test]

@@ -228,7 +228,7 @@ fn verify(args: &ImportArgs, loaded: &Loaded, side: &Side) -> Result<()> {
             return wrong(format!("{case}: a pair is not there"));
         }
     }
-    if side.kind.caps().merkle && loaded.pairs <= COMMITTED {
+    if side.kind.has_root_of_pairs() && loaded.pairs <= COMMITTED {
         let mut pairs: Vec<Pair> = Vec::new();
         if args.from.is_none() {
             pairs.extend((0..args.leaves).map(|id| pair(id, loaded.order, args.leaves)));

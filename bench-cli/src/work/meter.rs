@@ -226,7 +226,8 @@ impl Meter {
             let count = self.counted(engine, name).unwrap_or(0);
             side.figure(Figure::one("counted", name, Unit::Count, float(count)))?;
         }
-        let [seconds, batch_ms, memory, files] = self.columns.each_ref().map(|column| thinned(column));
+        let [seconds, batch_ms, memory, files] =
+            self.columns.each_ref().map(|column| thinned(column));
         side.series(json!({
             "seconds": seconds, "batch_ms": batch_ms, "resident_bytes": memory, "file_bytes": files,
             "operations": each,

@@ -20,7 +20,7 @@ use super::{Plan, merkle};
 use crate::cli::{Count, Flags, count, count_or_auto, switch};
 use crate::draw::{BALANCE, Distribution, Draws, Sampler, account_key, number};
 use crate::engine::pleach::value;
-use crate::engine::{Access, Engine, Name, Op, Root, Witness};
+use crate::engine::{Access, Engine, Kind, Name, Op, Root, Witness};
 use crate::error::{Error, Result, usage, wrong};
 use crate::job::{Side, Stage};
 use crate::machine;
@@ -121,6 +121,15 @@ impl TransferArgs {
     }
 }
 
+/// Only engines that make what others are measured with; the oracle makes none, and is measured by nobody.
+fn witnessed(kind: Kind) -> core::result::Result<(), &'static str> {
+    merkle(kind)?;
+    if kind.caps().witness || kind == Kind::Model {
+        return Ok(());
+    }
+    Err("it makes no witness: say --witness off")
+}
+
 impl StreamArgs {
     /// The plan of so many batches.
     pub fn plan(&self, batches: u64) -> Plan {
@@ -133,7 +142,7 @@ impl StreamArgs {
             // At least a quarter more than are loaded, for runs that go on later.
             keys: stream.accounts_before(initial, batches).max(initial + initial / 4),
             writes: batches.saturating_mul(2 * u64::from(self.batch)),
-            runs: merkle,
+            runs: if self.witness { witnessed } else { merkle },
             ..Plan::ROUNDS
         }
     }
