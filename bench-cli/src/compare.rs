@@ -33,6 +33,7 @@ const DATABASES: &str = "databases";
 const SMALLEST: &str = "\
 transfer --log2 10 --batch 100 --batches 3 --warmup 1
 block --log2 12 --blocks 3 --warmup 1
+block-plain --log2 12 --blocks 3 --warmup 1 --witness off
 bank --accounts 500 --transfers 500 --batch 100 --rounds 1
 overlay --accounts 200 --updates 20 --rounds 1
 threshold --window 2,4 --blocks 10 --transfers 100 --eoa 1000 --contracts 100 --rounds 1
@@ -50,14 +51,18 @@ device --size-mib 16 --millis 10 --no-fio";
 
 const QUICK: &str = "\
 transfer-20 --log2 20 --batches 20
+transfer-plain --log2 20 --batches 20 --witness off
 block --log2 18 --blocks 200
+block-plain --log2 18 --blocks 200 --witness off
 bank --accounts 50000 --transfers 20000 --batch 1,100,10000 --rounds 3
+bank-synced --accounts 50000 --transfers 5000 --batch 1,100,10000 --rounds 3 --durability commit
 overlay --accounts 20000 --updates 1000 --rounds 5
 threshold --window 2,32,128 --blocks 150 --transfers 2000 --rounds 1
 flatten --layers 4,16,64 --rounds 3
 erc20 --eoa 200000 --contracts 50000 --blocks 10
 import --leaves 300000
 history --shards none,100,2000 --len 10000 --keys 1000 --rounds 3
+history-synced --shards 100,2000 --len 10000 --keys 1000 --rounds 3 --durability commit
 proof --log2 18 --rounds 5
 auth --sizes 100,1000,10000 --rounds 5
 grind --keys 5000
@@ -76,7 +81,9 @@ transfer-22 --log2 22
 transfer-threads-1 --log2 20 --threads 1
 transfer-threads-2 --log2 20 --threads 2
 transfer-unsynced --log2 20 --durability none
+transfer-plain --log2 20 --witness off
 block --log2 24 --blocks 2000
+block-plain --log2 24 --blocks 2000 --witness off
 block-rate --log2 24 --rate 5 --minutes 10
 bank-1 --accounts 1M --transfers 10M --batch 1
 bank-100 --accounts 1M --transfers 10M --batch 100
@@ -84,6 +91,7 @@ bank-1000 --accounts 1M --transfers 10M --batch 1000
 bank-10000 --accounts 1M --transfers 10M --batch 10000
 bank-100000 --accounts 1M --transfers 10M --batch 100000
 bank-1M --accounts 1M --transfers 10M --batch 1M
+bank-synced --accounts 1M --transfers 100k --batch 1,100,10000 --durability commit
 overlay --updates 1000,10000
 threshold --full
 flatten
@@ -91,6 +99,7 @@ erc20
 erc20-large --eoa 8M --contracts 2M --slots 40
 import --leaves 2^24
 history --shards none,100,500,1000,2000,5000,10000,50000 --len 10000,100000,500000,1M
+history-synced --shards 100,2000 --len 10000,100000 --durability commit
 proof --log2 22
 auth
 grind
@@ -204,7 +213,6 @@ fn plan(args: &CompareArgs, flags: &Flags, at: &Path) -> Result<Vec<(&'static st
             .iter()
             .flat_map(|text| text.split_whitespace().map(str::to_owned))
             .collect();
-        words.extend(flags.peer_arg.iter().map(|arg| format!("--peer-arg={arg}")));
         words.extend([
             format!("--json={folder}/{name}.part"),
             format!("--dir={folder}/{DATABASES}"),
@@ -222,6 +230,9 @@ fn plan(args: &CompareArgs, flags: &Flags, at: &Path) -> Result<Vec<(&'static st
         if !kinds.is_empty() {
             words.retain(|word| !word.starts_with("--backend="));
             words.push(format!("--backend={}", kinds.join(",")));
+            // Those of engines that run the step.
+            let own = |arg: &&String| kinds.iter().any(|kind| arg.starts_with(&format!("{kind}.")));
+            words.extend(flags.peer_arg.iter().filter(own).map(|arg| format!("--peer-arg={arg}")));
             steps.push((name, words));
         }
     }

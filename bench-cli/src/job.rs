@@ -265,7 +265,9 @@ impl Side {
             return usage(format!("{} is not ours: choose another --dir", file.display()));
         };
         if self.flags.reset || known["loaded"] != true {
-            for path in [&self.folder, &self.beside(".roots"), &file] {
+            let [roots, blocks, stream] =
+                [".roots", ".blocks", ".stream"].map(|one| self.beside(one));
+            for path in [&self.folder, &roots, &blocks, &stream, &file] {
                 let removed = if path.is_dir() {
                     std::fs::remove_dir_all(path)
                 } else {

@@ -96,7 +96,12 @@ impl Running {
     /// those that an engine prints, go to standard error.
     pub fn next(&mut self) -> Option<Said> {
         loop {
-            let line = self.said.next()?.ok()?;
+            let line = match self.said.next()? {
+                Ok(line) => line,
+                // An engine may print anything.
+                Err(error) if error.kind() == std::io::ErrorKind::InvalidData => continue,
+                Err(_) => return None,
+            };
             match serde_json::from_str(&line) {
                 Ok(said) => return Some(said),
                 Err(_) => crate::say(&line),
@@ -137,9 +142,9 @@ impl Running {
     /// The error of a child that says that it has failed.
     pub fn failure(&self, code: u8, message: String) -> Error {
         match (signals::caught(), code) {
-            (Some(signal), _) => Error::Interrupted(signal),
-            (None, 2) => Error::Usage(message),
-            (None, _) => Error::Failed(format!("{message} ({})", self.what)),
+            (Some(signal), 128..) => Error::Interrupted(signal),
+            (_, 2) => Error::Usage(message),
+            _ => Error::Failed(format!("{message} ({})", self.what)),
         }
     }
 
@@ -148,6 +153,10 @@ impl Running {
         let status = self.wait();
         match (signals::caught(), status) {
             (Some(signal), _) => Error::Interrupted(signal),
+            (None, Ok(status)) if status.code() == Some(2) => Error::Usage(format!(
+                "{}: it takes no jobs of this build: --beside wants a build of the same version",
+                self.what
+            )),
             (None, Ok(status)) => self.failed(&format!("ended without a result: {status}")),
             (None, Err(error)) => error,
         }
@@ -198,15 +207,19 @@ pub fn run(work: Work, mut flags: Flags) -> Result<()> {
         }
         _ => bench.stages(&plan),
     };
-    match measured {
-        // What was measured until then is worth something.
-        Err(Error::Interrupted(_))
-            if bench.leads.iter().any(|lead| !lead.run.figures.is_empty()) => {}
-        other => other?,
+    // What was measured until then is worth something.
+    let has_figures = bench.leads.iter().any(|lead| !lead.run.figures.is_empty());
+    let failed = match measured {
+        Err(Error::Interrupted(_)) if has_figures => Ok(()),
+        Err(error) if !has_figures || error.code() == 2 => return Err(error),
+        measured => measured,
+    };
+    let outcome = failed.and(bench.compare());
+    if let Err(error) = &outcome {
+        bench.notes.insert(0, format!("FAILED: {error}"));
     }
-    let compared = bench.compare();
     bench.finish()?;
-    compared?;
+    outcome?;
     signals::caught().map_or(Ok(()), |signal| Err(Error::CutShort(signal)))
 }
 
@@ -282,7 +295,9 @@ impl Bench {
                 ));
             }
         }
-        plan.check_fits(&kinds, &flags)?;
+        // With another build three of them run.
+        let all = if flags.beside.is_some() { kinds.repeat(3) } else { kinds.clone() };
+        plan.check_fits(&all, &flags)?;
         let (root, temporary, lock) = root(&flags, plan.reuses)?;
         let own = std::env::current_exe().map_err(Error::file(Path::new("this program")))?;
         let lead = |label: &str, kind: Kind, program: &Path| Lead {
@@ -302,6 +317,7 @@ impl Bench {
                 .canonicalize()
                 .map_err(|error| Error::Usage(format!("--beside {}: {error}", other.display())))?;
             leads.push(lead("other build", Kind::Pleach, &other));
+            leads[1].run.version = other.display().to_string();
             leads.push(lead("pleach again", Kind::Pleach, &own));
         }
         let decided = BTreeMap::new();
@@ -346,11 +362,11 @@ impl Bench {
 
     fn stages(&mut self, plan: &work::Plan) -> Result<()> {
         for stage in plan.stages {
-            if *stage == Stage::Run
-                && self.flags.drop_caches
-                && let Err(why) = machine::drop_caches()
-            {
-                self.notes.push(why);
+            if *stage == Stage::Run && self.flags.drop_caches {
+                let cure = |why| {
+                    Error::Usage(format!("{why}: run it as root, or leave --drop-caches out"))
+                };
+                machine::drop_caches().map_err(cure)?;
             }
             let step = self.flags.alternate.unwrap_or(plan.alternate);
             if *stage == Stage::Run && step > 0 && self.leads.len() > 1 {
@@ -536,10 +552,10 @@ impl work::Plan {
         let disk: u64 = kinds.iter().map(|kind| kind.disk(flags, self.keys, self.writes)).sum();
         let at = flags.dir.clone().unwrap_or_else(std::env::temp_dir);
         let there: u64 = match &flags.dir {
-            Some(dir) => {
+            Some(dir) if self.reuses => {
                 kinds.iter().map(|kind| machine::folder_bytes(&dir.join(kind.name()))).sum()
             }
-            None => 0,
+            _ => 0,
         };
         let free = machine::free_disk(&at).unwrap_or(u64::MAX);
         if disk.saturating_sub(there) > free {

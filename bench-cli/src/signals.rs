@@ -108,6 +108,8 @@ pub fn spawn(command: &mut Command) -> Result<Child> {
     if let Some(id) = pid(&child) {
         state().children.push((id, false));
     }
+    // A signal may have come meanwhile.
+    stops(&child, false);
     Ok(child)
 }
 

@@ -154,6 +154,9 @@ fn bad_arguments_exit_2_with_one_line_that_says_what_to_change() {
         ("transfer --backend model --peer-arg model.speed=16", "has these settings"),
         ("transfer --backend model --prefetch off --ahead", "leave one of them out"),
         ("transfer --backend pleach-plain", "no root"),
+        ("block --backend pleach-plain", "no root"),
+        ("recover --backend model", "survive no kill"),
+        ("block --distribution zipf:3", "zipf"),
         ("transfer --backend model --report /nonexistent/folder/report.html", "report.html"),
         ("transfer --beside /nonexistent/nomt-bench", "--beside"),
         ("transfer --dir /etc/passwd/db", "--dir"),
@@ -352,8 +355,9 @@ fn kills_are_survived() {
 #[test]
 fn blocks_in_closed_and_open_loop() {
     let size = "--log2 12 --accounts 30 --written 35 --read 50 --warmup 3 --cache-mib 64";
-    let closed =
-        run(&format!("block {size} --blocks 20 --backend pleach,pleach-plain,model --alternate 4"));
+    let closed = run(&format!(
+        "block {size} --blocks 20 --witness off --backend pleach,pleach-plain,model --alternate 4"
+    ));
     let notes = closed["notes"].to_string();
     assert!(notes.contains("are the same: model, pleach, pleach-plain"), "{notes}");
     assert!(figure(&runs(&closed)[0], "finish + commit") > 0.0);

@@ -166,7 +166,9 @@ fn hold<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>) -> Result<View> {
     open?;
     let mut tries = 1;
     loop {
-        let from = commits.undo().from();
+        // Where there is no history, undo is of a commit a moment before that is the newest one.
+        let newest = commits.tip().number;
+        let from = commits.undo().from().min(newest);
         history::reach::<H, D, R>(db, from)?;
         match commits.view_at(from) {
             Err(Error::SnapshotTooOld { .. } | Error::NoSuchCommit { .. }) if tries < TRIES => {

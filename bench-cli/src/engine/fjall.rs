@@ -27,6 +27,8 @@ pub struct FjallEngine {
     memtable_mib: u64,
     cache_mib: u64,
     workers: usize,
+    /// Tables, and compactions that had ended, when it was seen idle last.
+    drained: (usize, usize),
 }
 
 impl FjallEngine {
@@ -41,7 +43,7 @@ impl FjallEngine {
         let settings = || KeyspaceCreateOptions::default().max_memtable_size(memtable_mib << 20);
         let state = db.keyspace("state", settings).map_err(wrap)?;
         let flat = Flat { durable: setup.durable(), ..Flat::default() };
-        Ok(Self { db, state, flat, memtable_mib, cache_mib, workers })
+        Ok(Self { db, state, flat, memtable_mib, cache_mib, workers, drained: (0, 0) })
     }
 
     fn view(&self) -> FjallView<'_> {
@@ -96,14 +98,23 @@ impl Engine for FjallEngine {
         Some(&mut self.flat)
     }
 
-    /// It tells of no end: it has nothing to do when it is seen idle three times.
+    /// It tells of no end: it has nothing to do when it is seen idle three times. Where nothing is new since then, no
+    /// clock pays for looking.
     fn drain(&mut self, _pending: u64) -> Result<()> {
+        let busy = |one: &Self| {
+            let (sealed, active) = (one.state.sealed_memtable_count(), one.db.active_compactions());
+            sealed + one.db.outstanding_flushes() + active > 0
+        };
+        let now = |one: &Self| (one.state.table_count(), one.db.compactions_completed());
+        if !busy(self) && now(self) == self.drained {
+            return Ok(());
+        }
         let mut idle = 0;
         while idle < 3 {
             std::thread::sleep(Duration::from_millis(1));
-            let busy = self.state.sealed_memtable_count() + self.db.active_compactions() > 0;
-            idle = if busy { 0 } else { idle + 1 };
+            idle = if busy(self) { 0 } else { idle + 1 };
         }
+        self.drained = now(self);
         Ok(())
     }
 

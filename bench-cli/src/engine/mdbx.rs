@@ -2,9 +2,10 @@
 //!
 //! * It has no cache of its own: the system's page cache is, and no budget limits it.
 //! * Without read-ahead, as is advised for random reads; with a writable map, as its largest users set it.
-//! * Durability: where commits are asked to be synced, `SafeNoSync`, which keeps the last synced state whole, and a
-//!   forced sync after each of these. Where not, `UtterlyNoSync`: `SafeNoSync` syncs by itself each time that it wants
-//!   pages back, which is at nearly every small commit. A kill takes nothing then, a power cut may take everything.
+//! * Durability: `Durable`, its default, where commits are to be synced. Where not, `UtterlyNoSync`: `SafeNoSync` syncs
+//!   by itself each time that it wants pages back, which is at nearly every small commit. A kill takes nothing then, a
+//!   power cut may take everything. Freed pages are taken back newest first (`LIFORECLAIM`), as is advised for synced
+//!   commits.
 //! * A load appends in the order of keys, in one transaction.
 
 use std::borrow::Cow;
@@ -43,7 +44,7 @@ impl MdbxEngine {
         let args = setup.args("mdbx", &["write_map", "size_gib"])?;
         let (write_map, size_gib) = (args.of("write_map", true)?, args.of("size_gib", 64_usize)?);
         let flat = Flat { durable: setup.durable(), ..Flat::default() };
-        let sync_mode = if flat.durable { SyncMode::SafeNoSync } else { SyncMode::UtterlyNoSync };
+        let sync_mode = if flat.durable { SyncMode::Durable } else { SyncMode::UtterlyNoSync };
         let size = Some(0..size_gib.saturating_mul(1 << 30));
         let mut builder = Environment::builder();
         // As many as `--readers` may ask for, and the writer's.
@@ -52,6 +53,7 @@ impl MdbxEngine {
         builder.set_flags(EnvironmentFlags {
             mode: Mode::ReadWrite { sync_mode },
             no_rdahead: true,
+            liforeclaim: true,
             ..EnvironmentFlags::default()
         });
         if write_map {
@@ -67,7 +69,7 @@ impl MdbxEngine {
 
 impl Engine for MdbxEngine {
     fn settings(&self) -> Vec<(&'static str, String)> {
-        let mode = if self.flat.durable { "SafeNoSync" } else { "UtterlyNoSync" };
+        let mode = if self.flat.durable { "Durable" } else { "UtterlyNoSync" };
         vec![
             ("cache", "the system's page cache, without a limit".to_owned()),
             ("write_map", self.write_map.to_string()),
@@ -89,7 +91,7 @@ impl Engine for MdbxEngine {
         let begun = self.environment.begin_rw_unsync().map_err(wrap)?;
         work(&mut MdbxTx { begun: &begun, state: self.state })?;
         begun.commit().map_err(wrap)?;
-        if sync { self.sync() } else { Ok(()) }
+        if sync && !self.flat.durable { self.sync() } else { Ok(()) }
     }
 
     fn reader(&self) -> Result<Box<dyn Reader>> {

@@ -76,11 +76,6 @@ impl Op {
             Self::Write(value) | Self::ReadWrite(value) => Some(value.as_ref()),
         }
     }
-
-    /// Was it read?
-    pub const fn reads(&self) -> bool {
-        !matches!(self, Self::Write(_))
-    }
 }
 
 /// A key of a block, and what the block does to it.

@@ -2,7 +2,7 @@
 //! of the newest operation of each key in memory. The variant that its own benchmark of a node's blocks runs:
 //! `any::unordered::fixed` over `mmb`, with that benchmark's settings.
 //!
-//! * Values have 32 bytes at most: they are stored with their length, as 33 bytes.
+//! * Values have 72 bytes at most, as those of accounts: they are stored with their length, as 73 bytes.
 //! * A block stages what it reads, so that its finish finds the operations again, as in that benchmark.
 //! * Hash: BLAKE3, as all engines here, where that benchmark has SHA-256.
 //! * Budget: all of it for the page cache. The index of keys is beside it, about 16 bytes a key.
@@ -39,7 +39,7 @@ use super::{Access, Engine, Pair, Root, See, Setup, Witness, Work};
 use crate::error::{Error, Result, of_engine, usage};
 
 /// Most bytes of a value; its length is behind them.
-const LONGEST: usize = 32;
+const LONGEST: usize = 72;
 
 type Stored = FixedBytes<{ LONGEST + 1 }>;
 type Newest = Update<FixedBytes<32>, Stored>;

@@ -108,7 +108,10 @@ pub fn hashed(value: Option<&[u8]>) -> Option<ValueHash> {
 
 /// Keys that a block reads.
 pub fn reads(accesses: &[Access]) -> impl Iterator<Item = Key> {
-    accesses.iter().filter(|access| access.op.reads()).map(|access| access.key)
+    accesses
+        .iter()
+        .filter(|access| !matches!(access.op, super::Op::Write(_)))
+        .map(|access| access.key)
 }
 
 /// Keys that a block writes, and what.

@@ -240,12 +240,12 @@ fn get<'a>(pairs: &[Pair], of: impl Fn(&Key) -> Option<&'a u64>) -> Result<Durat
     if right == pairs.len() { Ok(took) } else { wrong("a map has other values") }
 }
 
-/// The same of an engine, once, in a block that is begun before.
+/// The same of an engine, once, in a block.
 fn read_all(engine: &mut dyn Engine, pairs: &[Pair]) -> Result<Duration> {
     let keys: Vec<Key> = pairs.iter().map(|pair| pair.0).collect();
     let mut right = 0;
-    engine.begin(false)?;
     let (took, done) = timed(|| {
+        engine.begin(false)?;
         engine.read(0, &keys, &mut |at, value| {
             right += usize::from(value == Some(&pairs[at].1.to_le_bytes()[..]));
         })

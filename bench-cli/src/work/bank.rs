@@ -13,7 +13,7 @@ use std::time::Instant;
 use pleach_core::Key;
 use serde::{Deserialize, Serialize};
 
-use super::Plan;
+use super::{Plan, Stops};
 use crate::cli::{Durability, count};
 use crate::draw::{Distribution, Draws, Sampler, account_key, number};
 use crate::engine::buffered::padded;
@@ -365,7 +365,9 @@ impl Bank<'_> {
         side.figure(took.alone.commits.latencies(case, "a commit").committed())?;
         side.figure(took.last_sync.latencies(case, "last sync").committed())?;
         let written = ratio(took.written, took.alone.transfers);
-        side.figure(Figure::one(case, "bytes written of a transfer", Unit::Bytes, written))?;
+        side.figure(
+            Figure::one(case, "bytes written of a transfer", Unit::Bytes, written).committed(),
+        )?;
         if took.reads.count() > 0 {
             side.figure(took.beside.rate(case, "transfers beside readers", part, zero))?;
             side.figure(took.reads.each(case, "a read beside transfers", READS))?;
@@ -508,15 +510,6 @@ impl Bank<'_> {
             return wrong("the root is not that of a load of the same pairs");
         }
         side.check_root(format!("root {at}"), root.as_ref())
-    }
-}
-
-/// Tells readers to stop when it goes: also after an error or a panic, since the scope waits for them.
-struct Stops<'a>(&'a AtomicBool);
-
-impl Drop for Stops<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -18,8 +18,9 @@ use pleach_core::{Blake3, Hasher as _, Key};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::Plan;
 use super::meter::{Meter, Phases};
+use super::transfer::{same_stream, witnessed};
+use super::{Plan, Stops};
 use crate::cli::{count, switch};
 use crate::draw::{Distribution, Draws, Sampler, account_key};
 use crate::engine::{Access, Engine, Kind, Name, Op, Pair};
@@ -62,7 +63,7 @@ pub struct BlockArgs {
     /// Open loop: blocks a second
     #[arg(long, value_name = "R")]
     rate: Option<f64>,
-    /// Open loop: how long; pleach divides it into blocks alone, beside backups, and beside scrubs
+    /// Open loop: how long; of pleach so long alone, beside backups, and beside scrubs
     #[arg(long, value_name = "M", default_value_t = 1.0, requires = "rate")]
     minutes: f64,
 }
@@ -88,10 +89,16 @@ impl BlockArgs {
         if self.rate.is_some_and(|rate| !(0.001..=100_000.0).contains(&rate)) {
             return usage("--rate is from 0.001 to 100000 blocks a second");
         }
+        if matches!(self.distribution, Distribution::Zipf(exponent) if exponent > 1.5) {
+            return usage(
+                "what a block touches is drawn until it is distinct: zipf:S with S up to 1.5",
+            );
+        }
         if !(0.001..=100_000.0).contains(&self.minutes) {
             return usage("--minutes are from 0.001 to 100000");
         }
         Ok(Plan {
+            runs: if self.witness { witnessed } else { |_| Ok(()) },
             stages: &[Stage::Load, Stage::Run],
             alternate: 0,
             reuses: true,
@@ -181,56 +188,78 @@ impl Blocks<'_> {
         self.next += 1;
     }
 
-    /// Runs a block that was drawn; gives its phases.
-    fn run(&mut self, engine: &mut dyn Engine, drawn: &Drawn, witness: bool) -> Result<Phases> {
-        let account_keys: Vec<Key> = drawn.accounts.iter().map(|id| account_key(*id)).collect();
-        let slot_keys: Vec<Key> = drawn.slots.iter().map(|id| slot_key(*id)).collect();
+    /// What the clock does not pay for: keys, the values that must be read, and what is written.
+    fn prepare(&self, drawn: &Drawn) -> Ready {
+        let Known { accounts, slots } = &self.known;
         let number = self.next;
-        let known = &self.known;
-        let start = Instant::now();
-        engine.begin(witness)?;
-        if self.args.announce {
-            engine.announce(0, &account_keys)?;
-            engine.announce(1, &slot_keys)?;
+        let mut ready =
+            Ready { keys: Default::default(), values: Default::default(), accesses: Vec::new() };
+        for id in &drawn.accounts {
+            let key = account_key(*id);
+            ready.keys[0].push(key);
+            ready.values[0].push(account_value(*id, last(accounts, id)));
+            let op = Op::ReadWrite(Some(account_value(*id, number)));
+            ready.accesses.push(Access { space: 0, key, op });
         }
-        let mut right = 0;
-        engine.read(0, &account_keys, &mut |at, found| {
-            let id = drawn.accounts[at];
-            right += usize::from(found == Some(&*account_value(id, last(&known.accounts, &id))));
-        })?;
-        engine.read(1, &slot_keys, &mut |at, found| {
-            let id = drawn.slots[at];
-            right += usize::from(found == Some(&*slot_value(id, last(&known.slots, &id))));
-        })?;
-        if right != drawn.accounts.len() + drawn.slots.len() {
-            return wrong(format!("block {number}: {right} of its reads are right"));
-        }
-        let executed = Instant::now();
-        let accounts = account_keys.into_iter().zip(&drawn.accounts).map(|(key, id)| Access {
-            space: 0,
-            key,
-            op: Op::ReadWrite(Some(account_value(*id, number))),
-        });
-        let slots = slot_keys.into_iter().zip(&drawn.slots).enumerate();
-        let slots = slots.map(|(at, (key, id))| {
+        for (at, id) in drawn.slots.iter().enumerate() {
+            let key = slot_key(*id);
+            ready.keys[1].push(key);
+            ready.values[1].push(slot_value(*id, last(slots, id)));
             let is_written = at < self.args.written;
             let op =
                 if is_written { Op::ReadWrite(Some(slot_value(*id, number))) } else { Op::Read };
-            Access { space: 1, key, op }
-        });
+            ready.accesses.push(Access { space: 1, key, op });
+        }
+        ready
+    }
+
+    /// Runs a block that was prepared; gives its phases, and when it was committed.
+    fn run(
+        &mut self,
+        engine: &mut dyn Engine,
+        ready: Ready,
+        witness: bool,
+    ) -> Result<(Phases, Instant)> {
+        let number = self.next;
+        let start = Instant::now();
+        engine.begin(witness)?;
+        for (space, keys) in (0..).zip(&ready.keys) {
+            if self.args.announce {
+                engine.announce(space, keys)?;
+            }
+        }
+        let mut right = 0;
+        for (space, (keys, values)) in (0..).zip(ready.keys.iter().zip(&ready.values)) {
+            engine.read(space, keys, &mut |at, found| {
+                right += usize::from(found == Some(&*values[at]));
+            })?;
+        }
+        if right != ready.accesses.len() {
+            return wrong(format!("block {number}: {right} of its reads are right"));
+        }
+        let executed = Instant::now();
         engine.mark(number);
-        let made = engine.finish(accounts.chain(slots).collect())?;
+        let made = engine.finish(ready.accesses)?;
         let finished = Instant::now();
         engine.commit()?;
+        let committed = Instant::now();
+        if made.is_some() != witness {
+            return wrong(format!("block {number}: a witness is missing, or was not asked for"));
+        }
         let phases = Phases {
             execute: executed - start,
             finish: finished - executed,
-            commit: finished.elapsed(),
+            commit: committed - finished,
         };
-        drop(made);
-        self.note(drawn);
-        Ok(phases)
+        Ok((phases, committed))
     }
+}
+
+/// A block that is ready to run, space by space.
+struct Ready {
+    keys: [Vec<Key>; 2],
+    values: [Vec<Value>; 2],
+    accesses: Vec<Access>,
 }
 
 /// The workload.
@@ -243,6 +272,8 @@ pub fn run(args: &BlockArgs, side: &mut Side) -> Result<()> {
     if args.witness && !witness {
         side.note("it makes no witness")?;
     }
+    let drawn = json!([side.flags.seed, args.accounts, args.written, args.read, args.distribution]);
+    same_stream(side, &drawn)?;
     let mut engine = side.open(2 * number, witness)?;
     let mut blocks = Blocks {
         args,
@@ -253,19 +284,28 @@ pub fn run(args: &BlockArgs, side: &mut Side) -> Result<()> {
     };
     // What blocks of a run before have written follows from their numbers.
     let beside = side.beside(".blocks");
-    let noted = || std::fs::read_to_string(&beside).ok().and_then(|text| text.trim().parse().ok());
-    let done = engine.marked()?.or_else(noted).unwrap_or(0);
+    let noted = || std::fs::read_to_string(&beside).ok().and_then(|text| text.parse().ok());
+    let cut = || Error::Usage("its last run was cut off: say --reset".to_owned());
+    let done = match engine.marked()? {
+        Some(done) => done,
+        None if beside.exists() => noted().ok_or_else(cut)?,
+        None => 0,
+    };
+    std::fs::write(&beside, "running").map_err(Error::file(&beside))?;
     for number in 1..=done {
         let drawn = blocks.draw(number);
         blocks.note(&drawn);
     }
     for at in 0..args.warmup {
         let drawn = blocks.draw(blocks.next);
-        blocks.run(&mut *engine, &drawn, witness)?;
+        let ready = blocks.prepare(&drawn);
+        blocks.run(&mut *engine, ready, witness)?;
+        blocks.note(&drawn);
         side.progress(at, args.warmup)?;
-        if crate::signals::asked() {
-            break;
-        }
+    }
+    if side.kind.caps().works_on {
+        // What the load has left belongs to no block.
+        engine.drain(0)?;
     }
     match args.rate {
         None => closed(args, side, &mut *engine, &mut blocks, witness)?,
@@ -291,9 +331,11 @@ fn closed(
     let touched = (args.accounts + args.written + args.read) as u64;
     while meter.batches() < args.blocks && side.turn()? {
         let drawn = blocks.draw(blocks.next);
+        let ready = blocks.prepare(&drawn);
         meter.go(engine);
-        let phases = blocks.run(engine, &drawn, witness)?;
+        let (phases, _) = blocks.run(engine, ready, witness)?;
         meter.halt(engine);
+        blocks.note(&drawn);
         meter.record(&phases, 1, touched);
         meter.hand_over(engine, side)?;
         side.progress(meter.batches(), args.blocks)?;
@@ -326,29 +368,34 @@ fn open(
     } else {
         &[("alone", Beside::Nothing)]
     };
-    let time = Duration::from_secs_f64(
-        args.minutes * 60.0 / if side.kind == Kind::Pleach { 3.0 } else { 1.0 },
-    );
+    let time = Duration::from_secs_f64(args.minutes * 60.0);
     if !side.turn()? {
         return Ok(());
     }
     for (name, beside) in cases {
         let stop = Arc::new(AtomicBool::new(false));
-        let scratch = side.scratch()?;
+        // What a killed run has left goes first.
+        let scratch = side.beside(".beside");
+        if scratch.exists() {
+            std::fs::remove_dir_all(&scratch).map_err(Error::file(&scratch))?;
+        }
+        std::fs::create_dir(&scratch).map_err(Error::file(&scratch))?;
         let db = engine.as_pleach().map(|own| own.db.clone());
         let outcome = std::thread::scope(|scope| {
-            let (at, flag) = (scratch.path(), stop.clone());
+            let (at, flag) = (scratch.as_path(), stop.clone());
             let worker = scope.spawn(move || match db {
                 Some(db) if *beside != Beside::Nothing => work_beside(&db, *beside, at, &flag),
                 _ => Ok(0),
             });
+            let stops = Stops(&stop);
             let measured = paced(engine, blocks, time, rate, witness);
-            stop.store(true, Ordering::Relaxed);
+            drop(stops);
             let worked = worker
                 .join()
                 .unwrap_or_else(|_| Err(Error::Failed("a thread panicked".to_owned())));
             Ok::<_, Error>((measured?, worked?))
         });
+        std::fs::remove_dir_all(&scratch).map_err(Error::file(&scratch))?;
         let ((late, service, backlog), worked) = outcome?;
         let case = format!("{name}, {rate} blocks a second");
         side.figure(late.latencies(&case, "from due to committed").committed())?;
@@ -357,7 +404,7 @@ fn open(
         if *beside != Beside::Nothing {
             side.note(format!("{name}: {worked} were begun, of {} blocks", grouped(late.count())))?;
         }
-        if side.stopped() || crate::signals::asked() {
+        if crate::signals::asked() {
             break;
         }
     }
@@ -381,12 +428,14 @@ fn paced(
             break;
         }
         let drawn = blocks.draw(blocks.next);
+        let ready = blocks.prepare(&drawn);
         if let Some(rest) = due.checked_sub(start.elapsed()) {
             std::thread::sleep(rest);
         }
         backlog = backlog.max(start.elapsed().saturating_sub(due).as_secs_f64() * rate);
-        let phases = blocks.run(engine, &drawn, witness)?;
-        late.record(start.elapsed().saturating_sub(due));
+        let (phases, committed) = blocks.run(engine, ready, witness)?;
+        late.record((committed - start).saturating_sub(due));
+        blocks.note(&drawn);
         service.record(phases.finish + phases.commit);
     }
     Ok((late, service, backlog.floor()))

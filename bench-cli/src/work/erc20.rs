@@ -52,7 +52,12 @@ pub fn run(args: &Erc20Args, side: &mut Side) -> Result<()> {
     let mut opened = side.open(ledger.keys(), false)?;
     let engine = &mut *opened;
     let mut known = Known::new();
-    let (import, loaded) = timed(|| ledger.load(engine, side.kind, &known));
+    // What a load leaves to the background belongs to it.
+    let works_on = side.kind.caps().works_on;
+    let (import, loaded) = timed(|| {
+        ledger.load(engine, side.kind, &known)?;
+        if works_on { engine.drain(0) } else { Ok(()) }
+    });
     loaded?;
     let rate = float(ledger.keys()) / import.as_secs_f64();
     side.figure(Figure::one("genesis", "import of keys", Unit::PerSecond, rate))?;
@@ -74,14 +79,15 @@ pub fn run(args: &Erc20Args, side: &mut Side) -> Result<()> {
         let commit = finished.elapsed();
         meter.halt(engine);
         block.check(&numbers, &mut known)?;
-        if done == 0 {
-            // It has paid for what the load had not cached.
-            meter = Meter::new(engine, side);
-        } else {
+        if done > 0 {
             let (execute, finish) = (executed - start, finished - executed);
             meter.record(&Phases { execute, finish, commit }, 1, block.items.len() as u64);
         }
         meter.hand_over(engine, side)?;
+        if done == 0 {
+            // It has paid for what the load had not cached.
+            meter = Meter::new(engine, side);
+        }
         done += 1;
         side.check_root(format!("root after {done} blocks"), engine.root().as_ref())?;
         side.progress(done, args.blocks + 1)?;

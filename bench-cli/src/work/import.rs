@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use pleach::Value;
 use pleach_core::Key;
+use rayon::slice::ParallelSliceMut as _;
 use serde::{Deserialize, Serialize};
 
 use super::{Plan, draws};
@@ -171,11 +172,12 @@ fn load(
     side.settings(&*engine)?;
     let mut from = args.pairs(order)?;
     let (mut pairs, mut failed, is_sorted) = (0, Ok(()), sorts(side.kind));
+    let works_on = side.kind.caps().works_on;
     let mut stream = core::iter::from_fn(|| {
         let next = from.next()?.and_then(|pair| {
             pairs += 1;
             if signals::asked() {
-                return Err(Error::Failed("it was asked to stop".to_owned()));
+                return Err(Error::Interrupted(rustix::process::Signal::INT.as_raw()));
             }
             side.progress(pairs, if args.from.is_some() { 0 } else { args.leaves })?;
             Ok(pair)
@@ -187,11 +189,12 @@ fn load(
     let (took, done) = timed(|| {
         if is_sorted {
             let mut sorted: Vec<Pair> = stream.collect();
-            sorted.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+            sorted.par_sort_unstable_by(|one, other| one.0.cmp(&other.0));
             engine.load(&mut sorted.into_iter())
         } else {
             engine.load(&mut stream)
         }
+        .and_then(|()| if works_on { engine.drain(0) } else { Ok(()) })
     });
     failed.and(done)?;
     let (peak, root) = (machine::peak_rss(), engine.root());

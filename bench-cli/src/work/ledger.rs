@@ -3,6 +3,7 @@
 use hashbrown::HashMap;
 use pleach::Value;
 use pleach_core::{Blake3, Hasher as _, Key};
+use rayon::slice::ParallelSliceMut as _;
 
 use crate::draw::Draws;
 use crate::engine::{Access, Engine, Kind, Name, Op};
@@ -117,7 +118,7 @@ impl Ledger {
         }
         // A plain store takes them in the order of their keys.
         let mut items: Vec<(Key, Item)> = self.items().map(|item| (item.key(), item)).collect();
-        items.sort_unstable();
+        items.par_sort_unstable();
         engine.load(&mut items.into_iter().map(|(key, item)| (Name::from(key), value(item))))
     }
 

@@ -24,6 +24,8 @@ pub mod soak;
 pub mod threshold;
 pub mod transfer;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::cli::{Durability, Flags, Work};
 use crate::draw::Draws;
 use crate::engine::Kind;
@@ -117,4 +119,13 @@ pub fn run(work: &Work, side: &mut Side) -> Result<()> {
 /// The generator of a round of a workload that has rounds.
 fn draws(seed: u64, round: u64) -> Draws {
     Draws::new(seed, b"pleach-bench parts    v1", round)
+}
+
+/// Tells other threads to stop when it goes: also after an error or a panic, since a scope waits for them.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

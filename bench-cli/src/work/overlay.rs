@@ -10,7 +10,7 @@ use super::ledger::{Item, Known, Ledger, contents, read};
 use super::{Plan, merkle};
 use crate::cli::{check, count};
 use crate::draw::Draws;
-use crate::engine::{Access, Engine, Root};
+use crate::engine::{Access, Engine, Kind, Root};
 use crate::error::{Result, wrong};
 use crate::job::Side;
 use crate::machine;
@@ -56,10 +56,16 @@ impl OverlayArgs {
         Ok(Plan {
             keys: self.ledger().keys() + 3 * most,
             writes: 3 * most,
-            runs: merkle,
+            runs: overlays,
             ..Plan::ROUNDS
         })
     }
+}
+
+/// Only engines with a root, whose blocks stay in memory.
+fn overlays(kind: Kind) -> core::result::Result<(), &'static str> {
+    merkle(kind)?;
+    if kind.caps().overlays { Ok(()) } else { Err("it has no blocks over each other") }
 }
 
 /// Draws the overlay of a number of updates: accounts with a new nonce, of which 30 % are new addresses, and of 30 % of

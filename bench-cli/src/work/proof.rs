@@ -206,6 +206,7 @@ fn witness(engine: &mut dyn Engine, some: &Accounts, keys: &[Key]) -> Result<Too
     // With the reads: some engines record it there.
     let (generate, made) = timed(|| -> Result<_> {
         engine.begin(true)?;
+        engine.announce(0, keys)?;
         let seen = numbers(engine, 0, keys)?;
         Ok((seen, engine.finish(reads)?))
     });

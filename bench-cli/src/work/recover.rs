@@ -9,8 +9,8 @@ use super::Plan;
 use super::transfer::{Runner, StreamArgs, batches_done, check, load};
 use crate::cli::count;
 use crate::draw::Draws;
-use crate::engine::{Kind, pleach};
-use crate::error::{Error, Result, wrong};
+use crate::engine::{Kind, Level, pleach};
+use crate::error::{Error, Result, usage, wrong};
 use crate::job::{Said, Side, Stage};
 use crate::measure::Times;
 use crate::run::{Bench, Running};
@@ -43,8 +43,11 @@ pub fn run(args: &RecoverArgs, side: &mut Side) -> Result<()> {
     match side.stage {
         Stage::Load => load(stream.initial, side),
         Stage::Run => {
+            // Kills have to meet flushes and checkpoints, and no verification.
+            side.flags.log_limit_mib = side.flags.log_limit_mib.min(4);
+            let stream_args = StreamArgs { verify_every: u64::MAX, ..args.stream.clone() };
             let keys = args.plan().keys;
-            let mut runner = Runner::open(&args.stream, stream, keys, side)?;
+            let mut runner = Runner::open(&stream_args, stream, keys, side)?;
             runner.tells = true;
             runner.engine.pause(false);
             loop {
@@ -77,6 +80,12 @@ type State = (u64, String);
 
 /// What is done in the parent, engine by engine.
 pub fn lead(args: &RecoverArgs, bench: &mut Bench) -> Result<()> {
+    if let Some(lead) = bench.leads.iter().find(|lead| lead.run.survives == Level::Nothing) {
+        let name = &lead.label;
+        return usage(format!(
+            "commits of {name} survive no kill: leave it out, or say --durability commit"
+        ));
+    }
     for lead in 0..bench.leads.len() {
         bench.run_to_end(lead, Stage::Load)?;
         let mut draws = Draws::new(bench.flags.seed, b"pleach-bench kills    v1", 0);

@@ -129,6 +129,9 @@ fn round(args: &ThresholdArgs, window: u64, side: &mut Side, figures: &mut Figur
     side.settings(engine)?;
     let mut known = Known::new();
     ledger.load(engine, side.kind, &known)?;
+    if side.kind.caps().works_on {
+        engine.drain(0)?;
+    }
     let mut random = draws(side.flags.seed, 0);
     let blocks = window + (args.blocks - args.largest());
     let (mut pending, mut waiting) = (0, 0);
@@ -170,9 +173,13 @@ fn round(args: &ThresholdArgs, window: u64, side: &mut Side, figures: &mut Figur
     }
     engine.pause(false);
     // What the commits have left to the background belongs to them.
+    let before = Used::now();
     let (drain, drained) = timed(|| engine.drain(pending));
     drained?;
     figures.clock += drain;
+    let late = Used::now().since(&before).processor;
+    figures.processor += late;
+    figures.committing += late;
     for _ in 0..waiting {
         engine.commit()?;
     }

@@ -122,7 +122,7 @@ impl TransferArgs {
 }
 
 /// Only engines that make what others are measured with; the oracle makes none, and is measured by nobody.
-fn witnessed(kind: Kind) -> core::result::Result<(), &'static str> {
+pub fn witnessed(kind: Kind) -> core::result::Result<(), &'static str> {
     merkle(kind)?;
     if kind.caps().witness || kind == Kind::Model {
         return Ok(());
@@ -408,11 +408,11 @@ pub fn batches_done(engine: &dyn Engine, side: &Side) -> Result<u64> {
 }
 
 /// The database was run with this stream before, or with none.
-pub fn same_stream(side: &Side, stream: &Stream) -> Result<()> {
+pub fn same_stream(side: &Side, stream: &impl Serialize) -> Result<()> {
     let path = side.beside(".stream");
     let ours = serde_json::to_string(stream).map_err(|error| Error::Failed(error.to_string()))?;
     match std::fs::read_to_string(&path) {
-        Ok(theirs) if theirs == ours || side.flags.reset => {}
+        Ok(theirs) if theirs == ours => {}
         Ok(theirs) => {
             return usage(format!(
                 "{} has batches of another stream, {theirs}: use that, another --dir, or --reset",
@@ -483,6 +483,8 @@ pub struct Runner {
     /// Keys of the next batch are announced.
     ahead: bool,
     waiting: u64,
+    /// Of those, batches before the clock.
+    before: u64,
     /// The number of the next batch.
     pub next: u64,
     /// It, where it was announced.
@@ -520,6 +522,7 @@ impl Runner {
             overlays: 0,
             ahead: false,
             waiting: 0,
+            before: 0,
             next,
             drawn: None,
             root,
@@ -557,6 +560,7 @@ impl Runner {
             side.decide("warm-up", levels.len() as u64)?;
         }
         (self.moved, self.empty, self.closed) = (0, 0, 0);
+        self.before = self.waiting;
         if side.kind.caps().works_on {
             // What was due before belongs to no batch that is measured.
             self.engine.drain(0)?;
@@ -658,7 +662,11 @@ impl Runner {
         if batches == 0 {
             return self.engine.close().map(|()| self.next);
         }
-        meter.end(&mut *self.engine, side, self.waiting, what)?;
+        meter.end(&mut *self.engine, side, self.waiting - self.before, what)?;
+        // As many as were waiting before the clock.
+        for _ in 0..self.before {
+            self.engine.commit()?;
+        }
         if self.engine.root() != Some(self.root) {
             return wrong("the last root is not the last batch's");
         }
