@@ -167,8 +167,7 @@ fn hold<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>) -> Result<View> {
     let mut tries = 1;
     loop {
         // Where there is no history, undo is of a commit a moment before that is the newest one.
-        let newest = commits.tip().number;
-        let from = commits.undo().from().min(newest);
+        let from = commits.tip().number.min(commits.undo().from());
         history::reach::<H, D, R>(db, from)?;
         match commits.view_at(from) {
             Err(Error::SnapshotTooOld { .. } | Error::NoSuchCommit { .. }) if tries < TRIES => {

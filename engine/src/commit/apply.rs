@@ -124,10 +124,9 @@ fn apply_plain<D: Device, R: Runtime>(
         let covers = |changed: &Changed| region.prefix().covers(&changed.key);
         let (own, behind) = rest.split_at(rest.partition_point(covers));
         rest = behind;
-        let further = || changes.behind(at).take_while(|changed| covers(changed)).count();
-        let further = if rest.is_empty() { further() } else { 0 };
+        let more = changes.behind(at).take_while(|one| rest.is_empty() && covers(one)).count();
         // `take` bounds their number: a region looks at that to tell few changes from many.
-        let all = own.iter().chain(changes.behind(at).take(further));
+        let all = own.iter().chain(changes.behind(at).take(more));
         let mut states = all.map(|changed| (changed.key, changed.new.clone()));
         put(
             region,
