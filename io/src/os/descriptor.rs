@@ -15,6 +15,18 @@ pub(super) fn open_at(
     flags: OFlags,
     mode: Mode,
 ) -> rustix::io::Result<OwnedFd> {
+    take_closed_streams();
     let fd = rustix::fs::openat(folder, name, flags | OFlags::CLOEXEC, mode)?;
     if fd.as_raw_fd() >= LEAST { Ok(fd) } else { rustix::io::fcntl_dupfd_cloexec(&fd, LEAST) }
+}
+
+/// Takes the numbers of standard streams that are closed, for good, with a null device that nobody can write to: a file
+/// that had one of them for a moment, before it gets another, would have what another thread prints just then.
+fn take_closed_streams() {
+    while let Ok(null) = rustix::fs::open("/dev/null", OFlags::CLOEXEC, Mode::empty()) {
+        if null.as_raw_fd() >= LEAST {
+            break;
+        }
+        std::mem::forget(null);
+    }
 }
