@@ -16,6 +16,9 @@ use crate::error::{Error, Result, usage};
 use crate::measure::{Figure, hex};
 use crate::{machine, signals, work};
 
+/// Version of the files beside a database.
+const VERSION: u64 = 2;
+
 /// What a child does.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
@@ -261,9 +264,12 @@ impl Side {
             }
             read => read.map_err(Error::file(&file))?,
         };
-        let Ok(known) = serde_json::from_str::<Value>(&text) else {
-            return usage(format!("{} is not ours: choose another --dir", file.display()));
-        };
+        let known = serde_json::from_str::<Value>(&text).unwrap_or_default();
+        // What follows may remove the database: only one that this version has made.
+        if known["nomt-bench"] != VERSION {
+            let file = file.display();
+            return usage(format!("{file} is not of this version: choose another --dir"));
+        }
         if self.flags.reset || known["loaded"] != true {
             let [roots, blocks, stream] =
                 [".roots", ".blocks", ".stream"].map(|one| self.beside(one));
@@ -302,9 +308,11 @@ impl Side {
     /// Notes that a load with these parameters begins, or has ended.
     pub fn note_loaded(&self, parameters: &Value, loaded: bool) -> Result<()> {
         let file = self.beside(".json");
-        let text = serde_json::json!({ "parameters": parameters, "loaded": loaded }).to_string();
+        let text = serde_json::json!({
+            "nomt-bench": VERSION, "parameters": parameters, "loaded": loaded
+        });
         let fresh = self.beside(".json.new");
-        std::fs::write(&fresh, text).map_err(Error::file(&fresh))?;
+        std::fs::write(&fresh, text.to_string()).map_err(Error::file(&fresh))?;
         std::fs::rename(&fresh, &file).map_err(Error::file(&file))
     }
 }

@@ -451,7 +451,7 @@ pub fn write_page(path: &Path, documents: &[Document], missing: &[String]) -> Re
     });
     let json = json!({ "missing": missing, "results": each.collect::<Vec<_>>() }).to_string();
     // Nothing in it may end the script that it stands in.
-    let page = include_str!("page.html").replace("DOCUMENTS", &json.replace("</", "<\\/"));
+    let page = include_str!("page.html").replace("DOCUMENTS", &json.replace('<', "\\u003c"));
     std::fs::write(path, page).map_err(Error::file(path))
 }
 

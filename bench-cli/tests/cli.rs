@@ -322,6 +322,12 @@ fn a_folder_is_reused_and_the_stream_goes_on() {
             format!("transfer --backend model --log2 8 --dir {} {reset}", name(foreign.path()));
         assert!(fail(2, &line).contains("another --dir"));
     }
+    // A file of another program, or of another version, once let the folder beside it be removed.
+    for other in ["{\"chapters\":9}", "{\"schema\":1,\"loaded\":null}", "no JSON"] {
+        std::fs::write(foreign.path().join("model.json"), other).expect("a file");
+        let line = format!("transfer --backend model --log2 8 --dir {}", name(foreign.path()));
+        assert!(fail(2, &format!("{line} --reset")).contains("not of this version"), "{other}");
+    }
     assert!(foreign.path().join("model/thesis.txt").exists());
 }
 

@@ -412,7 +412,7 @@ pub fn same_stream(side: &Side, stream: &impl Serialize) -> Result<()> {
     let path = side.beside(".stream");
     let ours = serde_json::to_string(stream).map_err(|error| Error::Failed(error.to_string()))?;
     match std::fs::read_to_string(&path) {
-        Ok(theirs) if theirs == ours => {}
+        Ok(theirs) if theirs == ours => return Ok(()),
         Ok(theirs) => {
             return usage(format!(
                 "{} has batches of another stream, {theirs}: use that, another --dir, or --reset",

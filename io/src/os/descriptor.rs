@@ -23,10 +23,10 @@ pub(super) fn open_at(
 /// Takes the numbers of standard streams that are closed, for good, with a null device that nobody can write to: a file
 /// that had one of them for a moment, before it gets another, would have what another thread prints just then.
 fn take_closed_streams() {
-    while let Ok(null) = rustix::fs::open("/dev/null", OFlags::CLOEXEC, Mode::empty()) {
-        if null.as_raw_fd() >= LEAST {
-            break;
+    for _ in 0..LEAST {
+        match rustix::fs::open("/dev/null", OFlags::CLOEXEC, Mode::empty()) {
+            Ok(null) if null.as_raw_fd() < LEAST => std::mem::forget(null),
+            _ => break,
         }
-        std::mem::forget(null);
     }
 }
