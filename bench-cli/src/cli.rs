@@ -97,7 +97,7 @@ pub enum Work {
 #[command(next_help_heading = "Flags of all workloads")]
 pub struct Flags {
     /// Engines that do the same operations: pleach, pleach-plain (without the trie), model (the oracle); with the
-    /// features peer-NAME nomt, sp-trie, jmt, redb, fjall, sqlite, mdbx and rocksdb
+    /// features peer-NAME nomt, sp-trie, jmt, qmdb, redb, fjall, sqlite, mdbx and rocksdb
     #[arg(
         long,
         global = true,

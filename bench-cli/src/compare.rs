@@ -131,17 +131,16 @@ pub fn run(args: &CompareArgs, flags: &Flags) -> Result<()> {
     signals::listen()?;
     let _lock = lock(&at)?;
     signals::remove_at_end(at.join(DATABASES));
-    let commit = report::commit();
     let (mut documents, mut failed, mut left) = (Vec::new(), Vec::new(), 0);
     for (number, (name, arguments)) in (1..).zip(&steps) {
-        if let Some(document) = kept(&at, name, arguments, &commit).filter(|_| !flags.reset) {
+        if let Some(document) = kept(&at, name, arguments).filter(|_| !flags.reset) {
             documents.push(document);
             continue;
         }
         if !flags.quiet && signals::caught().is_none() {
             crate::say(&format!("{number} of {}: {name}", steps.len()));
         }
-        match measure(&at, name, arguments, &commit) {
+        match measure(&at, name, arguments) {
             Ok(document) => documents.push(document),
             Err(Error::Interrupted(_)) => left += 1,
             Err(error) => failed.push(format!("{name} FAILED: {error}")),
@@ -263,17 +262,17 @@ fn lock(at: &Path) -> Result<File> {
 }
 
 /// The result of a step that was measured with these arguments, of this commit, and since this program was built.
-fn kept(at: &Path, name: &str, arguments: &[String], commit: &str) -> Option<Document> {
+fn kept(at: &Path, name: &str, arguments: &[String]) -> Option<Document> {
     let path = at.join(format!("{name}.json"));
     let made = |path: &Path| std::fs::metadata(path).and_then(|meta| meta.modified()).ok();
     let fresh = made(&path)? >= made(&std::env::current_exe().ok()?)?;
     let document = report::read(&path).ok()?.pop()?;
-    let same = document.arguments == arguments && document.commit == commit;
+    let same = document.arguments == arguments && document.commit == report::COMMIT;
     (fresh && same && !document.interrupted).then_some(document)
 }
 
 /// Measures a step. What a signal has cut short counts for nothing, and is measured again.
-fn measure(at: &Path, name: &str, arguments: &[String], commit: &str) -> Result<Document> {
+fn measure(at: &Path, name: &str, arguments: &[String]) -> Result<Document> {
     signals::caught().map_or(Ok(()), |signal| Err(Error::Interrupted(signal)))?;
     let file = |ending: &str| at.join(format!("{name}.{ending}"));
     let open = |ending: &str| File::create(file(ending)).map_err(Error::file(&file(ending)));
@@ -281,7 +280,6 @@ fn measure(at: &Path, name: &str, arguments: &[String], commit: &str) -> Result<
     let _databases = databases.map_err(Error::file(at))?;
     let own = std::env::current_exe().map_err(Error::file(Path::new("this program")))?;
     let mut command = process::Command::new(own);
-    command.env(report::COMMIT, commit);
     command.args(arguments).stdin(Stdio::null()).stdout(open("txt")?).stderr(open("err")?);
     let mut child = signals::spawn(&mut command)?;
     signals::stops(&child, true);

@@ -210,8 +210,8 @@ impl Side {
     }
 
     /// Opens or creates the database of its folder, and says what it was opened with.
-    pub fn open(&self, keys: u64, witness: bool) -> Result<Box<dyn Engine>> {
-        let engine = self.open_in(self.folder.clone(), keys, witness)?;
+    pub fn open(&self, keys: u64) -> Result<Box<dyn Engine>> {
+        let engine = self.open_in(self.folder.clone(), keys)?;
         self.settings(&*engine)?;
         Ok(engine)
     }
@@ -225,14 +225,14 @@ impl Side {
     }
 
     /// Opens or creates a database in a folder of its own.
-    pub fn open_in(&self, folder: PathBuf, keys: u64, witness: bool) -> Result<Box<dyn Engine>> {
+    pub fn open_in(&self, folder: PathBuf, keys: u64) -> Result<Box<dyn Engine>> {
         let cache_mib = self.flags.cache_mib;
-        engine::open(self.kind, &Setup { folder, flags: &self.flags, keys, witness, cache_mib })
+        engine::open(self.kind, &Setup { folder, flags: &self.flags, keys, cache_mib })
     }
 
     /// Another engine in a folder, as an oracle.
     pub fn open_other(&self, kind: Kind, folder: PathBuf) -> Result<Box<dyn Engine>> {
-        let setup = Setup { folder, flags: &self.flags, keys: 0, witness: false, cache_mib: 64 };
+        let setup = Setup { folder, flags: &self.flags, keys: 0, cache_mib: 64 };
         engine::open(kind, &setup)
     }
 

@@ -1,5 +1,5 @@
 //! The binary `nomt-bench`, which measures Pleach beside its peers. `--help` lists the flags; `docs/workloads.md` in the
-//! repository says what is drawn, run, checked and measured, `docs/bench.md` how the harness is built.
+//! repository says what is drawn, run, checked and measured.
 //!
 //! ```text
 //! parent   cli → run    starts a child for each engine, gives them turns, compares what they say

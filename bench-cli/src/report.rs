@@ -1,24 +1,25 @@
 //! What is printed and written of results: a table, the JSON, the page, README's table and docs/performance.md.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::engine::Level;
+use crate::engine::{Kind, Level};
 use crate::error::{Error, Result, usage};
 use crate::machine::gib;
 use crate::measure::{Figure, Tail, Unit, rounded};
 use crate::run::{Document, Run};
 
-/// The figures that stand for a workload: its name, what their case begins with, and their name. The first [`ROWS`] make
-/// README's table, the page has all.
+/// The figures that stand for a workload: its name, what their case begins with, and their name. The page has all,
+/// README's table the first [`ROWS`] of which there are results.
 const HEADLINES: [(&str, &str, &str); 29] = [
     ("transfer", "", "transfers, drained"),
     ("block", "", "blocks, drained"),
     ("bank", "1 a", "transfers, synced and drained"),
     ("bank", "100 a", "transfers, synced and drained"),
     ("bank", "10,000 a", "transfers, synced and drained"),
-    ("overlay", "warm, 10,000", "root"),
+    ("overlay", "warm", "root"),
     ("erc20", "", "blocks, drained"),
     ("import", "random", "pairs loaded"),
     ("history", "shards of 2,000", "point query"),
@@ -44,7 +45,11 @@ const HEADLINES: [(&str, &str, &str); 29] = [
     ("recover", "", "open after a kill"),
 ];
 /// Rows of README's table, at most.
-const ROWS: usize = 14;
+const ROWS: usize = 10;
+/// What their cells say.
+const LEGEND: &str = "2× beside an engine's own figure, or in its place: Pleach is twice as good; below 1× it is \
+     behind; none: within noise. Stores without a trie are compared with pleach-plain where that has run, all else with \
+     pleach.";
 /// What is generated in a Markdown file stands between these.
 const MARKS: (&str, &str) = ("<!-- figures -->", "<!-- /figures -->");
 
@@ -80,22 +85,23 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     if let Some(path) = readme {
         // The first document that has a headline shows it.
         let mut rows: Vec<(usize, Row)> = documents.iter().flat_map(headlines).collect();
-        rows.retain(|(place, (document, ..))| *place < ROWS && document.runs.len() > 1);
+        rows.retain(|(_, (document, ..))| document.runs.len() > 1);
         rows.sort_by_key(|row| row.0);
         rows.dedup_by_key(|row| row.0);
-        let rows: Vec<Row> = rows.into_iter().map(|row| row.1).collect();
-        let mut cells = cells(&rows, "**", false);
+        let rows: Vec<Row> = rows.into_iter().take(ROWS).map(|row| row.1).collect();
+        let mut cells = cells(&rows, "**", Detail::Ratios);
         for (cells, (document, ..)) in cells.iter_mut().skip(1).zip(&rows) {
             cells[0] = format!("`{}`: {}", command(document), cells[0]);
         }
-        replace(path, &format!("{}\n{origin}", markdown(&cells)))?;
+        replace(path, &format!("{LEGEND}\n\n{}\n{origin}", markdown(&cells)))?;
     }
     if let Some(path) = performance {
         let table = |one| {
-            let cells = cells(&names(one), "**", true);
-            format!("\n\n## `{}`\n\n{}", command(one), markdown(&cells))
+            let cells = cells(&names(one), "**", Detail::Tails);
+            format!("\n## `nomt-bench {}`\n\n{}", command(one), markdown(&cells))
         };
-        replace(path, &(origin + &documents.iter().map(table).collect::<String>()))?;
+        let tables: String = documents.iter().map(table).collect();
+        replace(path, &format!("{origin}\n\n{LEGEND}\n{tables}"))?;
     }
     Ok(())
 }
@@ -116,14 +122,12 @@ fn origin(documents: &[Document], mixed: bool) -> Result<String> {
     let origins =
         distinct(documents.iter().map(|one| format!("{}; commit {}", machine(one), one.commit)));
     let dates = distinct(documents.iter().map(|one| one.date.clone())).join(", ");
-    let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
     let all = origins.join("; or ");
     match origins.len() {
         0 => usage("there are no results"),
-        1 => Ok(format!("{all}; {dates}; `nomt-bench {command}`.")),
+        1 => Ok(format!("{all}; {dates}.")),
         _ if mixed => Ok(format!(
-            "MIXED: figures of different commits or machines, so that no row stands beside another: {all}; {dates}; \
-             `nomt-bench {command}`."
+            "MIXED: figures of different commits or machines, so that no row stands beside another: {all}; {dates}."
         )),
         _ => usage(format!(
             "the results are of different commits or machines ({all}): measure again, or say --mixed"
@@ -162,36 +166,54 @@ fn replace(path: &Path, text: &str) -> Result<()> {
 /// A figure of a document: its case and its name.
 type Row<'a> = (&'a Document, &'a str, &'a str);
 
-/// Cells of a table: a row a figure, a column an engine; the value and, in brackets, how many times better pleach is.
-/// `bold` stands around those where it is behind.
-fn cells(rows: &[Row], bold: &str, tails: bool) -> Vec<Vec<String>> {
-    let engines = distinct(rows.iter().flat_map(|row| &row.0.runs).map(|run| run.backend.as_str()));
-    let mut cells = vec![vec!["(… times better pleach is; none: within noise)".to_owned()]];
+/// What stands in a cell.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Detail {
+    /// The ratio alone, where there is one.
+    Ratios,
+    /// The value and the ratio.
+    Values,
+    /// The tail of latencies as well.
+    Tails,
+}
+
+/// Cells of a table: a row a figure, a column an engine that has one of them. `bold` stands around those where pleach is
+/// behind.
+fn cells(rows: &[Row], bold: &str, detail: Detail) -> Vec<Vec<String>> {
+    let has = |run: &&Run| rows.iter().any(|(_, case, name)| of(run, case, name).is_some());
+    let runs = rows.iter().flat_map(|row| &row.0.runs).filter(has);
+    let engines = distinct(runs.map(|run| run.backend.as_str()));
+    let mut cells = vec![vec![String::new()]];
     cells[0].extend(engines.iter().map(|engine| (*engine).to_owned()));
     for (document, case, name) in rows {
-        let own = own(document).and_then(|run| Some((run, of(run, case, name)?)));
         let cell = |engine: &&str| {
             let run = document.runs.iter().find(|run| run.backend == *engine)?;
             let figure = of(run, case, name)?;
             let mut value = shown(figure.p50, figure.unit);
-            if let Some(Tail { p99, max, .. }) = figure.tail.filter(|_| tails) {
+            if let Some(Tail { p99, max, .. }) = figure.tail.filter(|_| detail == Detail::Tails) {
                 value = format!("{value}, p99 {}, worst {}", rounded(p99), rounded(max));
             }
-            Some(match own.and_then(|own| beside(own, (run, figure))) {
-                None => value,
-                Some(Beside::Times(times)) if times < 1.0 => {
-                    format!("{bold}{value} ({}){bold}", digits(times))
+            let Some(beside) = compared(document, run, figure) else { return Some(value) };
+            let survives = figure.commits && run.survives != own(document)?.survives;
+            let survives = survives.then(|| format!("survives {}", run.survives));
+            let (times, bold) = match beside {
+                Beside::Times(times) => {
+                    (Some(digits(times) + "×"), if times < 1.0 { bold } else { "" })
                 }
-                Some(Beside::Times(times)) => format!("{value} ({})", digits(times)),
-                Some(Beside::Same) => format!("{value} (none)"),
-                Some(Beside::Survives(level)) => format!("{value} (survives {level})"),
-            })
+                Beside::Same => (Some("none".to_owned()), ""),
+                Beside::Survives(_) => (None, ""),
+            };
+            let short = detail == Detail::Ratios && times.is_some();
+            let words = times.into_iter().chain(survives).collect::<Vec<_>>().join(", ");
+            let cell = if short { words } else { format!("{value} ({words})") };
+            Some(format!("{bold}{cell}{bold}"))
         };
-        let survives = own.filter(|own| own.1.commits).map(|own| own.0.survives);
-        let survives = survives.map(|level| format!("; survives {level}")).unwrap_or_default();
-        let what = label(case, name, own.map(|own| own.1.unit)) + &survives;
+        let known = document.runs.iter().find_map(|run| of(run, case, name));
+        let survives = own(document).filter(|_| known.is_some_and(|known| known.commits));
+        let survives = survives.map(|own| format!("; survives {}", own.survives));
+        let what = label(case, name, known.map(|known| known.unit));
         let row = engines.iter().map(|engine| cell(engine).unwrap_or_default());
-        cells.push([what].into_iter().chain(row).collect());
+        cells.push([what + &survives.unwrap_or_default()].into_iter().chain(row).collect());
     }
     cells
 }
@@ -207,13 +229,13 @@ fn markdown(cells: &[Vec<String>]) -> String {
 /// A short table of several documents: the headlines of each below its command.
 pub fn matrix(documents: &[Document]) -> String {
     let rows: Vec<Row> = documents.iter().flat_map(headlines).map(|row| row.1).collect();
-    let mut all = cells(&rows, "", false);
+    let mut all = cells(&rows, "", Detail::Values);
     for at in (0..rows.len()).rev() {
         if at == 0 || !std::ptr::eq(rows[at - 1].0, rows[at].0) {
             all.insert(at + 1, vec![command(rows[at].0)]);
         }
     }
-    aligned(&all, 1)
+    format!("{LEGEND}\n\n{}", aligned(&all, 1))
 }
 
 /// A figure in words.
@@ -283,7 +305,22 @@ fn beside(own: (&Run, &Figure), other: (&Run, &Figure)) -> Option<Beside> {
 
 /// What the others are compared with: pleach, where it has run.
 fn own(document: &Document) -> Option<&Run> {
-    document.runs.iter().find(|run| run.backend == "pleach").or(document.runs.first())
+    let named = |name| document.runs.iter().find(|run| run.backend == name);
+    named("pleach").or(named("pleach-plain")).or(document.runs.first())
+}
+
+/// What this one is compared with, like with like: a store without a trie with pleach-plain, where that has run.
+fn base<'a>(document: &'a Document, run: &Run) -> Option<&'a Run> {
+    // Results may have engines that this build has not.
+    let kind = serde_json::from_value::<Kind>(json!(run.backend));
+    let store = kind.is_ok_and(|kind| !kind.caps().merkle && kind != Kind::PleachPlain);
+    let plain = document.runs.iter().find(|run| store && run.backend == "pleach-plain");
+    plain.or(own(document))
+}
+
+fn compared(document: &Document, run: &Run, figure: &Figure) -> Option<Beside> {
+    let own = base(document, run)?;
+    beside((own, of(own, &figure.case, &figure.name)?), (run, figure))
 }
 
 fn of<'a>(run: &'a Run, case: &str, name: &str) -> Option<&'a Figure> {
@@ -367,15 +404,20 @@ pub fn table(document: &Document) -> String {
     let Some(own) = own(document) else { return lines.join("\n") };
     // Without others, columns about them stay empty, and are not printed.
     let alone = runs.len() == 1;
-    let better = if alone { String::new() } else { format!("{} is", own.backend) };
+    let plain =
+        runs.iter().find_map(|run| base(document, run).filter(|base| base.backend != own.backend));
+    let better = match plain {
+        _ if alone => String::new(),
+        None => format!("{} is", own.backend),
+        Some(plain) => format!("{} is (of stores {})", own.backend, plain.backend),
+    };
     let head = ["", "", "", "median", "p90", "p99", "worst", "spread", &better];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     let mut last = (None, None);
     for (_, case, name) in names(document) {
         for run in runs {
             let Some(figure) = of(run, case, name) else { continue };
-            let found = of(own, case, name).and_then(|one| beside((own, one), (run, figure)));
-            let words = match found {
+            let words = match compared(document, run, figure) {
                 None => String::new(),
                 Some(Beside::Times(times)) if times < 1.0 => {
                     format!("{} times worse", digits(1.0 / times))
@@ -446,8 +488,11 @@ pub fn write_json(path: &Path, documents: &impl serde::Serialize) -> Result<()> 
 /// Writes documents as one page, which draws what it has as JSON. What is missing in it, it says first.
 pub fn write_page(path: &Path, documents: &[Document], missing: &[String]) -> Result<()> {
     let each = documents.iter().map(|one| {
-        let rows = headlines(one).into_iter().map(|(_, (_, case, name))| [case, name]);
-        json!({ "document": one, "command": command(one), "headlines": rows.collect::<Vec<_>>() })
+        let rows: Vec<_> = headlines(one).into_iter().map(|row| [row.1.1, row.1.2]).collect();
+        let bases =
+            one.runs.iter().filter_map(|run| Some((&run.backend, &base(one, run)?.backend)));
+        let bases: BTreeMap<_, _> = bases.collect();
+        json!({ "document": one, "command": command(one), "headlines": rows, "bases": bases })
     });
     let json = json!({ "missing": missing, "results": each.collect::<Vec<_>>() }).to_string();
     // Nothing in it may end the script that it stands in.
@@ -455,26 +500,8 @@ pub fn write_page(path: &Path, documents: &[Document], missing: &[String]) -> Re
     std::fs::write(path, page).map_err(Error::file(path))
 }
 
-/// In the environment of a comparison's steps: the commit that it began with.
-pub const COMMIT: &str = "NOMT_BENCH_COMMIT";
-
-/// The commit of the sources that this was built of, where they are a checkout; with `+` if they were changed.
-pub fn commit() -> String {
-    // A comparison of hours is of the commit that it began with.
-    if let Ok(begun) = std::env::var(COMMIT) {
-        return begun;
-    }
-    let git = |arguments: &[&str]| {
-        let mut command = std::process::Command::new("git");
-        let output =
-            command.args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output().ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
-    let Some(commit) = git(&["rev-parse", "--short=10", "HEAD"]) else { return String::new() };
-    let changed = git(&["status", "--porcelain", "--untracked-files=no"])
-        .is_some_and(|text| !text.is_empty());
-    if changed { commit + "+" } else { commit }
-}
+/// The commit that this was built of, with `-dirty` if its sources were changed; `build.rs` asks for it.
+pub const COMMIT: &str = env!("NOMT_BENCH_COMMIT");
 
 /// The date in UTC, as year, month and day.
 pub fn today() -> String {
@@ -483,4 +510,18 @@ pub fn today() -> String {
         .chars()
         .take(10)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_engine_has_a_hue() {
+        let manifest = include_str!("../Cargo.toml").lines();
+        let peers =
+            manifest.filter_map(|line| Some(line.strip_prefix("peer-")?.split_once(" =")?.0));
+        for name in ["pleach", "pleach-plain"].into_iter().chain(peers) {
+            let hue = format!("\"{name}\": ");
+            assert!(include_str!("page.html").contains(&hue), "{hue}");
+        }
+    }
 }

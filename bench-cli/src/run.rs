@@ -1,6 +1,6 @@
 //! The parent: gives each engine a child process, lets them have their turns, and compares what they say.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, IsTerminal as _, Lines, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -60,14 +60,14 @@ pub struct Document {
     /// The command line's flags that decide what was run.
     pub arguments: Vec<String>,
     pub version: String,
-    /// Of the sources, where they are a checkout.
+    /// That the program was built of; `unknown` outside a checkout.
     pub commit: String,
     pub date: String,
     pub machine: Machine,
     pub seed: u64,
     pub cache_mib: u64,
     pub durability: String,
-    /// The name of the signal that cut it short.
+    /// Has a signal cut it short?
     pub interrupted: bool,
     pub runs: Vec<Run>,
     pub notes: Vec<String>,
@@ -110,11 +110,9 @@ impl Running {
     }
 
     /// Grants a turn, or ends it.
-    pub fn tell(&mut self, told: &Told) -> Result<()> {
-        let text = serde_json::to_string(told).map_err(|error| self.failed(&error.to_string()))?;
+    fn tell(&mut self, told: &Told) {
         // One that has failed has closed its input, and says why.
-        let _ = writeln!(self.told, "{text}").and_then(|()| self.told.flush());
-        Ok(())
+        let _ = writeln!(self.told, "{}", serde_json::json!(told));
     }
 
     /// Kills it with SIGKILL after some time, from another thread.
@@ -247,7 +245,7 @@ pub fn publish(
         workload: workload.to_owned(),
         arguments: std::env::args().skip(1).collect(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        commit: report::commit(),
+        commit: report::COMMIT.to_owned(),
         date: report::today(),
         machine: Machine::describe(at),
         seed: flags.seed,
@@ -355,7 +353,7 @@ impl Bench {
         let mut child = self.start(lead, stage)?;
         while self.hear(lead, &mut child)? == Heard::Turn {
             signals::stops(&child.process, true);
-            child.tell(&Told::Go(u64::MAX))?;
+            child.tell(&Told::Go(u64::MAX));
         }
         Ok(())
     }
@@ -398,7 +396,7 @@ impl Bench {
             let mut done = false;
             let mut asking = Vec::new();
             for (lead, mut child) in alive.drain(..) {
-                child.tell(&Told::Go(step))?;
+                child.tell(&Told::Go(step));
                 match self.hear(lead, &mut child)? {
                     Heard::Turn => asking.push((lead, child)),
                     Heard::Done => done = true,
@@ -407,10 +405,8 @@ impl Bench {
             // The first to be done decides for all: they have done the same by then.
             if done || signals::caught().is_some() {
                 for (lead, mut child) in asking.drain(..) {
-                    child.tell(&Told::Stop)?;
-                    while self.hear(lead, &mut child)? == Heard::Turn {
-                        child.tell(&Told::Stop)?;
-                    }
+                    child.tell(&Told::Stop);
+                    self.hear(lead, &mut child)?;
                 }
             }
             asking.reverse();
@@ -463,25 +459,30 @@ impl Bench {
         heard
     }
 
-    /// What must be the same is the same.
+    /// What must be the same is the same, and what was not compared is said.
     fn compare(&mut self) -> Result<()> {
         let mut known: BTreeMap<(bool, &str), (&str, &str)> = BTreeMap::new();
-        let (mut compared, mut engines) = (0_u64, std::collections::BTreeSet::new());
-        for lead in &self.leads {
-            for Check { name, value, is_root } in &lead.run.checks {
-                if *is_root && !lead.kind.caps().our_root {
+        let (mut compared, mut engines) = (0_u64, BTreeSet::new());
+        // Where each engine has ended, such as `7 batches`: that is in the name of its last root or digest.
+        let mut ends: BTreeMap<&str, &str> = BTreeMap::new();
+        for Lead { label, kind, run, .. } in &self.leads {
+            for Check { name, value, is_root } in &run.checks {
+                if let Some((_, end)) = name.split_once(" after ") {
+                    ends.insert(label, end);
+                }
+                if *is_root && !kind.caps().our_root {
                     continue;
                 }
-                let first = known.entry((*is_root, name)).or_insert((&lead.label, value));
+                let first = known.entry((*is_root, name)).or_insert((label, value));
                 if first.1 != value {
                     return wrong(format!(
-                        "{name}: {} has {}, and {} has {value}",
-                        first.0, first.1, lead.label
+                        "{name}: {} has {}, and {label} has {value}",
+                        first.0, first.1
                     ));
                 }
-                if first.0 != lead.label {
+                if first.0 != label {
                     compared += 1;
-                    engines.extend([first.0, lead.label.as_str()]);
+                    engines.extend([first.0, label]);
                 }
             }
         }
@@ -489,6 +490,15 @@ impl Bench {
             let engines: Vec<&str> = engines.into_iter().collect();
             self.notes
                 .push(format!("{compared} roots and digests are the same: {}", engines.join(", ")));
+        } else if self.leads.len() > 1 {
+            self.notes.push(
+                "no root or digest was compared between engines: each was checked alone".to_owned(),
+            );
+        }
+        if ends.values().collect::<BTreeSet<_>>().len() > 1 {
+            let ends: Vec<_> = ends.iter().map(|(label, end)| format!("{label} {end}")).collect();
+            let ends = ends.join(", ");
+            self.notes.push(format!("NOT THE SAME WORK: the engines are now after: {ends}"));
         }
         Ok(())
     }

@@ -352,10 +352,23 @@ fn a_wrong_balance_is_printed_and_exits_1() {
 
 #[test]
 fn kills_are_survived() {
-    let document = run("recover --log2 10 --batch 200 --kills 3 --cache-mib 64");
-    let notes = runs(&document)[0]["notes"].to_string();
-    assert!(notes.contains("3 kills:") && notes.contains("are those of a replay"), "{notes}");
-    assert!(figure(&runs(&document)[0], "open after a kill") > 0.0);
+    for durability in ["commit", "none"] {
+        let document = run(&format!(
+            "recover --log2 10 --batch 200 --kills 2 --cache-mib 64 --durability {durability} \
+             --backend pleach,pleach-plain,model{}{}{}",
+            if cfg!(feature = "peer-redb") { ",redb" } else { "" },
+            if cfg!(feature = "peer-fjall") { ",fjall" } else { "" },
+            if cfg!(feature = "peer-sqlite") { ",sqlite" } else { "" }
+        ));
+        let notes = document["notes"].to_string();
+        assert!(notes.contains("model is left out: its commits survive no kill"), "{notes}");
+        assert!(runs(&document).len() >= 2);
+        for run in runs(&document) {
+            let notes = run["notes"].to_string();
+            assert!(notes.contains("2 kills:") && notes.contains("those of a replay"), "{notes}");
+            assert!(figure(run, "open after a kill") > 0.0);
+        }
+    }
 }
 
 #[test]
@@ -387,6 +400,42 @@ fn a_page_has_everything_inside() {
     let page = page.replace("http://www.w3.org/2000/svg", "");
     for elsewhere in ["src=", "http:", "https:", "<link", "@import"] {
         assert!(!page.contains(elsewhere), "{elsewhere}");
+    }
+}
+
+#[test]
+fn engines_that_end_at_different_batches_are_said() {
+    let at = folder();
+    let dir = name(at.path());
+    let first = transfer(&format!("--backend pleach --dir {dir}"));
+    assert!(!first["notes"].to_string().contains("compared"), "{first}");
+    let notes = transfer(&format!("--backend pleach,model --dir {dir}"))["notes"].to_string();
+    assert!(notes.contains("are now after: model 4 batches, pleach 8 batches"), "{notes}");
+}
+
+#[test]
+fn tables_of_results_stand_between_the_marks() {
+    let at = folder();
+    let [results, table] = ["results.json", "table.md"].map(|file| at.path().join(file));
+    let document =
+        run("bank --accounts 500 --transfers 500 --batch 1,100 --rounds 1 --cache-mib 64 \
+                        --backend pleach,pleach-plain,model");
+    std::fs::write(&results, format!("[{document}]")).expect("written");
+    for kind in ["readme", "performance"] {
+        std::fs::write(&table, "before <!-- figures -->old<!-- /figures --> after")
+            .expect("written");
+        succeed(&format!("report {} --{kind} {}", name(&results), name(&table)));
+        let text = std::fs::read_to_string(&table).expect("the table");
+        assert!(text.starts_with("before <!-- figures -->\n") && !text.contains("old<"), "{text}");
+        assert!(text.ends_with("\n<!-- /figures --> after"), "{text}");
+        assert!(text.contains("| pleach | pleach-plain | model |"), "{text}");
+        assert!(
+            text.contains("bank --accounts 500") && text.contains("; survives a kill"),
+            "{text}"
+        );
+        assert!(
+            text.lines().filter(|line| line.starts_with('|')).count() <= 12 || kind != "readme"
+        );
     }
 }
 

@@ -36,7 +36,6 @@ use crate::state::commits::Tip;
 use crate::state::pins::Pin;
 use crate::state::quarantine::Quarantined;
 use crate::state::view::View;
-use crate::timings::Timing;
 
 /// An open database. Clones are the same one: they are cheap, and one of them closes it for all. The last
 /// one that is dropped ends it without a checkpoint.
@@ -427,18 +426,6 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// Counters and levels; after a close what they were last.
     pub fn metrics(&self) -> Metrics {
         self.0.look(Engine::metrics, |facts| facts.metrics.clone())
-    }
-
-    /// Records each phase of finishes and commits from now on, or no more: what [`Self::take_timings`] gives. It
-    /// costs two looks at a clock for each chunk of a batch.
-    pub fn record_timings(&self, records: bool) {
-        self.0.look(|engine| engine.state.timings.record(records), |_| ());
-    }
-
-    /// The phases that were recorded since the last call, in the order in which they ended; of many the newest
-    /// 4096. None after a close.
-    pub fn take_timings(&self) -> Vec<Timing> {
-        self.0.look(|engine| engine.state.timings.take(), |_| Vec::new())
     }
 
     /// What the background tasks are doing, and which of them make no progress.

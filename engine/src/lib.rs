@@ -260,7 +260,7 @@ pub use session::{FinishError, Session, SessionOptions};
 pub use state::beats::TaskState;
 pub use state::pins::Pin;
 pub use state::quarantine::Quarantined;
-pub use timings::{Phase, Timing};
+pub use timings::Phase;
 
 /// A database under BLAKE3.
 pub type Pleach = Db<Blake3>;

@@ -1,17 +1,12 @@
 //! Where the time of a batch goes: a clock for each phase of a finish and a commit.
 //!
-//! The sum of each phase is among the [`Metrics`](crate::Metrics) at all times: two looks at a clock a phase.
-//! Recording keeps each phase by itself, with what each of its tasks took, for whoever wants to know what
-//! more workers would bring.
+//! The sum of each phase is among the [`Metrics`](crate::Metrics): two looks at a clock a phase.
 //!
 //! Invariants: what is measured decides nothing; no phase contains another one.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
-
-use parking_lot::Mutex;
 
 use crate::metrics::Counters;
 use crate::observe;
@@ -89,22 +84,6 @@ impl Phase {
     }
 }
 
-/// One phase of one batch in one namespace, as it was.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Timing {
-    /// The phase.
-    pub phase: Phase,
-    /// How long the caller was in it.
-    pub wall: Duration,
-    /// What each of its tasks took, in the order in which they are claimed; empty where the caller did all
-    /// by itself. Waiting for the device between two steps of a task is not in it.
-    pub tasks: Vec<Duration>,
-}
-
-/// Most timings that are kept: those of some hundred batches.
-const KEPT: usize = 4096;
-
 /// Tells the time.
 type Clock = Box<dyn Fn() -> Duration + Send + Sync>;
 
@@ -112,24 +91,11 @@ type Clock = Box<dyn Fn() -> Duration + Send + Sync>;
 pub(crate) struct Timings {
     clock: Clock,
     counters: Arc<Counters>,
-    records: AtomicBool,
-    /// Oldest first.
-    kept: Mutex<VecDeque<Timing>>,
 }
 
 impl Timings {
     pub(crate) fn new(clock: Clock, counters: Arc<Counters>) -> Self {
-        Self { clock, counters, records: AtomicBool::new(false), kept: Mutex::default() }
-    }
-
-    /// Records each phase from now on, or no more.
-    pub(crate) fn record(&self, records: bool) {
-        self.records.store(records, Ordering::Relaxed);
-    }
-
-    /// What was recorded since the last call, oldest first.
-    pub(crate) fn take(&self) -> Vec<Timing> {
-        std::mem::take(&mut *self.kept.lock()).into()
+        Self { clock, counters }
     }
 
     /// Measures an operation for the histogram of this name, from here until what this gives is dropped.
@@ -153,11 +119,8 @@ impl Timings {
     }
 
     fn timed(&self, phase: Option<Phase>, count: usize) -> Timed<'_> {
-        let records = phase.is_some() && self.records.load(Ordering::Relaxed);
-        let spent =
-            if records { (0..count).map(|_| AtomicU64::new(0)).collect() } else { [].into() };
         let since = phase.map_or(Duration::ZERO, |_| (self.clock)());
-        Timed { timings: self, phase, since, records, count, next: AtomicUsize::new(0), spent }
+        Timed { timings: self, phase, since, count, next: AtomicUsize::new(0) }
     }
 }
 
@@ -180,11 +143,8 @@ pub(crate) struct Timed<'a> {
     timings: &'a Timings,
     phase: Option<Phase>,
     since: Duration,
-    records: bool,
     count: usize,
     next: AtomicUsize,
-    /// Nanoseconds of each task, where they are recorded.
-    spent: Box<[AtomicU64]>,
 }
 
 impl Timed<'_> {
@@ -197,17 +157,8 @@ impl Timed<'_> {
     /// Runs tasks, one after the other, until all are claimed.
     pub(crate) fn each(&self, mut run: impl FnMut(usize)) {
         while let Some(at) = self.claim() {
-            self.time(at, || run(at));
+            run(at);
         }
-    }
-
-    /// Runs a part of a task.
-    pub(crate) fn time<T>(&self, task: usize, run: impl FnOnce() -> T) -> T {
-        let Some(spent) = self.spent.get(task) else { return run() };
-        let since = (self.timings.clock)();
-        let done = run();
-        Counters::add(spent, nanos((self.timings.clock)().saturating_sub(since)));
-        done
     }
 }
 
@@ -217,17 +168,6 @@ impl Drop for Timed<'_> {
         let wall = (self.timings.clock)().saturating_sub(self.since);
         Counters::add(phase.sum(&self.timings.counters), nanos(wall));
         observe::phase(phase.name(), wall);
-        if !self.records {
-            return;
-        }
-        let spent = std::mem::take(&mut self.spent);
-        let tasks = spent.into_iter().map(|spent| Duration::from_nanos(spent.into_inner()));
-        let timing = Timing { phase, wall, tasks: tasks.collect() };
-        let mut kept = self.timings.kept.lock();
-        if kept.len() == KEPT {
-            kept.pop_front();
-        }
-        kept.push_back(timing);
     }
 }
 
@@ -247,36 +187,18 @@ mod tests {
     }
 
     #[test]
-    fn each_task_is_claimed_once_and_sums_count_without_a_record() {
+    fn each_task_is_claimed_once_and_sums_count() {
         let (timings, counters) = timings();
         let mut seen = Vec::new();
         timings.tasks(Phase::Apply, 3).each(|at| seen.push(at));
         timings.untimed(2).each(|at| seen.push(at));
         assert_eq!(seen, [0, 1, 2, 0, 1]);
         assert_eq!(counters.apply_nanos.load(Ordering::Relaxed), 1000, "two looks");
-        assert!(timings.take().is_empty());
     }
 
     #[test]
-    fn what_is_recorded_has_its_tasks_and_is_bounded() {
+    fn each_phase_has_a_name_and_a_sum() {
         let (timings, counters) = timings();
-        timings.record(true);
-        {
-            let phase = timings.tasks(Phase::Fold, 2);
-            phase.time(1, || ());
-            phase.time(0, || ());
-            phase.time(1, || ());
-        }
-        let [fold] = &timings.take()[..] else { panic!("one phase") };
-        let micros: Vec<u128> = fold.tasks.iter().map(Duration::as_micros).collect();
-        assert_eq!((fold.phase, fold.wall.as_micros(), micros), (Phase::Fold, 7, vec![1, 2]));
-        for _ in 0..KEPT {
-            drop(timings.begin(Phase::Sort));
-        }
-        drop(timings.begin(Phase::Root));
-        let kept = timings.take();
-        assert_eq!((kept.len(), kept[KEPT - 1].phase), (KEPT, Phase::Root));
-        assert!(kept.iter().all(|timing| timing.tasks.is_empty()));
         for phase in Phase::ALL {
             assert!(
                 Phase::ALL.iter().all(|other| (other.name() == phase.name()) == (*other == phase))

@@ -1,7 +1,7 @@
 //! A transaction of an engine that has none that sees its own writes: they wait in a map, and are written at once.
 
 use hashbrown::HashMap;
-use pleach_core::Key;
+use pleach_core::{Blake3, Hasher as _, Key};
 
 use super::{Access, Engine, Name, Op, Tx, Work};
 use crate::error::{Error, Result};
@@ -92,12 +92,24 @@ pub fn bare(key: &Key) -> &[u8] {
     }
 }
 
-/// A transaction of an engine that has blocks: one block that is begun, finished without a witness and committed.
-pub fn by_block(engine: &mut dyn Engine, work: &mut Work<'_>) -> Result<()> {
+/// The key of a name in a trie that is made for keys which are spread evenly: the hash of the name. A key of 32 bytes is
+/// a hash already, and stays as it is.
+pub fn hashed(key: &[u8]) -> Result<Key> {
+    let name = name(key)?;
+    Ok(name.into_inner().unwrap_or_else(|short| Blake3::hash(&short)))
+}
+
+/// A transaction of an engine that has blocks: one block that is begun, finished without a witness and committed. Its
+/// keys are what `key_of` makes of names.
+pub fn by_block(
+    engine: &mut dyn Engine,
+    key_of: fn(&[u8]) -> Result<Key>,
+    work: &mut Work<'_>,
+) -> Result<()> {
     engine.begin(false)?;
     let mut before = |key: &[u8], value: &mut Vec<u8>| {
         let mut is_there = false;
-        engine.read(0, &[padded(key)?], &mut |_, found| {
+        engine.read(0, &[key_of(key)?], &mut |_, found| {
             is_there = found.is_some();
             value.extend_from_slice(found.unwrap_or_default());
         })?;
@@ -111,7 +123,7 @@ pub fn by_block(engine: &mut dyn Engine, work: &mut Work<'_>) -> Result<()> {
     let accesses = tx
         .written()
         .into_iter()
-        .map(|(name, value)| Ok(Access { space: 0, key: padded(&name)?, op: Op::Write(value) }));
+        .map(|(name, value)| Ok(Access { space: 0, key: key_of(&name)?, op: Op::Write(value) }));
     let accesses = accesses.collect::<Result<Vec<_>>>()?;
     if accesses.is_empty() {
         return engine.discard();
@@ -120,7 +132,7 @@ pub fn by_block(engine: &mut dyn Engine, work: &mut Work<'_>) -> Result<()> {
     engine.commit()
 }
 
-/// The pairs of a load as blocks, for an engine that has no other load.
+/// The pairs of a load as blocks, for a trie of hashed keys that has no other load.
 #[cfg(any(
     feature = "peer-nomt",
     feature = "peer-sp-trie",
@@ -134,7 +146,7 @@ pub fn in_blocks(
     /// Pairs of a block.
     const SOME: usize = 65_536;
     loop {
-        let block = pairs.take(SOME).map(|(name, value)| Ok(Access::write(padded(&name)?, value)));
+        let block = pairs.take(SOME).map(|(name, value)| Ok(Access::write(hashed(&name)?, value)));
         let block = block.collect::<Result<Vec<_>>>()?;
         if block.is_empty() {
             return Ok(());

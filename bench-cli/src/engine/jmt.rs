@@ -19,7 +19,7 @@ use rocksdb::{
     SliceTransform, WriteBatch,
 };
 
-use super::buffered::{by_block, in_blocks};
+use super::buffered::{by_block, hashed, in_blocks};
 use super::{Access, Engine, Pair, Proven, Root, See, Setup, Witness, Work, rocks};
 use crate::error::{Error, Result, of_engine};
 
@@ -229,7 +229,7 @@ impl Engine for Jmt {
     }
 
     fn transact(&mut self, sync: bool, work: &mut Work<'_>) -> Result<()> {
-        by_block(self, work)?;
+        by_block(self, hashed, work)?;
         if sync && !self.durable { self.sync() } else { Ok(()) }
     }
 
@@ -318,7 +318,7 @@ impl Proofs {
 
 impl Witness for Proofs {
     fn bytes(&self) -> u64 {
-        let read = |(_, value, proof): &Read| 33 + value.as_ref().map_or(0, Vec::len) + proof.len();
+        let read = |(_, value, proof): &Read| value.as_ref().map_or(0, Vec::len) + proof.len();
         let reads: usize = self.reads.iter().map(read).sum();
         (reads + rocks::bytes(&self.accesses) + self.update.len()) as u64
     }

@@ -243,7 +243,7 @@ pub trait View {
 
 /// A block's witness in the engine's own form.
 pub trait Witness: Sync {
-    /// Its size.
+    /// Its size, in the most compact form that the engine has.
     fn bytes(&self) -> u64;
     /// Verifies it against the root before the block, without a database, and returns all that it proves.
     fn verify(&self, before: &Root) -> core::result::Result<Proven, String>;
@@ -267,8 +267,6 @@ pub struct Setup<'a> {
     pub flags: &'a Flags,
     /// Keys that it will have, about, for an engine that must know.
     pub keys: u64,
-    /// Will blocks have witnesses? For an engine that must know.
-    pub witness: bool,
     /// The budget of all its memory.
     pub cache_mib: u64,
 }

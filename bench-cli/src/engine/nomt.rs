@@ -5,19 +5,19 @@
 use std::collections::VecDeque;
 use std::fmt::Display;
 use std::str::FromStr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::thread::ScopedJoinHandle;
 
+use hashbrown::HashSet;
 use nomt::hasher::Blake3Hasher;
-use nomt::proof::{PathUpdate, VerifiedPathProof, verify_update};
-use nomt::trie::LeafData;
+use nomt::proof::{MultiProof, PathProofTerminal, verify_multi_proof, verify_multi_proof_update};
 use nomt::{
     FinishedSession, KeyReadWrite, Nomt, Options, Overlay, Session, SessionParams, WitnessMode,
-    WitnessedRead,
+    WitnessedOperations,
 };
 use pleach_core::Key;
 
-use super::buffered::{by_block, in_blocks};
+use super::buffered::{by_block, hashed, in_blocks};
 use super::{Access, Args, Engine, Op, Pair, Proven, Root, See, Setup, Witness, Work, kind};
 use crate::error::{Error, Result, of_engine, usage};
 
@@ -77,9 +77,7 @@ impl NomtEngine {
     pub fn open(setup: &Setup<'_>) -> Result<Self> {
         let args = setup.args("nomt", &KNOWN)?;
         let mut note = Vec::new();
-        // With several commit workers, version 1.0.5 takes their witnesses in the order of their arrival and hands
-        // out operations as if that were key order: such witnesses name wrong paths and do not verify.
-        let workers = if setup.witness { 1 } else { setup.threads().min(64) };
+        let workers = setup.threads().min(64);
         let half = usize::try_from(setup.cache_mib / 2).map_err(wrap)?;
         let readers = noted(&mut note, &args, "readers", READERS)?;
         let warm_up = noted(&mut note, &args, "warm_up", false)?;
@@ -124,7 +122,7 @@ impl Engine for NomtEngine {
     }
 
     fn transact(&mut self, _sync: bool, work: &mut Work<'_>) -> Result<()> {
-        by_block(self, work)
+        by_block(self, hashed, work)
     }
 
     fn sync(&mut self) -> Result<()> {
@@ -181,7 +179,7 @@ impl Engine for NomtEngine {
         let mut block = begun.session.finish(actuals(begun.reads, accesses)?).map_err(wrap)?;
         let witness = block.take_witness();
         self.made = Some(block);
-        Ok(witness.map(|witness| Box::new(NomtWitness(witness)) as Box<dyn Witness>))
+        Ok(witness.map(|witness| Box::new(NomtWitness::new(witness)) as Box<dyn Witness>))
     }
 
     fn commit(&mut self) -> Result<()> {
@@ -270,52 +268,63 @@ fn actuals(reads: Option<Vec<Read>>, accesses: Vec<Access>) -> Result<Vec<(Key, 
     Ok(actuals)
 }
 
-/// Path proofs, and the operations under each.
-struct NomtWitness(nomt::Witness);
+/// A multi-proof of what was read and written: the crate's most compact form. An application makes it of the session's path
+/// proofs before it sends them; here it is made when it is first asked for, so that no clock of a finish has it.
+struct NomtWitness {
+    proof: LazyLock<MultiProof, Box<dyn FnOnce() -> MultiProof + Send>>,
+    operations: WitnessedOperations,
+}
 
-impl Witness for NomtWitness {
-    /// The size if its path proofs were written out: siblings, terminal (key and value hash), position.
-    fn bytes(&self) -> u64 {
-        let proofs = self.0.path_proofs.iter();
-        let proofs: usize = proofs.map(|proof| proof.inner.siblings.len() * 32 + 66 + 34).sum();
-        let operations = self.0.operations.reads.len() + self.0.operations.writes.len();
-        (proofs + operations * 68) as u64
-    }
-
-    fn verify(&self, before: &Root) -> core::result::Result<Proven, String> {
-        let operations = &self.0.operations;
-        let mut paths = Vec::new();
-        for proof in &self.0.path_proofs {
-            let path = proof.inner.verify::<Blake3Hasher>(proof.path.path(), *before);
-            let inner = path.map_err(|error| format!("a path does not verify: {error:?}"))?;
-            paths.push(PathUpdate { inner, ops: Vec::new() });
-        }
-        for read in &operations.reads {
-            confirm(&paths.get(read.path_index).ok_or("a read names no path")?.inner, read)?;
-        }
-        for write in &operations.writes {
-            let path = paths.get_mut(write.path_index).ok_or("a write names no path")?;
-            path.ops.push((write.key, write.value));
-        }
-        paths.retain(|path| !path.ops.is_empty());
-        // Workers hand in their paths in any order; the verifier needs them in trie order.
-        paths.sort_by(|a, b| a.inner.path().cmp(b.inner.path()));
-        let root = verify_update::<Blake3Hasher>(*before, &paths)
-            .map_err(|error| format!("the update does not verify: {error:?}"))?;
-        let reads = operations.reads.iter().map(|read| (read.key, read.value.map(Into::into)));
-        let writes = operations.writes.iter().map(|new| (new.key, new.value.map(Into::into)));
-        Ok(Proven { root, reads: reads.collect(), writes: writes.collect() })
+impl NomtWitness {
+    fn new(witness: nomt::Witness) -> Self {
+        let nomt::Witness { path_proofs, operations } = witness;
+        let proof = LazyLock::new(Box::new(move || {
+            let mut paths: Vec<_> = path_proofs.into_iter().map(|path| path.inner).collect();
+            // Workers hand in their paths in any order, and each one that it shares with another.
+            paths.sort_unstable_by(|a, b| a.terminal.path().cmp(b.terminal.path()));
+            paths.dedup_by(|a, b| a.terminal.path() == b.terminal.path());
+            MultiProof::from_path_proofs(paths)
+        }) as Box<dyn FnOnce() -> _ + Send>);
+        Self { proof, operations }
     }
 }
 
-fn confirm(path: &VerifiedPathProof, read: &WitnessedRead) -> core::result::Result<(), String> {
-    let holds = match read.value {
-        None => path.confirm_nonexistence(&read.key),
-        Some(value_hash) => path.confirm_value(&LeafData { key_path: read.key, value_hash }),
-    };
-    match holds {
-        Ok(true) => Ok(()),
-        Ok(false) => Err("a read is not what the path proves".to_owned()),
-        Err(_) => Err("a read lies outside its path".to_owned()),
+impl Witness for NomtWitness {
+    /// The size if it were written out: siblings; of each terminal two bytes of depth, a byte that says its kind, and its
+    /// key and value hash, or its path; of each key a byte that says what was done, and, unless a terminal has it, the
+    /// key; of each write the new value's hash. The hash of a value read is that of its terminal.
+    fn bytes(&self) -> u64 {
+        let terminals = self.proof.paths.iter().map(|path| match path.terminal {
+            PathProofTerminal::Leaf(_) => 3 + 64,
+            PathProofTerminal::Terminator(_) => 3 + path.depth.div_ceil(8),
+        });
+        let WitnessedOperations { reads, writes } = &self.operations;
+        let keys = reads.iter().map(|read| read.key).chain(writes.iter().map(|write| write.key));
+        let keys: HashSet<Key> = keys.collect();
+        let leaves = self.proof.paths.iter().filter_map(|path| path.terminal.as_leaf_option());
+        let named = leaves.filter(|leaf| keys.contains(&leaf.key_path)).count();
+        let new = writes.iter().filter(|write| write.value.is_some()).count();
+        let hashes = self.proof.siblings.len() + keys.len() - named + new;
+        (32 * hashes + keys.len() + terminals.sum::<usize>()) as u64
+    }
+
+    fn verify(&self, before: &Root) -> core::result::Result<Proven, String> {
+        let proof = verify_multi_proof::<Blake3Hasher>(&self.proof, *before)
+            .map_err(|error| format!("the multi-proof does not verify: {error:?}"))?;
+        // What a read has seen is what its terminal says. With several commit workers, version 1.0.5 takes their paths in
+        // the order of their arrival and gives reads the values of other paths.
+        let read = |key: Key| {
+            let index = proof.find_index_for(&key).map_err(|_| "a read lies outside its path")?;
+            let leaf = self.proof.paths.get(index).and_then(|path| path.terminal.as_leaf_option());
+            let leaf = leaf.filter(|leaf| leaf.key_path == key);
+            Ok((key, leaf.map(|leaf| leaf.value_hash.into())))
+        };
+        let reads = self.operations.reads.iter().map(|one| read(one.key));
+        let reads = reads.collect::<core::result::Result<_, String>>()?;
+        let writes = self.operations.writes.iter().map(|new| (new.key, new.value));
+        let root = verify_multi_proof_update::<Blake3Hasher>(&proof, writes.clone().collect())
+            .map_err(|error| format!("the update does not verify: {error:?}"))?;
+        let writes = writes.map(|(key, value)| (key, value.map(Into::into)));
+        Ok(Proven { root, reads, writes: writes.collect() })
     }
 }

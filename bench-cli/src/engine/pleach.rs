@@ -160,7 +160,7 @@ impl Engine for PleachEngine {
     }
 
     fn transact(&mut self, sync: bool, work: &mut Work<'_>) -> Result<()> {
-        by_block(self, work)?;
+        by_block(self, padded, work)?;
         if sync && self.durability != Durability::Commit { self.sync() } else { Ok(()) }
     }
 

@@ -34,7 +34,7 @@ use pleach_core::Key;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::buffered::{by_block, in_blocks};
+use super::buffered::{by_block, hashed, in_blocks};
 use super::{Access, Engine, Pair, Root, See, Setup, Witness, Work};
 use crate::error::{Error, Result, of_engine, usage};
 
@@ -168,7 +168,7 @@ impl Engine for Qmdb {
     }
 
     fn transact(&mut self, sync: bool, work: &mut Work<'_>) -> Result<()> {
-        by_block(self, work)?;
+        by_block(self, hashed, work)?;
         if sync && !self.durable { self.sync() } else { Ok(()) }
     }
 

@@ -5,6 +5,7 @@
 //!   has index and filter blocks as well, so that the budget bounds those too.
 //! * Blocks of 16 KiB, Bloom filters of 10 bits a key, levels sized from the last one, LZ4.
 //! * Durability: the log is synced for commits that are to be durable.
+//! * A block of the plain store reads many keys at once, by `MultiGet`.
 //! * A load of the plain store writes a sorted file and hands it over.
 
 #![allow(dead_code, reason = "which of these are used is a matter of the build's features")]
@@ -15,17 +16,20 @@ use std::time::Duration;
 
 use pleach_core::{Blake3, Hasher as _, Key, ValueHash};
 use rocksdb::{
-    BlockBasedOptions, Cache, DB, DBCompressionType, Direction, IngestExternalFileOptions,
-    IteratorMode, Options, Snapshot, SstFileWriter, WaitForCompactOptions, WriteBatch,
-    WriteOptions,
+    BlockBasedOptions, Cache, DB, DBCompressionType, DEFAULT_COLUMN_FAMILY_NAME, Direction,
+    IngestExternalFileOptions, IteratorMode, Options, Snapshot, SstFileWriter,
+    WaitForCompactOptions, WriteBatch, WriteOptions,
 };
 
 use super::buffered::{Buffered, filled};
-use super::{Access, Engine, Flat, Pair, Reader, Setup, View, Work};
+use super::{Access, Engine, Flat, Pair, Reader, See, Setup, View, Work};
 use crate::error::{Error, Result, of_engine};
 
 /// The longest that compactions are waited for.
 const PATIENCE: Duration = Duration::from_secs(1800);
+
+/// Keys that are read at once. Their blocks stay in memory meanwhile.
+const BATCH: usize = 1024;
 
 type Settings = Vec<(&'static str, String)>;
 
@@ -124,9 +128,10 @@ pub fn hashes(accesses: &[Access]) -> Vec<(Key, Option<ValueHash>)> {
     writes_of(accesses).map(|(key, new)| (key, hashed(new.map(|value| &**value)))).collect()
 }
 
-/// Bytes of writes beside a proof: key, a byte that says whether there is a value, and the value.
+/// Bytes of accesses beside a proof: of each its key, a byte that says what was done, and the value that it wrote.
 pub fn bytes(accesses: &[Access]) -> usize {
-    writes_of(accesses).map(|(_, value)| 33 + value.map_or(0, |value| value.len())).sum()
+    let written = |access: &Access| access.op.written().flatten().map_or(0, |value| value.len());
+    accesses.iter().map(|access| 33 + written(access)).sum()
 }
 
 fn wrap<E: std::fmt::Display>(error: E) -> Error {
@@ -203,6 +208,17 @@ impl Engine for RocksEngine {
 
     fn sync(&mut self) -> Result<()> {
         self.db.flush_wal(true).map_err(wrap)
+    }
+
+    fn read(&mut self, _space: u8, keys: &[Key], see: &mut See<'_>) -> Result<()> {
+        let family = self.db.cf_handle(DEFAULT_COLUMN_FAMILY_NAME);
+        let family = family.ok_or_else(|| wrap("it has no default column family"))?;
+        let some = keys.chunks(BATCH);
+        let found = some.flat_map(|keys| self.db.batched_multi_get_cf(family, keys, false));
+        for (at, value) in found.enumerate() {
+            see(at, value.map_err(wrap)?.as_deref());
+        }
+        Ok(())
     }
 
     fn flat(&mut self) -> Option<&mut Flat> {

@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
 use std::hash::DefaultHasher;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use hash_db::{AsHashDB, HashDB, HashDBRef, Prefix};
 use pleach_core::{Hasher as _, Key};
@@ -20,11 +20,11 @@ use rocksdb::{DB, WriteBatch};
 use sp_trie::cache::{CacheSize, SharedTrieCache};
 use sp_trie::recorder::Recorder;
 use sp_trie::{
-    DBValue, LayoutV1, PrefixedMemoryDB, StorageProof, Trie as _, TrieDBBuilder, TrieRecorder,
+    CompactProof, DBValue, LayoutV1, PrefixedMemoryDB, Trie as _, TrieDBBuilder, TrieRecorder,
     delta_trie_root, empty_trie_root, prefixed_key, read_trie_value,
 };
 
-use super::buffered::{by_block, in_blocks};
+use super::buffered::{by_block, hashed, in_blocks};
 use super::{Access, Engine, Pair, Proven, Root, See, Setup, Witness, Work, rocks};
 use crate::error::{Error, Result, of_engine};
 
@@ -226,7 +226,7 @@ impl Engine for SpTrie {
     }
 
     fn transact(&mut self, sync: bool, work: &mut Work<'_>) -> Result<()> {
-        by_block(self, work)?;
+        by_block(self, hashed, work)?;
         if sync && !self.durable { self.sync() } else { Ok(()) }
     }
 
@@ -301,7 +301,9 @@ impl Engine for SpTrie {
         self.blocks.push_back(block);
         self.root = root;
         Ok(recorder.map(|recorder| -> Box<dyn Witness> {
-            Box::new(Proof { nodes: recorder.drain_storage_proof(), accesses })
+            let nodes = recorder.drain_storage_proof();
+            let compact = move || nodes.into_compact_proof::<Blake3>(before).map_err(unproven);
+            Box::new(Proof { nodes: LazyLock::new(Box::new(compact)), accesses })
         }))
     }
 
@@ -326,31 +328,39 @@ impl Engine for SpTrie {
     }
 }
 
-/// A storage proof, and what was done with it.
+type Compact = core::result::Result<CompactProof, String>;
+
+/// A compact storage proof, which a collator makes of the recorded nodes before it sends them, and what was done with it.
+/// It is made when it is first asked for, so that no clock of a finish has it.
 struct Proof {
-    nodes: StorageProof,
+    nodes: LazyLock<Compact, Box<dyn FnOnce() -> Compact + Send>>,
     accesses: Vec<Access>,
 }
 
+fn unproven<E: std::fmt::Debug>(error: E) -> String {
+    format!("the storage proof: {error:?}")
+}
+
 impl Witness for Proof {
+    /// Its nodes, each with its length in one or two bytes as SCALE has it, the keys and what was written.
     fn bytes(&self) -> u64 {
-        let nodes: usize = self.nodes.iter_nodes().map(|node| 4 + node.len()).sum();
-        let reads = rocks::reads(&self.accesses).count();
-        (nodes + 32 * reads + rocks::bytes(&self.accesses)) as u64
+        let nodes = self.nodes.iter().flat_map(CompactProof::iter_compact_encoded_nodes);
+        let nodes: usize = nodes.map(|node| if node.len() < 64 { 1 } else { 2 } + node.len()).sum();
+        (nodes + rocks::bytes(&self.accesses)) as u64
     }
 
     /// Does the block again on the nodes of the proof alone.
     fn verify(&self, before: &Root) -> core::result::Result<Proven, String> {
-        let mut nodes = self.nodes.to_memory_db::<Blake3>();
+        let nodes = self.nodes.as_ref().map_err(Clone::clone)?;
+        let (mut nodes, _) = nodes.to_memory_db::<Blake3>(before).map_err(unproven)?;
         let mut reads = Vec::new();
         for key in rocks::reads(&self.accesses) {
-            let value = read_trie_value::<Layout, _>(&nodes, before, &key, None, None)
-                .map_err(|error| format!("the storage proof: {error:?}"))?;
-            reads.push((key, rocks::hashed(value.as_deref())));
+            let value = read_trie_value::<Layout, _>(&nodes, before, &key, None, None);
+            reads.push((key, rocks::hashed(value.map_err(unproven)?.as_deref())));
         }
         let delta = rocks::writes_of(&self.accesses).map(|(key, value)| (key, value.cloned()));
         let root = delta_trie_root::<Layout, _, _, _, _, _>(&mut nodes, *before, delta, None, None)
-            .map_err(|error| format!("the storage proof: {error:?}"))?;
+            .map_err(unproven)?;
         Ok(Proven { root, reads, writes: rocks::hashes(&self.accesses) })
     }
 }

@@ -21,20 +21,20 @@ fn flags(durability: Durability, more: &[&str]) -> Flags {
     Flags { durability, ..parsed.flags }
 }
 
-fn opened(kind: Kind, folder: &Path, flags: &Flags, witness: bool) -> Box<dyn Engine> {
+fn opened(kind: Kind, folder: &Path, flags: &Flags) -> Box<dyn Engine> {
     let folder = folder.to_owned();
-    let setup = Setup { folder, flags, keys: 1000, witness, cache_mib: 64 };
+    let setup = Setup { folder, flags, keys: 1000, cache_mib: 64 };
     open(kind, &setup).expect("opened")
 }
 
 /// What a test opens, in a folder of its own.
 type Open<'a> = dyn Fn() -> Box<dyn Engine> + 'a;
 
-fn on(kinds: impl Fn(Caps) -> bool, witness: bool, test: impl Fn(Kind, &Open<'_>)) {
+fn on(kinds: impl Fn(Caps) -> bool, test: impl Fn(Kind, &Open<'_>)) {
     for kind in Kind::all().filter(|kind| kinds(kind.caps())) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let flags = flags(Durability::Commit, &[]);
-        test(kind, &|| opened(kind, folder.path(), &flags, witness));
+        test(kind, &|| opened(kind, folder.path(), &flags));
     }
 }
 
@@ -86,7 +86,6 @@ fn scanned(view: &dyn View, from: &[u8], most: usize) -> Vec<(Vec<u8>, Vec<u8>)>
 fn transactions_views_and_scans_are_those_of_a_map() {
     on(
         |_| true,
-        false,
         |kind, open| {
             let (mut random, mut engine, mut map) = (draws(0), open(), Map::new());
             for number in 0..60_u64 {
@@ -140,7 +139,6 @@ fn transactions_views_and_scans_are_those_of_a_map() {
 fn a_view_stays_what_it_was_and_works_on_another_thread() {
     on(
         |caps| caps.views,
-        false,
         |kind, open| {
             let mut engine = open();
             let pair = |id: u8| (Name::from_iter([id + 1; 3]), Value::from(&[id]));
@@ -173,7 +171,6 @@ fn a_view_stays_what_it_was_and_works_on_another_thread() {
 fn what_was_closed_is_there_again() {
     on(
         |caps| caps.files,
-        false,
         |kind, open| {
             let mut engine = open();
             let pairs = (1..50_u8).map(|id| (Name::from_iter([id]), Value::from(&[id; 30])));
@@ -199,8 +196,7 @@ fn a_setting_that_does_not_exist_is_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder").path().join("a");
     for kind in Kind::all() {
         let flags = flags(Durability::Commit, &["--peer-arg", &format!("{}.no=1", kind.name())]);
-        let setup =
-            Setup { folder: folder.clone(), flags: &flags, keys: 1, witness: false, cache_mib: 8 };
+        let setup = Setup { folder: folder.clone(), flags: &flags, keys: 1, cache_mib: 8 };
         assert_eq!(open(kind, &setup).err().map(|error| error.code()), Some(2), "{kind:?}");
     }
 }
@@ -229,7 +225,7 @@ fn a_commit_survives_a_kill_or_not_as_is_said() {
             let (at, flags) = (folder.path().join("open"), flags(durability, &[]));
             std::fs::create_dir(&at).expect("a folder");
             let sync = durability == Durability::Commit;
-            let mut engine = opened(kind, &at, &flags, false);
+            let mut engine = opened(kind, &at, &flags);
             put(&mut *engine, sync, &[(b"first", Some(b"1")), (b"gone", Some(b"2"))]);
             if !sync {
                 engine.sync().expect("synced");
@@ -237,7 +233,7 @@ fn a_commit_survives_a_kill_or_not_as_is_said() {
             put(&mut *engine, sync, &[(b"second", Some(b"3")), (b"gone", None)]);
             copy(&at, &folder.path().join("killed"));
             engine.close().expect("closed");
-            let mut killed = opened(kind, &folder.path().join("killed"), &flags, false);
+            let mut killed = opened(kind, &folder.path().join("killed"), &flags);
             let survives = kind.level(durability) > Level::Nothing;
             let expected =
                 if survives { [Some(b"3".to_vec()), None] } else { [None, Some(b"2".to_vec())] };
@@ -259,7 +255,7 @@ fn commits_whose_syncs_are_counted() {
     let kind = Kind::parse(words[0]).expect("an engine");
     let flags = flags(words[2].parse().expect("a durability"), &[]);
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut engine = opened(kind, folder.path(), &flags, false);
+    let mut engine = opened(kind, folder.path(), &flags);
     for number in 0..words[1].parse::<u32>().expect("a number") {
         let mut key = [0; 32];
         key[..4].copy_from_slice(&(number % 1000).to_be_bytes());
@@ -375,7 +371,7 @@ fn load(engine: &mut dyn Engine, state: &State) {
 /// The root of the same pairs, by a load of an empty database.
 fn root_of(kind: Kind, state: &State) -> Option<Root> {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut engine = opened(kind, folder.path(), &flags(Durability::Commit, &[]), false);
+    let mut engine = opened(kind, folder.path(), &flags(Durability::Commit, &[]));
     load(&mut *engine, state);
     let root = engine.root();
     engine.close().expect("closed");
@@ -386,7 +382,6 @@ fn root_of(kind: Kind, state: &State) -> Option<Root> {
 fn blocks_in_memory_and_committed_ones_are_those_of_a_map() {
     on(
         |_| true,
-        false,
         |kind, open| {
             let (name, caps, mut random) = (kind.name(), kind.caps(), draws(1));
             let keys: Vec<Key> = (0..220).map(key).collect();
@@ -443,7 +438,6 @@ fn blocks_in_memory_and_committed_ones_are_those_of_a_map() {
 fn a_witness_proves_the_block_that_made_it() {
     on(
         |caps| caps.witness,
-        true,
         |kind, open| {
             let (name, mut random, mut engine) = (kind.name(), draws(2), open());
             let mut state: State = (0..100).map(|id| (key(id), Value::from(&[3; 32]))).collect();

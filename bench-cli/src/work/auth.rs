@@ -184,7 +184,7 @@ impl Bench {
     /// are there before.
     fn engine(&self, side: &Side, figures: &mut Figures) -> Result<()> {
         let folder = side.scratch()?;
-        let mut opened = side.open_in(folder.path().to_owned(), self.state.len() as u64, false)?;
+        let mut opened = side.open_in(folder.path().to_owned(), self.state.len() as u64)?;
         let engine = &mut *opened;
         side.settings(engine)?;
         let mut roots = Vec::new();

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::{Plan, Stops};
 use crate::cli::{Durability, count};
 use crate::draw::{Distribution, Draws, Sampler, account_key, number};
-use crate::engine::buffered::padded;
+use crate::engine::buffered::hashed;
 use crate::engine::pleach::value;
 use crate::engine::{Engine, Kind, Name, Pair, Reader, Tx, View};
 use crate::error::{Error, Result, wrong};
@@ -309,7 +309,7 @@ struct Desk {
 impl Bank<'_> {
     fn round(&mut self, side: &mut Side) -> Result<()> {
         let folder = side.scratch()?;
-        let mut engine = side.open_in(folder.path().to_owned(), self.args.plan().keys, false)?;
+        let mut engine = side.open_in(folder.path().to_owned(), self.args.plan().keys)?;
         side.settings(&*engine)?;
         let start = &mut self.accounts.pairs(0, 0);
         let works_on = side.kind.caps().works_on;
@@ -454,7 +454,8 @@ impl Bank<'_> {
             }
             other => wrong(format!("pair {seen} is {key:02x?} {found:02x?}, and not {other:02x?}")),
         };
-        if side.kind.caps().views || side.kind == Kind::Model {
+        let has_names = side.kind.caps().views || side.kind == Kind::Model;
+        if has_names {
             engine.reader()?.view(&mut |view| {
                 took.pairs = 0;
                 let mut count = |_: &[u8], _: &[u8]| {
@@ -472,12 +473,12 @@ impl Bank<'_> {
                 compared
             })?;
         } else {
-            side.note("it has no scan: its pairs are read by their keys")?;
+            side.note("its keys are hashes of the names: pairs are read by their keys")?;
             let mut names = pairs().map(|pair| pair.0).peekable();
             engine.begin(false)?;
             while names.peek().is_some() {
                 let names: Vec<Name> = names.by_ref().take(CHUNK).collect();
-                let keys = names.iter().map(|name| padded(name)).collect::<Result<Vec<Key>>>()?;
+                let keys = names.iter().map(|name| hashed(name)).collect::<Result<Vec<Key>>>()?;
                 let mut found = vec![Vec::new(); keys.len()];
                 let mut see = |at: usize, value: Option<&[u8]>| {
                     found[at].extend_from_slice(value.unwrap_or_default());
@@ -501,7 +502,7 @@ impl Bank<'_> {
             return Ok(());
         }
         let folder = side.scratch()?;
-        let mut other = side.open_in(folder.path().to_owned(), seen, false)?;
+        let mut other = side.open_in(folder.path().to_owned(), seen)?;
         other.load(&mut pairs())?;
         let root = other.root();
         other.close()?;
@@ -509,7 +510,8 @@ impl Bank<'_> {
         if side.kind != Kind::Model && engine.root() != root {
             return wrong("the root is not that of a load of the same pairs");
         }
-        side.check_root(format!("root {at}"), root.as_ref())
+        let keys = if has_names { "names" } else { "hashed names" };
+        side.check_root(format!("root of {keys} {at}"), root.as_ref())
     }
 }
 

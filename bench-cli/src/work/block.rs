@@ -19,11 +19,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::meter::{Meter, Phases};
-use super::transfer::{same_stream, witnessed};
-use super::{Plan, Stops};
+use super::transfer::{load_once, same_stream, witnessed};
+use super::{Plan, Stops, load_keys};
 use crate::cli::{count, switch};
 use crate::draw::{Distribution, Draws, Sampler, account_key};
-use crate::engine::{Access, Engine, Kind, Name, Op, Pair};
+use crate::engine::{Access, Engine, Kind, Name, Op};
 use crate::error::{Error, Result, of_engine, usage, wrong};
 use crate::job::{Side, Stage};
 use crate::measure::{Figure, Times, Unit, grouped};
@@ -274,7 +274,7 @@ pub fn run(args: &BlockArgs, side: &mut Side) -> Result<()> {
     }
     let drawn = json!([side.flags.seed, args.accounts, args.written, args.read, args.distribution]);
     same_stream(side, &drawn)?;
-    let mut engine = side.open(2 * number, witness)?;
+    let mut engine = side.open(2 * number)?;
     let mut blocks = Blocks {
         args,
         seed: side.flags.seed,
@@ -508,36 +508,19 @@ fn verify(side: &mut Side, engine: &mut dyn Engine, blocks: &Blocks<'_>) -> Resu
 fn load(args: &BlockArgs, side: &mut Side) -> Result<()> {
     let number = 1_u64 << args.log2;
     let parameters = json!({ "blocks of accounts": number });
-    if side.find_loaded(&parameters)? {
-        return side.note("its database was loaded by a run before");
-    }
-    side.note_loaded(&parameters, false)?;
-    let mut engine = side.open(2 * number, false)?;
-    let accounts = |id: u64| -> Pair { (Name::from(account_key(id)), account_value(id, 0)) };
-    let slots = |id: u64| -> Pair { (Name::from(slot_key(id)), slot_value(id, 0)) };
-    let start = Instant::now();
-    if let Some(own) = engine.as_pleach() {
-        own.load_space(0, &mut (0..number).map(accounts))?;
-        own.add_storage()?;
-        own.load_space(1, &mut (0..number).map(slots))?;
-    } else if side.kind.caps().merkle {
-        engine.load(&mut (0..number).map(accounts).chain((0..number).map(slots)))?;
-    } else {
-        // Plain stores are loaded in the order of their keys.
-        let mut keys: Vec<(Key, u64)> = (0..number).map(|id| (account_key(id), id)).collect();
-        keys.extend((0..number).map(|id| (slot_key(id), number + id)));
-        keys.sort_unstable();
-        let pair =
-            |(_, id): (Key, u64)| if id < number { accounts(id) } else { slots(id - number) };
-        engine.load(&mut keys.into_iter().map(pair))?;
-    }
-    engine.close()?;
-    let seconds = start.elapsed().as_secs_f64();
-    side.figure(Figure::one(
-        "load",
-        "keys",
-        Unit::PerSecond,
-        crate::measure::float(2 * number) / seconds,
-    ))?;
-    side.note_loaded(&parameters, true)
+    load_once(side, &parameters, 2 * number, ("keys", 2 * number), |engine, side| {
+        let ids = 0..number;
+        if let Some(own) = engine.as_pleach() {
+            let accounts = |id| (Name::from(account_key(id)), account_value(id, 0));
+            let slots = |id| (Name::from(slot_key(id)), slot_value(id, 0));
+            own.load_space(0, &mut ids.clone().map(accounts))?;
+            own.add_storage()?;
+            return own.load_space(1, &mut ids.map(slots));
+        }
+        let accounts = ids.clone().map(|id| (account_key(id), (false, id)));
+        let keys = accounts.chain(ids.map(|id| (slot_key(id), (true, id))));
+        load_keys(engine, side.kind, keys, |(is_slot, id)| {
+            if is_slot { slot_value(id, 0) } else { account_value(id, 0) }
+        })
+    })
 }

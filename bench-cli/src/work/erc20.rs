@@ -49,7 +49,7 @@ impl Erc20Args {
 /// The workload; a turn is a block.
 pub fn run(args: &Erc20Args, side: &mut Side) -> Result<()> {
     let ledger = args.ledger();
-    let mut opened = side.open(ledger.keys(), false)?;
+    let mut opened = side.open(ledger.keys())?;
     let engine = &mut *opened;
     let mut known = Known::new();
     // What a load leaves to the background belongs to it.
@@ -85,7 +85,10 @@ pub fn run(args: &Erc20Args, side: &mut Side) -> Result<()> {
         }
         meter.hand_over(engine, side)?;
         if done == 0 {
-            // It has paid for what the load had not cached.
+            // It has paid for what the load had not cached, and for what it has left to the background itself.
+            if works_on {
+                engine.drain(0)?;
+            }
             meter = Meter::new(engine, side);
         }
         done += 1;

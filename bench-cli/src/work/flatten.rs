@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use pleach::{Key, Pleach, SessionOptions};
 use serde::{Deserialize, Serialize};
 
-use super::{Plan, draws, ours};
+use super::{Plan, Stops, draws, ours};
 use crate::cli::count;
 use crate::draw::{Draws, Sampler, account_key, number};
 use crate::engine::pleach::{PleachEngine, value};
@@ -194,7 +194,7 @@ fn on_loaded(
     run: impl FnOnce(&mut PleachEngine, &Pleach) -> Result<Root>,
 ) -> Result<Root> {
     let folder = side.scratch()?;
-    let mut engine = side.open_in(folder.path().to_owned(), LOADED, false)?;
+    let mut engine = side.open_in(folder.path().to_owned(), LOADED)?;
     side.settings(&*engine)?;
     engine.load(&mut (0..LOADED).map(|id| (Name::from(account_key(id)), value(id))))?;
     let keys: Vec<Key> = (0..LOADED).map(account_key).collect();
@@ -233,8 +233,9 @@ fn reads<T>(
     };
     std::thread::scope(|scope| {
         let reader = scope.spawn(&mut read);
+        let stops = Stops(&done);
         let made = run();
-        done.store(true, Ordering::Relaxed);
+        drop(stops);
         reader.join().map_err(|_| Error::Failed("the reader panicked".to_owned()))??;
         Ok(made)
     })

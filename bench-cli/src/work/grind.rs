@@ -99,7 +99,7 @@ pub fn run(args: &GrindArgs, side: &mut Side) -> Result<()> {
 
 fn grind(side: &Side, shape: &str, pairs: &[(Key, u64)]) -> Result<[Figure; 5]> {
     let folder = side.scratch()?;
-    let mut engine = side.open_in(folder.path().to_owned(), pairs.len() as u64, false)?;
+    let mut engine = side.open_in(folder.path().to_owned(), pairs.len() as u64)?;
     let (mut finishes, mut commits) = (Times::default(), Times::default());
     for pairs in pairs.chunks(pairs.len().div_ceil(COMMITS)) {
         let accesses = pairs.iter().map(|(key, number)| Access::write(*key, value(*number)));
@@ -139,7 +139,7 @@ fn grind(side: &Side, shape: &str, pairs: &[(Key, u64)]) -> Result<[Figure; 5]> 
 /// The root that a load of these pairs gives, in a database of its own.
 fn root_of_load(side: &Side, pairs: &[(Key, u64)]) -> Result<Option<Root>> {
     let folder = side.scratch()?;
-    let mut engine = side.open_in(folder.path().to_owned(), pairs.len() as u64, false)?;
+    let mut engine = side.open_in(folder.path().to_owned(), pairs.len() as u64)?;
     engine.load(&mut pairs.iter().map(|(key, number)| (Name::from(*key), value(*number))))?;
     let root = engine.root();
     engine.close()?;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{Plan, draws};
 use crate::cli::{Durability, count};
 use crate::draw::{Draws, account_key};
-use crate::engine::{Engine, Kind, Name, Pair, Reader, View};
+use crate::engine::{Engine, Kind, Name, Pair, Reader};
 use crate::error::{Error, Result, of_engine, wrong};
 use crate::job::Side;
 use crate::measure::{Times, grouped, hex, timed};
@@ -64,7 +64,7 @@ pub fn run(args: &HistoryArgs, side: &mut Side) -> Result<()> {
     let lists: Vec<Vec<u64>> = (0..).zip(&args.len).map(|(id, len)| list(seed, id, *len)).collect();
     for &shard in &args.shards {
         let folder = side.scratch()?;
-        let mut engine = side.open_in(folder.path().to_owned(), args.plan().keys, false)?;
+        let mut engine = side.open_in(folder.path().to_owned(), args.plan().keys)?;
         side.settings(&*engine)?;
         let mut index: Box<dyn Index + '_> = match engine.as_pleach() {
             Some(ours) => {
@@ -76,7 +76,7 @@ pub fn run(args: &HistoryArgs, side: &mut Side) -> Result<()> {
             }
             None => Box::new(OfStore {
                 sync: side.flags.durability == Durability::Commit,
-                shard: shard as usize,
+                shard: u64::from(shard),
                 reader: engine.reader()?,
                 engine: &mut *engine,
             }),
@@ -246,54 +246,60 @@ impl Index for OfPleach {
     }
 }
 
-/// A sharded index in an ordered store: each shard under its key and its first number, the newest first, so that one
-/// seek finds the shard of a block, and the one that is open.
+/// A sharded index in an ordered store: each shard under its key and its last number, but the newest under the largest
+/// one, so that a read finds the shard that is appended to, and a seek the one that has a block.
 struct OfStore<'a> {
     engine: &'a mut dyn Engine,
     reader: Box<dyn Reader>,
     /// Changes of a shard.
-    shard: usize,
+    shard: u64,
     sync: bool,
 }
 
-/// Where a shard is, and how many numbers it has, the last of them, and their list.
-struct Shard {
-    key: Name,
-    count: u64,
-    last: u64,
-    list: Vec<u8>,
+/// The newest shard, as a last number.
+const NEWEST: u64 = u64::MAX;
+
+/// Where the shard of a key with this last number is.
+fn at(key: u64, last: u64) -> Name {
+    key.to_be_bytes().into_iter().chain(last.to_be_bytes()).collect()
 }
 
-impl Shard {
-    /// Where the shard of a key with this first number is.
-    fn at(key: u64, first: u64) -> Name {
-        key.to_be_bytes().into_iter().chain((u64::MAX - first).to_be_bytes()).collect()
+/// What a shard's list of numbers has in front.
+#[derive(Clone, Copy, Default)]
+struct Head {
+    count: u64,
+    last: u64,
+    /// One more than the last number of the shard before, which so is found too; 0 of the first.
+    from: u64,
+}
+
+impl Head {
+    const BYTES: usize = 24;
+
+    /// A shard behind those before, and its value.
+    fn after(from: u64) -> (Self, Vec<u8>) {
+        (Self { from, ..Self::default() }, vec![0; Self::BYTES])
     }
 
-    /// One of these numbers.
-    fn new(key: u64, numbers: &[u64]) -> Self {
-        let key = Self::at(key, numbers[0]);
-        let mut shard = Self { key, count: 0, last: 0, list: Vec::new() };
-        for number in numbers {
-            shard.push(*number);
-        }
-        shard
+    fn parse(value: &[u8]) -> Result<(Self, &[u8])> {
+        let (head, list) =
+            value.split_first_chunk::<{ Self::BYTES }>().ok_or_else(|| damaged(()))?;
+        let mut parts = head.as_chunks().0.iter().map(|part| u64::from_le_bytes(*part));
+        let mut part = || parts.next().unwrap_or(0);
+        Ok((Self { count: part(), last: part(), from: part() }, list))
     }
 
-    fn push(&mut self, number: u64) {
-        push(&mut self.list, (self.count > 0).then_some(self.last), number);
+    fn push(&mut self, value: &mut Vec<u8>, number: u64) {
+        push(value, (self.count > 0).then_some(self.last), number);
         (self.count, self.last) = (self.count + 1, number);
     }
 
-    fn parse(key: &[u8], value: &[u8]) -> Option<Self> {
-        let (count, rest) = value.split_first_chunk()?;
-        let (last, list) = rest.split_first_chunk()?;
-        let (count, last) = (u64::from_le_bytes(*count), u64::from_le_bytes(*last));
-        Some(Self { key: Name::try_from(key).ok()?, count, last, list: list.to_vec() })
-    }
-
-    fn value(&self) -> Vec<u8> {
-        [&self.count.to_le_bytes()[..], &self.last.to_le_bytes(), &self.list].concat()
+    /// The value, with this in front.
+    fn on<'a>(&self, value: &'a mut [u8]) -> &'a [u8] {
+        for (part, number) in value.chunks_mut(8).zip([self.count, self.last, self.from]) {
+            part.copy_from_slice(&number.to_le_bytes());
+        }
+        value
     }
 }
 
@@ -301,82 +307,59 @@ fn damaged<E>(_: E) -> Error {
     Error::Wrong("a shard is damaged".to_owned())
 }
 
-/// Shows the shards of a key, the newest first, from the one that has `block` on, until told to stop.
-fn shards(
-    view: &dyn View,
+/// Appends numbers to the newest shard of a key, which has this value. Gives all that is to be stored to `put`.
+fn append(
+    (mut head, mut value): (Head, Vec<u8>),
     key: u64,
-    block: u64,
-    mut each: impl FnMut(Shard) -> Result<bool>,
+    numbers: &[u64],
+    shard: u64,
+    put: &mut dyn FnMut(Name, &[u8]) -> Result<()>,
 ) -> Result<()> {
-    let mut done = Ok(true);
-    view.scan(&Shard::at(key, block), &mut |at, value| {
-        if !at.starts_with(&key.to_be_bytes()) {
-            return false;
+    for &number in numbers {
+        if head.count == shard {
+            put(at(key, head.last), head.on(&mut value))?;
+            (head, value) = Head::after(head.last + 1);
         }
-        done = Shard::parse(at, value).ok_or_else(|| damaged(())).and_then(&mut each);
-        matches!(done, Ok(true))
-    })?;
-    done.map(drop)
-}
-
-/// The shard that has a block, or would have it.
-fn newest(view: &dyn View, key: u64, block: u64) -> Result<Option<Shard>> {
-    let mut found = None;
-    shards(view, key, block, |shard| {
-        found = Some(shard);
-        Ok(false)
-    })?;
-    Ok(found)
-}
-
-impl OfStore<'_> {
-    fn write(&mut self, gone: &[Shard], new: &[Shard]) -> Result<()> {
-        self.engine.transact(self.sync, &mut |tx| {
-            gone.iter().try_for_each(|shard| tx.put(&shard.key, None))?;
-            new.iter().try_for_each(|shard| tx.put(&shard.key, Some(&shard.value())))
-        })
+        head.push(&mut value, number);
     }
+    put(at(key, NEWEST), head.on(&mut value))
 }
 
 impl Index for OfStore<'_> {
     fn build(&mut self, lists: &[Vec<u64>], others: u64) -> Result<()> {
-        let pair = |shard: Shard| (shard.key.clone(), Value::from(shard.value()));
-        let long = (0..).zip(lists).flat_map(|(id, list)| {
-            list.chunks(self.shard).map(move |numbers| Shard::new(id, numbers))
-        });
-        let from = lists.len() as u64;
-        let others = (from..from + others).map(|id| Shard::new(id, &[0]));
-        let mut pairs: Vec<Pair> = long.chain(others).map(pair).collect();
-        pairs.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+        let mut pairs: Vec<Pair> = Vec::new();
+        let others = (0..others).map(|_| &[0][..]);
+        for (key, list) in (0..).zip(lists.iter().map(Vec::as_slice).chain(others)) {
+            append(Head::after(0), key, list, self.shard, &mut |name, value| {
+                pairs.push((name, Value::from(value)));
+                Ok(())
+            })?;
+        }
         self.engine.load(&mut pairs.into_iter())
     }
 
     fn append(&mut self, key: u64, blocks: &[u64]) -> Result<()> {
-        let mut changed = Vec::new();
-        self.reader.view(&mut |view| {
-            changed = newest(view, key, u64::MAX)?.into_iter().collect();
-            Ok(())
-        })?;
-        for &block in blocks {
-            match changed.last_mut() {
-                Some(open) if open.count < self.shard as u64 => open.push(block),
-                _ => changed.push(Shard::new(key, &[block])),
-            }
-        }
-        self.write(&[], &changed)
+        let shard = self.shard;
+        self.engine.transact(self.sync, &mut |tx| {
+            let mut value = Vec::new();
+            let is_there = tx.get(&at(key, NEWEST), &mut value)?;
+            let newest = if is_there { (Head::parse(&value)?.0, value) } else { Head::after(0) };
+            append(newest, key, blocks, shard, &mut |name, value| tx.put(&name, Some(value)))
+        })
     }
 
     fn last_at(&mut self, key: u64, blocks: &[u64]) -> Result<Vec<Option<u64>>> {
-        let mut found = Vec::new();
+        let mut found = Vec::with_capacity(blocks.len());
         self.reader.view(&mut |view| {
             for &block in blocks {
-                found.push(match newest(view, key, block)? {
-                    Some(shard) if shard.last <= block => Some(shard.last),
-                    Some(shard) => {
-                        last_at_most(&shard.list, block).map_err(damaged)?.map(|found| found.1)
+                let mut last = Ok(None);
+                view.scan(&at(key, block), &mut |name, value| {
+                    if name.starts_with(&key.to_be_bytes()) {
+                        last = last_of(value, block);
                     }
-                    None => None,
-                });
+                    false
+                })?;
+                found.push(last?);
             }
             Ok(())
         })?;
@@ -384,31 +367,57 @@ impl Index for OfStore<'_> {
     }
 
     fn scan(&mut self, key: u64) -> Result<Vec<u64>> {
-        let mut lists = Vec::new();
+        let (mut numbers, mut done) = (Vec::new(), Ok(()));
         self.reader.view(&mut |view| {
-            shards(view, key, u64::MAX, |shard| {
-                lists.push(shard.list);
-                Ok(true)
+            view.scan(&at(key, 0), &mut |name, value| {
+                let is_its = name.starts_with(&key.to_be_bytes());
+                if is_its {
+                    done = Head::parse(value).and_then(|(_, list)| {
+                        Numbers::new(list).try_for_each(|number| {
+                            numbers.push(number.map_err(damaged)?);
+                            Ok(())
+                        })
+                    });
+                }
+                is_its && done.is_ok()
             })
         })?;
-        let numbers = lists.iter().rev().flat_map(|list| Numbers::new(list));
-        numbers.map(|number| number.map_err(damaged)).collect()
+        done.map(|()| numbers)
     }
 
     fn unwind(&mut self, key: u64, to: u64) -> Result<()> {
-        let (mut gone, mut cut) = (Vec::new(), Vec::new());
-        self.reader.view(&mut |view| {
-            shards(view, key, u64::MAX, |mut shard| {
-                let Some((before, last)) = last_at_most(&shard.list, to).map_err(damaged)? else {
-                    gone.push(shard);
-                    return Ok(true);
-                };
-                (shard.count, shard.last) = (before + 1, last);
-                shard.list.truncate(first(&shard.list, before + 1).map_err(damaged)?.0.len());
-                cut.push(shard);
-                Ok(false)
-            })
-        })?;
-        self.write(&gone, &cut)
+        self.engine.transact(self.sync, &mut |tx| {
+            let (mut last, mut value) = (NEWEST, Vec::new());
+            while tx.get(&at(key, last), &mut value)? {
+                let (mut head, list) = Head::parse(&value)?;
+                tx.put(&at(key, last), None)?;
+                if head.from > to.saturating_add(1) {
+                    last = head.from - 1;
+                    continue;
+                }
+                let kept = last_at_most(list, to).map_err(damaged)?;
+                head.count = kept.map_or(0, |(before, _)| before + 1);
+                let (list, last) = first(list, head.count).map_err(damaged)?;
+                let length = Head::BYTES + list.len();
+                value.truncate(length);
+                head.last = last.unwrap_or(0);
+                // Without a number it says what the shard before ends with, if there is one.
+                if head.count + head.from > 0 {
+                    tx.put(&at(key, NEWEST), Some(head.on(&mut value)))?;
+                }
+                break;
+            }
+            Ok(())
+        })
     }
+}
+
+/// The last number at or before a block, which the shard has or the one before ends with.
+fn last_of(value: &[u8], block: u64) -> Result<Option<u64>> {
+    let (head, list) = Head::parse(value)?;
+    if head.count > 0 && head.last <= block {
+        return Ok(Some(head.last));
+    }
+    let found = last_at_most(list, block).map_err(damaged)?.map(|found| found.1);
+    Ok(found.or(head.from.checked_sub(1)))
 }

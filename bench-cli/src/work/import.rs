@@ -118,10 +118,10 @@ pub fn run(args: &ImportArgs, side: &mut Side) -> Result<()> {
             "its budget is larger by {mib} MiB, which a load of pleach has beside its own"
         ))?;
     }
-    if sorts(side.kind) {
-        side.note("it wants pairs in order: they are sorted in memory first, on the clock and beside the budget")?;
-    }
     let orders = if args.from.is_some() { &[Order::Random][..] } else { &args.order };
+    if orders.iter().any(|order| sorts(side.kind, *order)) {
+        side.note("it wants pairs in order: random ones are sorted in memory first, on the clock and beside the budget")?;
+    }
     let mut all = Vec::new();
     for &order in orders {
         let mut times = Times::default();
@@ -155,9 +155,9 @@ pub fn run(args: &ImportArgs, side: &mut Side) -> Result<()> {
     all.iter().try_for_each(|loaded| verify(args, loaded, side))
 }
 
-/// Ordered stores load by appending.
-fn sorts(kind: Kind) -> bool {
-    !kind.caps().merkle && kind != Kind::PleachPlain
+/// Ordered stores load by appending: must what comes in this order be sorted for them?
+fn sorts(kind: Kind, order: Order) -> bool {
+    order == Order::Random && !kind.caps().merkle && kind != Kind::PleachPlain
 }
 
 /// Loads into a new database: it, the peak of memory, and the bytes written.
@@ -168,10 +168,10 @@ fn load(
     times: &mut Times,
 ) -> Result<(Loaded, u64, u64)> {
     let folder = side.scratch()?;
-    let mut engine = side.open_in(folder.path().to_owned(), args.leaves, false)?;
+    let mut engine = side.open_in(folder.path().to_owned(), args.leaves)?;
     side.settings(&*engine)?;
     let mut from = args.pairs(order)?;
-    let (mut pairs, mut failed, is_sorted) = (0, Ok(()), sorts(side.kind));
+    let (mut pairs, mut failed, sorts_first) = (0, Ok(()), sorts(side.kind, order));
     let works_on = side.kind.caps().works_on;
     let mut stream = core::iter::from_fn(|| {
         let next = from.next()?.and_then(|pair| {
@@ -187,7 +187,7 @@ fn load(
     machine::reset_peak_rss();
     let before = Used::now();
     let (took, done) = timed(|| {
-        if is_sorted {
+        if sorts_first {
             let mut sorted: Vec<Pair> = stream.collect();
             sorted.par_sort_unstable_by(|one, other| one.0.cmp(&other.0));
             engine.load(&mut sorted.into_iter())
@@ -213,7 +213,7 @@ fn load(
 /// Opens it again: the root, a sample of the pairs, and of few pairs the root of commits of the same.
 fn verify(args: &ImportArgs, loaded: &Loaded, side: &Side) -> Result<()> {
     let case = &loaded.case;
-    let mut engine = side.open_in(loaded.folder.path().to_owned(), loaded.pairs, false)?;
+    let mut engine = side.open_in(loaded.folder.path().to_owned(), loaded.pairs)?;
     if engine.root() != loaded.root {
         return wrong(format!("{case}: the root after an open is not that of the load"));
     }
@@ -245,7 +245,7 @@ fn verify(args: &ImportArgs, loaded: &Loaded, side: &Side) -> Result<()> {
         }
         draws(side.flags.seed, 0).shuffle(&mut pairs);
         let folder = side.scratch()?;
-        let mut other = side.open_in(folder.path().to_owned(), loaded.pairs, false)?;
+        let mut other = side.open_in(folder.path().to_owned(), loaded.pairs)?;
         for batch in pairs.chunks(BATCH) {
             let write = |(name, value): &Pair| Ok(Access::write(padded(name)?, value.clone()));
             let writes = batch.iter().map(write).collect::<Result<Vec<_>>>()?;

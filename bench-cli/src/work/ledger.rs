@@ -3,10 +3,10 @@
 use hashbrown::HashMap;
 use pleach::Value;
 use pleach_core::{Blake3, Hasher as _, Key};
-use rayon::slice::ParallelSliceMut as _;
 
+use super::load_keys;
 use crate::draw::Draws;
-use crate::engine::{Access, Engine, Kind, Name, Op};
+use crate::engine::{Access, Engine, Kind, Op};
 use crate::error::{Result, wrong};
 use crate::job::Side;
 
@@ -111,15 +111,8 @@ impl Ledger {
 
     /// Loads what is there after some blocks; none are known before the first.
     pub fn load(&self, engine: &mut dyn Engine, kind: Kind, known: &Known) -> Result<()> {
-        let value = |item: Item| item.value(item.known(known));
-        if kind.caps().merkle {
-            return engine
-                .load(&mut self.items().map(|item| (Name::from(item.key()), value(item))));
-        }
-        // A plain store takes them in the order of their keys.
-        let mut items: Vec<(Key, Item)> = self.items().map(|item| (item.key(), item)).collect();
-        items.par_sort_unstable();
-        engine.load(&mut items.into_iter().map(|(key, item)| (Name::from(key), value(item))))
+        let keys = self.items().map(|item| (item.key(), item));
+        load_keys(engine, kind, keys, |item| item.value(item.known(known)))
     }
 
     /// Draws a block of transfers.

@@ -21,14 +21,19 @@ pub mod proof;
 pub mod recover;
 mod replay;
 pub mod soak;
+mod stream;
 pub mod threshold;
 pub mod transfer;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use pleach::Value;
+use pleach_core::Key;
+use rayon::slice::ParallelSliceMut as _;
+
 use crate::cli::{Durability, Flags, Work};
 use crate::draw::Draws;
-use crate::engine::Kind;
+use crate::engine::{Engine, Kind, Name};
 use crate::error::Result;
 use crate::job::{Side, Stage};
 
@@ -79,7 +84,7 @@ pub fn plan(work: &Work, flags: &Flags) -> Result<Plan> {
         Work::Transfer(args) => args.plan(),
         Work::Block(args) => args.plan(),
         Work::Soak(args) => args.plan(flags),
-        Work::Recover(args) => Ok(args.plan()),
+        Work::Recover(args) => Ok(args.plan(flags)),
         Work::Bank(args) => Ok(args.plan()),
         Work::Overlay(args) => args.plan(),
         Work::Threshold(args) => args.plan(),
@@ -114,6 +119,22 @@ pub fn run(work: &Work, side: &mut Side) -> Result<()> {
         Work::Grind(args) => grind::run(args, side),
         Work::Hash(args) => hash::run(args, side),
     }
+}
+
+/// Loads keys, each with what its value is made of. A plain store takes them in their order.
+fn load_keys<T: Ord + Send>(
+    engine: &mut dyn Engine,
+    kind: Kind,
+    keys: impl Iterator<Item = (Key, T)>,
+    value: impl Fn(T) -> Value,
+) -> Result<()> {
+    let pair = |(key, what): (Key, T)| (Name::from(key), value(what));
+    if kind.caps().merkle {
+        return engine.load(&mut keys.map(pair));
+    }
+    let mut keys: Vec<(Key, T)> = keys.collect();
+    keys.par_sort_unstable();
+    engine.load(&mut keys.into_iter().map(pair))
 }
 
 /// The generator of a round of a workload that has rounds.

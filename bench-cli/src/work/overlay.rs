@@ -105,17 +105,21 @@ pub fn run(args: &OverlayArgs, side: &mut Side) -> Result<()> {
 fn of_updates(args: &OverlayArgs, updates: u64, side: &mut Side) -> Result<()> {
     let (ledger, caps) = (args.ledger(), side.kind.caps());
     let overlay = draw(&ledger, updates, side.flags.seed);
-    let open = |side: &Side, witness| side.open(ledger.keys() + overlay.len() as u64, witness);
+    let open = |side: &Side| side.open(ledger.keys() + overlay.len() as u64);
     let items: Vec<Item> = ledger.items().collect();
     let _ = std::fs::remove_dir_all(&side.folder);
-    let mut engine = open(side, false)?;
+    let mut engine = open(side)?;
     ledger.load(&mut *engine, side.kind, &Known::new())?;
+    if caps.works_on {
+        // What a load leaves to the background belongs to no round.
+        engine.drain(0)?;
+    }
     let mut promised = None;
     for (is_cold, witness) in [(false, false), (false, true), (true, false), (true, true)] {
         // An engine that has no witnesses takes the turns all the same, as many as the others.
         let runs = caps.witness || !witness;
         engine.close()?;
-        engine = open(side, witness && runs)?;
+        engine = open(side)?;
         if runs && !is_cold {
             contents(&mut *engine, &items)?;
         }
@@ -134,7 +138,7 @@ fn of_updates(args: &OverlayArgs, updates: u64, side: &mut Side) -> Result<()> {
                 {
                     side.note(why)?;
                 }
-                engine = open(side, witness)?;
+                engine = open(side)?;
             }
             let (took, root) = one(&mut *engine, &overlay, witness)?;
             if round > 0 {
@@ -153,7 +157,7 @@ fn of_updates(args: &OverlayArgs, updates: u64, side: &mut Side) -> Result<()> {
     let Some(promised) = promised else { return engine.close() };
 
     engine.close()?;
-    engine = open(side, false)?;
+    engine = open(side)?;
     let accesses = accesses(&overlay);
     let (took, committed) = timed(|| {
         engine.begin(false)?;

@@ -1,16 +1,16 @@
-//! `recover`: a child runs transfers, is killed with SIGKILL at a random moment, and the database must open at the root
-//! before or after the commit that was interrupted, and never at another.
+//! `recover`: a child runs transfers, is killed with SIGKILL at a random moment, and the database must open in the state
+//! before or after the commit that was interrupted, and never in another. All balances are read back, each time.
 
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use super::Plan;
-use super::transfer::{Runner, StreamArgs, batches_done, check, load};
-use crate::cli::count;
+use super::transfer::{Runner, StreamArgs, batches_done, load, read_back};
+use crate::cli::{Durability, Flags, count};
 use crate::draw::Draws;
 use crate::engine::{Kind, Level, pleach};
-use crate::error::{Error, Result, usage, wrong};
+use crate::error::{Error, Result, wrong};
 use crate::job::{Said, Side, Stage};
 use crate::measure::Times;
 use crate::run::{Bench, Running};
@@ -26,14 +26,24 @@ pub struct RecoverArgs {
     /// How often the process is killed
     #[arg(long, value_name = "K", default_value_t = 20, value_parser = count::<u64>(1..=1_000_000))]
     kills: u64,
-    /// The last check: all balances are read back
-    #[arg(skip)]
-    last: bool,
 }
 
 impl RecoverArgs {
-    pub fn plan(&self) -> Plan {
-        self.stream.plan(self.kills * 20)
+    pub fn plan(&self, flags: &Flags) -> Plan {
+        let runs = match flags.asked_durability.unwrap_or_default() {
+            Durability::Commit => |kind| survives(kind, Durability::Commit),
+            _ => |kind| survives(kind, Durability::None),
+        };
+        Plan { runs, ..self.stream.plan(self.kills * 20) }
+    }
+}
+
+/// Only engines whose commits are there after a kill.
+fn survives(kind: Kind, durability: Durability) -> core::result::Result<(), &'static str> {
+    if kind.level(durability) > Level::Nothing {
+        Ok(())
+    } else {
+        Err("its commits survive no kill with this --durability")
     }
 }
 
@@ -46,46 +56,40 @@ pub fn run(args: &RecoverArgs, side: &mut Side) -> Result<()> {
             // Kills have to meet flushes and checkpoints, and no verification.
             side.flags.log_limit_mib = side.flags.log_limit_mib.min(4);
             let stream_args = StreamArgs { verify_every: u64::MAX, ..args.stream.clone() };
-            let keys = args.plan().keys;
+            let keys = args.plan(&side.flags).keys;
             let mut runner = Runner::open(&stream_args, stream, keys, side)?;
             runner.tells = true;
-            runner.engine.pause(false);
             loop {
                 runner.batch(None, side)?;
             }
         }
-        Stage::Check if args.last => check(&stream, side),
         Stage::Check => {
-            if side.kind == Kind::Pleach {
+            let is_ours = matches!(side.kind, Kind::Pleach | Kind::PleachPlain);
+            if is_ours {
                 pleach::check(&side.folder)?;
             }
             let from = Instant::now();
-            let engine = side.open(args.plan().keys, false)?;
-            let opened = from.elapsed();
-            let (number, root) = (batches_done(&*engine, side)?, engine.root().unwrap_or_default());
+            let mut engine = side.open(args.plan(&side.flags).keys)?;
+            let mut times = Times::default();
+            times.record(from.elapsed());
+            let number = batches_done(&mut *engine, side)?;
+            let root = engine.root().unwrap_or_default();
+            read_back(&stream, number, &mut *engine, side)?;
             engine.close()?;
-            if side.kind == Kind::Pleach {
+            if is_ours {
                 pleach::check(&side.folder)?;
             }
-            let mut times = Times::default();
-            times.record(opened);
             side.figure(times.latencies("", "open"))?;
             side.committing(number, &root)
         }
     }
 }
 
-/// A state: the batches that it has, and its root.
+/// A state: the batches that it has, and its root; zeros where there is none.
 type State = (u64, String);
 
 /// What is done in the parent, engine by engine.
 pub fn lead(args: &RecoverArgs, bench: &mut Bench) -> Result<()> {
-    if let Some(lead) = bench.leads.iter().find(|lead| lead.run.survives == Level::Nothing) {
-        let name = &lead.label;
-        return usage(format!(
-            "commits of {name} survive no kill: leave it out, or say --durability commit"
-        ));
-    }
     for lead in 0..bench.leads.len() {
         bench.run_to_end(lead, Stage::Load)?;
         let mut draws = Draws::new(bench.flags.seed, b"pleach-bench kills    v1", 0);
@@ -128,15 +132,8 @@ pub fn lead(args: &RecoverArgs, bench: &mut Bench) -> Result<()> {
         run.figures.push(after_close.latencies("", "open after a close"));
         run.notes.push(format!(
             "{kills} kills: {acknowledged} times the last acknowledged batch was there, {interrupted} times the \
-             interrupted one, never another"
+             interrupted one, never another; its balances were those of a replay each time"
         ));
-        if let crate::cli::Work::Recover(args) = &mut bench.work {
-            args.last = true;
-        }
-        bench.run_to_end(lead, Stage::Check)?;
-        if let crate::cli::Work::Recover(args) = &mut bench.work {
-            args.last = false;
-        }
     }
     Ok(())
 }
@@ -150,24 +147,28 @@ fn killed(
     moment: Duration,
 ) -> Result<(State, Option<State>)> {
     let mut child: Running = bench.start(lead, Stage::Run)?;
-    let (mut acknowledged, mut begun) = (state.clone(), None);
-    let mut killer = None;
-    while let Some(said) = child.next() {
-        match said {
-            Said::Committing(number, root) => {
+    let (mut acknowledged, mut begun, mut killer) = (state.clone(), None, None);
+    let failed = loop {
+        match child.next() {
+            None => break None,
+            Some(Said::Committing(number, root)) => {
                 begun = Some((number, root));
                 killer.get_or_insert_with(|| child.kill_after(moment));
             }
-            Said::Committed(number) => match begun.take() {
+            Some(Said::Committed(number)) => match begun.take() {
                 Some(state) if state.0 == number => acknowledged = state,
-                _ => return Err(child.failed("a commit was not announced")),
+                _ => break Some(child.failed("a commit was not announced")),
             },
-            Said::Failed { code, message } => return Err(child.failure(code, message)),
-            _ => {}
+            Some(Said::Failed { code, message }) => break Some(child.failure(code, message)),
+            Some(_) => {}
         }
-    }
+    };
+    // It kills by an id, which is the child's only until the child is waited for.
     if let Some(killer) = killer {
         let _ = killer.join();
+    }
+    if let Some(error) = failed {
+        return Err(error);
     }
     let status = child.wait()?;
     if std::os::unix::process::ExitStatusExt::signal(&status) == Some(9)
@@ -181,24 +182,25 @@ fn killed(
     }
 }
 
-/// Opens the database in a child; gives its state and how long the open took.
+/// Opens and checks the database in a child; gives its state and how long the open took.
 fn inspect(bench: &Bench, lead: usize) -> Result<(State, Duration)> {
     let mut child = bench.start(lead, Stage::Check)?;
-    let (mut state, mut opened) = (None, Duration::ZERO);
+    let (mut state, mut opened, mut done) = (None, None, false);
     while let Some(said) = child.next() {
         match said {
             Said::Committing(number, root) => state = Some((number, root)),
             Said::Figure(figure) if figure.name == "open" => {
-                opened = Duration::from_secs_f64(figure.p50 / 1000.0);
+                opened = Some(Duration::from_secs_f64(figure.p50 / 1000.0));
             }
             Said::Failed { code, message } => return Err(child.failure(code, message)),
+            Said::Done => done = true,
             _ => {}
         }
     }
-    child.wait()?;
-    match (state, crate::signals::caught()) {
-        (Some(state), _) => Ok((state, opened)),
-        (None, Some(signal)) => Err(Error::Interrupted(signal)),
-        (None, None) => Err(child.failed("it gave no state")),
+    let status = child.wait()?;
+    match (state.zip(opened), crate::signals::caught()) {
+        (Some(found), _) if done => Ok(found),
+        (_, Some(signal)) => Err(Error::Interrupted(signal)),
+        (_, None) => Err(child.failed(&format!("it gave no state: {status}"))),
     }
 }

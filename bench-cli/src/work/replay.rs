@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::transfer::Stream;
+use super::stream::Stream;
 use crate::draw::BALANCE;
 use crate::error::{Error, Result, wrong};
 

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Plan;
 use super::meter::Meter;
-use super::transfer::{Closing, Runner, Stream, StreamArgs, check, load};
+use super::stream::{Closing, Stream};
+use super::transfer::{Runner, StreamArgs, check, load};
 use crate::cli::{Count, Flags, count, count_or_auto};
 use crate::draw::account_key;
 use crate::error::{Result, of_engine, usage, wrong};
@@ -114,25 +115,13 @@ pub fn run(args: &SoakArgs, side: &mut Side) -> Result<()> {
     let keys = args.plan(&side.flags)?.keys;
     let mut runner = Runner::open(&args.stream, stream, keys, side)?;
     runner.warm_up(args.warmup, side)?;
-    let mut meter = Meter::new(&mut *runner.engine, side);
     let mut held = Held::default();
-    let wanted = args.batches.or(side.decided("batches"));
-    while side.turn()? {
-        runner.batch(Some(&mut meter), side)?;
+    let meter = runner.measure(args.batches, side, |runner, meter| {
         if args.sessions > 0 {
-            held.turn(args, &stream, &mut runner)?;
+            held.turn(args, &stream, runner)?;
         }
-        meter.hand_over(&mut *runner.engine, side)?;
-        let done = meter.batches();
-        side.progress(done, wanted.unwrap_or(0))?;
-        let over = || side.may_decide() && meter.seconds() >= args.minutes * 60.0;
-        if wanted.map_or_else(over, |wanted| done >= wanted) {
-            break;
-        }
-    }
-    if wanted.is_none() {
-        side.decide("batches", meter.batches())?;
-    }
+        Ok(meter.seconds() >= args.minutes * 60.0)
+    })?;
     held.end_all()?;
     if held.ended > 0 {
         side.note(format!(
@@ -141,7 +130,7 @@ pub fn run(args: &SoakArgs, side: &mut Side) -> Result<()> {
         ))?;
     }
     let moved = levels(&meter, side)?;
-    runner.end(meter, "transfers", side)?;
+    runner.end(meter, side)?;
     match moved {
         Some(what) if args.require_level => wrong(format!("not level: {what}")),
         Some(what) => side.note(format!("NOT LEVEL: {what}")),

@@ -124,7 +124,7 @@ pub fn run(args: &ThresholdArgs, side: &mut Side) -> Result<()> {
 fn round(args: &ThresholdArgs, window: u64, side: &mut Side, figures: &mut Figures) -> Result<()> {
     let ledger = args.ledger();
     let folder = side.scratch()?;
-    let mut opened = side.open_in(folder.path().to_owned(), ledger.keys(), false)?;
+    let mut opened = side.open_in(folder.path().to_owned(), ledger.keys())?;
     let engine = &mut *opened;
     side.settings(engine)?;
     let mut known = Known::new();

@@ -1,38 +1,34 @@
 //! `transfer`: batches of transfers between accounts, the headline workload; `init` loads their accounts.
-//!
-//! Invariant: a batch depends on the stream's parameters and its number alone, so that a run goes on where another
-//! stopped without replaying anything.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::time::Instant;
 
-use hashbrown::HashMap;
-use hashbrown::hash_map::Entry;
 use pleach_core::node::value_hash;
 use pleach_core::{Blake3, Key, ValueHash};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::meter::{Meter, Phases};
 use super::replay::Replay;
-use super::{Plan, merkle};
+use super::stream::{Batch, Stream, conserved};
+use super::{Plan, load_keys, merkle};
 use crate::cli::{Count, Flags, count, count_or_auto, switch};
-use crate::draw::{BALANCE, Distribution, Draws, Sampler, account_key, number};
+use crate::draw::{BALANCE, Distribution, Draws, account_key, number};
 use crate::engine::pleach::value;
-use crate::engine::{Access, Engine, Kind, Name, Op, Root, Witness};
+use crate::engine::{Access, Engine, Kind, Op, Root, Witness};
 use crate::error::{Error, Result, usage, wrong};
 use crate::job::{Side, Stage};
 use crate::machine;
 use crate::measure::{Figure, Unit, float, from_hex, grouped, hex};
 
-/// Name and version of the draws: the last 24 bytes of the generator's key.
-const DOMAIN: &[u8; 24] = b"pleach-bench transfer v1";
-const SOAK: &[u8; 24] = b"pleach-bench soak     v1";
 /// `--batches auto`: fewest and most batches, and the checkpoints that it waits for.
 const AUTO_BATCHES: (u64, u64, u64) = (40, 4000, 3);
 /// `--warmup auto`: fewest and most batches.
 const AUTO_WARMUP: (u64, u64) = (8, 1000);
+
+/// Plain stores have no room for a number beside their pairs: the batches that are done are the balance of this account.
+const BATCHES: u64 = u64::MAX;
 
 /// `nomt-bench init`.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
@@ -115,10 +111,13 @@ impl TransferArgs {
         if self.ahead && !self.stream.prefetch {
             return usage("--ahead announces keys, and --prefetch off none: leave one of them out");
         }
-        let fixed = |count, auto| if let Count::Fixed(fixed) = count { fixed } else { auto };
-        let batches = fixed(self.warmup, 100) + fixed(self.batches, 400);
+        let batches = fixed(self.warmup).unwrap_or(100) + fixed(self.batches).unwrap_or(400);
         Ok(self.stream.plan(batches))
     }
+}
+
+const fn fixed(count: Count) -> Option<u64> {
+    if let Count::Fixed(count) = count { Some(count) } else { None }
 }
 
 /// Only engines that make what others are measured with; the oracle makes none, and is measured by nobody.
@@ -134,13 +133,12 @@ impl StreamArgs {
     /// The plan of so many batches.
     pub fn plan(&self, batches: u64) -> Plan {
         let stream = self.stream(0);
-        let initial = 1_u64 << self.log2;
         Plan {
             stages: &[Stage::Load, Stage::Run, Stage::Check],
             alternate: 0,
             reuses: true,
             // At least a quarter more than are loaded, for runs that go on later.
-            keys: stream.accounts_before(initial, batches).max(initial + initial / 4),
+            keys: stream.accounts_before(batches).max(stream.initial + stream.initial / 4),
             writes: batches.saturating_mul(2 * u64::from(self.batch)),
             runs: if self.witness { witnessed } else { merkle },
             ..Plan::ROUNDS
@@ -154,217 +152,50 @@ impl StreamArgs {
     }
 }
 
-/// All that determines a stream of transfers.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Stream {
-    pub seed: u64,
-    /// Accounts that are loaded.
-    pub initial: u64,
-    pub batch: u32,
-    pub fresh: u32,
-    pub distribution: Distribution,
-    /// Of a soak alone.
-    pub closing: Option<Closing>,
-}
-
-/// How accounts close: each moves its whole balance to another one and is deleted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Closing {
-    /// Loaded accounts that close in a batch, as a percentage of its transfers.
-    pub deletes: u32,
-    /// New accounts close this many batches later.
-    pub life: u32,
-}
-
-impl Stream {
-    /// New accounts of a batch.
-    pub fn fresh_per_batch(&self) -> u64 {
-        u64::from(self.batch) * u64::from(self.fresh) / 100
-    }
-
-    /// Account ids given out before batch `number`, when `initial` were loaded.
-    pub fn accounts_before(&self, initial: u64, number: u64) -> u64 {
-        initial + number.saturating_mul(self.fresh_per_batch())
-    }
-
-    /// The batch whose new accounts close for good in batch `number`.
-    pub fn closes_with(&self, number: u64) -> Option<u64> {
-        number.checked_sub(u64::from(self.closing?.life))
-    }
-
-    /// Draws batch `number`, from 0. Senders and old receivers are of the accounts that were loaded, so that hardly any
-    /// transfer is from an empty account; new ones are not used again.
-    pub fn batch(&self, number: u64) -> Batch {
-        let initial = self.initial;
-        let first_new = self.accounts_before(initial, number);
-        let sampler = Sampler::new(self.distribution, initial);
-        let domain = if self.closing.is_some() { SOAK } else { DOMAIN };
-        let mut draws = Draws::new(self.seed, domain, number);
-        let count = u64::from(self.batch);
-        let old = count - self.fresh_per_batch();
-        let mut batch = Batch::default();
-        // Nobody pays themselves: the next account is taken, without another draw.
-        let other =
-            |drawn: u64, than: u64| if drawn == than { (drawn + 1) % initial } else { drawn };
-        for index in 0..count {
-            let sender = sampler.draw(&mut draws);
-            let receiver = if index < old {
-                other(sampler.draw(&mut draws), sender)
-            } else {
-                first_new + (index - old)
-            };
-            let pair = (batch.slot(sender), batch.slot(receiver));
-            batch.transfers.push(pair);
-        }
-        let mut close = |closed: u64, heir: u64| {
-            let pair = (batch.slot(closed), batch.slot(heir));
-            batch.closes.push(pair);
-        };
-        if let Some(closing) = self.closing {
-            for _ in 0..count * u64::from(closing.deletes) / 100 {
-                let closed = sampler.draw(&mut draws);
-                close(closed, other(sampler.draw(&mut draws), closed));
-            }
-        }
-        if let Some(old) = self.closes_with(number) {
-            let first = self.accounts_before(initial, old);
-            for id in first..first + self.fresh_per_batch() {
-                close(id, sampler.draw(&mut draws));
-            }
-        }
-        batch
-    }
-}
-
-/// A drawn batch: transfers between slots, and the account of each slot.
-#[derive(Debug, Default)]
-pub struct Batch {
-    /// Distinct accounts in the order of their first use.
-    pub accounts: Vec<u64>,
-    /// Sender's and receiver's index in `accounts`.
-    pub transfers: Vec<(usize, usize)>,
-    /// In order, after the transfers: an account that closes, and the one that gets its balance.
-    pub closes: Vec<(usize, usize)>,
-    slots: HashMap<u64, usize>,
-}
-
-impl Batch {
-    fn slot(&mut self, account: u64) -> usize {
-        match self.slots.entry(account) {
-            Entry::Occupied(slot) => *slot.get(),
-            Entry::Vacant(free) => {
-                self.accounts.push(account);
-                *free.insert(self.accounts.len() - 1)
-            }
-        }
-    }
-
-    /// Runs it on the balances that were read, one for each account; an absent one has nothing.
-    pub fn apply(&self, seen: &[Option<u64>]) -> Result<Applied> {
-        let mut balances = seen.to_vec();
-        let mut touched = vec![false; seen.len()];
-        let mut add = |balances: &mut [Option<u64>], to: usize, amount: u64| {
-            let Some(sum) = balances[to].unwrap_or(0).checked_add(amount) else {
-                return wrong(format!("account {} would hold 2^64", self.accounts[to]));
-            };
-            balances[to] = Some(sum);
-            touched[to] = true;
-            Ok(())
-        };
-        let mut applied = Applied::default();
-        for &(from, to) in &self.transfers {
-            let Some(left) = balances[from].and_then(|balance| balance.checked_sub(1)) else {
-                applied.empty += 1;
-                continue;
-            };
-            balances[from] = Some(left);
-            add(&mut balances, from, 0)?;
-            add(&mut balances, to, 1)?;
-            applied.moved += 1;
-        }
-        for &(account, heir) in &self.closes {
-            // Closing an account that is not there does nothing.
-            let Some(left) = balances[account] else { continue };
-            add(&mut balances, account, 0)?;
-            balances[account] = None;
-            applied.closed += 1;
-            if left > 0 {
-                add(&mut balances, heir, left)?;
-            }
-        }
-        applied.changes = balances
-            .into_iter()
-            .zip(touched)
-            .map(|(balance, touched)| touched.then_some(balance))
-            .collect();
-        Ok(applied)
-    }
-}
-
-/// What was moved is not lost: the sum of the balances is what it was.
-fn conserved(seen: &[Option<u64>], changes: &[Option<Option<u64>>]) -> Result<()> {
-    let (mut before, mut after) = (0_u128, 0_u128);
-    for (seen, change) in seen.iter().zip(changes) {
-        before += u128::from(seen.unwrap_or(0));
-        after += u128::from(change.unwrap_or(*seen).unwrap_or(0));
-    }
-    if before == after {
-        return Ok(());
-    }
-    wrong(format!("a batch turned a sum of {before} into {after}"))
-}
-
-/// What a batch comes to.
-#[derive(Debug, Default)]
-pub struct Applied {
-    /// Of each account: nothing if it was only read, else its new balance, or none if it was closed.
-    pub changes: Vec<Option<Option<u64>>>,
-    /// Transfers that moved 1.
-    pub moved: u64,
-    /// Transfers from an empty account, which moved nothing.
-    pub empty: u64,
-    /// Accounts that were there and were closed.
-    pub closed: u64,
-}
-
 /// The load stage of all workloads over accounts.
 pub fn load(accounts: u64, side: &mut Side) -> Result<()> {
+    let room = accounts + accounts / 4;
     let parameters = json!({ "accounts": accounts });
-    if side.find_loaded(&parameters)? {
+    load_once(side, &parameters, room, ("accounts", accounts), |engine, side| {
+        let (kind, mut told) = (side.kind, Ok(()));
+        let keys = (0..accounts).map_while(|id| {
+            if id % 1024 == 0 {
+                told = side.progress(id, accounts);
+            }
+            told.is_ok().then(|| (account_key(id), ()))
+        });
+        load_keys(engine, kind, keys, |()| value(BALANCE))?;
+        told?;
+        let root = engine.root();
+        if let Some(root) = &root {
+            Roots::open(side)?.append(0, root)?;
+        }
+        side.check_root("root after 0 batches", root.as_ref())
+    })
+}
+
+/// Loads so much of what it is called into a database with room for so many keys, unless a run before has.
+pub fn load_once(
+    side: &mut Side,
+    parameters: &Value,
+    room: u64,
+    (what, count): (&str, u64),
+    load: impl FnOnce(&mut dyn Engine, &mut Side) -> Result<()>,
+) -> Result<()> {
+    if side.find_loaded(parameters)? {
         return side.note("its database was loaded by a run before");
     }
-    side.note_loaded(&parameters, false)?;
-    let mut engine = side.open(accounts + accounts / 4, false)?;
+    side.note_loaded(parameters, false)?;
+    let mut engine = side.open(room)?;
     let start = Instant::now();
-    let mut failed = None;
-    let mut pairs = (0..accounts).map_while(|id| {
-        if id % 1024 == 0
-            && let Err(error) = side.progress(id, accounts)
-        {
-            failed = Some(error);
-            return None;
-        }
-        Some((Name::from(account_key(id)), value(BALANCE)))
-    });
-    engine.load(&mut pairs)?;
-    failed.map_or(Ok(()), Err)?;
-    let root = engine.root();
+    load(&mut *engine, side)?;
     engine.close()?;
-    let seconds = start.elapsed().as_secs_f64();
-    if let Some(root) = root {
-        Roots::open(side)?.append(0, &root)?;
-    }
-    side.check_root("root after 0 batches", root.as_ref())?;
-    side.figure(Figure::one("load", "accounts", Unit::PerSecond, float(accounts) / seconds))?;
-    side.figure(Figure::one(
-        "load",
-        "peak resident memory",
-        Unit::Bytes,
-        float(machine::peak_rss()),
-    ))?;
-    let files = machine::folder_bytes(&side.folder);
-    side.figure(Figure::one("load", "size of the files", Unit::Bytes, float(files)))?;
-    side.note_loaded(&parameters, true)
+    let rate = float(count) / start.elapsed().as_secs_f64();
+    let one = |name, unit, value| side.figure(Figure::one("load", name, unit, value));
+    one(what, Unit::PerSecond, rate)?;
+    one("peak resident memory", Unit::Bytes, float(machine::peak_rss()))?;
+    one("size of the files", Unit::Bytes, float(machine::folder_bytes(&side.folder)))?;
+    side.note_loaded(parameters, true)
 }
 
 /// The record of roots beside a database: a line `NUMBER ROOT` a batch, appended before the batch is committed. Engines
@@ -397,11 +228,16 @@ impl Roots {
 }
 
 /// Batches that a database contains.
-pub fn batches_done(engine: &dyn Engine, side: &Side) -> Result<u64> {
+pub fn batches_done(engine: &mut dyn Engine, side: &Side) -> Result<u64> {
     if let Some(number) = engine.marked()? {
         return Ok(number);
     }
-    let root = engine.root().unwrap_or_default();
+    let Some(root) = engine.root() else {
+        engine.begin(false)?;
+        let found = numbers(engine, 0, &[account_key(BATCHES)])?;
+        engine.discard()?;
+        return Ok(found[0].unwrap_or(0));
+    };
     let roots = Roots::read(side)?;
     let found = roots.iter().rev().find(|entry| *entry.1 == root).map(|entry| *entry.0);
     found.ok_or_else(|| Error::Wrong(format!("its root {} is that of no batch", hex(&root))))
@@ -436,37 +272,14 @@ pub fn run(args: &TransferArgs, side: &mut Side) -> Result<()> {
             runner.overlays = args.overlay_window;
             runner.ahead = args.ahead;
             runner.warm_up(args.warmup, side)?;
-            let mut meter = Meter::new(&mut *runner.engine, side);
-            let checkpoints =
-                |meter: &Meter, engine: &dyn Engine| meter.counted(engine, "checkpoints");
-            let wanted = side.decided("batches");
-            while side.turn()? {
-                runner.batch(Some(&mut meter), side)?;
-                meter.hand_over(&mut *runner.engine, side)?;
-                let done = meter.batches();
-                let enough = match (args.batches, wanted) {
-                    (Count::Fixed(count), _) | (Count::Auto, Some(count)) => done >= count,
-                    (Count::Auto, None) => {
-                        let (fewest, most, wanted) = AUTO_BATCHES;
-                        let seen = checkpoints(&meter, &*runner.engine);
-                        // An engine that counts none stops at the fewest.
-                        let enough = done >= fewest && seen.is_none_or(|seen| seen >= wanted);
-                        side.may_decide() && (enough || done >= most)
-                    }
-                };
-                if let Count::Fixed(count) = args.batches {
-                    side.progress(done, count)?;
-                } else {
-                    side.progress(done, 0)?;
-                }
-                if enough {
-                    break;
-                }
-            }
-            if side.decided("batches").is_none() {
-                side.decide("batches", meter.batches())?;
-            }
-            runner.end(meter, "transfers", side).map(drop)
+            let meter = runner.measure(fixed(args.batches), side, |runner, meter| {
+                let (fewest, most, wanted) = AUTO_BATCHES;
+                let (done, seen) = (meter.batches(), meter.counted(&*runner.engine, "checkpoints"));
+                // An engine that counts none stops at the fewest.
+                let enough = done >= fewest && seen.is_none_or(|seen| seen >= wanted);
+                Ok(enough || done >= most)
+            })?;
+            runner.end(meter, side)
         }
     }
 }
@@ -491,9 +304,9 @@ pub struct Runner {
     drawn: Option<(Batch, Vec<Key>)>,
     root: Root,
     roots: Roots,
-    pub moved: u64,
-    pub empty: u64,
-    pub closed: u64,
+    moved: u64,
+    empty: u64,
+    closed: u64,
     witnesses: u64,
     witness_bytes: u64,
     verified: u64,
@@ -506,12 +319,10 @@ impl Runner {
     pub fn open(args: &StreamArgs, stream: Stream, keys: u64, side: &Side) -> Result<Self> {
         same_stream(side, &stream)?;
         let from = Instant::now();
-        let mut engine = side.open(keys, args.witness)?;
+        let mut engine = side.open(keys)?;
         side.figure(Figure::one("open", "open", Unit::Ms, from.elapsed().as_secs_f64() * 1000.0))?;
-        let next = batches_done(&*engine, side)?;
-        let Some(root) = engine.root() else {
-            return usage("transfers are for engines with a root");
-        };
+        let next = batches_done(&mut *engine, side)?;
+        let root = engine.root().unwrap_or_default();
         engine.pause(true);
         Ok(Self {
             engine,
@@ -539,16 +350,13 @@ impl Runner {
 
     /// Batches before the clock.
     pub fn warm_up(&mut self, warmup: Count, side: &mut Side) -> Result<()> {
-        let wanted = side.decided("warm-up");
+        let wanted = fixed(warmup).or(side.decided("warm-up"));
         let mut levels = Vec::new();
         loop {
             let done = levels.len() as u64;
-            let enough = match (warmup, wanted) {
-                (Count::Fixed(count), _) | (Count::Auto, Some(count)) => done >= count,
-                (Count::Auto, None) => {
-                    done >= AUTO_WARMUP.1 || (done >= AUTO_WARMUP.0 && is_steady(&levels))
-                }
-            };
+            let steady = || done >= AUTO_WARMUP.0 && is_steady(&levels);
+            let enough =
+                wanted.map_or_else(|| done >= AUTO_WARMUP.1 || steady(), |wanted| done >= wanted);
             if enough || crate::signals::asked() {
                 break;
             }
@@ -568,18 +376,43 @@ impl Runner {
         Ok(())
     }
 
-    /// Draws, runs and verifies the next batch.
-    pub fn batch(&mut self, meter: Option<&mut Meter>, side: &Side) -> Result<()> {
-        let number_of = self.next;
-        let draw = |stream: &Stream, number| {
-            let batch = stream.batch(number);
-            let keys: Vec<Key> = batch.accounts.iter().map(|id| account_key(*id)).collect();
-            (batch, keys)
-        };
-        let (batch, keys) = self.drawn.take().unwrap_or_else(|| draw(&self.stream, number_of));
-        let next = self.ahead.then(|| draw(&self.stream, number_of + 1));
+    /// Batches on the clock: so many, or until the first engine says, at the end of a turn, that it is enough.
+    pub fn measure(
+        &mut self,
+        wanted: Option<u64>,
+        side: &mut Side,
+        mut enough: impl FnMut(&mut Self, &Meter) -> Result<bool>,
+    ) -> Result<Meter> {
+        let wanted = wanted.or(side.decided("batches"));
+        let mut meter = Meter::new(&mut *self.engine, side);
+        while side.turn()? {
+            self.batch(Some(&mut meter), side)?;
+            let enough = enough(self, &meter)?;
+            meter.hand_over(&mut *self.engine, side)?;
+            let done = meter.batches();
+            side.progress(done, wanted.unwrap_or(0))?;
+            if wanted.map_or(side.may_decide() && enough, |wanted| done >= wanted) {
+                break;
+            }
+        }
+        if wanted.is_none() {
+            side.decide("batches", meter.batches())?;
+        }
+        Ok(meter)
+    }
 
-        let mut meter = meter;
+    fn draw(&self, number: u64) -> (Batch, Vec<Key>) {
+        let batch = self.stream.batch(number);
+        let keys = batch.accounts.iter().map(|id| account_key(*id)).collect();
+        (batch, keys)
+    }
+
+    /// Draws, runs and verifies the next batch.
+    pub fn batch(&mut self, mut meter: Option<&mut Meter>, side: &Side) -> Result<()> {
+        let number = self.next;
+        let (batch, keys) = self.drawn.take().unwrap_or_else(|| self.draw(number));
+        self.drawn = self.ahead.then(|| self.draw(number + 1));
+
         let engine = &mut *self.engine;
         match &mut meter {
             Some(meter) => meter.go(engine),
@@ -592,7 +425,7 @@ impl Runner {
         }
         let seen = numbers(engine, 0, &keys)?;
         let applied = batch.apply(&seen)?;
-        if let Some((_, keys)) = &next {
+        if let Some((_, keys)) = &self.drawn {
             engine.announce(0, keys)?;
         }
         let executed = Instant::now();
@@ -601,13 +434,15 @@ impl Runner {
             key: *key,
             op: change.map_or(Op::Read, |new| Op::ReadWrite(new.map(value))),
         });
-        engine.mark(number_of + 1);
-        let witness = engine.finish(accesses.collect())?;
+        let count = || Access::write(account_key(BATCHES), value(number + 1));
+        let accesses = accesses.chain((!side.kind.caps().merkle).then(count)).collect();
+        engine.mark(number + 1);
+        let witness = engine.finish(accesses)?;
         let finished = Instant::now();
-        let Some(root) = engine.root() else { return wrong("a block has no root") };
-        self.roots.append(number_of + 1, &root)?;
+        let root = engine.root().unwrap_or_default();
+        self.roots.append(number + 1, &root)?;
         if self.tells {
-            side.committing(number_of + 1, &root)?;
+            side.committing(number + 1, &root)?;
         }
         let committing = Instant::now();
         self.waiting += 1;
@@ -615,54 +450,59 @@ impl Runner {
             engine.commit()?;
             self.waiting -= 1;
         }
-        let committed = Instant::now();
         let phases = Phases {
             execute: executed - start,
             finish: finished - executed,
-            commit: committed - committing,
+            commit: committing.elapsed(),
         };
         match &mut meter {
             Some(meter) => meter.halt(engine),
             None => engine.pause(true),
         }
         if self.tells {
-            side.committed(number_of + 1)?;
+            side.committed(number + 1)?;
         }
         conserved(&seen, &applied.changes)?;
-        let measured = meter.is_some();
-        if let Some(meter) = meter {
-            meter.record(&phases, applied.moved + applied.empty, keys.len() as u64);
-        }
         self.moved += applied.moved;
         self.empty += applied.empty;
         self.closed += applied.closed;
         if let Some(witness) = witness {
-            let verify = number_of.is_multiple_of(self.verify_every);
-            if measured {
-                self.witnesses += 1;
-                self.witness_bytes += witness.bytes();
-                self.verified += u64::from(verify);
-            }
-            if verify {
-                let claims = Claims { keys: &keys, seen: &seen, changes: &applied.changes };
-                let holds = claims.hold(&*witness, &self.root, &root);
-                holds
-                    .map_err(|why| Error::Wrong(format!("batch {number_of}: its witness {why}")))?;
-            }
+            let claims = Claims { keys: &keys, seen: &seen, changes: &applied.changes };
+            self.verify(&*witness, &claims, &root, meter.is_some())?;
+        }
+        if let Some(meter) = meter {
+            meter.record(&phases, applied.moved + applied.empty, keys.len() as u64);
         }
         self.root = root;
         self.next += 1;
-        self.drawn = next;
         Ok(())
     }
 
-    /// Drains, gives all figures, and closes. Gives the batches that the database has.
-    pub fn end(mut self, meter: Meter, what: &str, side: &Side) -> Result<u64> {
+    /// Verifies the witness of the batch at hand, if it is one of those that are.
+    fn verify(
+        &mut self,
+        witness: &dyn Witness,
+        claims: &Claims<'_>,
+        root: &Root,
+        measured: bool,
+    ) -> Result<()> {
+        let verify = self.next.is_multiple_of(self.verify_every);
+        if measured {
+            self.witnesses += 1;
+            self.witness_bytes += witness.bytes();
+            self.verified += u64::from(verify);
+        }
+        let holds = if verify { claims.hold(witness, &self.root, root) } else { Ok(()) };
+        holds.map_err(|why| Error::Wrong(format!("batch {}: its witness {why}", self.next)))
+    }
+
+    /// Drains, gives all figures, and closes.
+    pub fn end(mut self, meter: Meter, side: &Side) -> Result<()> {
         let batches = meter.batches();
         if batches == 0 {
-            return self.engine.close().map(|()| self.next);
+            return self.engine.close();
         }
-        meter.end(&mut *self.engine, side, self.waiting - self.before, what)?;
+        meter.end(&mut *self.engine, side, self.waiting - self.before, "transfers")?;
         // As many as were waiting before the clock.
         for _ in 0..self.before {
             self.engine.commit()?;
@@ -698,7 +538,7 @@ impl Runner {
         for (number, root) in Roots::read(side)? {
             side.check_root(format!("root after {number} batches"), Some(&root))?;
         }
-        Ok(self.next)
+        Ok(())
     }
 }
 
@@ -773,38 +613,35 @@ const ALL: u64 = 1 << 22;
 const SAMPLE: u64 = 1 << 17;
 const CHUNK: usize = 16_384;
 
-/// Reads balances back and compares them with the replay of all batches.
+/// Reads balances back from the database.
 pub fn check(stream: &Stream, side: &mut Side) -> Result<()> {
-    let initial = stream.initial;
-    let mut engine = side.open(initial + initial / 4, false)?;
-    let batches = batches_done(&*engine, side)?;
-    let ids = stream.accounts_before(initial, batches);
-    let mut replay = Replay::new(initial)?;
+    let mut engine = side.open(stream.initial + stream.initial / 4)?;
+    let batches = batches_done(&mut *engine, side)?;
+    read_back(stream, batches, &mut *engine, side)?;
+    engine.close()
+}
+
+/// Reads balances back and compares them with the replay of so many batches.
+pub fn read_back(
+    stream: &Stream,
+    batches: u64,
+    engine: &mut dyn Engine,
+    side: &mut Side,
+) -> Result<()> {
+    let mut replay = Replay::new(stream.initial)?;
     for number in 0..batches {
         replay.step(stream, number)?;
         side.progress(number + 1, batches)?;
     }
     let expected = replay.sum()?;
+    let ids = stream.accounts_before(batches);
     let all = ids <= ALL;
-    let list: VecDeque<u64> = if all {
-        (0..ids).collect()
-    } else {
-        // Half is drawn from all accounts, half from those of the last batch.
-        let mut draws = Draws::new(stream.seed, b"pleach-bench sample   v1", batches);
-        let recent =
-            batches.checked_sub(1).map_or_else(Vec::new, |last| stream.batch(last).accounts);
-        let one = |index: u64| match recent.get(draws.index(recent.len().max(1))) {
-            Some(id) if index.is_multiple_of(2) => *id,
-            _ => draws.below(ids),
-        };
-        (0..SAMPLE).map(one).collect()
-    };
-    let list: Vec<u64> = list.into();
+    let list = if all { (0..ids).collect() } else { sample(stream, batches) };
     let mut sum = 0;
     engine.begin(false)?;
     for ids in list.chunks(CHUNK) {
         let keys: Vec<Key> = ids.iter().map(|id| account_key(*id)).collect();
-        let found = numbers(&mut *engine, 0, &keys)?;
+        let found = numbers(engine, 0, &keys)?;
         for (id, found) in ids.iter().zip(found) {
             let expected = replay.balance(*id);
             if found != expected {
@@ -816,76 +653,26 @@ pub fn check(stream: &Stream, side: &mut Side) -> Result<()> {
         }
     }
     engine.discard()?;
-    engine.close()?;
     if all && sum != expected {
         return wrong(format!("balances sum to {sum}, {expected} were loaded"));
     }
-    side.note(format!(
-        "after {batches} batches {} balances are those of a replay{}",
-        grouped(list.len() as u64),
-        if all {
-            format!(", all of them; their sum is {}", grouped(sum))
-        } else {
-            ", a sample".to_owned()
-        }
-    ))
+    let which = if all {
+        format!("all of them; their sum is {}", grouped(sum))
+    } else {
+        "a sample".to_owned()
+    };
+    let count = grouped(list.len() as u64);
+    side.note(format!("after {batches} batches {count} balances are those of a replay, {which}"))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn stream(batch: u32, fresh: u32, distribution: &str, closing: Option<Closing>) -> Stream {
-        let distribution = distribution.parse().expect("a distribution");
-        Stream { seed: 1, initial: 64, batch, fresh, distribution, closing }
-    }
-
-    #[test]
-    fn batches_have_new_receivers_last_and_no_transfer_to_oneself() {
-        let stream = Stream { initial: 2, ..stream(101, 25, "pareto", None) };
-        for number in 0..5 {
-            let batch = stream.batch(number);
-            assert_eq!(batch.transfers.len(), 101);
-            for (index, &(sender, receiver)) in batch.transfers.iter().enumerate() {
-                assert_ne!(sender, receiver);
-                assert!(batch.accounts[sender] < 2);
-                match index.checked_sub(76) {
-                    Some(new) => assert_eq!(batch.accounts[receiver], 2 + number * 25 + new as u64),
-                    None => assert!(batch.accounts[receiver] < 2),
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn new_accounts_close_once_after_their_life() {
-        let stream = stream(100, 20, "uniform", Some(Closing { deletes: 10, life: 3 }));
-        for number in 0..8 {
-            let batch = stream.batch(number);
-            let closed: Vec<u64> = batch.closes.iter().map(|pair| batch.accounts[pair.0]).collect();
-            assert!(
-                batch.closes.iter().all(|pair| pair.0 != pair.1 && batch.accounts[pair.1] < 64)
-            );
-            let (loaded, new): (Vec<u64>, Vec<u64>) = closed.into_iter().partition(|id| *id < 64);
-            assert_eq!(loaded.len(), 10);
-            let first = 64 + number.saturating_sub(3) * 20;
-            let expected = if number < 3 { first..first } else { first..first + 20 };
-            assert_eq!(new, expected.collect::<Vec<_>>());
-        }
-    }
-
-    #[test]
-    fn closing_moves_all_and_a_later_credit_brings_the_account_back() {
-        // 0 pays 1, which closes in favour of 2; 2 closes in favour of 3, which was absent; 4 is absent and closes; 3
-        // closes in favour of 1, which is there again.
-        let batch = Batch {
-            accounts: vec![10, 11, 12, 13, 14],
-            transfers: vec![(0, 1)],
-            closes: vec![(1, 2), (2, 3), (4, 0), (3, 1)],
-            ..Batch::default()
-        };
-        let applied = batch.apply(&[Some(5), Some(7), Some(0), None, None]).expect("conserved");
-        assert_eq!(applied.changes, [Some(Some(4)), Some(Some(8)), Some(None), Some(None), None]);
-        assert_eq!((applied.moved, applied.empty, applied.closed), (1, 0, 3));
-    }
+/// Half is drawn from all accounts, half from those of the last batch.
+fn sample(stream: &Stream, batches: u64) -> Vec<u64> {
+    let mut draws = Draws::new(stream.seed, b"pleach-bench sample   v1", batches);
+    let recent = batches.checked_sub(1).map_or_else(Vec::new, |last| stream.batch(last).accounts);
+    let ids = stream.accounts_before(batches);
+    let one = |index: u64| match recent.get(draws.index(recent.len().max(1))) {
+        Some(id) if index.is_multiple_of(2) => *id,
+        _ => draws.below(ids),
+    };
+    (0..SAMPLE).map(one).collect()
 }

@@ -90,11 +90,6 @@ impl<'a> Job<'a> {
         self.tasks.claim()
     }
 
-    /// Does a part of what is done for a chunk.
-    pub(super) fn time<T>(&self, index: usize, run: impl FnOnce() -> T) -> T {
-        self.tasks.time(index, run)
-    }
-
     /// The accesses of a chunk: those of whole regions, as the index had them when the finish began, so
     /// that chunks never overlap, whatever is split meanwhile.
     pub(super) fn range(&self, index: usize) -> std::ops::Range<usize> {

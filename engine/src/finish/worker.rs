@@ -242,15 +242,12 @@ impl<H: Hasher, D: Device, R: Runtime> Worker<H, D, R> {
                 continue;
             }
             let mut chunk = self.ahead.pop_front().expect("just seen");
-            let folded = job.time(chunk.index, || {
-                let shares = (&db.runtime, db.budget.workers());
-                chunk.fold(job.batch, &mut self.space, shares, workers.outcome())
-            });
-            match folded {
+            let shares = (&db.runtime, db.budget.workers());
+            match chunk.fold(job.batch, &mut self.space, shares, workers.outcome()) {
                 Ok(outcome) => job.done(chunk.index, outcome),
                 Err(Again::NeedsLeaf(key)) => job.needs_leaf(key),
                 Err(Again::Changed) => {
-                    job.time(chunk.index, || start::<H, D, R>(db, job, &mut chunk, false))?;
+                    start::<H, D, R>(db, job, &mut chunk, false)?;
                     self.ahead.push_front(chunk);
                     continue;
                 }
@@ -267,7 +264,7 @@ impl<H: Hasher, D: Device, R: Runtime> Worker<H, D, R> {
             let Some(index) = job.claim() else { break };
             let mut chunk = self.spare.pop().unwrap_or_default();
             chunk.index = index;
-            job.time(index, || start::<H, D, R>(db, job, &mut chunk, queued))?;
+            start::<H, D, R>(db, job, &mut chunk, queued)?;
             self.ahead.push_back(chunk);
         }
         let Some(reader) = &mut self.reader else { return Ok(()) };
