@@ -155,7 +155,10 @@ impl RocksEngine {
         let buffer_mib = (buffer_mib > 0).then_some(buffer_mib);
         let (options, mut settings) = options(setup.cache_mib, setup.threads(), buffer_mib);
         settings.push(("durability", "log synced when asked".to_owned()));
-        let db = Arc::new(DB::open(&options, &setup.folder).map_err(wrap)?);
+        // Reads of many keys ask for the column family by name, which exists only where it is opened by name.
+        let families = [(DEFAULT_COLUMN_FAMILY_NAME, options.clone())];
+        let db = DB::open_cf_with_opts(&options, &setup.folder, families).map_err(wrap)?;
+        let db = Arc::new(db);
         let flat = Flat { durable: setup.durable(), ..Flat::default() };
         Ok(Self { db, flat, options, settings, folder: setup.folder.clone() })
     }
