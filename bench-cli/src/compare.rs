@@ -18,7 +18,7 @@ use crate::{report, signals, work};
 enum Size {
     /// Under a minute: does it run?
     Smallest,
-    /// About five minutes with the engines of a plain build, a quarter of an hour with all
+    /// About five minutes with the engines of a plain build, three quarters of an hour with all
     Quick,
     /// As the papers have them: many hours
     Full,
@@ -55,7 +55,7 @@ transfer-plain --log2 20 --batches 20 --witness off
 block --log2 18 --blocks 200
 block-plain --log2 18 --blocks 200 --witness off
 bank --accounts 50000 --transfers 20000 --batch 1,100,10000 --rounds 3
-bank-synced --accounts 50000 --transfers 5000 --batch 1,100,10000 --rounds 3 --durability commit
+bank-synced --accounts 50000 --transfers 5000 --batch 1,100,1000 --rounds 3 --durability commit
 overlay --accounts 20000 --updates 1000 --rounds 5
 threshold --window 2,32,128 --blocks 150 --transfers 2000 --rounds 1
 flatten --layers 4,16,64 --rounds 3
@@ -67,7 +67,7 @@ proof --log2 18 --rounds 5
 auth --sizes 100,1000,10000 --rounds 5
 grind --keys 5000
 hash
-soak --log2 18 --batch 5000 --minutes 0.5
+soak --log2 18 --batch 5000 --batches 100
 recover --log2 16 --batch 1000 --kills 5
 device --millis 200 --no-fio";
 
@@ -96,7 +96,7 @@ overlay --updates 1000,10000
 threshold --full
 flatten
 erc20
-erc20-large --eoa 8M --contracts 2M --slots 40
+erc20-large --eoa 8M --contracts 2M --slots 40 --backend=pleach,pleach-plain,fjall,rocksdb
 import --leaves 2^24
 history --shards none,100,500,1000,2000,5000,10000,50000 --len 10000,100000,500000,1M
 history-synced --shards 100,2000 --len 10000,100000 --durability commit
