@@ -267,7 +267,8 @@ fn kept(at: &Path, name: &str, arguments: &[String]) -> Option<Document> {
     let made = |path: &Path| std::fs::metadata(path).and_then(|meta| meta.modified()).ok();
     let fresh = made(&path)? >= made(&std::env::current_exe().ok()?)?;
     let document = report::read(&path).ok()?.pop()?;
-    let same = document.arguments == arguments && document.commit == report::COMMIT;
+    let same =
+        document.arguments == report::deciding(arguments) && document.commit == report::COMMIT;
     (fresh && same && !document.interrupted).then_some(document)
 }
 

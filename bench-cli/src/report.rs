@@ -250,22 +250,32 @@ fn shown(value: f64, unit: Unit) -> String {
     if whole { format!("{value:.0}") } else { rounded(value) }
 }
 
-/// What was run: the arguments that decide it.
+/// Arguments but for those that say where results and databases are.
+pub fn deciding(arguments: &[String]) -> Vec<String> {
+    without(arguments, &["--quiet", "--reset", "--keep"], &["--json", "--report", "--dir"])
+}
+
+/// What was run, in one line.
 pub fn command(document: &Document) -> String {
+    // The result names engines, seed and budget beside it.
+    without(&document.arguments, &[], &["--backend", "--seed", "--cache-mib"]).join(" ")
+}
+
+/// Arguments but for these flags, and for these with their values.
+fn without(arguments: &[String], flags: &[&str], valued: &[&str]) -> Vec<String> {
     let mut words = Vec::new();
-    let mut arguments = document.arguments.iter();
+    let mut arguments = arguments.iter();
     while let Some(word) = arguments.next() {
-        match word.split('=').next().unwrap_or(word) {
-            "--quiet" | "--reset" | "--keep" => {}
-            "--json" | "--report" | "--dir" | "--backend" | "--seed" | "--cache-mib" => {
-                if !word.contains('=') {
-                    arguments.next();
-                }
+        let name = word.split('=').next().unwrap_or(word);
+        if valued.contains(&name) {
+            if name == word {
+                arguments.next();
             }
-            _ => words.push(word.as_str()),
+        } else if !flags.contains(&name) {
+            words.push(word.clone());
         }
     }
-    words.join(" ")
+    words
 }
 
 /// A ratio: digits that are worth reading.

@@ -243,7 +243,7 @@ pub fn publish(
     let document = Document {
         schema: 2,
         workload: workload.to_owned(),
-        arguments: std::env::args().skip(1).collect(),
+        arguments: report::deciding(&std::env::args().skip(1).collect::<Vec<_>>()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         commit: report::COMMIT.to_owned(),
         date: report::today(),
