@@ -18,7 +18,7 @@ use crate::{report, signals, work};
 enum Size {
     /// Under a minute: does it run?
     Smallest,
-    /// About five minutes with the engines of a plain build, three quarters of an hour with all
+    /// Some minutes with the engines of a plain build, three quarters of an hour with all
     Quick,
     /// As the papers have them: many hours
     Full,

@@ -174,7 +174,7 @@ pub fn load(accounts: u64, side: &mut Side) -> Result<()> {
     })
 }
 
-/// Loads so much of what it is called into a database with room for so many keys, unless a run before has.
+/// Loads a database with room for `room` keys, unless an earlier run has, and reports how many of `what` a second.
 pub fn load_once(
     side: &mut Side,
     parameters: &Value,
@@ -255,7 +255,8 @@ pub fn same_stream(side: &Side, stream: &impl Serialize) -> Result<()> {
                 side.folder.display()
             ));
         }
-        Err(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(Error::file(&path)(error)),
     }
     std::fs::write(&path, ours).map_err(Error::file(&path))
 }
