@@ -165,21 +165,24 @@ fn hold<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>) -> Result<View> {
     });
     open?;
     let mut tries = 1;
-    loop {
-        // Where there is no history, undo is of a commit a moment before that is the newest one.
-        let from = commits.tip().number.min(commits.undo().from());
+    let held = loop {
+        let (tip, _) = commits.tip_view();
+        let from = commits.undo().from();
+        if from >= tip.base {
+            break tip;
+        }
         history::reach::<H, D, R>(db, from)?;
         match commits.view_at(from) {
+            // Without a history the window begins at the newest commit, and follows it a moment later.
+            Err(Error::SnapshotTooOld { commit, oldest }) if commit == oldest => break tip,
             Err(Error::SnapshotTooOld { .. } | Error::NoSuchCommit { .. }) if tries < TRIES => {
                 tries += 1;
             }
-            held => {
-                let (view, _) = held?;
-                view.held_by(Holder::Backup, None);
-                return Ok(view);
-            }
+            held => break held?.0,
         }
-    }
+    };
+    held.held_by(Holder::Backup, None);
+    Ok(held)
 }
 
 /// Copies the pages of both files as they are, used and free; gives their bytes.
