@@ -3,8 +3,7 @@
 use std::fmt;
 
 use pleach::export::{StreamError, export, export_changes};
-use pleach::{Db, Error, Hasher, Session};
-use pleach_io::{Device, Runtime};
+use pleach::{Db, Error, Session};
 
 use crate::error::{ArchiveError, Result};
 use crate::listing::Listing;
@@ -127,18 +126,14 @@ pub struct BackupReport {
 /// # Errors
 /// [`ArchiveError::OtherDatabase`], [`ArchiveError::TwoDatabases`], [`ArchiveError::Foreign`], [`ArchiveError::OtherCommit`] and
 /// [`ArchiveError::Ahead`] when the archive is not of this database; [`ArchiveError::NotVerified`] when what was written reads back otherwise; [`ArchiveError::Store`]; those of reading the database.
-pub fn backup<H: Hasher, D: Device, R: Runtime>(
-    archive: &Archive,
-    db: &Db<H, D, R>,
-    options: &BackupOptions,
-) -> Result<BackupReport> {
+pub fn backup(archive: &Archive, db: &Db, options: &BackupOptions) -> Result<BackupReport> {
     // In this order: another backup may bring the archive further meanwhile.
     let listing = archive.list()?;
     db.refresh()?;
     let newest = db.snapshot()?;
     let database = db.id()?;
     listing.refuse_other(database)?;
-    let commit = newest.number();
+    let commit = newest.commit_number();
     if let Some(archived) = listing.last().filter(|last| *last > commit) {
         return Err(ArchiveError::Ahead { archived, newest: commit });
     }
@@ -194,12 +189,7 @@ struct Backup<'a> {
 impl Backup<'_> {
     /// Compares the newest commit of the archive with the database's, if that still has it. Its object is of this database; all of it is
     /// read if changes are to be put behind it.
-    fn check<H: Hasher, D: Device, R: Runtime>(
-        &self,
-        listing: &Listing,
-        db: &Db<H, D, R>,
-        (archived, newest): (u64, u64),
-    ) -> Result<()> {
+    fn check(&self, listing: &Listing, db: &Db, (archived, newest): (u64, u64)) -> Result<()> {
         let way = listing.to(archived);
         let Some(piece) = way.and_then(|way| way.last().copied()) else { return Ok(()) };
         let bytes = listing.bytes(piece).unwrap_or_default();
@@ -220,13 +210,8 @@ impl Backup<'_> {
     }
 
     /// Writes changes from an archived commit to the newest one.
-    fn changes<H: Hasher, D: Device, R: Runtime>(
-        &mut self,
-        db: &Db<H, D, R>,
-        archived: u64,
-        newest: &Session<H, D, R>,
-    ) -> Result<()> {
-        let (mut at, last) = (archived, newest.number());
+    fn changes(&mut self, db: &Db, archived: u64, newest: &Session) -> Result<()> {
+        let (mut at, last) = (archived, newest.commit_number());
         let mut most = self.options.every;
         let mut older = if at < last { Some(db.at(at)?) } else { None };
         while let Some(session) = older.take() {
@@ -248,8 +233,8 @@ impl Backup<'_> {
     }
 
     /// Writes all pairs of a commit.
-    fn full<H: Hasher, D: Device, R: Runtime>(&mut self, session: &Session<H, D, R>) -> Result<()> {
-        self.write(Piece::Full { commit: session.number() }, |upload| {
+    fn full(&mut self, session: &Session) -> Result<()> {
+        self.write(Piece::Full { commit: session.commit_number() }, |upload| {
             export(session, upload).map(|report| (report.pairs, report.bytes))
         })
     }

@@ -56,6 +56,20 @@ pub enum ArchiveError {
         /// Number of the one that was given.
         database: u64,
     },
+    /// The hasher of the archived database is not known here.
+    #[error(
+        "the archive is of a database with hasher number {archived}, {}, with `RestoreOptions::hasher`",
+        given.map_or(
+            "which an application has made: restore it by a program of that application".to_owned(),
+            |name| format!("and not {name}: give its own"),
+        )
+    )]
+    Hasher {
+        /// Number of the hasher ([`Hasher::id`](pleach::Hasher::id)).
+        archived: u8,
+        /// Name of the one that the options gave, if they gave one.
+        given: Option<&'static str>,
+    },
     /// Two objects say of which database the archive is.
     #[error(
         "the archive has both database-{one:016x} and database-{other:016x}: move the one that does not belong there \

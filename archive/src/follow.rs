@@ -9,7 +9,7 @@ use std::sync::Arc;
 use pleach::export::{
     ChangeReader, ImportOptions, StreamError, StreamReader, apply_changes, import,
 };
-use pleach::{Blake3, Db, Error, Hasher, Options, Roots};
+use pleach::{Db, Error, Hasher, Options, Roots};
 
 use crate::cursor::Cursor;
 use crate::error::{ArchiveError, Result};
@@ -26,7 +26,8 @@ type WithOptions = Arc<dyn Fn(Options) -> Options + Send + Sync>;
 #[derive(Clone, Default)]
 pub struct RestoreOptions {
     commit: Option<u64>,
-    memory_mib: Option<u64>,
+    hasher: Option<Hasher>,
+    import: ImportOptions,
     with: Option<WithOptions>,
     progress: Option<Progress>,
 }
@@ -35,7 +36,8 @@ impl fmt::Debug for RestoreOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RestoreOptions")
             .field("commit", &self.commit)
-            .field("memory_mib", &self.memory_mib)
+            .field("hasher", &self.hasher)
+            .field("import", &self.import)
             .finish_non_exhaustive()
     }
 }
@@ -53,10 +55,18 @@ impl RestoreOptions {
         self
     }
 
+    /// The hasher of the archived database, where an application has made it. The archive has its number alone, so with another
+    /// hasher of the application the roots differ. Without this a restore takes BLAKE3 or SHA-256, as the archive says.
+    #[must_use]
+    pub fn hasher(mut self, hasher: Hasher) -> Self {
+        self.hasher = Some(hasher);
+        self
+    }
+
     /// Memory that the import of a full may take, in MiB ([`ImportOptions::memory_mib`]).
     #[must_use]
     pub fn memory_mib(mut self, mib: u64) -> Self {
-        self.memory_mib = Some(mib);
+        self.import = self.import.memory_mib(mib);
         self
     }
 
@@ -75,12 +85,22 @@ impl RestoreOptions {
         self
     }
 
-    fn open<H: Hasher>(&self, folder: &Path, create: bool) -> Result<Db<H>> {
-        let options = Options::new(folder).create(create);
-        let options = match &self.with {
-            Some(with) => with(options),
-            None => options,
-        };
+    /// The hasher of an archive that says this number.
+    fn hasher_of(&self, number: u8) -> Result<Hasher> {
+        let own = Hasher::of_id(number);
+        let found = self.hasher.or(own).filter(|hasher| hasher.id() == number);
+        let given = self.hasher.map(Hasher::name);
+        found.ok_or(ArchiveError::Hasher { archived: number, given })
+    }
+
+    fn open(&self, folder: &Path, create: bool, hasher: Option<Hasher>) -> Result<Db> {
+        let mut options = Options::new(folder).create(create);
+        if let Some(hasher) = hasher {
+            options = options.hasher(hasher);
+        }
+        if let Some(with) = &self.with {
+            options = with(options);
+        }
         Ok(Db::open(options)?)
     }
 }
@@ -104,16 +124,15 @@ pub struct RestoreReport {
 ///
 /// # Errors
 /// As [`Follower::open`] and [`Follower::step`].
-pub fn restore<H: Hasher>(
+pub fn restore(
     archive: &Archive,
     folder: &Path,
     options: &RestoreOptions,
 ) -> Result<RestoreReport> {
     let listing = archive.list()?;
-    let newest = || listing.newest().ok_or_else(|| ArchiveError::Empty(archive.place().to_owned()));
-    let goal = options.commit.map_or_else(newest, Ok)?;
+    let goal = goal(archive, &listing, options.commit)?;
     let options = options.clone().commit(Some(goal));
-    let mut follower = Follower::<H>::open(archive, folder, &options)?;
+    let mut follower = Follower::open(archive, folder, &options)?;
     let mut applied: Vec<Piece> = follower.imported.into_iter().collect();
     while let Some(piece) = follower.step()? {
         applied.push(piece);
@@ -126,25 +145,24 @@ pub fn restore<H: Hasher>(
 
 /// A database that follows an archive. It is at an archived commit at all times, except while a step is under way. Nothing but the
 /// follower may commit to it.
-pub struct Follower<H: Hasher = Blake3> {
+pub struct Follower {
     archive: Archive,
     folder: PathBuf,
-    db: Db<H>,
+    db: Db,
     /// The archived database.
     database: u64,
     /// The archived commit that the database is at.
     at: u64,
     /// The commit to which a step was cut off.
     cut_off: Option<u64>,
-    goal: Option<u64>,
+    options: RestoreOptions,
     /// Pieces that come next, as they were listed.
     planned: VecDeque<Piece>,
     listing: Listing,
     imported: Option<Piece>,
-    progress: Option<Progress>,
 }
 
-impl<H: Hasher> fmt::Debug for Follower<H> {
+impl fmt::Debug for Follower {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Follower")
             .field("archive", &self.archive)
@@ -154,12 +172,12 @@ impl<H: Hasher> fmt::Debug for Follower<H> {
     }
 }
 
-impl<H: Hasher> Follower<H> {
+impl Follower {
     /// Opens a folder that was restored from the archive, or imports a full into one that is missing or empty: the newest from
     /// which there is a way to the wanted commit. An import that was cut off goes on.
     ///
     /// # Errors
-    /// [`ArchiveError::Empty`], [`ArchiveError::NotArchived`]; [`ArchiveError::OtherDatabase`] and those of [`Archive::list`]; [`ArchiveError::NotARestore`], [`ArchiveError::WrittenTo`],
+    /// [`ArchiveError::Empty`], [`ArchiveError::NotArchived`]; [`ArchiveError::Hasher`]; [`ArchiveError::OtherDatabase`] and those of [`Archive::list`]; [`ArchiveError::NotARestore`], [`ArchiveError::WrittenTo`],
     /// [`ArchiveError::Beyond`], [`ArchiveError::Cursor`] for the folder; [`ArchiveError::Damaged`],
     /// [`ArchiveError::Gone`], [`ArchiveError::Contradiction`] and [`ArchiveError::Store`] for the full; those of an open and an import.
     pub fn open(archive: &Archive, folder: &Path, options: &RestoreOptions) -> Result<Self> {
@@ -183,12 +201,12 @@ impl<H: Hasher> Follower<H> {
             return Err(ArchiveError::Beyond { folder, at: reached, commit });
         }
         let of = cursor.map(|cursor| cursor.database).or(listing.database());
-        let database = match full {
-            Some(full) => check_full(archive, &listing, full, of, options.commit)?,
+        let (database, hasher) = match full {
+            Some(full) => check_full(archive, &listing, full, of, options)?,
             // The cursor has named it.
-            None => of.unwrap_or_default(),
+            None => (of.unwrap_or_default(), options.hasher),
         };
-        let db = options.open::<H>(folder, full.is_some())?;
+        let db = options.open(folder, full.is_some(), hasher)?;
         let found = db.commit_number();
         match cursor {
             None if found > 0 => {
@@ -200,31 +218,28 @@ impl<H: Hasher> Follower<H> {
             }
             _ => {}
         }
-        if let Some(full) = full {
-            Cursor { database, at: None, next: Some(full.to()), commit: 0 }.write(folder)?;
-            import_full(archive, &listing, full, &db, options)?;
-            // Whatever the durability, the cursor is never ahead.
-            db.sync()?;
-            let commit = db.commit_number();
-            Cursor { database, at: Some(full.to()), next: None, commit }.write(folder)?;
-        }
-        Ok(Self {
+        let follower = Self {
             archive: archive.clone(),
             folder: folder.to_owned(),
             db,
             database,
             at,
             cut_off,
-            goal: options.commit,
+            options: options.clone(),
             planned: VecDeque::new(),
             listing,
             imported: full,
-            progress: options.progress.clone(),
-        })
+        };
+        if let Some(full) = full {
+            follower.write_cursor(None, Some(full.to()), 0)?;
+            follower.apply(full)?;
+            follower.arrive(full)?;
+        }
+        Ok(follower)
     }
 
     /// The database, to be read.
-    pub fn db(&self) -> &Db<H> {
+    pub fn db(&self) -> &Db {
         &self.db
     }
 
@@ -254,21 +269,18 @@ impl<H: Hasher> Follower<H> {
         };
         let Some(piece) = next else { return Ok(None) };
         let commit = self.db.commit_number();
-        let (database, at) = (self.database, Some(self.at));
-        Cursor { database, at, next: Some(piece.to()), commit }.write(&self.folder)?;
+        self.write_cursor(Some(self.at), Some(piece.to()), commit)?;
         self.cut_off = Some(piece.to());
         if let Err(error) = self.apply(piece) {
             if !was_cut_off && self.db.commit_number() == commit {
                 // Nothing has changed, and any piece may come next.
-                Cursor { database, at, next: None, commit }.write(&self.folder)?;
+                self.write_cursor(Some(self.at), None, commit)?;
                 self.cut_off = None;
                 self.planned.clear();
             }
             return Err(error);
         }
-        self.db.sync()?;
-        let (at, commit) = (Some(piece.to()), self.db.commit_number());
-        Cursor { database, at, next: None, commit }.write(&self.folder)?;
+        self.arrive(piece)?;
         (self.at, self.cut_off) = (piece.to(), None);
         self.planned.pop_front();
         Ok(Some(piece))
@@ -276,12 +288,12 @@ impl<H: Hasher> Follower<H> {
 
     /// Lists the archive, and gives the first of the pieces that come next.
     fn plan(&mut self) -> Result<Option<Piece>> {
-        if self.goal == Some(self.at) {
+        if self.options.commit == Some(self.at) {
             return Ok(None);
         }
         self.listing = self.archive.list()?;
         let listing = &self.listing;
-        let goal = self.goal.unwrap_or_else(|| listing.newest_from(self.at));
+        let goal = self.options.commit.unwrap_or_else(|| listing.newest_from(self.at));
         let no_way = |goal| {
             let folder = self.folder.display().to_string();
             ArchiveError::NoWayOn { folder, at: self.at, goal }
@@ -299,14 +311,17 @@ impl<H: Hasher> Follower<H> {
         Ok(self.planned.front().copied())
     }
 
+    /// Imports a full, or applies changes.
     fn apply(&self, piece: Piece) -> Result<()> {
-        let Some(bytes) = self.listing.bytes(piece) else {
-            return Err(ArchiveError::Gone(piece.name()));
-        };
-        let from = Download::new(&self.archive, piece.name(), bytes, self.progress.clone());
+        let bytes = self.listing.bytes(piece).ok_or_else(|| ArchiveError::Gone(piece.name()))?;
+        let from = Download::new(&self.archive, piece.name(), bytes, self.options.progress.clone());
         let failure = from.failure();
+        let wrong = |error| of_piece(error, piece, &failure);
         let apply = || {
-            let wrong = |error| of_piece(error, piece, &failure);
+            if let Piece::Full { .. } = piece {
+                let reader = StreamReader::new(from).map_err(|error| wrong(error.into()))?;
+                return import(&self.db, reader, &self.options.import).map(drop).map_err(wrong);
+            }
             let reader = ChangeReader::new(from).map_err(|error| wrong(error.into()))?;
             let head = reader.head();
             if (Piece::Changes { from: head.from, to: head.to }) != piece {
@@ -315,30 +330,48 @@ impl<H: Hasher> Follower<H> {
             own(piece, head.database, Some(self.database))?;
             apply_changes(&self.db, reader).map(drop).map_err(wrong)
         };
-        apply().map_err(|error| place_damage(error, &self.listing, piece, self.goal))
+        apply().map_err(|error| place_damage(error, &self.listing, piece, self.options.commit))
     }
+
+    /// The database is at the commit of a piece now. Whatever the durability, the cursor is never ahead.
+    fn arrive(&self, piece: Piece) -> Result<()> {
+        self.db.sync()?;
+        self.write_cursor(Some(piece.to()), None, self.db.commit_number())
+    }
+
+    fn write_cursor(&self, at: Option<u64>, next: Option<u64>, commit: u64) -> Result<()> {
+        Cursor { database: self.database, at, next, commit }.write(&self.folder)
+    }
+}
+
+/// The commit that is wanted, or else the newest one.
+fn goal(archive: &Archive, listing: &Listing, commit: Option<u64>) -> Result<u64> {
+    let newest = commit.or_else(|| listing.newest());
+    newest.ok_or_else(|| ArchiveError::Empty(archive.place().to_owned()))
 }
 
 /// The full with which the way to a commit begins, the newest where none is wanted.
 fn full_for(archive: &Archive, listing: &Listing, commit: Option<u64>) -> Result<Piece> {
-    let newest = || listing.newest().ok_or_else(|| ArchiveError::Empty(archive.place().to_owned()));
-    let commit = commit.map_or_else(newest, Ok)?;
+    let commit = goal(archive, listing, commit)?;
     let first = listing.to(commit).and_then(|way| way.first().copied());
     first.ok_or_else(|| listing.not_archived(commit))
 }
 
-/// Gives the database of a full, which is this one where one is said, if its roots are those that changes from or to its commit name.
+/// Gives the database of a full, which is this one where one is said, and its hasher, if its roots are those that changes from or to
+/// its commit name.
 fn check_full(
     archive: &Archive,
     listing: &Listing,
     full: Piece,
     database: Option<u64>,
-    goal: Option<u64>,
-) -> Result<u64> {
-    let place = |error| place_damage(error, listing, full, goal);
+    options: &RestoreOptions,
+) -> Result<(u64, Option<Hasher>)> {
+    let place = |error| place_damage(error, listing, full, options.commit);
     let bytes = listing.bytes(full).ok_or_else(|| ArchiveError::Gone(full.name()))?;
-    let Heads { database: found, after: roots, .. } = heads(archive, full, bytes).map_err(place)?;
+    let Heads { hasher, database: found, after: roots, .. } =
+        heads(archive, full, bytes).map_err(place)?;
     let database = own(full, found, database)?;
+    let hasher = options.hasher_of(hasher)?;
     for (piece, bytes) in listing.pieces() {
         let Piece::Changes { from, to } = piece else { continue };
         if from != full.to() && to != full.to() {
@@ -356,28 +389,7 @@ fn check_full(
             return Err(ArchiveError::Contradiction { one, other, commit: full.to() });
         }
     }
-    Ok(database)
-}
-
-fn import_full<H: Hasher>(
-    archive: &Archive,
-    listing: &Listing,
-    full: Piece,
-    db: &Db<H>,
-    options: &RestoreOptions,
-) -> Result<()> {
-    let bytes = listing.bytes(full).ok_or_else(|| ArchiveError::Gone(full.name()))?;
-    let from = Download::new(archive, full.name(), bytes, options.progress.clone());
-    let failure = from.failure();
-    let mut how = ImportOptions::new();
-    if let Some(mib) = options.memory_mib {
-        how = how.memory_mib(mib);
-    }
-    let imported = StreamReader::new(from).map_err(Error::from);
-    let imported = imported.and_then(|reader| import(db, reader, &how));
-    imported.map(drop).map_err(|error| {
-        place_damage(of_piece(error, full, &failure), listing, full, options.commit)
-    })
+    Ok((database, Some(hasher)))
 }
 
 /// An error of importing or applying a piece: of the store, of the piece, or of the database.

@@ -7,7 +7,7 @@
 //! roots of the Merkle namespaces.
 //!
 //! ```
-//! use pleach::{Access, Blake3, Options, Pleach, SessionOptions, Value};
+//! use pleach::{Access, Db, Options, SessionOptions, Value};
 //! use pleach_archive::{Archive, BackupOptions, Follower, RestoreOptions, backup, restore};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -15,8 +15,8 @@
 //! # let at = |name: &str| folder.path().join(name);
 //! let options = Options::new(at("state")).create(true).history(100);
 //! # let options = options.small();
-//! let db = Pleach::open(options)?;
-//! let put = |value: &[u8]| -> Result<u64, pleach::Error> {
+//! let db = Db::open(options)?;
+//! let put = |value: &[u8]| -> Result<u64, Box<dyn std::error::Error>> {
 //!     let put = Access::write([7; 32], Some(Value::from(value)));
 //!     Ok(db.session(SessionOptions::new())?.finish(vec![put])?.commit()?)
 //! };
@@ -25,13 +25,13 @@
 //! backup(&archive, &db, &BackupOptions::new())?; // a full
 //!
 //! let options = RestoreOptions::new().database(|options| options.small());
-//! let mut follower = Follower::<Blake3>::open(&archive, &at("copy"), &options)?;
+//! let mut follower = Follower::open(&archive, &at("copy"), &options)?;
 //! put(b"two")?;
 //! backup(&archive, &db, &BackupOptions::new())?; // changes
 //! while follower.step()?.is_some() {}
 //! assert_eq!((follower.at(), follower.db().root()), (2, db.root()));
 //!
-//! let report = restore::<Blake3>(&archive, &at("old"), &options.commit(Some(1)))?;
+//! let report = restore(&archive, &at("old"), &options.commit(Some(1)))?;
 //! assert_eq!(report.roots.get(0), Some(db.commit_at(1)?.root));
 //! # Ok(())
 //! # }
@@ -60,7 +60,7 @@ pub use names::Piece;
 pub use place::Archive;
 pub use prune::prune;
 pub use transfer::{Progress, Transfer};
-pub use verify::{Finding, check, check_heads, hasher};
+pub use verify::{Finding, check, check_heads};
 
 pub use object_store::ObjectStore;
 

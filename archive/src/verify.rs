@@ -22,7 +22,8 @@ const IN_FLIGHT: usize = 32;
 
 /// What the head of an object says.
 pub(crate) struct Heads {
-    hasher: u8,
+    /// Number of the hasher.
+    pub(crate) hasher: u8,
     /// The database that the object is of, where it says so.
     pub(crate) database: Option<u64>,
     /// Of changes, the namespaces of the commit that they go from.
@@ -204,30 +205,6 @@ fn heads_of(piece: Piece, from: Download) -> Result<Heads> {
         }
     };
     if found == piece { Ok(heads) } else { Err(damaged(piece, OTHER_PIECE)) }
-}
-
-/// Number of the hasher of the archive's database ([`Hasher::ID`](pleach::Hasher::ID)), for whoever has to choose the type that a
-/// restore wants: that of the newest full whose head can be read and is of the archive's database.
-///
-/// # Errors
-/// [`ArchiveError::Empty`] when there is no full; [`ArchiveError::Damaged`]; [`ArchiveError::Foreign`]; [`ArchiveError::Unnamed`];
-/// [`ArchiveError::Store`].
-pub fn hasher(archive: &Archive) -> Result<u8> {
-    let listing = archive.list()?;
-    let mut first = None;
-    for commit in listing.fulls().rev() {
-        let full = Piece::Full { commit };
-        let heads = heads(archive, full, listing.bytes(full).unwrap_or_default());
-        let own = heads
-            .and_then(|heads| own(full, heads.database, listing.database()).map(|_| heads.hasher));
-        match own {
-            Ok(hasher) => return Ok(hasher),
-            Err(error @ ArchiveError::Store { .. }) => return Err(error),
-            // An older commit can be restored.
-            Err(error) => drop(first.get_or_insert(error)),
-        }
-    }
-    Err(first.unwrap_or_else(|| ArchiveError::Empty(archive.place().to_owned())))
 }
 
 /// The namespaces of a state.

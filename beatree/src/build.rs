@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use pleach_beatree::build::{CellRef, PageStamp, Unfolded, fold_pages, plan, write_page};
-//! use pleach_core::Blake3;
+//! use pleach_core::Hasher;
 //! use pleach_core::fold::BatchFolder;
 //! use pleach_core::page::leaf::LeafView;
 //! use pleach_core::page::{FileKind, Identity, PAGE_SIZE};
@@ -27,7 +27,7 @@
 //!         known: None,
 //!     })
 //!     .collect();
-//! let nodes = fold_pages(&mut BatchFolder::<Blake3>::new(), &unfolded);
+//! let nodes = fold_pages(&mut BatchFolder::new(Hasher::BLAKE3), &unfolded);
 //! let (first, mut page) = (&unfolded[0], [0; PAGE_SIZE]);
 //! let identity = Identity { kind: FileKind::Leaf, page_no: 0, db_id: 1 };
 //! let stamp = PageStamp { identity, flush: 1, namespace: 0, through: 1 };
@@ -41,7 +41,7 @@ use pleach_core::fold::{BatchFolder, combine_chunks};
 use pleach_core::page::Identity;
 use pleach_core::page::leaf::{self, LeafBuilder, LeafHeader, RawCell};
 use pleach_core::prefix::{Prefix, bit};
-use pleach_core::{Hasher, Key, Node, TERMINATOR};
+use pleach_core::{Key, Node, TERMINATOR};
 
 use crate::leaf_fold::below;
 use crate::stored::overflow_cell;
@@ -126,10 +126,7 @@ pub struct Unfolded<'a> {
 }
 
 /// Folds many pages at once.
-pub fn fold_pages<H: Hasher>(
-    folder: &mut BatchFolder<H>,
-    pages: &[Unfolded<'_>],
-) -> Vec<PageNodes> {
+pub fn fold_pages(folder: &mut BatchFolder, pages: &[Unfolded<'_>]) -> Vec<PageNodes> {
     folder.clear();
     let mut stored = Vec::with_capacity(pages.len() * STORED);
     for page in pages {
@@ -144,7 +141,7 @@ pub fn fold_pages<H: Hasher>(
         })
         .collect();
     let mut own = stored.clone();
-    combine_chunks::<H>(&mut own, STORED);
+    combine_chunks(folder.hasher(), &mut own, STORED);
     let (stored, _) = stored.as_chunks::<STORED>();
     let nodes = stored.iter().zip(own).map(|(stored, own)| PageNodes { stored: *stored, own });
     nodes
@@ -158,11 +155,7 @@ fn deep(nodes: &PageNodes) -> PageNodes {
     PageNodes { stored: nodes.stored, own: nodes.stored[0] }
 }
 
-fn push_stored<H: Hasher>(
-    folder: &mut BatchFolder<H>,
-    page: &Unfolded<'_>,
-    stored: &mut Vec<StoredNode>,
-) {
+fn push_stored(folder: &mut BatchFolder, page: &Unfolded<'_>, stored: &mut Vec<StoredNode>) {
     let levels = levels(&page.prefix);
     let mut from = 0;
     for bucket in 0..1u16 << levels {

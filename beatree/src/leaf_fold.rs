@@ -10,16 +10,16 @@
 //! use pleach_beatree::leaf_fold::{KeyAccess, PageState, fold_leaf};
 //! use pleach_core::fold::BatchFolder;
 //! use pleach_core::prefix::Prefix;
-//! use pleach_core::{Blake3, TERMINATOR};
+//! use pleach_core::{Hasher, TERMINATOR};
 //!
 //! // A prefix without a page, over which one change is pending; one key is read and deleted.
 //! let key = [7; 32];
-//! let pending = [(key, Stored::put::<Blake3>(b"seven".as_slice().into()))];
+//! let pending = [(key, Stored::put(Hasher::BLAKE3, b"seven".as_slice().into()))];
 //! let (at, leaf, treelet) = (&Prefix::ROOT, None, None);
 //! let page = PageState { at, leaf, pending: &pending, treelet };
 //! let delete = KeyAccess { key, reads: true, writes: Some(Stored::Absent) };
 //!
-//! let mut folder = BatchFolder::<Blake3>::new();
+//! let mut folder = BatchFolder::new(Hasher::BLAKE3);
 //! let mut results = Vec::new();
 //! folder.begin(0);
 //! fold_leaf(&mut folder, &page, 0, &[delete], &mut results);
@@ -36,7 +36,7 @@ use pleach_core::fold::{
 use pleach_core::node::{NodeKind, kind, precedes};
 use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::prefix::Prefix;
-use pleach_core::{Hasher, Key, Node};
+use pleach_core::{Key, Node};
 
 use crate::stored::{Stored, cell_value};
 use crate::treelet::{self, Known, capture_levels};
@@ -82,8 +82,8 @@ pub struct PageState<'a> {
 /// Puts a page into the folder as one fold with floor `at.len()`, between `begin` and `end` calls
 /// of the caller; `capture` is the number of levels that it captures. `accesses` are sorted, lie below
 /// the page's prefix, and have each key once. Pushes one [`AccessResult`] for each of them.
-pub fn fold_leaf<H: Hasher>(
-    folder: &mut BatchFolder<H>,
+pub fn fold_leaf(
+    folder: &mut BatchFolder,
     page: &PageState<'_>,
     capture: u8,
     accesses: &[KeyAccess],
@@ -115,8 +115,8 @@ pub fn fold_leaf<H: Hasher>(
 ///
 /// # Panics
 /// When accesses, or what pends, are not in order.
-pub fn fold_known<H: Hasher>(
-    folder: &mut TreeletFolder<H>,
+pub fn fold_known(
+    folder: &mut TreeletFolder,
     page: &PageState<'_>,
     accesses: &[KeyAccess],
     results: &mut Vec<AccessResult>,
@@ -221,9 +221,9 @@ struct Merge<'a> {
 impl<'a> Merge<'a> {
     /// Puts the subtrie `level` bits below the page's prefix, with these bits, into the folder: as
     /// one node where it is known and nothing is accessed, key by key where it cannot be divided.
-    fn visit<H: Hasher>(
+    fn visit(
         &mut self,
-        folder: &mut BatchFolder<H>,
+        folder: &mut BatchFolder,
         level: u8,
         bits: u8,
         results: &mut Vec<AccessResult>,
@@ -251,7 +251,7 @@ impl<'a> Merge<'a> {
 
     /// Gives a treelet the node of a position without accesses, which it does not know: from the page, or by
     /// its keys.
-    fn beside<H: Hasher>(mut self, folder: &mut TreeletFolder<H>, at: u8) {
+    fn beside(mut self, folder: &mut TreeletFolder, at: u8) {
         let (level, bits) = heap_position(at);
         self.accesses = &[];
         self.skip_pending(level, bits);

@@ -52,7 +52,7 @@
 //! use pleach_beatree::grace::Grace;
 //! use pleach_beatree::load::{BuiltLeaf, regions};
 //! use pleach_beatree::{ChildRef, PageNo, RegionIndex};
-//! use pleach_core::Blake3;
+//! use pleach_core::Hasher;
 //! use pleach_core::fold::BatchFolder;
 //! use pleach_core::page::leaf::Cell;
 //! use pleach_core::page::{FileKind, Identity, PAGE_SIZE};
@@ -62,7 +62,7 @@
 //! let key = [7; 32];
 //! let cells = [CellRef { key, bytes: b"seven", overflow: false }];
 //! let whole = Unfolded { prefix: Prefix::ROOT, cells: &cells, known: None };
-//! let nodes = fold_pages(&mut BatchFolder::<Blake3>::new(), &[whole]).remove(0);
+//! let nodes = fold_pages(&mut BatchFolder::new(Hasher::BLAKE3), &[whole]).remove(0);
 //! let number = PageNo::new(0);
 //! let identity = Identity { kind: FileKind::Leaf, page_no: number.into(), db_id: 1 };
 //! let stamp = PageStamp { identity, flush: 1, namespace: 0, through: 1 };
@@ -70,7 +70,7 @@
 //! let tag = write_page(&mut page, &stamp, &Prefix::ROOT, &cells, &nodes.stored);
 //!
 //! let child = ChildRef { prefix: Prefix::ROOT, page: Some(number), tag };
-//! let (regions, root) = regions::<Blake3>(0, false, &[BuiltLeaf { child, node: nodes.own }], 1);
+//! let (regions, root) = regions(Hasher::BLAKE3, 0, false, &[BuiltLeaf { child, node: nodes.own }], 1);
 //! assert_eq!(root, nodes.own);
 //! let index = RegionIndex::new(regions);
 //! let cache = Cache::new(1 << 20);

@@ -14,17 +14,17 @@
 //! use pleach_beatree::region::tiling;
 //! use pleach_beatree::{ChildRef, ChildTable, Region, RegionIndex};
 //! use pleach_core::prefix::Prefix;
-//! use pleach_core::{Blake3, TERMINATOR};
+//! use pleach_core::{Hasher, TERMINATOR};
 //!
 //! // 256 children are more than a branch page holds.
 //! let child = |index| ChildRef { prefix: Prefix::ROOT.descendant(8, index), page: None, tag: 0 };
 //! let children: Vec<ChildRef> = (0..=255).map(child).collect();
 //! let table = ChildTable::new(Prefix::ROOT, &children);
-//! let nodes = tiling::<Blake3>(&table, &[TERMINATOR; 256]);
+//! let nodes = tiling(Hasher::BLAKE3, &table, &[TERMINATOR; 256]);
 //! let region = Arc::new(Region::bulk_loaded(0, table, nodes, 0));
 //!
 //! let old = RegionIndex::new(vec![Arc::clone(&region)]);
-//! let new = split_regions::<Blake3>(&old, &[Arc::clone(&region)]);
+//! let new = split_regions(Hasher::BLAKE3, &old, &[Arc::clone(&region)]);
 //! assert!(new.regions().len() > 1);
 //! // Whoever still holds the old region finds it retired and looks the key up again.
 //! assert!(region.read().is_retired());
@@ -49,7 +49,7 @@ pub type Split<'a> = (&'a Arc<Region>, WriteState<'a>);
 ///
 /// # Panics
 /// When a region is not in the index.
-pub fn split_held<H: Hasher>(index: &RegionIndex, split: &mut [Split<'_>]) -> RegionIndex {
+pub fn split_held(hasher: Hasher, index: &RegionIndex, split: &mut [Split<'_>]) -> RegionIndex {
     let mut found: Vec<(usize, &mut Split<'_>)> =
         split.iter_mut().map(|split| (index.find(split.0.prefix().first_key()), split)).collect();
     found.sort_unstable_by_key(|(at, _)| *at);
@@ -58,7 +58,7 @@ pub fn split_held<H: Hasher>(index: &RegionIndex, split: &mut [Split<'_>]) -> Re
     for (at, (region, state)) in found {
         assert!(Arc::ptr_eq(region, &index.regions()[at]), "a region of the index is split");
         regions.extend_from_slice(&index.regions()[from..at]);
-        regions.extend(state.take_apart::<H>().into_iter().map(Arc::new));
+        regions.extend(state.take_apart(hasher).into_iter().map(Arc::new));
         from = at + 1;
     }
     regions.extend_from_slice(&index.regions()[from..]);
@@ -66,9 +66,9 @@ pub fn split_held<H: Hasher>(index: &RegionIndex, split: &mut [Split<'_>]) -> Re
 }
 
 /// The same for regions that nobody else can see.
-pub fn split_regions<H: Hasher>(index: &RegionIndex, split: &[Arc<Region>]) -> RegionIndex {
+pub fn split_regions(hasher: Hasher, index: &RegionIndex, split: &[Arc<Region>]) -> RegionIndex {
     let mut held: Vec<Split<'_>> = split.iter().map(|region| (region, region.write())).collect();
-    split_held::<H>(index, &mut held)
+    split_held(hasher, index, &mut held)
 }
 
 /// Siblings with at most this many children in all are joined: half of what a region may have, so that it
@@ -88,7 +88,8 @@ pub struct Joined<'a> {
 
 /// The index with these pairs, in ascending order, replaced by regions over both, as of the log record that
 /// ends at `log_position`. The replaced regions are retired.
-pub fn join_held<H: Hasher>(
+pub fn join_held(
+    hasher: Hasher,
     index: &RegionIndex,
     pairs: &mut [Joined<'_>],
     log_position: u64,
@@ -97,7 +98,7 @@ pub fn join_held<H: Hasher>(
     let mut from = 0;
     for Joined { at, left, right } in pairs {
         regions.extend_from_slice(&index.regions()[from..*at]);
-        regions.push(Arc::new(left.join::<H>(right, log_position)));
+        regions.push(Arc::new(left.join(hasher, right, log_position)));
         from = *at + 2;
     }
     regions.extend_from_slice(&index.regions()[from..]);
@@ -107,7 +108,7 @@ pub fn join_held<H: Hasher>(
 #[cfg(test)]
 mod tests {
     use pleach_core::prefix::Prefix;
-    use pleach_core::{Blake3, Node, TERMINATOR};
+    use pleach_core::{Hasher, Node, TERMINATOR};
 
     use super::*;
     use crate::region::{NewNodes, Pending, Relocation, tiling};
@@ -128,19 +129,19 @@ mod tests {
         let children: Vec<ChildRef> = (0..128).map(child).collect();
         let nodes: Vec<Node> = (0..128).map(|index| Node::new([index | 0x80; 32])).collect();
         let table = ChildTable::new(Prefix::ROOT, &children);
-        let tiling = tiling::<Blake3>(&table, &nodes);
+        let tiling = tiling(Hasher::BLAKE3, &table, &nodes);
         let own = *tiling.own();
         let whole = Arc::new(Region::bulk_loaded(0, table, tiling, 0));
         whole.write().restore_pending(vec![put(3), put(100), put(200)], Vec::new());
         let index = RegionIndex::new(vec![Arc::clone(&whole)]);
-        let halves = split_regions::<Blake3>(&index, &[whole]);
+        let halves = split_regions(Hasher::BLAKE3, &index, &[whole]);
         let [left, right] = halves.regions() else { panic!("two halves") };
         // One half flushes, the other does not: their log positions are apart.
         let page = ChildRef { page: Some(PageNo::new(500)), ..child(100) };
         let moved = Relocation { range: page.prefix, pages: &[(page, nodes[100])], through: 200 };
-        right.write().relocate::<Blake3>(&[moved], 40);
+        right.write().relocate(Hasher::BLAKE3, &[moved], 40);
         let mut pairs = [Joined { at: 0, left: left.write(), right: right.write() }];
-        let joined = join_held::<Blake3>(&halves, &mut pairs, 48);
+        let joined = join_held(Hasher::BLAKE3, &halves, &mut pairs, 48);
         drop(pairs);
         assert!(left.read().is_retired() && right.read().is_retired());
         let [region] = joined.regions() else { panic!("one region") };
@@ -166,7 +167,7 @@ mod tests {
         let table = ChildTable::new(Prefix::ROOT, &children);
         let whole = Arc::new(Region::plain(7, table, 1));
         let index = RegionIndex::new(vec![Arc::clone(&whole)]);
-        let halves = split_regions::<Blake3>(&index, &[whole]);
+        let halves = split_regions(Hasher::BLAKE3, &index, &[whole]);
         let [left, right] = halves.regions() else { panic!("two halves") };
         let is_plain = |region: &Region, children: usize| {
             let state = region.read();
@@ -189,11 +190,11 @@ mod tests {
         left.write().apply(&mut applied, &mut Vec::new(), |_, _| ());
         let merged = ChildRef { prefix: Prefix::ROOT.descendant(6, 0), ..child(0) };
         let moved = Relocation { range: merged.prefix, pages: &[(merged, node)], through: 2 };
-        left.write().relocate::<Blake3>(&[moved], 30);
-        left.write().renew_own::<Blake3>();
+        left.write().relocate(Hasher::BLAKE3, &[moved], 30);
+        left.write().renew_own(Hasher::BLAKE3);
         is_plain(left, 63);
         let mut pairs = [Joined { at: 0, left: left.write(), right: right.write() }];
-        let joined = join_held::<Blake3>(&halves, &mut pairs, 48);
+        let joined = join_held(Hasher::BLAKE3, &halves, &mut pairs, 48);
         drop(pairs);
         let [region] = joined.regions() else { panic!("one region") };
         is_plain(region, 127);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use pleach_io::{
-    Device, IoMode, OpenMode, OsDevice, OsOptions, PAGE, PageBuf, Queue as _, Request, Transfer,
+    Device, File, IoMode, OpenMode, OsDevice, OsOptions, PAGE, PageBuf, Request, Transfer,
 };
 use serde_json::Value;
 
@@ -143,8 +143,6 @@ fn noise(pages: usize, draws: &mut Draws) -> PageBuf {
     }
     buf
 }
-
-type File = <OsDevice as Device>::File;
 
 struct Bench {
     device: OsDevice,

@@ -6,7 +6,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-use pleach_core::{Blake3, Hasher as _, Key};
+use pleach_core::{Hasher, Key};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore as _, SeedableRng as _};
 
@@ -18,7 +18,7 @@ pub const BALANCE: u64 = 1000;
 
 /// Key of an account: BLAKE3 of its id, 8 bytes big-endian.
 pub fn account_key(id: u64) -> Key {
-    Blake3::hash(&id.to_be_bytes())
+    Hasher::BLAKE3.hash(&id.to_be_bytes())
 }
 
 /// A number of 8 bytes, little-endian, as most workloads store it.

@@ -5,20 +5,19 @@
 //! block ([`ChangeIndex::last_at`]) and all changes of a range ([`ChangeIndex::changes`]), for as many blocks as there are.
 //!
 //! ```
-//! use pleach::{Access, Options, Pleach, SessionOptions, Value};
+//! use pleach::{Access, Db, Options, SessionOptions, Value};
 //! use pleach_change_index::ChangeIndex;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
-//! # let db = Pleach::open(Options::new(folder.path()).create(true).small())?;
+//! # let db = Db::open(Options::new(folder.path()).create(true).small())?;
 //! const INDEX: u8 = 7;
 //! db.add_namespace(INDEX)?;
 //! let index = ChangeIndex::new(INDEX, ChangeIndex::SHARD)?;
 //! let alice = [1; 32];
 //! for block in [3, 8, 9] {
 //!     let session = db.session(SessionOptions::new())?;
-//!     let namespace = session.namespace(INDEX)?;
-//!     let mut stage = index.stage(&namespace);
+//!     let mut stage = index.stage(session.namespace(INDEX)?);
 //!     stage.append(block, &[alice])?;
 //!     // One commit for the state and its index.
 //!     let mut accesses = stage.into_accesses();
@@ -27,9 +26,9 @@
 //! }
 //! let session = db.session(SessionOptions::new())?;
 //! let namespace = session.namespace(INDEX)?;
-//! assert_eq!(index.last_at(&namespace, &alice, 8)?, Some(8));
-//! assert_eq!(index.first_after(&namespace, &alice, 3)?, Some(8));
-//! let all: Result<Vec<u64>, _> = index.changes(&namespace, &alice, ..)?.collect();
+//! assert_eq!(index.last_at(namespace, &alice, 8)?, Some(8));
+//! assert_eq!(index.first_after(namespace, &alice, 3)?, Some(8));
+//! let all: Result<Vec<u64>, _> = index.changes(namespace, &alice, ..)?.collect();
 //! assert_eq!(all?, [3, 8, 9]);
 //! # Ok(())
 //! # }

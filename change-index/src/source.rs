@@ -1,7 +1,6 @@
 //! Where values are read from.
 
-use pleach::{Hasher, Key, Namespace, Value};
-use pleach_io::{Device, Runtime};
+use pleach::{Key, Namespace, Value};
 
 /// A state of the namespace that the index is in: a session's [`Namespace`], or whatever else has values.
 pub trait Source {
@@ -20,7 +19,7 @@ pub trait Source {
     }
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Source for Namespace<'_, H, D, R> {
+impl Source for Namespace {
     fn read_many(&self, keys: &[Key]) -> pleach::Result<Vec<Option<Value>>> {
         Namespace::read_many(self, keys)
     }

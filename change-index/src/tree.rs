@@ -3,13 +3,12 @@
 use std::borrow::Cow;
 use std::ops::Deref;
 
-use pleach::{Blake3, Hasher as _};
+use pleach::{Hasher, Key, Value};
 
 use crate::error::{Damaged, Error};
 use crate::head::{FANOUT, Head, Place};
 use crate::list;
 use crate::source::Source;
-use pleach::{Key, Value};
 
 /// Sets the keys of nodes apart from other hashes: an application's keys are the heads'.
 const DOMAIN: &[u8; 32] = b"pleach change index, node     v1";
@@ -21,7 +20,7 @@ pub(crate) fn node_key(key: &Key, place: Place) -> Key {
     bytes[32..64].copy_from_slice(key);
     bytes[64] = place.level;
     bytes[65..].copy_from_slice(&place.index.to_be_bytes());
-    Blake3::hash(&bytes)
+    Hasher::BLAKE3.hash(&bytes)
 }
 
 /// The head of a key's list, if it has one.

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use pleach::{Blake3, Hasher as _, Key, Options, Pleach, SessionOptions, Value};
+use pleach::{Db, Hasher, Key, Options, SessionOptions, Value};
 use pleach_change_index::{ChangeIndex, Error, Source};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore as _, SeedableRng as _};
@@ -25,7 +25,7 @@ impl Rng {
 }
 
 fn key(id: u64) -> Key {
-    Blake3::hash(&id.to_be_bytes())
+    Hasher::BLAKE3.hash(&id.to_be_bytes())
 }
 
 /// All values of the index, as in a state.
@@ -184,21 +184,21 @@ fn a_database_keeps_the_index_with_its_state() {
     let options = || Options::new(folder.path()).create(true).small().history(20);
     let index = ChangeIndex::new(NAMESPACE, 10).expect("long enough");
     let mut map = Map::new();
-    let check = |db: &Pleach, map: &Map| {
+    let check = |db: &Db, map: &Map| {
         let session = db.session(SessionOptions::new()).expect("a session");
         let namespace = session.namespace(NAMESPACE).expect("it was added");
         for (key, set) in map {
-            compare(index, &namespace, key, set, &[0, 1, 99, 100, 101, 250, 400]);
+            compare(index, namespace, key, set, &[0, 1, 99, 100, 101, 250, 400]);
         }
     };
     {
-        let db = Pleach::open(options()).expect("created");
+        let db = Db::open(options()).expect("created");
         db.add_namespace(NAMESPACE).expect("added");
         for block in 1..=300 {
             let keys: Vec<Key> = (0..5).filter(|id| block % (id + 1) == 0).map(key).collect();
             let session = db.session(SessionOptions::new()).expect("a session");
             let namespace = session.namespace(NAMESPACE).expect("it was added");
-            let mut stage = index.stage(&namespace);
+            let mut stage = index.stage(namespace);
             stage.append(block, &keys).expect("read");
             let accesses = stage.into_accesses();
             session.finish(accesses).expect("finished").commit().expect("committed");
@@ -207,7 +207,7 @@ fn a_database_keeps_the_index_with_its_state() {
         check(&db, &map);
         db.close().expect("closed");
     }
-    let db = Pleach::open(options()).expect("opened");
+    let db = Db::open(options()).expect("opened");
     check(&db, &map);
     // A rollback takes the index with it.
     db.rollback(15).expect("rolled back");
@@ -217,7 +217,7 @@ fn a_database_keeps_the_index_with_its_state() {
     // Farther than a history goes.
     let session = db.session(SessionOptions::new()).expect("a session");
     let namespace = session.namespace(NAMESPACE).expect("it was added");
-    let mut stage = index.stage(&namespace);
+    let mut stage = index.stage(namespace);
     stage.unwind(&keys, 100).expect("read");
     let accesses = stage.into_accesses();
     session.finish(accesses).expect("finished").commit().expect("committed");
@@ -226,9 +226,9 @@ fn a_database_keeps_the_index_with_its_state() {
     let other = ChangeIndex::new(NAMESPACE, 11).expect("long enough");
     let session = db.session(SessionOptions::new()).expect("a session");
     let namespace = session.namespace(NAMESPACE).expect("it was added");
-    let refused = other.last_at(&namespace, &key(0), 1);
+    let refused = other.last_at(namespace, &key(0), 1);
     assert!(matches!(refused, Err(Error::OtherShards { stored: 10, asked: 11 })), "{refused:?}");
-    let refused = index.stage(&namespace).append(99, &keys[..1]);
+    let refused = index.stage(namespace).append(99, &keys[..1]);
     assert!(matches!(refused, Err(Error::NotAscending { block: 99, last: 100 })), "{refused:?}");
     assert!(matches!(ChangeIndex::new(NAMESPACE, 1), Err(Error::ShardTooSmall { shard: 1 })));
 }

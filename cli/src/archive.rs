@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
-use pleach::{Blake3, Db, Hasher, Options, Sha2};
+use pleach::Options;
 use pleach_archive::{
     Archive, BackupOptions, BackupReport, Follower, FullReason, Listing, Piece, Progress,
     RestoreOptions, RestoreReport, Transfer, prune,
@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 
 use crate::args::{BackupArgs, FollowArgs, RestoreArgs};
 use crate::change::check_new;
-use crate::database::{Work, reading};
+use crate::database::open_reading;
 use crate::error::{CliError, ErrorKind, Result};
-use crate::output::{self, PARTS, bar};
+use crate::output::{self, bar};
 
 /// Tells a bar how far a transfer is.
 fn telling(bar: &ProgressBar) -> Progress {
@@ -26,65 +26,41 @@ fn telling(bar: &ProgressBar) -> Progress {
     Arc::new(move |transfer: Transfer<'_>| {
         bar.set_message(transfer.object.to_owned());
         if let Some(of) = transfer.of {
-            let part = u128::from(transfer.bytes) * u128::from(PARTS) / u128::from(of.max(1));
-            bar.set_position(u64::try_from(part).unwrap_or(PARTS));
+            bar.set_length(of);
+            bar.set_position(transfer.bytes);
         }
     })
-}
-
-struct Backup<'a> {
-    args: &'a BackupArgs,
-    folder: &'a Path,
-    archive: &'a Archive,
-    bar: ProgressBar,
-}
-
-impl Work for Backup<'_> {
-    type Output = Result<()>;
-
-    fn run<H: Hasher>(self, db: &Db<H>) -> pleach::Result<Result<()>> {
-        Ok(self.back_up(db))
-    }
-}
-
-impl Backup<'_> {
-    fn back_up<H: Hasher>(self, db: &Db<H>) -> Result<()> {
-        let Self { args, folder, archive, bar } = self;
-        let failed = |error| CliError::archive(&error);
-        let mut done = 0;
-        loop {
-            let after = |error: CliError| if done > 0 { error.after_document() } else { error };
-            db.refresh().map_err(CliError::engine(folder)).map_err(after)?;
-            let full = args.full && done == 0;
-            let options = BackupOptions::new().full(full).progress(Some(telling(&bar)));
-            let report =
-                pleach_archive::backup(archive, db, &options).map_err(failed).map_err(after)?;
-            bar.suspend(|| print_backup(args, &report))?;
-            if let Some(keep) = args.keep {
-                prune(archive, keep).map_err(failed).map_err(CliError::after_document)?;
-            }
-            done += 1;
-            match args.every.filter(|_| args.count.is_none_or(|count| done < count)) {
-                Some(every) => std::thread::sleep(Duration::from_secs(every)),
-                None => break,
-            }
-        }
-        bar.finish_and_clear();
-        Ok(())
-    }
 }
 
 pub(crate) fn backup(args: &BackupArgs) -> Result<()> {
     let folder = args.folder.folder.path()?;
     check_outside(folder, &args.to)?;
-    let archive = Archive::create(&args.to).map_err(|error| CliError::archive(&error))?;
-    reading(folder, Backup { args, folder, archive: &archive, bar: bar("backup") })?
+    let db = open_reading(folder)?;
+    let archive = Archive::create(&args.to)?;
+    let bar = bar("backup");
+    let mut done = 0;
+    loop {
+        let full = args.full && done == 0;
+        let options = BackupOptions::new().full(full).progress(Some(telling(&bar)));
+        let report = pleach_archive::backup(&archive, &db, &options)
+            .map_err(|error| CliError { is_after_document: done > 0, ..error.into() })?;
+        bar.suspend(|| print_backup(args, &report))?;
+        if let Some(keep) = args.keep {
+            prune(&archive, keep).map_err(|error| CliError::from(error).after_document())?;
+        }
+        done += 1;
+        match args.every.filter(|_| args.count.is_none_or(|count| done < count)) {
+            Some(every) => std::thread::sleep(Duration::from_secs(every)),
+            None => break,
+        }
+    }
+    bar.finish_and_clear();
+    Ok(())
 }
 
 /// Refuses an archive that would lie in the database's folder.
 fn check_outside(folder: &Path, to: &OsStr) -> Result<()> {
-    let archive = Archive::folder_of(to).map_err(|error| CliError::archive(&error))?;
-    let archive = archive.and_then(|archive| std::path::absolute(archive).ok());
+    let archive = Archive::folder_of(to)?.and_then(|archive| std::path::absolute(archive).ok());
     // What is there of it: the rest will be made.
     let there = archive.iter().flat_map(|archive| archive.ancestors());
     let there = there.into_iter().find_map(|folder| folder.canonicalize().ok());
@@ -137,20 +113,6 @@ fn names(pieces: &[Piece]) -> Vec<String> {
     pieces.iter().map(|piece| piece.name()).collect()
 }
 
-/// Does what is to be done under the hasher of an archive.
-macro_rules! under_hasher {
-    ($archive:expr, $function:ident($($argument:expr),*)) => {
-        match pleach_archive::hasher($archive).map_err(|error| CliError::archive(&error))? {
-            Blake3::ID => $function::<Blake3>($($argument),*),
-            Sha2::ID => $function::<Sha2>($($argument),*),
-            found => {
-                let error = pleach::Error::WrongHasher { expected: Blake3::ID, found };
-                Err(CliError::new(ErrorKind::Usage, error.to_string()))
-            }
-        }
-    };
-}
-
 /// How a restored database is opened.
 pub(crate) fn restoring(
     memory_mib: u64,
@@ -171,21 +133,18 @@ pub(crate) fn restoring(
 }
 
 pub(crate) fn restore(args: &RestoreArgs) -> Result<()> {
-    let archive = Archive::open(&args.archive).map_err(|error| CliError::archive(&error))?;
+    let archive = Archive::open(&args.archive)?;
     let Some(to) = &args.to else { return list(&archive, args.check, args.json) };
     check_new(to)?;
     let bar = bar("restore");
     let options = restoring(args.memory_mib, None, &bar).commit(args.commit);
-    let report = under_hasher!(&archive, restored(&archive, to, &options))?;
+    let report = pleach_archive::restore(&archive, to, &options)?;
     bar.finish_and_clear();
     let RestoreReport { archived_commit, commit, roots, applied, .. } = &report;
     if args.json {
-        let roots = roots.iter();
-        let roots =
-            roots.map(|(number, root)| json!({"namespace": number, "root": root.to_string()}));
         return output::json(&json!({
             "schema": 1, "archived_commit": archived_commit, "commit": commit,
-            "applied": names(applied), "roots": roots.collect::<Value>(),
+            "applied": names(applied), "roots": output::roots(roots),
         }));
     }
     let root = roots.get(0).map_or_else(String::new, |root| root.to_string());
@@ -194,28 +153,18 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<()> {
     ))
 }
 
-fn restored<H: Hasher>(
-    archive: &Archive,
-    to: &Path,
-    options: &RestoreOptions,
-) -> Result<RestoreReport> {
-    pleach_archive::restore::<H>(archive, to, options).map_err(|error| CliError::archive(&error))
-}
-
 /// What can be restored, and, where that is asked for, what is wrong with the objects.
 fn list(archive: &Archive, check: bool, json: bool) -> Result<()> {
-    let failed = |error| CliError::archive(&error);
     let bar = bar("check");
     let found = if check {
-        pleach_archive::check(archive, Some(&telling(&bar)))
+        pleach_archive::check(archive, Some(&telling(&bar)))?
     } else {
-        pleach_archive::check_heads(archive)
-    }
-    .map_err(failed)?;
+        pleach_archive::check_heads(archive)?
+    };
     bar.finish_and_clear();
     let findings: Vec<String> =
         found.iter().map(|one| format!("{}: {}", one.piece, one.what)).collect();
-    print_list(&archive.list().map_err(failed)?, &findings, json)?;
+    print_list(&archive.list()?, &findings, json)?;
     if findings.is_empty() {
         return Ok(());
     }
@@ -251,19 +200,14 @@ fn print_list(listing: &Listing, findings: &[String], json: bool) -> Result<()> 
 }
 
 pub(crate) fn follow(args: &FollowArgs) -> Result<()> {
-    let archive = Archive::open(&args.archive).map_err(|error| CliError::archive(&error))?;
+    let archive = Archive::open(&args.archive)?;
     check_new(&args.to)?;
-    under_hasher!(&archive, followed(&archive, args))
-}
-
-fn followed<H: Hasher>(archive: &Archive, args: &FollowArgs) -> Result<()> {
     let bar = bar("follow");
     let options = restoring(args.memory_mib, Some(args.history), &bar);
-    let failed = |error| CliError::archive(&error);
-    let mut follower = Follower::<H>::open(archive, &args.to, &options).map_err(failed)?;
+    let mut follower = Follower::open(&archive, &args.to, &options)?;
     bar.suspend(|| print_follower(args, &follower, None))?;
     loop {
-        match follower.step().map_err(failed)? {
+        match follower.step()? {
             Some(piece) => bar.suspend(|| print_follower(args, &follower, Some(piece)))?,
             None if args.once => break,
             None => std::thread::sleep(Duration::from_secs(args.interval)),
@@ -273,11 +217,7 @@ fn followed<H: Hasher>(archive: &Archive, args: &FollowArgs) -> Result<()> {
     Ok(())
 }
 
-fn print_follower<H: Hasher>(
-    args: &FollowArgs,
-    follower: &Follower<H>,
-    applied: Option<Piece>,
-) -> Result<()> {
+fn print_follower(args: &FollowArgs, follower: &Follower, applied: Option<Piece>) -> Result<()> {
     let (at, root) = (follower.at(), follower.db().root().to_string());
     let applied = applied.map(Piece::name);
     if args.json {

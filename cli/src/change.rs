@@ -1,54 +1,48 @@
 //! Commands that open the database for writing, and those that write other files.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use indicatif::ProgressBar;
 use pleach::export::{
-    self, ExportReport, ImportOptions, ImportReport, StreamReader, import as import_stream,
+    self, ExportReport, ImportOptions, ImportProgress, ImportReport, StreamReader,
 };
-use pleach::{Blake3, Db, Hasher, Key, Node, Options, Sha2, proof, tools};
+use pleach::{Db, Hasher, Key, Node, Options, proof, tools};
 use serde_json::{Value, json};
 
 use crate::args::{
     self, ExportArgs, ImportArgs, ProveArgs, RollbackArgs, UpgradeArgs, VerifyArgs, bytes, command,
 };
-use crate::database::{Work, reading, with, writing};
+use crate::database::reading;
 use crate::error::{CliError, ErrorKind, Result};
-use crate::output::{self, PARTS, bar, hex, part_of};
+use crate::output::{self, bar, hex, part_of};
 
-struct Prove<'a>(&'a ProveArgs);
-
-impl Work for Prove<'_> {
-    type Output = Value;
-
-    fn run<H: Hasher>(self, db: &Db<H>) -> pleach::Result<Value> {
-        let ProveArgs { key, at } = self.0;
-        let session = match at {
-            Some(commit) => db.at(*commit)?,
-            None => db.snapshot()?,
-        };
-        let namespace = session.namespace(key.namespace)?;
-        let value = namespace.read(&key.key)?;
-        let proof = namespace.prove(&key.key)?;
-        Ok(json!({
-            "schema": 1,
-            "commit": session.number(),
-            "namespace": key.namespace,
-            "hasher": H::ID,
-            "root": namespace.root().map(|root| root.to_string()),
-            "key": hex(&key.key),
-            "value": value.as_deref().map(hex),
-            "proof": hex(&proof),
-        }))
-    }
+/// The document of a proof.
+fn proven(db: &Db, ProveArgs { key, at }: &ProveArgs) -> pleach::Result<Value> {
+    let session = match at {
+        Some(commit) => db.at(*commit)?,
+        None => db.snapshot()?,
+    };
+    let namespace = session.namespace(key.namespace)?;
+    let value = namespace.read(&key.key)?;
+    let proof = namespace.prove(&key.key)?;
+    Ok(json!({
+        "schema": 1,
+        "commit": session.commit_number(),
+        "namespace": key.namespace,
+        "hasher": db.hasher()?.name(),
+        "root": namespace.root().map(|root| root.to_string()),
+        "key": hex(&key.key),
+        "value": value.as_deref().map(hex),
+        "proof": hex(&proof),
+    }))
 }
 
 pub(crate) fn prove(args: &ProveArgs) -> Result<()> {
     let folder = args.key.folder.folder.path()?;
-    let proven = reading(folder, Prove(args))?;
+    let proven = reading(folder, |db| proven(db, args))?;
     if args.key.folder.json {
         return output::json(&proven);
     }
@@ -81,12 +75,11 @@ pub(crate) fn verify(args: &VerifyArgs) -> Result<()> {
     let key: Key = field("key")?.try_into().map_err(|_| no_proof("key"))?;
     let value = if document["value"].is_null() { None } else { Some(field("value")?) };
     let (proof, root) = (field("proof")?, Node::from(args.root));
-    let proves = match document["hasher"].as_u64().and_then(|id| u8::try_from(id).ok()) {
-        Some(Blake3::ID) => proves::<Blake3>(&proof, &root, &key, value.as_deref()),
-        Some(Sha2::ID) => proves::<Sha2>(&proof, &root, &key, value.as_deref()),
-        _ => return Err(no_proof("hasher")),
-    };
-    let proves = proves.map_err(|text| CliError::new(ErrorKind::Findings, text).after_document());
+    let name = document["hasher"].as_str().ok_or_else(|| no_proof("hasher"))?;
+    let hasher = Hasher::of_name(name);
+    let hasher = hasher.ok_or_else(|| no_proof(&format!("there is no hasher {name}")))?;
+    let proves = proves(hasher, &proof, &root, &key, value.as_deref())
+        .map_err(|text| CliError::new(ErrorKind::Findings, text).after_document());
     if args.json {
         let error = proves.as_ref().err().map(CliError::document);
         output::json(&json!({
@@ -102,13 +95,14 @@ pub(crate) fn verify(args: &VerifyArgs) -> Result<()> {
     proves
 }
 
-fn proves<H: Hasher>(
+fn proves(
+    hasher: Hasher,
     proof: &[u8],
     root: &Node,
     key: &Key,
     value: Option<&[u8]>,
 ) -> core::result::Result<(), String> {
-    let verified = proof::path::verify::<H>(proof, root).map_err(|error| error.to_string())?;
+    let verified = proof::path::verify(hasher, proof, root).map_err(|error| error.to_string())?;
     match verified.proves(key, value) {
         Some(true) => Ok(()),
         Some(false) => Err("the proof is valid and says something else of the key".to_owned()),
@@ -116,20 +110,15 @@ fn proves<H: Hasher>(
     }
 }
 
-struct Rollback(u64);
-
-impl Work for Rollback {
-    type Output = (u64, Node);
-
-    fn run<H: Hasher>(self, db: &Db<H>) -> pleach::Result<(u64, Node)> {
-        let number = db.rollback_to(self.0)?;
-        Ok((number, db.root()))
-    }
-}
-
 pub(crate) fn rollback(args: &RollbackArgs) -> Result<()> {
     let folder = args.folder.folder.path()?;
-    let (commit, root) = writing(folder, Rollback(args.to))?;
+    let roll_back = || {
+        let db = Db::open(Options::new(folder))?;
+        let (commit, root) = (db.rollback_to(args.to)?, db.root());
+        db.close()?;
+        Ok((commit, root))
+    };
+    let (commit, root) = roll_back().map_err(CliError::engine(folder))?;
     if args.folder.json {
         return output::json(&json!({
             "schema": 1, "commit": commit, "state_of": args.to, "root": root.to_string()
@@ -145,23 +134,8 @@ pub(crate) fn export(args: &ExportArgs) -> Result<()> {
         None if args.folder.json => {
             return Err(CliError::usage("--json says what was written: name a file with --to"));
         }
-        None => {
-            let to = &mut BufWriter::new(std::io::stdout().lock());
-            reading(folder, Export { to, bar: &bar })?
-        }
-        Some(path) => {
-            // Under another name until it is whole and synced.
-            let unfinished = unfinished(path)?;
-            let file = OpenOptions::new().write(true).create(true).truncate(true).open(&unfinished);
-            let mut file = BufWriter::with_capacity(1 << 20, file.map_err(CliError::file(path))?);
-            let report = reading(folder, Export { to: &mut file, bar: &bar })?;
-            let synced = file.flush().and_then(|()| file.get_ref().sync_all());
-            synced
-                .and_then(|()| std::fs::rename(&unfinished, path))
-                .and_then(|()| sync_parent(path))
-                .map_err(CliError::file(path))?;
-            report
-        }
+        None => export_to(folder, &mut BufWriter::new(std::io::stdout().lock()), &bar)?,
+        Some(path) => write_file(path, |file| export_to(folder, file, &bar))?,
     };
     bar.finish_and_clear();
     let ExportReport { commit, namespaces, pairs, bytes, .. } = report;
@@ -178,29 +152,41 @@ pub(crate) fn export(args: &ExportArgs) -> Result<()> {
     ))
 }
 
-struct Export<'a> {
-    to: &'a mut dyn Write,
-    bar: &'a ProgressBar,
+fn export_to(folder: &Path, to: &mut dyn Write, bar: &ProgressBar) -> Result<ExportReport> {
+    let mut told = 0_u32;
+    let tell = |_, key: &Key| {
+        told = told.wrapping_add(1);
+        if told.is_multiple_of(1 << 12) {
+            bar.set_position(part_of(key));
+        }
+    };
+    reading(folder, |db| export::export_telling(&db.snapshot()?, to, tell))
 }
 
-impl Work for Export<'_> {
-    type Output = ExportReport;
-
-    fn run<H: Hasher>(self, db: &Db<H>) -> pleach::Result<ExportReport> {
-        let mut told = 0_u32;
-        export::export_telling(&db.snapshot()?, self.to, |_, key| {
-            told = told.wrapping_add(1);
-            if told.is_multiple_of(1 << 12) {
-                self.bar.set_position(part_of(key));
-            }
-        })
+/// Writes a file that does not exist yet: under another name until it is whole and synced.
+pub(crate) fn write_file<T>(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> Result<T>,
+) -> Result<T> {
+    if path.exists() {
+        return Err(CliError::usage(format!("{} exists: name another file", path.display())));
     }
-}
-
-/// Makes the name of a file durable.
-pub(crate) fn sync_parent(path: &Path) -> std::io::Result<()> {
+    let Some(name) = path.file_name() else {
+        return Err(CliError::usage(format!("{} is no file name", path.display())));
+    };
+    let mut unfinished = name.to_owned();
+    unfinished.push(".unfinished");
+    let unfinished = path.with_file_name(unfinished);
+    let file = File::create(&unfinished).map_err(CliError::file(path))?;
+    let mut file = BufWriter::with_capacity(1 << 20, file);
+    let written = write(&mut file).inspect_err(|_| drop(std::fs::remove_file(&unfinished)))?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+    file.flush()
+        .and_then(|()| file.get_ref().sync_all())
+        .and_then(|()| std::fs::rename(&unfinished, path))
+        .and_then(|()| File::open(parent.unwrap_or(Path::new(".")))?.sync_all())
+        .map_err(CliError::file(path))?;
+    Ok(written)
 }
 
 /// Refuses a folder for a new database that cannot be one.
@@ -213,102 +199,62 @@ pub(crate) fn check_new(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The name of a file that is being written.
-pub(crate) fn unfinished(path: &Path) -> Result<PathBuf> {
-    if path.exists() {
-        return Err(CliError::usage(format!("{} exists: name another file", path.display())));
-    }
-    let Some(name) = path.file_name() else {
-        return Err(CliError::usage(format!("{} is no file name", path.display())));
-    };
-    let mut name = name.to_owned();
-    name.push(".unfinished");
-    Ok(path.with_file_name(name))
-}
-
-/// Counts what is read of a file, for a bar.
-struct Counted<R> {
-    from: R,
-    read: u64,
-    all: u64,
-    bar: ProgressBar,
-}
-
-impl<R: Read> Read for Counted<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let count = self.from.read(buffer)?;
-        self.read += count as u64;
-        let part = u128::from(self.read) * u128::from(PARTS) / u128::from(self.all.max(1));
-        self.bar.set_position(u64::try_from(part).unwrap_or(PARTS));
-        Ok(count)
-    }
-}
-
-struct Import<R> {
-    from: StreamReader<R>,
-    options: ImportOptions,
-}
-
-impl<R: Read> Work for Import<R> {
-    type Output = ImportReport;
-
-    fn run<H: Hasher>(self, db: &Db<H>) -> pleach::Result<ImportReport> {
-        import_stream(db, self.from, &self.options)
-    }
-}
-
-/// Opens the database of a stream, which is made where there is none, and imports it.
-fn import_into<R: Read>(
+/// Imports a stream into its database, which is made where there is none.
+fn import_into(
     folder: &Path,
-    from: StreamReader<R>,
+    from: StreamReader<impl Read>,
     memory_mib: u64,
-    progress: Option<pleach::export::ImportProgress>,
+    progress: Option<ImportProgress>,
 ) -> Result<ImportReport> {
-    let hasher = from.head().hasher;
-    let load_mib = (memory_mib / 2).max(1);
+    let number = from.head().hasher;
+    let hasher = Hasher::of_id(number).ok_or_else(|| {
+        CliError::usage(format!(
+            "the stream is of a database with hasher number {number}, which an application has made: import it with that application"
+        ))
+    })?;
     let options = Options::new(folder).create(true).cache_mib((memory_mib / 2).max(64));
-    let work =
-        Import { from, options: ImportOptions::new().memory_mib(load_mib).progress(progress) };
-    with(folder, options, hasher, work)
+    let how = ImportOptions::new().memory_mib((memory_mib / 2).max(1)).progress(progress);
+    let import = || {
+        let db = Db::open(options.hasher(hasher))?;
+        let report = export::import(&db, from, &how)?;
+        db.close()?;
+        Ok(report)
+    };
+    import().map_err(CliError::engine(folder))
 }
 
 pub(crate) fn import(args: &ImportArgs) -> Result<()> {
     check_new(&args.folder)?;
     let bar = bar("import");
-    let (from, all): (Box<dyn Read>, u64) = match &args.from {
-        None => (Box::new(std::io::stdin().lock()), 0),
+    let from: Box<dyn Read> = match &args.from {
+        None => Box::new(std::io::stdin().lock()),
         Some(path) if path.is_dir() => {
             let text = format!("{} is a folder: name the file of an export stream", path.display());
             return Err(CliError::usage(text));
         }
         Some(path) => {
             let file = File::open(path).map_err(CliError::file(path))?;
-            let length = file.metadata().map_err(CliError::file(path))?.len();
-            (Box::new(file), length)
+            bar.set_length(file.metadata().map_err(CliError::file(path))?.len());
+            Box::new(bar.wrap_read(file))
         }
     };
-    let counted = Counted { from, read: 0, all, bar: bar.clone() };
     // Before a folder is made: what is no stream leaves nothing behind.
-    let from = StreamReader::new(BufReader::with_capacity(1 << 20, counted))
+    let from = StreamReader::new(BufReader::with_capacity(1 << 20, from))
         .map_err(|error| CliError::engine(&args.folder)(error.into()))?;
-    let progress: Option<pleach::export::ImportProgress> = (all > 0).then(|| {
-        let bar = bar.clone();
-        Arc::new(move |namespace, _| bar.set_message(format!("import, namespace {namespace}"))) as _
-    });
-    let report = import_into(&args.folder, from, args.memory_mib, progress)?;
+    let shown = bar.clone();
+    let progress: ImportProgress =
+        Arc::new(move |namespace, _| shown.set_message(format!("import, namespace {namespace}")));
+    let report = import_into(&args.folder, from, args.memory_mib, Some(progress))?;
     bar.finish_and_clear();
     print_import(&report, args.json)
 }
 
 fn print_import(report: &ImportReport, json: bool) -> Result<()> {
-    let roots = report.roots.iter();
     if json {
-        let roots =
-            roots.map(|(number, root)| json!({"namespace": number, "root": root.to_string()}));
         return output::json(&json!({
             "schema": 1, "commit": report.commit, "exported_commit": report.exported_commit,
             "namespaces": report.namespaces, "already_there": report.already_there,
-            "pairs": report.pairs, "roots": roots.collect::<Value>(),
+            "pairs": report.pairs, "roots": output::roots(&report.roots),
         }));
     }
     output::write(|to| {
@@ -317,8 +263,9 @@ fn print_import(report: &ImportReport, json: bool) -> Result<()> {
             "{} pairs of {} namespaces, {} of which were there",
             report.pairs, report.namespaces, report.already_there
         )?;
-        roots
-            .into_iter()
+        report
+            .roots
+            .iter()
             .try_for_each(|(number, root)| writeln!(to, "namespace {number} root {root}"))
     })
 }
@@ -346,7 +293,7 @@ pub(crate) fn upgrade(args: &UpgradeArgs) -> Result<()> {
         let bar = &bar;
         let exporting = scope.spawn(move || {
             let mut to = BufWriter::with_capacity(1 << 20, &mut writer);
-            let exported = reading(folder, Export { to: &mut to, bar });
+            let exported = export_to(folder, &mut to, bar);
             let flushed = to.flush();
             exported.and_then(|report| {
                 flushed.map_err(|error| CliError::new(ErrorKind::System, error.to_string()))?;

@@ -15,6 +15,8 @@ pub(crate) type Result<T> = core::result::Result<T, CliError>;
 pub(crate) struct CliError {
     pub(crate) kind: ErrorKind,
     pub(crate) text: String,
+    /// The engine's number for it ([`pleach::Error::code`]).
+    pub(crate) code: Option<u16>,
     /// Has standard output a document already?
     pub(crate) is_after_document: bool,
 }
@@ -58,7 +60,7 @@ impl ErrorKind {
 
 impl CliError {
     pub(crate) fn new(kind: ErrorKind, text: impl Into<String>) -> Self {
-        Self { kind, text: text.into(), is_after_document: false }
+        Self { kind, text: text.into(), code: None, is_after_document: false }
     }
 
     /// A document was printed before.
@@ -73,7 +75,8 @@ impl CliError {
     /// As an object for programs.
     pub(crate) fn document(&self) -> serde_json::Value {
         serde_json::json!({
-            "kind": self.kind.name(), "exit_code": self.kind.code(), "text": self.text
+            "kind": self.kind.name(), "exit_code": self.kind.code(), "code": self.code,
+            "text": self.text
         })
     }
 
@@ -86,11 +89,6 @@ impl CliError {
             };
             Self::new(kind, format!("{}: {error}", path.display()))
         }
-    }
-
-    /// Wraps an error of an archive.
-    pub(crate) fn archive(error: &ArchiveError) -> Self {
-        Self::new(kind_of_archive(error), error.to_string())
     }
 
     /// Wraps an error of the engine about a folder, and adds which of these commands may help.
@@ -110,14 +108,27 @@ impl CliError {
                 pleach::Error::SnapshotTooOld { commit, oldest } => format!(
                     "commit {commit} cannot be read any more, the oldest that can is {oldest}: `pleach history {at}` lists them"
                 ),
+                pleach::Error::WrongHasher { found, .. } => format!(
+                    "the database in {at} has the hasher {found}, which an application has made: a program of that application opens it"
+                ),
                 _ if kind == ErrorKind::InUse => format!("{error}: stop that process"),
                 _ if kind == ErrorKind::Damaged => {
                     format!("{error}; `pleach check {at}` lists all that is damaged")
                 }
                 _ => error.to_string(),
             };
-            Self::new(kind, text)
+            Self { code: Some(error.code()), ..Self::new(kind, text) }
         }
+    }
+}
+
+impl From<ArchiveError> for CliError {
+    fn from(error: ArchiveError) -> Self {
+        let code = match &error {
+            ArchiveError::Database(error) => Some(error.code()),
+            _ => None,
+        };
+        Self { code, ..Self::new(kind_of_archive(&error), error.to_string()) }
     }
 }
 
@@ -141,7 +152,7 @@ fn kind_of_archive(error: &ArchiveError) -> ErrorKind {
 fn kind_of(error: &pleach::Error) -> ErrorKind {
     use pleach::Error as E;
     match error {
-        E::Io(pleach::IoError::Locked(_)) => ErrorKind::InUse,
+        E::Io(pleach::errors::IoError::Locked(_)) => ErrorKind::InUse,
         E::Page { file: "leaf" | "overflow", .. }
         | E::StalePage { .. }
         | E::Quarantined { .. }

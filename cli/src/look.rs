@@ -3,11 +3,11 @@
 use std::io::Write;
 
 use pleach::tools::{self, CheckOptions, CheckReport, NamespaceStat, Severity, Stat, Verdict};
-use pleach::{Commit, Db, Error, Hasher};
+use pleach::{Commit, Db, Error};
 use serde_json::{Value, json};
 
 use crate::args::{CheckArgs, DumpArgs, ExplainArgs, FolderArgs, KeyArgs};
-use crate::database::{Work, reading};
+use crate::database::reading;
 use crate::error::{CliError, ErrorKind, Result};
 use crate::mend::scrub_folder;
 use crate::output::{self, hex};
@@ -104,24 +104,18 @@ pub(crate) fn namespaces(args: &FolderArgs) -> Result<()> {
     })
 }
 
-struct History;
-
-impl Work for History {
-    type Output = Vec<Commit>;
-
-    fn run<H: Hasher>(self, db: &Db<H>) -> pleach::Result<Vec<Commit>> {
-        // Where some are lost, that shows when the oldest is asked for.
-        match db.commit_at(*db.history().start()) {
-            Ok(_) | Err(Error::HistoryLost { .. }) => {}
-            Err(error) => return Err(error),
-        }
-        db.history().map(|number| db.commit_at(number)).collect()
+fn commits(db: &Db) -> pleach::Result<Vec<Commit>> {
+    // Where some are lost, that shows when the oldest is asked for.
+    match db.commit_at(*db.history().start()) {
+        Ok(_) | Err(Error::HistoryLost { .. }) => {}
+        Err(error) => return Err(error),
     }
+    db.history().map(|number| db.commit_at(number)).collect()
 }
 
 pub(crate) fn history(args: &FolderArgs) -> Result<()> {
     let folder = args.folder.path()?;
-    let commits = reading(folder, History)?;
+    let commits = reading(folder, commits)?;
     if args.json {
         let commits = commits.iter().map(commit_json).collect::<Value>();
         return output::json(&json!({"schema": 1, "commits": commits}));
@@ -141,14 +135,10 @@ pub(crate) fn history(args: &FolderArgs) -> Result<()> {
 }
 
 fn commit_json(commit: &Commit) -> Value {
-    let roots = commit
-        .roots
-        .iter()
-        .map(|(number, root)| json!({"namespace": number, "root": root.to_string()}));
     json!({
         "number": commit.number,
         "root": commit.root.to_string(),
-        "roots": roots.collect::<Value>(),
+        "roots": output::roots(&commit.roots),
         "blob": hex(&commit.blob),
     })
 }
@@ -158,7 +148,7 @@ pub(crate) fn check(args: &CheckArgs) -> Result<()> {
     let options = CheckOptions::default().past(!args.newest);
     let report = match tools::check(path, options) {
         // What can be checked beside the process that writes.
-        Err(pleach::Error::Io(pleach::IoError::Locked(_))) => {
+        Err(pleach::Error::Io(pleach::errors::IoError::Locked(_))) => {
             return scrub_folder(path, 0, args.root, args.folder.json);
         }
         report => report.map_err(CliError::engine(path))?,
@@ -238,21 +228,10 @@ fn check_json(report: &CheckReport, verdict: Verdict, findings: &[(Severity, Str
     })
 }
 
-struct Get<'a>(&'a KeyArgs);
-
-impl Work for Get<'_> {
-    type Output = Option<String>;
-
-    fn run<H: Hasher>(self, db: &Db<H>) -> pleach::Result<Option<String>> {
-        let session = db.snapshot()?;
-        let value = session.namespace(self.0.namespace)?.read(&self.0.key)?;
-        Ok(value.as_deref().map(hex))
-    }
-}
-
 pub(crate) fn get(args: &KeyArgs) -> Result<()> {
     let folder = args.folder.folder.path()?;
-    let value = reading(folder, Get(args))?;
+    let read = |db: &Db| db.snapshot()?.namespace(args.namespace)?.read(&args.key);
+    let value = reading(folder, read)?.as_deref().map(hex);
     if args.folder.json {
         output::json(&json!({
             "schema": 1, "namespace": args.namespace, "key": hex(&args.key), "value": value
@@ -281,40 +260,32 @@ pub(crate) fn explain(ExplainArgs { key: args, history }: &ExplainArgs) -> Resul
     output::print(&format!("{told}\n"))
 }
 
-/// Prints pairs as they come.
-struct Dump<'a> {
-    args: &'a DumpArgs,
-    to: &'a mut dyn Write,
-    /// What came of writing them.
-    written: &'a mut std::io::Result<()>,
-    printed: &'a mut u64,
-}
-
-impl Work for Dump<'_> {
-    type Output = ();
-
-    fn run<H: Hasher>(self, db: &Db<H>) -> pleach::Result<()> {
-        let Self { args, to, written, printed } = self;
-        let session = db.snapshot()?;
-        let (first, last) = args.range();
-        for pair in session.namespace(args.namespace)?.iter(first..=last) {
-            if args.limit.is_some_and(|limit| *printed == limit) {
-                break;
-            }
-            let (key, value) = pair.map(|(key, value)| (hex(&key), hex(&value)))?;
-            *written = if args.folder.json {
-                let before = if *printed == 0 { dump_head(args) } else { ",".to_owned() };
-                write!(to, "{before}\n{{\"key\": \"{key}\", \"value\": \"{value}\"}}")
-            } else {
-                writeln!(to, "{key} {value}")
-            };
-            if written.is_err() {
-                break;
-            }
-            *printed += 1;
+/// Prints pairs as they come; gives what came of writing them.
+fn print_pairs(
+    db: &Db,
+    args: &DumpArgs,
+    to: &mut impl Write,
+    printed: &mut u64,
+) -> pleach::Result<std::io::Result<()>> {
+    let session = db.snapshot()?;
+    let (first, last) = args.range();
+    for pair in session.namespace(args.namespace)?.iter(first..=last) {
+        if args.limit.is_some_and(|limit| *printed == limit) {
+            break;
         }
-        Ok(())
+        let (key, value) = pair.map(|(key, value)| (hex(&key), hex(&value)))?;
+        let written = if args.folder.json {
+            let before = if *printed == 0 { dump_head(args) } else { ",".to_owned() };
+            write!(to, "{before}\n{{\"key\": \"{key}\", \"value\": \"{value}\"}}")
+        } else {
+            writeln!(to, "{key} {value}")
+        };
+        if written.is_err() {
+            return Ok(written);
+        }
+        *printed += 1;
     }
+    Ok(Ok(()))
 }
 
 fn dump_head(args: &DumpArgs) -> String {
@@ -323,17 +294,22 @@ fn dump_head(args: &DumpArgs) -> String {
 
 pub(crate) fn dump(args: &DumpArgs) -> Result<()> {
     let path = args.folder.folder.path()?;
-    let (mut done, mut printed) = (Ok(()), 0);
+    let (mut failed, mut printed) = (None, 0);
     output::write(|to| {
-        let mut written = Ok(());
-        done = reading(path, Dump { args, to, written: &mut written, printed: &mut printed });
-        written?;
-        if !args.folder.json || done.is_err() {
-            return Ok(());
+        match reading(path, |db| print_pairs(db, args, to, &mut printed)) {
+            Ok(written) => written?,
+            Err(error) => {
+                failed = Some(error);
+                return Ok(());
+            }
         }
-        if printed == 0 { writeln!(to, "{}]}}", dump_head(args)) } else { writeln!(to, "\n]}}") }
+        match printed {
+            _ if !args.folder.json => Ok(()),
+            0 => writeln!(to, "{}]}}", dump_head(args)),
+            _ => writeln!(to, "\n]}}"),
+        }
     })?;
-    done.map_err(|error| {
+    failed.map_or(Ok(()), |error| {
         let at = path.display();
         let error = match error.kind {
             ErrorKind::Damaged => CliError {
@@ -346,6 +322,6 @@ pub(crate) fn dump(args: &DumpArgs) -> Result<()> {
             },
             _ => error,
         };
-        if printed == 0 { error } else { error.after_document() }
+        Err(if printed == 0 { error } else { error.after_document() })
     })
 }

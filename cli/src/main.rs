@@ -14,28 +14,21 @@ mod watch;
 use std::process::ExitCode;
 
 use args::Command;
-use error::{CliError, Result};
+use error::Result;
 use serde_json::json;
 
 fn main() -> ExitCode {
-    let cli = match args::parse() {
-        Ok(cli) => cli,
-        Err(None) => return ExitCode::SUCCESS,
-        // Which command it was may not be known.
-        Err(Some(error)) => return failed(&error, std::env::args_os().any(|it| it == "--json")),
+    let error = match args::parse().map(|cli| run(&cli.command)) {
+        Ok(Ok(())) | Err(None) => return ExitCode::SUCCESS,
+        Ok(Err(error)) | Err(Some(error)) => error,
     };
-    match run(&cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(&error, is_json(&cli.command)),
-    }
-}
-
-fn failed(error: &CliError, json: bool) -> ExitCode {
+    // Which command it was may not be known.
+    let json = std::env::args_os().any(|argument| argument == "--json");
     if json && !error.is_after_document {
         // If that fails, the line below is there.
         let _ = output::json(&json!({"schema": 1, "error": error.document()}));
     }
-    output::report(error)
+    output::report(&error)
 }
 
 fn run(command: &Command) -> Result<()> {
@@ -61,29 +54,5 @@ fn run(command: &Command) -> Result<()> {
         Command::Import(args) => change::import(args),
         Command::Completions { shell } => change::completions(*shell),
         Command::Man { folder } => change::man(folder),
-    }
-}
-
-/// Is the result one JSON object?
-fn is_json(command: &Command) -> bool {
-    match command {
-        Command::Stat(args) | Command::Namespaces(args) | Command::History(args) => args.json,
-        Command::Check(args) => args.folder.json,
-        Command::Get(args) => args.folder.json,
-        Command::Explain(args) => args.key.folder.json,
-        Command::Dump(args) => args.folder.json,
-        Command::Prove(args) => args.key.folder.json,
-        Command::Top(args) => args.folder.json,
-        Command::Upgrade(args) => args.folder.json,
-        Command::Verify(args) => args.json,
-        Command::Rollback(args) => args.folder.json,
-        Command::Backup(args) => args.folder.json,
-        Command::Restore(args) => args.json,
-        Command::Scrub(args) => args.folder.json,
-        Command::Repair(args) => args.folder.json,
-        Command::Follow(args) => args.json,
-        Command::Export(args) => args.folder.json,
-        Command::Import(args) => args.json,
-        Command::Completions { .. } | Command::Man { .. } => false,
     }
 }

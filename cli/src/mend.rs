@@ -1,46 +1,21 @@
 //! Damage: found by a scrub beside the process that writes, and mended by a repair.
 
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{BufWriter, Write as _};
+use std::io::Write as _;
 use std::path::Path;
 
-use indicatif::ProgressBar;
 use pleach::repair::{self, LostCommits, RepairReport, RollForwardReport, SalvageReport};
-use pleach::scrub::{BadPage, ScrubOptions, ScrubProgress, ScrubReport, scrub as scrub_session};
-use pleach::{Blake3, Db, Hasher, Key, Sha2, tools};
+use pleach::scrub::{self, BadPage, ScrubOptions, ScrubProgress, ScrubReport};
+use pleach::{Db, Key, tools};
 use pleach_archive::{Archive, ArchiveError, Follower};
 use serde_json::{Value, json};
 
 use crate::archive::restoring;
 use crate::args::{RepairArgs, ScrubArgs};
-use crate::change::{check_new, sync_parent, unfinished};
-use crate::database::{Work, reading};
+use crate::change::{check_new, write_file};
+use crate::database::reading;
 use crate::error::{CliError, ErrorKind, Result};
-use crate::output::{self, PARTS, bar};
-
-struct Scrub {
-    bytes_per_second: u64,
-    bar: ProgressBar,
-}
-
-impl Work for Scrub {
-    /// With the root of namespace 0.
-    type Output = (ScrubReport, Option<String>);
-
-    fn run<H: Hasher>(self, db: &Db<H>) -> pleach::Result<Self::Output> {
-        let bar = self.bar;
-        let tell: ScrubProgress = Box::new(move |done, all| {
-            let part = u128::from(done) * u128::from(PARTS) / u128::from(all.max(1));
-            bar.set_position(u64::try_from(part).unwrap_or(PARTS));
-        });
-        let options =
-            ScrubOptions::new().bytes_per_second(self.bytes_per_second).progress(Some(tell));
-        let session = db.snapshot()?;
-        let root = session.roots().get(0).map(|root| root.to_string());
-        Ok((scrub_session(&session, &options)?, root))
-    }
-}
+use crate::output::{self, bar};
 
 /// Reads and checks what a database has, and says what was found. `wanted` is the root that namespace 0 must have.
 pub(crate) fn scrub_folder(
@@ -50,7 +25,18 @@ pub(crate) fn scrub_folder(
     json: bool,
 ) -> Result<()> {
     let bar = bar("scrub");
-    let (report, root) = reading(folder, Scrub { bytes_per_second, bar: bar.clone() })?;
+    let shown = bar.clone();
+    let tell: ScrubProgress = Box::new(move |done, all| {
+        shown.set_length(all);
+        shown.set_position(done);
+    });
+    let options = ScrubOptions::new().bytes_per_second(bytes_per_second).progress(Some(tell));
+    let scrub = |db: &Db| {
+        let session = db.snapshot()?;
+        let root = session.roots().get(0).map(|root| root.to_string());
+        Ok((scrub::scrub(&session, &options)?, root))
+    };
+    let (report, root) = reading(folder, scrub)?;
     bar.finish_and_clear();
     let mut findings: Vec<String> = report.bad.iter().map(ToString::to_string).collect();
     let wrong =
@@ -182,23 +168,15 @@ fn numbers(lost: &LostCommits) -> Value {
 /// A database of what an archive has, and of the commits that the damaged log has after that.
 fn from_archive(args: &RepairArgs, folder: &Path, archive: &OsStr, to: &Path) -> Result<()> {
     check_new(to)?;
-    let archive = Archive::open(archive).map_err(|error| CliError::archive(&error))?;
+    let archive = Archive::open(archive)?;
     // Where neither superblocks nor log tell its id, there are no commits to be made again.
-    let of = archive.list().map_err(|error| CliError::archive(&error))?.database();
+    let of = archive.list()?.database();
     if let (Some(archived), Ok(database)) = (of, tools::id(folder))
         && archived != database
     {
-        return Err(CliError::archive(&ArchiveError::OtherDatabase { archived, database }));
+        return Err(ArchiveError::OtherDatabase { archived, database }.into());
     }
-    let hasher = pleach_archive::hasher(&archive).map_err(|error| CliError::archive(&error))?;
-    let (archived, report) = match hasher {
-        Blake3::ID => rolled_forward::<Blake3>(args, folder, &archive, to)?,
-        Sha2::ID => rolled_forward::<Sha2>(args, folder, &archive, to)?,
-        found => {
-            let error = pleach::Error::WrongHasher { expected: Blake3::ID, found };
-            return Err(CliError::new(ErrorKind::Usage, error.to_string()));
-        }
-    };
+    let (archived, report) = rolled_forward(args, folder, &archive, to)?;
     let RollForwardReport { through, commit, roots, lost, superblocks, error, .. } = &report;
     let root = roots.get(0).map(|root| root.to_string());
     let [superblocks, error] =
@@ -241,7 +219,7 @@ fn from_archive(args: &RepairArgs, folder: &Path, archive: &OsStr, to: &Path) ->
     Err(CliError::new(ErrorKind::Findings, text).after_document())
 }
 
-fn rolled_forward<H: Hasher>(
+fn rolled_forward(
     args: &RepairArgs,
     folder: &Path,
     archive: &Archive,
@@ -249,10 +227,9 @@ fn rolled_forward<H: Hasher>(
 ) -> Result<(u64, RollForwardReport)> {
     let bar = bar("repair");
     let options = restoring(args.memory_mib, Some(args.history), &bar);
-    let failed = |error| CliError::archive(&error);
-    let mut follower = Follower::<H>::open(archive, to, &options).map_err(failed)?;
+    let mut follower = Follower::open(archive, to, &options)?;
     // Each step has one object of the archive.
-    while follower.step().map_err(failed)?.is_some() {}
+    while follower.step()?.is_some() {}
     let at = follower.at();
     let report =
         repair::roll_forward(follower.db(), folder, Some(at)).map_err(CliError::engine(folder))?;
@@ -263,16 +240,8 @@ fn rolled_forward<H: Hasher>(
 
 /// An export stream of what is whole.
 fn salvage(args: &RepairArgs, folder: &Path, to: &Path) -> Result<()> {
-    let under_way = unfinished(to)?;
-    let file = File::create(&under_way).map_err(CliError::file(to))?;
-    let mut file = BufWriter::with_capacity(1 << 20, file);
-    let salvaged = repair::salvage(folder, &mut file).map_err(CliError::engine(folder));
-    let report = salvaged.inspect_err(|_| drop(std::fs::remove_file(&under_way)))?;
-    file.flush()
-        .and_then(|()| file.get_ref().sync_all())
-        .and_then(|()| std::fs::rename(&under_way, to))
-        .and_then(|()| sync_parent(to))
-        .map_err(CliError::file(to))?;
+    let report =
+        write_file(to, |file| repair::salvage(folder, file).map_err(CliError::engine(folder)))?;
     let SalvageReport { export, roots, expected, error, lost_commits, torn, lost, .. } = &report;
     let error = error.as_ref().map(ToString::to_string);
     let text = |roots: &pleach::Roots| roots.get(0).map(|root| root.to_string());

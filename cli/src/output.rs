@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::Value;
+use pleach::Roots;
+use serde_json::{Value, json};
 
 use crate::error::{CliError, ErrorKind, Result};
 
@@ -57,22 +58,27 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Parts of a bar.
-pub(crate) const PARTS: u64 = 1 << 16;
+/// The roots of namespaces as JSON.
+pub(crate) fn roots(roots: &Roots) -> Value {
+    let one =
+        |(number, root): (u8, pleach::Node)| json!({"namespace": number, "root": root.to_string()});
+    roots.iter().map(one).collect()
+}
 
-/// A progress bar with the time that is left, on standard error where that is a terminal. It appears after a second.
+/// A progress bar with the time that is left, on standard error where that is a terminal. It appears after a second. It is at its
+/// end with the last key ([`part_of`]), unless it is given another length.
 pub(crate) fn bar(what: &'static str) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let bar = ProgressBar::new(PARTS).with_message(what);
+    let bar = ProgressBar::new(1 << 16).with_message(what);
     let style = ProgressStyle::with_template("{msg} {wide_bar} {percent} %, {eta} left");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar.enable_steady_tick(Duration::from_secs(1));
     bar
 }
 
-/// How far a key is in the order of all keys, in [`PARTS`].
+/// How far a key is in the order of all keys, of 65,536 parts.
 pub(crate) fn part_of(key: &pleach::Key) -> u64 {
     u64::from(u16::from_be_bytes([key[0], key[1]]))
 }

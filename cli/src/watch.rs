@@ -1,15 +1,14 @@
 //! `top`: what a database does, a line at a time, beside the process that writes it.
 
 use std::io::Write as _;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pleach::{Db, Hasher, tools};
+use pleach::{Db, tools};
 use serde_json::{Value, json};
 
 use crate::args::TopArgs;
-use crate::database::{Work, reading};
-use crate::error::Result;
+use crate::database::open_reading;
+use crate::error::{CliError, Result};
 use crate::output;
 
 /// Lines between two heads.
@@ -60,43 +59,36 @@ fn as_mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-struct Top<'a> {
-    args: &'a TopArgs,
-    folder: &'a Path,
-}
-
-impl Work for Top<'_> {
-    type Output = Result<()>;
-
-    fn run<H: Hasher>(self, db: &Db<H>) -> pleach::Result<Result<()>> {
-        let Self { args, folder } = self;
-        let mut before = (Instant::now(), db.commit_number());
-        let mut lines = 0;
-        while args.count.is_none_or(|count| lines < count) {
-            std::thread::sleep(Duration::from_secs(args.interval));
-            let (now, commit) = (Instant::now(), db.refresh()?);
-            let notice = tools::notice(folder).ok().flatten();
-            let line = line(db, commit.saturating_sub(before.1), now - before.0, notice);
-            before = (now, commit);
-            let head = "    commit commits/s  history     pending       MiB leaf pages root\n";
-            let text = if args.folder.json {
-                format!("{}\n", line.json())
-            } else {
-                let head = if lines.is_multiple_of(HEAD) { head } else { "" };
-                format!("{head}{}", line.text())
-            };
-            let mut to = std::io::stdout().lock();
-            if let Err(error) = to.write_all(text.as_bytes()).and_then(|()| to.flush()) {
-                // One who stops reading ends it, too.
-                return Ok(output::judge(Err(error)));
-            }
-            lines += 1;
+pub(crate) fn top(args: &TopArgs) -> Result<()> {
+    let folder = args.folder.folder.path()?;
+    let db = open_reading(folder)?;
+    let mut before = (Instant::now(), db.commit_number());
+    let mut lines = 0;
+    while args.count.is_none_or(|count| lines < count) {
+        std::thread::sleep(Duration::from_secs(args.interval));
+        let commit = db.refresh().map_err(CliError::engine(folder))?;
+        let now = Instant::now();
+        let notice = tools::notice(folder).ok().flatten();
+        let line = line(&db, commit.saturating_sub(before.1), now - before.0, notice);
+        before = (now, commit);
+        let head = "    commit commits/s  history     pending       MiB leaf pages root\n";
+        let text = if args.folder.json {
+            format!("{}\n", line.json())
+        } else {
+            let head = if lines.is_multiple_of(HEAD) { head } else { "" };
+            format!("{head}{}", line.text())
+        };
+        let mut to = std::io::stdout().lock();
+        if let Err(error) = to.write_all(text.as_bytes()).and_then(|()| to.flush()) {
+            // One who stops reading ends it, too.
+            return output::judge(Err(error));
         }
-        Ok(Ok(()))
+        lines += 1;
     }
+    Ok(())
 }
 
-fn line<H: Hasher>(db: &Db<H>, commits: u64, passed: Duration, notice: Option<String>) -> Line {
+fn line(db: &Db, commits: u64, passed: Duration, notice: Option<String>) -> Line {
     let (metrics, history) = (db.metrics(), db.history());
     #[expect(clippy::cast_precision_loss, reason = "printed with one digit")]
     let commits_per_second = commits as f64 / passed.as_secs_f64();
@@ -110,9 +102,4 @@ fn line<H: Hasher>(db: &Db<H>, commits: u64, passed: Duration, notice: Option<St
         root: db.root().to_string(),
         notice,
     }
-}
-
-pub(crate) fn top(args: &TopArgs) -> Result<()> {
-    let folder = args.folder.folder.path()?;
-    reading(folder, Top { args, folder })?
 }

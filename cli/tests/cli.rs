@@ -5,7 +5,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use pleach::{Access, Key, LoadOptions, Options, Pleach, SessionOptions, Value as Bytes};
+use pleach::export::export;
+use pleach::load::LoadOptions;
+use pleach::{Access, Db, Hasher, Key, Options, SessionOptions, Value as Bytes};
+use pleach_archive::{Archive, BackupOptions, backup};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -52,7 +55,7 @@ fn name(folder: &TempDir) -> &str {
 }
 
 fn key(id: u64) -> Key {
-    <pleach::Blake3 as pleach::Hasher>::hash(&id.to_be_bytes())
+    Hasher::BLAKE3.hash(&id.to_be_bytes())
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -63,7 +66,7 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-fn commit(db: &Pleach, accesses: Vec<Access>) {
+fn commit(db: &Db, accesses: Vec<Access>) {
     let session = db.session(SessionOptions::new()).expect("a session");
     session.finish(accesses).expect("finished").commit().expect("committed");
 }
@@ -72,9 +75,9 @@ fn put(id: u64, len: usize) -> Access {
     Access::write(key(id), Some(Bytes::from(vec![7; len])))
 }
 
-fn open(folder: &TempDir) -> Pleach {
+fn open(folder: &TempDir) -> Db {
     let options = Options::new(folder.path()).create(true).small().cache_mib(64).history(20);
-    Pleach::open(options).expect("opened")
+    Db::open(options).expect("opened")
 }
 
 /// A closed database with two more namespaces, five commits and a long value; with its root.
@@ -198,6 +201,49 @@ fn a_proof_is_verified_without_the_database() {
     std::fs::write(file, "{}").expect("written");
     let line = refusal(2, &["verify", file, "--root", &root]);
     assert!(line.contains("pleach prove --json"), "{line}");
+}
+
+/// Every command takes the hasher that the database, the stream, the archive or the proof names.
+#[test]
+fn databases_of_other_hashers_are_served_or_refused_with_a_cure() {
+    let own = Hasher::new("test-hash", |bytes| Hasher::BLAKE3.hash(&[bytes, b"!"].concat()));
+    let (papers, digits) = (folder(), hex(&key(1)));
+    let place = |name: &str| papers.path().join(name).to_str().expect("a plain name").to_owned();
+    let made = |name: &str, hasher| {
+        let options = Options::new(place(name)).create(true).small().hasher(hasher);
+        let db = Db::open(options).expect("created");
+        commit(&db, vec![put(1, 9), put(2, 9)]);
+        let archive = Archive::create(place(&format!("{name}.archive"))).expect("an archive");
+        backup(&archive, &db, &BackupOptions::new()).expect("backed up");
+        let stream = std::fs::File::create(place(&format!("{name}.plx"))).expect("made");
+        export(&db.snapshot().expect("a snapshot"), stream).expect("exported");
+        let root = db.root().to_string();
+        db.close().expect("closed");
+        root
+    };
+    let root = made("sha", Hasher::SHA2_256);
+    let proof = document(&["prove", &place("sha"), &digits, "--json"]);
+    assert_eq!(proof["hasher"], "sha2-256");
+    std::fs::write(place("proof.json"), proof.to_string()).expect("written");
+    told(&["verify", &place("proof.json"), "--root", &root]);
+    told(&["import", &place("imported"), "--from", &place("sha.plx")]);
+    told(&["restore", &place("sha.archive"), "--to", &place("restored")]);
+    for copy in ["imported", "restored"] {
+        assert!(told(&["check", &place(copy), "--root", &root]).starts_with("nothing found"));
+        assert_eq!(document(&["stat", &place(copy), "--json"])["hasher"], "sha2-256");
+    }
+    made("own", own);
+    let cases: [&[&str]; 4] = [
+        &["stat", &place("own")],
+        &["get", &place("own"), &digits],
+        &["import", &place("new"), "--from", &place("own.plx")],
+        &["restore", &place("own.archive"), "--to", &place("new")],
+    ];
+    for arguments in cases {
+        let line = refusal(2, arguments);
+        assert!(line.contains("that application"), "{line}");
+    }
+    assert!(!Path::new(&place("new")).exists(), "nothing was begun");
 }
 
 #[test]
@@ -560,7 +606,7 @@ fn an_import_that_was_killed_goes_on() {
     }
     told(&import);
     assert!(told(&["check", at]).starts_with("nothing found"));
-    let copy = Pleach::open(Options::new(&copy)).expect("opened");
+    let copy = Db::open(Options::new(&copy)).expect("opened");
     assert!(copy.roots().iter().eq(roots.iter()));
 }
 
@@ -629,6 +675,7 @@ fn commands_that_read_work_beside_the_process_that_writes() {
         (&document["error"]["kind"], &document["error"]["exit_code"]),
         (&"in use".into(), &3.into())
     );
+    assert_eq!(document["error"]["code"], 102, "the engine's number of a locked folder");
     assert_eq!(open.commit_number(), before);
     open.close().expect("closed");
     told(&["check", at]);
@@ -784,10 +831,7 @@ fn objects_of_another_database_are_named() {
 fn a_wrong_folder_is_answered_with_the_right_one() {
     let outer = folder();
     let inside = outer.path().join("state");
-    Pleach::open(Options::new(&inside).create(true).small())
-        .expect("made")
-        .close()
-        .expect("closed");
+    Db::open(Options::new(&inside).create(true).small()).expect("made").close().expect("closed");
     let (dir, inside) = (name(&outer), inside.to_str().expect("a plain name"));
     for command in ["stat", "check", "dump", "history"] {
         let line = refusal(2, &[command, dir]);

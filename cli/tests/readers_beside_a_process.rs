@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::binaries;
 use pleach::tools::{FoldValue, RootFolder};
-use pleach::{Blake3, Error, Options, Pleach};
+use pleach::{Db, Error, Hasher, Options};
 
 /// Ended with the test.
 struct Workload(Child);
@@ -42,10 +42,10 @@ fn start(folder: &Path) -> Workload {
 }
 
 /// Reads a state as a whole; was it readable to its end?
-fn read_all(reader: &Pleach, commit: u64) -> bool {
+fn read_all(reader: &Db, commit: u64) -> bool {
     let read = || -> Result<(), Error> {
         let session = reader.at(commit)?;
-        let mut folder = RootFolder::<Blake3>::new();
+        let mut folder = RootFolder::new(Hasher::BLAKE3);
         let mut last = None;
         for pair in session.iter(..) {
             let (key, value) = pair?;
@@ -73,7 +73,7 @@ fn readers_beside_another_process_see_whole_commits() {
     let options = Options::new(&state).cache_mib(32).read_only(true);
     let begun = Instant::now();
     let reader = loop {
-        match Pleach::open(options.clone()) {
+        match Db::open(options.clone()) {
             Ok(reader) if reader.commit_number() > 100 => break reader,
             _ if begun.elapsed() > Duration::from_secs(120) => {
                 panic!("the workload does not begin")

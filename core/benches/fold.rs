@@ -7,7 +7,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use pleach_core::{
-    Blake3, Hasher, Key, Node, NodeKind, Prefix, ValueHash,
+    Hasher, Key, Node, NodeKind, Prefix, ValueHash,
     fold::{BatchFolder, Change, FoldValue, Sink},
     node,
 };
@@ -74,7 +74,7 @@ fn pair(at: &Prefix, rng: &mut ChaCha8Rng) -> (Key, [u8; 8]) {
 }
 
 fn group_node(at: &Prefix, pairs: &[(Key, [u8; 8])]) -> Node {
-    let mut folder = BatchFolder::<Blake3>::new();
+    let mut folder = BatchFolder::new(Hasher::BLAKE3);
     folder.begin(at.len());
     for (key, value) in pairs {
         folder.unaccessed(key, FoldValue::Bytes(value));
@@ -84,7 +84,7 @@ fn group_node(at: &Prefix, pairs: &[(Key, [u8; 8])]) -> Node {
     folder.node(fold)
 }
 
-fn push<H: Hasher>(folder: &mut BatchFolder<H>, pages: &[Vec<Input>]) {
+fn push(folder: &mut BatchFolder, pages: &[Vec<Input>]) {
     folder.clear();
     for page in pages {
         folder.begin(PAGE_DEPTH);
@@ -130,7 +130,7 @@ impl Sink for Copy {
 fn folds(c: &mut Criterion) {
     let pages = pages();
     let updates = PAGES * PAGE_UPDATES;
-    let mut folder = BatchFolder::<Blake3>::new();
+    let mut folder = BatchFolder::new(Hasher::BLAKE3);
     push(&mut folder, &pages);
     let items = folder.len();
     folder.run();
@@ -164,7 +164,7 @@ fn folds(c: &mut Criterion) {
 /// What hashing alone costs: as many blocks in batches as wide as those of a fold.
 fn hashing(c: &mut Criterion) {
     let pages = pages();
-    let mut folder = BatchFolder::<Blake3>::new();
+    let mut folder = BatchFolder::new(Hasher::BLAKE3);
     push(&mut folder, &pages);
     folder.run();
     let count = usize::try_from(folder.hashed()).expect("a few thousand");
@@ -173,7 +173,7 @@ fn hashing(c: &mut Criterion) {
     let mut group = c.benchmark_group("fold");
     group.throughput(Throughput::Elements((PAGES * PAGE_UPDATES) as u64));
     group.bench_function("hashes alone", |b| {
-        b.iter(|| Blake3::hash64_many(black_box(&blocks), black_box(&mut out)));
+        b.iter(|| Hasher::BLAKE3.hash64_many(black_box(&blocks), black_box(&mut out)));
     });
     group.finish();
 }

@@ -5,96 +5,181 @@
 //! output, what the single call gives.
 //!
 //! ```
-//! use pleach_core::{Blake3, Hasher};
+//! use pleach_core::Hasher;
 //!
 //! let blocks = [[1u8; 64], [2; 64], [3; 64]];
 //! let mut hashes = [[0; 32]; 3];
-//! Blake3::hash64_many(&blocks, &mut hashes);
-//! assert_eq!(hashes[2], Blake3::hash(&blocks[2]));
+//! Hasher::BLAKE3.hash64_many(&blocks, &mut hashes);
+//! assert_eq!(hashes[2], Hasher::BLAKE3.hash(&blocks[2]));
 //! ```
 
 use crate::lanes;
 
-/// A hash function of the commitment. It has no state: the type is the function.
-///
-/// An implementation must never return 32 zero bytes: that is the terminator.
-pub trait Hasher: Copy + Clone + Default + Send + Sync + 'static {
-    /// Number recorded in a database's superblock; a database opens only with its own hasher.
-    const ID: u8;
-    /// Name for messages and reports.
-    const NAME: &'static str;
+/// A hash function of the commitment: a value, which a database records by number and name, and which is equal to
+/// another when both are.
+#[derive(Clone, Copy)]
+pub struct Hasher {
+    id: u8,
+    name: &'static str,
+    hash: fn(&[u8]) -> [u8; 32],
+    hash64_many: Option<Hash64Many>,
+    hash_short_many: Option<HashShortMany>,
+}
+
+type Hash64Many = fn(&[[u8; 64]], &mut [[u8; 32]]);
+type HashShortMany = fn(&[u8], usize, &[u8], &mut [[u8; 32]]);
+
+impl Hasher {
+    /// BLAKE3, the default.
+    pub const BLAKE3: Self = Self {
+        id: 1,
+        name: "blake3",
+        hash: |message| *blake3::hash(message).as_bytes(),
+        hash64_many: Some(lanes::hash64_many),
+        hash_short_many: Some(lanes::hash_short_many),
+    };
+
+    /// SHA-256.
+    pub const SHA2_256: Self = Self {
+        id: 2,
+        name: "sha2-256",
+        hash: |message| <sha2::Sha256 as sha2::Digest>::digest(message).into(),
+        hash64_many: None,
+        hash_short_many: None,
+    };
+
+    /// The number of every hasher that an application makes.
+    pub const APPLICATION: u8 = 255;
+
+    /// The one of this crate with this number.
+    pub fn of_id(id: u8) -> Option<Self> {
+        [Self::BLAKE3, Self::SHA2_256].into_iter().find(|own| own.id == id)
+    }
+
+    /// The one of this crate with this name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        [Self::BLAKE3, Self::SHA2_256].into_iter().find(|own| own.name == name)
+    }
+
+    /// An application's own hash function, which must never give 32 zero bytes: that is the terminator.
+    ///
+    /// # Panics
+    /// When the name is not 1 to 32 bytes of `[a-z0-9-]`.
+    pub const fn new(name: &'static str, hash: fn(&[u8]) -> [u8; 32]) -> Self {
+        let mut rest = name.as_bytes();
+        assert!(!rest.is_empty() && rest.len() <= 32, "a name has 1 to 32 bytes");
+        while let [byte, after @ ..] = rest {
+            assert!(matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'), "a name is of [a-z0-9-]");
+            rest = after;
+        }
+        Self { id: Self::APPLICATION, name, hash, hash64_many: None, hash_short_many: None }
+    }
+
+    /// With a function that hashes many 64-byte messages at once; it gets as many outputs as messages.
+    ///
+    /// # Panics
+    /// When this is not an application's hasher.
+    #[must_use]
+    pub const fn with_many(self, hash64_many: fn(&[[u8; 64]], &mut [[u8; 32]])) -> Self {
+        assert!(self.id == Self::APPLICATION, "an application's hasher");
+        Self { hash64_many: Some(hash64_many), ..self }
+    }
+
+    /// Number recorded in a database's superblock and in every proof; a database opens only with its own hasher.
+    pub const fn id(self) -> u8 {
+        self.id
+    }
+
+    /// Name for messages and reports; it tells an application's hashers apart.
+    pub const fn name(self) -> &'static str {
+        self.name
+    }
 
     /// Hash of a message of any length (values).
-    fn hash(message: &[u8]) -> [u8; 32];
+    #[inline]
+    pub fn hash(self, message: &[u8]) -> [u8; 32] {
+        (self.hash)(message)
+    }
 
     /// Hash of 64 bytes (nodes).
-    fn hash64(block: &[u8; 64]) -> [u8; 32] {
-        Self::hash(block)
+    #[inline]
+    pub fn hash64(self, block: &[u8; 64]) -> [u8; 32] {
+        (self.hash)(block)
     }
 
-    /// Hashes of many 64-byte messages; `out.len() == blocks.len()`.
+    /// Hashes of many 64-byte messages.
     ///
     /// # Panics
-    /// When the lengths differ.
-    fn hash64_many(blocks: &[[u8; 64]], out: &mut [[u8; 32]]) {
+    /// When the slices' lengths differ.
+    pub fn hash64_many(self, blocks: &[[u8; 64]], out: &mut [[u8; 32]]) {
         assert_eq!(blocks.len(), out.len(), "one output a block");
+        if let Some(many) = self.hash64_many {
+            return many(blocks, out);
+        }
         for (block, out) in blocks.iter().zip(out) {
-            *out = Self::hash64(block);
+            *out = self.hash64(block);
         }
     }
 
-    /// Hashes of many short messages of equally many blocks of 64 bytes: message `i` is the first `lens[i]`
-    /// bytes of `messages[i]`, and the other bytes are zero. All slices have the same length; `BYTES` is a multiple
-    /// of 64 below 256, and each message fills all its blocks but the last, which has one byte at least (or none,
-    /// where it is the only one).
+    /// Hashes of many short messages of equally many blocks of 64 bytes: message `i` is the first `lens[i]` bytes of
+    /// `messages[i * stride..]`, and the other bytes of its `stride` are zero. The stride is a multiple of 64 below
+    /// 256, and each message fills all its blocks but the last, which has one byte at least (or none, where it is the
+    /// only one).
     ///
     /// # Panics
-    /// When the slices' lengths differ or a message has more or fewer blocks.
-    fn hash_short_many<const BYTES: usize>(
-        messages: &[[u8; BYTES]],
+    /// When the stride is another, the slices' lengths do not fit or a message has more or fewer blocks.
+    pub fn hash_short_many(
+        self,
+        messages: &[u8],
+        stride: usize,
         lens: &[u8],
         out: &mut [[u8; 32]],
     ) {
-        lanes::check_short(messages, lens, out);
-        for ((message, len), out) in messages.iter().zip(lens).zip(out) {
-            *out = Self::hash(&message[..usize::from(*len)]);
+        assert!(matches!(stride, 64 | 128 | 192), "whole blocks, few");
+        assert!(
+            messages.len() == lens.len() * stride && lens.len() == out.len(),
+            "one output a message"
+        );
+        let blocks = |len: u8| usize::from(len).div_ceil(64).max(1);
+        assert!(
+            lens.iter().all(|len| blocks(*len) == stride / 64),
+            "each fills all blocks but the last"
+        );
+        if let Some(many) = self.hash_short_many {
+            return many(messages, stride, lens, out);
+        }
+        for ((message, len), out) in messages.chunks_exact(stride).zip(lens).zip(out) {
+            *out = self.hash(&message[..usize::from(*len)]);
         }
     }
 }
 
-/// BLAKE3, the default.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Blake3;
-
-impl Hasher for Blake3 {
-    const ID: u8 = 1;
-    const NAME: &'static str = "blake3";
-
-    fn hash(message: &[u8]) -> [u8; 32] {
-        *blake3::hash(message).as_bytes()
-    }
-
-    fn hash64_many(blocks: &[[u8; 64]], out: &mut [[u8; 32]]) {
-        lanes::hash64_many(blocks, out);
-    }
-
-    fn hash_short_many<const BYTES: usize>(
-        messages: &[[u8; BYTES]],
-        lens: &[u8],
-        out: &mut [[u8; 32]],
-    ) {
-        lanes::hash_short_many(messages, lens, out);
+impl PartialEq for Hasher {
+    fn eq(&self, other: &Self) -> bool {
+        (self.id, self.name) == (other.id, other.name)
     }
 }
 
-impl Blake3 {
-    /// Keyed hash of a message of any length; the key tells one use of it from all others.
-    pub fn keyed(key: &[u8; 32], message: &[u8]) -> [u8; 32] {
-        *blake3::keyed_hash(key, message).as_bytes()
+impl Eq for Hasher {}
+
+impl core::fmt::Debug for Hasher {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.name)
     }
 }
 
-/// [`Blake3::keyed`] of a message that comes in pieces. Pieces of some KiB are hashed faster than small ones.
+impl Default for Hasher {
+    fn default() -> Self {
+        Self::BLAKE3
+    }
+}
+
+/// Keyed BLAKE3 of a message of any length; the key tells one use of it from all others.
+pub fn keyed_blake3(key: &[u8; 32], message: &[u8]) -> [u8; 32] {
+    *blake3::keyed_hash(key, message).as_bytes()
+}
+
+/// [`keyed_blake3`] of a message that comes in pieces. Pieces of some KiB are hashed faster than small ones.
 #[derive(Clone, Debug)]
 pub struct KeyedBlake3(blake3::Hasher);
 
@@ -112,19 +197,5 @@ impl KeyedBlake3 {
     /// The hash of all pieces.
     pub fn finish(&self) -> [u8; 32] {
         *self.0.finalize().as_bytes()
-    }
-}
-
-/// SHA-256.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Sha2;
-
-impl Hasher for Sha2 {
-    const ID: u8 = 2;
-    const NAME: &'static str = "sha2-256";
-
-    fn hash(message: &[u8]) -> [u8; 32] {
-        use sha2::Digest as _;
-        sha2::Sha256::digest(message).into()
     }
 }

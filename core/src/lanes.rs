@@ -27,12 +27,8 @@ mod kernel;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-/// Hashes of 64-byte messages.
-///
-/// # Panics
-/// When the slices' lengths differ.
+/// Hashes of 64-byte messages, one output a message.
 pub(crate) fn hash64_many(blocks: &[[u8; 64]], out: &mut [[u8; 32]]) {
-    assert_eq!(blocks.len(), out.len(), "one output a block");
     #[cfg(feature = "blake3-platform")]
     platform::hash64_many(blocks, out);
     #[cfg(not(feature = "blake3-platform"))]
@@ -45,38 +41,22 @@ pub(crate) fn hash64_many(blocks: &[[u8; 64]], out: &mut [[u8; 32]]) {
 #[cfg(not(feature = "blake3-platform"))]
 const CHUNK: usize = 64;
 
-/// Hashes of messages of as many blocks as `BYTES` has, as [`Hasher::hash_short_many`] has them.
-///
-/// # Panics
-/// When the slices' lengths differ or a message has another number of blocks.
+/// Hashes of messages of equally many blocks, as [`Hasher::hash_short_many`] has them.
 ///
 /// [`Hasher::hash_short_many`]: crate::Hasher::hash_short_many
-pub(crate) fn hash_short_many<const BYTES: usize>(
-    messages: &[[u8; BYTES]],
-    lens: &[u8],
-    out: &mut [[u8; 32]],
-) {
-    check_short(messages, lens, out);
+pub(crate) fn hash_short_many(messages: &[u8], stride: usize, lens: &[u8], out: &mut [[u8; 32]]) {
     debug_assert!(
-        messages.iter().zip(lens).all(|(m, len)| m[usize::from(*len)..].iter().all(|b| *b == 0)),
+        messages
+            .chunks(stride)
+            .zip(lens)
+            .all(|(m, len)| m[usize::from(*len)..].iter().all(|b| *b == 0)),
         "bytes after the message are zero"
     );
-    short(messages, lens, out);
-}
-
-/// What calls of many short messages have to keep to.
-pub(crate) fn check_short<const BYTES: usize>(
-    messages: &[[u8; BYTES]],
-    lens: &[u8],
-    out: &[[u8; 32]],
-) {
-    const { assert!(BYTES.is_multiple_of(64) && BYTES > 0 && BYTES < 256, "whole blocks, few") };
-    assert!(messages.len() == out.len() && messages.len() == lens.len(), "one output a message");
-    let blocks = |len: u8| usize::from(len).div_ceil(64).max(1);
-    assert!(
-        lens.iter().all(|len| blocks(*len) == BYTES / 64),
-        "each fills all blocks but the last"
-    );
+    match stride {
+        64 => short::<64>(messages.as_chunks().0, lens, out),
+        128 => short::<128>(messages.as_chunks().0, lens, out),
+        _ => short::<192>(messages.as_chunks().0, lens, out),
+    }
 }
 
 #[cfg(feature = "blake3-platform")]
@@ -158,6 +138,7 @@ mod tests {
 
     use super::kernel::short_lanes;
     use super::*;
+    use crate::Hasher;
 
     fn messages<const BYTES: usize>(lens: &[u8]) -> Vec<[u8; BYTES]> {
         let mut state = 0x9e37_79b9_u32;
@@ -186,7 +167,9 @@ mod tests {
 
     fn kernels<const BYTES: usize>() -> Vec<Kernel<BYTES>> {
         let mut all: Vec<Kernel<BYTES>> = alloc::vec![
-            hash_short_many as Kernel<BYTES>,
+            |messages, lens, out| {
+                Hasher::BLAKE3.hash_short_many(messages.as_flattened(), BYTES, lens, out);
+            },
             short_lanes::<1, BYTES, [u32; 1]>,
             short_lanes::<4, BYTES, [u32; 4]>,
             short_lanes::<8, BYTES, [u32; 8]>,
@@ -247,12 +230,12 @@ mod tests {
     #[test]
     #[should_panic(expected = "each fills all blocks but the last")]
     fn a_length_of_more_than_a_block_is_refused() {
-        hash_short_many(&[[0; 64]], &[65], &mut [[0; 32]]);
+        Hasher::BLAKE3.hash_short_many(&[0; 64], 64, &[65], &mut [[0; 32]]);
     }
 
     #[test]
     #[should_panic(expected = "each fills all blocks but the last")]
     fn a_length_of_fewer_blocks_is_refused() {
-        hash_short_many(&[[0; 128]], &[64], &mut [[0; 32]]);
+        Hasher::BLAKE3.hash_short_many(&[0; 128], 128, &[64], &mut [[0; 32]]);
     }
 }

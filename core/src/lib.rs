@@ -15,13 +15,13 @@
 //! use pleach_core::fold::{BatchFolder, FoldValue};
 //! use pleach_core::naive::Naive;
 //! use pleach_core::proof::path;
-//! use pleach_core::{Blake3, Hasher, Key, Lookup, node::value_hash};
+//! use pleach_core::{Hasher, Key, Lookup, node::value_hash};
 //!
 //! let mut accounts: Vec<(Key, &[u8])> =
-//!     vec![(Blake3::hash(b"alice"), b"100"), (Blake3::hash(b"bob"), b"7")];
+//!     vec![(Hasher::BLAKE3.hash(b"alice"), b"100"), (Hasher::BLAKE3.hash(b"bob"), b"7")];
 //! accounts.sort();
 //!
-//! let mut folder = BatchFolder::<Blake3>::new();
+//! let mut folder = BatchFolder::new(Hasher::BLAKE3);
 //! folder.begin(0);
 //! for (key, value) in &accounts {
 //!     folder.unaccessed(key, FoldValue::Bytes(value));
@@ -31,13 +31,13 @@
 //! let root = folder.node(fold);
 //!
 //! let trie: Naive =
-//!     accounts.iter().map(|(key, value)| (*key, value_hash::<Blake3>(value))).collect();
-//! assert_eq!(trie.root::<Blake3>(), root);
+//!     accounts.iter().map(|(key, value)| (*key, value_hash(Hasher::BLAKE3, value))).collect();
+//! assert_eq!(trie.root(Hasher::BLAKE3), root);
 //!
-//! let alice = Blake3::hash(b"alice");
-//! let bytes = trie.path::<Blake3>(&alice).encode::<Blake3>()?;
-//! let verified = path::verify::<Blake3>(&bytes, &root)?;
-//! assert_eq!(verified.get(&alice), Lookup::Present(value_hash::<Blake3>(b"100")));
+//! let alice = Hasher::BLAKE3.hash(b"alice");
+//! let bytes = trie.path(Hasher::BLAKE3, &alice).encode(Hasher::BLAKE3)?;
+//! let verified = path::verify(Hasher::BLAKE3, &bytes, &root)?;
+//! assert_eq!(verified.get(&alice), Lookup::Present(value_hash(Hasher::BLAKE3, b"100")));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -83,7 +83,7 @@ pub mod search;
 pub mod tree;
 
 pub use cpu_prefetch::cpu_prefetch;
-pub use hasher::{Blake3, Hasher, KeyedBlake3, Sha2};
+pub use hasher::{Hasher, KeyedBlake3, keyed_blake3};
 pub use node::{Key, Node, NodeKind, TERMINATOR, ValueHash};
 pub use prefix::Prefix;
 pub use proof::{Limits, Lookup, Roots, VerifyError, roots, witness};

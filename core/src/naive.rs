@@ -8,14 +8,14 @@
 //! ```
 //! use pleach_core::naive::Naive;
 //! use pleach_core::node::value_hash;
-//! use pleach_core::{Blake3, TERMINATOR};
+//! use pleach_core::{Hasher, TERMINATOR};
 //!
 //! let mut trie = Naive::new();
-//! assert_eq!(trie.root::<Blake3>(), TERMINATOR);
-//! trie.set([7; 32], Some(value_hash::<Blake3>(b"seven")));
-//! assert_ne!(trie.root::<Blake3>(), TERMINATOR);
+//! assert_eq!(trie.root(Hasher::BLAKE3), TERMINATOR);
+//! trie.set([7; 32], Some(value_hash(Hasher::BLAKE3, b"seven")));
+//! assert_ne!(trie.root(Hasher::BLAKE3), TERMINATOR);
 //! trie.set([7; 32], None);
-//! assert_eq!(trie.root::<Blake3>(), TERMINATOR);
+//! assert_eq!(trie.root(Hasher::BLAKE3), TERMINATOR);
 //! ```
 
 use alloc::{
@@ -78,49 +78,49 @@ impl Naive {
     }
 
     /// The root of the set.
-    pub fn root<H: Hasher>(&self) -> Node {
-        self.node::<H>(&Prefix::ROOT)
+    pub fn root(&self, hasher: Hasher) -> Node {
+        self.node(hasher, &Prefix::ROOT)
     }
 
     /// The node of the subtrie at `prefix`, with the keys below it as the whole set.
-    pub fn node<H: Hasher>(&self, prefix: &Prefix) -> Node {
-        subtrie::<H>(&self.below(prefix), usize::from(prefix.len()))
+    pub fn node(&self, hasher: Hasher, prefix: &Prefix) -> Node {
+        subtrie(hasher, &self.below(prefix), usize::from(prefix.len()))
     }
 
     /// The path proof of a key, present or absent.
-    pub fn path<H: Hasher>(&self, key: &Key) -> PathProof {
-        let MultiProof { terminals, mut siblings } = self.multi::<H>(&[*key]);
+    pub fn path(&self, hasher: Hasher, key: &Key) -> PathProof {
+        let MultiProof { terminals, mut siblings } = self.multi(hasher, &[*key]);
         siblings.reverse();
         PathProof { terminal: terminals[0], siblings }
     }
 
     /// The multiproof of keys in any order.
-    pub fn multi<H: Hasher>(&self, keys: &[Key]) -> MultiProof {
+    pub fn multi(&self, hasher: Hasher, keys: &[Key]) -> MultiProof {
         let mut keys = keys.to_vec();
         keys.sort_unstable();
         let mut proof = MultiProof::default();
         if !keys.is_empty() {
-            open::<H>(&self.below(&Prefix::ROOT), &keys, 0, &mut proof);
+            open(hasher, &self.below(&Prefix::ROOT), &keys, 0, &mut proof);
         }
         proof
     }
 
     /// The witness of a batch on this set; the operations in any order, each key once.
-    pub fn witness<H: Hasher>(&self, ops: &[Op]) -> Witness {
+    pub fn witness(&self, hasher: Hasher, ops: &[Op]) -> Witness {
         let mut ops = ops.to_vec();
         ops.sort_unstable_by_key(|op| op.key);
         let keys: Vec<Key> = ops.iter().map(|op| op.key).collect();
-        Witness { proof: self.multi::<H>(&keys), ops }
+        Witness { proof: self.multi(hasher, &keys), ops }
     }
 
     /// The encoded proof of all pairs from `first` to `last`.
     ///
     /// # Panics
     /// When it is too large for the format.
-    pub fn range<H: Hasher>(&self, first: &Key, last: &Key) -> Vec<u8> {
+    pub fn range(&self, hasher: Hasher, first: &Key, last: &Key) -> Vec<u8> {
         let mut proof = MultiProof::default();
-        tile::<H>(&self.below(&Prefix::ROOT), &Prefix::ROOT, (first, last), &mut proof);
-        let mut bytes = proof.encode::<H>().expect("fits the format");
+        tile(hasher, &self.below(&Prefix::ROOT), &Prefix::ROOT, (first, last), &mut proof);
+        let mut bytes = proof.encode(hasher).expect("fits the format");
         bytes[5] = Kind::Range as u8;
         bytes
     }
@@ -133,18 +133,19 @@ impl Naive {
     }
 
     /// The encoded proof of what changed from `first` to `last` between this set and `to`.
-    pub fn change<H: Hasher>(&self, to: &Self, first: &Key, last: &Key) -> Vec<u8> {
+    pub fn change(&self, hasher: Hasher, to: &Self, first: &Key, last: &Key) -> Vec<u8> {
         let mut keys = self.changed(to, first, last);
         keys.extend([first, last]);
-        self.change_of::<H>(to, &keys, first, last)
+        self.change_of(hasher, to, &keys, first, last)
     }
 
     /// The same with these keys opened, whatever changed: a lie, if they are other keys than that.
     ///
     /// # Panics
     /// When it is too large for the format, or there are no keys.
-    pub fn change_of<H: Hasher>(
+    pub fn change_of(
         &self,
+        hasher: Hasher,
         to: &Self,
         keys: &[Key],
         first: &Key,
@@ -152,7 +153,7 @@ impl Naive {
     ) -> Vec<u8> {
         let mut both = Both::default();
         let sides = [self, to].map(|set| Some(set.below(&Prefix::ROOT)));
-        open_both::<H>(&sides, keys, &Prefix::ROOT, (first, last), &mut both);
+        open_both(hasher, &sides, keys, &Prefix::ROOT, (first, last), &mut both);
         let [before, after] = both.terminals;
         let records = |terminals: &[Terminal]| {
             let mut bytes = Vec::new();
@@ -172,7 +173,7 @@ impl Naive {
             terminal_bytes: count(records(&before).len()),
             op_bytes: count(second.len()),
         };
-        let header = wire::header::<H>(Kind::Change, &sizes);
+        let header = wire::header(hasher, Kind::Change, &sizes);
         [&header, &records(&before)[..], &second, Node::bytes_of(&both.siblings)].concat()
     }
 
@@ -205,22 +206,22 @@ fn prefix_bits(prefix: &Prefix) -> &BitSlice<u8, Msb0> {
 }
 
 /// The node over `pairs`, all of which share their first `depth` bits.
-fn subtrie<H: Hasher>(pairs: &[Pair], depth: usize) -> Node {
+fn subtrie(hasher: Hasher, pairs: &[Pair], depth: usize) -> Node {
     match pairs {
         [] => TERMINATOR,
-        [(key, value_hash)] => node::tag_leaf(H::hash(&[*key, value_hash.to_bytes()].concat())),
+        [(key, value_hash)] => node::tag_leaf(hasher.hash(&[*key, value_hash.to_bytes()].concat())),
         _ => {
             let (left, right) = pairs.split_at(pairs.partition_point(|(k, _)| !bits(k)[depth]));
-            let left = subtrie::<H>(left, depth + 1);
-            let right = subtrie::<H>(right, depth + 1);
-            node::tag_internal(H::hash(&[left.to_bytes(), right.to_bytes()].concat()))
+            let left = subtrie(hasher, left, depth + 1);
+            let right = subtrie(hasher, right, depth + 1);
+            node::tag_internal(hasher.hash(&[left.to_bytes(), right.to_bytes()].concat()))
         }
     }
 }
 
 /// Opens the paths to `keys` (at least one), all of which share their first `depth` bits with all
 /// of `pairs`.
-fn open<H: Hasher>(pairs: &[Pair], keys: &[Key], depth: usize, proof: &mut MultiProof) {
+fn open(hasher: Hasher, pairs: &[Pair], keys: &[Key], depth: usize, proof: &mut MultiProof) {
     let depth_bits = u16::try_from(depth).expect("a key has 256 bits");
     match pairs {
         [] => {
@@ -236,16 +237,16 @@ fn open<H: Hasher>(pairs: &[Pair], keys: &[Key], depth: usize, proof: &mut Multi
             let (left_keys, right_keys) = keys.split_at(keys.partition_point(|k| !bits(k)[depth]));
             match (left_keys, right_keys) {
                 (left_keys, []) => {
-                    open::<H>(left, left_keys, depth + 1, proof);
-                    proof.siblings.push(subtrie::<H>(right, depth + 1));
+                    open(hasher, left, left_keys, depth + 1, proof);
+                    proof.siblings.push(subtrie(hasher, right, depth + 1));
                 }
                 ([], right_keys) => {
-                    open::<H>(right, right_keys, depth + 1, proof);
-                    proof.siblings.push(subtrie::<H>(left, depth + 1));
+                    open(hasher, right, right_keys, depth + 1, proof);
+                    proof.siblings.push(subtrie(hasher, left, depth + 1));
                 }
                 (left_keys, right_keys) => {
-                    open::<H>(left, left_keys, depth + 1, proof);
-                    open::<H>(right, right_keys, depth + 1, proof);
+                    open(hasher, left, left_keys, depth + 1, proof);
+                    open(hasher, right, right_keys, depth + 1, proof);
                 }
             }
         }
@@ -253,10 +254,16 @@ fn open<H: Hasher>(pairs: &[Pair], keys: &[Key], depth: usize, proof: &mut Multi
 }
 
 /// Opens all of the range below `prefix`, where `pairs` are.
-fn tile<H: Hasher>(pairs: &[Pair], prefix: &Prefix, range: (&Key, &Key), proof: &mut MultiProof) {
+fn tile(
+    hasher: Hasher,
+    pairs: &[Pair],
+    prefix: &Prefix,
+    range: (&Key, &Key),
+    proof: &mut MultiProof,
+) {
     let (first, last) = range;
     if prefix.last_key() < *first || last < prefix.first_key() {
-        proof.siblings.push(subtrie::<H>(pairs, usize::from(prefix.len())));
+        proof.siblings.push(subtrie(hasher, pairs, usize::from(prefix.len())));
     } else if pairs.len() < 2 {
         proof.terminals.push(terminal(pairs, prefix));
     } else {
@@ -268,7 +275,7 @@ fn tile<H: Hasher>(pairs: &[Pair], prefix: &Prefix, range: (&Key, &Key), proof: 
             children.reverse();
         }
         for (pairs, child) in &children {
-            tile::<H>(pairs, child, range, proof);
+            tile(hasher, pairs, child, range, proof);
         }
     }
 }
@@ -294,7 +301,8 @@ struct Both {
 
 /// Opens the paths to `keys` (at least one) below `prefix` in two sets; a set whose terminal is
 /// above is gone.
-fn open_both<H: Hasher>(
+fn open_both(
+    hasher: Hasher,
     sides: &[Option<Vec<Pair>>; 2],
     keys: &[Key],
     prefix: &Prefix,
@@ -325,10 +333,10 @@ fn open_both<H: Hasher>(
     }
     for (child, sides, keys) in children {
         if !keys.is_empty() {
-            open_both::<H>(&sides, &keys, &child, range, both);
+            open_both(hasher, &sides, &keys, &child, range, both);
             continue;
         }
-        let node = |pairs: &Vec<Pair>| subtrie::<H>(pairs, usize::from(child.len()));
+        let node = |pairs: &Vec<Pair>| subtrie(hasher, pairs, usize::from(child.len()));
         let outside = child.last_key() < *range.0 || range.1 < child.first_key();
         match sides.map(|side| side.as_ref().map(node)) {
             [Some(before), Some(after)] => {

@@ -8,15 +8,15 @@
 //!
 //! ```
 //! use pleach_core::node::{NodeKind, combine, kind, leaf, value_hash};
-//! use pleach_core::{Blake3, TERMINATOR};
+//! use pleach_core::{Hasher, TERMINATOR};
 //!
 //! let (low, high) = ([0x00; 32], [0xff; 32]);
-//! let left = leaf::<Blake3>(&low, &value_hash::<Blake3>(b"7"));
-//! let right = leaf::<Blake3>(&high, &value_hash::<Blake3>(b"8"));
+//! let left = leaf(Hasher::BLAKE3, &low, &value_hash(Hasher::BLAKE3, b"7"));
+//! let right = leaf(Hasher::BLAKE3, &high, &value_hash(Hasher::BLAKE3, b"8"));
 //!
 //! // Two leaves make an internal node; a leaf beside nothing moves up unchanged.
-//! assert_eq!(kind(&combine::<Blake3>(&left, &right)), NodeKind::Internal);
-//! assert_eq!(combine::<Blake3>(&left, &TERMINATOR), left);
+//! assert_eq!(kind(&combine(Hasher::BLAKE3, &left, &right)), NodeKind::Internal);
+//! assert_eq!(combine(Hasher::BLAKE3, &left, &TERMINATOR), left);
 //! ```
 
 use core::fmt;
@@ -149,8 +149,8 @@ impl Default for Node {
 
 /// The hash of a value.
 #[inline]
-pub fn value_hash<H: Hasher>(value: &[u8]) -> ValueHash {
-    ValueHash(H::hash(value))
+pub fn value_hash(hasher: Hasher, value: &[u8]) -> ValueHash {
+    ValueHash(hasher.hash(value))
 }
 
 /// What a node stands for.
@@ -212,8 +212,8 @@ pub fn tag_internal(mut hash: [u8; 32]) -> Node {
 }
 
 /// The leaf node of a key and the hash of its value.
-pub fn leaf<H: Hasher>(key: &Key, value_hash: &ValueHash) -> Node {
-    tag_leaf(H::hash64(&leaf_preimage(key, value_hash)))
+pub fn leaf(hasher: Hasher, key: &Key, value_hash: &ValueHash) -> Node {
+    tag_leaf(hasher.hash64(&leaf_preimage(key, value_hash)))
 }
 
 /// What combining two finished subtries gives, before any hashing.
@@ -242,10 +242,10 @@ pub fn combine_kind(left: &Node, right: &Node) -> Combined {
 
 /// The node above two finished subtries: two terminators give a terminator, a leaf beside a
 /// terminator moves up unchanged, everything else is hashed.
-pub fn combine<H: Hasher>(left: &Node, right: &Node) -> Node {
+pub fn combine(hasher: Hasher, left: &Node, right: &Node) -> Node {
     match combine_kind(left, right) {
         Combined::Known(node) => node,
-        Combined::Hash => tag_internal(H::hash64(&node_preimage(left, right))),
+        Combined::Hash => tag_internal(hasher.hash64(&node_preimage(left, right))),
     }
 }
 

@@ -15,11 +15,11 @@
 //! ```
 //! use pleach_core::naive::Naive;
 //! use pleach_core::proof::PathProof;
-//! use pleach_core::{Blake3, nomt};
+//! use pleach_core::{Hasher, nomt};
 //!
 //! let trie = Naive::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
-//! let bytes = trie.path::<Blake3>(&[2; 32]).encode::<Blake3>()?;
-//! let ours = PathProof::decode::<Blake3>(&bytes)?;
+//! let bytes = trie.path(Hasher::BLAKE3, &[2; 32]).encode(Hasher::BLAKE3)?;
+//! let ours = PathProof::decode(Hasher::BLAKE3, &bytes)?;
 //! let theirs = nomt::path_to(&ours)?;
 //! assert_eq!(theirs.siblings.len(), ours.siblings.len());
 //! assert_eq!(nomt::path_from(&theirs)?, ours);
@@ -158,9 +158,9 @@ pub fn multi_from(theirs: &TheirMulti) -> Result<MultiProof, ConvertError> {
     Ok(MultiProof { terminals, siblings: siblings.into_iter().map(|(_, node)| node).collect() })
 }
 
-/// A witness as `nomt-core` has it: the paths in key order. `H` is the hasher of its root.
-pub fn witness_to<H: Hasher>(ours: &Witness) -> Result<TheirWitness, ConvertError> {
-    let nodes = nodes::<H>(&ours.proof)?;
+/// A witness as `nomt-core` has it: the paths in key order. `hasher` is that of its root.
+pub fn witness_to(hasher: Hasher, ours: &Witness) -> Result<TheirWitness, ConvertError> {
+    let nodes = nodes(hasher, &ours.proof)?;
     let mut path_proofs = Vec::with_capacity(ours.proof.terminals.len());
     let (mut reads, mut writes) = (Vec::new(), Vec::new());
     let mut ops = ours.ops.iter().peekable();
@@ -307,12 +307,12 @@ fn placed(ours: &MultiProof) -> Result<Vec<(Prefix, Node)>, ConvertError> {
 }
 
 /// All nodes that a multiproof has or leads to, by their places.
-fn nodes<H: Hasher>(ours: &MultiProof) -> Result<BTreeMap<Prefix, Node>, ConvertError> {
+fn nodes(hasher: Hasher, ours: &MultiProof) -> Result<BTreeMap<Prefix, Node>, ConvertError> {
     let mut nodes = BTreeMap::new();
     for (climbing, node) in placed(ours)? {
         nodes.extend(climbing.sibling().map(|place| (place, node)));
     }
-    nodes.extend(ours.terminals.iter().map(|t| (t.prefix(), t.node::<H>())));
+    nodes.extend(ours.terminals.iter().map(|t| (t.prefix(), t.node(hasher))));
     let mut levels: BTreeMap<u16, Vec<Prefix>> = BTreeMap::new();
     for place in nodes.keys() {
         levels.entry(place.len()).or_default().push(*place);
@@ -321,7 +321,7 @@ fn nodes<H: Hasher>(ours: &MultiProof) -> Result<BTreeMap<Prefix, Node>, Convert
         for left in places.iter().filter(|place| !place.is_right()) {
             let (Some(parent), Some(right)) = (left.parent(), left.sibling()) else { continue };
             if let (Some(left), Some(right)) = (nodes.get(left), nodes.get(&right)) {
-                let node = node::tag_internal(H::hash64(&node::node_preimage(left, right)));
+                let node = node::tag_internal(hasher.hash64(&node::node_preimage(left, right)));
                 nodes.insert(parent, node);
                 levels.entry(parent.len()).or_default().push(parent);
             }

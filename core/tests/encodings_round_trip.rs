@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use common::second;
 use pleach_core::{
-    Blake3, Hasher, Key, Lookup, Sha2, ValueHash,
+    Hasher, Key, Lookup, ValueHash,
     naive::{Naive, reads},
     node::value_hash as hash_of,
     proof::{
@@ -16,6 +16,8 @@ use pleach_core::{
     },
 };
 use proptest::prelude::*;
+
+const BLAKE3: Hasher = Hasher::BLAKE3;
 
 /// Keys that coincide often: few distinct bytes, at few indexes.
 fn keys() -> impl Strategy<Value = Key> {
@@ -53,11 +55,11 @@ proptest! {
         cuts in prop::collection::vec(0usize..30, 0..4),
     ) {
         let naive = Naive::from_iter(set.clone());
-        let root = naive.root::<Blake3>();
+        let root = naive.root(BLAKE3);
         let ops: Vec<Op> = batch.iter().map(|(key, access)| Op { key: *key, access: *access }).collect();
-        let made = naive.witness::<Blake3>(&ops);
-        let bytes = made.encode::<Blake3>().unwrap();
-        let verified = witness::verify::<Blake3>(&bytes, &root).unwrap();
+        let made = naive.witness(BLAKE3, &ops);
+        let bytes = made.encode(BLAKE3).unwrap();
+        let verified = witness::verify(BLAKE3, &bytes, &root).unwrap();
         prop_assert_eq!(verified.terminals().collect::<Vec<_>>(), made.proof.terminals.clone());
         for op in verified.ops() {
             prop_assert_eq!(batch.get(&op.key), Some(&op.access));
@@ -67,7 +69,7 @@ proptest! {
         }
         let mut after = naive.clone();
         after.apply(&ops);
-        prop_assert_eq!(*verified.new_root(), after.root::<Blake3>());
+        prop_assert_eq!(*verified.new_root(), after.root(BLAKE3));
 
         // The same from pieces, cut between any two terminals.
         let mut pieces: BTreeMap<usize, WitnessWriter> = BTreeMap::new();
@@ -84,7 +86,7 @@ proptest! {
             whole.append(piece);
         }
         whole.siblings(&made.proof.siblings);
-        prop_assert_eq!(whole.finish::<Blake3>().unwrap(), bytes.clone());
+        prop_assert_eq!(whole.finish(BLAKE3).unwrap(), bytes.clone());
         let with_terminals = || ops.iter().map(|op| {
             (op, made.proof.terminals.iter().find(|t| t.covers(&op.key)).unwrap())
         });
@@ -99,40 +101,40 @@ proptest! {
         asked in prop::collection::btree_set(keys(), 1..20),
     ) {
         let naive = Naive::from_iter(set.clone());
-        let root = naive.root::<Blake3>();
+        let root = naive.root(BLAKE3);
         let asked: Vec<Key> = asked.into_iter().collect();
-        let bytes = naive.multi::<Blake3>(&asked).encode::<Blake3>().unwrap();
-        let verified = multi::verify::<Blake3>(&bytes, &root).unwrap();
+        let bytes = naive.multi(BLAKE3, &asked).encode(BLAKE3).unwrap();
+        let verified = multi::verify(BLAKE3, &bytes, &root).unwrap();
         for key in &asked {
             let wanted = set.get(key).map_or(Lookup::Absent, |hash| Lookup::Present(*hash));
             prop_assert_eq!(verified.get(key), wanted);
         }
-        let bytes = naive.witness::<Blake3>(&reads(&asked)).encode::<Blake3>().unwrap();
-        let verified = witness::verify::<Blake3>(&bytes, &root).unwrap();
+        let bytes = naive.witness(BLAKE3, &reads(&asked)).encode(BLAKE3).unwrap();
+        let verified = witness::verify(BLAKE3, &bytes, &root).unwrap();
         prop_assert_eq!(verified.new_root(), &root);
-        prop_assert_eq!(second::verify::<Blake3>(&bytes, true, &root), Some(root));
+        prop_assert_eq!(second::verify(BLAKE3, &bytes, true, &root), Some(root));
     }
 }
 
-fn decoded<H: Hasher>(trie: &Naive, keys: &[Key], ops: &[Op]) {
-    let made = trie.path::<H>(&keys[0]);
-    let bytes = made.encode::<H>().unwrap();
-    assert_eq!(PathProof::decode::<H>(&bytes), Ok(made));
-    let made = trie.multi::<H>(keys);
-    let bytes = made.encode::<H>().unwrap();
-    assert_eq!(multi::decode::<H>(&bytes).unwrap().siblings(), made.siblings);
-    assert_eq!(MultiProof::decode::<H>(&bytes), Ok(made));
+fn decoded(hasher: Hasher, trie: &Naive, keys: &[Key], ops: &[Op]) {
+    let made = trie.path(hasher, &keys[0]);
+    let bytes = made.encode(hasher).unwrap();
+    assert_eq!(PathProof::decode(hasher, &bytes), Ok(made));
+    let made = trie.multi(hasher, keys);
+    let bytes = made.encode(hasher).unwrap();
+    assert_eq!(multi::decode(hasher, &bytes).unwrap().siblings(), made.siblings);
+    assert_eq!(MultiProof::decode(hasher, &bytes), Ok(made));
     let wrong = DecodeError::Kind { expected: 1, found: 2 };
-    assert_eq!(path::decode::<H>(&bytes).map(|_| ()), Err(wrong));
-    let made = trie.witness::<H>(ops);
-    let bytes = made.encode::<H>().unwrap();
-    let unverified = witness::decode::<H>(&bytes).unwrap();
+    assert_eq!(path::decode(hasher, &bytes).map(|_| ()), Err(wrong));
+    let made = trie.witness(hasher, ops);
+    let bytes = made.encode(hasher).unwrap();
+    let unverified = witness::decode(hasher, &bytes).unwrap();
     assert_eq!(unverified.op_count(), ops.len());
     assert_eq!(unverified.terminal_count(), made.proof.terminals.len());
     for (op, terminal) in unverified.ops() {
         assert!(terminal.covers(&op.key) && made.proof.terminals.contains(&terminal));
     }
-    assert_eq!(Witness::decode::<H>(&bytes), Ok(made));
+    assert_eq!(Witness::decode(hasher, &bytes), Ok(made));
 }
 
 #[test]
@@ -144,33 +146,33 @@ fn what_was_encoded_is_decoded_without_a_root() {
             let trie = common::set(spread, &mut rng, count);
             let keys = common::some_keys(&trie, spread, &mut rng, 10);
             let ops = common::some_ops(&trie, spread, &mut rng, 10);
-            decoded::<Blake3>(&trie, &keys, &ops);
-            decoded::<Sha2>(&trie, &keys, &ops);
+            decoded(BLAKE3, &trie, &keys, &ops);
+            decoded(Hasher::SHA2_256, &trie, &keys, &ops);
         }
     }
     // Nothing has been hashed: a proof of anything is decoded.
-    let bytes = Naive::new().multi::<Blake3>(&[[1; 32]]).encode::<Blake3>().unwrap();
-    assert!(multi::verify::<Blake3>(&bytes, &[9; 32].into()).is_err());
-    assert_eq!(multi::decode::<Blake3>(&bytes).unwrap().terminal_count(), 1);
-    assert!(matches!(multi::decode::<Sha2>(&bytes), Err(DecodeError::HasherId { .. })));
+    let bytes = Naive::new().multi(BLAKE3, &[[1; 32]]).encode(BLAKE3).unwrap();
+    assert!(multi::verify(BLAKE3, &bytes, &[9; 32].into()).is_err());
+    assert_eq!(multi::decode(BLAKE3, &bytes).unwrap().terminal_count(), 1);
+    assert!(matches!(multi::decode(Hasher::SHA2_256, &bytes), Err(DecodeError::HasherId { .. })));
 }
 
-fn values<H: Hasher>() {
+fn values(hasher: Hasher) {
     let value = |key: &Key| vec![key[0]; usize::from(key[0])];
     let keys = [[0; 32], [1; 32], [2; 32], [0x90; 32], [0xff; 32]];
-    let trie: Naive = keys.iter().map(|key| (*key, hash_of::<H>(&value(key)))).collect();
-    let root = trie.root::<H>();
+    let trie: Naive = keys.iter().map(|key| (*key, hash_of(hasher, &value(key)))).collect();
+    let root = trie.root(hasher);
     let absent = [3; 32];
-    let bytes = trie.path::<H>(&keys[1]).encode::<H>().unwrap();
-    let path = path::verify::<H>(&bytes, &root).unwrap();
-    let bytes = trie.multi::<H>(&[keys[1], absent]).encode::<H>().unwrap();
-    let multi = multi::verify::<H>(&bytes, &root).unwrap();
+    let bytes = trie.path(hasher, &keys[1]).encode(hasher).unwrap();
+    let path = path::verify(hasher, &bytes, &root).unwrap();
+    let bytes = trie.multi(hasher, &[keys[1], absent]).encode(hasher).unwrap();
+    let multi = multi::verify(hasher, &bytes, &root).unwrap();
     let ops = [keys[1], absent]
-        .map(|key| Op { key, access: Access::Write(Some(hash_of::<H>(b"another"))) });
-    let bytes = trie.witness::<H>(&ops).encode::<H>().unwrap();
-    let witness = witness::verify::<H>(&bytes, &root).unwrap();
-    let bytes = trie.range::<H>(&keys[1], &absent);
-    let range = range::verify::<H>(&bytes, &root, &keys[1], &absent).unwrap();
+        .map(|key| Op { key, access: Access::Write(Some(hash_of(hasher, b"another"))) });
+    let bytes = trie.witness(hasher, &ops).encode(hasher).unwrap();
+    let witness = witness::verify(hasher, &bytes, &root).unwrap();
+    let bytes = trie.range(hasher, &keys[1], &absent);
+    let range = range::verify(hasher, &bytes, &root, &keys[1], &absent).unwrap();
     let answers = |key: &Key, value: Option<&[u8]>| {
         [multi.proves(key, value), witness.proves(key, value), range.proves(key, value)]
     };
@@ -187,8 +189,8 @@ fn values<H: Hasher>() {
     assert_eq!(answers(&keys[4], Some(&value(&keys[4]))), [None; 3]);
     assert_eq!(answers(&keys[4], None), [None; 3]);
     // An empty value is present, and not absent.
-    let bytes = trie.path::<H>(&keys[0]).encode::<H>().unwrap();
-    let path = path::verify::<H>(&bytes, &root).unwrap();
+    let bytes = trie.path(hasher, &keys[0]).encode(hasher).unwrap();
+    let path = path::verify(hasher, &bytes, &root).unwrap();
     assert_eq!(
         [path.proves(&keys[0], Some(&[])), path.proves(&keys[0], None)],
         [Some(true), Some(false)]
@@ -197,6 +199,6 @@ fn values<H: Hasher>() {
 
 #[test]
 fn a_value_is_hashed_by_the_proofs_own_function() {
-    values::<Blake3>();
-    values::<Sha2>();
+    values(BLAKE3);
+    values(Hasher::SHA2_256);
 }

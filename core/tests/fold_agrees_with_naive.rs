@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use common::{SPREADS, Spread, cases, rng};
 use fold_support::{Case, Value, Write};
 use pleach_core::{
-    Blake3, Hasher, Key, Node, NodeKind, Prefix, Sha2, ValueHash,
+    Hasher, Key, Node, NodeKind, Prefix, ValueHash,
     fold::{self, BatchFolder, Change, FoldValue, HashId, NO_HASH, ProofFolder, Sink},
     naive::Naive,
     node,
@@ -23,6 +23,8 @@ use pleach_core::{
     },
     tree::{GroupedLines, HiddenLeaf, Merkleizer, Tiling},
 };
+
+const BLAKE3: Hasher = Hasher::BLAKE3;
 
 /// What one fold emitted.
 #[derive(Clone, Default)]
@@ -59,7 +61,7 @@ impl Sink for Collect {
 }
 
 /// A fold's part of the witness; none of its own when its terminal floats.
-fn collect<H: Hasher>(folder: &mut BatchFolder<H>, fold: usize) -> Fragment {
+fn collect(folder: &mut BatchFolder, fold: usize) -> Fragment {
     let mut sink = Collect { own: Fragment::default() };
     if folder.occupancy(fold) == fold::Occupancy::Many {
         folder.emit(fold, &mut sink);
@@ -78,25 +80,20 @@ struct Touched {
 }
 
 /// A value as its bytes or as its hash.
-fn fold_value<H: Hasher>(value: &Value) -> FoldValue<'_> {
+fn fold_value(hasher: Hasher, value: &Value) -> FoldValue<'_> {
     if value.len() == 32 {
-        FoldValue::Hash(node::value_hash::<H>(value))
+        FoldValue::Hash(node::value_hash(hasher, value))
     } else {
         FoldValue::Bytes(value)
     }
 }
 
-fn naive<H: Hasher>(pairs: &BTreeMap<Key, Value>) -> Naive {
-    pairs.iter().map(|(key, value)| (*key, node::value_hash::<H>(value))).collect()
+fn naive(hasher: Hasher, pairs: &BTreeMap<Key, Value>) -> Naive {
+    pairs.iter().map(|(key, value)| (*key, node::value_hash(hasher, value))).collect()
 }
 
 /// All keys below `at`, accessed or not.
-fn push_keys<H: Hasher>(
-    folder: &mut BatchFolder<H>,
-    case: &Case,
-    at: &Prefix,
-    puts: &mut Vec<(Key, HashId)>,
-) {
+fn push_keys(folder: &mut BatchFolder, case: &Case, at: &Prefix, puts: &mut Vec<(Key, HashId)>) {
     let range = *at.first_key()..=at.last_key();
     let keys: BTreeSet<&Key> = case
         .pairs
@@ -105,7 +102,7 @@ fn push_keys<H: Hasher>(
         .chain(case.accesses.range(range).map(|(key, _)| key))
         .collect();
     for key in keys {
-        let old = case.pairs.get(key).map(fold_value::<H>);
+        let old = case.pairs.get(key).map(|value| fold_value(folder.hasher(), value));
         let Some(access) = case.accesses.get(key) else {
             folder.unaccessed(key, old.expect("an old key"));
             continue;
@@ -113,26 +110,21 @@ fn push_keys<H: Hasher>(
         let change = match &access.writes {
             Write::Nothing => Change::Keep,
             Write::Delete => Change::Delete,
-            Write::Put(value) => Change::Put(fold_value::<H>(value)),
+            Write::Put(value) => Change::Put(fold_value(folder.hasher(), value)),
         };
         puts.push((*key, folder.accessed(key, old, change)));
     }
 }
 
 /// A page the way it is stored: groups without an access by their node, unless of one key.
-fn push_page<H: Hasher>(
-    folder: &mut BatchFolder<H>,
-    case: &Case,
-    at: &Prefix,
-    puts: &mut Vec<(Key, HashId)>,
-) {
+fn push_page(folder: &mut BatchFolder, case: &Case, at: &Prefix, puts: &mut Vec<(Key, HashId)>) {
     let levels = if at.len() + case.levels <= 256 { case.levels } else { 0 };
     let mut groups = vec![*at];
     for _ in 0..levels {
         groups = groups.iter().flat_map(|at| [at.child(false), at.child(true)]).collect();
     }
     for group in groups {
-        let node = naive::<H>(&case.pairs_below(&group)).node::<H>(&group);
+        let node = naive(folder.hasher(), &case.pairs_below(&group)).node(folder.hasher(), &group);
         if levels > 0 && !case.is_accessed(&group) && node::kind(&node) != NodeKind::Leaf {
             folder.subtrie(&group, &node);
         } else {
@@ -141,22 +133,18 @@ fn push_page<H: Hasher>(
     }
 }
 
-fn op_of<H: Hasher>(case: &Case, key: &Key) -> Op {
+fn op_of(hasher: Hasher, case: &Case, key: &Key) -> Op {
     let access = &case.accesses[key];
     let put = match &access.writes {
         Write::Nothing => return Op { key: *key, access: Access::Read },
-        Write::Put(value) => Some(node::value_hash::<H>(value)),
+        Write::Put(value) => Some(node::value_hash(hasher, value)),
         Write::Delete => None,
     };
     let access = if access.reads { Access::ReadWrite(put) } else { Access::Write(put) };
     Op { key: *key, access }
 }
 
-fn fold_pages<H: Hasher>(
-    case: &Case,
-    folder: &mut BatchFolder<H>,
-    ops: &mut Vec<u8>,
-) -> Vec<Touched> {
+fn fold_pages(case: &Case, folder: &mut BatchFolder, ops: &mut Vec<u8>) -> Vec<Touched> {
     folder.clear();
     let mut folds = Vec::new();
     for at in case.pages().into_iter().filter(|at| case.is_accessed(at)) {
@@ -172,7 +160,7 @@ fn fold_pages<H: Hasher>(
         let firsts: Vec<bool> = folder.first_of_terminal(fold).collect();
         assert_eq!(firsts.len(), puts.len());
         for ((key, put), first) in puts.into_iter().zip(firsts) {
-            let op = op_of::<H>(case, &key);
+            let op = op_of(folder.hasher(), case, &key);
             let hash = (put != NO_HASH).then(|| folder.value_hash(put));
             assert_eq!(op.access.written().flatten(), hash);
             op_encode_placed(ops, &op, case.pairs.contains_key(&key), first);
@@ -191,16 +179,17 @@ fn fold_pages<H: Hasher>(
 
 /// Goes up from the accessed parts of one level to the prefixes of the next. Some of the other parts have another node in the
 /// tiling than in the view, as those that an overlay has changed.
-fn tile<H: Hasher>(
+fn tile(
     case: &Case,
-    merkleizer: &mut Merkleizer<H>,
+    merkleizer: &mut Merkleizer,
     ops: &mut [u8],
     (above, parts, is_root): (&[Prefix], &[Prefix], bool),
     touched: &[Touched],
     exposed: &BTreeSet<Key>,
 ) -> Result<Vec<Touched>, Key> {
+    let hasher = merkleizer.hasher();
     merkleizer.clear();
-    let in_view = |at: &Prefix| naive::<H>(&case.pairs_below(at)).node::<H>(at);
+    let in_view = |at: &Prefix| naive(hasher, &case.pairs_below(at)).node(hasher, at);
     let mut parts = parts.iter().copied().peekable();
     let mut numbers = (0u32..).zip(touched).peekable();
     let mut ends = Vec::new();
@@ -213,25 +202,26 @@ fn tile<H: Hasher>(
         let differs = |part: &Prefix| part.len() % 3 == 1;
         let nodes =
             own.iter().map(|part| if differs(part) { node::TERMINATOR } else { in_view(part) });
-        let tiling = Tiling::new::<H>(own.iter().copied(), &nodes.collect::<Vec<_>>());
+        let tiling = Tiling::new(hasher, own.iter().copied(), &nodes.collect::<Vec<_>>());
         let takes_part =
             |part: &Prefix| case.is_accessed(part) || is_exposed(part) || differs(part);
         let mut coming = own.iter().enumerate().filter(|(_, part)| takes_part(part)).peekable();
         let first = numbers.peek().map_or(0, |(number, _)| *number as usize);
         let (number, mut top, mut count) = (merkleizer.begin_tiling(), None, 0);
         while let Some((child, part)) = coming.next() {
-            let subtrie =
-                if let Some((number, child)) = numbers.next_if(|(_, child)| child.at == *part) {
-                    count += 1;
-                    merkleizer.fragment(&child.node, (&child.occupancy, part.first_key()), number)
-                } else if is_exposed(part) {
-                    let pairs = case.pairs_below(part);
-                    assert_eq!(pairs.len(), 1, "a leaf was asked for");
-                    let (key, value) = pairs.first_key_value().expect("one");
-                    merkleizer.unaccessed_leaf(&in_view(part), key, &node::value_hash::<H>(value))
-                } else {
-                    merkleizer.unaccessed(&in_view(part))
-                };
+            let subtrie = if let Some((number, child)) =
+                numbers.next_if(|(_, child)| child.at == *part)
+            {
+                count += 1;
+                merkleizer.fragment(&child.node, (&child.occupancy, part.first_key()), number)
+            } else if is_exposed(part) {
+                let pairs = case.pairs_below(part);
+                assert_eq!(pairs.len(), 1, "a leaf was asked for");
+                let (key, value) = pairs.first_key_value().expect("one");
+                merkleizer.unaccessed_leaf(&in_view(part), key, &node::value_hash(hasher, value))
+            } else {
+                merkleizer.unaccessed(&in_view(part))
+            };
             let next = coming.peek().map(|(next, _)| *next);
             let put = merkleizer.child((&tiling, number), child, subtrie, next);
             top = put.map_err(|HiddenLeaf { child }| *own[child].first_key())?;
@@ -246,7 +236,7 @@ fn tile<H: Hasher>(
     for (at, tiling, number, end, children) in ends {
         let Some(end) = end else { continue };
         let new = *merkleizer.end_node(end);
-        check_lines::<H>(case, (&at, tiling), grouped.of(number), &new);
+        check_lines(hasher, case, (&at, tiling), grouped.of(number), &new);
         if children.is_empty() {
             assert_eq!(new, in_view(&at), "an untouched node");
             assert_eq!(merkleizer.occupancy(end), None);
@@ -278,7 +268,8 @@ fn tile<H: Hasher>(
 }
 
 /// The new lines make of the tiling that of the nodes after the batch.
-fn check_lines<H: Hasher>(
+fn check_lines(
+    hasher: Hasher,
     case: &Case,
     (at, mut tiling): (&Prefix, Tiling),
     lines: &[(u32, [Node; 2])],
@@ -288,12 +279,12 @@ fn check_lines<H: Hasher>(
         tiling.set_line(*boundary as usize, pair);
     }
     tiling.set_own(new);
-    let mut set = naive::<H>(&case.pairs_below(at));
+    let mut set = naive(hasher, &case.pairs_below(at));
     let own = case.accesses.range(*at.first_key()..=at.last_key());
-    set.apply(&own.map(|(key, _)| op_of::<H>(case, key)).collect::<Vec<_>>());
-    assert_eq!(*tiling.own(), set.node::<H>(at), "the node at {at:?}");
+    set.apply(&own.map(|(key, _)| op_of(hasher, case, key)).collect::<Vec<_>>());
+    assert_eq!(*tiling.own(), set.node(hasher, at), "the node at {at:?}");
     let mut again = tiling.clone();
-    again.renew::<H>();
+    again.renew(hasher);
     assert_eq!(again.own(), tiling.own());
     for boundary in 0..tiling.len() - 1 {
         assert_eq!(tiling.line(boundary), again.line(boundary), "boundary {boundary}");
@@ -301,15 +292,15 @@ fn check_lines<H: Hasher>(
 }
 
 /// The parts of the multiproof lead to the nodes before the batch, and changed parts do not.
-fn check_parts<H: Hasher>(case: &Case, parts: &[Touched]) {
-    let old = |at: &Prefix| naive::<H>(&case.pairs_below(at)).node::<H>(at);
+fn check_parts(hasher: Hasher, case: &Case, parts: &[Touched]) {
+    let old = |at: &Prefix| naive(hasher, &case.pairs_below(at)).node(hasher, at);
     let is_many = |part: &&Touched| part.occupancy == fold::Occupancy::Many;
     let parts: Vec<&Touched> = parts.iter().filter(is_many).collect();
-    let fold = |folder: &mut ProofFolder<H>, part: &Touched, siblings: &[Node]| {
+    let fold = |folder: &mut ProofFolder, part: &Touched, siblings: &[Node]| {
         folder.terminals(&part.fragment.terminals);
         folder.end(part.at.len(), siblings)
     };
-    let mut folder = ProofFolder::<H>::default();
+    let mut folder = ProofFolder::new(hasher);
     let folds: Vec<usize> =
         parts.iter().map(|part| fold(&mut folder, part, &part.fragment.siblings)).collect();
     assert!(folder.run(), "every part leads to a node");
@@ -336,24 +327,25 @@ fn check_parts<H: Hasher>(case: &Case, parts: &[Touched]) {
 }
 
 /// Root and witness from folds of three levels.
-fn fold_all<H: Hasher>(
+fn fold_all(
     case: &Case,
-    (folder, merkleizer): &mut (BatchFolder<H>, Merkleizer<H>),
+    (folder, merkleizer): &mut (BatchFolder, Merkleizer),
     exposed: &BTreeSet<Key>,
 ) -> Result<(Node, Vec<u8>), Key> {
+    let hasher = folder.hasher();
     let (pages, regions) = (case.pages(), case.regions());
     let mut ops = Vec::new();
     let touched_pages = fold_pages(case, folder, &mut ops);
     let touched_regions =
         tile(case, merkleizer, &mut ops, (&regions, &pages, false), &touched_pages, exposed)?;
-    check_parts::<H>(case, &touched_pages);
-    check_parts::<H>(case, &touched_regions);
+    check_parts(hasher, case, &touched_pages);
+    check_parts(hasher, case, &touched_regions);
     let above = (&[Prefix::ROOT][..], &regions[..], true);
     let root = tile(case, merkleizer, &mut ops, above, &touched_regions, exposed)?;
-    check_parts::<H>(case, &root);
+    check_parts(hasher, case, &root);
     let Some(Touched { node: root, fragment: proof, .. }) = root.into_iter().next() else {
-        let root = naive::<H>(&case.pairs).root::<H>();
-        return Ok((root, witness::Witness::default().encode::<H>().unwrap()));
+        let root = naive(hasher, &case.pairs).root(hasher);
+        return Ok((root, witness::Witness::default().encode(hasher).unwrap()));
     };
     let sizes = Sizes {
         terminals: proof.count,
@@ -362,14 +354,15 @@ fn fold_all<H: Hasher>(
         terminal_bytes: u32::try_from(proof.terminals.len()).unwrap(),
         op_bytes: u32::try_from(ops.len()).unwrap(),
     };
-    let mut bytes = witness::header::<H>(&sizes).to_vec();
+    let mut bytes = witness::header(hasher, &sizes).to_vec();
     bytes.extend_from_slice(&proof.terminals);
     bytes.extend_from_slice(&ops);
     bytes.extend_from_slice(Node::bytes_of(&proof.siblings));
     Ok((root, bytes))
 }
 
-fn check<H: Hasher>(case: &Case, folder: &mut (BatchFolder<H>, Merkleizer<H>)) {
+fn check(case: &Case, folder: &mut (BatchFolder, Merkleizer)) {
+    let hasher = folder.0.hasher();
     let mut exposed = BTreeSet::new();
     let (root, bytes) = loop {
         match fold_all(case, folder, &exposed) {
@@ -377,25 +370,26 @@ fn check<H: Hasher>(case: &Case, folder: &mut (BatchFolder<H>, Merkleizer<H>)) {
             Err(key) => assert!(exposed.insert(key), "a leaf was given and is asked for again"),
         }
     };
-    let mut set = naive::<H>(&case.pairs);
-    let prev = set.root::<H>();
-    let ops: Vec<Op> = case.accesses.keys().map(|key| op_of::<H>(case, key)).collect();
-    let wanted = set.witness::<H>(&ops).encode::<H>().unwrap();
+    let mut set = naive(hasher, &case.pairs);
+    let prev = set.root(hasher);
+    let ops: Vec<Op> = case.accesses.keys().map(|key| op_of(hasher, case, key)).collect();
+    let wanted = set.witness(hasher, &ops).encode(hasher).unwrap();
     set.apply(&ops);
-    assert_eq!(root, set.root::<H>(), "the root");
+    assert_eq!(root, set.root(hasher), "the root");
     assert_eq!(bytes, wanted, "the witness");
-    let verified = witness::verify::<H>(&bytes, &prev).expect("a witness");
+    let verified = witness::verify(hasher, &bytes, &prev).expect("a witness");
     assert_eq!(*verified.new_root(), root);
 }
 
-fn agrees<H: Hasher>(spread: Spread, seed: u64) {
-    let folder = std::cell::RefCell::new((BatchFolder::<H>::new(), Merkleizer::default()));
+fn agrees(hasher: Hasher, spread: Spread, seed: u64) {
+    let new = || (BatchFolder::new(hasher), Merkleizer::new(hasher));
+    let folder = std::cell::RefCell::new(new());
     for number in 0..cases(200) {
         let case = Case::draw(spread, &mut rng(seed << 32 | number));
         case.run(&format!("{spread:?} case {number}"), |case| {
             // A failed check may leave a fold open: start again after a panic.
-            let mut own = folder.take();
-            check::<H>(case, &mut own);
+            let mut own = folder.replace(new());
+            check(case, &mut own);
             folder.replace(own);
         });
     }
@@ -404,23 +398,23 @@ fn agrees<H: Hasher>(spread: Spread, seed: u64) {
 #[test]
 fn roots_and_witnesses_agree_under_blake3() {
     for (seed, spread) in (1..).zip(SPREADS) {
-        agrees::<Blake3>(spread, seed);
+        agrees(BLAKE3, spread, seed);
     }
 }
 
 #[test]
 fn roots_and_witnesses_agree_under_sha256() {
     for (seed, spread) in (11..).zip(SPREADS) {
-        agrees::<Sha2>(spread, seed);
+        agrees(Hasher::SHA2_256, spread, seed);
     }
 }
 
 #[test]
 fn an_untouched_leaf_given_by_its_node_goes_up_by_its_node() {
     let pairs = BTreeMap::from([([0xa5; 32], vec![1])]);
-    let node = naive::<Blake3>(&pairs).root::<Blake3>();
+    let node = naive(BLAKE3, &pairs).root(BLAKE3);
     let at = Prefix::new(&[0xa5; 32], 9);
-    let mut folder = BatchFolder::<Blake3>::new();
+    let mut folder = BatchFolder::new(BLAKE3);
     folder.begin(4);
     folder.subtrie(&at, &node);
     let fold = folder.end().expect("nothing was accessed");
@@ -432,9 +426,9 @@ fn an_untouched_leaf_given_by_its_node_goes_up_by_its_node() {
 #[test]
 fn a_leaf_known_by_its_node_is_asked_for_when_a_terminal_needs_it() {
     let pairs = BTreeMap::from([([0xa5; 32], vec![1])]);
-    let node = naive::<Blake3>(&pairs).root::<Blake3>();
+    let node = naive(BLAKE3, &pairs).root(BLAKE3);
     let at = Prefix::new(&[0xa5; 32], 9);
-    let mut folder = BatchFolder::<Blake3>::new();
+    let mut folder = BatchFolder::new(BLAKE3);
     folder.begin(0);
     folder.accessed(&[0x11; 32], None, Change::Keep);
     folder.subtrie(&at, &node);

@@ -5,7 +5,7 @@
 mod common;
 
 use pleach_core::{
-    Blake3, Hasher, Key, Node, Sha2, TERMINATOR, ValueHash, VerifyError,
+    Hasher, Key, Node, TERMINATOR, ValueHash, VerifyError,
     naive::Naive,
     proof::{
         Access, BuildError, DecodeError, Kind, Op, Roots, block, path, roots, through,
@@ -13,13 +13,15 @@ use pleach_core::{
     },
 };
 
+const BLAKE3: Hasher = Hasher::BLAKE3;
+
 fn trie(byte: u8) -> Naive {
     [([byte; 32], [byte; 32].into()), ([byte ^ 0x80; 32], [1; 32].into())].into_iter().collect()
 }
 
 /// Namespaces 0, 1 and 7; 7 is empty.
 fn state() -> Roots {
-    let root = |byte| trie(byte).root::<Blake3>();
+    let root = |byte| trie(byte).root(BLAKE3);
     Roots::from_iter([(0, root(0)), (1, root(1)), (7, TERMINATOR)])
 }
 
@@ -33,11 +35,11 @@ fn framed(kind: Kind, ns: u32, outer: &[u8], inner: &[&[u8]]) -> Vec<u8> {
         op_bytes: count(inner.len()),
         ..Sizes::default()
     };
-    [&wire::header::<Blake3>(kind, &sizes), outer, &inner].concat()
+    [&wire::header(BLAKE3, kind, &sizes), outer, &inner].concat()
 }
 
 fn outer(accesses: &[(u8, Access)]) -> Vec<u8> {
-    state().witness::<Blake3>(accesses).unwrap()
+    state().witness(BLAKE3, accesses).unwrap()
 }
 
 fn hash(root: Node) -> ValueHash {
@@ -49,16 +51,16 @@ fn put(trie: &Naive) -> (Vec<u8>, Node) {
     let ops = [Op { key: [9; 32], access: Access::Write(Some([9; 32].into())) }];
     let mut after = trie.clone();
     after.apply(&ops);
-    (trie.witness::<Blake3>(&ops).encode::<Blake3>().unwrap(), after.root::<Blake3>())
+    (trie.witness(BLAKE3, &ops).encode(BLAKE3).unwrap(), after.root(BLAKE3))
 }
 
 fn read(trie: &Naive) -> Vec<u8> {
     let ops = [Op { key: [9; 32], access: Access::Read }];
-    trie.witness::<Blake3>(&ops).encode::<Blake3>().unwrap()
+    trie.witness(BLAKE3, &ops).encode(BLAKE3).unwrap()
 }
 
 fn as_block(bytes: &[u8]) -> Option<VerifyError> {
-    block::verify::<Blake3>(bytes, &state().over_all::<Blake3>()).err()
+    block::verify(BLAKE3, bytes, &state().over_all(BLAKE3)).err()
 }
 
 fn block_of(accesses: &[(u8, Access)], inner: &[&[u8]]) -> Option<VerifyError> {
@@ -92,7 +94,7 @@ fn what_each_row_of_the_table_says_is_accepted() {
 #[test]
 fn what_no_row_says() {
     let (to, new) = put(&trie(0));
-    let same = trie(0).root::<Blake3>();
+    let same = trie(0).root(BLAKE3);
     let rows: [(u8, Access, &[u8]); 7] = [
         // A new root that nobody looked into.
         (0, Access::Write(Some(hash(new))), &to),
@@ -128,7 +130,7 @@ fn a_witness_that_leads_elsewhere() {
     assert_eq!(block_of(&accesses, &[&other, &to]), error);
     // Another root over all.
     let bytes = framed(Kind::Block, 0, &outer(&accesses), &[&to, &other]);
-    let verdict = block::verify::<Blake3>(&bytes, &new).err();
+    let verdict = block::verify(BLAKE3, &bytes, &new).err();
     assert_eq!(verdict, Some(VerifyError::RootMismatch));
 }
 
@@ -136,7 +138,7 @@ fn a_witness_that_leads_elsewhere() {
 fn inner_witnesses_missing_or_too_many() {
     let (to, new) = put(&trie(0));
     let write = [(0, Access::ReadWrite(Some(hash(new))))];
-    let nothing = Naive::new().witness::<Blake3>(&[]).encode::<Blake3>().unwrap();
+    let nothing = Naive::new().witness(BLAKE3, &[]).encode(BLAKE3).unwrap();
     assert_eq!(block_of(&write, &[]), wrong(DecodeError::Truncated));
     assert_eq!(block_of(&write, &[&to, &to]), wrong(DecodeError::Inner));
     assert_eq!(block_of(&write, &[&to, &[0]]), wrong(DecodeError::Inner));
@@ -150,15 +152,16 @@ fn inner_witnesses_missing_or_too_many() {
     assert_eq!(block_of(&[], &[&nothing]), wrong(DecodeError::Inner));
     assert_eq!(block_of(&[], &[]), None, "a block without anything changes nothing");
     // A multiproof, or a block, is no witness.
-    let multi = trie(0).multi::<Blake3>(&[[9; 32]]).encode::<Blake3>().unwrap();
+    let multi = trie(0).multi(BLAKE3, &[[9; 32]]).encode(BLAKE3).unwrap();
     let kind = |found| wrong(DecodeError::Kind { expected: 3, found });
     assert_eq!(block_of(&[(0, Access::Read)], &[&multi]), kind(2));
     let whole = framed(Kind::Block, 0, &outer(&write), &[&to]);
     assert_eq!(block_of(&[(0, Access::Read)], &[&whole]), kind(8));
     // A witness under another hash function.
-    let sha = trie(0).witness::<Sha2>(&[Op { key: [9; 32], access: Access::Read }]);
-    let error = wrong(DecodeError::HasherId { expected: Blake3::ID, found: Sha2::ID });
-    assert_eq!(block_of(&[(0, Access::Read)], &[&sha.encode::<Sha2>().unwrap()]), error);
+    let sha = trie(0).witness(Hasher::SHA2_256, &[Op { key: [9; 32], access: Access::Read }]);
+    let error =
+        wrong(DecodeError::HasherId { expected: BLAKE3.id(), found: Hasher::SHA2_256.id() });
+    assert_eq!(block_of(&[(0, Access::Read)], &[&sha.encode(Hasher::SHA2_256).unwrap()]), error);
 }
 
 /// A trie of roots that has more than namespaces in it, proven by the ordinary rules.
@@ -173,29 +176,29 @@ fn keys_that_are_no_namespace() {
     let mut stranger = roots::key(1);
     stranger[31] = 1;
     let set = with_a_stranger(stranger);
-    let root = set.root::<Blake3>();
+    let root = set.root(BLAKE3);
     for (keys, error) in [
         (vec![stranger], DecodeError::TooDeep { depth: 256 }),
         (vec![roots::key(1)], DecodeError::TooDeep { depth: 256 }),
     ] {
         let ops: Vec<Op> = keys.iter().map(|key| Op { key: *key, access: Access::Read }).collect();
-        let outer = set.witness::<Blake3>(&ops).encode::<Blake3>().unwrap();
+        let outer = set.witness(BLAKE3, &ops).encode(BLAKE3).unwrap();
         let bytes = framed(Kind::Block, 0, &outer, &[]);
-        assert_eq!(block::verify::<Blake3>(&bytes, &root).err(), wrong(error));
-        let outer = set.path::<Blake3>(&keys[0]).encode::<Blake3>().unwrap();
+        assert_eq!(block::verify(BLAKE3, &bytes, &root).err(), wrong(error));
+        let outer = set.path(BLAKE3, &keys[0]).encode(BLAKE3).unwrap();
         let bytes = framed(Kind::Through, 1, &outer, &[&read(&trie(1))]);
-        assert_eq!(through::open::<Blake3>(&bytes, &root).err(), wrong(error));
+        assert_eq!(through::open(BLAKE3, &bytes, &root).err(), wrong(error));
     }
     // A leaf of no namespace, and an operation on a key of none below a terminator.
     let stranger = [0xee; 32];
     let set = with_a_stranger(stranger);
-    let root = set.root::<Blake3>();
-    let outer = set.path::<Blake3>(&stranger).encode::<Blake3>().unwrap();
+    let root = set.root(BLAKE3);
+    let outer = set.path(BLAKE3, &stranger).encode(BLAKE3).unwrap();
     let bytes = framed(Kind::Through, 0xee, &outer, &[]);
-    assert_eq!(through::open::<Blake3>(&bytes, &root).err(), wrong(DecodeError::Namespace));
+    assert_eq!(through::open(BLAKE3, &bytes, &root).err(), wrong(DecodeError::Namespace));
     let set = naive_state();
     let ops = [Op { key: stranger, access: Access::Read }];
-    let outer = set.witness::<Blake3>(&ops).encode::<Blake3>().unwrap();
+    let outer = set.witness(BLAKE3, &ops).encode(BLAKE3).unwrap();
     assert_eq!(as_block(&framed(Kind::Block, 0, &outer, &[])), wrong(DecodeError::Namespace));
 }
 
@@ -205,12 +208,12 @@ fn naive_state() -> Naive {
 
 #[test]
 fn a_path_to_another_namespace() {
-    let over_all = state().over_all::<Blake3>();
-    let inner = trie(1).path::<Blake3>(&[1; 32]).encode::<Blake3>().unwrap();
-    let path = |ns| state().prove::<Blake3>(ns).unwrap();
+    let over_all = state().over_all(BLAKE3);
+    let inner = trie(1).path(BLAKE3, &[1; 32]).encode(BLAKE3).unwrap();
+    let path = |ns| state().prove(BLAKE3, ns).unwrap();
     let open = |ns, outer: &[u8], inner: &[&[u8]]| {
         let bytes = framed(Kind::Through, ns, outer, inner);
-        through::open::<Blake3>(&bytes, &over_all).err()
+        through::open(BLAKE3, &bytes, &over_all).err()
     };
     assert_eq!(open(1, &path(1), &[&inner]), None);
     // The path of 0 says nothing of 1; that of 3 says that there is no 3, and ends at 2 and 3.
@@ -221,21 +224,21 @@ fn a_path_to_another_namespace() {
     assert_eq!(open(1, &path(1), &[&inner, &inner]), wrong(DecodeError::Inner));
     assert_eq!(open(257, &path(1), &[&inner]), wrong(DecodeError::Count));
     // What is inside has to be a proof against one root.
-    let change = trie(1).change::<Blake3>(&trie(0), &[0; 32], &[0xff; 32]);
+    let change = trie(1).change(BLAKE3, &trie(0), &[0; 32], &[0xff; 32]);
     let kind = |found| wrong(DecodeError::Kind { expected: 1, found });
     assert_eq!(open(1, &path(1), &[&change]), kind(5));
     let nested = framed(Kind::Through, 1, &path(1), &[&inner]);
     assert_eq!(open(1, &path(1), &[&nested]), kind(6));
     // Right bytes, another root over all.
     let bytes = framed(Kind::Through, 1, &path(1), &[&inner]);
-    let elsewhere = through::open::<Blake3>(&bytes, &trie(1).root::<Blake3>()).err();
+    let elsewhere = through::open(BLAKE3, &bytes, &trie(1).root(BLAKE3)).err();
     assert_eq!(elsewhere, Some(VerifyError::RootMismatch));
     // An outer proof of another kind, and one that is cut short.
-    let multi = naive_state().multi::<Blake3>(&[roots::key(1)]).encode::<Blake3>().unwrap();
+    let multi = naive_state().multi(BLAKE3, &[roots::key(1)]).encode(BLAKE3).unwrap();
     assert_eq!(open(1, &multi, &[&inner]), kind(2));
     assert_eq!(open(1, &path(1)[..60], &[&inner]), wrong(DecodeError::Length));
     // The root alone is what a path proof says.
-    let verified = path::verify::<Blake3>(&path(1), &over_all).unwrap();
+    let verified = path::verify(BLAKE3, &path(1), &over_all).unwrap();
     assert!(verified.get(&roots::key(1)) != verified.get(&roots::key(0)));
 }
 
@@ -252,7 +255,7 @@ fn headers_have_one_form() {
     assert_eq!(with(0, 0), wrong(DecodeError::Magic));
     assert_eq!(with(4, 2), wrong(DecodeError::Version(2)));
     assert_eq!(with(5, 3), wrong(DecodeError::Kind { expected: 8, found: 3 }));
-    assert_eq!(with(6, 99), wrong(DecodeError::HasherId { expected: Blake3::ID, found: 99 }));
+    assert_eq!(with(6, 99), wrong(DecodeError::HasherId { expected: BLAKE3.id(), found: 99 }));
     assert_eq!(with(7, 1), wrong(DecodeError::Reserved));
     assert_eq!(with(28, 1), wrong(DecodeError::Reserved));
     for at in [8, 12, 16] {
@@ -268,7 +271,7 @@ fn headers_have_one_form() {
 #[test]
 fn what_no_block_does_is_not_built() {
     let state = state();
-    let build = |parts: &[block::Part<'_>]| block::build::<Blake3>(&state, parts).err();
+    let build = |parts: &[block::Part<'_>]| block::build(BLAKE3, &state, parts).err();
     let (to, new) = put(&trie(0));
     let part = |ns, after, witness| block::Part { ns, after, witness };
     let refused = |error| Some(BuildError::Decode(error));

@@ -5,7 +5,7 @@
 mod common;
 
 use pleach_core::{
-    Blake3, Key, Lookup, Node, Prefix, TERMINATOR, ValueHash, VerifyError,
+    Hasher, Key, Lookup, Node, Prefix, TERMINATOR, ValueHash, VerifyError,
     naive::Naive,
     node::{combine, leaf},
     proof::{
@@ -14,6 +14,8 @@ use pleach_core::{
         wire::{self, Sizes},
     },
 };
+
+const BLAKE3: Hasher = Hasher::BLAKE3;
 
 const ALL: (Key, Key) = ([0; 32], [0xff; 32]);
 const ROOT: Node = Node::new([0x17; 32]);
@@ -37,7 +39,7 @@ fn at(depth: u16, first: u8) -> Terminal {
 }
 
 fn node(first: u8) -> Node {
-    leaf::<Blake3>(&key(first), &value(first))
+    leaf(BLAKE3, &key(first), &value(first))
 }
 
 fn empty(depth: u16, first: u8) -> Terminal {
@@ -50,13 +52,13 @@ fn wrong(error: DecodeError) -> VerifyError {
 
 /// A range proof of these parts.
 fn range_of(terminals: Vec<Terminal>, siblings: Vec<Node>) -> Vec<u8> {
-    let mut bytes = MultiProof { terminals, siblings }.encode::<Blake3>().unwrap();
+    let mut bytes = MultiProof { terminals, siblings }.encode(BLAKE3).unwrap();
     bytes[5] = Kind::Range as u8;
     bytes
 }
 
 fn as_range(bytes: &[u8], root: &Node, (first, last): (Key, Key)) -> Option<VerifyError> {
-    range::verify::<Blake3>(bytes, root, &first, &last).err()
+    range::verify(BLAKE3, bytes, root, &first, &last).err()
 }
 
 /// A change proof of these parts.
@@ -76,7 +78,7 @@ fn change_of(sides: [&[Terminal]; 2], flags: &[u8], siblings: &[Node]) -> Vec<u8
         terminal_bytes: count(before.len()),
         op_bytes: count(after.len() + flags.len()),
     };
-    let header = wire::header::<Blake3>(Kind::Change, &sizes);
+    let header = wire::header(BLAKE3, Kind::Change, &sizes);
     [&header, &before[..], &after, flags, Node::bytes_of(siblings)].concat()
 }
 
@@ -85,7 +87,7 @@ fn as_change(
     roots: (&Node, &Node),
     (first, last): (Key, Key),
 ) -> Option<VerifyError> {
-    change::verify::<Blake3>(bytes, roots.0, roots.1, &first, &last).err()
+    change::verify(BLAKE3, bytes, roots.0, roots.1, &first, &last).err()
 }
 
 #[test]
@@ -103,7 +105,7 @@ fn depth_300() {
 fn a_leaf_of_the_range_hidden_as_a_sibling() {
     // Keys 00, 40 and 80: the one in the middle, or at an end, is a leaf node that nobody opens.
     let set = set(&[0, 0x40, 0x80]);
-    let root = set.root::<Blake3>();
+    let root = set.root(BLAKE3);
     let hidden = [
         (vec![at(2, 0), at(1, 0x80)], 0x40, DecodeError::RangeGap),
         (vec![at(2, 0), at(2, 0x40)], 0x80, DecodeError::RangeEnds),
@@ -111,15 +113,15 @@ fn a_leaf_of_the_range_hidden_as_a_sibling() {
     ];
     for (terminals, first, error) in hidden {
         let multi = MultiProof { terminals: terminals.clone(), siblings: vec![node(first)] };
-        let bytes = multi.encode::<Blake3>().unwrap();
-        assert!(multi::verify::<Blake3>(&bytes, &root).is_ok(), "the hashes add up");
+        let bytes = multi.encode(BLAKE3).unwrap();
+        assert!(multi::verify(BLAKE3, &bytes, &root).is_ok(), "the hashes add up");
         let bytes = range_of(terminals, vec![node(first)]);
         assert_eq!(as_range(&bytes, &root, ALL), Some(wrong(error)));
     }
     // The only key of the trie, said to lie beside an empty range. Combined they would be its
     // leaf again: a leaf moves up. But no trie has a leaf beside nothing.
     let one = node(0x80);
-    assert_eq!(combine::<Blake3>(&TERMINATOR, &one), one);
+    assert_eq!(combine(BLAKE3, &TERMINATOR, &one), one);
     for (terminal, range) in [(empty(1, 0), (key(0), [0x7f; 32])), (empty(1, 0), (key(0), key(0)))]
     {
         let error = Some(VerifyError::Impossible { depth: 1 });
@@ -151,7 +153,7 @@ fn repeated_unsorted_and_nested_terminals() {
 #[test]
 fn terminals_outside_of_the_range() {
     let set = set(&[0, 0x40, 0x80, 0xc0]);
-    let root = set.root::<Blake3>();
+    let root = set.root(BLAKE3);
     let range = (key(0x40), key(0x80));
     let bytes = range_of(vec![at(2, 0x40), at(2, 0x80)], vec![node(0), node(0xc0)]);
     assert_eq!(as_range(&bytes, &root, range), None);
@@ -176,44 +178,42 @@ fn terminals_outside_of_the_range() {
 #[test]
 fn a_range_that_ends_before_it_begins() {
     let set = set(&[1, 2]);
-    let root = set.root::<Blake3>();
+    let root = set.root(BLAKE3);
     let (first, last) = (key(1), key(2));
     let error = Some(wrong(DecodeError::EmptyRange));
-    assert_eq!(as_range(&set.range::<Blake3>(&first, &last), &root, (last, first)), error);
-    let bytes = set.change::<Blake3>(&set, &first, &last);
+    assert_eq!(as_range(&set.range(BLAKE3, &first, &last), &root, (last, first)), error);
+    let bytes = set.change(BLAKE3, &set, &first, &last);
     assert_eq!(as_change(&bytes, (&root, &root), (last, first)), error);
-    assert!(
-        range::decode::<Blake3>(&[], &last, &first).is_err_and(|e| e == DecodeError::EmptyRange)
-    );
+    assert!(range::decode(BLAKE3, &[], &last, &first).is_err_and(|e| e == DecodeError::EmptyRange));
 }
 
 #[test]
 fn the_smallest_sets_and_the_largest_range() {
     let (none, one) = (Naive::new(), set(&[0x12]));
     let (first, last) = &ALL;
-    let bytes = none.range::<Blake3>(first, last);
+    let bytes = none.range(BLAKE3, first, last);
     assert_eq!(bytes.len(), wire::HEADER_LEN + 2);
-    let verified = range::verify::<Blake3>(&bytes, &TERMINATOR, first, last).unwrap();
+    let verified = range::verify(BLAKE3, &bytes, &TERMINATOR, first, last).unwrap();
     assert_eq!(verified.pairs().count(), 0);
     assert_eq!(verified.get(&key(7)), Lookup::Absent);
     // A proof about nothing says nothing about another root.
-    assert_eq!(as_range(&bytes, &one.root::<Blake3>(), ALL), Some(VerifyError::RootMismatch));
+    assert_eq!(as_range(&bytes, &one.root(BLAKE3), ALL), Some(VerifyError::RootMismatch));
 
-    let root = one.root::<Blake3>();
-    let bytes = one.range::<Blake3>(first, last);
-    let verified = range::verify::<Blake3>(&bytes, &root, first, last).unwrap();
+    let root = one.root(BLAKE3);
+    let bytes = one.range(BLAKE3, first, last);
+    let verified = range::verify(BLAKE3, &bytes, &root, first, last).unwrap();
     assert_eq!(verified.pairs().collect::<Vec<_>>(), [(key(0x12), value(0x12))]);
     // A range beside the only key has the same bytes, and no pair.
     let (low, high) = (key(0x13), key(0x20));
-    let verified = range::verify::<Blake3>(&bytes, &root, &low, &high).unwrap();
+    let verified = range::verify(BLAKE3, &bytes, &root, &low, &high).unwrap();
     assert_eq!((verified.pairs().count(), verified.get(&low)), (0, Lookup::Absent));
     assert_eq!(verified.get(&key(0x12)), Lookup::OutOfScope);
     assert_eq!(verified.proves(&key(0x12), None), None);
 
-    let bytes = none.change::<Blake3>(&one, first, last);
-    let verified = change::verify::<Blake3>(&bytes, &TERMINATOR, &root, first, last).unwrap();
+    let bytes = none.change(BLAKE3, &one, first, last);
+    let verified = change::verify(BLAKE3, &bytes, &TERMINATOR, &root, first, last).unwrap();
     assert_eq!(verified.changes().collect::<Vec<_>>(), [(key(0x12), None, Some(value(0x12)))]);
-    let verified = change::verify::<Blake3>(&bytes, &TERMINATOR, &root, &low, &high).unwrap();
+    let verified = change::verify(BLAKE3, &bytes, &TERMINATOR, &root, &low, &high).unwrap();
     assert_eq!(verified.changes().count(), 0);
     assert_eq!([verified.get(&low), verified.get(&key(0x12))], [Change::Same, Change::OutOfScope]);
     let error = Some(VerifyError::RootMismatch);
@@ -225,10 +225,10 @@ fn the_smallest_sets_and_the_largest_range() {
 fn terminators_at_both_ends() {
     // 00.., 01.. and 10.., 11..: below 001 and below 110 is nothing.
     let set = set(&[0x00, 0x08, 0x48, 0x90, 0xe0, 0xe1]);
-    let root = set.root::<Blake3>();
+    let root = set.root(BLAKE3);
     let (first, last) = (key(0x24), key(0xc3));
-    let bytes = set.range::<Blake3>(&first, &last);
-    let verified = range::verify::<Blake3>(&bytes, &root, &first, &last).unwrap();
+    let bytes = set.range(BLAKE3, &first, &last);
+    let verified = range::verify(BLAKE3, &bytes, &root, &first, &last).unwrap();
     let terminals: Vec<_> = verified.terminals().collect();
     assert_eq!(terminals, [empty(3, 0x20), at(2, 0x48), at(2, 0x90), empty(3, 0xc0)]);
     assert_eq!(verified.pairs().count(), 2);
@@ -238,10 +238,10 @@ fn terminators_at_both_ends() {
 #[test]
 fn trailing_bytes_and_counts_that_the_input_has_no_room_for() {
     let (from, to) = (set(&[0, 0x40, 0x80, 0xc0]), set(&[0, 0x41, 0x80, 0xc0]));
-    let roots = (&from.root::<Blake3>(), &to.root::<Blake3>());
+    let roots = (&from.root(BLAKE3), &to.root(BLAKE3));
     let span = (key(0x40), key(0x81));
-    let valid_range = from.range::<Blake3>(&span.0, &span.1);
-    let valid_change = from.change::<Blake3>(&to, &span.0, &span.1);
+    let valid_range = from.range(BLAKE3, &span.0, &span.1);
+    let valid_change = from.change(BLAKE3, &to, &span.0, &span.1);
     assert_eq!(as_range(&valid_range, roots.0, span), None);
     assert_eq!(as_change(&valid_change, roots, span), None);
     let length = Some(wrong(DecodeError::Length));
@@ -273,10 +273,9 @@ fn trailing_bytes_and_counts_that_the_input_has_no_room_for() {
         assert!(matches!(as_change(&bytes, roots, span), Some(VerifyError::Decode(_))));
     }
     // Each kind is its own.
-    for (found, bytes) in [
-        (2, from.multi::<Blake3>(&[span.0, span.1]).encode::<Blake3>().unwrap()),
-        (5, valid_change),
-    ] {
+    for (found, bytes) in
+        [(2, from.multi(BLAKE3, &[span.0, span.1]).encode(BLAKE3).unwrap()), (5, valid_change)]
+    {
         let error = Some(wrong(DecodeError::Kind { expected: 4, found }));
         assert_eq!(as_range(&bytes, roots.0, span), error);
     }
@@ -299,11 +298,11 @@ fn changes_that_are_not_opened() {
     ];
     for (from, to, opened) in cases {
         let (from, to) = (set(from), set(to));
-        let roots = (&from.root::<Blake3>(), &to.root::<Blake3>());
+        let roots = (&from.root(BLAKE3), &to.root(BLAKE3));
         let mut opened: Vec<Key> = opened.iter().map(|first| key(*first)).collect();
         opened.extend([ALL.0, ALL.1]);
-        let bytes = from.change_of::<Blake3>(&to, &opened, &ALL.0, &ALL.1);
-        let decoded = change::decode::<Blake3>(&bytes, &ALL.0, &ALL.1);
+        let bytes = from.change_of(BLAKE3, &to, &opened, &ALL.0, &ALL.1);
+        let decoded = change::decode(BLAKE3, &bytes, &ALL.0, &ALL.1);
         match as_change(&bytes, roots, ALL) {
             // What is opened without a change is found before anything is hashed.
             Some(VerifyError::Decode(DecodeError::UnusedTerminal)) => assert!(decoded.is_err()),
@@ -317,22 +316,22 @@ fn changes_that_are_not_opened() {
         [(&[0x00, 0x40, 0x48], 0x50, 4), (&[0x00, 0x48, 0x60], 0x70, 3)];
     for (to, end, depth) in cases {
         let (from, to) = (set(&[0x00, 0x40]), set(to));
-        let roots = (&from.root::<Blake3>(), &to.root::<Blake3>());
+        let roots = (&from.root(BLAKE3), &to.root(BLAKE3));
         let range = (key(0x00), key(end));
-        let lie = from.change_of::<Blake3>(&to, &[range.0, range.1], &range.0, &range.1);
+        let lie = from.change_of(BLAKE3, &to, &[range.0, range.1], &range.0, &range.1);
         assert_eq!(as_change(&lie, roots, range), Some(VerifyError::Unopened { depth }));
-        assert_eq!(as_change(&from.change::<Blake3>(&to, &range.0, &range.1), roots, range), None);
+        assert_eq!(as_change(&from.change(BLAKE3, &to, &range.0, &range.1), roots, range), None);
     }
     // The leaf itself, further down: that is no change.
     let (from, to) = (set(&[0x00, 0x40]), set(&[0x00, 0x40, 0x60]));
-    let roots = (&from.root::<Blake3>(), &to.root::<Blake3>());
-    let bytes = from.change_of::<Blake3>(&to, &[key(0x60), key(0x70)], &key(0x10), &key(0x70));
+    let roots = (&from.root(BLAKE3), &to.root(BLAKE3));
+    let bytes = from.change_of(BLAKE3, &to, &[key(0x60), key(0x70)], &key(0x10), &key(0x70));
     assert!(as_change(&bytes, roots, (key(0x10), key(0x70))).is_some());
     let bytes =
-        from.change_of::<Blake3>(&to, &[key(0x60), key(0x10), key(0x70)], &key(0x10), &key(0x70));
+        from.change_of(BLAKE3, &to, &[key(0x60), key(0x10), key(0x70)], &key(0x10), &key(0x70));
     assert_eq!(as_change(&bytes, roots, (key(0x10), key(0x70))), None);
-    assert_eq!(bytes, from.change::<Blake3>(&to, &key(0x10), &key(0x70)));
-    let nodes = change::decode::<Blake3>(&bytes, &key(0x10), &key(0x70)).unwrap();
+    assert_eq!(bytes, from.change(BLAKE3, &to, &key(0x10), &key(0x70)));
+    let nodes = change::decode(BLAKE3, &bytes, &key(0x10), &key(0x70)).unwrap();
     assert_eq!(nodes.siblings_after(), [node(0x40), TERMINATOR]);
 }
 
@@ -342,14 +341,14 @@ fn flags_and_siblings_that_say_less_than_they_could() {
     let mut to = set(&[0x00, 0x40, 0x80, 0xc0]);
     let from = to.clone();
     to.set(key(0x80), Some([1; 32].into()));
-    let roots = (&from.root::<Blake3>(), &to.root::<Blake3>());
+    let roots = (&from.root(BLAKE3), &to.root(BLAKE3));
     let range = (key(0x40), key(0x7f));
-    let right = |set: &Naive| set.node::<Blake3>(&Prefix::new(&key(0x80), 1));
+    let right = |set: &Naive| set.node(BLAKE3, &Prefix::new(&key(0x80), 1));
     let halves = (right(&from), right(&to));
     let terminal: &[Terminal] = &[at(2, 0x40)];
     let make = |flags: &[u8], nodes: &[Node]| change_of([terminal, terminal], flags, nodes);
     let valid = make(&[0b10], &[node(0), halves.0, halves.1]);
-    assert_eq!(from.change::<Blake3>(&to, &range.0, &range.1), valid);
+    assert_eq!(from.change(BLAKE3, &to, &range.0, &range.1), valid);
     assert_eq!(as_change(&valid, roots, range), None);
     let refused = |bytes: &[u8], error| assert_eq!(as_change(bytes, roots, range), Some(error));
     let twice = make(&[0b11], &[node(0), node(0), halves.0, halves.1]);

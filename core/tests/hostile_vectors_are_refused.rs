@@ -5,7 +5,7 @@
 mod common;
 
 use pleach_core::{
-    Blake3, Lookup, Node, Prefix, TERMINATOR, VerifyError,
+    Hasher, Lookup, Node, Prefix, TERMINATOR, VerifyError,
     naive::Naive,
     proof::{
         Access, DecodeError, Kind, MultiProof, Op, PathProof, Terminal, Witness, multi, path,
@@ -13,6 +13,8 @@ use pleach_core::{
         witness,
     },
 };
+
+const BLAKE3: Hasher = Hasher::BLAKE3;
 
 const ROOT: Node = Node::new([0x17; 32]);
 
@@ -30,8 +32,8 @@ fn empty(depth: u16, first: u8) -> Terminal {
 
 fn refusal(terminals: Vec<Terminal>, siblings: usize) -> VerifyError {
     let proof = MultiProof { terminals, siblings: vec![[3; 32].into(); siblings] };
-    let bytes = proof.encode::<Blake3>().unwrap();
-    multi::verify::<Blake3>(&bytes, &ROOT).expect_err("refused")
+    let bytes = proof.encode(BLAKE3).unwrap();
+    multi::verify(BLAKE3, &bytes, &ROOT).expect_err("refused")
 }
 
 fn wrong(error: DecodeError) -> VerifyError {
@@ -46,14 +48,14 @@ fn raw(count: u32, terminals: &[u8], siblings: u32) -> Vec<u8> {
         terminal_bytes: u32::try_from(terminals.len()).unwrap(),
         ..Sizes::default()
     };
-    let mut bytes = wire::header::<Blake3>(Kind::Multi, &sizes).to_vec();
+    let mut bytes = wire::header(BLAKE3, Kind::Multi, &sizes).to_vec();
     bytes.extend_from_slice(terminals);
     bytes.resize(bytes.len() + 32 * siblings as usize, 3);
     bytes
 }
 
 fn raw_refusal(bytes: &[u8]) -> VerifyError {
-    multi::verify::<Blake3>(bytes, &ROOT).expect_err("refused")
+    multi::verify(BLAKE3, bytes, &ROOT).expect_err("refused")
 }
 
 #[test]
@@ -112,8 +114,8 @@ fn more_siblings_than_levels() {
     let error = wrong(DecodeError::SiblingCount { expected: 256, found: 257 });
     assert_eq!(refusal(vec![leaf(256, 0)], 257), error);
     let proof = PathProof { terminal: leaf(256, 0), siblings: vec![[3; 32].into(); 257] };
-    let bytes = proof.encode::<Blake3>().unwrap();
-    assert_eq!(path::verify::<Blake3>(&bytes, &ROOT).unwrap_err(), error);
+    let bytes = proof.encode(BLAKE3).unwrap();
+    assert_eq!(path::verify(BLAKE3, &bytes, &ROOT).unwrap_err(), error);
 }
 
 #[test]
@@ -143,11 +145,11 @@ fn counts_that_the_input_has_no_room_for() {
 #[test]
 fn headers_of_other_things() {
     let valid = raw(1, &[0, 0], 0);
-    assert!(multi::verify::<Blake3>(&valid, &TERMINATOR).is_ok());
+    assert!(multi::verify(BLAKE3, &valid, &TERMINATOR).is_ok());
     let with = |at: usize, value: u8| {
         let mut bytes = valid.clone();
         bytes[at] = value;
-        multi::verify::<Blake3>(&bytes, &TERMINATOR).expect_err("refused")
+        multi::verify(BLAKE3, &bytes, &TERMINATOR).expect_err("refused")
     };
     assert_eq!(with(0, 0), wrong(DecodeError::Magic));
     assert_eq!(with(4, 2), wrong(DecodeError::Version(2)));
@@ -168,33 +170,33 @@ fn siblings_that_no_trie_has() {
     for (terminal, sibling) in
         [(leaf(1, 0), TERMINATOR), (empty(1, 0), TERMINATOR), (empty(1, 0), [0x80; 32].into())]
     {
-        let node = terminal.node::<Blake3>();
+        let node = terminal.node(BLAKE3);
         let preimage = pleach_core::node::node_preimage(&node, &sibling);
         let root = pleach_core::node::tag_internal(*blake3::hash(&preimage).as_bytes());
         let proof = PathProof { terminal, siblings: vec![sibling] };
-        let bytes = proof.encode::<Blake3>().unwrap();
+        let bytes = proof.encode(BLAKE3).unwrap();
         let error = VerifyError::Impossible { depth: 1 };
-        assert_eq!(path::verify::<Blake3>(&bytes, &root).unwrap_err(), error);
+        assert_eq!(path::verify(BLAKE3, &bytes, &root).unwrap_err(), error);
         let proof = MultiProof { terminals: vec![terminal], siblings: vec![sibling] };
-        let bytes = proof.encode::<Blake3>().unwrap();
-        assert_eq!(multi::verify::<Blake3>(&bytes, &root).unwrap_err(), error);
+        let bytes = proof.encode(BLAKE3).unwrap();
+        assert_eq!(multi::verify(BLAKE3, &bytes, &root).unwrap_err(), error);
     }
     let bottom = PathProof { terminal: leaf(256, 0), siblings: vec![[0x11; 32].into(); 256] };
-    let bytes = bottom.encode::<Blake3>().unwrap();
+    let bytes = bottom.encode(BLAKE3).unwrap();
     let error = VerifyError::Impossible { depth: 256 };
-    assert_eq!(path::verify::<Blake3>(&bytes, &ROOT).unwrap_err(), error);
+    assert_eq!(path::verify(BLAKE3, &bytes, &ROOT).unwrap_err(), error);
 }
 
 #[test]
 fn operations_out_of_order_scope_or_form() {
     let set = Naive::from_iter([([0; 32], [1; 32].into()), ([0x80; 32], [2; 32].into())]);
-    let root = set.root::<Blake3>();
+    let root = set.root(BLAKE3);
     let op = |first: u8, last: u8| {
         let mut key = [0; 32];
         (key[0], key[31]) = (first, last);
         Op { key, access: Access::Read }
     };
-    let terminals = set.multi::<Blake3>(&[[0; 32], [0x80; 32]]).terminals;
+    let terminals = set.multi(BLAKE3, &[[0; 32], [0x80; 32]]).terminals;
     let verdict = |ops: &[(Op, usize, bool)], encoded_as: usize| {
         let mut bytes = Vec::new();
         for (op, terminal, first) in ops {
@@ -211,10 +213,10 @@ fn operations_out_of_order_scope_or_form() {
             terminal_bytes: u32::try_from(section.len()).unwrap(),
             op_bytes: u32::try_from(bytes.len()).unwrap(),
         };
-        let mut all = witness::header::<Blake3>(&sizes).to_vec();
+        let mut all = witness::header(BLAKE3, &sizes).to_vec();
         all.extend(section);
         all.extend(bytes);
-        witness::verify::<Blake3>(&all, &root).map(|v| *v.new_root())
+        witness::verify(BLAKE3, &all, &root).map(|v| *v.new_root())
     };
     let (a, b, c) = (op(0, 0), op(0, 1), op(0x80, 1));
     assert_eq!(verdict(&[(a, 0, true), (b, 0, false), (c, 1, true)], 3), Ok(root));
@@ -232,13 +234,13 @@ fn operations_out_of_order_scope_or_form() {
 
 #[test]
 fn an_empty_batch_changes_nothing_and_says_nothing() {
-    let bytes = Witness::default().encode::<Blake3>().unwrap();
+    let bytes = Witness::default().encode(BLAKE3).unwrap();
     assert_eq!(bytes.len(), wire::HEADER_LEN);
-    let verified = witness::verify::<Blake3>(&bytes, &ROOT).unwrap();
+    let verified = witness::verify(BLAKE3, &bytes, &ROOT).unwrap();
     assert_eq!((verified.prev_root(), verified.new_root()), (&ROOT, &ROOT));
     assert_eq!(verified.get(&[0; 32]), Lookup::OutOfScope);
     assert_eq!(verified.ops().count(), 0);
-    let bytes = MultiProof::default().encode::<Blake3>().unwrap();
-    let verified = multi::verify::<Blake3>(&bytes, &ROOT).unwrap();
+    let bytes = MultiProof::default().encode(BLAKE3).unwrap();
+    let verified = multi::verify(BLAKE3, &bytes, &ROOT).unwrap();
     assert_eq!(verified.get(&[0; 32]), Lookup::OutOfScope);
 }

@@ -11,7 +11,7 @@ use std::cell::Cell;
 
 use common::{SPREADS, below, cases, mutate::mutate, rng, set, some_keys, some_ops};
 use pleach_core::{
-    Blake3, Hasher, Key, Limits, Node, TERMINATOR, VerifyError,
+    Hasher, Key, Limits, Node, TERMINATOR, VerifyError,
     naive::Naive,
     proof::{Access, Limit, Op, Roots, block, change, multi, path, range, witness},
 };
@@ -21,18 +21,10 @@ thread_local! {
 }
 
 /// BLAKE3 that counts. Calls for many go through the call for one.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counting;
-
-impl Hasher for Counting {
-    const ID: u8 = Blake3::ID;
-    const NAME: &'static str = "counting";
-
-    fn hash(message: &[u8]) -> [u8; 32] {
-        HASHES.set(HASHES.get() + 1);
-        Blake3::hash(message)
-    }
-}
+const COUNTING: Hasher = Hasher::new("counting", |message| {
+    HASHES.set(HASHES.get() + 1);
+    Hasher::BLAKE3.hash(message)
+});
 
 /// A verification's result and the hashes that it took.
 fn counted<T>(run: impl FnOnce() -> T) -> (T, u64) {
@@ -48,15 +40,15 @@ const FIRST: Key = [0x20; 32];
 const LAST: Key = [0xa6; 32];
 
 const VERIFIERS: [Verifier; 5] = [
-    |bytes, root, limits| path::verify_with::<Counting>(bytes, root, limits).map(|_| ()),
-    |bytes, root, limits| multi::verify_with::<Counting>(bytes, root, limits).map(|_| ()),
-    |bytes, root, limits| witness::verify_with::<Counting>(bytes, root, limits).map(|_| ()),
+    |bytes, root, limits| path::verify_with(COUNTING, bytes, root, limits).map(|_| ()),
+    |bytes, root, limits| multi::verify_with(COUNTING, bytes, root, limits).map(|_| ()),
+    |bytes, root, limits| witness::verify_with(COUNTING, bytes, root, limits).map(|_| ()),
     |bytes, root, limits| {
-        range::verify_with::<Counting>(bytes, root, &FIRST, &LAST, limits).map(|_| ())
+        range::verify_with(COUNTING, bytes, root, &FIRST, &LAST, limits).map(|_| ())
     },
     // To an empty set: all hashes are of the side before, and all keys of the range changed.
     |bytes, root, limits| {
-        change::verify_with::<Counting>(bytes, root, &TERMINATOR, &FIRST, &LAST, limits).map(|_| ())
+        change::verify_with(COUNTING, bytes, root, &TERMINATOR, &FIRST, &LAST, limits).map(|_| ())
     },
 ];
 
@@ -99,16 +91,16 @@ fn the_announced_hashes_bound_those_that_are_made() {
             let mut rng = rng(seed);
             let count = below(&mut rng, 80);
             let set = set(spread, &mut rng, count);
-            let root = set.root::<Blake3>();
+            let root = set.root(COUNTING);
             let keys = some_keys(&set, spread, &mut rng, 30);
             let ops = some_ops(&set, spread, &mut rng, 30);
             let mut encodings = vec![
-                set.multi::<Blake3>(&keys).encode::<Blake3>().unwrap(),
-                set.witness::<Blake3>(&ops).encode::<Blake3>().unwrap(),
-                set.range::<Blake3>(&FIRST, &LAST),
-                set.change::<Blake3>(&Naive::new(), &FIRST, &LAST),
+                set.multi(COUNTING, &keys).encode(COUNTING).unwrap(),
+                set.witness(COUNTING, &ops).encode(COUNTING).unwrap(),
+                set.range(COUNTING, &FIRST, &LAST),
+                set.change(COUNTING, &Naive::new(), &FIRST, &LAST),
             ];
-            let path = keys.first().map(|key| set.path::<Blake3>(key).encode::<Blake3>().unwrap());
+            let path = keys.first().map(|key| set.path(COUNTING, key).encode(COUNTING).unwrap());
             encodings.extend(path);
             for mut bytes in encodings {
                 for _ in 0..10 {
@@ -128,12 +120,12 @@ fn a_batch_that_changes_everything_takes_what_is_announced() {
     for spread in SPREADS {
         let mut rng = rng(7);
         let set = set(spread, &mut rng, 60);
-        let root = set.root::<Blake3>();
+        let root = set.root(COUNTING);
         let put = |key| Op { key, access: Access::Write(Some([5; 32].into())) };
         let ops: Vec<Op> = set.pairs().keys().copied().map(put).collect();
-        let bytes = set.witness::<Blake3>(&ops).encode::<Blake3>().unwrap();
+        let bytes = set.witness(COUNTING, &ops).encode(COUNTING).unwrap();
         let (verified, took) =
-            counted(|| witness::verify_with::<Counting>(&bytes, &root, &Limits::UNLIMITED));
+            counted(|| witness::verify_with(COUNTING, &bytes, &root, &Limits::UNLIMITED));
         assert!(verified.is_ok());
         assert_eq!(needed(VERIFIERS[2], &bytes, &root), Some(took), "{spread:?}");
     }
@@ -144,9 +136,9 @@ fn a_range_and_a_change_take_exactly_what_is_announced() {
     for spread in SPREADS {
         let mut rng = rng(8);
         let set = set(spread, &mut rng, 60);
-        let root = set.root::<Blake3>();
-        let range = set.range::<Blake3>(&FIRST, &LAST);
-        let change = set.change::<Blake3>(&Naive::new(), &FIRST, &LAST);
+        let root = set.root(COUNTING);
+        let range = set.range(COUNTING, &FIRST, &LAST);
+        let change = set.change(COUNTING, &Naive::new(), &FIRST, &LAST);
         for (verify, bytes) in [(VERIFIERS[3], range), (VERIFIERS[4], change)] {
             let (verdict, took) = counted(|| verify(&bytes, &root, &Limits::UNLIMITED));
             assert_eq!(verdict, Ok(()));
@@ -168,7 +160,7 @@ fn chains(pairs: u32) -> Vec<u8> {
     });
     let ops: Vec<Op> =
         keys.map(|key| Op { key, access: Access::Write(Some([1; 32].into())) }).collect();
-    Naive::default().witness::<Blake3>(&ops).encode::<Blake3>().unwrap()
+    Naive::default().witness(COUNTING, &ops).encode(COUNTING).unwrap()
 }
 
 #[test]
@@ -183,7 +175,7 @@ fn chains_of_hashes_are_counted_before_the_first() {
     let limits = Limits { bytes: 1 << 20, hashes: 50_000 };
     assert!(bytes.len() < 40_000);
     let (refused, none) =
-        counted(|| witness::verify_with::<Counting>(&bytes, &TERMINATOR, &limits).map(|_| ()));
+        counted(|| witness::verify_with(COUNTING, &bytes, &TERMINATOR, &limits).map(|_| ()));
     let error = VerifyError::OverLimit { limit: Limit::Hashes, needed: announced, allowed: 50_000 };
     assert_eq!((refused, none), (Err(error), 0));
     let text = error.to_string();
@@ -194,17 +186,17 @@ fn chains_of_hashes_are_counted_before_the_first() {
 #[test]
 fn the_hashes_of_a_block_are_counted_together_before_the_first() {
     let verify: Verifier =
-        |bytes, root, limits| block::verify_with::<Counting>(bytes, root, limits).map(|_| ());
+        |bytes, root, limits| block::verify_with(COUNTING, bytes, root, limits).map(|_| ());
     let mut built = 0;
     for seed in 0..cases(40) {
         let mut rng = rng(seed);
         let tries: Vec<Naive> = SPREADS.iter().map(|spread| set(*spread, &mut rng, 30)).collect();
-        let roots: Roots = (0..).zip(&tries).map(|(ns, set)| (ns, set.root::<Blake3>())).collect();
+        let roots: Roots = (0..).zip(&tries).map(|(ns, set)| (ns, set.root(COUNTING))).collect();
         let batches = tries.iter().zip(SPREADS).map(|(set, spread)| {
             let mut after = set.clone();
             let ops = some_ops(set, spread, &mut rng, 20);
             after.apply(&ops);
-            (set.witness::<Blake3>(&ops).encode::<Blake3>().unwrap(), after.root::<Blake3>())
+            (set.witness(COUNTING, &ops).encode(COUNTING).unwrap(), after.root(COUNTING))
         });
         let batches: Vec<_> = batches.collect();
         let parts = (0..).zip(&batches).map(|(ns, (witness, after))| block::Part {
@@ -213,8 +205,8 @@ fn the_hashes_of_a_block_are_counted_together_before_the_first() {
             witness: Some(witness),
         });
         let parts: Vec<_> = parts.collect();
-        let Ok(bytes) = block::build::<Blake3>(&roots, &parts) else { continue };
-        let needed = limits_hold(verify, &bytes, &roots.over_all::<Blake3>());
+        let Ok(bytes) = block::build(COUNTING, &roots, &parts) else { continue };
+        let needed = limits_hold(verify, &bytes, &roots.over_all(COUNTING));
         // The outer witness, and those inside as each for itself.
         let inner: u64 = batches
             .iter()
@@ -249,15 +241,15 @@ fn functions_without_limits_have_the_default_ones() {
     let len = usize::try_from(Limits::DEFAULT.bytes).unwrap() + 1;
     let bytes = vec![0; len];
     let over = |error| matches!(error, VerifyError::OverLimit { limit: Limit::Bytes, .. });
-    assert!(path::verify::<Blake3>(&bytes, &TERMINATOR).is_err_and(over));
-    assert!(multi::verify::<Blake3>(&bytes, &TERMINATOR).is_err_and(over));
-    assert!(witness::verify::<Blake3>(&bytes, &TERMINATOR).is_err_and(over));
-    assert!(range::verify::<Blake3>(&bytes, &TERMINATOR, &FIRST, &LAST).is_err_and(over));
-    let change = change::verify::<Blake3>(&bytes, &TERMINATOR, &TERMINATOR, &FIRST, &LAST);
+    assert!(path::verify(COUNTING, &bytes, &TERMINATOR).is_err_and(over));
+    assert!(multi::verify(COUNTING, &bytes, &TERMINATOR).is_err_and(over));
+    assert!(witness::verify(COUNTING, &bytes, &TERMINATOR).is_err_and(over));
+    assert!(range::verify(COUNTING, &bytes, &TERMINATOR, &FIRST, &LAST).is_err_and(over));
+    let change = change::verify(COUNTING, &bytes, &TERMINATOR, &TERMINATOR, &FIRST, &LAST);
     assert!(change.is_err_and(over));
     let over = |error| matches!(error, VerifyError::OverLimit { limit: Limit::Hashes, .. });
     // 80,000 chains of more than 232 hashes, in 10 MB.
     let bytes = chains(80_000);
     assert!(bytes.len() < 11_000_000);
-    assert!(witness::verify::<Blake3>(&bytes, &TERMINATOR).is_err_and(over));
+    assert!(witness::verify(COUNTING, &bytes, &TERMINATOR).is_err_and(over));
 }

@@ -6,11 +6,13 @@ mod common;
 
 use common::{SPREADS, below, cases, mutate::mutate, rng, second, set, some_keys, some_ops};
 use pleach_core::{
-    Blake3, Hasher, Lookup, Node, Sha2,
+    Hasher, Lookup, Node,
     naive::Naive,
     proof::{Terminal, change, multi, path, range, witness},
 };
 use rand_core::RngCore;
+
+const BLAKE3: Hasher = Hasher::BLAKE3;
 
 /// All that a terminal says is so.
 fn true_of(set: &Naive, root: &Node, terminal: &Terminal) {
@@ -25,53 +27,53 @@ fn true_of(set: &Naive, root: &Node, terminal: &Terminal) {
     }
 }
 
-fn path_and_multi<H: Hasher>(seed: u64, mutants: usize) {
+fn path_and_multi(hasher: Hasher, seed: u64, mutants: usize) {
     for spread in SPREADS {
         let mut rng = rng(seed);
         let count = 1 + below(&mut rng, 60);
         let set = set(spread, &mut rng, count);
-        let root = set.root::<H>();
+        let root = set.root(hasher);
         let count = 1 + below(&mut rng, 10);
         let mut keys = some_keys(&set, spread, &mut rng, count);
         keys.truncate(10);
-        let valid_path = set.path::<H>(&keys[0]).encode::<H>().unwrap();
-        let valid_multi = set.multi::<H>(&keys).encode::<H>().unwrap();
+        let valid_path = set.path(hasher, &keys[0]).encode(hasher).unwrap();
+        let valid_multi = set.multi(hasher, &keys).encode(hasher).unwrap();
         for _ in 0..mutants {
             let mut bytes = valid_path.clone();
             mutate(&mut rng, &mut bytes);
             if bytes != valid_path {
-                assert!(path::verify::<H>(&bytes, &root).is_err(), "{spread:?}");
+                assert!(path::verify(hasher, &bytes, &root).is_err(), "{spread:?}");
             }
             let mut bytes = valid_multi.clone();
             for _ in 0..=rng.next_u32() % 2 {
                 mutate(&mut rng, &mut bytes);
             }
-            let verdict = multi::verify::<H>(&bytes, &root);
-            assert_eq!(verdict.is_ok(), second::verify::<H>(&bytes, false, &root).is_some());
+            let verdict = multi::verify(hasher, &bytes, &root);
+            assert_eq!(verdict.is_ok(), second::verify(hasher, &bytes, false, &root).is_some());
             assert!(bytes == valid_multi || verdict.is_err(), "{spread:?}");
         }
-        let other = Naive::from_iter([([1; 32], [2; 32].into())]).root::<H>();
-        assert!(path::verify::<H>(&valid_path, &other).is_err());
-        assert!(multi::verify::<H>(&valid_multi, &other).is_err());
+        let other = Naive::from_iter([([1; 32], [2; 32].into())]).root(hasher);
+        assert!(path::verify(hasher, &valid_path, &other).is_err());
+        assert!(multi::verify(hasher, &valid_multi, &other).is_err());
     }
 }
 
-fn witnesses<H: Hasher>(seed: u64, mutants: usize) {
+fn witnesses(hasher: Hasher, seed: u64, mutants: usize) {
     for spread in SPREADS {
         let mut rng = rng(seed);
         let count = below(&mut rng, 40);
         let set = set(spread, &mut rng, count);
-        let root = set.root::<H>();
+        let root = set.root(hasher);
         let count = below(&mut rng, 10);
         let ops = some_ops(&set, spread, &mut rng, count);
-        let valid = set.witness::<H>(&ops).encode::<H>().unwrap();
+        let valid = set.witness(hasher, &ops).encode(hasher).unwrap();
         for _ in 0..mutants {
             let mut bytes = valid.clone();
             for _ in 0..=rng.next_u32() % 2 {
                 mutate(&mut rng, &mut bytes);
             }
-            let verdict = witness::verify::<H>(&bytes, &root);
-            let second = second::verify::<H>(&bytes, true, &root);
+            let verdict = witness::verify(hasher, &bytes, &root);
+            let second = second::verify(hasher, &bytes, true, &root);
             assert_eq!(verdict.as_ref().ok().map(|v| *v.new_root()), second, "{spread:?}");
             let Ok(verified) = verdict else { continue };
             // The operations are the caller's input: other operations are another batch, and
@@ -82,12 +84,12 @@ fn witnesses<H: Hasher>(seed: u64, mutants: usize) {
                 assert_eq!(op.before.as_ref(), set.get(&op.key));
                 after.apply(&[pleach_core::proof::Op { key: op.key, access: op.access }]);
             }
-            assert_eq!(*verified.new_root(), after.root::<H>());
+            assert_eq!(*verified.new_root(), after.root(hasher));
         }
     }
 }
 
-fn ranges_and_changes<H: Hasher>(seed: u64, mutants: usize) {
+fn ranges_and_changes(hasher: Hasher, seed: u64, mutants: usize) {
     for spread in SPREADS {
         let mut rng = rng(seed);
         let count = below(&mut rng, 40);
@@ -95,26 +97,27 @@ fn ranges_and_changes<H: Hasher>(seed: u64, mutants: usize) {
         let mut to = from.clone();
         let count = below(&mut rng, 10);
         to.apply(&some_ops(&from, spread, &mut rng, count));
-        let (from_root, to_root) = (from.root::<H>(), to.root::<H>());
+        let (from_root, to_root) = (from.root(hasher), to.root(hasher));
         let keys = some_keys(&to, spread, &mut rng, 2);
         let (first, last) = match below(&mut rng, 4) {
             0 => ([0; 32], [0xff; 32]),
             1 => (keys[0], keys[0]),
             _ => (keys[0], keys[keys.len() - 1]),
         };
-        let valid_range = from.range::<H>(&first, &last);
-        let valid_change = from.change::<H>(&to, &first, &last);
+        let valid_range = from.range(hasher, &first, &last);
+        let valid_change = from.change(hasher, &to, &first, &last);
         for _ in 0..mutants {
             let twice = rng.next_u32() % 2;
             let mut bytes = valid_range.clone();
             (0..=twice).for_each(|_| mutate(&mut rng, &mut bytes));
-            let verdict = range::verify::<H>(&bytes, &from_root, &first, &last).is_ok();
-            assert_eq!(verdict, second::range::<H>(&bytes, &from_root, &first, &last));
+            let verdict = range::verify(hasher, &bytes, &from_root, &first, &last).is_ok();
+            assert_eq!(verdict, second::range(hasher, &bytes, &from_root, &first, &last));
             assert_eq!(verdict, bytes == valid_range, "{spread:?} {seed}");
             let mut bytes = valid_change.clone();
             (0..=twice).for_each(|_| mutate(&mut rng, &mut bytes));
-            let verdict = change::verify::<H>(&bytes, &from_root, &to_root, &first, &last).is_ok();
-            let second = second::change::<H>(&bytes, &from_root, &to_root, &first, &last);
+            let verdict =
+                change::verify(hasher, &bytes, &from_root, &to_root, &first, &last).is_ok();
+            let second = second::change(hasher, &bytes, &from_root, &to_root, &first, &last);
             assert_eq!(verdict, second, "{spread:?} {seed}");
             assert_eq!(verdict, bytes == valid_change, "{spread:?} {seed}");
         }
@@ -124,24 +127,24 @@ fn ranges_and_changes<H: Hasher>(seed: u64, mutants: usize) {
 #[test]
 fn no_mutant_of_a_range_or_change_proof_is_accepted() {
     for seed in 0..cases(12) {
-        ranges_and_changes::<Blake3>(seed, 150);
-        ranges_and_changes::<Sha2>(seed, 20);
+        ranges_and_changes(BLAKE3, seed, 150);
+        ranges_and_changes(Hasher::SHA2_256, seed, 20);
     }
 }
 
 #[test]
 fn no_mutant_of_a_path_or_multiproof_is_accepted() {
     for seed in 0..cases(12) {
-        path_and_multi::<Blake3>(seed, 150);
-        path_and_multi::<Sha2>(seed, 20);
+        path_and_multi(BLAKE3, seed, 150);
+        path_and_multi(Hasher::SHA2_256, seed, 20);
     }
 }
 
 #[test]
 fn no_mutant_of_a_witness_claims_anything_false() {
     for seed in 0..cases(12) {
-        witnesses::<Blake3>(seed, 150);
-        witnesses::<Sha2>(seed, 20);
+        witnesses(BLAKE3, seed, 150);
+        witnesses(Hasher::SHA2_256, seed, 20);
     }
 }
 
@@ -149,42 +152,42 @@ fn no_mutant_of_a_witness_claims_anything_false() {
 fn every_single_bit_of_a_proof_counts() {
     let mut rng = rng(99);
     let set = set(common::Spread::Shared60, &mut rng, 20);
-    let root = set.root::<Blake3>();
+    let root = set.root(BLAKE3);
     let keys = some_keys(&set, common::Spread::Shared60, &mut rng, 4);
-    let path = set.path::<Blake3>(&keys[0]).encode::<Blake3>().unwrap();
-    let multi = set.multi::<Blake3>(&keys).encode::<Blake3>().unwrap();
+    let path = set.path(BLAKE3, &keys[0]).encode(BLAKE3).unwrap();
+    let multi = set.multi(BLAKE3, &keys).encode(BLAKE3).unwrap();
     for bit in 0..path.len() * 8 {
         let mut bytes = path.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        assert!(path::verify::<Blake3>(&bytes, &root).is_err(), "bit {bit} of a path");
+        assert!(path::verify(BLAKE3, &bytes, &root).is_err(), "bit {bit} of a path");
     }
     for bit in 0..multi.len() * 8 {
         let mut bytes = multi.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        assert!(multi::verify::<Blake3>(&bytes, &root).is_err(), "bit {bit} of a multiproof");
+        assert!(multi::verify(BLAKE3, &bytes, &root).is_err(), "bit {bit} of a multiproof");
     }
     let (first, last) = (keys[0], keys[keys.len() - 1]);
     let mut other = set.clone();
     for key in &keys {
         other.set(*key, Some([3; 32].into()));
     }
-    let other_root = other.root::<Blake3>();
-    let range = set.range::<Blake3>(&first, &last);
-    let change = set.change::<Blake3>(&other, &first, &last);
+    let other_root = other.root(BLAKE3);
+    let range = set.range(BLAKE3, &first, &last);
+    let change = set.change(BLAKE3, &other, &first, &last);
     for bit in 0..range.len() * 8 {
         let mut bytes = range.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        let verdict = range::verify::<Blake3>(&bytes, &root, &first, &last);
+        let verdict = range::verify(BLAKE3, &bytes, &root, &first, &last);
         assert!(verdict.is_err(), "bit {bit} of a range");
     }
     for bit in 0..change.len() * 8 {
         let mut bytes = change.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        let verdict = change::verify::<Blake3>(&bytes, &root, &other_root, &first, &last);
+        let verdict = change::verify(BLAKE3, &bytes, &root, &other_root, &first, &last);
         assert!(verdict.is_err(), "bit {bit} of a change");
     }
     for len in 0..path.len() {
-        assert!(path::verify::<Blake3>(&path[..len], &root).is_err());
+        assert!(path::verify(BLAKE3, &path[..len], &root).is_err());
     }
 }
 
@@ -192,10 +195,10 @@ fn every_single_bit_of_a_proof_counts() {
 fn a_proof_says_nothing_about_keys_it_does_not_open() {
     let mut rng = rng(5);
     let set = set(common::Spread::Uniform, &mut rng, 200);
-    let root = set.root::<Blake3>();
+    let root = set.root(BLAKE3);
     let keys = some_keys(&set, common::Spread::Uniform, &mut rng, 20);
-    let bytes = set.multi::<Blake3>(&keys).encode::<Blake3>().unwrap();
-    let verified = multi::verify::<Blake3>(&bytes, &root).unwrap();
+    let bytes = set.multi(BLAKE3, &keys).encode(BLAKE3).unwrap();
+    let verified = multi::verify(BLAKE3, &bytes, &root).unwrap();
     for _ in 0..500 {
         let key = common::key(common::Spread::Uniform, &mut rng);
         let covered = verified.terminals().any(|terminal| terminal.prefix().covers(&key));

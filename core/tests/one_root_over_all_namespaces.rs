@@ -7,11 +7,11 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{
-    Oracle, SPREADS, below, bytes32, cases, mutate::mutate, oracle_root, rng, second, set,
-    some_keys, some_ops,
+    Blake3Hasher, Oracle, SPREADS, Sha2Hasher, below, bytes32, cases, mutate::mutate, oracle_root,
+    rng, second, set, some_keys, some_ops,
 };
 use pleach_core::{
-    Blake3, Key, Limits, Lookup, Node, Sha2, TERMINATOR, VerifyError,
+    Hasher, Key, Limits, Lookup, Node, TERMINATOR, VerifyError,
     naive::Naive,
     proof::{
         Access, Kind, Limit, Op, Roots, block, change, multi, path, range, roots, through, witness,
@@ -21,12 +21,14 @@ use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use rand_core::RngCore;
 
+const BLAKE3: Hasher = Hasher::BLAKE3;
+
 const ALL: (Key, Key) = ([0; 32], [0xff; 32]);
 
 type Tries = BTreeMap<u8, Naive>;
 
 fn roots_of(tries: &Tries) -> Roots {
-    tries.iter().map(|(ns, trie)| (*ns, trie.root::<Blake3>())).collect()
+    tries.iter().map(|(ns, trie)| (*ns, trie.root(BLAKE3))).collect()
 }
 
 /// The trie of roots, by its definition.
@@ -56,22 +58,22 @@ fn tries(rng: &mut ChaCha8Rng) -> Tries {
 
 fn agrees<H: Oracle>(roots: &Roots, to: &Roots, accesses: &[(u8, Access)]) {
     let slow = naive(roots);
-    assert_eq!(roots.over_all::<H>(), slow.root::<H>());
-    assert_eq!(roots.over_all::<H>(), oracle_root::<H>(&slow));
-    assert_eq!(roots::over_all::<H>(roots.iter()), slow.root::<H>());
+    assert_eq!(roots.over_all(H::HASHER), slow.root(H::HASHER));
+    assert_eq!(roots.over_all(H::HASHER), oracle_root::<H>(&slow));
+    assert_eq!(roots::over_all(H::HASHER, roots.iter()), slow.root(H::HASHER));
     for ns in [0, 1, 2, 9, 0x7f, 0x80, 0xff] {
         let key = roots::key(ns);
-        let path = roots.prove::<H>(ns).unwrap();
-        assert_eq!(path, slow.path::<H>(&key).encode::<H>().unwrap());
+        let path = roots.prove(H::HASHER, ns).unwrap();
+        assert_eq!(path, slow.path(H::HASHER, &key).encode(H::HASHER).unwrap());
         assert!(path.len() <= 32 + 66 + 8 * 32);
-        assert!(path::verify::<H>(&path, &slow.root::<H>()).is_ok());
-        let change = roots.prove_change::<H>(to, ns).unwrap();
-        assert_eq!(change, slow.change::<H>(&naive(to), &key, &key));
+        assert!(path::verify(H::HASHER, &path, &slow.root(H::HASHER)).is_ok());
+        let change = roots.prove_change(H::HASHER, to, ns).unwrap();
+        assert_eq!(change, slow.change(H::HASHER, &naive(to), &key, &key));
     }
     let ops: Vec<Op> =
         accesses.iter().map(|(ns, access)| Op { key: roots::key(*ns), access: *access }).collect();
-    let witness = slow.witness::<H>(&ops).encode::<H>().unwrap();
-    assert_eq!(roots.witness::<H>(accesses).unwrap(), witness);
+    let witness = slow.witness(H::HASHER, &ops).encode(H::HASHER).unwrap();
+    assert_eq!(roots.witness(H::HASHER, accesses).unwrap(), witness);
 }
 
 fn access() -> impl Strategy<Value = Access> {
@@ -97,22 +99,22 @@ proptest! {
         accesses in prop::collection::btree_map(any::<u8>(), access(), 0..12),
     ) {
         let accesses: Vec<_> = accesses.into_iter().collect();
-        agrees::<Blake3>(&roots, &to, &accesses);
-        agrees::<Sha2>(&roots, &to, &accesses);
+        agrees::<Blake3Hasher>(&roots, &to, &accesses);
+        agrees::<Sha2Hasher>(&roots, &to, &accesses);
     }
 }
 
 #[test]
 fn none_one_and_all_namespaces() {
     let none = Roots::new();
-    assert_eq!(none.over_all::<Blake3>(), TERMINATOR);
+    assert_eq!(none.over_all(BLAKE3), TERMINATOR);
     let empty = Roots::from_iter([(0, TERMINATOR)]);
-    assert_ne!(empty.over_all::<Blake3>(), TERMINATOR, "an empty namespace exists");
+    assert_ne!(empty.over_all(BLAKE3), TERMINATOR, "an empty namespace exists");
     let all: Roots = (0..=255).map(|ns| (ns, Node::new([ns; 32]))).collect();
     let reads: Vec<_> = (0..=255).map(|ns| (ns, Access::Read)).collect();
     for roots in [&none, &empty, &all] {
-        agrees::<Blake3>(roots, &all, &reads);
-        agrees::<Sha2>(roots, &empty, &[]);
+        agrees::<Blake3Hasher>(roots, &all, &reads);
+        agrees::<Sha2Hasher>(roots, &empty, &[]);
     }
     assert_eq!(roots::namespace(&roots::key(200)), Some(200));
     assert_eq!(roots::namespace(&[200; 32]), None);
@@ -124,11 +126,11 @@ fn a_light_client_reads_through_one_root() {
         let mut rng = rng(seed);
         let tries = tries(&mut rng);
         let roots = roots_of(&tries);
-        let over_all = roots.over_all::<Blake3>();
+        let over_all = roots.over_all(BLAKE3);
         for ns in tries.keys().copied().chain([3, 77, ns(&mut rng)]) {
             let Some(trie) = tries.get(&ns) else {
-                let bytes = through::build::<Blake3>(&roots, ns, &[]).unwrap();
-                let opened = through::open::<Blake3>(&bytes, &over_all).unwrap();
+                let bytes = through::build(BLAKE3, &roots, ns, &[]).unwrap();
+                let opened = through::open(BLAKE3, &bytes, &over_all).unwrap();
                 assert_eq!((opened.ns(), opened.root(), opened.kind()), (ns, None, None));
                 assert_eq!(opened.inner(), []);
                 refuses_mutants(&mut rng, &bytes, &tries);
@@ -137,31 +139,31 @@ fn a_light_client_reads_through_one_root() {
             let keys = some_keys(trie, SPREADS[0], &mut rng, 5);
             let ops = some_ops(trie, SPREADS[0], &mut rng, 5);
             let inner = [
-                (Kind::Path, trie.path::<Blake3>(&[1; 32]).encode::<Blake3>().unwrap()),
-                (Kind::Multi, trie.multi::<Blake3>(&keys).encode::<Blake3>().unwrap()),
-                (Kind::Witness, trie.witness::<Blake3>(&ops).encode::<Blake3>().unwrap()),
-                (Kind::Range, trie.range::<Blake3>(&ALL.0, &ALL.1)),
+                (Kind::Path, trie.path(BLAKE3, &[1; 32]).encode(BLAKE3).unwrap()),
+                (Kind::Multi, trie.multi(BLAKE3, &keys).encode(BLAKE3).unwrap()),
+                (Kind::Witness, trie.witness(BLAKE3, &ops).encode(BLAKE3).unwrap()),
+                (Kind::Range, trie.range(BLAKE3, &ALL.0, &ALL.1)),
             ];
             for (kind, inner) in inner {
-                let bytes = through::build::<Blake3>(&roots, ns, &inner).unwrap();
-                let opened = through::open::<Blake3>(&bytes, &over_all).unwrap();
+                let bytes = through::build(BLAKE3, &roots, ns, &inner).unwrap();
+                let opened = through::open(BLAKE3, &bytes, &over_all).unwrap();
                 assert_eq!((opened.ns(), opened.kind()), (ns, Some(kind)));
-                assert_eq!(opened.root(), Some(&trie.root::<Blake3>()));
+                assert_eq!(opened.root(), Some(&trie.root(BLAKE3)));
                 assert_eq!(opened.inner(), inner);
                 assert!(verify_inner(kind, opened.inner(), opened.root().unwrap()).is_ok());
                 refuses_mutants(&mut rng, &bytes, &tries);
             }
-            assert!(through::build::<Blake3>(&roots, ns, &[]).is_err(), "nothing is proven");
+            assert!(through::build(BLAKE3, &roots, ns, &[]).is_err(), "nothing is proven");
         }
     }
 }
 
 fn verify_inner(kind: Kind, inner: &[u8], root: &Node) -> Result<(), VerifyError> {
     match kind {
-        Kind::Path => path::verify::<Blake3>(inner, root).map(|_| ()),
-        Kind::Multi => multi::verify::<Blake3>(inner, root).map(|_| ()),
-        Kind::Witness => witness::verify::<Blake3>(inner, root).map(|_| ()),
-        Kind::Range => range::verify::<Blake3>(inner, root, &ALL.0, &ALL.1).map(|_| ()),
+        Kind::Path => path::verify(BLAKE3, inner, root).map(|_| ()),
+        Kind::Multi => multi::verify(BLAKE3, inner, root).map(|_| ()),
+        Kind::Witness => witness::verify(BLAKE3, inner, root).map(|_| ()),
+        Kind::Range => range::verify(BLAKE3, inner, root, &ALL.0, &ALL.1).map(|_| ()),
         kind => panic!("{kind:?} inside"),
     }
 }
@@ -170,18 +172,18 @@ fn verify_inner(kind: Kind, inner: &[u8], root: &Node) -> Result<(), VerifyError
 /// verifier says the same.
 fn refuses_mutants(rng: &mut ChaCha8Rng, bytes: &[u8], tries: &Tries) {
     let roots = roots_of(tries);
-    let over_all = roots.over_all::<Blake3>();
+    let over_all = roots.over_all(BLAKE3);
     for _ in 0..20 {
         let mut bytes = bytes.to_vec();
         mutate(rng, &mut bytes);
-        let opened = through::open::<Blake3>(&bytes, &over_all);
-        let again = second::through::<Blake3>(&bytes, &over_all);
+        let opened = through::open(BLAKE3, &bytes, &over_all);
+        let again = second::through(BLAKE3, &bytes, &over_all);
         assert_eq!(opened.is_ok(), again.is_some(), "{opened:?}");
         let Ok(opened) = opened else { continue };
         let found = opened.root().map(|root| (*root, opened.inner()));
         assert_eq!(again, Some((opened.ns(), found)));
         assert_eq!(opened.root(), roots.get(opened.ns()));
-        let whole = through::build::<Blake3>(&roots, opened.ns(), opened.inner()).unwrap();
+        let whole = through::build(BLAKE3, &roots, opened.ns(), opened.inner()).unwrap();
         assert_eq!(bytes, whole);
     }
 }
@@ -216,15 +218,15 @@ fn what_changed_in_a_namespace_goes_through_two_roots() {
         let from = tries(&mut rng);
         let to = next(&mut rng, &from);
         let (before, after) = (roots_of(&from), roots_of(&to));
-        let (prev, new) = (before.over_all::<Blake3>(), after.over_all::<Blake3>());
+        let (prev, new) = (before.over_all(BLAKE3), after.over_all(BLAKE3));
         for ns in from.keys().chain(to.keys()).copied().chain([5]) {
             let none = Naive::new();
             let sides = [&from, &to].map(|tries| tries.get(&ns).unwrap_or(&none));
             let differ = sides[0] != sides[1];
-            let inner = sides[0].change::<Blake3>(sides[1], &ALL.0, &ALL.1);
+            let inner = sides[0].change(BLAKE3, sides[1], &ALL.0, &ALL.1);
             let inner = if differ { &inner[..] } else { &[] };
-            let bytes = through::build_change::<Blake3>(&before, &after, ns, inner).unwrap();
-            let opened = through::open_change::<Blake3>(&bytes, &prev, &new).unwrap();
+            let bytes = through::build_change(BLAKE3, &before, &after, ns, inner).unwrap();
+            let opened = through::open_change(BLAKE3, &bytes, &prev, &new).unwrap();
             assert_eq!((opened.ns(), opened.inner()), (ns, inner));
             let roots = [before.get(ns).copied(), after.get(ns).copied()];
             assert_eq!(opened.is_same(), roots[0] == roots[1]);
@@ -232,28 +234,28 @@ fn what_changed_in_a_namespace_goes_through_two_roots() {
             assert_eq!(opened.inner_roots().is_some(), differ);
             if let Some([from, to]) = opened.inner_roots() {
                 let verified =
-                    change::verify::<Blake3>(opened.inner(), &from, &to, &ALL.0, &ALL.1).unwrap();
+                    change::verify(BLAKE3, opened.inner(), &from, &to, &ALL.0, &ALL.1).unwrap();
                 let keys: Vec<Key> = verified.changes().map(|(key, ..)| key).collect();
                 assert_eq!(keys, sides[0].changed(sides[1], &ALL.0, &ALL.1));
             }
             for _ in 0..10 {
                 let mut bytes = bytes.clone();
                 mutate(&mut rng, &mut bytes);
-                let opened = through::open_change::<Blake3>(&bytes, &prev, &new);
+                let opened = through::open_change(BLAKE3, &bytes, &prev, &new);
                 let Ok(opened) = opened else { continue };
                 let whole =
-                    through::build_change::<Blake3>(&before, &after, opened.ns(), opened.inner());
+                    through::build_change(BLAKE3, &before, &after, opened.ns(), opened.inner());
                 assert_eq!(Ok(bytes), whole);
             }
             // A lie about whether anything is to be proven.
             let other: &[u8] = if differ { &[] } else { &from_nothing() };
-            assert!(through::build_change::<Blake3>(&before, &after, ns, other).is_err());
+            assert!(through::build_change(BLAKE3, &before, &after, ns, other).is_err());
         }
     }
 }
 
 fn from_nothing() -> Vec<u8> {
-    Naive::new().change::<Blake3>(&Naive::from_iter([([1; 32], [1; 32].into())]), &ALL.0, &ALL.1)
+    Naive::new().change(BLAKE3, &Naive::from_iter([([1; 32], [1; 32].into())]), &ALL.0, &ALL.1)
 }
 
 /// A block: what it did, in each form that there is, and the state after it.
@@ -288,7 +290,7 @@ fn a_block(rng: &mut ChaCha8Rng, tries: &Tries) -> (Vec<u8>, Tries) {
                 after.insert(ns, changed);
             }
         }
-        let witness = trie.witness::<Blake3>(&ops).encode::<Blake3>().unwrap();
+        let witness = trie.witness(BLAKE3, &ops).encode(BLAKE3).unwrap();
         parts.insert(ns, opened.then_some(witness));
     }
     let roots = roots_of(&after);
@@ -300,7 +302,7 @@ fn a_block(rng: &mut ChaCha8Rng, tries: &Tries) -> (Vec<u8>, Tries) {
             witness: witness.as_deref(),
         })
         .collect();
-    (block::build::<Blake3>(&roots_of(tries), &parts).unwrap(), after)
+    (block::build(BLAKE3, &roots_of(tries), &parts).unwrap(), after)
 }
 
 /// Makes the block once more from what was verified, and the state that it leads to.
@@ -317,12 +319,12 @@ fn again(tries: &Tries, verified: &block::Verified<'_>) -> (Vec<u8>, Tries) {
         changed.apply(ops.as_deref().unwrap_or_default());
         match part.after() {
             Some(root) => {
-                assert_eq!(*root, changed.root::<Blake3>());
+                assert_eq!(*root, changed.root(BLAKE3));
                 after.insert(part.ns(), changed);
             }
             None => drop(after.remove(&part.ns())),
         }
-        let encoded = |ops: &Vec<Op>| trie.witness::<Blake3>(ops).encode::<Blake3>().unwrap();
+        let encoded = |ops: &Vec<Op>| trie.witness(BLAKE3, ops).encode(BLAKE3).unwrap();
         witnesses.push((part.ns(), part.after().copied(), ops.as_ref().map(encoded)));
     }
     let parts: Vec<_> = witnesses
@@ -333,7 +335,7 @@ fn again(tries: &Tries, verified: &block::Verified<'_>) -> (Vec<u8>, Tries) {
             witness: witness.as_deref(),
         })
         .collect();
-    (block::build::<Blake3>(&roots_of(tries), &parts).unwrap(), after)
+    (block::build(BLAKE3, &roots_of(tries), &parts).unwrap(), after)
 }
 
 #[test]
@@ -341,12 +343,12 @@ fn a_block_leads_from_one_root_over_all_to_the_next() {
     for seed in 0..cases(150) {
         let mut rng = rng(2000 + seed);
         let tries = tries(&mut rng);
-        let before = roots_of(&tries).over_all::<Blake3>();
+        let before = roots_of(&tries).over_all(BLAKE3);
         let (bytes, after) = a_block(&mut rng, &tries);
-        let verified = block::verify::<Blake3>(&bytes, &before).unwrap();
+        let verified = block::verify(BLAKE3, &bytes, &before).unwrap();
         assert_eq!(*verified.prev_root(), before);
-        assert_eq!(*verified.new_root(), roots_of(&after).over_all::<Blake3>());
-        assert_eq!(second::block::<Blake3>(&bytes, &before), Some(*verified.new_root()));
+        assert_eq!(*verified.new_root(), roots_of(&after).over_all(BLAKE3));
+        assert_eq!(second::block(BLAKE3, &bytes, &before), Some(*verified.new_root()));
         assert_eq!(again(&tries, &verified), (bytes.clone(), after.clone()));
         for part in verified.namespaces() {
             assert_eq!(verified.get(part.ns()).map(block::Namespace::after), Some(part.after()));
@@ -364,14 +366,14 @@ fn a_block_leads_from_one_root_over_all_to_the_next() {
             for _ in 0..=below(&mut rng, 2) {
                 mutate(&mut rng, &mut mutant);
             }
-            let verdict = block::verify::<Blake3>(&mutant, &before);
+            let verdict = block::verify(BLAKE3, &mutant, &before);
             let new_root = verdict.as_ref().ok().map(|verified| *verified.new_root());
-            assert_eq!(new_root, second::block::<Blake3>(&mutant, &before), "{verdict:?}");
+            assert_eq!(new_root, second::block(BLAKE3, &mutant, &before), "{verdict:?}");
             let Ok(verified) = verdict else { continue };
             // Another batch, perhaps, and then it is encoded as that batch is.
             let (whole, after) = again(&tries, &verified);
             assert_eq!(whole, mutant);
-            assert_eq!(*verified.new_root(), roots_of(&after).over_all::<Blake3>());
+            assert_eq!(*verified.new_root(), roots_of(&after).over_all(BLAKE3));
         }
     }
 }
@@ -381,10 +383,10 @@ fn limits_are_for_the_whole_block() {
     for seed in 0..cases(60) {
         let mut rng = rng(3000 + seed);
         let tries = tries(&mut rng);
-        let before = roots_of(&tries).over_all::<Blake3>();
+        let before = roots_of(&tries).over_all(BLAKE3);
         let (bytes, _) = a_block(&mut rng, &tries);
         let with = |limits: Limits| {
-            block::verify_with::<Blake3>(&bytes, &before, &limits).map(|v| *v.new_root())
+            block::verify_with(BLAKE3, &bytes, &before, &limits).map(|v| *v.new_root())
         };
         let free = with(Limits::UNLIMITED);
         assert!(free.is_ok());
@@ -393,7 +395,7 @@ fn limits_are_for_the_whole_block() {
             let VerifyError::OverLimit { limit: Limit::Hashes, needed, .. } = error else {
                 panic!("{error}")
             };
-            let verified = block::verify::<Blake3>(&bytes, &before).unwrap();
+            let verified = block::verify(BLAKE3, &bytes, &before).unwrap();
             assert!(!verified.namespaces().is_empty());
             assert_eq!(with(hashes(needed)), free);
             let error =

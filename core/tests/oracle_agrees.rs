@@ -4,32 +4,37 @@
 mod common;
 
 use bitvec::prelude::{BitSlice, Msb0};
-use common::{Oracle, SPREADS, Spread, below, cases, oracle_root, rng, set, some_keys, some_ops};
+use common::{
+    Blake3Hasher, Oracle, SPREADS, Sha2Hasher, Spread, below, cases, oracle_root, rng, set,
+    some_keys, some_ops,
+};
 use nomt_core::{
     proof::{self as theirs, MultiPathProof, MultiProof as TheirMulti, PathProofTerminal},
     trie::{KeyPath, LeafData},
     trie_pos::TriePosition,
 };
 use pleach_core::{
-    Blake3, Hasher, Key, Lookup, Node, Prefix, Sha2,
+    Hasher, Key, Lookup, Node, Prefix,
     naive::Naive,
     nomt::{self, ConvertError},
     proof::{Access, MultiProof, Op, PathProof, Terminal, Witness, multi, path, witness},
 };
+
+const BLAKE3: Hasher = Hasher::BLAKE3;
 
 fn bits(key: &Key) -> &BitSlice<u8, Msb0> {
     BitSlice::from_slice(key)
 }
 
 fn check_paths<H: Oracle>(set: &Naive, keys: &[Key]) {
-    let root = set.root::<H>();
+    let root = set.root(H::HASHER);
     for key in keys {
-        let ours = set.path::<H>(key);
+        let ours = set.path(H::HASHER, key);
         let foreign = nomt::path_to(&ours).expect("has a counterpart");
-        let accepted = foreign.verify::<H::Published>(bits(key), root.into()).expect("accepted");
+        let accepted = foreign.verify::<H>(bits(key), root.into()).expect("accepted");
         assert_eq!(nomt::path_from(&foreign), Ok(ours.clone()));
-        let bytes = ours.encode::<H>().unwrap();
-        let verified = path::verify::<H>(&bytes, &root).expect("our own");
+        let bytes = ours.encode(H::HASHER).unwrap();
+        let verified = path::verify(H::HASHER, &bytes, &root).expect("our own");
         match (verified.get(key), set.get(key)) {
             (Lookup::Present(found), Some(wanted)) => {
                 assert_eq!(found, *wanted);
@@ -43,10 +48,10 @@ fn check_paths<H: Oracle>(set: &Naive, keys: &[Key]) {
 }
 
 fn check_multi<H: Oracle>(set: &Naive, keys: &[Key]) {
-    let root = set.root::<H>();
-    let ours = set.multi::<H>(keys);
-    let bytes = ours.encode::<H>().unwrap();
-    let verified = multi::verify::<H>(&bytes, &root).expect("our own");
+    let root = set.root(H::HASHER);
+    let ours = set.multi(H::HASHER, keys);
+    let bytes = ours.encode(H::HASHER).unwrap();
+    let verified = multi::verify(H::HASHER, &bytes, &root).expect("our own");
     assert_eq!(verified.terminals().collect::<Vec<_>>(), ours.terminals);
     if keys.is_empty() {
         assert_eq!(nomt::multi_to(&ours), Err(ConvertError::Empty));
@@ -54,10 +59,9 @@ fn check_multi<H: Oracle>(set: &Naive, keys: &[Key]) {
     }
     let foreign = nomt::multi_to(&ours).expect("has a counterpart");
     assert_eq!(nomt::multi_from(&foreign), Ok(ours.clone()));
-    let accepted =
-        theirs::verify_multi_proof::<H::Published>(&foreign, root.into()).expect("accepted");
+    let accepted = theirs::verify_multi_proof::<H>(&foreign, root.into()).expect("accepted");
     let mut paths: Vec<_> =
-        keys.iter().map(|key| nomt::path_to(&set.path::<H>(key)).unwrap()).collect();
+        keys.iter().map(|key| nomt::path_to(&set.path(H::HASHER, key)).unwrap()).collect();
     paths.dedup_by(|a, b| a.terminal == b.terminal);
     assert_eq!(TheirMulti::from_path_proofs(paths), foreign, "built from separate paths");
     for key in keys {
@@ -74,10 +78,10 @@ fn check_multi<H: Oracle>(set: &Naive, keys: &[Key]) {
 }
 
 fn check_update<H: Oracle>(set: &mut Naive, ops: &[Op]) {
-    let prev = set.root::<H>();
-    let ours = set.witness::<H>(ops);
-    let bytes = ours.encode::<H>().unwrap();
-    let verified = witness::verify::<H>(&bytes, &prev).expect("our own");
+    let prev = set.root(H::HASHER);
+    let ours = set.witness(H::HASHER, ops);
+    let bytes = ours.encode(H::HASHER).unwrap();
+    let verified = witness::verify(H::HASHER, &bytes, &prev).expect("our own");
     let before = set.clone();
     set.apply(ops);
     let next = oracle_root::<H>(set);
@@ -89,7 +93,7 @@ fn check_update<H: Oracle>(set: &mut Naive, ops: &[Op]) {
     assert_eq!(seen, wanted);
     if ops.is_empty() {
         assert_eq!(*verified.new_root(), prev);
-        let foreign = nomt::witness_to::<H>(&ours).unwrap();
+        let foreign = nomt::witness_to(H::HASHER, &ours).unwrap();
         assert!(foreign.path_proofs.is_empty() && foreign.operations.writes.is_empty());
         assert_eq!(nomt::witness_from(&foreign), Ok(ours));
         return;
@@ -101,9 +105,8 @@ fn check_update<H: Oracle>(set: &mut Naive, ops: &[Op]) {
         })
         .collect();
     let foreign = nomt::multi_to(&ours.proof).expect("has a counterpart");
-    let accepted =
-        theirs::verify_multi_proof::<H::Published>(&foreign, prev.into()).expect("accepted");
-    let updated = theirs::verify_multi_proof_update::<H::Published>(&accepted, writes.clone());
+    let accepted = theirs::verify_multi_proof::<H>(&foreign, prev.into()).expect("accepted");
+    let updated = theirs::verify_multi_proof_update::<H>(&accepted, writes.clone());
     assert_eq!(updated.expect("updates"), next.to_bytes());
     check_path_update::<H>(&before, &writes, next);
     check_witness::<H>(&ours, prev, next);
@@ -112,10 +115,10 @@ fn check_update<H: Oracle>(set: &mut Naive, ops: &[Op]) {
 /// The witness as the other crate has it, and checked as its users do: each path, then the reads,
 /// then the writes.
 fn check_witness<H: Oracle>(ours: &Witness, prev: Node, next: Node) {
-    let mut foreign = nomt::witness_to::<H>(ours).expect("has a counterpart");
+    let mut foreign = nomt::witness_to(H::HASHER, ours).expect("has a counterpart");
     let mut updates = Vec::new();
     for (index, path) in foreign.path_proofs.iter().enumerate() {
-        let inner = path.inner.verify::<H::Published>(path.path.path(), prev.into());
+        let inner = path.inner.verify::<H>(path.path.path(), prev.into());
         let inner = inner.expect("accepted");
         for read in foreign.operations.reads.iter().filter(|read| read.path_index == index) {
             let confirmed = match read.value {
@@ -132,7 +135,7 @@ fn check_witness<H: Oracle>(ours: &Witness, prev: Node, next: Node) {
             updates.push(theirs::PathUpdate { inner, ops });
         }
     }
-    let updated = theirs::verify_update::<H::Published>(prev.into(), &updates);
+    let updated = theirs::verify_update::<H>(prev.into(), &updates);
     assert_eq!(updated.expect("updates"), next.to_bytes());
     assert_eq!(nomt::witness_from(&foreign), Ok(ours.clone()));
     // Their paths and operations are in no order.
@@ -152,12 +155,12 @@ fn check_path_update<H: Oracle>(
     writes: &[(KeyPath, Option<[u8; 32]>)],
     next: Node,
 ) {
-    let prev = before.root::<H>();
+    let prev = before.root(H::HASHER);
     let mut updates: Vec<theirs::PathUpdate> = Vec::new();
     for (key, value) in writes {
-        let inner = nomt::path_to(&before.path::<H>(key))
+        let inner = nomt::path_to(&before.path(H::HASHER, key))
             .unwrap()
-            .verify::<H::Published>(bits(key), prev.into());
+            .verify::<H>(bits(key), prev.into());
         let inner = inner.expect("accepted");
         match updates.last_mut() {
             Some(last) if last.inner.path() == inner.path() => last.ops.push((*key, *value)),
@@ -165,7 +168,7 @@ fn check_path_update<H: Oracle>(
         }
     }
     assert_eq!(
-        theirs::verify_update::<H::Published>(prev.into(), &updates).expect("updates"),
+        theirs::verify_update::<H>(prev.into(), &updates).expect("updates"),
         next.to_bytes()
     );
 }
@@ -176,7 +179,11 @@ fn random_sets<H: Oracle>(seed: u64) {
             let mut rng = rng(seed ^ case);
             let size = [0, 1, 2, 3, 9, 40, 150][below(&mut rng, 7)];
             let set = set(spread, &mut rng, size);
-            assert_eq!(set.root::<H>(), oracle_root::<H>(&set), "{spread:?} {size} seed {case}");
+            assert_eq!(
+                set.root(H::HASHER),
+                oracle_root::<H>(&set),
+                "{spread:?} {size} seed {case}"
+            );
             let count = below(&mut rng, 12);
             let keys = some_keys(&set, spread, &mut rng, count);
             check_paths::<H>(&set, &keys);
@@ -202,29 +209,29 @@ fn random_batches<H: Oracle>(seed: u64) {
                 .map(|key| Op { key: *key, access: Access::Write(None) })
                 .collect();
             check_update::<H>(&mut set, &rest);
-            assert_eq!(set.root::<H>(), pleach_core::TERMINATOR);
+            assert_eq!(set.root(H::HASHER), pleach_core::TERMINATOR);
         }
     }
 }
 
 #[test]
 fn roots_and_proofs_of_random_sets_agree_under_blake3() {
-    random_sets::<Blake3>(1);
+    random_sets::<Blake3Hasher>(1);
 }
 
 #[test]
 fn roots_and_proofs_of_random_sets_agree_under_sha256() {
-    random_sets::<Sha2>(2);
+    random_sets::<Sha2Hasher>(2);
 }
 
 #[test]
 fn new_roots_of_random_batches_agree_under_blake3() {
-    random_batches::<Blake3>(3);
+    random_batches::<Blake3Hasher>(3);
 }
 
 #[test]
 fn new_roots_of_random_batches_agree_under_sha256() {
-    random_batches::<Sha2>(4);
+    random_batches::<Sha2Hasher>(4);
 }
 
 #[test]
@@ -234,7 +241,7 @@ fn roots_of_thousands_of_small_sets_agree() {
             let mut rng = rng(0x5e75 ^ case);
             let size = below(&mut rng, 24);
             let set = set(spread, &mut rng, size);
-            assert_eq!(set.root::<Blake3>(), oracle_root::<Blake3>(&set), "{spread:?} {case}");
+            assert_eq!(set.root(BLAKE3), oracle_root::<Blake3Hasher>(&set), "{spread:?} {case}");
         }
     }
 }
@@ -243,10 +250,10 @@ fn roots_of_thousands_of_small_sets_agree() {
 fn a_node_at_a_position_is_what_the_root_is_made_of() {
     let set = set(Spread::Uniform, &mut rng(7), 300);
     let root = pleach_core::Prefix::ROOT;
-    let node = |p: &pleach_core::Prefix| set.node::<Blake3>(p);
+    let node = |p: &pleach_core::Prefix| set.node(BLAKE3, p);
     let halves = [node(&root.child(false)), node(&root.child(true))];
-    assert_eq!(pleach_core::node::combine::<Blake3>(&halves[0], &halves[1]), set.root::<Blake3>());
-    assert_eq!(Blake3::hash64(&[7; 64]), Blake3::hash(&[7; 64]));
+    assert_eq!(pleach_core::node::combine(BLAKE3, &halves[0], &halves[1]), set.root(BLAKE3));
+    assert_eq!(BLAKE3.hash64(&[7; 64]), BLAKE3.hash(&[7; 64]));
 }
 
 #[test]
@@ -274,7 +281,7 @@ fn what_the_other_crate_cannot_express_is_an_error() {
     let terminal = nomt::path_from(&theirs).unwrap().terminal;
     assert_eq!(terminal, Terminal::Terminator { prefix: Prefix::new(&[0xff; 32], 5) });
 
-    let mut ours = set.multi::<Blake3>(&keys);
+    let mut ours = set.multi(BLAKE3, &keys);
     let empty = TheirMulti { paths: vec![], siblings: vec![] };
     assert_eq!(nomt::multi_from(&empty), Err(ConvertError::Empty));
     ours.terminals.swap(0, 1);
@@ -286,7 +293,7 @@ fn what_the_other_crate_cannot_express_is_an_error() {
     assert_eq!(nomt::multi_to(&ours), Err(count));
     let deep = MultiProof { terminals: vec![leaf(300)], siblings: vec![] };
     assert_eq!(nomt::multi_to(&deep), Err(ConvertError::TooDeep { depth: 300 }));
-    let mut theirs = nomt::multi_to(&set.multi::<Blake3>(&keys)).unwrap();
+    let mut theirs = nomt::multi_to(&set.multi(BLAKE3, &keys)).unwrap();
     let MultiPathProof { depth, .. } = &mut theirs.paths[0];
     *depth = 1000;
     assert_eq!(nomt::multi_from(&theirs), Err(ConvertError::TooDeep { depth: 1000 }));
@@ -301,8 +308,8 @@ fn a_foreign_witness_that_contradicts_itself_is_an_error() {
         .zip(access.iter().cycle())
         .map(|(key, access)| Op { key: *key, access: *access })
         .collect();
-    let ours = set.witness::<Blake3>(&ops);
-    let good = || nomt::witness_to::<Blake3>(&ours).unwrap();
+    let ours = set.witness(BLAKE3, &ops);
+    let good = || nomt::witness_to(BLAKE3, &ours).unwrap();
     assert_eq!(nomt::witness_from(&good()), Ok(ours.clone()));
     let refused = |change: &dyn Fn(&mut nomt_core::witness::Witness), error| {
         let mut bad = good();
@@ -339,9 +346,9 @@ fn a_foreign_witness_that_contradicts_itself_is_an_error() {
     );
     let mut bad = ours.clone();
     bad.ops.remove(0);
-    let unused = nomt::witness_to::<Blake3>(&bad).err();
+    let unused = nomt::witness_to(BLAKE3, &bad).err();
     assert_eq!(unused, Some(ConvertError::UnusedPath));
     let mut bad = ours.clone();
     bad.ops.swap(0, 1);
-    assert!(nomt::witness_to::<Blake3>(&bad).is_err());
+    assert!(nomt::witness_to(BLAKE3, &bad).is_err());
 }

@@ -6,11 +6,13 @@ mod common;
 
 use common::{SPREADS, Spread, below, cases, rng, second, set, some_keys, some_ops};
 use pleach_core::{
-    Blake3, Hasher, Key, Lookup, Sha2, ValueHash,
+    Hasher, Key, Lookup, ValueHash,
     naive::Naive,
     proof::{BuildError, Change, DecodeError, VerifyError, change, range, witness},
 };
 use rand_chacha::ChaCha8Rng;
+
+const BLAKE3: Hasher = Hasher::BLAKE3;
 
 /// Two keys, the smaller one first: of the set, of the spread, or the ends of all keys.
 fn bounds(set: &Naive, spread: Spread, rng: &mut ChaCha8Rng) -> (Key, Key) {
@@ -24,13 +26,19 @@ fn bounds(set: &Naive, spread: Spread, rng: &mut ChaCha8Rng) -> (Key, Key) {
     }
 }
 
-fn range_build<H: Hasher>(set: &Naive, first: &Key, last: &Key) -> Result<Vec<u8>, BuildError> {
-    let bounds = set.multi::<H>(&[*first, *last]).encode::<H>().unwrap();
+fn range_build(
+    hasher: Hasher,
+    set: &Naive,
+    first: &Key,
+    last: &Key,
+) -> Result<Vec<u8>, BuildError> {
+    let bounds = set.multi(hasher, &[*first, *last]).encode(hasher).unwrap();
     let pairs = set.pairs().range(*first..=*last).map(|(key, hash)| (*key, *hash));
-    range::build::<H>(&bounds, first, last, pairs)
+    range::build(hasher, &bounds, first, last, pairs)
 }
 
-fn change_build<H: Hasher>(
+fn change_build(
+    hasher: Hasher,
     from: &Naive,
     to: &Naive,
     first: &Key,
@@ -38,25 +46,25 @@ fn change_build<H: Hasher>(
 ) -> Result<Vec<u8>, BuildError> {
     let mut keys = from.changed(to, first, last);
     keys.extend([first, last]);
-    let multi = |set: &Naive| set.multi::<H>(&keys).encode::<H>().unwrap();
-    change::build::<H>(&multi(from), &multi(to), first, last)
+    let multi = |set: &Naive| set.multi(hasher, &keys).encode(hasher).unwrap();
+    change::build(hasher, &multi(from), &multi(to), first, last)
 }
 
-fn ranges<H: Hasher>(seed: u64) {
+fn ranges(hasher: Hasher, seed: u64) {
     for spread in SPREADS {
         let mut rng = rng(seed);
         let count = [0, 1, 2, 3, 9, 40, 150][below(&mut rng, 7)];
         let set = set(spread, &mut rng, count);
-        let root = set.root::<H>();
+        let root = set.root(hasher);
         for _ in 0..6 {
             let (first, last) = bounds(&set, spread, &mut rng);
-            let bytes = range_build::<H>(&set, &first, &last).unwrap();
-            assert_eq!(bytes, set.range::<H>(&first, &last), "{spread:?} {seed}");
-            let verified = range::verify::<H>(&bytes, &root, &first, &last).unwrap();
+            let bytes = range_build(hasher, &set, &first, &last).unwrap();
+            assert_eq!(bytes, set.range(hasher, &first, &last), "{spread:?} {seed}");
+            let verified = range::verify(hasher, &bytes, &root, &first, &last).unwrap();
             let wanted: Vec<(Key, ValueHash)> =
                 set.pairs().range(first..=last).map(|(key, hash)| (*key, *hash)).collect();
             assert_eq!(verified.pairs().collect::<Vec<_>>(), wanted);
-            assert!(second::range::<H>(&bytes, &root, &first, &last));
+            assert!(second::range(hasher, &bytes, &root, &first, &last));
             assert_eq!(
                 (verified.first(), verified.last(), verified.root()),
                 (&first, &last, &root)
@@ -67,12 +75,12 @@ fn ranges<H: Hasher>(seed: u64) {
                 let wanted = if scoped { wanted } else { Lookup::OutOfScope };
                 assert_eq!(verified.get(&key), wanted);
             }
-            let unverified = range::decode::<H>(&bytes, &first, &last).unwrap();
+            let unverified = range::decode(hasher, &bytes, &first, &last).unwrap();
             assert!(unverified.terminals().eq(verified.terminals()));
             // The same bytes about another range, unless that one has the same terminals.
             let (other_first, other_last) = bounds(&set, spread, &mut rng);
-            let other = range::verify::<H>(&bytes, &root, &other_first, &other_last);
-            assert_eq!(other.is_ok(), bytes == set.range::<H>(&other_first, &other_last));
+            let other = range::verify(hasher, &bytes, &root, &other_first, &other_last);
+            assert_eq!(other.is_ok(), bytes == set.range(hasher, &other_first, &other_last));
         }
     }
 }
@@ -80,10 +88,10 @@ fn ranges<H: Hasher>(seed: u64) {
 #[test]
 fn a_range_proof_has_all_pairs_of_the_range_and_no_others() {
     for seed in 0..cases(60) {
-        ranges::<Blake3>(seed);
+        ranges(BLAKE3, seed);
     }
     for seed in 0..cases(60) / 6 {
-        ranges::<Sha2>(seed);
+        ranges(Hasher::SHA2_256, seed);
     }
 }
 
@@ -102,23 +110,24 @@ fn states(spread: Spread, rng: &mut ChaCha8Rng) -> (Naive, Naive) {
     if below(rng, 2) == 0 { (from, to) } else { (to, from) }
 }
 
-fn changes<H: Hasher>(seed: u64) {
+fn changes(hasher: Hasher, seed: u64) {
     for spread in SPREADS {
         let mut rng = rng(seed);
         let (from, to) = states(spread, &mut rng);
-        let roots = (from.root::<H>(), to.root::<H>());
+        let roots = (from.root(hasher), to.root(hasher));
         for _ in 0..6 {
             let (first, last) = bounds(&from, spread, &mut rng);
-            let bytes = change_build::<H>(&from, &to, &first, &last).unwrap();
-            assert_eq!(bytes, from.change::<H>(&to, &first, &last), "{spread:?} {seed}");
-            let verified = change::verify::<H>(&bytes, &roots.0, &roots.1, &first, &last).unwrap();
+            let bytes = change_build(hasher, &from, &to, &first, &last).unwrap();
+            assert_eq!(bytes, from.change(hasher, &to, &first, &last), "{spread:?} {seed}");
+            let verified =
+                change::verify(hasher, &bytes, &roots.0, &roots.1, &first, &last).unwrap();
             let wanted: Vec<_> = from
                 .changed(&to, &first, &last)
                 .into_iter()
                 .map(|key| (key, from.get(&key).copied(), to.get(&key).copied()))
                 .collect();
             assert_eq!(verified.changes().collect::<Vec<_>>(), wanted);
-            assert!(second::change::<H>(&bytes, &roots.0, &roots.1, &first, &last));
+            assert!(second::change(hasher, &bytes, &roots.0, &roots.1, &first, &last));
             assert_eq!((verified.from_root(), verified.to_root()), (&roots.0, &roots.1));
             assert_eq!((verified.first(), verified.last()), (&first, &last));
             for key in some_keys(&to, spread, &mut rng, 10) {
@@ -131,20 +140,21 @@ fn changes<H: Hasher>(seed: u64) {
                 assert_eq!(verified.get(&key), wanted);
             }
             // Each side is a multiproof of its own.
-            let unverified = change::decode::<H>(&bytes, &first, &last).unwrap();
+            let unverified = change::decode(hasher, &bytes, &first, &last).unwrap();
             let mut keys = from.changed(&to, &first, &last);
             keys.extend([first, last]);
-            let (before, after) = (from.multi::<H>(&keys), to.multi::<H>(&keys));
+            let (before, after) = (from.multi(hasher, &keys), to.multi(hasher, &keys));
             assert!(unverified.terminals_before().eq(before.terminals));
             assert!(unverified.terminals_after().eq(after.terminals));
             assert_eq!(unverified.siblings_before(), before.siblings);
             assert_eq!(unverified.siblings_after(), after.siblings);
             // The other way round it is another claim.
-            let back = change::verify::<H>(&bytes, &roots.1, &roots.0, &first, &last);
+            let back = change::verify(hasher, &bytes, &roots.1, &roots.0, &first, &last);
             assert_eq!(back.is_ok(), roots.0 == roots.1);
             let (other_first, other_last) = bounds(&to, spread, &mut rng);
-            let other = change::verify::<H>(&bytes, &roots.0, &roots.1, &other_first, &other_last);
-            assert_eq!(other.is_ok(), bytes == from.change::<H>(&to, &other_first, &other_last));
+            let other =
+                change::verify(hasher, &bytes, &roots.0, &roots.1, &other_first, &other_last);
+            assert_eq!(other.is_ok(), bytes == from.change(hasher, &to, &other_first, &other_last));
         }
     }
 }
@@ -152,10 +162,10 @@ fn changes<H: Hasher>(seed: u64) {
 #[test]
 fn a_change_proof_has_all_changes_of_the_range_and_no_others() {
     for seed in 0..cases(60) {
-        changes::<Blake3>(seed);
+        changes(BLAKE3, seed);
     }
     for seed in 0..cases(60) / 6 {
-        changes::<Sha2>(seed);
+        changes(Hasher::SHA2_256, seed);
     }
 }
 
@@ -175,18 +185,18 @@ fn all_small_sets_and_ranges_are_proven() {
         let members = (0..16).filter(|key| bits >> key & 1 == 1);
         let set: Naive =
             members.map(|key| (keys[key], [u8::try_from(key).unwrap(); 32].into())).collect();
-        let (root, previous_root) = (set.root::<Blake3>(), previous.root::<Blake3>());
+        let (root, previous_root) = (set.root(BLAKE3), previous.root(BLAKE3));
         let ranges = [(0, 15), (3, 3), (1, 6), (4, 7), (7, 12), (10, 15), (5, 13)];
         for (first, last) in ranges.iter().skip((bits % 3) as usize).step_by(3) {
             let (first, last) = (&keys[*first], &keys[*last]);
-            let bytes = range_build::<Blake3>(&set, first, last).unwrap();
-            assert_eq!(bytes, set.range::<Blake3>(first, last));
-            let verified = range::verify::<Blake3>(&bytes, &root, first, last).unwrap();
+            let bytes = range_build(BLAKE3, &set, first, last).unwrap();
+            assert_eq!(bytes, set.range(BLAKE3, first, last));
+            let verified = range::verify(BLAKE3, &bytes, &root, first, last).unwrap();
             assert!(verified.pairs().eq(set.pairs().range(*first..=*last).map(|(k, v)| (*k, *v))));
-            let bytes = change_build::<Blake3>(&previous, &set, first, last).unwrap();
-            assert_eq!(bytes, previous.change::<Blake3>(&set, first, last));
+            let bytes = change_build(BLAKE3, &previous, &set, first, last).unwrap();
+            assert_eq!(bytes, previous.change(BLAKE3, &set, first, last));
             let verified =
-                change::verify::<Blake3>(&bytes, &previous_root, &root, first, last).unwrap();
+                change::verify(BLAKE3, &bytes, &previous_root, &root, first, last).unwrap();
             let seen: Vec<Key> = verified.changes().map(|(key, ..)| key).collect();
             assert_eq!(seen, previous.changed(&set, first, last));
         }
@@ -201,13 +211,13 @@ fn a_pair_too_many_or_too_few_is_refused_or_proves_nothing() {
             let mut rng = rng(seed);
             let count = 1 + below(&mut rng, 40);
             let set = set(spread, &mut rng, count);
-            let root = set.root::<Blake3>();
+            let root = set.root(BLAKE3);
             let (first, last) = bounds(&set, spread, &mut rng);
-            let bounds = set.multi::<Blake3>(&[first, last]).encode::<Blake3>().unwrap();
+            let bounds = set.multi(BLAKE3, &[first, last]).encode(BLAKE3).unwrap();
             let refused = |pairs: &[(Key, ValueHash)]| {
-                let built = range::build::<Blake3>(&bounds, &first, &last, pairs.iter().copied());
+                let built = range::build(BLAKE3, &bounds, &first, &last, pairs.iter().copied());
                 if let Ok(bytes) = built {
-                    let verdict = range::verify::<Blake3>(&bytes, &root, &first, &last);
+                    let verdict = range::verify(BLAKE3, &bytes, &root, &first, &last);
                     assert!(verdict.is_err(), "{spread:?} {seed}");
                 }
             };
@@ -226,7 +236,7 @@ fn a_pair_too_many_or_too_few_is_refused_or_proves_nothing() {
                 }
                 let mut twice = pairs.clone();
                 twice.insert(index, (key, hash));
-                let built = range::build::<Blake3>(&bounds, &first, &last, twice);
+                let built = range::build(BLAKE3, &bounds, &first, &last, twice);
                 assert_eq!(built, Err(BuildError::Pair { index: index + 1 }));
             }
             let mut more = pairs.clone();
@@ -246,15 +256,15 @@ fn a_change_that_is_left_out_is_found() {
         for spread in SPREADS {
             let mut rng = rng(seed);
             let (from, to) = states(spread, &mut rng);
-            let roots = (from.root::<Blake3>(), to.root::<Blake3>());
+            let roots = (from.root(BLAKE3), to.root(BLAKE3));
             let (first, last) = bounds(&from, spread, &mut rng);
-            let honest = from.change::<Blake3>(&to, &first, &last);
+            let honest = from.change(BLAKE3, &to, &first, &last);
             let changed = from.changed(&to, &first, &last);
             for omitted in changed.iter().filter(|key| ![first, last].contains(key)).take(8) {
                 let mut keys: Vec<Key> =
                     changed.iter().filter(|key| *key != omitted).copied().collect();
                 keys.extend([first, last]);
-                let lie = from.change_of::<Blake3>(&to, &keys, &first, &last);
+                let lie = from.change_of(BLAKE3, &to, &keys, &first, &last);
                 if lie == honest {
                     // Another key opens the same terminals on both sides.
                     left_out[0] += 1;
@@ -262,8 +272,7 @@ fn a_change_that_is_left_out_is_found() {
                 }
                 left_out[1] += 1;
                 let verify = |bytes: &[u8]| {
-                    let verdict =
-                        change::verify::<Blake3>(bytes, &roots.0, &roots.1, &first, &last);
+                    let verdict = change::verify(BLAKE3, bytes, &roots.0, &roots.1, &first, &last);
                     verdict.map(|verified| verified.changes().count())
                 };
                 assert!(verify(&lie).is_err(), "{spread:?} {seed}");
@@ -276,15 +285,15 @@ fn a_change_that_is_left_out_is_found() {
                     less.drain(at..at + 32);
                     assert!(verify(&less).is_err(), "{spread:?} {seed}");
                 }
-                let multi = |set: &Naive| set.multi::<Blake3>(&keys).encode::<Blake3>().unwrap();
-                let built = change::build::<Blake3>(&multi(&from), &multi(&to), &first, &last);
+                let multi = |set: &Naive| set.multi(BLAKE3, &keys).encode(BLAKE3).unwrap();
+                let built = change::build(BLAKE3, &multi(&from), &multi(&to), &first, &last);
                 assert!(built.is_err());
             }
             // A key too many.
             let keys = some_keys(&from, spread, &mut rng, 3);
             let keys: Vec<Key> = [&keys[..], &changed, &[first, last]].concat();
-            let more = from.change_of::<Blake3>(&to, &keys, &first, &last);
-            let verdict = change::verify::<Blake3>(&more, &roots.0, &roots.1, &first, &last);
+            let more = from.change_of(BLAKE3, &to, &keys, &first, &last);
+            let verdict = change::verify(BLAKE3, &more, &roots.0, &roots.1, &first, &last);
             assert_eq!(verdict.is_ok(), more == honest, "{spread:?} {seed}");
         }
     }
@@ -296,8 +305,8 @@ fn a_range_proof_takes_little_more_than_its_pairs() {
     let mut rng = rng(3);
     let set = set(Spread::Uniform, &mut rng, 20_000);
     let (first, last) = ([0x40; 32], [0xbf; 32]);
-    let bytes = range_build::<Blake3>(&set, &first, &last).unwrap();
-    let verified = range::decode::<Blake3>(&bytes, &first, &last).unwrap();
+    let bytes = range_build(BLAKE3, &set, &first, &last).unwrap();
+    let verified = range::decode(BLAKE3, &bytes, &first, &last).unwrap();
     let pairs = set.pairs().range(first..=last).count();
     let empty = verified.terminal_count() - pairs;
     println!("{pairs} pairs, {empty} empty subtries, {} bytes", bytes.len());
@@ -309,36 +318,36 @@ fn a_range_proof_takes_little_more_than_its_pairs() {
 #[test]
 fn a_builder_says_what_is_wrong_with_its_parts() {
     let set: Naive = (0..8).map(|byte| ([byte << 5; 32], [byte; 32].into())).collect();
-    let multi = |keys: &[Key]| set.multi::<Blake3>(keys).encode::<Blake3>().unwrap();
+    let multi = |keys: &[Key]| set.multi(BLAKE3, keys).encode(BLAKE3).unwrap();
     let (first, last) = ([0x20; 32], [0x80; 32]);
     let pairs = || set.pairs().range(first..=last).map(|(key, hash)| (*key, *hash));
-    let build = |bounds: &[u8]| range::build::<Blake3>(bounds, &first, &last, pairs());
+    let build = |bounds: &[u8]| range::build(BLAKE3, bounds, &first, &last, pairs());
     assert!(build(&multi(&[first, last])).is_ok());
     assert_eq!(build(&multi(&[first, [0x40; 32], last])), Err(BuildError::Keys));
     assert_eq!(build(&multi(&[first])), Err(DecodeError::RangeEnds.into()));
     assert_eq!(build(&multi(&[])), Err(DecodeError::RangeEnds.into()));
-    let path = set.path::<Blake3>(&first).encode::<Blake3>().unwrap();
+    let path = set.path(BLAKE3, &first).encode(BLAKE3).unwrap();
     assert_eq!(build(&path), Err(DecodeError::Kind { expected: 2, found: 1 }.into()));
     let bounds = multi(&[first, last]);
-    let reversed = range::build::<Blake3>(&bounds, &last, &first, pairs());
+    let reversed = range::build(BLAKE3, &bounds, &last, &first, pairs());
     assert_eq!(reversed, Err(DecodeError::EmptyRange.into()));
-    let none = range::build::<Blake3>(&bounds, &first, &last, pairs().skip(1));
+    let none = range::build(BLAKE3, &bounds, &first, &last, pairs().skip(1));
     assert_eq!(none, Err(BuildError::MissingPair));
-    let none = range::build::<Blake3>(&bounds, &first, &last, pairs().take(3));
+    let none = range::build(BLAKE3, &bounds, &first, &last, pairs().take(3));
     assert_eq!(none, Err(BuildError::MissingPair));
     let outside = pairs().chain([([0x81; 32], [1; 32].into())]);
-    let outside = range::build::<Blake3>(&bounds, &first, &last, outside);
+    let outside = range::build(BLAKE3, &bounds, &first, &last, outside);
     assert_eq!(outside, Err(BuildError::Pair { index: 4 }));
 
     let mut to = set.clone();
     to.set([0x40; 32], None);
-    let other = |keys: &[Key]| to.multi::<Blake3>(keys).encode::<Blake3>().unwrap();
-    let build = |keys: &[Key]| change::build::<Blake3>(&multi(keys), &other(keys), &first, &last);
+    let other = |keys: &[Key]| to.multi(BLAKE3, keys).encode(BLAKE3).unwrap();
+    let build = |keys: &[Key]| change::build(BLAKE3, &multi(keys), &other(keys), &first, &last);
     assert!(build(&[first, [0x40; 32], last]).is_ok());
     assert_eq!(build(&[first, last]), Err(BuildError::Unopened { depth: 2 }));
     assert_eq!(build(&[first, [0x40; 32], [0x60; 32], last]), Err(BuildError::Keys));
     assert_eq!(build(&[first, [0x40; 32]]), Err(DecodeError::RangeEnds.into()));
-    let reversed = change::build::<Blake3>(&bounds, &bounds, &last, &first);
+    let reversed = change::build(BLAKE3, &bounds, &bounds, &last, &first);
     assert_eq!(reversed, Err(DecodeError::EmptyRange.into()));
 }
 
@@ -350,19 +359,19 @@ fn a_witness_of_writes_leads_where_the_change_proof_of_all_keys_does() {
         let ops = some_ops(&from, spread, &mut rng, 30);
         let mut to = from.clone();
         to.apply(&ops);
-        let bytes = from.witness::<Blake3>(&ops).encode::<Blake3>().unwrap();
-        let root = from.root::<Blake3>();
-        let new_root = *witness::verify::<Blake3>(&bytes, &root).unwrap().new_root();
+        let bytes = from.witness(BLAKE3, &ops).encode(BLAKE3).unwrap();
+        let root = from.root(BLAKE3);
+        let new_root = *witness::verify(BLAKE3, &bytes, &root).unwrap().new_root();
         let (first, last) = ([0; 32], [0xff; 32]);
-        let bytes = change_build::<Blake3>(&from, &to, &first, &last).unwrap();
-        let verified = change::verify::<Blake3>(&bytes, &root, &new_root, &first, &last).unwrap();
+        let bytes = change_build(BLAKE3, &from, &to, &first, &last).unwrap();
+        let verified = change::verify(BLAKE3, &bytes, &root, &new_root, &first, &last).unwrap();
         let mut again = from.clone();
         for (key, before, after) in verified.changes() {
             assert_eq!(again.get(&key).copied(), before);
             again.set(key, after);
         }
         assert_eq!(again, to);
-        let wrong = change::verify::<Blake3>(&bytes, &root, &root, &first, &last);
+        let wrong = change::verify(BLAKE3, &bytes, &root, &root, &first, &last);
         assert_eq!(wrong.err(), (root != new_root).then_some(VerifyError::RootMismatch));
     }
 }

@@ -6,9 +6,9 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::{Oracle, SPREADS, below, cases, key, oracle_root, rng};
+use common::{Blake3Hasher, Oracle, SPREADS, Sha2Hasher, below, cases, key, oracle_root, rng};
 use pleach_core::{
-    Blake3, Key, Sha2, TERMINATOR,
+    Hasher, Key, TERMINATOR,
     fold::{FoldValue, NotAscending, RootFolder},
     naive::Naive,
     node::value_hash,
@@ -17,10 +17,10 @@ use rand_core::RngCore;
 
 /// The root by the folder; of some values only the hash is given.
 fn check<H: Oracle>(pairs: &BTreeMap<Key, Vec<u8>>, what: &str) {
-    let mut folder = RootFolder::<H>::new();
+    let mut folder = RootFolder::new(H::HASHER);
     for (at, (key, value)) in pairs.iter().enumerate() {
         let value = match at % 7 {
-            0 => FoldValue::Hash(value_hash::<H>(value)),
+            0 => FoldValue::Hash(value_hash(H::HASHER, value)),
             _ => FoldValue::Bytes(value),
         };
         folder.pair(key, value).expect("in order");
@@ -29,9 +29,10 @@ fn check<H: Oracle>(pairs: &BTreeMap<Key, Vec<u8>>, what: &str) {
             assert_eq!(folder.pair(&[0; 32], value), Err(NotAscending), "{what}: an earlier key");
         }
     }
-    let trie: Naive = pairs.iter().map(|(key, value)| (*key, value_hash::<H>(value))).collect();
+    let trie: Naive =
+        pairs.iter().map(|(key, value)| (*key, value_hash(H::HASHER, value))).collect();
     let root = folder.root();
-    assert_eq!(root, trie.root::<H>(), "{what}: the naive trie");
+    assert_eq!(root, trie.root(H::HASHER), "{what}: the naive trie");
     assert_eq!(root, oracle_root::<H>(&trie), "{what}: nomt-core");
 }
 
@@ -50,9 +51,13 @@ fn a_root_is_that_of_the_naive_trie_and_of_nomt_core() {
         };
         let pairs: BTreeMap<Key, Vec<u8>> = (0..count).map(|_| value()).collect();
         let what = format!("case {case}, {spread:?}, {count} pairs");
-        if case % 2 == 0 { check::<Blake3>(&pairs, &what) } else { check::<Sha2>(&pairs, &what) }
+        if case % 2 == 0 {
+            check::<Blake3Hasher>(&pairs, &what);
+        } else {
+            check::<Sha2Hasher>(&pairs, &what);
+        }
     }
-    assert_eq!(RootFolder::<Blake3>::new().root(), TERMINATOR);
+    assert_eq!(RootFolder::new(Hasher::BLAKE3).root(), TERMINATOR);
 }
 
 /// What stays is most where each bit of the last key has a subtrie beside it, and runs that end there are met.
@@ -81,6 +86,6 @@ fn a_path_with_a_subtrie_beside_each_bit_stays_small_and_right() {
             }
         }
         pairs.insert(spine, b"last".to_vec());
-        check::<Blake3>(&pairs, &format!("around {around}, ones {ones}"));
+        check::<Blake3Hasher>(&pairs, &format!("around {around}, ones {ones}"));
     }
 }

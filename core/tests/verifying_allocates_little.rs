@@ -12,10 +12,12 @@ use std::{
 
 use common::{SPREADS, below, cases, mutate::mutate, rng, set, some_keys, some_ops};
 use pleach_core::{
-    Blake3, Key, Node, TERMINATOR,
+    Hasher, Key, Node, TERMINATOR,
     naive::{self, Naive},
     proof::{Kind, Roots, block, change, multi, path, range, through, wire, wire::Sizes, witness},
 };
+
+const BLAKE3: Hasher = Hasher::BLAKE3;
 
 thread_local! {
     /// Bytes held by this thread, and the most it ever held.
@@ -77,24 +79,24 @@ fn bounded_with(constant: usize, bytes: &[u8], run: impl FnOnce(&[u8])) {
 }
 
 fn all_bounded(bytes: &[u8], root: &Node) {
-    bounded(bytes, |bytes| _ = path::verify::<Blake3>(bytes, root));
+    bounded(bytes, |bytes| _ = path::verify(BLAKE3, bytes, root));
     bounded(bytes, |bytes| {
-        _ = multi::verify::<Blake3>(bytes, root).map(|v| v.get(root.as_bytes()));
+        _ = multi::verify(BLAKE3, bytes, root).map(|v| v.get(root.as_bytes()));
     });
     bounded(bytes, |bytes| {
-        _ = witness::verify::<Blake3>(bytes, root).map(|v| v.get(root.as_bytes()));
+        _ = witness::verify(BLAKE3, bytes, root).map(|v| v.get(root.as_bytes()));
     });
     bounded(bytes, |bytes| {
-        _ = range::verify::<Blake3>(bytes, root, &FIRST, &LAST).map(|v| v.pairs().count());
+        _ = range::verify(BLAKE3, bytes, root, &FIRST, &LAST).map(|v| v.pairs().count());
     });
     bounded(bytes, |bytes| {
-        _ = change::verify::<Blake3>(bytes, root, &TERMINATOR, &FIRST, &LAST)
+        _ = change::verify(BLAKE3, bytes, root, &TERMINATOR, &FIRST, &LAST)
             .map(|v| v.changes().count());
     });
-    bounded(bytes, |bytes| _ = through::open::<Blake3>(bytes, root));
-    bounded(bytes, |bytes| _ = through::open_change::<Blake3>(bytes, root, root));
+    bounded(bytes, |bytes| _ = through::open(BLAKE3, bytes, root));
+    bounded(bytes, |bytes| _ = through::open_change(BLAKE3, bytes, root, root));
     bounded_with(CONSTANT + NAMESPACES, bytes, |bytes| {
-        _ = block::verify::<Blake3>(bytes, root).map(|v| v.namespaces().len());
+        _ = block::verify(BLAKE3, bytes, root).map(|v| v.namespaces().len());
     });
 }
 
@@ -105,14 +107,13 @@ fn memory_is_bounded_for_blocks_over_all_namespaces() {
         // Reads of what is absent are the shortest witnesses, and namespaces cost the most by them.
         let set = set(common::Spread::Uniform, &mut rng, count);
         let ops = naive::reads(&[[0x55; 32]]);
-        let witness = set.witness::<Blake3>(&ops).encode::<Blake3>().unwrap();
-        let roots: Roots = (0..=255).map(|ns| (ns, set.root::<Blake3>())).collect();
-        let part =
-            |ns| block::Part { ns, after: Some(set.root::<Blake3>()), witness: Some(&witness) };
+        let witness = set.witness(BLAKE3, &ops).encode(BLAKE3).unwrap();
+        let roots: Roots = (0..=255).map(|ns| (ns, set.root(BLAKE3))).collect();
+        let part = |ns| block::Part { ns, after: Some(set.root(BLAKE3)), witness: Some(&witness) };
         let parts: Vec<_> = (0..=255).map(part).collect();
-        let mut bytes = block::build::<Blake3>(&roots, &parts).unwrap();
-        let root = roots.over_all::<Blake3>();
-        assert_eq!(block::verify::<Blake3>(&bytes, &root).unwrap().namespaces().len(), 256);
+        let mut bytes = block::build(BLAKE3, &roots, &parts).unwrap();
+        let root = roots.over_all(BLAKE3);
+        assert_eq!(block::verify(BLAKE3, &bytes, &root).unwrap().namespaces().len(), 256);
         for _ in 0..cases(20) {
             all_bounded(&bytes, &root);
             mutate(&mut rng, &mut bytes);
@@ -127,14 +128,14 @@ fn memory_is_bounded_by_the_input_for_valid_and_changed_encodings() {
             let mut rng = rng(seed);
             let count = below(&mut rng, 80);
             let set = set(spread, &mut rng, count);
-            let root = set.root::<Blake3>();
+            let root = set.root(BLAKE3);
             let keys = some_keys(&set, spread, &mut rng, 30);
             let ops = some_ops(&set, spread, &mut rng, 30);
             for mut bytes in [
-                set.multi::<Blake3>(&keys).encode::<Blake3>().unwrap(),
-                set.witness::<Blake3>(&ops).encode::<Blake3>().unwrap(),
-                set.range::<Blake3>(&FIRST, &LAST),
-                set.change::<Blake3>(&Naive::new(), &FIRST, &LAST),
+                set.multi(BLAKE3, &keys).encode(BLAKE3).unwrap(),
+                set.witness(BLAKE3, &ops).encode(BLAKE3).unwrap(),
+                set.range(BLAKE3, &FIRST, &LAST),
+                set.change(BLAKE3, &Naive::new(), &FIRST, &LAST),
             ] {
                 for _ in 0..20 {
                     all_bounded(&bytes, &root);
@@ -150,22 +151,22 @@ fn memory_is_bounded_for_large_witnesses_and_long_lists_of_tiny_terminals() {
     let mut rng = rng(1);
     let set = set(common::Spread::Uniform, &mut rng, 3000);
     let ops = some_ops(&set, common::Spread::Uniform, &mut rng, 3000);
-    let bytes = set.witness::<Blake3>(&ops).encode::<Blake3>().unwrap();
-    let root = set.root::<Blake3>();
-    bounded(&bytes, |bytes| assert!(witness::verify::<Blake3>(bytes, &root).is_ok()));
-    let bytes = set.range::<Blake3>(&FIRST, &LAST);
+    let bytes = set.witness(BLAKE3, &ops).encode(BLAKE3).unwrap();
+    let root = set.root(BLAKE3);
+    bounded(&bytes, |bytes| assert!(witness::verify(BLAKE3, bytes, &root).is_ok()));
+    let bytes = set.range(BLAKE3, &FIRST, &LAST);
     bounded(&bytes, |bytes| {
-        assert!(range::verify::<Blake3>(bytes, &root, &FIRST, &LAST).is_ok());
+        assert!(range::verify(BLAKE3, bytes, &root, &FIRST, &LAST).is_ok());
     });
     // Twice the leaves, and nearly all siblings on both sides; then few siblings and many leaves.
     for fraction in [10, 1] {
         let mut to = set.clone();
         let changed = set.pairs().keys().step_by(fraction);
         changed.for_each(|key| to.set(*key, Some([7; 32].into())));
-        let (from, to_root) = (&set, to.root::<Blake3>());
-        let bytes = from.change::<Blake3>(&to, &FIRST, &LAST);
+        let (from, to_root) = (&set, to.root(BLAKE3));
+        let bytes = from.change(BLAKE3, &to, &FIRST, &LAST);
         bounded(&bytes, |bytes| {
-            assert!(change::verify::<Blake3>(bytes, &root, &to_root, &FIRST, &LAST).is_ok());
+            assert!(change::verify(BLAKE3, bytes, &root, &to_root, &FIRST, &LAST).is_ok());
         });
     }
     // 2^15 empty subtries with prefixes of two bytes each: well-formed, and never hashed.
@@ -180,19 +181,19 @@ fn memory_is_bounded_for_large_witnesses_and_long_lists_of_tiny_terminals() {
             terminal_bytes: u32::try_from(section.len()).unwrap(),
             ..Sizes::default()
         };
-        let mut bytes = wire::header::<Blake3>(Kind::Multi, &sizes).to_vec();
+        let mut bytes = wire::header(BLAKE3, Kind::Multi, &sizes).to_vec();
         bytes.extend_from_slice(&section);
-        bounded(&bytes, |bytes| assert!(multi::verify::<Blake3>(bytes, &root).is_err()));
+        bounded(&bytes, |bytes| assert!(multi::verify(BLAKE3, bytes, &root).is_err()));
         bytes[5] = Kind::Range as u8;
         bounded(&bytes, |bytes| {
-            let verdict = range::verify::<Blake3>(bytes, &root, &[0; 32], &[0xff; 32]);
+            let verdict = range::verify(BLAKE3, bytes, &root, &[0; 32], &[0xff; 32]);
             assert!(verdict.is_err());
         });
         let sizes = Sizes { ops: claimed, op_bytes: sizes.terminal_bytes, ..sizes };
-        let mut bytes = wire::header::<Blake3>(Kind::Change, &sizes).to_vec();
+        let mut bytes = wire::header(BLAKE3, Kind::Change, &sizes).to_vec();
         (0..2).for_each(|_| bytes.extend_from_slice(&section));
         bounded(&bytes, |bytes| {
-            let verdict = change::verify::<Blake3>(bytes, &root, &root, &[0; 32], &[0xff; 32]);
+            let verdict = change::verify(BLAKE3, bytes, &root, &root, &[0; 32], &[0xff; 32]);
             assert!(verdict.is_err());
         });
     }

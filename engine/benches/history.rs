@@ -13,10 +13,8 @@
 use std::path::Path;
 use std::time::Instant;
 
-use pleach::{
-    Access, Blake3, Durability, Error, Hasher as _, Key, LoadOptions, Options, Pleach, Session,
-    SessionOptions, Value,
-};
+use pleach::load::LoadOptions;
+use pleach::{Access, Db, Durability, Error, Hasher, Key, Options, Session, SessionOptions, Value};
 
 /// Memory for the pages of 2^22 accounts and more.
 const CACHE_MIB: u64 = 1024;
@@ -28,13 +26,13 @@ const SINGLE: usize = 128;
 const TURNS: usize = 9;
 
 fn key(id: u64) -> Key {
-    Blake3::hash(&id.to_be_bytes())
+    Hasher::BLAKE3.hash(&id.to_be_bytes())
 }
 
 /// The ids of one purpose: the same for each distance.
 fn ids(accounts: u64, purpose: u64, count: u64) -> impl Iterator<Item = u64> {
     let draw = move |at: u64| {
-        let hash = Blake3::hash(&[purpose.to_be_bytes(), at.to_be_bytes()].concat());
+        let hash = Hasher::BLAKE3.hash(&[purpose.to_be_bytes(), at.to_be_bytes()].concat());
         u64::from_be_bytes(hash[..8].try_into().expect("8 bytes")) % accounts
     };
     (0..count).map(draw)
@@ -69,7 +67,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     measure(&db, accounts, &distances)?;
     db.close()?;
     println!("opened again:");
-    measure(&Pleach::open(options(folder.path(), commits))?, accounts, &distances)
+    measure(&Db::open(options(folder.path(), commits))?, accounts, &distances)
 }
 
 fn options(folder: &Path, history: u64) -> Options {
@@ -83,11 +81,7 @@ fn options(folder: &Path, history: u64) -> Options {
 }
 
 /// Measures what reads and proofs cost at these distances.
-fn measure(
-    db: &Pleach,
-    accounts: u64,
-    distances: &[u64],
-) -> Result<(), Box<dyn std::error::Error>> {
+fn measure(db: &Db, accounts: u64, distances: &[u64]) -> Result<(), Box<dyn std::error::Error>> {
     let mut costs = vec![[Cost::default(); TURNS]; distances.len()];
     for (turn, purpose) in (0..TURNS).zip(0_u64..) {
         let (keys, proven) =
@@ -148,8 +142,8 @@ fn committed(
     history: u64,
     commits: u64,
     changes: u64,
-) -> Result<Pleach, Box<dyn std::error::Error>> {
-    let db = Pleach::open(options(folder, history))?;
+) -> Result<Db, Box<dyn std::error::Error>> {
+    let db = Db::open(options(folder, history))?;
     let value = |number: u64| Value::from(number.to_be_bytes().as_slice());
     db.bulk_load((0..accounts).map(|id| (key(id), value(id))), &LoadOptions::default())?;
     let log = db.metrics().log_bytes;
@@ -194,22 +188,22 @@ fn read_keys(accounts: u64, purpose: u64) -> Vec<Key> {
     ids(accounts, purpose, READS).map(key).collect()
 }
 
-fn read_all(session: &Session<Blake3>, keys: &[Key]) -> Result<(), Error> {
+fn read_all(session: &Session, keys: &[Key]) -> Result<(), Error> {
     for key in keys {
         assert!(session.read(key)?.is_some());
     }
     Ok(())
 }
 
-fn prove(session: &Session<Blake3>, keys: &[Key]) -> Result<(), Error> {
+fn prove(session: &Session, keys: &[Key]) -> Result<(), Error> {
     let accesses = keys.iter().map(|key| Access::read(*key)).collect();
-    let mut block = session.fork()?.finish(accesses)?;
+    let mut block = session.fork()?.finish(accesses).map_err(pleach::FinishError::into_error)?;
     assert!(block.take_witness().is_some());
     Ok(())
 }
 
 /// Proves keys one by one.
-fn prove_each(session: &Session<Blake3>, keys: &[Key]) -> Result<(), Error> {
+fn prove_each(session: &Session, keys: &[Key]) -> Result<(), Error> {
     keys.iter().try_for_each(|key| session.prove(key).map(drop))
 }
 

@@ -10,11 +10,10 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pleach::{
-    Access, Blake3, Hasher as _, Key, LoadOptions, Options, Pleach, SessionOptions, Value,
-};
+use pleach::load::LoadOptions;
+use pleach::{Access, Db, Hasher, Key, Options, SessionOptions, Value};
 use pleach_io::os::{OsDevice, OsOptions};
-use pleach_io::{Device, OpenMode, PageBuf, Queue, Request, Transfer};
+use pleach_io::{Device, OpenMode, PageBuf, Request, Transfer};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -25,11 +24,11 @@ const DEPTH: usize = 128;
 const TURNS: usize = 15;
 
 fn key(id: u64) -> Key {
-    Blake3::hash(&id.to_be_bytes())
+    Hasher::BLAKE3.hash(&id.to_be_bytes())
 }
 
-fn open(folder: &Path) -> Result<Pleach, Failure> {
-    Ok(Pleach::open(Options::new(folder).create(true).in_flight(DEPTH))?)
+fn open(folder: &Path) -> Result<Db, Failure> {
+    Ok(Db::open(Options::new(folder).create(true).in_flight(DEPTH))?)
 }
 
 /// Time that passed, and processor time of all threads: where others run, too, the second says more.
@@ -157,7 +156,7 @@ fn iterators(folder: &Path) -> Result<(), Failure> {
     );
     for _ in 0..5 {
         let short = raw(folder, 1)?;
-        let reader = Pleach::open(Options::new(folder).read_only(true))?;
+        let reader = Db::open(Options::new(folder).read_only(true))?;
         let session = reader.snapshot()?;
         let dump = timed(|| Ok(session.iter(..).try_for_each(|pair| pair.map(drop))?))?;
         // Beside the iterator, and twice: a virtual disk saves up what it may read while it reads less.

@@ -11,10 +11,8 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use pleach::{
-    Access, Blake3, Durability, Hasher as _, Key, LoadOptions, Options, Pleach, SessionOptions,
-    Value,
-};
+use pleach::load::LoadOptions;
+use pleach::{Access, Db, Durability, Hasher, Key, Options, SessionOptions, Value};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -25,13 +23,13 @@ const TURNS: u64 = 9;
 const REST: Duration = Duration::from_millis(400);
 
 fn key(id: u64) -> Key {
-    Blake3::hash(&id.to_be_bytes())
+    Hasher::BLAKE3.hash(&id.to_be_bytes())
 }
 
 /// Keys of one way in one turn.
 fn keys(bits: u32, turn: u64) -> Vec<Key> {
     let draw = |at: u64| {
-        let hash = Blake3::hash(&[turn.to_be_bytes(), at.to_be_bytes()].concat());
+        let hash = Hasher::BLAKE3.hash(&[turn.to_be_bytes(), at.to_be_bytes()].concat());
         key(u64::from_be_bytes(hash[..8].try_into().expect("8 bytes")) >> (64 - bits))
     };
     (0..KEYS).map(draw).collect()
@@ -54,7 +52,7 @@ const WAYS: [Way; 6] = [
 ];
 
 /// Adds the nanoseconds that a key took in each call.
-fn run(db: &Pleach, way: &Way, keys: &[Key], nanos: &mut Vec<f64>) -> Result<(), Failure> {
+fn run(db: &Db, way: &Way, keys: &[Key], nanos: &mut Vec<f64>) -> Result<(), Failure> {
     // What was looked up for the last commit makes room for what is for this one.
     let write = Access::write([0; 32], Some(Value::from(b"written".as_slice())));
     db.session(SessionOptions::new())?.finish(vec![write])?.commit()?;
@@ -82,7 +80,7 @@ fn run(db: &Pleach, way: &Way, keys: &[Key], nanos: &mut Vec<f64>) -> Result<(),
 }
 
 /// Keys a second of so many threads, each with its own keys.
-fn threads(db: &Pleach, threads: u64, many: bool, bits: u32, turn: u64) -> Result<f64, Failure> {
+fn threads(db: &Db, threads: u64, many: bool, bits: u32, turn: u64) -> Result<f64, Failure> {
     let session = db.session(SessionOptions::new())?;
     let all: Vec<Vec<Key>> =
         (0..threads).map(|thread| keys(bits, 1000 * (turn + 1) + thread)).collect();
@@ -105,7 +103,7 @@ fn main() -> Result<(), Failure> {
     let bits = std::env::args().skip(1).find_map(|arg| arg.parse().ok()).unwrap_or(20);
     let folder = tempfile::tempdir()?;
     let options = Options::new(folder.path()).create(true).cache_mib(2048);
-    let db = Pleach::open(options.durability(Durability::None))?;
+    let db = Db::open(options.durability(Durability::None))?;
     let value = |id: u64| Value::from(id.to_be_bytes().as_slice());
     db.bulk_load((0..1 << bits).map(|id| (key(id), value(id))), &LoadOptions::default())?;
     // Every page, before anything is measured.

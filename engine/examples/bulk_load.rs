@@ -10,8 +10,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use pleach::{LoadOptions, Options, Pleach, Value};
-use pleach_core::{Blake3, Hasher};
+use pleach::load::LoadOptions;
+use pleach::{Db, Options, Value};
+use pleach_core::Hasher;
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
@@ -34,8 +35,9 @@ fn main() -> ExitCode {
 }
 
 fn run(folder: PathBuf, accounts: u64, options: &LoadOptions) -> pleach::Result<()> {
-    let db = Pleach::open(Options::new(folder).create(true))?;
-    let items = (0..accounts).map(|id| (Blake3::hash(&id.to_be_bytes()), Value::from(&[1; 32])));
+    let db = Db::open(Options::new(folder).create(true))?;
+    let items =
+        (0..accounts).map(|id| (Hasher::BLAKE3.hash(&id.to_be_bytes()), Value::from(&[1; 32])));
     let report = db.bulk_load(items, options)?;
     println!(
         "{} accounts in {:.2} s, {:.0} ns each, {} pages, {} MiB written, {} MiB of them spilled",

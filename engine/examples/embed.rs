@@ -2,12 +2,12 @@
 //!
 //! `cargo run --release --example embed`
 
-use pleach::{Access, Blake3, Hasher as _, Options, Pleach, SessionOptions, Value};
+use pleach::{Access, Db, Hasher, Options, SessionOptions, Value};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
-    let db = Pleach::open(Options::new(folder.path()).create(true))?;
-    let alice = Blake3::hash(b"alice");
+    let db = Db::open(Options::new(folder.path()).create(true))?;
+    let alice = Hasher::BLAKE3.hash(b"alice");
 
     let session = db.session(SessionOptions::new())?;
     assert_eq!(session.read(&alice)?, None);

@@ -3,9 +3,9 @@
 //!
 //! `cargo run --release --example light_client`
 
-use pleach::{Access, Options, Pleach, SessionOptions, Value};
+use pleach::{Access, Db, Options, SessionOptions, Value};
 use pleach_core::proof::Lookup;
-use pleach_core::{Blake3, Hasher as _, Node, witness};
+use pleach_core::{Hasher, Node, witness};
 
 /// What the client does with a block: believes nothing but the root it knows.
 fn verify(
@@ -13,20 +13,20 @@ fn verify(
     bytes: &[u8],
     key: &[u8; 32],
 ) -> Result<(Node, bool), Box<dyn std::error::Error>> {
-    let verified = witness::verify::<Blake3>(bytes, known)?;
+    let verified = witness::verify(Hasher::BLAKE3, bytes, known)?;
     let present = matches!(verified.get(key), Lookup::Present(_));
     Ok((*verified.new_root(), present))
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
-    let db = Pleach::open(Options::new(folder.path()).create(true))?;
-    let key = Blake3::hash(b"account 7");
+    let db = Db::open(Options::new(folder.path()).create(true))?;
+    let key = Hasher::BLAKE3.hash(b"account 7");
     let mut known = db.root();
     for round in 0..3u64 {
         let others = (0..100u64).map(|id| {
             let value = Value::from(&round.to_be_bytes()[..]);
-            Access::write(Blake3::hash(&(1000 * round + id).to_be_bytes()), Some(value))
+            Access::write(Hasher::BLAKE3.hash(&(1000 * round + id).to_be_bytes()), Some(value))
         });
         let mut accesses: Vec<Access> = others.collect();
         accesses.push(Access::read_write(key, Some(Value::from(&b"seen"[..]))));

@@ -10,9 +10,8 @@
 
 use std::time::{Duration, Instant};
 
-use pleach::{
-    Access, Blake3, Hasher as _, Key, LoadOptions, Options, Pleach, SessionOptions, Value,
-};
+use pleach::load::LoadOptions;
+use pleach::{Access, Db, Hasher, Key, Options, SessionOptions, Value};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -21,7 +20,7 @@ const WARM: u64 = 8;
 const SIDES: [u16; 3] = [1, 16, 256];
 
 fn key(id: u64) -> Key {
-    Blake3::hash(&id.to_be_bytes())
+    Hasher::BLAKE3.hash(&id.to_be_bytes())
 }
 
 fn namespace(id: u64, of: u16) -> u8 {
@@ -31,7 +30,7 @@ fn namespace(id: u64, of: u16) -> u8 {
 /// A database with the accounts in so many namespaces.
 struct Side {
     of: u16,
-    db: Pleach,
+    db: Db,
     /// Reads, finish, commit.
     times: [Vec<Duration>; 3],
     _folder: tempfile::TempDir,
@@ -40,7 +39,7 @@ struct Side {
 impl Side {
     fn new(of: u16, accounts: u64) -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let db = Pleach::open(Options::new(folder.path()).create(true))?;
+        let db = Db::open(Options::new(folder.path()).create(true))?;
         for number in 1..of {
             db.add_namespace(u8::try_from(number)?)?;
         }
@@ -108,7 +107,7 @@ fn resident() -> Result<u64> {
 
 fn empty() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let db = Pleach::open(Options::new(folder.path()).create(true).history(128))?;
+    let db = Db::open(Options::new(folder.path()).create(true).history(128))?;
     db.add_namespace(1)?;
     let (before, index) = (resident()?, db.metrics().index_bytes);
     for number in 2..=255 {

@@ -3,15 +3,15 @@
 //!
 //! `cargo run --release --example overlay_chain`
 
-use pleach::{Access, Blake3, Error, Hasher as _, Options, Pleach, SessionOptions, Value};
+use pleach::{Access, Db, Error, Hasher, Options, SessionOptions, Value};
 
 fn set(name: &str, value: &str) -> Access {
-    Access::write(Blake3::hash(name.as_bytes()), Some(Value::from(value.as_bytes())))
+    Access::write(Hasher::BLAKE3.hash(name.as_bytes()), Some(Value::from(value.as_bytes())))
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
-    let db = Pleach::open(Options::new(folder.path()).create(true))?;
+    let db = Db::open(Options::new(folder.path()).create(true))?;
 
     let one = db.session(SessionOptions::new())?.finish(vec![set("a", "1")])?.into_overlay();
     let two =
@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .into_overlay();
 
     let read = |overlay| -> Result<_, Error> {
-        db.session(SessionOptions::new().over(overlay))?.read(&Blake3::hash(b"a"))
+        db.session(SessionOptions::new().over(overlay))?.read(&Hasher::BLAKE3.hash(b"a"))
     };
     assert_eq!(read(&one)?.as_deref(), Some(&b"1"[..]));
     assert_eq!(read(&two)?.as_deref(), Some(&b"2"[..]));

@@ -9,9 +9,9 @@
 
 use std::time::{Duration, Instant};
 
+use pleach::load::LoadOptions;
 use pleach::{
-    Access, Blake3, Durability, Hasher as _, Key, LoadOptions, Options, Overlay, Pleach, Session,
-    SessionOptions, Value,
+    Access, Db, Durability, Hasher, Key, Options, Overlay, Session, SessionOptions, Value,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -22,7 +22,7 @@ const TURNS: u64 = 15;
 const READS: u32 = 50_000;
 
 fn key(id: u64) -> Key {
-    Blake3::hash(&id.to_be_bytes())
+    Hasher::BLAKE3.hash(&id.to_be_bytes())
 }
 
 /// A generator like any other: `count` different accounts.
@@ -42,7 +42,7 @@ fn median(mut times: Vec<Duration>) -> f64 {
     times[times.len() / 2].as_secs_f64() * 1e3
 }
 
-fn session(db: &Pleach, over: Option<&Overlay>) -> Result<Session> {
+fn session(db: &Db, over: Option<&Overlay>) -> Result<Session> {
     let options = SessionOptions::new().witness(false);
     Ok(db.session(over.map_or(options.clone(), |overlay| options.over(overlay)))?)
 }
@@ -54,7 +54,7 @@ fn timed<T>(times: &mut Vec<Duration>, work: impl FnOnce() -> T) -> T {
     done
 }
 
-fn commits(db: &Pleach, accounts: u64, accesses: u64) -> Result<()> {
+fn commits(db: &Db, accounts: u64, accesses: u64) -> Result<()> {
     let mut times: [Vec<Duration>; 7] = Default::default();
     let [finish, block, into, overlay, dropped, merged, over] = &mut times;
     for turn in 0..TURNS + 2 {
@@ -93,7 +93,7 @@ fn commits(db: &Pleach, accounts: u64, accesses: u64) -> Result<()> {
     Ok(())
 }
 
-fn chains(db: &Pleach, accounts: u64, accesses: u64) -> Result<()> {
+fn chains(db: &Db, accounts: u64, accesses: u64) -> Result<()> {
     let lengths = [0, 1, 16, 128];
     let mut chain: Vec<Overlay> = Vec::new();
     for at in 0..128 {
@@ -142,7 +142,7 @@ fn main() -> Result<()> {
     let accounts = 1 << log2;
     let folder = tempfile::tempdir()?;
     let options = Options::new(folder.path()).create(true).cache_mib(1024);
-    let db = Pleach::open(options.durability(Durability::None))?;
+    let db = Db::open(options.durability(Durability::None))?;
     let items = (0..accounts).map(|id| (key(id), Value::from(&[0; 8][..])));
     db.bulk_load(items, &LoadOptions::default())?;
     commits(&db, accounts, accesses)?;

@@ -9,7 +9,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use pleach::{Blake3, Hasher as _, Key, LoadOptions, Options, Pleach, SessionOptions, Value};
+use pleach::load::LoadOptions;
+use pleach::{Db, Hasher, Key, Options, SessionOptions, Value};
 
 const ACCOUNTS: u64 = 1 << 19;
 const KEYS: u64 = 50_000;
@@ -30,11 +31,11 @@ fn main() -> ExitCode {
 }
 
 fn key(id: u64) -> Key {
-    Blake3::hash(&id.to_be_bytes())
+    Hasher::BLAKE3.hash(&id.to_be_bytes())
 }
 
 fn run(folder: &Path) -> pleach::Result<()> {
-    let open = || Pleach::open(Options::new(folder).create(true));
+    let open = || Db::open(Options::new(folder).create(true));
     let db = open()?;
     let pairs = (0..ACCOUNTS).map(|id| (key(id), Value::from(&id.to_be_bytes())));
     db.bulk_load(pairs, &LoadOptions::new())?;
@@ -65,7 +66,7 @@ fn run(folder: &Path) -> pleach::Result<()> {
 }
 
 /// Milliseconds for announcing the keys, and for that and reading them.
-fn announce(db: &Pleach, keys: &[Key], in_parts: bool) -> pleach::Result<(f64, f64)> {
+fn announce(db: &Db, keys: &[Key], in_parts: bool) -> pleach::Result<(f64, f64)> {
     let session = db.session(SessionOptions::new())?;
     let before = db.metrics();
     let since = Instant::now();

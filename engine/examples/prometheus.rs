@@ -10,12 +10,12 @@ use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use metrics_exporter_prometheus::PrometheusBuilder;
-use pleach::{Access, Blake3, Hasher as _, Options, Pleach, SessionOptions, Value, observe};
+use pleach::{Access, Db, Hasher, Options, SessionOptions, Value, observe};
 
 /// A block of 1,000 changes.
-fn block(db: &Pleach, number: u64) -> Result<(), Box<dyn std::error::Error>> {
+fn block(db: &Db, number: u64) -> Result<(), Box<dyn std::error::Error>> {
     let put = |id: u64| {
-        let key = Blake3::hash(&(id * 7919 % 100_000).to_be_bytes());
+        let key = Hasher::BLAKE3.hash(&(id * 7919 % 100_000).to_be_bytes());
         Access::read_write(key, Some(Value::from(number.to_be_bytes().as_slice())))
     };
     let accesses = (number * 1000..number * 1000 + 1000).map(put).collect();
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let handle = PrometheusBuilder::new().set_buckets(&buckets)?.install_recorder()?;
     observe::describe();
     let folder = tempfile::tempdir()?;
-    let db = Pleach::open(Options::new(folder.path()).create(true).small().cache_mib(64))?;
+    let db = Db::open(Options::new(folder.path()).create(true).small().cache_mib(64))?;
     if std::env::args().any(|argument| argument == "--once") {
         (0..20).try_for_each(|number| block(&db, number))?;
         observe::record(&db.metrics());

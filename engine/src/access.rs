@@ -8,6 +8,7 @@ pub const MAX_VALUE: usize = 64 << 20;
 
 /// What a batch does with a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AccessKind {
     /// Its value was read: the witness proves it.
     Read,
@@ -15,6 +16,8 @@ pub enum AccessKind {
     Write(Option<Value>),
     /// It was read and gets this value, or none.
     ReadWrite(Option<Value>),
+    /// All keys that begin with so many bytes of this one are deleted, but those with an access of their own.
+    DeletePrefix(u8),
 }
 
 /// One key of a batch.
@@ -42,6 +45,19 @@ impl Access {
     /// A read and a write in namespace 0; `None` deletes.
     pub fn read_write(key: Key, value: Option<Value>) -> Self {
         Self { namespace: 0, key, kind: AccessKind::ReadWrite(value) }
+    }
+
+    /// Deletes all keys of namespace 0 that begin with these bytes, such as the storage of an account, but those with an access of
+    /// their own in the same batch. Keys that they had are found by an iteration at the finish, and are deletes as any
+    /// other: the witness proves each of them, and not that there were no more.
+    ///
+    /// # Panics
+    /// When there are more than 32 bytes.
+    pub fn delete_prefix(prefix: &[u8]) -> Self {
+        let mut key = [0; 32];
+        key[..prefix.len()].copy_from_slice(prefix);
+        let bytes = u8::try_from(prefix.len()).expect("at most 32");
+        Self { namespace: 0, key, kind: AccessKind::DeletePrefix(bytes) }
     }
 
     /// The same in another namespace.

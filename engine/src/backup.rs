@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pleach_beatree::page_no::page_offset;
 use pleach_core::Hasher;
-use pleach_io::{Device, LockMode, OpenMode, PAGE, PageBuf, Runtime};
+use pleach_io::{Disk, LockMode, OpenMode, PAGE, PageBuf};
 
 use crate::checkpoint::{BackupImage, write_backup_image};
 use crate::engine::Engine;
@@ -86,9 +86,9 @@ pub struct BackupReport {
 }
 
 /// See [`Db::backup_on`](crate::Db::backup_on).
-pub(crate) fn backup<H: Hasher, D: Device, R: Runtime>(
-    engine: &Engine<H, D, R>,
-    target: &D,
+pub(crate) fn backup(
+    engine: &Engine,
+    target: &Disk,
     options: &BackupOptions,
 ) -> Result<BackupReport> {
     copy(engine, target, options).map_err(|error| match error.device() {
@@ -100,11 +100,7 @@ pub(crate) fn backup<H: Hasher, D: Device, R: Runtime>(
     })
 }
 
-fn copy<H: Hasher, D: Device, R: Runtime>(
-    engine: &Engine<H, D, R>,
-    target: &D,
-    options: &BackupOptions,
-) -> Result<BackupReport> {
+fn copy(engine: &Engine, target: &Disk, options: &BackupOptions) -> Result<BackupReport> {
     let db = &engine.state;
     let since = db.pace.now();
     let lock = target.lock(LockMode::Exclusive)?;
@@ -127,9 +123,9 @@ fn copy<H: Hasher, D: Device, R: Runtime>(
     notice::create(target)?;
     let (copied, bytes) = {
         // What the history names of long values stays, and no number of a page that is looked up from here on is used again.
-        let _held = hold::<H, D, R>(db)?;
+        let _held = hold(db)?;
         let _guard = db.store.enter();
-        let copied = write_backup_image::<H, D, R>(db, target)?;
+        let copied = write_backup_image(db, target)?;
         let bytes = copy_pages(db, target, options)?;
         (copied, bytes)
     };
@@ -141,7 +137,7 @@ fn copy<H: Hasher, D: Device, R: Runtime>(
     target.sync_folder()?;
     drop(lock);
     if options.verify {
-        verify(target, newest.number, &newest.roots)?;
+        verify(target, db.hasher, newest.number, &newest.roots)?;
     }
     let log = superblock.durable_through.saturating_since(superblock.log_from());
     let image = page_offset(u64::from(superblock.image.pages));
@@ -155,7 +151,7 @@ fn copy<H: Hasher, D: Device, R: Runtime>(
 
 /// Holds the oldest commit that can be read, whatever limits say, until this is dropped. A load that runs comes first: it
 /// wants that nothing is held.
-fn hold<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>) -> Result<View> {
+fn hold(db: &State) -> Result<View> {
     let commits = &db.commits;
     let mut open = Ok(());
     db.pace.wait(None, &mut || {
@@ -171,7 +167,7 @@ fn hold<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>) -> Result<View> {
         if from >= tip.base {
             break tip;
         }
-        history::reach::<H, D, R>(db, from)?;
+        history::reach(db, from)?;
         match commits.view_at(from) {
             // Without a history the window begins at the newest commit, and follows it a moment later.
             Err(Error::SnapshotTooOld { commit, oldest }) if commit == oldest => break tip,
@@ -186,11 +182,7 @@ fn hold<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>) -> Result<View> {
 }
 
 /// Copies the pages of both files as they are, used and free; gives their bytes.
-fn copy_pages<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    target: &D,
-    options: &BackupOptions,
-) -> Result<u64> {
+fn copy_pages(db: &State, target: &Disk, options: &BackupOptions) -> Result<u64> {
     let device = db.store.device();
     let mut files = Vec::new();
     for name in [LEAF_FILE, OVERFLOW_FILE] {
@@ -238,9 +230,9 @@ fn copy_pages<D: Device, R: Runtime>(
 }
 
 /// Checks the backup as a whole.
-fn verify<D: Device>(target: &D, commit: u64, roots: &Roots) -> Result<()> {
+fn verify(target: &Disk, hasher: Hasher, commit: u64, roots: &Roots) -> Result<()> {
     // Without the past, which takes memory for the undo of all of it.
-    let report = check_on(target, CheckOptions::default().past(false))?;
+    let report = check_on(target.clone(), CheckOptions::default().hasher(hasher).past(false))?;
     let finding = report.findings.first().map(|finding| finding.what.clone());
     let is_right = report.commit == commit && report.root == roots.first();
     match finding {

@@ -5,7 +5,7 @@ use std::fmt;
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::stored::overflow_cell;
 use pleach_core::Prefix;
-use pleach_io::{Device, PageBuf};
+use pleach_io::{Disk, File, PageBuf};
 
 use crate::error::{Contradiction, Error};
 
@@ -36,12 +36,7 @@ impl fmt::Display for BadPage {
 }
 
 /// Which page of a long value is bad: the first one, where there is no file.
-pub(crate) fn page_of_value<D: Device>(
-    device: &D,
-    file: Option<&D::File>,
-    raw: &[u8],
-    error: &Error,
-) -> u64 {
+pub(crate) fn page_of_value(device: &Disk, file: Option<&File>, raw: &[u8], error: &Error) -> u64 {
     match error {
         Error::Page { page, .. }
         | Error::Corrupt(

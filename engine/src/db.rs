@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pleach_beatree::Value;
-use pleach_core::{Blake3, Hasher, Key, Node};
+use pleach_core::{Hasher, Key, Node};
 use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::threads::Threads;
-use pleach_io::{Device, DeviceInfo, Runtime};
+use pleach_io::{DeviceInfo, Disk, Executor};
 
 use crate::backup::{BackupOptions, BackupReport, backup};
 use crate::engine::Engine;
@@ -18,14 +18,14 @@ use crate::error::{Error, Hex, NoRoom, Result};
 use crate::format::trie_kind::TrieKind;
 use crate::handles::{Holder, Kind, OpenHandles};
 use crate::history;
-use crate::load::{self, LoadOptions, LoadReport};
+use crate::load::{self, Fill, LoadOptions, LoadReport};
 use crate::machine;
 use crate::metrics::Metrics;
 use crate::namespaces;
 use crate::open::examine::no_folder;
 use crate::open::open;
 use crate::opening::Opening;
-use crate::options::{OpenFor, Options};
+use crate::options::Options;
 use crate::owner::Owner;
 use crate::read::past;
 use crate::rollback::{rollback, rollback_to};
@@ -43,15 +43,15 @@ use crate::state::view::View;
 /// It is the process's that opened it. In a child that was forked since, every call that can fail gives
 /// [`IoError::Forked`](pleach_io::IoError::Forked), as do those of its sessions, blocks and overlays; to drop them there does
 /// nothing. A child opens the database itself, after the fork.
-pub struct Db<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads>(Arc<Owner<H, D, R>>);
+pub struct Db(Arc<Owner>);
 
-impl<H: Hasher, D: Device, R: Runtime> Clone for Db<H, D, R> {
+impl Clone for Db {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Db<H, D, R> {
+impl fmt::Debug for Db {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (path, tip) = self.0.look(
             |engine| (engine.state.options.path.clone(), engine.state.commits.tip()),
@@ -65,7 +65,7 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Db<H, D, R> {
     }
 }
 
-impl<H: Hasher> Db<H> {
+impl Db {
     /// Opens the database in a folder; creates it when the options say so.
     ///
     /// # Errors
@@ -79,8 +79,8 @@ impl<H: Hasher> Db<H> {
         let os = OsOptions {
             io: options.io,
             direct: options.direct,
-            create_folder: options.open_for == OpenFor::Creation,
-            read_only: options.open_for == OpenFor::Reading,
+            create_folder: options.create,
+            read_only: options.read_only,
             ..OsOptions::default()
         };
         let device = OsDevice::open(&options.path, os).map_err(no_folder)?;
@@ -102,31 +102,39 @@ impl<H: Hasher> Db<H> {
         // Before a folder is made.
         drop(self.0.open()?);
         let os = OsOptions { create_folder: true, ..OsOptions::default() };
-        self.backup_on(&OsDevice::open(folder, os).map_err(no_folder)?, options)
+        self.backup_on(OsDevice::open(folder, os).map_err(no_folder)?, options)
     }
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
+impl Db {
     /// Opens a database on any device and runtime, such as a simulated disk for crash tests.
     ///
     /// # Errors
     /// As [`Db::open`].
-    pub fn open_on(device: D, runtime: R, options: Options) -> Result<Self> {
+    pub fn open_on(
+        device: impl Into<Disk>,
+        runtime: impl Into<Executor>,
+        options: Options,
+    ) -> Result<Self> {
         options.check()?;
-        Ok(Self(Arc::new(Owner::new(open(device, runtime, options)?))))
+        Ok(Self(Arc::new(Owner::new(open(device.into(), runtime.into(), options)?))))
     }
 
     /// [`Self::backup_to`] another device of the same kind.
     ///
     /// # Errors
     /// As there.
-    pub fn backup_on(&self, target: &D, options: &BackupOptions) -> Result<BackupReport> {
+    pub fn backup_on(
+        &self,
+        target: impl Into<Disk>,
+        options: &BackupOptions,
+    ) -> Result<BackupReport> {
         // A close that comes meanwhile lets this end.
         let (_counted, engine) = {
             let engine = self.0.open()?;
             (engine.count(Kind::Backup), Arc::clone(&engine))
         };
-        backup(&engine, target, options)
+        backup(&engine, &target.into(), options)
     }
 
     /// How the open found the database: what was cut off, whether it had been closed, what it had to
@@ -140,7 +148,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// # Errors
     /// [`Error::ForeignOverlay`] when the overlay was not made through this open of the database;
     /// [`Error::Closed`].
-    pub fn session(&self, options: SessionOptions<H, D, R>) -> Result<Session<H, D, R>> {
+    pub fn session(&self, options: SessionOptions) -> Result<Session> {
         let engine = self.0.open()?;
         let view = match &options.over {
             // The open is compared, not the database's number, which copies of a folder share. Blocks and
@@ -179,16 +187,16 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// # Errors
     /// [`Error::SnapshotTooOld`] before the history, [`Error::HistoryLost`] where it is damaged;
     /// [`Error::NoSuchCommit`] after the newest commit; [`Error::Closed`]; those of reading the log.
-    pub fn at(&self, commit: u64) -> Result<Session<H, D, R>> {
+    pub fn at(&self, commit: u64) -> Result<Session> {
         let engine = self.0.open()?;
         check_exists(&engine, commit)?;
-        history::reach::<H, D, R>(&engine.state, commit)?;
+        history::reach(&engine.state, commit)?;
         let found = {
             let _stay = engine.state.stay();
             engine.state.commits.view_at(commit)
         };
         let (view, tip) = found.map_err(|error| self.or_lost(&engine, error))?;
-        past::with::<H, D, R, _>(&engine.state, &view, View::check)?;
+        past::with::<_>(&engine.state, &view, View::check)?;
         Ok(Session::new(&engine, (view, tip), SessionOptions::new(), Holder::Snapshot))
     }
 
@@ -197,7 +205,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     ///
     /// # Errors
     /// [`Error::Closed`].
-    pub fn snapshot(&self) -> Result<Session<H, D, R>> {
+    pub fn snapshot(&self) -> Result<Session> {
         let engine = self.0.open()?;
         let _stay = engine.state.stay();
         let view = engine.state.commits.tip_view();
@@ -226,7 +234,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     pub fn commit_at(&self, commit: u64) -> Result<Commit> {
         let engine = self.0.open()?;
         check_exists(&engine, commit)?;
-        history::reach::<H, D, R>(&engine.state, commit)?;
+        history::reach(&engine.state, commit)?;
         let found =
             engine.state.commits.commit_at(commit).map_err(|error| self.or_lost(&engine, error))?;
         let Tip { number, roots, blob } = found;
@@ -234,13 +242,14 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     }
 
     /// Proves which keys of a range differ between two commits of the history, with the hashes of their values
-    /// before and after, and that no other key of it does: what [`Session::prove_change`] gives for sessions on
+    /// before and after, and that no other key of it does: what [`Namespace::prove_change`](crate::Namespace::prove_change) gives for sessions on
     /// them. [`proof::change::verify`](pleach_core::proof::change::verify) checks it against their two roots.
     ///
     /// # Errors
-    /// As [`Self::at`] and [`Session::prove_change`].
+    /// As [`Self::at`] and [`Namespace::prove_change`](crate::Namespace::prove_change).
     pub fn prove_change(&self, from: u64, to: u64, range: &RangeInclusive<Key>) -> Result<Vec<u8>> {
-        self.at(from)?.prove_change(&self.at(to)?, range)
+        let (from, to) = (self.at(from)?, self.at(to)?);
+        from.prove_change(&to, range)
     }
 
     /// Who holds which commit, the oldest commits first: sessions, snapshots, blocks and overlays; those that cannot be
@@ -264,7 +273,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
 
     /// A commit that should be in the history is not too old: it was found lost, and the history has not
     /// moved on since.
-    fn or_lost(&self, engine: &Engine<H, D, R>, error: Error) -> Error {
+    fn or_lost(&self, engine: &Engine, error: Error) -> Error {
         let lost = self.opened().lost.as_ref().or_else(|| engine.state.commits.undo().lost());
         match (&error, lost) {
             (&Error::SnapshotTooOld { commit, oldest }, Some(lost))
@@ -298,13 +307,13 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
 
     /// The parts of the state, for tests of them.
     #[cfg(test)]
-    pub(crate) fn state(&self) -> Arc<crate::state::State<D, R>> {
+    pub(crate) fn state(&self) -> Arc<crate::state::State> {
         Arc::clone(&self.0.open().expect("open").state)
     }
 
     /// The parts of the database, for tests of them.
     #[cfg(test)]
-    pub(crate) fn engine(&self) -> Arc<crate::engine::Engine<H, D, R>> {
+    pub(crate) fn engine(&self) -> Arc<crate::engine::Engine> {
         Arc::clone(&self.0.open().expect("open"))
     }
 
@@ -376,27 +385,20 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// nothing from the items; a load that failed later wants them from their beginning.
     pub fn bulk_load(
         &self,
-        items: impl Iterator<Item = (Key, Value)>,
+        mut items: impl Iterator<Item = (Key, Value)>,
         options: &LoadOptions,
     ) -> Result<LoadReport> {
-        self.load(items.map(Ok), options)
+        self.load(&mut |chunk| load::fill(chunk, || Ok(items.next())), options)
     }
 
     /// [`Self::bulk_load`] of items that may fail, which fails the load.
-    pub(crate) fn load(
-        &self,
-        items: impl Iterator<Item = Result<(Key, Value)>>,
-        options: &LoadOptions,
-    ) -> Result<LoadReport> {
+    pub(crate) fn load(&self, fill: Fill<'_>, options: &LoadOptions) -> Result<LoadReport> {
         // The caller's iterator may do with the database what it wants, close it, too.
         let (_counted, engine) = {
             let engine = self.0.open()?;
             (engine.count(Kind::Load), Arc::clone(&engine))
         };
-        // And fork in it.
-        let home = engine.state.home;
-        let items = items.map(move |item| home.check().map_err(Error::Io).and(item));
-        load::bulk_load::<H, D, R>(&engine.state, items, options)
+        load::bulk_load(&engine.state, fill, options)
     }
 
     /// The number that the database was created with. Copies of its files have it, too; imports and databases restored from an
@@ -406,6 +408,31 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// [`Error::Closed`].
     pub fn id(&self) -> Result<u64> {
         Ok(self.0.open()?.state.store.database())
+    }
+
+    /// The options that it was opened with.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn options(&self) -> Result<Options> {
+        Ok(self.0.open()?.state.options.clone())
+    }
+
+    /// The hash function that the database was created with.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn hasher(&self) -> Result<Hasher> {
+        Ok(self.0.open()?.state.hasher)
+    }
+
+    /// The value of a key of namespace 0 in the newest commit; `None` when it has none. Who reads several keys of one state begins
+    /// a session ([`Self::session`]).
+    ///
+    /// # Errors
+    /// As [`Namespace::read`](crate::Namespace::read); [`Error::Closed`].
+    pub fn get(&self, key: &Key) -> Result<Option<Value>> {
+        self.session(SessionOptions::new())?.read(key)
     }
 
     /// Number of the newest commit; 0 in a new database.
@@ -534,10 +561,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     }
 }
 
-fn check_exists<H: Hasher, D: Device, R: Runtime>(
-    engine: &Engine<H, D, R>,
-    commit: u64,
-) -> Result<()> {
+fn check_exists(engine: &Engine, commit: u64) -> Result<()> {
     let tip = engine.state.commits.published();
     if commit > tip { Err(Error::NoSuchCommit { commit, tip }) } else { Ok(()) }
 }

@@ -76,7 +76,7 @@ pub(crate) fn loaded(before: &Node, root: &Node) -> Node {
 
 #[cfg(test)]
 mod tests {
-    use pleach_core::Blake3;
+    use pleach_core::Hasher;
 
     use super::*;
 
@@ -85,7 +85,7 @@ mod tests {
     }
 
     fn put(bytes: &[u8]) -> Stored {
-        Stored::put::<Blake3>(bytes.into())
+        Stored::put(Hasher::BLAKE3, bytes.into())
     }
 
     #[test]
@@ -108,7 +108,10 @@ mod tests {
             message.extend_from_slice(value);
         }
         assert!(message.len() > 3 * PIECE, "several pieces");
-        assert_eq!(of(&TERMINATOR, &changes), Node::from(Blake3::keyed(DOMAIN, &message)));
+        assert_eq!(
+            of(&TERMINATOR, &changes),
+            Node::from(pleach_core::hasher::keyed_blake3(DOMAIN, &message))
+        );
     }
 
     #[test]

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use pleach_core::Hasher;
-use pleach_io::{Device, Event, Runtime};
+use pleach_io::TaskHandle;
 
 use crate::error::{Error, Result};
 use crate::finish::Finisher;
@@ -15,29 +14,30 @@ use crate::state::State;
 use crate::state::run_reader::RunReader;
 
 /// An open database.
-pub(crate) struct Engine<H: Hasher, D: Device, R: Runtime> {
-    pub(crate) finisher: Finisher<H, D, R>,
-    pub(crate) prefetching: Arc<Prefetching<R>>,
+pub(crate) struct Engine {
+    pub(crate) finisher: Finisher,
+    pub(crate) prefetching: Arc<Prefetching>,
     /// For sessions that read many keys.
-    pub(crate) readers: PageReaders<D, R>,
+    pub(crate) readers: PageReaders,
     /// For iterators.
-    pub(crate) scanners: SpareReaders<RunReader<D>>,
+    pub(crate) scanners: SpareReaders<RunReader>,
     /// Counts of the sessions, blocks and overlays that live, and of loads that run.
     handles: Arc<Handles>,
     /// That of namespace 0. The last field: the folder stays locked until nothing of the others reads from it
     /// any more.
-    pub(crate) state: Arc<State<D, R>>,
+    pub(crate) state: Arc<State>,
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Engine<H, D, R> {
-    pub(crate) fn new(state: Arc<State<D, R>>, prefetching: Arc<Prefetching<R>>) -> Self {
-        let finisher = Finisher::new(state.runtime.workers(), &state.budget, &state.counters);
+impl Engine {
+    pub(crate) fn new(state: Arc<State>, prefetching: Arc<Prefetching>) -> Self {
+        let finisher =
+            Finisher::new(state.hasher, state.runtime.workers(), &state.budget, &state.counters);
         let (readers, scanners) = (PageReaders::default(), SpareReaders::default());
         Self { state, finisher, prefetching, readers, scanners, handles: Arc::default() }
     }
 
     /// The state of a namespace's trie, dropped or not.
-    pub(crate) fn trie(&self, namespace: u8) -> Result<Arc<State<D, R>>> {
+    pub(crate) fn trie(&self, namespace: u8) -> Result<Arc<State>> {
         if namespace == 0 {
             return Ok(Arc::clone(&self.state));
         }
@@ -84,7 +84,7 @@ impl<H: Hasher, D: Device, R: Runtime> Engine<H, D, R> {
     }
 
     /// Lets the background tasks come to their end, and waits for it.
-    pub(crate) fn end_tasks(&self, tasks: Option<Vec<R::Handle>>) {
+    pub(crate) fn end_tasks(&self, tasks: Option<Vec<TaskHandle>>) {
         self.state.pace.close();
         self.prefetching.event().notify();
         drop(tasks);

@@ -1,12 +1,12 @@
 //! Errors that give back what they could not use: a session, a block.
 //!
-//! Whoever is told to try again must still have the thing to try with. Both turn into
-//! [`Error`](crate::Error) by `?` in functions that return it, which drops what was given back.
+//! Whoever is told to try again must still have the thing to try with. So neither turns into
+//! [`Error`](crate::Error) by `?`, which would drop it: `into_error` does.
 
-/// The traits of an error that gives something back: it reads like its reason.
-macro_rules! speaks_as_its_reason {
+/// Forwards the traits of an error that gives something back to the error in it.
+macro_rules! forward_error {
     ($name:ident, $given:literal, $back:ident) => {
-        impl<H: Hasher, D: Device, R: Runtime> std::fmt::Debug for $name<H, D, R> {
+        impl std::fmt::Debug for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.debug_struct(stringify!($name))
                     .field("error", self.error())
@@ -15,24 +15,18 @@ macro_rules! speaks_as_its_reason {
             }
         }
 
-        impl<H: Hasher, D: Device, R: Runtime> std::fmt::Display for $name<H, D, R> {
+        impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 std::fmt::Display::fmt(self.error(), f)
             }
         }
 
-        impl<H: Hasher, D: Device, R: Runtime> std::error::Error for $name<H, D, R> {
+        impl std::error::Error for $name {
             fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
                 std::error::Error::source(self.error())
-            }
-        }
-
-        impl<H: Hasher, D: Device, R: Runtime> From<$name<H, D, R>> for Error {
-            fn from(error: $name<H, D, R>) -> Self {
-                error.into_error()
             }
         }
     };
 }
 
-pub(crate) use speaks_as_its_reason;
+pub(crate) use forward_error;

@@ -21,6 +21,8 @@ pub struct OpenHandles {
     pub blocks: usize,
     /// Overlays, committed or not.
     pub overlays: usize,
+    /// Iterators.
+    pub iterators: usize,
     /// Bulk loads that run. One that a close has overtaken ends with [`Error::Closed`](crate::Error::Closed).
     pub loads: usize,
     /// Backups that run. A close lets them go on.
@@ -41,6 +43,7 @@ impl fmt::Display for OpenHandles {
             (self.sessions, "session"),
             (self.blocks, "block"),
             (self.overlays, "overlay"),
+            (self.iterators, "iterator"),
             (self.loads, "load"),
             (self.backups, "backup"),
         ];
@@ -84,21 +87,22 @@ pub(crate) enum Kind {
     Session,
     Block,
     Overlay,
+    Iterator,
     Load,
     Backup,
 }
 
 /// The counts of one database.
 #[derive(Default)]
-pub(crate) struct Handles([AtomicUsize; 5]);
+pub(crate) struct Handles([AtomicUsize; 6]);
 
 impl Handles {
     /// How many live now.
     pub(crate) fn open(&self) -> OpenHandles {
-        let [sessions, blocks, overlays, loads, backups] =
-            [Kind::Session, Kind::Block, Kind::Overlay, Kind::Load, Kind::Backup]
+        let [sessions, blocks, overlays, iterators, loads, backups] =
+            [Kind::Session, Kind::Block, Kind::Overlay, Kind::Iterator, Kind::Load, Kind::Backup]
                 .map(|kind| self.of(kind).load(Ordering::Acquire));
-        OpenHandles { sessions, blocks, overlays, loads, backups }
+        OpenHandles { sessions, blocks, overlays, iterators, loads, backups }
     }
 
     fn of(&self, kind: Kind) -> &AtomicUsize {

@@ -18,7 +18,7 @@ use pleach_beatree::Stored;
 use pleach_beatree::space::Extents;
 use pleach_core::Hasher;
 use pleach_core::page::overflow::PageRun;
-use pleach_io::{Device, OpenMode, Runtime};
+use pleach_io::{Disk, OpenMode};
 
 use crate::error::{Contradiction, Error, Result};
 use crate::format::bytes::BodyError;
@@ -128,8 +128,9 @@ impl History {
 
     /// The history up to the replay start, where the roots are `at_replay`; `past` are those before its first record, where
     /// they are known.
-    pub(crate) fn before_replay<H: Hasher, D: Device>(
-        device: &D,
+    pub(crate) fn before_replay(
+        hasher: Hasher,
+        device: &Disk,
         superblock: &Superblock,
         past: Option<Roots>,
         at_replay: &Roots,
@@ -140,7 +141,7 @@ impl History {
         {
             return Ok(left);
         }
-        match Self::newest_part::<H, D>(device, superblock, past, at_replay, limits) {
+        match Self::newest_part(hasher, device, superblock, past, at_replay, limits) {
             // Nobody wants it.
             Err(error) if limits.commits == 0 => {
                 let lost = Some(error);
@@ -153,8 +154,8 @@ impl History {
 
     /// The history with the records below the replay start left unread, but for the first, which says where it begins. None
     /// where not all of their segments are there: then what is lost is found by reading the others.
-    fn left<D: Device>(
-        device: &D,
+    fn left(
+        device: &Disk,
         superblock: &Superblock,
         past: Option<&Roots>,
         at_replay: &Roots,
@@ -192,8 +193,9 @@ impl History {
     }
 
     /// What is whole of it, up to the replay start.
-    fn newest_part<H: Hasher, D: Device>(
-        device: &D,
+    fn newest_part(
+        hasher: Hasher,
+        device: &Disk,
         superblock: &Superblock,
         mut past: Option<Roots>,
         at_replay: &Roots,
@@ -204,11 +206,10 @@ impl History {
         let mut lost = None;
         // Each turn begins behind the damage that ended the one before, at the replay start at last.
         loop {
-            let first = past
-                .take()
-                .map_or_else(|| roots_before::<D>(device, superblock, from, at_replay), Ok);
+            let first =
+                past.take().map_or_else(|| roots_before(device, superblock, from, at_replay), Ok);
             let read = first.and_then(|first| {
-                Self::read::<H, D>(device, superblock, from, &first, at_replay, limits)
+                Self::read(hasher, device, superblock, from, &first, at_replay, limits)
             });
             let Broken { resume, error } = match read {
                 Ok(history) => return Ok(Self { lost, ..history }),
@@ -223,8 +224,9 @@ impl History {
         }
     }
 
-    fn read<H: Hasher, D: Device>(
-        device: &D,
+    fn read(
+        hasher: Hasher,
+        device: &Disk,
         superblock: &Superblock,
         from: LogPos,
         first: &Roots,
@@ -247,7 +249,7 @@ impl History {
                 let before = history.tip;
                 return Err(Contradiction::CommitOrder { before, found: number }.into());
             }
-            history.commit::<H>(&view, &record.header)
+            history.commit(hasher, &view, &record.header)
         })?;
         let history = history.unwrap_or_else(|| begin(commit, at_replay.clone()));
         let contradicts =
@@ -263,8 +265,9 @@ impl History {
     }
 
     /// The next commit.
-    pub(crate) fn commit<H: Hasher>(
+    pub(crate) fn commit(
         &mut self,
+        hasher: Hasher,
         view: &CommitView<'_>,
         header: &Header,
     ) -> Result<()> {
@@ -285,7 +288,7 @@ impl History {
         let mut replaced = Vec::new();
         for namespace in view.namespaces() {
             let namespace = namespace.map_err(bad_record(header.position))?;
-            let restored = restored::<H>(&namespace, header)?;
+            let restored = restored(hasher, &namespace, header)?;
             let long = restored.values.iter().map(|(_, prior)| prior);
             let named = long.filter(|prior| matches!(prior, Stored::Overflow(_)));
             self.values.extend(named.map(|stored| NamedValue {
@@ -349,10 +352,7 @@ impl History {
 ///
 /// # Errors
 /// Those of reading. What is damaged is lost, and [`Undo::lost`] says so.
-pub(crate) fn reach<H: Hasher, D: Device, R: Runtime>(
-    db: &Shared<D, R>,
-    commit: u64,
-) -> Result<()> {
+pub(crate) fn reach(db: &Shared, commit: u64) -> Result<()> {
     let (undo, device) = (db.commits.undo(), db.store.device());
     if undo.unread(commit).is_none() {
         return Ok(());
@@ -374,7 +374,7 @@ pub(crate) fn reach<H: Hasher, D: Device, R: Runtime>(
             past = None;
         }
         let limits = HistoryLimits::of_disk(u64::MAX, 0, Below::Read);
-        let read = History::before_replay::<H, D>(device, &superblock, past, &at_replay, limits);
+        let read = History::before_replay(db.hasher, device, &superblock, past, &at_replay, limits);
         let is_whole = read.as_ref().is_ok_and(|read| read.lost.is_none());
         if is_whole || log_from()? <= from {
             // The window may have moved past these records while they were read, and their segments may be gone.
@@ -394,8 +394,8 @@ pub(crate) fn reach<H: Hasher, D: Device, R: Runtime>(
 
 /// The roots before the record at `from`, from those at the replay start: what no record since then names has
 /// not changed.
-fn roots_before<D: Device>(
-    device: &D,
+fn roots_before(
+    device: &Disk,
     superblock: &Superblock,
     from: LogPos,
     at_replay: &Roots,

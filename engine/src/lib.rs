@@ -4,12 +4,12 @@
 //! read of the SSD, the trie adds none, and a durable commit costs one sequential append.
 //!
 //! ```
-//! use pleach::{Access, Options, Pleach, SessionOptions, Value, proof, witness};
+//! use pleach::{Access, Db, Hasher, Options, SessionOptions, Value, proof, witness};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
 //! # let folder = folder.path();
-//! let db = Pleach::open(Options::new(folder).create(true).cache_mib(64))?;
+//! let db = Db::open(Options::new(folder).create(true).cache_mib(64))?;
 //! let (alice, bob) = ([1; 32], [2; 32]); // hashes of the application's own keys
 //!
 //! let session = db.session(SessionOptions::new())?;
@@ -22,7 +22,7 @@
 //!
 //! // A light client: from the old root and the witness to the new root, without the database.
 //! let witness = block.take_witness().expect("asked for by default");
-//! let verified = witness::verify::<pleach::Blake3>(&witness, &block.prev_root())?;
+//! let verified = witness::verify(Hasher::BLAKE3, &witness, &block.prev_root())?;
 //! assert_eq!(*verified.new_root(), block.root());
 //!
 //! let number = block.commit()?; // durable; or `block.into_overlay()`, and sessions on that
@@ -34,14 +34,14 @@
 //!
 //! # Sessions
 //!
-//! A [`Session`] reads one fixed state, whatever is committed meanwhile: [`Session::read`] from any number
-//! of threads, [`Session::read_many`] at the device's full depth, [`Session::prefetch`] to return at once.
+//! A [`Session`] reads one fixed state, whatever is committed meanwhile, namespace 0 by itself ([`Namespace`]): [`Namespace::read`] from any number
+//! of threads, [`Namespace::read_many`] at the device's full depth, [`Namespace::prefetch`] to return at once.
 //! *Announce the keys of a block with `prefetch` as soon as they are known*, in one call or key by key: on
 //! pages that are not cached, 50,000 accesses without it took 926 ms against 120.
 //! [`Session::finish`] takes what a block did with its keys ([`Access`]), in any order and each key once, and
 //! gives a [`Block`]: a root, and a [`Witness`] unless told otherwise. Nothing is written by then.
 //!
-//! [`Session::iter`] goes through the pairs of a range of keys, in order, from either end, and reads ahead.
+//! [`Namespace::iter`] goes through the pairs of a range of keys, in order, from either end, and reads ahead.
 //!
 //! # Namespaces
 //!
@@ -51,11 +51,11 @@
 //! methods read namespace 0, [`Session::namespace`] gives the others, and [`Roots::over_all`] is one root over all.
 //!
 //! ```
-//! use pleach::{Access, Options, Pleach, SessionOptions, Value};
+//! use pleach::{Access, Db, Hasher, Options, SessionOptions, Value};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
-//! # let db = Pleach::open(Options::new(folder.path()).create(true).cache_mib(64))?;
+//! # let db = Db::open(Options::new(folder.path()).create(true).cache_mib(64))?;
 //! const CODE: u8 = 2;
 //! db.add_namespace(CODE)?;
 //! let session = db.session(SessionOptions::new())?;
@@ -65,7 +65,7 @@
 //! ])?;
 //! for (namespace, witness) in block.take_witnesses() {
 //!     let before = block.prev_roots().get(namespace).ok_or("it has a witness")?;
-//!     let verified = pleach::witness::verify::<pleach::Blake3>(&witness, &before)?;
+//!     let verified = pleach::witness::verify(Hasher::BLAKE3, &witness, &before)?;
 //!     assert_eq!(Some(*verified.new_root()), block.roots().get(namespace));
 //! }
 //! block.commit()?;
@@ -85,28 +85,28 @@
 //!
 //! # Proofs
 //!
-//! [`Session::prove`] proves what a state says of one key, [`Session::prove_many`] what it says of many, present
-//! or absent; [`Session::prove_range`] proves all pairs of a range, and that there is no other,
-//! [`Session::prove_change`] which keys of a range differ from another session's state. Like a read, a proof is
+//! [`Namespace::prove`] proves what a state says of one key, [`Namespace::prove_many`] what it says of many, present
+//! or absent; [`Namespace::prove_range`] proves all pairs of a range, and that there is no other,
+//! [`Namespace::prove_change`] which keys of a range differ from another session's state. Like a read, a proof is
 //! of the state that the session reads, and the session goes on. [`witness`] and [`mod@proof`] are the verifiers,
 //! which need neither the database nor an operating system (crate `pleach-core`). The roots are those of
 //! `nomt-core`.
 //!
 //! ```
-//! use pleach::{Access, Blake3, Options, Pleach, SessionOptions, Value, proof};
+//! use pleach::{Access, Db, Hasher, Options, SessionOptions, Value, proof};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
 //! # let folder = folder.path();
-//! # let db = Pleach::open(Options::new(folder).create(true).cache_mib(64))?;
+//! # let db = Db::open(Options::new(folder).create(true).cache_mib(64))?;
 //! # let session = db.session(SessionOptions::new())?;
 //! # session.finish(vec![Access::write([1; 32], Some(Value::from(b"7")))])?.commit()?;
 //! let session = db.session(SessionOptions::new())?;
 //! let proof = session.prove_many(&[[1; 32], [9; 32]])?;
 //!
 //! // Whoever trusts the root:
-//! let verified = proof::multi::verify::<Blake3>(&proof, &session.root())?;
-//! let hash = pleach_core::node::value_hash::<Blake3>(b"7");
+//! let verified = proof::multi::verify(Hasher::BLAKE3, &proof, &session.root())?;
+//! let hash = pleach_core::node::value_hash(Hasher::BLAKE3, b"7");
 //! assert_eq!(verified.get(&[1; 32]), proof::Lookup::Present(hash));
 //! assert_eq!(verified.get(&[9; 32]), proof::Lookup::Absent);
 //! # Ok(())
@@ -123,16 +123,16 @@
 //! ([`Options::history_log_bytes`]): then the oldest commit goes first, and whoever reads it gets
 //! [`Error::SnapshotTooOld`], never the commit an error. A session that is kept beyond the history can be read as long as
 //! memory has its undo. Damage of the log costs the commits before it alone
-//! ([`Opening::lost`]); with [`Options::require_history`] the open is refused then.
+//! ([`Opening::lost`](status::Opening::lost)); with [`Options::require_history`] the open is refused then.
 //! [`Db::pins`] says who holds which commit, and since when.
 //!
 //! ```
-//! use pleach::{Access, Options, Pleach, SessionOptions, Value};
+//! use pleach::{Access, Db, Options, SessionOptions, Value};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
 //! let options = Options::new(folder.path()).create(true).small().history(100);
-//! let db = Pleach::open(options)?;
+//! let db = Db::open(options)?;
 //! for balance in 1..=3 {
 //!     let put = Access::write([7; 32], Some(Value::from(&[balance])));
 //!     db.session(SessionOptions::new())?.finish(vec![put])?.commit()?;
@@ -162,7 +162,7 @@
 //! looks into a folder that nobody writes to.
 //!
 //! ```
-//! use pleach::{Advice, Block, Error, Outcome};
+//! use pleach::{Advice, Block, CommitError, Error, Outcome};
 //!
 //! /// Commits a block; when there is no room, it makes some and tries again.
 //! fn commit(block: Block, make_room: impl FnOnce()) -> Result<u64, Error> {
@@ -173,7 +173,7 @@
 //!     match (error.outcome(), error.advice()) {
 //!         (Outcome::DidNotHappen, Advice::FreeSpace) => {
 //!             make_room();
-//!             Ok(block.commit()?)
+//!             block.commit().map_err(CommitError::into_error)
 //!         }
 //!         // With `Outcome::Unknown` the reopened database tells whether the commit is there.
 //!         _ => Err(error),
@@ -188,15 +188,19 @@
 //! fraction of the time, for the tests of an application: `Options::new(folder).create(true).small()`. It works
 //! like any other and may grow as large.
 //!
-//! # Type parameters
+//! # Hash functions
 //!
-//! `Db<H, D, R>` and its handles take a hasher, a device and a runtime. The defaults ([`Blake3`], the
-//! operating system, threads) are what an application uses; the others are there for tests on a simulated
-//! disk. [`Pleach`] is `Db` with all defaults.
+//! A database hashes with BLAKE3. [`Options::hasher`] gives it SHA-256 or an application's own function ([`Hasher::new`]),
+//! which it records by name; verifiers take the same value.
+//!
+//! # Simulated disks
+//!
+//! [`Db::open_on`] opens a database on any device and executor, such as the simulated disk of `pleach-io`, which can be cut off
+//! at any moment.
 #![warn(missing_debug_implementations)]
 
 mod access;
-mod backup;
+pub mod backup;
 mod bad_page;
 mod checkpoint;
 mod commit;
@@ -211,11 +215,10 @@ mod format;
 mod given_back;
 mod handles;
 mod history;
-mod iter;
-mod load;
+pub mod load;
 mod log;
 mod machine;
-mod metrics;
+pub mod metrics;
 mod namespace;
 mod namespaces;
 pub mod observe;
@@ -226,7 +229,6 @@ mod owner;
 mod prefetch;
 mod prove;
 mod read;
-mod reading;
 pub mod repair;
 mod rollback;
 mod roots;
@@ -238,38 +240,35 @@ pub mod tools;
 mod watchdog;
 
 pub use access::{Access, AccessKind, MAX_VALUE};
-pub use backup::{BackupOptions, BackupProgress, BackupReport};
 pub use commit::block::{Block, CommitError};
 pub use commit::changes::Change;
 pub use commit::overlay::Overlay;
 pub use db::Db;
 pub use error::{Advice, Error, Outcome, Result};
 pub use finish::witness::Witness;
-pub use handles::{Holder, OpenHandles};
-pub use iter::Iter;
-pub use load::{LoadOptions, LoadReport, Progress};
-pub use metrics::{MetricInfo, MetricKind, MetricUnit, Metrics};
-pub use namespace::Namespace;
-pub use opening::{LostHistory, Note, Opening};
+pub use metrics::Metrics;
+pub use namespace::{Iter, Namespace};
 pub use options::{Durability, Geometry, IoMode, Options};
 pub use pleach_beatree::Value;
-pub use pleach_core::{Blake3, Hasher, Key, Node, Sha2, ValueHash, proof, witness};
-pub use pleach_io::{IoError, LockHolder};
+pub use pleach_core::{Hasher, Key, Node, ValueHash, proof, witness};
 pub use roots::{Commit, Roots};
 pub use session::{FinishError, Session, SessionOptions};
-pub use state::beats::TaskState;
-pub use state::pins::Pin;
-pub use state::quarantine::Quarantined;
-pub use timings::Phase;
 
-/// A database under BLAKE3.
-pub type Pleach = Db<Blake3>;
+/// What an open database says of itself.
+pub mod status {
+    pub use crate::handles::{Holder, OpenHandles};
+    pub use crate::opening::{LostHistory, Note, Opening};
+    pub use crate::state::beats::TaskState;
+    pub use crate::state::pins::Pin;
+    pub use crate::state::quarantine::Quarantined;
+    pub use crate::timings::Phase;
+}
 
 /// What the variants of [`Error`] carry.
 pub mod errors {
     pub use pleach_beatree::space::SpaceError;
     pub use pleach_core::page::{OverflowError, PageError};
-    pub use pleach_io::{IoError, Operation};
+    pub use pleach_io::{IoError, LockHolder, Operation};
 
     pub use crate::error::{Contradiction, NoRoom, PoisonCause};
     pub use crate::format::bytes::BodyError;

@@ -188,25 +188,25 @@ counters! {
     Counter Count "pleach_commits_total" commits,
     /// Nanoseconds that the sequencer's lock was held.
     Counter Nanoseconds "pleach_sequencer_nanoseconds_total" sequencer_nanos,
-    /// Nanoseconds of finishes in [`Phase::Sort`](crate::Phase::Sort).
+    /// Nanoseconds of finishes in [`Phase::Sort`](crate::status::Phase::Sort).
     Counter Nanoseconds "pleach_sort_nanoseconds_total" sort_nanos,
-    /// Nanoseconds of finishes in [`Phase::Fold`](crate::Phase::Fold).
+    /// Nanoseconds of finishes in [`Phase::Fold`](crate::status::Phase::Fold).
     Counter Nanoseconds "pleach_fold_nanoseconds_total" fold_nanos,
-    /// Nanoseconds of finishes in [`Phase::Root`](crate::Phase::Root).
+    /// Nanoseconds of finishes in [`Phase::Root`](crate::status::Phase::Root).
     Counter Nanoseconds "pleach_root_nanoseconds_total" root_nanos,
-    /// Nanoseconds of finishes in [`Phase::Witness`](crate::Phase::Witness).
+    /// Nanoseconds of finishes in [`Phase::Witness`](crate::status::Phase::Witness).
     Counter Nanoseconds "pleach_witness_nanoseconds_total" witness_nanos,
-    /// Nanoseconds of commits in [`Phase::Prepare`](crate::Phase::Prepare).
+    /// Nanoseconds of commits in [`Phase::Prepare`](crate::status::Phase::Prepare).
     Counter Nanoseconds "pleach_prepare_nanoseconds_total" prepare_nanos,
-    /// Nanoseconds of commits in [`Phase::Record`](crate::Phase::Record).
+    /// Nanoseconds of commits in [`Phase::Record`](crate::status::Phase::Record).
     Counter Nanoseconds "pleach_record_nanoseconds_total" record_nanos,
-    /// Nanoseconds of commits in [`Phase::Log`](crate::Phase::Log).
+    /// Nanoseconds of commits in [`Phase::Log`](crate::status::Phase::Log).
     Counter Nanoseconds "pleach_log_nanoseconds_total" log_nanos,
-    /// Nanoseconds of commits in [`Phase::Apply`](crate::Phase::Apply).
+    /// Nanoseconds of commits in [`Phase::Apply`](crate::status::Phase::Apply).
     Counter Nanoseconds "pleach_apply_nanoseconds_total" apply_nanos,
-    /// Nanoseconds of commits in [`Phase::Publish`](crate::Phase::Publish).
+    /// Nanoseconds of commits in [`Phase::Publish`](crate::status::Phase::Publish).
     Counter Nanoseconds "pleach_publish_nanoseconds_total" publish_nanos,
-    /// Nanoseconds of commits in [`Phase::Settle`](crate::Phase::Settle).
+    /// Nanoseconds of commits in [`Phase::Settle`](crate::status::Phase::Settle).
     Counter Nanoseconds "pleach_settle_nanoseconds_total" settle_nanos,
     /// Refolds because a flush had changed a layout between finish and commit.
     Counter Count "pleach_refolds_total" refolds,

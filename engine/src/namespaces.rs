@@ -3,9 +3,6 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use pleach_core::Hasher;
-use pleach_io::{Device, Runtime};
-
 use crate::commit::{Target, commit, wait_for_publication};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -21,30 +18,19 @@ const TRIES: u32 = 64;
 const GIVE_UP: Duration = Duration::from_secs(10);
 
 /// Adds an empty namespace of a kind; gives the number of the commit.
-pub(crate) fn add<H: Hasher, D: Device, R: Runtime>(
-    engine: &Engine<H, D, R>,
-    namespace: u8,
-    kind: TrieKind,
-) -> Result<u64> {
+pub(crate) fn add(engine: &Engine, namespace: u8, kind: TrieKind) -> Result<u64> {
     attempts(engine, namespace, Some(kind))
 }
 
 /// Drops a namespace; gives the number of the commit.
-pub(crate) fn drop<H: Hasher, D: Device, R: Runtime>(
-    engine: &Engine<H, D, R>,
-    namespace: u8,
-) -> Result<u64> {
+pub(crate) fn drop(engine: &Engine, namespace: u8) -> Result<u64> {
     if namespace == 0 {
         return Err(Error::NamespaceExists(0));
     }
     attempts(engine, namespace, None)
 }
 
-fn attempts<H: Hasher, D: Device, R: Runtime>(
-    engine: &Engine<H, D, R>,
-    namespace: u8,
-    added: Option<TrieKind>,
-) -> Result<u64> {
+fn attempts(engine: &Engine, namespace: u8, added: Option<TrieKind>) -> Result<u64> {
     let mut tries = 1;
     loop {
         match attempt(engine, namespace, added) {
@@ -61,11 +47,7 @@ fn attempts<H: Hasher, D: Device, R: Runtime>(
 
 /// Waits for the background to give up what the commit `dropped` has dropped, unless somebody can still read it. Is
 /// something else to be said now?
-fn has_changed<H: Hasher, D: Device, R: Runtime>(
-    engine: &Engine<H, D, R>,
-    namespace: u8,
-    dropped: u64,
-) -> bool {
+fn has_changed(engine: &Engine, namespace: u8, dropped: u64) -> bool {
     let db = &engine.state;
     let undo = db.commits.undo();
     if undo.oldest_held().min(undo.from()) < dropped || db.pace.is_paused() {
@@ -82,11 +64,7 @@ fn has_changed<H: Hasher, D: Device, R: Runtime>(
     db.pace.wait(Some(GIVE_UP), &mut || gone() || ends())
 }
 
-fn attempt<H: Hasher, D: Device, R: Runtime>(
-    engine: &Engine<H, D, R>,
-    namespace: u8,
-    added: Option<TrieKind>,
-) -> Result<u64> {
+fn attempt(engine: &Engine, namespace: u8, added: Option<TrieKind>) -> Result<u64> {
     let db = &engine.state;
     let (view, _) = db.commits.tip_view();
     let newest = {
@@ -128,7 +106,6 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
 
 #[cfg(test)]
 mod tests {
-    use pleach_core::Blake3;
     use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
     use super::*;
@@ -141,7 +118,7 @@ mod tests {
         let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
         let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
         let options = Options::new("sim").create(true).geometry(Geometry::least());
-        let db = Db::<Blake3, _, _>::open_on(disk.clone(), runtime, options).expect("created");
+        let db = Db::open_on(disk.clone(), runtime, options).expect("created");
         let engine = db.engine();
         let (view, _) = engine.state.commits.tip_view();
         let newest = engine.state.commits.tip();
@@ -168,7 +145,7 @@ mod tests {
         std::mem::drop((view, engine, db));
         let runtime = SimRuntime::with_clock(2, disk.clock(), 1);
         let options = Options::new("sim").geometry(Geometry::least());
-        let db = Db::<Blake3, _, _>::open_on(disk, runtime, options).expect("opens");
+        let db = Db::open_on(disk, runtime, options).expect("opens");
         assert_eq!((db.commit_number(), db.roots()), (dropped, newest.roots));
     }
 }

@@ -1,14 +1,17 @@
-//! How a database is opened, and how a session is.
+//! How a database is opened.
+
+mod text;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pleach_core::Node;
+use pleach_core::{Hasher, Node};
 
 pub use pleach_io::os::IoMode;
 
 /// When a commit is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Durability {
     /// A commit is durable before it returns.
     Commit,
@@ -76,22 +79,15 @@ const MAX_LOG_SEGMENTS: u64 = 256;
 /// Time without progress after which a background task is said to be stalled.
 const STALLED: Duration = Duration::from_secs(10);
 
-/// What a database is opened for: what was asked for last holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OpenFor {
-    /// Writing, where there is one.
-    Writing,
-    /// Writing; one is created where there is none.
-    Creation,
-    /// Reading alone.
-    Reading,
-}
-
 /// Options of [`crate::Db::open`].
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct Options {
     pub(crate) path: PathBuf,
-    pub(crate) open_for: OpenFor,
+    pub(crate) create: bool,
+    pub(crate) read_only: bool,
+    /// `None`: BLAKE3 for a new database, and what an old one was created with.
+    pub(crate) hasher: Option<Hasher>,
     pub(crate) cache_bytes: u64,
     pub(crate) threads: usize,
     pub(crate) in_flight: usize,
@@ -120,7 +116,9 @@ impl Options {
     pub fn new(path: impl AsRef<Path>) -> Self {
         Self {
             path: path.as_ref().to_path_buf(),
-            open_for: OpenFor::Writing,
+            create: false,
+            read_only: false,
+            hasher: None,
             cache_bytes: 1 << 30,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             in_flight: 128,
@@ -142,10 +140,18 @@ impl Options {
         }
     }
 
-    /// Creates the database when the folder is missing or empty. Not together with [`Self::read_only`]: the last one holds.
+    /// Creates the database when the folder is missing or empty. Not together with [`Self::read_only`].
     #[must_use]
     pub fn create(mut self, create: bool) -> Self {
-        self.set(OpenFor::Creation, create);
+        self.create = create;
+        self
+    }
+
+    /// The hash function of the database. Without this a new database has BLAKE3, and one that is there its own where that is BLAKE3
+    /// or SHA-256.
+    #[must_use]
+    pub fn hasher(mut self, hasher: Hasher) -> Self {
+        self.hasher = Some(hasher);
         self
     }
 
@@ -158,7 +164,7 @@ impl Options {
     /// ([`Options::history`]), and then gives [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld).
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Self {
-        self.set(OpenFor::Reading, read_only);
+        self.read_only = read_only;
         self
     }
 
@@ -171,6 +177,7 @@ impl Options {
     }
 
     /// The same in KiB, for crash tests with a tiny geometry.
+    #[doc(hidden)]
     #[must_use]
     pub fn cache_kib(mut self, kib: u64) -> Self {
         self.cache_bytes = kib.saturating_mul(1 << 10);
@@ -213,6 +220,7 @@ impl Options {
     }
 
     /// A cap on resident trie nodes inside the budget, in KiB; `Some(0)`: none stays.
+    #[doc(hidden)]
     #[must_use]
     pub fn trie_cache_kib(mut self, kib: Option<u64>) -> Self {
         self.trie_cache = kib.map(|kib| kib.saturating_mul(1 << 10));
@@ -229,6 +237,7 @@ impl Options {
     }
 
     /// The same in bytes, for tests with a tiny geometry.
+    #[doc(hidden)]
     #[must_use]
     pub fn log_limit_bytes(mut self, bytes: u64) -> Self {
         self.log_limit = Some(bytes);
@@ -237,6 +246,7 @@ impl Options {
 
     /// How many commits change a page before it is rewritten, 1 to 255 (default 8; decision 0014). Fewer
     /// when memory fills.
+    #[doc(hidden)]
     #[must_use]
     pub fn flush_at(mut self, commits: u8) -> Self {
         self.flush_at = commits;
@@ -307,7 +317,7 @@ impl Options {
     /// than there should be: because the log is damaged there, or because it takes more than
     /// [`Self::history_log_bytes`] (default: false). All of it is read for that, which takes a second for some hundred MB. Otherwise
     /// an open may leave records unread, and [`Error::HistoryLost`](crate::Error::HistoryLost) is told to those who ask for a commit
-    /// in front of damage. Where an open reads them, [`Opening::lost`](crate::Opening::lost) says what is lost.
+    /// in front of damage. Where an open reads them, [`Opening::lost`](crate::status::Opening::lost) says what is lost.
     #[must_use]
     pub fn require_history(mut self, require: bool) -> Self {
         self.require_history = require;
@@ -332,10 +342,10 @@ impl Options {
             bytes: self.history_bytes.unwrap_or(self.cache_bytes / 8),
             log_bytes: self.history_log_bytes.min(MAX_LOG_SEGMENTS * segment),
             value_bytes: self.history_log_bytes,
-            below: match self.open_for {
+            below: match self.read_only {
                 _ if self.require_history || self.reads_history => Below::Read,
-                OpenFor::Reading => Below::Left,
-                _ => Below::Named,
+                true => Below::Left,
+                false => Below::Named,
             },
         }
     }
@@ -347,16 +357,11 @@ impl Options {
         self
     }
 
-    fn set(&mut self, open_for: OpenFor, is_it: bool) {
-        if is_it {
-            self.open_for = open_for;
-        } else if self.open_for == open_for {
-            self.open_for = OpenFor::Writing;
-        }
-    }
-
     /// Refuses what makes no sense.
     pub(crate) fn check(&self) -> Result<(), InvalidOption> {
+        if self.create && self.read_only {
+            return Err(InvalidOption::CreateReadOnly);
+        }
         // Log segments of less than 64 KiB are for crash tests, and so are budgets of a few pages.
         let testing = self.geometry.log_segment < 64 << 10;
         let least = if testing { 256 << 10 } else { 8 << 20 };
@@ -435,9 +440,22 @@ pub(crate) enum Below {
 }
 
 /// An option that makes no sense.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidOption {
+    /// A pair of [`Options::set`] is not understood.
+    #[error("the option `{pair}` is not understood: {wanted} is wanted")]
+    Text {
+        /// The pair, as it was given.
+        pair: String,
+        /// What would be understood.
+        wanted: &'static str,
+    },
+    /// A database is to be created by who only reads.
+    #[error(
+        "a database that is opened for reading alone is not created: give one of `Options::create` and `Options::read_only`"
+    )]
+    CreateReadOnly,
     /// The memory budget is too small.
     #[error("the memory budget is less than 8 MiB: give `Options::cache_mib` 8 or more")]
     CacheTooSmall {

@@ -13,8 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
-use pleach_core::Hasher;
-use pleach_io::{Device, DeviceInfo, Home, Runtime};
+use pleach_io::{DeviceInfo, Home, TaskHandle};
 
 use crate::checkpoint::checkpoint;
 use crate::engine::Engine;
@@ -28,12 +27,12 @@ use crate::state::commits::Tip;
 use crate::state::quarantine::Quarantined;
 
 /// What the clones share.
-pub(crate) struct Owner<H: Hasher, D: Device, R: Runtime> {
-    engine: RwLock<Option<Arc<Engine<H, D, R>>>>,
+pub(crate) struct Owner {
+    engine: RwLock<Option<Arc<Engine>>>,
     /// Nothing begins any more.
     closed: AtomicBool,
     /// The background tasks, until somebody closes; held while he does.
-    closing: Mutex<Option<Vec<R::Handle>>>,
+    closing: Mutex<Option<Vec<TaskHandle>>>,
     handles: Arc<Handles>,
     opening: Opening,
     home: Home,
@@ -53,7 +52,7 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    fn of<H: Hasher, D: Device, R: Runtime>(engine: &Engine<H, D, R>) -> Self {
+    fn of(engine: &Engine) -> Self {
         let state = &engine.state;
         Self {
             path: state.options.path.clone(),
@@ -67,8 +66,8 @@ impl Facts {
     }
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Owner<H, D, R> {
-    pub(crate) fn new(opened: Opened<H, D, R>) -> Self {
+impl Owner {
+    pub(crate) fn new(opened: Opened) -> Self {
         let Opened { engine, tasks, opening } = opened;
         Self {
             handles: Arc::clone(engine.handles()),
@@ -86,7 +85,7 @@ impl<H: Hasher, D: Device, R: Runtime> Owner<H, D, R> {
     /// # Errors
     /// [`Error::Closed`] from the beginning of a close on; [`IoError::Forked`](pleach_io::IoError::Forked) in a
     /// process that was forked since.
-    pub(crate) fn open(&self) -> Result<MappedRwLockReadGuard<'_, Arc<Engine<H, D, R>>>> {
+    pub(crate) fn open(&self) -> Result<MappedRwLockReadGuard<'_, Arc<Engine>>> {
         self.home.check()?;
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
@@ -104,7 +103,7 @@ impl<H: Hasher, D: Device, R: Runtime> Owner<H, D, R> {
             caught_up => return caught_up.map(drop),
         }
         let (device, runtime) = (state.store.device().clone(), state.runtime.clone());
-        let mut opened = open_replica::<H, D, R>(device, runtime, state.options.clone())?;
+        let mut opened = open_replica(device, runtime, state.options.clone())?;
         if let Some(again) = Arc::get_mut(&mut opened.engine) {
             again.count_with(&engine);
         }
@@ -118,7 +117,7 @@ impl<H: Hasher, D: Device, R: Runtime> Owner<H, D, R> {
     /// Something of the database as it is, or as it was when it was closed.
     pub(crate) fn look<T>(
         &self,
-        now: impl FnOnce(&Engine<H, D, R>) -> T,
+        now: impl FnOnce(&Engine) -> T,
         then: impl FnOnce(&Facts) -> T,
     ) -> T {
         match &*self.engine.read() {
@@ -153,7 +152,7 @@ impl<H: Hasher, D: Device, R: Runtime> Owner<H, D, R> {
             match sound {
                 // There is nothing to be written.
                 Err(Error::ReadOnly) => Ok(()),
-                sound => sound.and_then(|()| checkpoint::<H, D, R>(&engine.state, true)),
+                sound => sound.and_then(|()| checkpoint(&engine.state, true)),
             }
         };
         if let Err(error) = &written
@@ -171,7 +170,7 @@ impl<H: Hasher, D: Device, R: Runtime> Owner<H, D, R> {
     }
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Drop for Owner<H, D, R> {
+impl Drop for Owner {
     /// The last clone goes: sessions and overlays may live on and read, but not commit. In a process that was forked
     /// since it goes alone: the database is the other process's.
     fn drop(&mut self) {

@@ -17,7 +17,6 @@ use pleach_core::node::value_hash;
 use pleach_core::prefix::common_len;
 use pleach_core::proof::{BuildError, change, range};
 use pleach_core::{Hasher, Key, Node, Prefix, ValueHash};
-use pleach_io::{Device, Runtime};
 
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
@@ -32,24 +31,26 @@ use crate::state::view::View;
 pub(crate) type Proven<'a> = (&'a View, &'a Node);
 
 /// The proof of all pairs of a range.
-pub(crate) fn prove_range<H: Hasher, D: Device, R: Runtime>(
-    engine: &Engine<H, D, R>,
-    db: &State<D, R>,
+pub(crate) fn prove_range(
+    engine: &Engine,
+    db: &State,
     state: Proven<'_>,
     keys: &RangeInclusive<Key>,
 ) -> Result<Vec<u8>> {
     let (first, last) = ends(keys)?;
     let bounds = multiproof(engine, db, state, &[first, last])?;
-    let mut scan = Scan::new(db, state.0, &engine.scanners, keys);
+    let mut scan = Scan::new(&engine.scanners, keys);
     let mut failed = None;
-    let pairs = std::iter::from_fn(|| match scan.next::<H>()? {
-        Ok((key, stored)) => Some((key, hash::<H>(&stored).expect("a scan gives what is present"))),
+    let pairs = std::iter::from_fn(|| match scan.next(db, state.0)? {
+        Ok((key, stored)) => {
+            Some((key, hash(db.hasher, &stored).expect("a scan gives what is present")))
+        }
         Err(error) => {
             failed = Some(error);
             None
         }
     });
-    let built = range::build::<H>(&bounds, &first, &last, pairs);
+    let built = range::build(db.hasher, &bounds, &first, &last, pairs);
     match failed {
         Some(error) => Err(error),
         None => built.map_err(not_built),
@@ -57,9 +58,9 @@ pub(crate) fn prove_range<H: Hasher, D: Device, R: Runtime>(
 }
 
 /// The proof of what changed in a range from one state to another.
-pub(crate) fn prove_change<H: Hasher, D: Device, R: Runtime>(
-    engine: &Engine<H, D, R>,
-    db: &State<D, R>,
+pub(crate) fn prove_change(
+    engine: &Engine,
+    db: &State,
     from: Proven<'_>,
     to: Proven<'_>,
     keys: &RangeInclusive<Key>,
@@ -71,7 +72,7 @@ pub(crate) fn prove_change<H: Hasher, D: Device, R: Runtime>(
     opened.dedup();
     let before = multiproof(engine, db, from, &opened)?;
     let after = multiproof(engine, db, to, &opened)?;
-    change::build::<H>(&before, &after, &first, &last).map_err(not_built)
+    change::build(db.hasher, &before, &after, &first, &last).map_err(not_built)
 }
 
 /// First and last key.
@@ -81,12 +82,7 @@ fn ends(keys: &RangeInclusive<Key>) -> Result<(Key, Key)> {
 }
 
 /// The multiproof of these keys, in order; neighbours may be the same.
-fn multiproof<H: Hasher, D: Device, R: Runtime>(
-    engine: &Engine<H, D, R>,
-    db: &State<D, R>,
-    state: Proven<'_>,
-    keys: &[Key],
-) -> Result<Vec<u8>> {
+fn multiproof(engine: &Engine, db: &State, state: Proven<'_>, keys: &[Key]) -> Result<Vec<u8>> {
     let mut keys = keys.to_vec();
     keys.dedup();
     let Engine { finisher, readers, .. } = engine;
@@ -94,9 +90,9 @@ fn multiproof<H: Hasher, D: Device, R: Runtime>(
 }
 
 /// The keys of a range that differ between two states, in order. Long values are compared by their hashes.
-pub(crate) fn differing<H: Hasher, D: Device, R: Runtime>(
-    engine: &Engine<H, D, R>,
-    db: &State<D, R>,
+pub(crate) fn differing(
+    engine: &Engine,
+    db: &State,
     from: &View,
     to: &View,
     (first, last): (Key, Key),
@@ -111,7 +107,7 @@ pub(crate) fn differing<H: Hasher, D: Device, R: Runtime>(
     keys.retain(|key| {
         let [before, after] = [from, to].map(|view| point::stored(db, view, key));
         match (before, after) {
-            (Ok(before), Ok(after)) => hash::<H>(&before) != hash::<H>(&after),
+            (Ok(before), Ok(after)) => hash(db.hasher, &before) != hash(db.hasher, &after),
             (Err(error), _) | (_, Err(error)) => {
                 failed.get_or_insert(error);
                 false
@@ -122,9 +118,9 @@ pub(crate) fn differing<H: Hasher, D: Device, R: Runtime>(
 }
 
 /// The hash of a value; `None` when there is none.
-fn hash<H: Hasher>(stored: &Stored) -> Option<ValueHash> {
+fn hash(hasher: Hasher, stored: &Stored) -> Option<ValueHash> {
     stored.fold_value().map(|value| match value {
-        FoldValue::Bytes(bytes) => value_hash::<H>(bytes),
+        FoldValue::Bytes(bytes) => value_hash(hasher, bytes),
         FoldValue::Hash(hash) => hash,
     })
 }

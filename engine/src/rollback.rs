@@ -11,8 +11,7 @@ use std::sync::Arc;
 use pleach_beatree::Stored;
 use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_beatree::stored::overflow_cell;
-use pleach_core::{Hasher, Key, Node};
-use pleach_io::{Device, Runtime};
+use pleach_core::{Key, Node};
 
 use crate::commit::{Target, commit};
 use crate::engine::Engine;
@@ -33,20 +32,14 @@ use crate::state::{Shared, State, overflow};
 const TRIES: u32 = 4;
 
 /// Undoes the newest `back` commits and no others; gives the number of the commit.
-pub(crate) fn rollback<H: Hasher, D: Device, R: Runtime>(
-    engine: &Engine<H, D, R>,
-    back: u64,
-) -> Result<u64> {
+pub(crate) fn rollback(engine: &Engine, back: u64) -> Result<u64> {
     let tip = engine.state.commits.published();
     let wanted = tip.checked_sub(back).ok_or(Error::TooFarBack { commits: back, tip })?;
     attempt(engine, wanted, Some(tip))
 }
 
 /// Makes the state of the commit `wanted` the newest one; gives the number of the commit.
-pub(crate) fn rollback_to<H: Hasher, D: Device, R: Runtime>(
-    engine: &Engine<H, D, R>,
-    wanted: u64,
-) -> Result<u64> {
+pub(crate) fn rollback_to(engine: &Engine, wanted: u64) -> Result<u64> {
     let mut tries = 1;
     loop {
         match attempt(engine, wanted, None) {
@@ -57,11 +50,7 @@ pub(crate) fn rollback_to<H: Hasher, D: Device, R: Runtime>(
 }
 
 /// Goes back to the commit `wanted`, from `base` if one is given, else from the newest one.
-fn attempt<H: Hasher, D: Device, R: Runtime>(
-    engine: &Engine<H, D, R>,
-    wanted: u64,
-    base: Option<u64>,
-) -> Result<u64> {
+fn attempt(engine: &Engine, wanted: u64, base: Option<u64>) -> Result<u64> {
     engine.state.commits.sequencer().lock().check_open()?;
     let tip = engine.state.commits.tip_view();
     let (newest, base) = (tip.0.base, base.unwrap_or(tip.0.base));
@@ -71,7 +60,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     if wanted > newest {
         return Err(Error::NoSuchCommit { commit: wanted, tip: newest });
     }
-    history::reach::<H, D, R>(&engine.state, wanted)?;
+    history::reach(&engine.state, wanted)?;
     let number = if wanted < newest { make(engine, tip, wanted)?.commit(engine)? } else { newest };
     engine.sync()?;
     Ok(number)
@@ -91,14 +80,10 @@ struct Made {
 }
 
 /// Makes the rollback to the commit `wanted` on a view of the newest one.
-fn make<H: Hasher, D: Device, R: Runtime>(
-    engine: &Engine<H, D, R>,
-    (view, prev): (View, Tip),
-    wanted: u64,
-) -> Result<Made> {
+fn make(engine: &Engine, (view, prev): (View, Tip), wanted: u64) -> Result<Made> {
     let db = &engine.state;
     let (then, Tip { roots, blob, .. }) = db.commits.view_at(wanted)?;
-    let undone = past::with::<H, D, R, _>(db, &then, |then| {
+    let undone = past::with::<_>(db, &then, |then| {
         let of = |namespace| Ok((namespace, then.of(namespace).undone_all()?));
         roots.all().map(|(namespace, _)| of(namespace)).collect::<Result<Vec<_>>>()
     })?;
@@ -114,7 +99,7 @@ fn make<H: Hasher, D: Device, R: Runtime>(
     }
     let mut accesses = Vec::new();
     for (namespace, undone) in undone {
-        accesses.push((namespace, accesses_of::<H, D, R>(db, wanted, undone)?));
+        accesses.push((namespace, accesses_of(db, wanted, undone)?));
     }
     // The history keeps what later commits replaced only for as long as it may: all of it was there.
     db.commits.undo().check(wanted)?;
@@ -153,11 +138,7 @@ fn make<H: Hasher, D: Device, R: Runtime>(
 
 /// The root of a Merkle namespace that the commit `base` does not have, as its dropped trie has it: that of the commit
 /// before the drop. Others may have restored it since, and dropped it again.
-fn root_when_dropped<D: Device, R: Runtime>(
-    db: &Shared<D, R>,
-    namespace: u8,
-    base: u64,
-) -> Result<Option<Node>> {
+fn root_when_dropped(db: &Shared, namespace: u8, base: u64) -> Result<Option<Node>> {
     let dropped = db.tries.get(namespace).and_then(|trie| trie.dropped);
     let Some(dropped) = dropped.filter(|dropped| *dropped <= base) else {
         return Err(Error::StaleParent { base, tip: db.commits.published() });
@@ -180,7 +161,7 @@ impl Made {
         }
     }
 
-    fn commit<H: Hasher, D: Device, R: Runtime>(mut self, engine: &Engine<H, D, R>) -> Result<u64> {
+    fn commit(mut self, engine: &Engine) -> Result<u64> {
         let mut outcomes = std::mem::take(&mut self.outcomes);
         let ticketed = Cell::new(false);
         commit(engine, &self.target(&ticketed), &mut outcomes, &self.blob)
@@ -188,18 +169,14 @@ impl Made {
 }
 
 /// Writes of what keys had in the wanted commit.
-fn accesses_of<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    wanted: u64,
-    undone: Vec<(Key, Stored)>,
-) -> Result<Vec<KeyAccess>> {
+fn accesses_of(db: &State, wanted: u64, undone: Vec<(Key, Stored)>) -> Result<Vec<KeyAccess>> {
     let mut accesses = Vec::with_capacity(undone.len());
     for (key, prior) in undone {
         let prior = match prior {
             // A run has one owner: the page or the change that names it. So the value is written anew.
             Stored::Overflow(_) => {
-                let value = overflow::value::<H, D, R>(db, wanted, prior, false)?;
-                value.map_or(Stored::Absent, Stored::put::<H>)
+                let value = overflow::value(db, wanted, prior, false)?;
+                value.map_or(Stored::Absent, |value| Stored::put(db.hasher, value))
             }
             other => other,
         };
@@ -222,14 +199,13 @@ fn fates(now: &Roots, then: &Roots) -> Vec<(u8, EntryKind)> {
 
 #[cfg(test)]
 mod tests {
-    use pleach_core::Blake3;
     use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
     use super::*;
     use crate::tools::{CheckOptions, check_on};
     use crate::{Access, Db, Geometry, Options, SessionOptions, Value};
 
-    type SimDb = Db<Blake3, SimDisk, SimRuntime>;
+    type SimDb = Db;
 
     fn open(disk: &SimDisk) -> SimDb {
         let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
@@ -252,10 +228,7 @@ mod tests {
 
     /// Restores namespace 5 as of commit 2 behind the back of others, who have written to it since: gives the database,
     /// its engine, and the rollback that was made before.
-    fn overtaken(
-        disk: &SimDisk,
-        plain: bool,
-    ) -> (SimDb, Arc<Engine<Blake3, SimDisk, SimRuntime>>, Made) {
+    fn overtaken(disk: &SimDisk, plain: bool) -> (SimDb, Arc<Engine>, Made) {
         let db = open(disk);
         if plain { db.add_plain_namespace(5) } else { db.add_namespace(5) }.expect("added");
         put(&db, 1);

@@ -116,15 +116,15 @@ impl Roots {
     /// The one root over all namespaces: that of the trie of roots ([`pleach_core::proof::roots`]), of which
     /// [`Session::prove_namespace`](crate::Session::prove_namespace) gives the proofs. Plain namespaces have no
     /// place in it.
-    pub fn over_all<H: Hasher>(&self) -> Node {
+    pub fn over_all(&self, hasher: Hasher) -> Node {
         let merkle = self.0.iter().filter(|(_, root)| root.kind == TrieKind::Merkle);
-        trie_of_roots::over_all::<H>(merkle.map(|(namespace, root)| (*namespace, &root.node)))
+        trie_of_roots::over_all(hasher, merkle.map(|(namespace, root)| (*namespace, &root.node)))
     }
 
     /// Proves the root of a namespace, or that there is none, in the root over all.
-    pub(crate) fn prove<H: Hasher>(&self, namespace: u8) -> Vec<u8> {
+    pub(crate) fn prove(&self, hasher: Hasher, namespace: u8) -> Vec<u8> {
         let roots: trie_of_roots::Roots = self.iter().collect();
-        roots.prove::<H>(namespace).expect("a path of eight siblings at most has an encoding")
+        roots.prove(hasher, namespace).expect("a path of eight siblings at most has an encoding")
     }
 
     /// Namespaces and their roots, ascending, without the plain ones.

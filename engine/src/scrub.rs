@@ -14,8 +14,8 @@ use pleach_beatree::Stored;
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::stored::overflow_cell;
 use pleach_core::fold::RootFolder;
-use pleach_core::{Hasher, Key, Node, Prefix};
-use pleach_io::{Device, OpenMode, PAGE, Runtime};
+use pleach_core::{Key, Node, Prefix};
+use pleach_io::{OpenMode, PAGE};
 
 pub use crate::bad_page::BadPage;
 use crate::bad_page::page_of_value;
@@ -26,8 +26,9 @@ use crate::format::position::LogPos;
 use crate::format::superblock::Superblock;
 use crate::format::superblock_store::SuperblockStore;
 use crate::log::{Broken, ScanError, next_record, walk};
+use crate::namespace::Namespace;
+use crate::read::scan::Scan;
 use crate::read::{past, point};
-use crate::reading::Reading;
 use crate::session::Session;
 use crate::state::State;
 use crate::state::overflow::read_from;
@@ -139,12 +140,9 @@ impl ScrubReport {
 ///
 /// # Errors
 /// [`Error::SnapshotTooOld`] when the state cannot be read any more; errors of the ring. Bad pages are no error.
-pub fn scrub<H: Hasher, D: Device, R: Runtime>(
-    session: &Session<H, D, R>,
-    options: &ScrubOptions,
-) -> Result<ScrubReport> {
+pub fn scrub(session: &Session, options: &ScrubOptions) -> Result<ScrubReport> {
     let engine = session.engine();
-    let db: &State<D, R> = &engine.state;
+    let db: &State = &engine.state;
     let since = db.pace.now();
     let leaf = db.counters.leaf_pages.load(Ordering::Relaxed);
     let mut scrub = Scrub {
@@ -153,10 +151,10 @@ pub fn scrub<H: Hasher, D: Device, R: Runtime>(
         since,
         all: page_offset(leaf + db.space.overflow_stats().live)
             + log_end(db).saturating_since(log_start(db)),
-        report: ScrubReport { commit: session.number(), ..ScrubReport::default() },
+        report: ScrubReport { commit: session.commit_number(), ..ScrubReport::default() },
     };
     for (namespace, root) in session.roots().all() {
-        let reading = session.reading(namespace)?;
+        let reading = session.namespace(namespace)?;
         let found = scrub.pairs(reading, root.merkle().is_some())?;
         if let Some(expected) = root.merkle() {
             scrub.report.roots.push(ScrubbedRoot { namespace, expected, found });
@@ -169,19 +167,19 @@ pub fn scrub<H: Hasher, D: Device, R: Runtime>(
 }
 
 /// What the process that writes has said last, where that is another one.
-fn of_the_writer<D: Device, R: Runtime>(db: &State<D, R>) -> Option<Superblock> {
+fn of_the_writer(db: &State) -> Option<Superblock> {
     db.replica.as_ref()?;
     Some(*SuperblockStore::open(db.store.device().clone(), OpenMode::Read).ok()?.newest())
 }
 
 /// The log is durable through here.
-fn log_end<D: Device, R: Runtime>(db: &State<D, R>) -> LogPos {
+fn log_end(db: &State) -> LogPos {
     let durable = db.commits.sequencer().durable();
     of_the_writer(db).map_or(durable, |newest| newest.durable_through.max(durable))
 }
 
 /// Where the log begins that somebody may need.
-fn log_start<D: Device, R: Runtime>(db: &State<D, R>) -> LogPos {
+fn log_start(db: &State) -> LogPos {
     if let Some(newest) = of_the_writer(db) {
         return newest.log_from().min(newest.replay.position);
     }
@@ -189,8 +187,8 @@ fn log_start<D: Device, R: Runtime>(db: &State<D, R>) -> LogPos {
     db.commits.undo().log_from().map_or(replay, |from| from.min(replay))
 }
 
-struct Scrub<'a, H: Hasher, D: Device, R: Runtime> {
-    engine: &'a Engine<H, D, R>,
+struct Scrub<'a> {
+    engine: &'a Engine,
     options: &'a ScrubOptions,
     since: Duration,
     /// Bytes to be read, about.
@@ -198,16 +196,16 @@ struct Scrub<'a, H: Hasher, D: Device, R: Runtime> {
     report: ScrubReport,
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Scrub<'_, H, D, R> {
+impl Scrub<'_> {
     /// Reads a namespace; gives the root of its pairs when all of them could be read.
-    fn pairs(&mut self, reading: &Reading<D, R>, is_merkle: bool) -> Result<Option<Node>> {
+    fn pairs(&mut self, reading: &Namespace, is_merkle: bool) -> Result<Option<Node>> {
         let namespace = reading.view().namespace;
-        let mut folder = is_merkle.then(RootFolder::<H>::new);
-        let mut scan = reading.scan(self.engine, &..);
+        let mut folder = is_merkle.then(|| RootFolder::new(self.engine.state.hasher));
+        let mut scan = Scan::new(&self.engine.scanners, &..);
         scan.read_from_device();
         // Each turn comes to a later key.
         while !self.is_over() {
-            let Some(step) = scan.next_page::<H>() else {
+            let Some(step) = scan.next_page(reading.state(), reading.view()) else {
                 return Ok(folder.map(RootFolder::root));
             };
             let step = step?;
@@ -233,24 +231,24 @@ impl<H: Hasher, D: Device, R: Runtime> Scrub<'_, H, D, R> {
         Ok(None)
     }
 
-    fn long_value(&mut self, reading: &Reading<D, R>, key: &Key, raw: &[u8]) -> Result<()> {
+    fn long_value(&mut self, reading: &Namespace, key: &Key, raw: &[u8]) -> Result<()> {
         let db = reading.state();
         let (device, file) = (db.store.device(), db.space.overflow_file());
         self.report.long_values += 1;
-        let read = |raw: &[u8]| read_from::<H, D>(device, file, db.store.database(), raw).map(drop);
+        let read =
+            |raw: &[u8]| read_from(db.hasher, device, file, db.store.database(), raw).map(drop);
         let mut done = read(raw);
         if done.is_err() && db.replica.is_some() {
             // The process that writes may have moved it.
-            done = past::with::<H, D, R, _>(db, reading.view(), |view| {
-                match point::stored(db, view, key)? {
+            done =
+                past::with::<_>(db, reading.view(), |view| match point::stored(db, view, key)? {
                     Stored::Overflow(raw) => read(&raw),
                     _ => Ok(()),
-                }
-            });
+                });
         }
         if let Err(error) = done {
             // Of a state that can be read no longer the runs may be another value's.
-            past::with::<H, D, R, _>(db, reading.view(), View::check)?;
+            past::with::<_>(db, reading.view(), View::check)?;
             let page = page_of_value(device, Some(file), raw, &error);
             self.bad(OVERFLOW_FILE, page, Some((db.namespace, Prefix::new(key, 256))), error);
         }

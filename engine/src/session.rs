@@ -1,17 +1,14 @@
 //! Sessions: reading a state, prefetching it, and finishing a batch over it. What is read of each namespace
-//! is in [`crate::reading`].
+//! is in [`crate::namespace`].
 
+use std::collections::HashSet;
 use std::fmt;
-use std::ops::{RangeBounds, RangeInclusive};
+use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-use pleach_beatree::Value;
-use pleach_core::{Blake3, Hasher, Key, Node};
-use pleach_io::os::OsDevice;
-use pleach_io::threads::Threads;
-use pleach_io::{Device, Runtime};
+use pleach_core::{Hasher, Key, Node};
 
-use crate::access::Access;
+use crate::access::{Access, AccessKind};
 use crate::commit::block::Block;
 use crate::commit::overlay::Overlay;
 use crate::engine::Engine;
@@ -20,32 +17,30 @@ use crate::finish::outcome::{Finished, FinishedBatch, TrieOutcome};
 use crate::finish::sort::Sorted;
 use crate::finish::{UnderWay, finish, sort};
 use crate::format::trie_kind::TrieKind;
-use crate::given_back::speaks_as_its_reason;
+use crate::given_back::forward_error;
 use crate::handles::Holder;
 use crate::handles::{Counted, Kind};
-use crate::iter::Iter;
 use crate::namespace::Namespace;
 use crate::observe::FINISH;
 use crate::read::past;
-use crate::reading::Reading;
 use crate::roots::{Roots, TrieRoot};
 use crate::state::commits::Tip;
 use crate::state::view::View;
 
 /// How a session is opened.
-pub struct SessionOptions<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
+pub struct SessionOptions {
     pub(crate) witness: bool,
-    pub(crate) over: Option<Overlay<H, D, R>>,
+    pub(crate) over: Option<Overlay>,
     label: Option<Arc<str>>,
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Default for SessionOptions<H, D, R> {
+impl Default for SessionOptions {
     fn default() -> Self {
         Self { witness: true, over: None, label: None }
     }
 }
 
-impl<H: Hasher, D: Device, R: Runtime> SessionOptions<H, D, R> {
+impl SessionOptions {
     /// A session on the newest commit, with a witness.
     pub fn new() -> Self {
         Self::default()
@@ -60,7 +55,7 @@ impl<H: Hasher, D: Device, R: Runtime> SessionOptions<H, D, R> {
 
     /// The session reads an overlay rather than the newest commit.
     #[must_use]
-    pub fn over(mut self, overlay: &Overlay<H, D, R>) -> Self {
+    pub fn over(mut self, overlay: &Overlay) -> Self {
         self.over = Some(overlay.clone());
         self
     }
@@ -73,13 +68,13 @@ impl<H: Hasher, D: Device, R: Runtime> SessionOptions<H, D, R> {
     }
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Clone for SessionOptions<H, D, R> {
+impl Clone for SessionOptions {
     fn clone(&self) -> Self {
         Self { witness: self.witness, over: self.over.clone(), label: self.label.clone() }
     }
 }
 
-impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for SessionOptions<H, D, R> {
+impl fmt::Debug for SessionOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SessionOptions")
             .field("witness", &self.witness)
@@ -90,45 +85,53 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for SessionOptions<H, D, R> {
 }
 
 /// A namespace that may be asked for.
-type Asked<D, R> = OnceLock<Box<Reading<D, R>>>;
+type Asked = OnceLock<Namespace>;
 
 /// A session on one fixed state. Reads take `&self` and may come from any number of threads.
 ///
-/// Its own methods read namespace 0; [`Session::namespace`] gives any of the state's. A session sees the
+/// It reads namespace 0 by itself, as a [`Namespace`], to which it dereferences; [`Session::namespace`] gives any of the state's. A session sees the
 /// namespaces of its state for as long as it lives: none that was added after it began, and those that were
 /// dropped since.
 ///
 /// A session that outlives the close of its database goes on reading, and keeps the folder locked for
 /// that; what it finishes cannot be committed ([`Error::Closed`](crate::Error::Closed)).
-pub struct Session<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
-    engine: Arc<Engine<H, D, R>>,
+pub struct Session {
+    engine: Arc<Engine>,
     /// The state that it reads; the number is that of the commit below overlays.
     says: Tip,
     /// Namespace 0, whose view has the pin of all.
-    first: Reading<D, R>,
+    first: Namespace,
     /// Those after it, in the order of the roots, each from when it is first asked for.
-    others: Box<[Asked<D, R>]>,
-    parent: Option<Overlay<H, D, R>>,
+    others: Box<[Asked]>,
+    parent: Option<Overlay>,
     witness: bool,
     /// The last field, so that it goes last.
     counted: Counted,
 }
 
-impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Session<H, D, R> {
+impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session")
-            .field("base", &self.number())
+            .field("base", &self.commit_number())
             .field("roots", &self.says.roots)
             .finish_non_exhaustive()
     }
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
+impl Deref for Session {
+    type Target = Namespace;
+
+    fn deref(&self) -> &Namespace {
+        &self.first
+    }
+}
+
+impl Session {
     /// A session on a view of this state.
     pub(crate) fn new(
-        engine: &Arc<Engine<H, D, R>>,
+        engine: &Arc<Engine>,
         (view, says): (View, Tip),
-        options: SessionOptions<H, D, R>,
+        options: SessionOptions,
         holder: Holder,
     ) -> Self {
         tracing::trace!(commit = view.base, ?holder, "a session begins");
@@ -137,7 +140,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         let others = says.roots.all().skip(1).map(|_| OnceLock::new()).collect();
         Self {
             engine: Arc::clone(engine),
-            first: Reading::new(Arc::clone(&engine.state), view, first),
+            first: Namespace::new(engine, Arc::clone(&engine.state), view, first),
             others,
             says,
             parent: options.over,
@@ -147,13 +150,13 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     }
 
     /// The database.
-    pub(crate) fn engine(&self) -> &Engine<H, D, R> {
+    pub(crate) fn engine(&self) -> &Engine {
         &self.engine
     }
 
     /// Root of namespace 0 in the state that this session reads.
     pub fn root(&self) -> Node {
-        self.first.root().node
+        self.first.trie_root().node
     }
 
     /// Roots of all namespaces of the state that this session reads.
@@ -166,8 +169,12 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         &self.says.blob
     }
 
+    pub(crate) fn hasher(&self) -> Hasher {
+        self.engine.state.hasher
+    }
+
     /// Number of the commit that this session reads, under overlays where it reads one.
-    pub fn number(&self) -> u64 {
+    pub fn commit_number(&self) -> u64 {
         self.first.view().base
     }
 
@@ -175,11 +182,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     ///
     /// # Errors
     /// [`Namespace`](crate::Error::Namespace): the state has none of this number.
-    pub fn namespace(&self, namespace: u8) -> Result<Namespace<'_, H, D, R>> {
-        Ok(Namespace::new(&self.engine, self.reading(namespace)?))
-    }
-
-    pub(crate) fn reading(&self, namespace: u8) -> Result<&Reading<D, R>> {
+    pub fn namespace(&self, namespace: u8) -> Result<&Namespace> {
         if namespace == 0 {
             return Ok(&self.first);
         }
@@ -192,9 +195,9 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         }
         let state = self.engine.trie(namespace);
         // Its trie is there as long as the state can be read. Then another one may have the number.
-        self.first.with::<H, _>(View::check)?;
+        self.first.with::<_>(View::check)?;
         let state = state?;
-        let reading = || Box::new(Reading::new(state, self.first.view().of(namespace), root));
+        let reading = || Namespace::new(&self.engine, state, self.first.view().of(namespace), root);
         Ok(other.get_or_init(reading))
     }
 
@@ -205,133 +208,21 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     pub fn fork(&self) -> Result<Self> {
         self.engine.state.home.check()?;
         let view = self.engine.state.commits.view_like(self.first.view());
-        past::with::<H, D, R, _>(&self.engine.state, &view, View::check)?;
+        past::with::<_>(&self.engine.state, &view, View::check)?;
         let options =
             SessionOptions { witness: self.witness, over: self.parent.clone(), label: None };
         Ok(Self::new(&self.engine, (view, self.says.clone()), options, Holder::Session))
     }
 
-    /// The value of a key in namespace 0; `None` when it has none. A key whose page is not cached costs
-    /// one read of 4 KiB, on the calling thread; a long value is read on top of that.
-    ///
-    /// # Errors
-    /// [`Io`](crate::Error::Io) and [`Corrupt`](crate::Error::Corrupt), of the page that the key is in;
-    /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld) when later commits have replaced more than undo may
-    /// take.
-    pub fn read(&self, key: &Key) -> Result<Option<Value>> {
-        self.first.read(&self.engine, key)
-    }
-
-    /// The values of many keys in namespace 0: one for each key, in their order. Pages that are not
-    /// cached are read together, as many at once as the options allow.
-    ///
-    /// # Errors
-    /// As [`Self::read`]; the values that could be read are lost with it.
-    pub fn read_many(&self, keys: &[Key]) -> Result<Vec<Option<Value>>> {
-        self.first.read_many(&self.engine, keys)
-    }
-
-    /// Starts to bring in the values and pages of these keys, with the trie above them, and returns at
-    /// once. Call it as soon as keys are known, with many of them together: a call costs about a microsecond,
-    /// whatever the number of keys. Nothing fails here: what could not be prefetched is read when it is needed. Beyond
-    /// 2^18 keys that wait in all sessions together, keys are left out. Pages go on to be read after the session has been
-    /// finished: announce the next block's keys, too, before you finish this one.
-    pub fn prefetch(&self, keys: &[Key]) {
-        self.first.prefetch(&self.engine, keys);
-    }
-
-    /// The pairs of a range of keys, in key order from the front and against it from the back
-    /// ([`Iterator::rev`], or both ends at once). An empty or inverted range has none.
-    ///
-    /// Like reads, it sees the state of this session, whatever is committed and flushed meanwhile, and blocks
-    /// nobody, however long it rests. From the second page on, pages are read ahead: first four, then more and
-    /// more, up to four times the reads in flight that the options allow and a 128th of the memory budget;
-    /// neighbours in the file are one read. Pages that are
-    /// cached are read there; of the others only the first 32 of a range enter the cache. A long value is
-    /// read when its key is given. Eight iterators read ahead at the same time; more read page by page.
-    ///
-    /// An iterator stays on the thread that made it, as its ring does. After an error it ends: see [`Iter`].
-    ///
-    /// ```
-    /// # use pleach::{Access, Options, Pleach, SessionOptions, Value};
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
-    /// # let db = Pleach::open(Options::new(folder.path()).create(true).cache_mib(64))?;
-    /// # let session = db.session(SessionOptions::new())?;
-    /// # let put = |id| Access::write([id; 32], Some(Value::from(&[id])));
-    /// # session.finish((1..=9).map(put).collect())?.commit()?;
-    /// let session = db.session(SessionOptions::new())?;
-    /// for pair in session.iter([2; 32]..[4; 32]) {
-    ///     let (key, value) = pair?;
-    ///     assert_eq!(key[0], value[0]);
-    /// }
-    /// let (last, _) = session.iter(..).next_back().expect("nine keys")?;
-    /// assert_eq!(last, [9; 32]);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn iter(&self, range: impl RangeBounds<Key>) -> Iter<'_, H, D, R> {
-        Iter::new(self.first.scan(&self.engine, &range))
-    }
-
-    /// Proves what the state says of a key, present or absent: a path proof, which
-    /// [`proof::path::verify`](pleach_core::proof::path::verify) checks against [`Self::root`]. The session
-    /// goes on; proofs, reads and finishes may come at the same time, from any threads.
-    ///
-    /// # Errors
-    /// As [`Self::read`], of any page that the path needs.
-    pub fn prove(&self, key: &Key) -> Result<Vec<u8>> {
-        self.first.prove(&self.engine, key)
-    }
-
-    /// Proves what the state says of these keys, present or absent, in any order and as often as they come:
-    /// one multiproof, which [`proof::multi::verify`](pleach_core::proof::multi::verify) checks against
-    /// [`Self::root`]. Pages that are not cached are read together, as many at once as the options allow; up
-    /// to 128 keys are folded on the calling thread, more by all workers.
-    ///
-    /// No keys give the multiproof without terminals. It is the right one, and verifies against any root:
-    /// it answers for no key.
-    ///
-    /// # Errors
-    /// As [`Self::read`], of any page that the proof needs, and [`BatchTooLarge`](crate::Error::BatchTooLarge)
-    /// for a proof of which a part would have 4 GiB.
-    pub fn prove_many(&self, keys: &[Key]) -> Result<Vec<u8>> {
-        self.first.prove_many(&self.engine, keys)
-    }
-
-    /// Proves all pairs of a range of keys, both ends included, and that there is no other:
-    /// [`proof::range::verify`](pleach_core::proof::range::verify) checks it against [`Self::root`] and the same
-    /// ends. The proof has 66 bytes for each pair, in memory, and reads the range like [`Self::iter`], but no long
-    /// values.
-    ///
-    /// # Errors
-    /// [`EmptyRange`](crate::Error::EmptyRange), and those of [`Self::prove_many`].
-    pub fn prove_range(&self, range: &RangeInclusive<Key>) -> Result<Vec<u8>> {
-        self.first.prove_range(&self.engine, range)
-    }
-
-    /// Proves which keys of a range, both ends included, differ between this state and another one, with the
-    /// hashes of both values, and that no other key does:
-    /// [`proof::change::verify`](pleach_core::proof::change::verify) checks it against the roots of both and
-    /// the same ends. The other state may be newer or older, of a commit or an overlay. What differs is known
-    /// from undo and overlays: the range itself is not read.
-    ///
-    /// # Errors
-    /// [`EmptyRange`](crate::Error::EmptyRange), [`ForeignSession`](crate::Error::ForeignSession) for a session
-    /// of another open, and those of [`Self::prove_many`].
-    pub fn prove_change(&self, to: &Self, range: &RangeInclusive<Key>) -> Result<Vec<u8>> {
-        self.first.prove_change(&self.engine, &to.first, range)
-    }
-
     /// Is a namespace the same trie in this state and in another one? It is not, when it was dropped and added again between
     /// them.
     pub(crate) fn same_namespace(&self, to: &Self, namespace: u8) -> Result<()> {
-        self.reading(namespace)?.same_trie(to.reading(namespace)?)
+        self.namespace(namespace)?.same_trie(to.namespace(namespace)?)
     }
 
     /// The keys of a namespace that differ between this state and another one, in order; all of them in memory.
     pub(crate) fn changed_keys(&self, to: &Self, namespace: u8) -> Result<Vec<Key>> {
-        self.reading(namespace)?.changed_keys(&self.engine, to.reading(namespace)?)
+        self.namespace(namespace)?.changed_keys(to.namespace(namespace)?)
     }
 
     /// Proves which root a namespace has in this state, or that there is none (a plain one has none), in the one root over all
@@ -340,7 +231,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// ([`proof::through`](pleach_core::proof::through)) it proves what that says, to whoever keeps the root
     /// over all alone.
     pub fn prove_namespace(&self, namespace: u8) -> Vec<u8> {
-        self.says.roots.prove::<H>(namespace)
+        self.says.roots.prove(self.hasher(), namespace)
     }
 
     /// Finishes a batch: its accesses in any order and of any namespaces of the state, each key of a namespace
@@ -350,7 +241,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// [`RepeatedKey`](crate::Error::RepeatedKey), [`ValueTooLarge`](crate::Error::ValueTooLarge),
     /// [`Namespace`](crate::Error::Namespace) for an access in a namespace that the state does not have, and
     /// those of reading. The session and the accesses come back with the error.
-    pub fn finish(self, accesses: Vec<Access>) -> Result<Block<H, D, R>, FinishError<H, D, R>> {
+    pub fn finish(self, accesses: Vec<Access>) -> Result<Block, FinishError> {
         if let Err(forked) = self.engine.state.home.check() {
             return Err(FinishError::new(self, accesses, forked.into()));
         }
@@ -359,8 +250,10 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
             parent.advance_treelets();
         }
         let mut sorter = finisher.take_sorter();
-        let sorted = sort::<H, _, _>(&self.engine.state, &mut sorter, &accesses);
-        let finished = sorted.and_then(|sorted| self.finish_sorted(&sorted));
+        let finished = self.expand(&accesses).and_then(|expanded| {
+            let accesses = expanded.as_ref().unwrap_or(&accesses);
+            self.finish_sorted(&sort(&self.engine.state, &mut sorter, accesses)?)
+        });
         finisher.give_sorter_back(sorter);
         let finished = match finished {
             Ok(finished) => finished,
@@ -375,27 +268,52 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         ))
     }
 
+    /// The accesses with deletes in the place of those of prefixes; `None` where there are none.
+    fn expand(&self, accesses: &[Access]) -> Result<Option<Vec<Access>>> {
+        let is_prefix = |access: &Access| matches!(access.kind, AccessKind::DeletePrefix(_));
+        if !accesses.iter().any(is_prefix) {
+            return Ok(None);
+        }
+        let (prefixes, mut all): (Vec<Access>, Vec<Access>) =
+            accesses.iter().cloned().partition(is_prefix);
+        let mut known: HashSet<(u8, Key)> =
+            all.iter().map(|access| (access.namespace, access.key)).collect();
+        for Access { namespace, key: first, kind } in prefixes {
+            let AccessKind::DeletePrefix(bytes) = kind else { continue };
+            let mut last = first;
+            last[usize::from(bytes)..].fill(0xff);
+            for pair in self.namespace(namespace)?.iter(first..=last) {
+                let (key, _) = pair?;
+                if known.insert((namespace, key)) {
+                    all.push(Access::write(key, None).in_namespace(namespace));
+                }
+            }
+        }
+        Ok(Some(all))
+    }
+
     /// One finish for each namespace, on the same workers.
     fn finish_sorted(&self, sorted: &Sorted<'_>) -> Result<FinishedBatch> {
         // All of them exist, before the first is folded.
         for (namespace, _) in sorted.namespaces() {
-            self.reading(namespace)?;
+            self.namespace(namespace)?;
         }
         let _observed = self.engine.state.timings.observe(FINISH);
         let finisher = &self.engine.finisher;
         // Before anything is gathered: what changes from here on is seen by the commit.
         let layouts = self.engine.state.commits.sequencer().lock().layouts;
         let accesses = sorted.namespaces().map(|(_, accesses)| accesses.len()).sum();
-        let _span = tracing::debug_span!("finish", commit = self.number(), accesses).entered();
+        let _span =
+            tracing::debug_span!("finish", commit = self.commit_number(), accesses).entered();
         let under_way = UnderWay::new(&self.engine.state, accesses);
         let count = sorted.namespaces().len();
         let mut roots = Vec::with_capacity(count);
         let mut outcomes: Vec<TrieOutcome> = Vec::with_capacity(count);
         let mut witnesses = Vec::new();
         for (namespace, accesses) in sorted.namespaces() {
-            let reading = self.reading(namespace)?;
-            let (db, before) = (reading.state(), reading.root());
-            let finished = reading.with::<H, _>(|view| {
+            let reading = self.namespace(namespace)?;
+            let (db, before) = (reading.state(), reading.trie_root());
+            let finished = reading.with::<_>(|view| {
                 finish(db, finisher, &under_way, (view, &before.node), accesses, self.witness)
             });
             match finished {
@@ -419,19 +337,17 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
 ///
 /// The session reads the state that it read before, with what it has prefetched, and can read, prefetch
 /// and finish again. As long as this lives, so does the session, which keeps its state's undo in memory.
-pub struct FinishError<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads>(
-    Box<Unfinished<H, D, R>>,
-);
+pub struct FinishError(Box<Unfinished>);
 
 /// Boxed, so that a result is as small as its good case.
-struct Unfinished<H: Hasher, D: Device, R: Runtime> {
-    session: Session<H, D, R>,
+struct Unfinished {
+    session: Session,
     accesses: Vec<Access>,
     error: Error,
 }
 
-impl<H: Hasher, D: Device, R: Runtime> FinishError<H, D, R> {
-    pub(crate) fn new(session: Session<H, D, R>, accesses: Vec<Access>, error: Error) -> Self {
+impl FinishError {
+    pub(crate) fn new(session: Session, accesses: Vec<Access>, error: Error) -> Self {
         Self(Box::new(Unfinished { session, accesses, error }))
     }
 
@@ -441,7 +357,7 @@ impl<H: Hasher, D: Device, R: Runtime> FinishError<H, D, R> {
     }
 
     /// The session.
-    pub fn session(&self) -> &Session<H, D, R> {
+    pub fn session(&self) -> &Session {
         &self.0.session
     }
 
@@ -456,15 +372,15 @@ impl<H: Hasher, D: Device, R: Runtime> FinishError<H, D, R> {
     }
 
     /// The session alone.
-    pub fn into_session(self) -> Session<H, D, R> {
+    pub fn into_session(self) -> Session {
         self.0.session
     }
 
     /// Session, accesses and reason.
-    pub fn into_parts(self) -> (Session<H, D, R>, Vec<Access>, Error) {
+    pub fn into_parts(self) -> (Session, Vec<Access>, Error) {
         let Unfinished { session, accesses, error } = *self.0;
         (session, accesses, error)
     }
 }
 
-speaks_as_its_reason!(FinishError, "session", session);
+forward_error!(FinishError, "session", session);

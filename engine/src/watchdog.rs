@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleach_io::{Device, Event, Runtime, Step};
+use pleach_io::Step;
 
 use crate::format::notice::Notice;
 use crate::state::State;
@@ -24,7 +24,7 @@ struct Named([bool; Task::ALL.len()]);
 impl Named {
     /// Names the tasks that have stalled since the last look, and those that go on. Is any task at
     /// work?
-    fn look<E: Event>(&mut self, beats: &Beats<E>, now: Duration) -> bool {
+    fn look(&mut self, beats: &Beats, now: Duration) -> bool {
         let mut busy = false;
         for (task, named) in Task::ALL.into_iter().zip(&mut self.0) {
             let at_work = beats.beat(task).at_work(now);
@@ -49,14 +49,14 @@ impl Named {
 }
 
 /// The task that watches.
-pub(crate) struct Watchdog<D: Device, R: Runtime> {
-    db: Arc<State<D, R>>,
+pub(crate) struct Watchdog {
+    db: Arc<State>,
     named: Named,
     notice: Notice,
 }
 
-impl<D: Device, R: Runtime> Watchdog<D, R> {
-    pub(crate) fn new(db: Arc<State<D, R>>) -> Self {
+impl Watchdog {
+    pub(crate) fn new(db: Arc<State>) -> Self {
         let notice = Notice::new(db.store.device());
         Self { db, named: Named::default(), notice }
     }
@@ -83,7 +83,7 @@ impl<D: Device, R: Runtime> Watchdog<D, R> {
 }
 
 /// What is the matter, a line each: tasks that do not come further, pages that are set aside.
-fn matter<D: Device, R: Runtime>(db: &State<D, R>) -> String {
+fn matter(db: &State) -> String {
     let mut lines = String::new();
     for task in db.pace.tasks().iter().filter(|task| task.stalled) {
         let _ = writeln!(lines, "the task {} does not come further: {}", task.name, task.stage);
@@ -98,6 +98,8 @@ fn matter<D: Device, R: Runtime>(db: &State<D, R>) -> String {
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
+    use pleach_io::{Event, Notify};
+
     use super::*;
     use crate::state::beats::{ENDED, IDLE};
 
@@ -106,7 +108,7 @@ mod tests {
     #[derive(Clone, Default)]
     struct Told(Arc<AtomicU64>);
 
-    impl Event for Told {
+    impl Notify for Told {
         fn notify(&self) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
@@ -119,7 +121,7 @@ mod tests {
     #[test]
     fn a_task_that_hangs_or_turns_round_and_round_is_named_after_10_seconds() {
         let (told, mut named) = (Told::default(), Named::default());
-        let beats = Beats::new(told.clone(), STALLED);
+        let beats = Beats::new(Event::new(told.clone()), STALLED);
         assert!(!named.look(&beats, seconds(100)), "all are idle");
         beats.enter(Task::Flush, "publishing", seconds(100));
         assert_eq!(told.0.load(Ordering::Relaxed), 1, "the sleeping watchdog is woken");
@@ -144,7 +146,8 @@ mod tests {
 
     #[test]
     fn who_comes_further_or_has_nothing_to_do_is_not_named() {
-        let (mut named, beats) = (Named::default(), Beats::new(Told::default(), STALLED));
+        let (mut named, beats) =
+            (Named::default(), Beats::new(Event::new(Told::default()), STALLED));
         beats.enter(Task::Checkpoint, "serialising", seconds(0));
         beats.enter(Task::Prefetch, "reading", seconds(0));
         beats.enter(Task::Prefetch, IDLE, seconds(1));

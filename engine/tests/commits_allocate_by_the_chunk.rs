@@ -5,8 +5,9 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pleach::{Access, LoadOptions, Options, Pleach, SessionOptions, Value};
-use pleach_core::{Blake3, Hasher, Key};
+use pleach::load::LoadOptions;
+use pleach::{Access, Db, Options, SessionOptions, Value};
+use pleach_core::{Hasher, Key};
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
@@ -32,11 +33,11 @@ static ALLOCATOR: Counting = Counting;
 const ACCOUNTS: u64 = 1 << 16;
 
 fn key(id: u64) -> Key {
-    Blake3::hash(&id.to_be_bytes())
+    Hasher::BLAKE3.hash(&id.to_be_bytes())
 }
 
 /// Allocations of all threads while a batch of `size` keys is read, finished and committed.
-fn allocations(db: &Pleach, size: u64, round: u64) -> u64 {
+fn allocations(db: &Db, size: u64, round: u64) -> u64 {
     let ids = (0..size).map(|at| (at * 13 + round * 7) % ACCOUNTS);
     let keys: Vec<Key> = ids.map(key).collect();
     let value = Value::from(&round.to_le_bytes());
@@ -55,7 +56,7 @@ fn allocations(db: &Pleach, size: u64, round: u64) -> u64 {
 fn a_commit_does_not_allocate_by_the_key() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let options = Options::new(folder.path()).create(true).cache_mib(256).threads(2);
-    let db = Pleach::open(options).expect("opened");
+    let db = Db::open(options).expect("opened");
     let items = (0..ACCOUNTS).map(|id| (key(id), Value::from(&7u64.to_le_bytes())));
     db.bulk_load(items, &LoadOptions::new()).expect("loaded");
     // Rounds to fill the cache and to grow the buffers, flushes among them; then none.
@@ -77,7 +78,7 @@ fn a_commit_does_not_allocate_by_the_key() {
 }
 
 /// Equal batches, each in a state in which nothing pends: as many allocations in late ones as in early ones.
-fn do_not_grow(db: &Pleach) {
+fn do_not_grow(db: &Db) {
     let mut series = Vec::new();
     for round in 17..97 {
         db.resume_background();

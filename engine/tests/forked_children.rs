@@ -12,9 +12,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use pleach::backup::BackupOptions;
+use pleach::errors::{IoError, LockHolder};
+use pleach::load::LoadOptions;
 use pleach::{
-    Access, Advice, BackupOptions, Durability, Error, Geometry, IoError, IoMode, Iter, LoadOptions,
-    LockHolder, Options, Outcome, Overlay, Pleach, Session, SessionOptions, Value, Witness,
+    Access, Advice, CommitError, Db, Durability, Error, FinishError, Geometry, IoMode, Iter,
+    Options, Outcome, Overlay, Session, SessionOptions, Value, Witness,
 };
 
 use forks::{alone, begin_in_child, end, fork, in_child};
@@ -35,12 +38,12 @@ fn options(folder: &Path, io: IoMode) -> Options {
     Options::new(folder).create(true).cache_mib(64).geometry(Geometry::least()).history(8).io(io)
 }
 
-fn session(db: &Pleach) -> Session {
+fn session(db: &Db) -> Session {
     db.session(SessionOptions::new()).expect("a session")
 }
 
 /// Commits numbers `from` to `through`, one a commit: key and commit have the same number.
-fn commit(db: &Pleach, numbers: std::ops::RangeInclusive<u64>) {
+fn commit(db: &Db, numbers: std::ops::RangeInclusive<u64>) {
     for number in numbers {
         let block = session(db).finish(vec![put(number)]).expect("finished");
         assert_eq!(block.commit().expect("committed"), number);
@@ -49,7 +52,7 @@ fn commit(db: &Pleach, numbers: std::ops::RangeInclusive<u64>) {
 
 /// The folder opens, and has these commits and no other.
 fn has_commits(folder: &Path, through: u64) {
-    let db = Pleach::open(options(folder, IoMode::Auto)).expect("it opens");
+    let db = Db::open(options(folder, IoMode::Auto)).expect("it opens");
     assert_eq!(db.commit_number(), through);
     let session = session(&db);
     for id in 1..=through {
@@ -60,23 +63,23 @@ fn has_commits(folder: &Path, through: u64) {
 }
 
 #[track_caller]
-fn refused<T>(result: Result<T, impl Into<Error>>) {
-    let error = result.map(drop).map_err(Into::into).expect_err("it is the parent's");
+fn refused<T>(result: Result<T, Error>) {
+    let error = result.map(drop).expect_err("it is the parent's");
     assert!(matches!(error, Error::Io(IoError::Forked)), "{error}");
     assert_eq!((error.outcome(), error.advice()), (Outcome::DidNotHappen, Advice::OpenHere));
 }
 
 /// What a program may hold of a database when it forks.
-struct Held<'a> {
-    db: Pleach,
+struct Held {
+    db: Db,
     session: Session,
     block: Block,
     overlay: Overlay,
     witness: Option<Witness>,
-    iter: Iter<'a>,
+    iter: Iter,
 }
 
-fn is_refused_everything(held: Held<'_>, other_folder: &Path) {
+fn is_refused_everything(held: Held, other_folder: &Path) {
     let Held { db, session, block, overlay, witness, mut iter } = held;
     refused(db.session(SessionOptions::new()));
     refused(db.snapshot());
@@ -101,19 +104,19 @@ fn is_refused_everything(held: Held<'_>, other_folder: &Path) {
     refused(session.namespace(0).and_then(|first| first.read(&key(1))));
     session.prefetch(&[key(1), key(2)]);
     refused(session.iter(..).next().expect("an error"));
-    refused(block.commit());
+    refused(block.commit().map_err(CommitError::into_error));
     refused(overlay.commit());
     // What is in memory is given, and no page after it.
     refused(iter.find(Result::is_err).expect("an error before the end"));
     assert!(iter.next().is_none(), "after an error it has ended");
-    refused(session.finish(vec![put(1)]));
+    refused(session.finish(vec![put(1)]).map_err(FinishError::into_error));
     refused(db.close());
     drop((witness, iter, overlay));
     drop(db);
 }
 
 /// A child beside a process that has one of each kind of handle.
-fn holds_on_to_what_it_has(db: &Pleach, folder: &Path, other: &Path, io: IoMode) {
+fn holds_on_to_what_it_has(db: &Db, folder: &Path, other: &Path, io: IoMode) {
     db.drain(0).expect("flushed");
     // Rings of this thread, one with reads in flight.
     let reading = session(db);
@@ -129,12 +132,12 @@ fn holds_on_to_what_it_has(db: &Pleach, folder: &Path, other: &Path, io: IoMode)
     let mut held = Some(held);
     in_child(|| {
         is_refused_everything(held.take().expect("held"), other);
-        let locked = Pleach::open(options(folder, io)).expect_err("the parent has it");
+        let locked = Db::open(options(folder, io)).expect_err("the parent has it");
         assert_eq!(locked.advice(), Advice::CloseOthers, "{locked}");
         let parent = std::os::unix::process::parent_id();
         assert!(locked.to_string().contains(&format!("process {parent}")), "{locked}");
         // A database of its own is as any other.
-        let own = Pleach::open(options(&other.join("own"), io)).expect("created");
+        let own = Db::open(options(&other.join("own"), io)).expect("created");
         commit(&own, 1..=3);
         own.close().expect("closed");
     });
@@ -153,7 +156,7 @@ fn a_child_is_refused_everything_and_its_drops_harm_nobody() {
     for io in [IoMode::Auto, IoMode::Blocking] {
         let (folder, other) =
             (tempfile::tempdir().expect("one"), tempfile::tempdir().expect("two"));
-        let db = Pleach::open(options(folder.path(), io)).expect("created");
+        let db = Db::open(options(folder.path(), io)).expect("created");
         commit(&db, 1..=500);
         holds_on_to_what_it_has(&db, folder.path(), other.path(), io);
         commit(&db, 502..=600);
@@ -167,7 +170,7 @@ fn a_child_is_refused_everything_and_its_drops_harm_nobody() {
 fn children_that_are_forked_between_and_during_commits_cost_none_of_them() {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
-    let db = Pleach::open(options(folder.path(), IoMode::Auto)).expect("created");
+    let db = Db::open(options(folder.path(), IoMode::Auto)).expect("created");
     commit(&db, 1..=10);
     let (stop, last) = (AtomicBool::new(false), AtomicU64::new(10));
     std::thread::scope(|scope| {
@@ -194,9 +197,9 @@ fn children_that_are_forked_between_and_during_commits_cost_none_of_them() {
                 in_child(|| {
                     let (db, session, block, overlay) = held.take().expect("held");
                     refused(db.session(SessionOptions::new()));
-                    refused(block.commit());
+                    refused(block.commit().map_err(CommitError::into_error));
                     refused(overlay.commit());
-                    refused(session.finish(vec![put(1 << 42)]));
+                    refused(session.finish(vec![put(1 << 42)]).map_err(FinishError::into_error));
                     drop(overlay);
                     refused(db.close());
                 });
@@ -217,7 +220,7 @@ fn children_that_are_forked_between_and_during_commits_cost_none_of_them() {
 fn a_child_opens_the_database_when_the_parent_has_closed_it() {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
-    let db = Pleach::open(options(folder.path(), IoMode::Auto)).expect("created");
+    let db = Db::open(options(folder.path(), IoMode::Auto)).expect("created");
     commit(&db, 1..=20);
     let (mut closed, closes) = std::io::pipe().expect("a pipe");
     let mut held = Some((db, closes));
@@ -225,7 +228,7 @@ fn a_child_opens_the_database_when_the_parent_has_closed_it() {
         let (db, closes) = held.take().expect("held");
         drop(closes);
         closed.read_to_end(&mut Vec::new()).expect("the parent has closed");
-        let own = Pleach::open(options(folder.path(), IoMode::Auto)).expect("it is free");
+        let own = Db::open(options(folder.path(), IoMode::Auto)).expect("it is free");
         commit(&own, 31..=40);
         refused(db.session(SessionOptions::new()));
         own.close().expect("closed");
@@ -244,7 +247,7 @@ fn a_child_opens_the_database_when_the_parent_has_closed_it() {
 fn a_load_that_a_fork_comes_into_ends_in_the_child() {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
-    let db = Pleach::open(options(folder.path(), IoMode::Auto)).expect("created");
+    let db = Db::open(options(folder.path(), IoMode::Auto)).expect("created");
     let mut forked = None;
     let pairs = (1..=20_000).map(|id| {
         if id == 10_000 {
@@ -262,7 +265,7 @@ fn a_load_that_a_fork_comes_into_ends_in_the_child() {
     }
     loaded.expect("loaded");
     db.close().expect("closed");
-    let db = Pleach::open(options(folder.path(), IoMode::Auto)).expect("it opens");
+    let db = Db::open(options(folder.path(), IoMode::Auto)).expect("it opens");
     assert_eq!(session(&db).iter(..).flatten().count(), 20_000);
 }
 
@@ -283,7 +286,7 @@ fn no_file_of_a_database_has_the_number_of_a_standard_stream() {
                     assert_eq!(printed, -1, "descriptor {stream} is taken");
                 }
             };
-            let db = Pleach::open(options).expect("created");
+            let db = Db::open(options).expect("created");
             for number in 1..=300 {
                 commit(&db, number..=number);
                 print();
@@ -306,7 +309,7 @@ fn a_child_that_outlives_a_killed_parent_keeps_the_folder_locked() {
     let parent = match fork() {
         (Some(parent), _) => parent,
         (None, tells) => {
-            let db = Pleach::open(options(folder.path(), IoMode::Auto)).expect("created");
+            let db = Db::open(options(folder.path(), IoMode::Auto)).expect("created");
             commit(&db, 1..=20);
             if let (None, inner) = fork() {
                 drop((tells, inner, ends));
@@ -320,7 +323,7 @@ fn a_child_that_outlives_a_killed_parent_keeps_the_folder_locked() {
     };
     let pid = parent.id();
     assert!(parent.verdict().contains("status 0x9"), "killed");
-    let error = Pleach::open(options(folder.path(), IoMode::Auto)).expect_err("the child lives");
+    let error = Db::open(options(folder.path(), IoMode::Auto)).expect_err("the child lives");
     assert!(
         matches!(error, Error::Io(IoError::Locked(LockHolder::Ended(it))) if it == pid),
         "{error}"

@@ -10,34 +10,38 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use forks::{alone, in_child};
+use pleach::errors::IoError;
 use pleach::{
-    Access, Advice, Blake3, Db, Error, Geometry, IoError, IoMode, Options, Outcome, Pleach,
-    SessionOptions, Value,
+    Access, Advice, Db, Error, Geometry, IoMode, Options, Outcome, SessionOptions, Value,
 };
-use pleach_io::threads::{TaskHandle, ThreadEvent};
-use pleach_io::{Operation, OsDevice, OsOptions, Runtime, Task, Threads};
+use pleach_io::{
+    Event, Executor, Operation, OsDevice, OsOptions, Runtime, Task, TaskHandle, Threads,
+};
 
 /// Threads, of which few are left.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Few {
     threads: Threads,
     left: Arc<AtomicU32>,
 }
 
-impl Runtime for Few {
-    type Event = ThreadEvent;
-    type Handle = TaskHandle;
+impl From<Few> for Executor {
+    fn from(runtime: Few) -> Self {
+        Arc::new(runtime)
+    }
+}
 
+impl Runtime for Few {
     fn now(&self) -> Duration {
         self.threads.now()
     }
     fn random(&self) -> u64 {
         self.threads.random()
     }
-    fn event(&self) -> ThreadEvent {
+    fn event(&self) -> Event {
         self.threads.event()
     }
-    fn spawn(&self, name: &str, event: &ThreadEvent, task: Task) -> Result<TaskHandle, IoError> {
+    fn spawn(&self, name: &str, event: &Event, task: Task) -> Result<TaskHandle, IoError> {
         let less = |left: u32| left.checked_sub(1);
         if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
             return self.threads.spawn(name, event, task);
@@ -53,7 +57,7 @@ impl Runtime for Few {
     }
     fn wait(
         &self,
-        event: &ThreadEvent,
+        event: &Event,
         timeout: Option<Duration>,
         done: &mut dyn FnMut() -> bool,
     ) -> bool {
@@ -88,7 +92,7 @@ fn an_open_that_gets_too_few_threads_leaves_nothing_behind() {
             let device = OsDevice::open(folder.path(), OsOptions::default()).expect("a folder");
             let threads = Threads::new(2).expect("threads");
             let runtime = Few { threads, left: Arc::new(AtomicU32::new(left)) };
-            match Db::<Blake3, _, _>::open_on(device, runtime, options()) {
+            match Db::open_on(device, runtime, options()) {
                 Ok(_) => assert_eq!(left, 4, "there are four tasks"),
                 Err(error) => {
                     assert!(left < 4, "{error}");
@@ -96,7 +100,7 @@ fn an_open_that_gets_too_few_threads_leaves_nothing_behind() {
                 }
             }
         }
-        let db = Pleach::open(options()).expect("the folder is not locked");
+        let db = Db::open(options()).expect("the folder is not locked");
         assert_eq!(db.commit_number(), commits);
         let put = Access::write([7; 32], Some(Value::from(&commits.to_le_bytes())));
         let block = db.session(SessionOptions::new()).expect("a session").finish(vec![put]);
@@ -128,7 +132,7 @@ fn a_limit_on_processes_is_an_error_of_the_open() {
                 // SAFETY: the child alone becomes another user.
                 assert_eq!(unsafe { libc::setuid(NOBODY) }, 0);
                 let options = Options::new(&path).create(true).cache_mib(64).threads(2).io(io);
-                match Pleach::open(options) {
+                match Db::open(options) {
                     Ok(db) => {
                         db.close().expect("closed");
                         std::fs::write(&opened, "").expect("written");
@@ -145,7 +149,7 @@ fn a_limit_on_processes_is_an_error_of_the_open() {
     }
 }
 
-fn commit(db: &Pleach, id: u64) -> Result<u64, pleach::CommitError> {
+fn commit(db: &Db, id: u64) -> Result<u64, pleach::CommitError> {
     let put = |key: u64| {
         let mut place = [0; 32];
         place[..8]
@@ -173,7 +177,7 @@ fn a_limit_on_the_size_of_files_is_a_full_disk() {
             assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const bound) }, 0);
         };
         limit(1 << 20);
-        let db = Pleach::open(options()).expect("created");
+        let db = Db::open(options()).expect("created");
         let failed = (1..=200).find_map(|id| commit(&db, id).err()).expect("50 KB a commit");
         let error = failed.error();
         assert!(matches!(error, Error::Full(_)) && !db.is_poisoned(), "{error}");
@@ -193,7 +197,7 @@ fn a_limit_on_the_size_of_files_is_a_full_disk() {
         }
         db.close().expect("closed");
     });
-    Pleach::open(options()).expect("it opens");
+    Db::open(options()).expect("it opens");
 }
 
 /// The advice was to try again.
@@ -202,7 +206,7 @@ fn a_folder_that_is_removed_under_a_database_is_said_to_be() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("db");
     let options = Options::new(&path).create(true).cache_mib(64).geometry(Geometry::least());
-    let db = Pleach::open(options).expect("created");
+    let db = Db::open(options).expect("created");
     commit(&db, 1).expect("committed");
     std::fs::remove_dir_all(&path).expect("removed");
     let failed = (2..=200).find_map(|id| commit(&db, id).err()).expect("the log has no place");

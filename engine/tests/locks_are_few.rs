@@ -5,16 +5,17 @@
 //! ```
 #![cfg(debug_assertions)]
 
-use pleach::{Access, LoadOptions, Options, Pleach, SessionOptions, Value};
+use pleach::load::LoadOptions;
+use pleach::{Access, Db, Options, SessionOptions, Value};
 use pleach_beatree::lock_order::{LockCount, counts};
-use pleach_core::{Blake3, Hasher, Key};
+use pleach_core::{Hasher, Key};
 
 const ACCOUNTS: u64 = 1 << 16;
 const KEYS: u64 = 8192;
 const BATCHES: u64 = 4;
 
 fn key(id: u64) -> Key {
-    Blake3::hash(&id.to_be_bytes())
+    Hasher::BLAKE3.hash(&id.to_be_bytes())
 }
 
 /// What has been counted since.
@@ -34,7 +35,7 @@ fn taken(counts: &[LockCount], name: &str) -> u64 {
 }
 
 /// Reads, if asked to, and writes the keys of a batch.
-fn batch(db: &Pleach, round: u64) -> [Vec<LockCount>; 3] {
+fn batch(db: &Db, round: u64) -> [Vec<LockCount>; 3] {
     let keys: Vec<Key> = (0..KEYS).map(|at| key((at * 13 + round * 7) % ACCOUNTS)).collect();
     let value = Value::from(&round.to_le_bytes());
     let accesses = keys.iter().map(|key| Access::read_write(*key, Some(value.clone()))).collect();
@@ -52,7 +53,7 @@ fn batch(db: &Pleach, round: u64) -> [Vec<LockCount>; 3] {
 fn a_batch_takes_few_locks_a_key() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let options = Options::new(folder.path()).create(true).cache_mib(256).threads(2);
-    let db = Pleach::open(options).expect("opened");
+    let db = Db::open(options).expect("opened");
     let items = (0..ACCOUNTS).map(|id| (key(id), Value::from(&7u64.to_le_bytes())));
     db.bulk_load(items, &LoadOptions::new()).expect("loaded");
     for round in 0..8 {

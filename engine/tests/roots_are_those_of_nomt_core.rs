@@ -21,7 +21,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use pleach::{Blake3, Sha2};
+use nomt_core::hasher::{Blake3Hasher, Sha2Hasher};
 
 use common::cases;
 use model::Judged;
@@ -43,7 +43,7 @@ fn play<H: Judged>(plan: &Plan, note: &dyn Fn(&Step)) -> Seen {
 }
 
 fn play_hashed(plan: &Plan, note: &dyn Fn(&Step)) -> Seen {
-    if plan.setup.sha2 { play::<Sha2>(plan, note) } else { play::<Blake3>(plan, note) }
+    if plan.setup.sha2 { play::<Sha2Hasher>(plan, note) } else { play::<Blake3Hasher>(plan, note) }
 }
 
 /// Plays a plan; when it fails, tells with what, and how many of its steps it took.

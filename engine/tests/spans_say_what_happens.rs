@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use pleach::{Access, Blake3, Db, Geometry, Options, SessionOptions, Value};
+use pleach::{Access, Db, Geometry, Options, SessionOptions, Value};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-type SimDb = Db<Blake3, SimDisk, SimRuntime>;
+type SimDb = Db;
 
 /// The names of spans and the texts of events.
 #[derive(Clone, Default)]

@@ -22,10 +22,11 @@ use std::time::{Duration, Instant};
 
 use common::{Model, Rng, bytes, uniform};
 use parking_lot::{Mutex, RwLock};
+use pleach::load::LoadOptions;
 use pleach::tools::{CheckOptions, check};
 use pleach::{
-    Access, Blake3, Block, Durability, Error, Geometry, Key, LoadOptions, Options, Overlay, Pleach,
-    Roots, Session, SessionOptions, Value,
+    Access, Block, Db, Durability, Error, Geometry, Hasher, Key, Options, Overlay, Roots, Session,
+    SessionOptions, Value,
 };
 
 const THREADS: u64 = 8;
@@ -67,7 +68,7 @@ impl Setup {
         }
     }
 
-    fn open(&self, folder: &Path) -> Pleach {
+    fn open(&self, folder: &Path) -> Db {
         let options = Options::new(folder)
             .create(true)
             .cache_mib(16)
@@ -77,7 +78,7 @@ impl Setup {
             .history(self.history)
             .durability(self.durability)
             .geometry(Geometry::small());
-        Pleach::open(options).expect("opened")
+        Db::open(options).expect("opened")
     }
 }
 
@@ -134,7 +135,7 @@ fn names(roots: &Roots) -> BTreeMap<u8, Name> {
 enum Held {
     Session(Session, bool),
     /// With its blob, where it is known; is it over an overlay?
-    Block(Block, bool, Option<Vec<u8>>),
+    Block(Box<Block>, bool, Option<Vec<u8>>),
     Overlay(Overlay, Option<Vec<u8>>),
 }
 
@@ -143,7 +144,7 @@ struct World<'a> {
     folder: &'a Path,
     ledger: Mutex<Ledger>,
     /// Held for reading by an operation, for writing by one that is alone.
-    open: RwLock<Option<Pleach>>,
+    open: RwLock<Option<Db>>,
     kept: Mutex<Vec<Held>>,
     stop: AtomicBool,
     until: Instant,
@@ -202,7 +203,7 @@ impl World<'_> {
     }
 
     /// Asks for a commit by its number.
-    fn ask(&self, db: &Pleach, number: u64) -> Option<(Roots, Vec<u8>)> {
+    fn ask(&self, db: &Db, number: u64) -> Option<(Roots, Vec<u8>)> {
         let commit = or_refused(db.commit_at(number))?;
         assert_eq!(commit.number, number);
         self.ledger.lock().says(number, &commit.roots, Some(&commit.blob));
@@ -210,7 +211,7 @@ impl World<'_> {
     }
 
     /// Roots and blob of a commit, if somebody has said them, or says them now.
-    fn commit(&self, db: &Pleach, number: u64) -> Option<(Roots, Option<Vec<u8>>)> {
+    fn commit(&self, db: &Db, number: u64) -> Option<(Roots, Option<Vec<u8>>)> {
         let known = self.ledger.lock().commits.get(&number).cloned();
         match known {
             Some(known) if known.1.is_some() => Some(known),
@@ -225,7 +226,7 @@ impl World<'_> {
     /// Holds a session against the contents of its roots, in part or as a whole.
     fn judge(&self, session: &Session, over: bool, rng: &mut Rng, whole: bool) {
         if !over {
-            self.ledger.lock().says(session.number(), session.roots(), None);
+            self.ledger.lock().says(session.commit_number(), session.roots(), None);
         }
         for (number, name) in names(session.roots()) {
             if !whole && rng.below(2) == 0 {
@@ -234,7 +235,7 @@ impl World<'_> {
             let content = self.ledger.lock().content(&name);
             let Some(namespace) = or_refused(session.namespace(number)) else { return };
             let keys: Vec<Key> = (0..=self.setup.ids).map(uniform).collect();
-            let what = || format!("namespace {number} of commit {}", session.number());
+            let what = || format!("namespace {number} of commit {}", session.commit_number());
             match if whole { 2 } else { rng.below(5) } {
                 0 => {
                     let key = self.key(rng);
@@ -270,9 +271,9 @@ impl World<'_> {
                 }
                 _ => {
                     let Some(proof) = or_refused(namespace.prove_many(&keys)) else { return };
-                    let naive = content.naive::<Blake3>();
-                    assert_eq!(naive.root::<Blake3>().to_bytes(), name.1, "{}", what());
-                    let expected = naive.multi::<Blake3>(&keys).encode::<Blake3>();
+                    let naive = content.naive(Hasher::BLAKE3);
+                    assert_eq!(naive.root(Hasher::BLAKE3).to_bytes(), name.1, "{}", what());
+                    let expected = naive.multi(Hasher::BLAKE3, &keys).encode(Hasher::BLAKE3);
                     assert!(proof == expected.expect("encodes"), "{}: a proof", what());
                 }
             }
@@ -340,7 +341,7 @@ impl World<'_> {
     }
 
     /// A session of some kind; is it over an overlay, and the blob of its state, where that is known.
-    fn session(&self, db: &Pleach, rng: &mut Rng) -> Option<(Session, bool, Option<Vec<u8>>)> {
+    fn session(&self, db: &Db, rng: &mut Rng) -> Option<(Session, bool, Option<Vec<u8>>)> {
         let session = match rng.below(8) {
             0 => {
                 let history = db.history();
@@ -350,11 +351,11 @@ impl World<'_> {
             1 => or_refused(db.snapshot())?,
             _ => or_refused(db.session(SessionOptions::new().witness(rng.below(2) == 0)))?,
         };
-        let blob = self.commit(db, session.number()).and_then(|commit| commit.1);
+        let blob = self.commit(db, session.commit_number()).and_then(|commit| commit.1);
         Some((session, false, blob))
     }
 
-    fn write(&self, db: &Pleach, rng: &mut Rng) {
+    fn write(&self, db: &Db, rng: &mut Rng) {
         let Some((session, over, blob)) = self.session(db, rng) else { return };
         if rng.below(4) == 0 {
             self.judge(&session, over, rng, false);
@@ -365,7 +366,7 @@ impl World<'_> {
     /// A block of a session is committed at once, kept, or becomes an overlay.
     fn made(
         &self,
-        db: &Pleach,
+        db: &Db,
         session: Session,
         (over, mut blob): (bool, Option<Vec<u8>>),
         rng: &mut Rng,
@@ -377,7 +378,7 @@ impl World<'_> {
             blob = Some(own);
         }
         match rng.below(6) {
-            0 => self.keep(Held::Block(block, over, blob), rng),
+            0 => self.keep(Held::Block(Box::new(block), over, blob), rng),
             1 | 2 => self.keep(Held::Overlay(block.into_overlay(), blob), rng),
             _ => self.commit_block(db, block, (over, blob), rng),
         }
@@ -385,7 +386,7 @@ impl World<'_> {
 
     fn commit_block(
         &self,
-        db: &Pleach,
+        db: &Db,
         block: Block,
         (over, blob): (bool, Option<Vec<u8>>),
         rng: &mut Rng,
@@ -410,14 +411,14 @@ impl World<'_> {
                         (refused.block().prev_roots(), refused.block().roots())
                             == (&before, &after)
                     );
-                    self.keep(Held::Block(refused.into_block(), over, blob), rng);
+                    self.keep(Held::Block(Box::new(refused.into_block()), over, blob), rng);
                 }
             }
         }
     }
 
     /// Does something with a handle that some thread has kept.
-    fn held(&self, db: &Pleach, rng: &mut Rng) {
+    fn held(&self, db: &Db, rng: &mut Rng) {
         match self.take(rng) {
             None => {}
             Some(Held::Session(session, over)) => {
@@ -427,7 +428,9 @@ impl World<'_> {
                     _ => self.keep(Held::Session(session, over), rng),
                 }
             }
-            Some(Held::Block(block, over, blob)) => self.commit_block(db, block, (over, blob), rng),
+            Some(Held::Block(block, over, blob)) => {
+                self.commit_block(db, *block, (over, blob), rng);
+            }
             Some(Held::Overlay(overlay, blob)) => {
                 if rng.below(2) == 0 {
                     self.keep(Held::Overlay(overlay.clone(), blob.clone()), rng);
@@ -451,7 +454,7 @@ impl World<'_> {
         }
     }
 
-    fn roll_back(&self, db: &Pleach, rng: &mut Rng) {
+    fn roll_back(&self, db: &Db, rng: &mut Rng) {
         let (number, wanted) = if rng.below(2) == 0 {
             let back = 1 + rng.below(4);
             let Some(number) = or_refused(db.rollback(back)) else { return };
@@ -481,7 +484,7 @@ impl World<'_> {
         self.ask(db, number);
     }
 
-    fn add_or_drop(&self, db: &Pleach, rng: &mut Rng) {
+    fn add_or_drop(&self, db: &Db, rng: &mut Rng) {
         let namespace = u8::try_from(1 + rng.below(self.setup.namespaces)).expect("few");
         let adds = rng.below(if self.setup.returns { 8 } else { 2 }) == 0;
         let result = match (adds, namespace % 2) {
@@ -512,14 +515,14 @@ impl World<'_> {
     }
 
     /// A load beside others: it is refused while anybody reads.
-    fn load(&self, db: &Pleach, rng: &mut Rng) {
+    fn load(&self, db: &Db, rng: &mut Rng) {
         let roots = db.roots();
         let Some((namespace, _)) = roots.iter().rfind(|(_, root)| root.to_bytes() == [0; 32])
         else {
             return;
         };
         let content = self.pairs(rng);
-        let root = content.naive::<Blake3>().root::<Blake3>();
+        let root = content.naive(Hasher::BLAKE3).root(Hasher::BLAKE3);
         self.ledger.lock().register((false, root.to_bytes()), &content);
         let options = LoadOptions::new().namespace(namespace).memory_mib(1);
         let Some(report) = or_refused(db.bulk_load(content.values.into_iter(), &options)) else {
@@ -531,7 +534,7 @@ impl World<'_> {
     }
 
     /// All other threads are between two operations. Gives the database that is open next.
-    fn alone(&self, db: Pleach, rng: &mut Rng) -> Pleach {
+    fn alone(&self, db: Db, rng: &mut Rng) -> Db {
         self.kept.lock().clear();
         let (number, roots, blob) = (db.commit_number(), db.roots(), db.blob());
         let mut ledger = self.ledger.lock();
@@ -555,7 +558,7 @@ impl World<'_> {
     }
 
     /// Loads an empty namespace of either kind while nobody reads.
-    fn load_alone(&self, db: &Pleach, rng: &mut Rng) {
+    fn load_alone(&self, db: &Db, rng: &mut Rng) {
         let roots = db.roots();
         let empty = names(&roots).into_iter().filter(|(_, name)| name.1 == [0; 32]);
         let empty: Vec<(u8, Name)> = empty.collect();

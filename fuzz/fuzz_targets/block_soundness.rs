@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use pleach_core::{
-    Blake3, TERMINATOR,
+    Hasher, TERMINATOR,
     naive::Naive,
     proof::{Op, Roots, block, change, path, roots, through},
 };
@@ -14,7 +14,7 @@ use pleach_fuzz::{Input, block_agrees, through_agrees};
 type Tries = BTreeMap<u8, Naive>;
 
 fn roots_of(tries: &Tries) -> Roots {
-    tries.iter().map(|(ns, trie)| (*ns, trie.root::<Blake3>())).collect()
+    tries.iter().map(|(ns, trie)| (*ns, trie.root(Hasher::BLAKE3))).collect()
 }
 
 /// What each namespace is after a block, and its operations where it was looked into.
@@ -23,16 +23,16 @@ type Done = BTreeMap<u8, (Option<Naive>, Option<Vec<Op>>)>;
 fn encode(before: &Tries, done: &Done) -> Option<Vec<u8>> {
     let witness = |ns: u8, ops: &Vec<Op>| {
         let trie = before.get(&ns).cloned().unwrap_or_default();
-        trie.witness::<Blake3>(ops).encode::<Blake3>().expect("small")
+        trie.witness(Hasher::BLAKE3, ops).encode(Hasher::BLAKE3).expect("small")
     };
     let witnesses: Vec<Option<Vec<u8>>> =
         done.iter().map(|(ns, (_, ops))| ops.as_ref().map(|ops| witness(*ns, ops))).collect();
     let mut parts = Vec::new();
     for ((ns, (after, _)), witness) in done.iter().zip(&witnesses) {
-        let after = after.as_ref().map(|trie| trie.root::<Blake3>());
+        let after = after.as_ref().map(|trie| trie.root(Hasher::BLAKE3));
         parts.push(block::Part { ns: *ns, after, witness: witness.as_deref() });
     }
-    block::build::<Blake3>(&roots_of(before), &parts).ok()
+    block::build(Hasher::BLAKE3, &roots_of(before), &parts).ok()
 }
 
 fn after(before: &Tries, done: &Done) -> Tries {
@@ -72,37 +72,37 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         trie.apply(ops.as_deref().unwrap_or_default());
         done.insert(ns, ((choice & 12 != 0).then_some(trie), ops));
     }
-    let over_all = roots_of(&before).over_all::<Blake3>();
+    let over_all = roots_of(&before).over_all(Hasher::BLAKE3);
     if let Some(valid) = encode(&before, &done) {
         let new_root = block_agrees(&valid, &over_all);
         // A drop of what its operations have changed is built, and is false.
         if let Some(new_root) = new_root {
-            assert_eq!(new_root, roots_of(&after(&before, &done)).over_all::<Blake3>());
+            assert_eq!(new_root, roots_of(&after(&before, &done)).over_all(Hasher::BLAKE3));
         }
         let mut bytes = valid;
         input.mutate(&mut bytes);
-        if let Ok(verified) = block::verify::<Blake3>(&bytes, &over_all) {
+        if let Ok(verified) = block::verify(Hasher::BLAKE3, &bytes, &over_all) {
             let done = redone(&before, &verified);
             assert_eq!(encode(&before, &done), Some(bytes.clone()));
-            let new_root = roots_of(&after(&before, &done)).over_all::<Blake3>();
+            let new_root = roots_of(&after(&before, &done)).over_all(Hasher::BLAKE3);
             assert_eq!(*verified.new_root(), new_root);
         }
         block_agrees(&bytes, &over_all);
     }
 
     let (ns, key, roots) = (input.u8(), input.key(), roots_of(&before));
-    let inner = before.get(&ns).map(|trie| trie.path::<Blake3>(&key).encode::<Blake3>());
+    let inner = before.get(&ns).map(|trie| trie.path(Hasher::BLAKE3, &key).encode(Hasher::BLAKE3));
     let inner = inner.map_or(Vec::new(), |inner| inner.expect("small"));
-    let valid = through::build::<Blake3>(&roots, ns, &inner).expect("its parts");
+    let valid = through::build(Hasher::BLAKE3, &roots, ns, &inner).expect("its parts");
     assert!(through_agrees(&valid, &over_all));
     let mut bytes = valid;
     input.mutate(&mut bytes);
-    if let Ok(opened) = through::open::<Blake3>(&bytes, &over_all) {
+    if let Ok(opened) = through::open(Hasher::BLAKE3, &bytes, &over_all) {
         assert_eq!(opened.root(), roots.get(opened.ns()));
-        let again = through::build::<Blake3>(&roots, opened.ns(), opened.inner());
+        let again = through::build(Hasher::BLAKE3, &roots, opened.ns(), opened.inner());
         assert_eq!(again, Ok(bytes.clone()));
         if let Some(Ok(verified)) =
-            opened.root().map(|root| path::verify::<Blake3>(opened.inner(), root))
+            opened.root().map(|root| path::verify(Hasher::BLAKE3, opened.inner(), root))
         {
             let trie = &before[&opened.ns()];
             pleach_fuzz::true_of(trie, verified.terminal());
@@ -118,22 +118,22 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let inner = if sides[0] == sides[1] {
         Vec::new()
     } else {
-        sides[0].change::<Blake3>(sides[1], &first, &last)
+        sides[0].change(Hasher::BLAKE3, sides[1], &first, &last)
     };
-    let valid = through::build_change::<Blake3>(&roots, &to, ns, &inner).expect("its parts");
-    let ends = [over_all, to.over_all::<Blake3>()];
-    let opened = through::open_change::<Blake3>(&valid, &ends[0], &ends[1]).expect("valid");
+    let valid = through::build_change(Hasher::BLAKE3, &roots, &to, ns, &inner).expect("its parts");
+    let ends = [over_all, to.over_all(Hasher::BLAKE3)];
+    let opened = through::open_change(Hasher::BLAKE3, &valid, &ends[0], &ends[1]).expect("valid");
     if let Some([from, to]) = opened.inner_roots() {
-        assert!(change::verify::<Blake3>(opened.inner(), &from, &to, &first, &last).is_ok());
+        assert!(change::verify(Hasher::BLAKE3, opened.inner(), &from, &to, &first, &last).is_ok());
     }
     let mut bytes = valid;
     input.mutate(&mut bytes);
-    if let Ok(opened) = through::open_change::<Blake3>(&bytes, &ends[0], &ends[1]) {
+    if let Ok(opened) = through::open_change(Hasher::BLAKE3, &bytes, &ends[0], &ends[1]) {
         let [from, to_root] = [&roots, &to].map(|roots| roots.get(opened.ns()).copied());
         assert_eq!(opened.is_same(), from == to_root);
         let counted = [from, to_root].map(|root| root.unwrap_or(TERMINATOR));
         assert_eq!(opened.inner_roots().is_some(), counted[0] != counted[1]);
-        let again = through::build_change::<Blake3>(&roots, &to, opened.ns(), opened.inner());
+        let again = through::build_change(Hasher::BLAKE3, &roots, &to, opened.ns(), opened.inner());
         assert_eq!(again, Ok(bytes));
     }
     assert_eq!(roots::namespace(&roots::key(ns)), Some(ns));

@@ -2,7 +2,7 @@
 #![no_main]
 
 use pleach_core::{
-    Blake3, Node,
+    Hasher, Node,
     proof::{Kind, MultiProof, terminal::terminal_encode, wire},
 };
 use pleach_fuzz::{Input, change_agrees};
@@ -41,7 +41,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         terminal_bytes: count(terminals.len()),
         op_bytes: count(ops.len()),
     };
-    let header = wire::header::<Blake3>(Kind::Change, &sizes);
+    let header = wire::header(Hasher::BLAKE3, Kind::Change, &sizes);
     let bytes = [&header, &terminals[..], &ops, Node::bytes_of(&siblings)].concat();
     change_agrees(&bytes, roots, range);
 });

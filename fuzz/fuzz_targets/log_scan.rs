@@ -12,8 +12,9 @@ use pleach::internals::location_body::LocationView;
 use pleach::internals::log::{Header, Kind, Point, ScanError, ScanInput, scan};
 use pleach::internals::names::segment_name as name;
 use pleach::internals::record::{HEADER_LEN, MAGIC, body_checksum};
+use pleach_fuzz::sim::unrecorded;
 use pleach_io::PAGE;
-use pleach_io::sim::{Content, Image, SimDisk, SimOptions};
+use pleach_io::sim::{Content, Image, SimDisk};
 
 const DATABASE: u64 = 7;
 const SEGMENT: usize = 4 * PAGE;
@@ -29,8 +30,7 @@ fuzz_target!(|data: &[u8]| {
     let names: Vec<String> = (0..3).map(name).collect();
     let files = bytes.chunks(SEGMENT).zip(&names);
     let image = Image::from_files(files.map(|(part, name)| (&**name, Content::from_bytes(part))));
-    let disk =
-        SimDisk::from_image_with(&image, 0, SimOptions { record: false, ..SimOptions::default() });
+    let disk = SimDisk::from_image_with(&image, 0, unrecorded());
     let input = ScanInput {
         database: DATABASE,
         segment_size: SEGMENT as u64,
@@ -42,7 +42,7 @@ fuzz_target!(|data: &[u8]| {
         live: false,
     };
     let mut last = Point::default();
-    let end = scan(&disk, &input, |view| {
+    let end = scan(&disk.into(), &input, |view| {
         assert_eq!(view.header.previous, last.checksum);
         assert!(view.header.position >= last.position && view.header.incarnation <= 9);
         assert_eq!(view.body.len() as u64, view.header.body_len);

@@ -1,7 +1,7 @@
 //! Witnesses of any shape: operations over terminals that belong to no set.
 #![no_main]
 
-use pleach_core::{Blake3, proof::Witness};
+use pleach_core::{Hasher, proof::Witness};
 use pleach_fuzz::{Input, witness_agrees};
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
@@ -18,7 +18,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     ops.dedup_by_key(|op| op.key);
     ops.retain(|op| proof.terminals.iter().any(|terminal| terminal.covers(&op.key)));
     let witness = Witness { proof, ops };
-    if let Ok(bytes) = witness.encode::<Blake3>() {
+    if let Ok(bytes) = witness.encode(Hasher::BLAKE3) {
         witness_agrees(&bytes, &root);
     }
 });

@@ -10,8 +10,9 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use crate::model::{Draw, NEVER, State, add, session};
-use crate::sim::{Setup, SimBlock, SimDb, SimOverlay, SimSession, unrecorded};
-use pleach::{Access, Error, LoadOptions, SessionOptions};
+use crate::sim::{Setup, unrecorded};
+use pleach::load::LoadOptions;
+use pleach::{Access, Block, Db, Error, Overlay, Session, SessionOptions};
 use pleach_core::Key;
 use pleach_io::sim::{SimDisk, SimRuntime};
 
@@ -90,14 +91,14 @@ impl Layer {
 }
 
 struct HeldSession {
-    session: SimSession,
+    session: Session,
     base: Base,
     state: Rc<State>,
     witness: bool,
 }
 
 struct HeldBlock {
-    block: SimBlock,
+    block: Block,
     base: Base,
     before: Rc<State>,
     state: Rc<State>,
@@ -105,7 +106,7 @@ struct HeldBlock {
 }
 
 struct HeldOverlay {
-    overlay: SimOverlay,
+    overlay: Overlay,
     layer: Rc<Layer>,
 }
 
@@ -113,7 +114,7 @@ struct World {
     disk: SimDisk,
     setup: Setup,
     /// Absent only while it is opened again.
-    db: Option<SimDb>,
+    db: Option<Db>,
     runtime: SimRuntime,
     tip: Rc<State>,
     number: u64,
@@ -153,7 +154,7 @@ impl World {
         }
     }
 
-    fn db(&self) -> &SimDb {
+    fn db(&self) -> &Db {
         self.db.as_ref().expect("open between operations")
     }
 
@@ -292,7 +293,7 @@ impl World {
         let commit = self.from + u64::from(draw.input.u8()) % (self.number - self.from + 1);
         let (state, blob) = &self.past[commit as usize];
         let then = self.db().at(commit).expect("in the history");
-        assert_eq!(then.number(), commit);
+        assert_eq!(then.commit_number(), commit);
         assert!(then.roots().iter().eq(state.roots()));
         state.assert_reads(&then, &key, "then");
         let found = self.db().commit_at(commit).expect("in the history");
@@ -373,7 +374,7 @@ impl World {
             Some(lowest) => (&lowest.before, lowest.base.borrow().blob.clone()),
             None => (&held.before, held.base.blob.clone()),
         };
-        let result = held.block.commit().map_err(Error::from);
+        let result = held.block.commit().map_err(pleach::CommitError::into_error);
         if !self.committed((before, &blob), chain.base, result) {
             return;
         }
@@ -537,7 +538,7 @@ impl World {
         }
         for held in self.blocks.drain(..) {
             assert!(
-                is_refused(held.block.commit().map_err(Error::from)),
+                is_refused(held.block.commit().map_err(pleach::CommitError::into_error)),
                 "a commit into a closed database"
             );
         }
@@ -545,7 +546,7 @@ impl World {
             let accesses = draw.batch(&held.state);
             let (block, _) = held.state.finish(held.session, &accesses, held.witness);
             assert!(
-                is_refused(block.commit().map_err(Error::from)),
+                is_refused(block.commit().map_err(pleach::CommitError::into_error)),
                 "a commit into a closed database"
             );
         }

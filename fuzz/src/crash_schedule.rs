@@ -8,9 +8,9 @@
 use std::ops::Range;
 
 use crate::model::{Draw, State, add, session};
-use crate::sim::{PERIOD, Setup, SimDb};
+use crate::sim::{PERIOD, Setup};
 use pleach::tools::{CheckOptions, Finding, Severity, check_on};
-use pleach::{Durability, Error};
+use pleach::{Db, Durability, Error};
 use pleach_io::sim::{CrashMode, CrashPoint, SimDisk, SimOptions, SimRuntime};
 
 /// Power cuts of one input.
@@ -86,7 +86,7 @@ struct World {
     disk: SimDisk,
     setup: Setup,
     /// Absent only between a close or a cut and the next open.
-    db: Option<(SimDb, SimRuntime)>,
+    db: Option<(Db, SimRuntime)>,
     /// Where the opens on this disk stand in its trace.
     opens: Vec<Range<usize>>,
     /// The states that may be there, by commit number.
@@ -123,7 +123,7 @@ impl World {
         self.states.len() as u64 - 1
     }
 
-    fn db(&self) -> &SimDb {
+    fn db(&self) -> &Db {
         &self.db.as_ref().expect("open").0
     }
 

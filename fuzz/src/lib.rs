@@ -7,7 +7,7 @@
 //! `core/tests/fuzzed_treelets.rs` do with some inputs, too.
 
 use pleach_core::{
-    Blake3, Key, Limits, Lookup, Node, Prefix, VerifyError,
+    Hasher, Key, Limits, Lookup, Node, Prefix, VerifyError,
     naive::Naive,
     proof::{
         Access, Kind, Op, Terminal, block, change, multi, path, range, through, wire, witness,
@@ -164,9 +164,9 @@ impl Input<'_> {
 
 /// Both verifiers on the bytes of a multiproof.
 pub fn multi_agrees(bytes: &[u8], root: &Node) -> bool {
-    let first = multi::verify::<Blake3>(bytes, root);
-    limits_hold(|limits| multi::verify_with::<Blake3>(bytes, root, limits).map(|_| ()));
-    assert_eq!(first.is_ok(), second::verify::<Blake3>(bytes, false, root).is_some());
+    let first = multi::verify(Hasher::BLAKE3, bytes, root);
+    limits_hold(|limits| multi::verify_with(Hasher::BLAKE3, bytes, root, limits).map(|_| ()));
+    assert_eq!(first.is_ok(), second::verify(Hasher::BLAKE3, bytes, false, root).is_some());
     if let Ok(verified) = &first {
         for terminal in verified.terminals() {
             assert_ne!(verified.get(terminal.bits()), Lookup::OutOfScope);
@@ -177,12 +177,13 @@ pub fn multi_agrees(bytes: &[u8], root: &Node) -> bool {
 
 /// Both verifiers on the bytes of a witness; the new root, if they accept.
 pub fn witness_agrees(bytes: &[u8], root: &Node) -> Option<Node> {
-    let first = witness::verify::<Blake3>(bytes, root);
+    let first = witness::verify(Hasher::BLAKE3, bytes, root);
     limits_hold(|limits| {
-        witness::verify_with::<Blake3>(bytes, root, limits).map(|verified| *verified.new_root())
+        witness::verify_with(Hasher::BLAKE3, bytes, root, limits)
+            .map(|verified| *verified.new_root())
     });
     let new_root = first.as_ref().ok().map(|verified| *verified.new_root());
-    assert_eq!(new_root, second::verify::<Blake3>(bytes, true, root));
+    assert_eq!(new_root, second::verify(Hasher::BLAKE3, bytes, true, root));
     if let Ok(verified) = &first {
         assert_eq!(verified.ops().count(), verified.op_count());
         for op in verified.ops() {
@@ -195,11 +196,11 @@ pub fn witness_agrees(bytes: &[u8], root: &Node) -> Option<Node> {
 
 /// Both verifiers on the bytes of a range proof.
 pub fn range_agrees(bytes: &[u8], root: &Node, first: &Key, last: &Key) -> bool {
-    let verdict = range::verify::<Blake3>(bytes, root, first, last);
+    let verdict = range::verify(Hasher::BLAKE3, bytes, root, first, last);
     limits_hold(|limits| {
-        range::verify_with::<Blake3>(bytes, root, first, last, limits).map(|_| ())
+        range::verify_with(Hasher::BLAKE3, bytes, root, first, last, limits).map(|_| ())
     });
-    assert_eq!(verdict.is_ok(), second::range::<Blake3>(bytes, root, first, last));
+    assert_eq!(verdict.is_ok(), second::range(Hasher::BLAKE3, bytes, root, first, last));
     if let Ok(verified) = &verdict {
         assert!(verified.pairs().map(|(key, _)| key).is_sorted());
         for (key, value_hash) in verified.pairs() {
@@ -211,11 +212,11 @@ pub fn range_agrees(bytes: &[u8], root: &Node, first: &Key, last: &Key) -> bool 
 
 /// Both verifiers on the bytes of a change proof.
 pub fn change_agrees(bytes: &[u8], (from, to): (Node, Node), (first, last): (Key, Key)) {
-    let verdict = change::verify::<Blake3>(bytes, &from, &to, &first, &last);
+    let verdict = change::verify(Hasher::BLAKE3, bytes, &from, &to, &first, &last);
     limits_hold(|limits| {
-        change::verify_with::<Blake3>(bytes, &from, &to, &first, &last, limits).map(|_| ())
+        change::verify_with(Hasher::BLAKE3, bytes, &from, &to, &first, &last, limits).map(|_| ())
     });
-    assert_eq!(verdict.is_ok(), second::change::<Blake3>(bytes, &from, &to, &first, &last));
+    assert_eq!(verdict.is_ok(), second::change(Hasher::BLAKE3, bytes, &from, &to, &first, &last));
     if let Ok(verified) = &verdict {
         for (key, before, after) in verified.changes() {
             assert_eq!(verified.get(&key), change::Change::Changed { before, after });
@@ -225,12 +226,13 @@ pub fn change_agrees(bytes: &[u8], (from, to): (Node, Node), (first, last): (Key
 
 /// Both verifiers on the bytes of a block; the new root over all, if they accept.
 pub fn block_agrees(bytes: &[u8], over_all: &Node) -> Option<Node> {
-    let first = block::verify::<Blake3>(bytes, over_all);
+    let first = block::verify(Hasher::BLAKE3, bytes, over_all);
     limits_hold(|limits| {
-        block::verify_with::<Blake3>(bytes, over_all, limits).map(|verified| *verified.new_root())
+        block::verify_with(Hasher::BLAKE3, bytes, over_all, limits)
+            .map(|verified| *verified.new_root())
     });
     let new_root = first.as_ref().ok().map(|verified| *verified.new_root());
-    assert_eq!(new_root, second::block::<Blake3>(bytes, over_all));
+    assert_eq!(new_root, second::block(Hasher::BLAKE3, bytes, over_all));
     if let Ok(verified) = &first {
         assert!(verified.namespaces().is_sorted_by(|one, next| one.ns() < next.ns()));
         for part in verified.namespaces() {
@@ -242,13 +244,13 @@ pub fn block_agrees(bytes: &[u8], over_all: &Node) -> Option<Node> {
 
 /// Both verifiers on the bytes of a proof through the root over all.
 pub fn through_agrees(bytes: &[u8], over_all: &Node) -> bool {
-    let opened = through::open::<Blake3>(bytes, over_all);
-    limits_hold(|limits| through::open_with::<Blake3>(bytes, over_all, limits).map(|_| ()));
+    let opened = through::open(Hasher::BLAKE3, bytes, over_all);
+    limits_hold(|limits| through::open_with(Hasher::BLAKE3, bytes, over_all, limits).map(|_| ()));
     let found = opened.as_ref().ok().map(|opened| {
         let root = opened.root().map(|root| (*root, opened.inner()));
         (opened.ns(), root)
     });
-    assert_eq!(found, second::through::<Blake3>(bytes, over_all));
+    assert_eq!(found, second::through(Hasher::BLAKE3, bytes, over_all));
     found.is_some()
 }
 
@@ -262,7 +264,7 @@ pub fn framed(kind: Kind, ns: u8, outer: &[u8], inner: &[&[u8]]) -> Vec<u8> {
         op_bytes: count(inner.len()),
         ..wire::Sizes::default()
     };
-    [&wire::header::<Blake3>(kind, &sizes), outer, &inner].concat()
+    [&wire::header(Hasher::BLAKE3, kind, &sizes), outer, &inner].concat()
 }
 
 /// Under a limit of the hashes that are announced the verdict is that without limits; with one
@@ -278,8 +280,8 @@ fn limits_hold<T: PartialEq + core::fmt::Debug>(
 
 /// A path proof: no panic.
 pub fn path_holds(bytes: &[u8], root: &Node) -> bool {
-    limits_hold(|limits| path::verify_with::<Blake3>(bytes, root, limits).map(|_| ()));
-    path::verify::<Blake3>(bytes, root)
+    limits_hold(|limits| path::verify_with(Hasher::BLAKE3, bytes, root, limits).map(|_| ()));
+    path::verify(Hasher::BLAKE3, bytes, root)
         .inspect(|verified| {
             assert_ne!(verified.get(verified.terminal().bits()), Lookup::OutOfScope);
         })

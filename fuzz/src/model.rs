@@ -4,14 +4,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pleach::tools::{CheckOptions, Finding, check_on};
-use pleach::{Access, AccessKind, Blake3, Error, Namespace, SessionOptions, Value, Witness};
+use pleach::{
+    Access, AccessKind, Block, Db, Error, Namespace, Session, SessionOptions, Value, Witness,
+};
 use pleach_core::naive::Naive;
 use pleach_core::proof::{self, Op};
-use pleach_core::{Hasher as _, Key, Lookup, Node, TERMINATOR, ValueHash, witness};
-use pleach_io::sim::{SimDisk, SimRuntime};
+use pleach_core::{Hasher, Key, Lookup, Node, TERMINATOR, ValueHash, keyed_blake3, witness};
+use pleach_io::sim::SimDisk;
 
 use crate::Input;
-use crate::sim::{SimBlock, SimDb, SimSession, reader};
+use crate::sim::reader;
 
 /// Batches and loads of hundreds of keys that one input may have.
 const HEAVY: u32 = 2;
@@ -81,7 +83,7 @@ impl Trie {
     fn set(&mut self, key: Key, value: Option<Value>) {
         match value {
             Some(value) => {
-                let hash = Blake3::hash(&value).into();
+                let hash = Hasher::BLAKE3.hash(&value).into();
                 self.values.insert(key, (value, hash));
             }
             None => drop(self.values.remove(&key)),
@@ -89,14 +91,14 @@ impl Trie {
     }
 
     fn fold(&mut self) {
-        self.root = self.naive().root::<Blake3>();
+        self.root = self.naive().root(Hasher::BLAKE3);
     }
 
     fn naive(&self) -> Naive {
         self.values.iter().map(|(key, (_, hash))| (*key, *hash)).collect()
     }
 
-    fn assert_read_by(&self, session: &Namespace<'_, Blake3, SimDisk, SimRuntime>) {
+    fn assert_read_by(&self, session: &Namespace) {
         let root = (session.number() != PLAIN).then_some(self.root);
         assert_eq!((session.root(), session.digest().is_some()), (root, root.is_none()));
         let named = (0..KEYS).map(key);
@@ -116,9 +118,9 @@ impl Trie {
 
     /// The witness of a batch over this trie is the naive one's, and leads to the trie behind.
     fn assert_witness(&self, bytes: &[u8], accesses: &[Access], after: &Self) {
-        let wanted = self.naive().witness::<Blake3>(&ops(accesses));
-        assert!(wanted.encode::<Blake3>().expect("small") == bytes, "the naive trie's witness");
-        let verified = witness::verify::<Blake3>(bytes, &self.root).expect("a valid witness");
+        let wanted = self.naive().witness(Hasher::BLAKE3, &ops(accesses));
+        assert!(wanted.encode(Hasher::BLAKE3).expect("small") == bytes, "the naive trie's witness");
+        let verified = witness::verify(Hasher::BLAKE3, bytes, &self.root).expect("a valid witness");
         assert_eq!(*verified.new_root(), after.root);
         assert_eq!(verified.op_count(), accesses.len());
         for access in accesses {
@@ -176,7 +178,7 @@ impl State {
             key[0] = *namespace;
             (key, trie.root.to_bytes().into())
         };
-        self.merkle().map(leaf).collect::<Naive>().root::<Blake3>()
+        self.merkle().map(leaf).collect::<Naive>().root(Hasher::BLAKE3)
     }
 
     pub fn has(&self, namespace: u8) -> bool {
@@ -231,7 +233,7 @@ impl State {
     }
 
     /// A key has the value that it has here, in all namespaces.
-    pub fn assert_reads(&self, session: &SimSession, key: &Key, what: &str) {
+    pub fn assert_reads(&self, session: &Session, key: &Key, what: &str) {
         for (number, trie) in &self.tries {
             let namespace = session.namespace(*number).expect("it exists");
             let found = namespace.read(key).expect("reads");
@@ -240,7 +242,7 @@ impl State {
     }
 
     /// The same for several at once.
-    pub fn assert_reads_many(&self, session: &SimSession, keys: &[Key]) {
+    pub fn assert_reads_many(&self, session: &Session, keys: &[Key]) {
         for (number, trie) in &self.tries {
             let namespace = session.namespace(*number).expect("it exists");
             let values = namespace.read_many(keys).expect("reads");
@@ -251,14 +253,14 @@ impl State {
 
     /// Every key that a batch can name, and every one that is there, has its value, in the namespaces that exist and
     /// no others.
-    pub fn assert_read_by(&self, session: &SimSession) {
+    pub fn assert_read_by(&self, session: &Session) {
         assert!(session.roots().iter().eq(self.roots()));
         assert!(session.roots().digests().eq(self.digests()));
-        assert_eq!(session.roots().over_all::<Blake3>(), self.over_all());
+        assert_eq!(session.roots().over_all(Hasher::BLAKE3), self.over_all());
         assert_eq!(session.root(), self.root());
         for number in [0, NEVER].into_iter().chain(NAMESPACES) {
             match (session.namespace(number), self.tries.get(&number)) {
-                (Ok(namespace), Some(trie)) => trie.assert_read_by(&namespace),
+                (Ok(namespace), Some(trie)) => trie.assert_read_by(namespace),
                 (Err(Error::Namespace(none)), None) => assert_eq!(none, number),
                 (found, _) => panic!("namespace {number} is there: {}", found.is_ok()),
             }
@@ -266,7 +268,7 @@ impl State {
     }
 
     /// The tip of an open database is this state.
-    pub fn assert_tip_of(&self, db: &SimDb, number: u64) {
+    pub fn assert_tip_of(&self, db: &Db, number: u64) {
         assert_eq!(db.commit_number(), number);
         assert_eq!(db.root(), self.root(), "root of commit {number}");
         assert!(db.roots().iter().eq(self.roots()), "roots of commit {number}");
@@ -321,12 +323,7 @@ impl State {
 
     /// Finishes a batch over this state; its roots are the model's, and so are its witnesses, byte by
     /// byte, which also hold for a verifier that has nothing else.
-    pub fn finish(
-        &self,
-        session: SimSession,
-        accesses: &[Access],
-        witnessed: bool,
-    ) -> (SimBlock, Self) {
+    pub fn finish(&self, session: Session, accesses: &[Access], witnessed: bool) -> (Block, Self) {
         assert!(session.roots().iter().eq(self.roots()));
         let after = self.after(accesses);
         let mut block = session.finish(accesses.to_vec()).expect("a legal batch");
@@ -349,7 +346,7 @@ fn loaded(before: Node, root: Node) -> Node {
         return before;
     }
     let message = [before.to_bytes(), root.to_bytes()].concat();
-    Blake3::keyed(b"pleach plain namespace digest v1", &message).into()
+    keyed_blake3(b"pleach plain namespace digest v1", &message).into()
 }
 
 /// The digest of the plain namespace after a batch.
@@ -373,30 +370,32 @@ fn digest(before: Node, accesses: &[Access]) -> Node {
             }
             Some(value) => {
                 message.push(2);
-                message.extend_from_slice(&Blake3::hash(value));
+                message.extend_from_slice(&Hasher::BLAKE3.hash(value));
             }
         }
     }
     if changes.is_empty() {
         return before;
     }
-    Blake3::keyed(b"pleach plain namespace digest v1", &message).into()
+    keyed_blake3(b"pleach plain namespace digest v1", &message).into()
 }
 
 /// Adds a namespace.
-pub fn add(db: &SimDb, namespace: u8) -> pleach::Result<u64> {
+pub fn add(db: &Db, namespace: u8) -> pleach::Result<u64> {
     if namespace == PLAIN { db.add_plain_namespace(namespace) } else { db.add_namespace(namespace) }
 }
 
 /// The same batch as the naive trie takes it.
 fn ops(accesses: &[Access]) -> Vec<Op> {
-    let hash = |value: &Option<Value>| value.as_ref().map(|value| Blake3::hash(value).into());
+    let hash =
+        |value: &Option<Value>| value.as_ref().map(|value| Hasher::BLAKE3.hash(value).into());
     let op = |access: &Access| Op {
         key: access.key,
         access: match &access.kind {
             AccessKind::Read => proof::Access::Read,
             AccessKind::Write(value) => proof::Access::Write(hash(value)),
             AccessKind::ReadWrite(value) => proof::Access::ReadWrite(hash(value)),
+            _ => unreachable!("not made here"),
         },
     };
     let mut ops: Vec<Op> = accesses.iter().map(op).collect();
@@ -429,7 +428,7 @@ pub fn shallow_keys() -> impl Iterator<Item = Key> {
 
 /// One of many keys that are spread evenly.
 fn wide(id: u16) -> Key {
-    Blake3::hash(&id.to_le_bytes())
+    Hasher::BLAKE3.hash(&id.to_le_bytes())
 }
 
 /// A value that hundreds of keys can have.
@@ -567,6 +566,6 @@ impl<'a> Draw<'a> {
 }
 
 /// A session on the tip whose finish gives a witness, or none.
-pub fn session(db: &SimDb, witnessed: bool) -> SimSession {
+pub fn session(db: &Db, witnessed: bool) -> Session {
     db.session(SessionOptions::new().witness(witnessed)).expect("a session")
 }

@@ -12,8 +12,9 @@
 use std::sync::OnceLock;
 
 use pleach::internals::record::{HEADER_LEN, MAGIC, body_checksum};
+use pleach::load::LoadOptions;
 use pleach::tools::{CheckOptions, CheckReport, check_on};
-use pleach::{Access, Durability, Error, LoadOptions, Roots, Value};
+use pleach::{Access, Db, Durability, Error, Roots, Session, Value};
 use pleach_core::Key;
 use pleach_io::PAGE;
 use pleach_io::sim::{Content, Damage, Image, PageOf, SimDisk};
@@ -21,7 +22,7 @@ use twox_hash::XxHash3_64;
 
 use crate::Input;
 use crate::model::{Draw, NAMESPACES, NEVER, State, add, session, shallow_keys};
-use crate::sim::{Setup, SimDb, SimSession, reader, unrecorded};
+use crate::sim::{Setup, reader, unrecorded};
 
 /// Changes of one input.
 const CHANGES: usize = 4;
@@ -127,7 +128,7 @@ fn build(kind: u8) -> Folder {
 
 /// Namespaces behind a round: three are there soon; one of them is dropped with what it has on pages, another one at
 /// the end, and a rollback restores that.
-fn come_and_go(db: &SimDb, round: usize, states: &mut Vec<State>) {
+fn come_and_go(db: &Db, round: usize, states: &mut Vec<State>) {
     let state = &states[states.len() - 1];
     let [one, two, three] = NAMESPACES;
     let (number, after) = match round {
@@ -366,7 +367,7 @@ fn work(disk: &SimDisk, setup: &Setup, claims: &Claims<'_>, is_clean: bool, draw
 }
 
 /// One commit; none if it fails, as it may over damage. `states` are those of all commits, if they are known.
-fn step(db: &SimDb, states: &mut Option<Vec<State>>, draw: &mut Draw<'_>) -> Option<()> {
+fn step(db: &Db, states: &mut Option<Vec<State>>, draw: &mut Draw<'_>) -> Option<()> {
     let model = states.as_ref().and_then(|states| states.last()).cloned().unwrap_or_default();
     let is_known = states.is_some();
     let before = db.commit_number();
@@ -433,7 +434,7 @@ fn step(db: &SimDb, states: &mut Option<Vec<State>>, draw: &mut Draw<'_>) -> Opt
 }
 
 /// Every commit that the history has is right, or an error.
-fn past(db: &SimDb, states: Option<&[State]>) {
+fn past(db: &Db, states: Option<&[State]>) {
     for number in db.history() {
         let Ok(then) = db.at(number) else { continue };
         let state = states.map(|states| &states[number as usize]);
@@ -445,7 +446,7 @@ fn past(db: &SimDb, states: Option<&[State]>) {
 }
 
 /// Every value of all namespaces is right, or an error; so are those of `read_many`. Gives the number of errors.
-fn reads(session: &SimSession, state: Option<&State>) -> usize {
+fn reads(session: &Session, state: Option<&State>) -> usize {
     let all: Vec<Key> = shallow_keys().collect();
     let mut failed = 0;
     for number in ASKED {

@@ -3,15 +3,10 @@
 
 use std::time::Duration;
 
-use pleach::{Blake3, Block, Db, Durability, Error, Geometry, Options, Overlay, Session};
+use pleach::{Db, Durability, Error, Geometry, Options};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
 use crate::Input;
-
-pub type SimDb = Db<Blake3, SimDisk, SimRuntime>;
-pub type SimBlock = Block<Blake3, SimDisk, SimRuntime>;
-pub type SimOverlay = Overlay<Blake3, SimDisk, SimRuntime>;
-pub type SimSession = Session<Blake3, SimDisk, SimRuntime>;
 
 /// Period of a database that syncs periodically.
 pub const PERIOD: Duration = Duration::from_millis(20);
@@ -62,9 +57,9 @@ impl Setup {
     }
 
     /// Opens the database on a disk, or creates it. Every choice of the executor is the seed's.
-    pub fn open(&self, disk: &SimDisk, seed: u64) -> Result<(SimDb, SimRuntime), Error> {
+    pub fn open(&self, disk: &SimDisk, seed: u64) -> Result<(Db, SimRuntime), Error> {
         let runtime = SimRuntime::with_clock(seed, disk.clock(), self.threads);
-        Ok((Db::open_on(disk.clone(), runtime.clone(), self.options())?, runtime))
+        Ok((Db::open_on(disk, &runtime, self.options())?, runtime))
     }
 }
 
@@ -74,8 +69,8 @@ pub fn unrecorded() -> SimOptions {
 }
 
 /// Opens the database on a disk for reading alone.
-pub fn reader(disk: &SimDisk) -> Result<SimDb, Error> {
+pub fn reader(disk: &SimDisk) -> Result<Db, Error> {
     let options = Options::new("sim").cache_kib(256).threads(1).geometry(Geometry::least());
     let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
-    Db::open_on(disk.clone(), runtime, options.read_only(true))
+    Db::open_on(disk, runtime, options.read_only(true))
 }

@@ -10,7 +10,7 @@ use pleach_core::fold::{
 use pleach_core::naive::Naive;
 use pleach_core::node::{NodeKind, kind, value_hash};
 use pleach_core::proof::terminal::{Terminal, terminal_encode};
-use pleach_core::{Blake3, Key, Node, Prefix, ValueHash};
+use pleach_core::{Hasher, Key, Node, Prefix, ValueHash};
 use std::collections::BTreeMap;
 
 use super::input::Input;
@@ -100,7 +100,7 @@ fn give(keys: &mut impl Keys, at: &Prefix, pairs: &Pairs, accesses: &Accesses, p
 }
 
 fn naive(pairs: &Pairs) -> Naive {
-    pairs.iter().map(|(key, value)| (*key, value_hash::<Blake3>(value))).collect()
+    pairs.iter().map(|(key, value)| (*key, value_hash(Hasher::BLAKE3, value))).collect()
 }
 
 /// What an input was.
@@ -145,7 +145,7 @@ pub fn run(data: &[u8]) -> Was {
         ((level, bits), _) => at.descendant(level, bits),
     };
     let nodes: Vec<Node> =
-        (0..POSITIONS).map(|index| before.node::<Blake3>(&position(index))).collect();
+        (0..POSITIONS).map(|index| before.node(Hasher::BLAKE3, &position(index))).collect();
     if kind(&nodes[0]) != NodeKind::Internal {
         return Was::Nothing;
     }
@@ -163,7 +163,7 @@ pub fn run(data: &[u8]) -> Was {
         })
     };
 
-    let mut kernel = TreeletFolder::<Blake3>::default();
+    let mut kernel = TreeletFolder::new(Hasher::BLAKE3);
     let mut put = Vec::new();
     // What is folded before leaves nothing.
     for _ in 0..2 {
@@ -198,7 +198,7 @@ pub fn run(data: &[u8]) -> Was {
         kernel.run();
     }
 
-    let mut general = BatchFolder::<Blake3>::new();
+    let mut general = BatchFolder::new(Hasher::BLAKE3);
     let mut whole_put = Vec::new();
     general.begin_with_columns(at.len(), LEVELS, columns);
     give(&mut general, &at, &pairs, &accesses, &mut whole_put);
@@ -233,10 +233,10 @@ pub fn run(data: &[u8]) -> Was {
         }
     }
     let after = naive(&after);
-    assert_eq!(*kernel.node(0), after.node::<Blake3>(&at));
+    assert_eq!(*kernel.node(0), after.node(Hasher::BLAKE3, &at));
     // What the general fold captures is right everywhere.
     for one in general.captured() {
-        assert_eq!(one.node, after.node::<Blake3>(&position(one.index)), "{}", one.index);
+        assert_eq!(one.node, after.node(Hasher::BLAKE3, &position(one.index)), "{}", one.index);
     }
     // What is learned is right, as far as it may be read.
     let learned: BTreeMap<u8, Node> = {
@@ -249,14 +249,14 @@ pub fn run(data: &[u8]) -> Was {
     for (index, node) in learned {
         let above = |index: u8| (index > 0).then(|| (index - 1) / 2);
         let internal =
-            |index: u8| kind(&after.node::<Blake3>(&position(index))) == NodeKind::Internal;
+            |index: u8| kind(&after.node(Hasher::BLAKE3, &position(index))) == NodeKind::Internal;
         let mut parent = above(index);
         let mut read = true;
         while let Some(own) = parent {
             read &= internal(own);
             parent = above(own);
         }
-        assert!(!read || node == after.node::<Blake3>(&position(index)), "{index}");
+        assert!(!read || node == after.node(Hasher::BLAKE3, &position(index)), "{index}");
     }
     if columns.is_some() { Was::Columns } else { Was::Plain }
 }

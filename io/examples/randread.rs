@@ -13,8 +13,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use pleach_io::{
-    Device, IoError, IoMode, OpenMode, OsDevice, OsFile, OsOptions, PAGE, PageBuf, PagePool, Queue,
-    Request, Transfer,
+    Device, File, IoError, IoMode, OpenMode, OsDevice, OsOptions, PAGE, PageBuf, PagePool, Request,
+    Transfer,
 };
 
 const FILE: &str = "randread.dat";
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 fn measure_all(
     device: &OsDevice,
-    file: &OsFile,
+    file: &File,
     options: &Options,
 ) -> Result<(), Box<dyn std::error::Error>> {
     println!("depth  ours IOPS  CPU us/read  fio IOPS  ratio");
@@ -62,7 +62,7 @@ fn measure_all(
 /// let the next sleep submit them together.
 fn measure(
     device: &OsDevice,
-    file: &OsFile,
+    file: &File,
     depth: usize,
     options: &Options,
 ) -> Result<(f64, f64), IoError> {
@@ -115,7 +115,7 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-fn fill(device: &OsDevice, mib: u64) -> Result<OsFile, IoError> {
+fn fill(device: &OsDevice, mib: u64) -> Result<File, IoError> {
     let file = device.open(FILE, OpenMode::CreateNew)?;
     let mut buf = PageBuf::zeroed(256);
     for at in 0..mib {

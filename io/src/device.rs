@@ -11,6 +11,10 @@
 //! * a successful sync covers exactly the writes to that file that had completed before it was
 //!   submitted.
 
+use core::any::Any;
+use core::fmt::Debug;
+use std::sync::Arc;
+
 use crate::buffer::PageBuf;
 use crate::error::{IoError, Result};
 use crate::pool::PagePool;
@@ -49,23 +53,49 @@ pub struct DeviceInfo {
     pub note: String,
 }
 
-/// A folder on a device.
-///
-/// Names are plain file names inside the folder. Handles are cheap to clone; a file closes when its
-/// last handle is dropped.
-pub trait Device: Clone + Send + Sync + 'static {
-    /// Handle of an open file.
-    type File: Clone + Send + Sync + core::fmt::Debug + 'static;
-    /// Asynchronous queue on this folder's files.
-    type Queue: Queue<File = Self::File>;
+/// What a device keeps of an open file.
+pub trait OpenFile: Any + Debug + Send + Sync {
+    /// Its name within the folder.
+    fn name(&self) -> &str;
+}
 
+/// Handle of an open file. Cloning is cheap; the file closes with its last handle.
+#[derive(Clone, Debug)]
+pub struct File(Arc<dyn OpenFile>);
+
+impl File {
+    /// A handle of `file`.
+    pub fn new(file: impl OpenFile) -> Self {
+        Self(Arc::new(file))
+    }
+
+    /// Its name within the folder.
+    pub fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    /// The file, for the kind of device that has opened it.
+    ///
+    /// # Panics
+    /// When another kind of device has opened it.
+    pub fn of<F: OpenFile>(&self) -> &F {
+        let file: &dyn Any = &*self.0;
+        file.downcast_ref().expect("a device is given only files that it has opened")
+    }
+}
+
+/// A folder that the database and its tasks share.
+pub type Disk = Arc<dyn Device>;
+
+/// A folder on a device. Names are plain file names inside the folder.
+pub trait Device: Debug + Send + Sync + 'static {
     /// What serves this folder.
     fn info(&self) -> DeviceInfo;
 
     /// Names of the files in the folder, in no particular order.
     fn list(&self) -> Result<Vec<String>>;
     /// Opens or creates a file.
-    fn open(&self, name: &str, mode: OpenMode) -> Result<Self::File>;
+    fn open(&self, name: &str, mode: OpenMode) -> Result<File>;
     /// Removes a file's name; durable after [`Device::sync_folder`].
     fn remove(&self, name: &str) -> Result<()>;
     /// Renames a file over another; durable after [`Device::sync_folder`].
@@ -82,25 +112,29 @@ pub trait Device: Clone + Send + Sync + 'static {
     fn free_space(&self) -> Result<(u64, u64)>;
 
     /// Length of a file in bytes.
-    fn len(&self, file: &Self::File) -> Result<u64>;
+    fn len(&self, file: &File) -> Result<u64>;
     /// Sets the length of a file in bytes: cuts it, or extends it with zeros for which no space is
     /// reserved.
-    fn set_len(&self, file: &Self::File, len: u64) -> Result<()>;
+    fn set_len(&self, file: &File, len: u64) -> Result<()>;
     /// Reserves space for the bytes `[offset, offset + len)`, extending the file. After a failure
     /// the file's length is what it was before.
-    fn allocate(&self, file: &Self::File, offset: u64, len: u64) -> Result<()>;
+    fn allocate(&self, file: &File, offset: u64, len: u64) -> Result<()>;
 
     /// Fills the whole buffer on the calling thread. `offset` is a byte offset and a multiple of
     /// the page size.
-    fn read_at(&self, file: &Self::File, buf: &mut PageBuf, offset: u64) -> Result<()>;
+    fn read_at(&self, file: &File, buf: &mut PageBuf, offset: u64) -> Result<()>;
     /// Writes the first `pages` pages of the buffer on the calling thread, at byte `offset`.
-    fn write_at(&self, file: &Self::File, buf: &PageBuf, pages: usize, offset: u64) -> Result<()>;
+    fn write_at(&self, file: &File, buf: &PageBuf, pages: usize, offset: u64) -> Result<()>;
     /// fdatasync on the calling thread.
-    fn sync(&self, file: &Self::File) -> Result<()>;
+    fn sync(&self, file: &File) -> Result<()>;
 
     /// A queue for up to `depth` outstanding requests. Call it on the thread that will use the
     /// queue: a ring has a single issuer.
-    fn queue(&self, depth: usize) -> Result<Self::Queue>;
+    fn queue(&self, depth: usize) -> Result<Box<dyn Queue>>;
+    /// A queue that may go from thread to thread, with requests in flight as well.
+    fn movable_queue(&self, depth: usize) -> Result<Box<dyn Queue>> {
+        self.queue(depth)
+    }
 }
 
 /// What a request does with its buffer.
@@ -116,9 +150,9 @@ pub enum Transfer {
 
 /// One transfer. It owns its buffer and file until its completion comes back.
 #[derive(Debug)]
-pub struct Request<F> {
+pub struct Request {
     /// The file.
-    pub file: F,
+    pub file: File,
     /// What to do.
     pub transfer: Transfer,
     /// Byte offset, a multiple of the page size.
@@ -143,9 +177,6 @@ pub struct Completion {
 
 /// A submission queue with one owner. Dropping it waits for the requests in flight.
 pub trait Queue: Send + 'static {
-    /// The device's file handle.
-    type File;
-
     /// Largest number of outstanding requests.
     fn depth(&self) -> usize;
     /// Requests pushed and not yet returned by [`Queue::poll`] or [`Queue::wait`].
@@ -154,7 +185,7 @@ pub trait Queue: Send + 'static {
     ///
     /// # Panics
     /// When [`Queue::in_flight`] equals [`Queue::depth`].
-    fn push(&mut self, request: Request<Self::File>);
+    fn push(&mut self, request: Request);
     /// Hands what was pushed to the kernel, without waiting.
     fn submit(&mut self) -> Result<()>;
     /// The next completion that has arrived, without waiting and without submitting.

@@ -3,8 +3,9 @@
 //! [`Device`] is a directory; it opens, grows and removes files, and makes single transfers on the
 //! calling thread. [`Queue`] is for many transfers at once: requests are pushed, submitted
 //! together, and come back in any order, each with its buffer. [`Runtime`] is the only source of
-//! threads, time and randomness. Everything above is generic over these three traits, so the same
-//! code runs on a real disk and in a simulation that can be cut off at any moment.
+//! threads, time and randomness. Everything above uses them as trait objects ([`Disk`],
+//! [`Executor`]), so the same compiled code runs on a real disk and in a simulation that can be cut
+//! off at any moment.
 //!
 //! # Example
 //!
@@ -72,11 +73,14 @@ mod slab;
 pub mod threads;
 
 pub use buffer::PageBuf;
-pub use device::{Completion, Device, DeviceInfo, LockMode, OpenMode, Queue, Request, Transfer};
+pub use device::{
+    Completion, Device, DeviceInfo, Disk, File, LockMode, OpenFile, OpenMode, Queue, Request,
+    Transfer,
+};
 pub use error::{IoError, LockHolder, Operation, Result};
-pub use os::{IoMode, OsDevice, OsFile, OsOptions, OsQueue};
+pub use os::{IoMode, OsDevice, OsOptions};
 pub use page::PAGE;
 pub use pool::PagePool;
 pub use process::{Home, Homed};
-pub use runtime::{Event, Runtime, Step, Task};
+pub use runtime::{Event, Executor, Notify, Runtime, Step, Task, TaskHandle};
 pub use threads::Threads;

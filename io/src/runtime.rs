@@ -4,7 +4,9 @@
 //! that sleeps while idle; the simulator runs them on the caller's thread in an order drawn from
 //! a seed.
 
+use core::any::Any;
 use core::time::Duration;
+use std::sync::Arc;
 
 use crate::error::Result;
 
@@ -24,38 +26,70 @@ pub enum Step {
 /// A background task: called repeatedly until it returns [`Step::Done`].
 pub type Task = Box<dyn FnMut() -> Step + Send>;
 
-/// Something to wait for. Cloning gives the same event.
-///
-/// Notifications are never lost: a waiter that checks its condition, then waits, is woken by a
-/// notification that came in between.
-pub trait Event: Clone + Send + Sync + 'static {
+/// What a runtime keeps of an event.
+pub trait Notify: Any + Send + Sync {
     /// Wakes every waiter and the tasks spawned on this event.
     fn notify(&self);
 }
 
-/// Executor, clock and source of randomness.
-pub trait Runtime: Clone + Send + Sync + 'static {
-    /// Its kind of event.
-    type Event: Event;
-    /// Handle of a spawned task; dropping it waits until the task has returned [`Step::Done`].
-    type Handle: Send + 'static;
+/// Something to wait for. Cloning gives the same event.
+///
+/// Notifications are never lost: a waiter that checks its condition, then waits, is woken by a
+/// notification that came in between.
+#[derive(Clone)]
+pub struct Event(Arc<dyn Notify>);
 
+impl core::fmt::Debug for Event {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Event").finish_non_exhaustive()
+    }
+}
+
+impl Event {
+    /// A handle of `event`.
+    pub fn new(event: impl Notify) -> Self {
+        Self(Arc::new(event))
+    }
+
+    /// Wakes every waiter and the tasks spawned on this event.
+    pub fn notify(&self) {
+        self.0.notify();
+    }
+
+    /// The event, for the kind of runtime that has made it.
+    ///
+    /// # Panics
+    /// When another kind of runtime has made it.
+    pub fn of<E: Notify>(&self) -> &E {
+        let event: &dyn Any = &*self.0;
+        event.downcast_ref().expect("a runtime is given only events that it has made")
+    }
+}
+
+/// Handle of a spawned task; dropping it waits until the task has returned [`Step::Done`].
+pub type TaskHandle = Box<dyn Send>;
+
+/// A runtime that the database and its tasks share.
+pub type Executor = Arc<dyn Runtime>;
+
+/// Executor, clock and source of randomness.
+pub trait Runtime: core::fmt::Debug + Send + Sync + 'static {
     /// Time since an arbitrary start; never goes back.
     fn now(&self) -> Duration;
     /// 64 random bits (database ids, nothing secret).
     fn random(&self) -> u64;
     /// A new event.
-    fn event(&self) -> Self::Event;
+    fn event(&self) -> Event;
     /// Starts a background task that is stepped whenever `event` is notified.
     ///
     /// # Errors
     /// When the system gives no further thread; the task is dropped.
-    fn spawn(&self, name: &str, event: &Self::Event, task: Task) -> Result<Self::Handle>;
+    fn spawn(&self, name: &str, event: &Event, task: Task) -> Result<TaskHandle>;
     /// Waits until `done` is true, which is called again after each notification of `event` and,
     /// with a timeout, when the timeout has passed. Returns the last answer of `done`.
     fn wait(
         &self,
-        event: &Self::Event,
+        event: &Event,
         timeout: Option<Duration>,
         done: &mut dyn FnMut() -> bool,
     ) -> bool;

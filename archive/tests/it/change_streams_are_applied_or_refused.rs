@@ -2,25 +2,25 @@
 //! applied goes on. The stream is written here a second time, from docs/export.md alone.
 
 use pleach::export::{ApplyReport, ChangeReader, StreamError, apply_changes, export_changes};
-use pleach::{Error, Pleach, SessionOptions};
+use pleach::{Db, Error, SessionOptions};
 
 use crate::common::{Key, World, commit, key, open, put, state_of};
 
 const PLAIN: u8 = 7;
 
-fn stream(db: &Pleach, from: u64, to: u64) -> Result<Vec<u8>, Error> {
+fn stream(db: &Db, from: u64, to: u64) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     let report = export_changes(&db.at(from)?, &db.at(to)?, &mut bytes)?;
     assert_eq!((report.from, report.to, report.bytes), (from, to, bytes.len() as u64));
     Ok(bytes)
 }
 
-fn apply(db: &Pleach, stream: &[u8]) -> Result<ApplyReport, Error> {
+fn apply(db: &Db, stream: &[u8]) -> Result<ApplyReport, Error> {
     apply_changes(db, ChangeReader::new(stream)?)
 }
 
 /// Namespace 1 goes, 2 and 7 come, between commits 3 and 7. A second database is at the first of them.
-fn two() -> (World, Pleach, [u64; 2]) {
+fn two() -> (World, Db, [u64; 2]) {
     let mut world = World::new(1, 50);
     let copy = open(&world.path("copy"), 0);
     for db in [&world.db, &copy] {
@@ -156,7 +156,7 @@ fn a_namespace_that_is_added_again_is_not_taken_for_unchanged() {
 #[test]
 fn sessions_that_make_no_stream_are_refused() {
     let (world, copy, [from, to]) = two();
-    let session = |db: &Pleach, at| db.at(at).expect("in the history");
+    let session = |db: &Db, at| db.at(at).expect("in the history");
     let sink = std::io::sink;
     let order = export_changes(&session(&world.db, to), &session(&world.db, from), sink());
     assert!(
@@ -368,5 +368,5 @@ fn hostile_streams_with_right_checksums_are_refused_and_change_nothing() {
         );
     }
     let session = copy.session(SessionOptions::new()).expect("a session");
-    assert_eq!(session.number(), before.0 + 2);
+    assert_eq!(session.commit_number(), before.0 + 2);
 }

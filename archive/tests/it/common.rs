@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use object_store::local::LocalFileSystem;
+use pleach::load::LoadOptions;
 use pleach::tools::{CheckOptions, check};
-use pleach::{Access, Blake3, Error, LoadOptions, Options, Pleach, SessionOptions, Value};
+use pleach::{Access, Db, Error, Options, SessionOptions, Value};
 use pleach_archive::{Archive, RestoreOptions, RestoreReport, restore};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -27,7 +28,7 @@ pub(crate) struct State {
 /// A database, its model, and a folder for all that a test makes.
 pub(crate) struct World {
     pub(crate) folder: TempDir,
-    pub(crate) db: Pleach,
+    pub(crate) db: Db,
     pub(crate) rng: ChaCha8Rng,
     /// By commit.
     pub(crate) states: BTreeMap<u64, State>,
@@ -48,7 +49,7 @@ pub(crate) fn put(namespace: u8, id: u64, value: Option<Vec<u8>>) -> Access {
 }
 
 /// Commits accesses.
-pub(crate) fn commit(db: &Pleach, accesses: Vec<Access>, blob: Option<Vec<u8>>) -> u64 {
+pub(crate) fn commit(db: &Db, accesses: Vec<Access>, blob: Option<Vec<u8>>) -> u64 {
     let session = db.session(SessionOptions::new().witness(false)).expect("a session");
     let mut block = session.finish(accesses).expect("finished");
     if let Some(blob) = blob {
@@ -103,7 +104,7 @@ impl World {
         match self.below(12) {
             0 => {
                 let (number, plain) = (self.one_of(1, 6), self.below(2) == 0);
-                let add = if plain { Pleach::add_plain_namespace } else { Pleach::add_namespace };
+                let add = if plain { Db::add_plain_namespace } else { Db::add_namespace };
                 let added = add(&self.db, number);
                 match added {
                     Ok(_) => drop(state.namespaces.insert(number, (plain, BTreeMap::new()))),
@@ -184,7 +185,7 @@ impl World {
     pub(crate) fn restore_and_compare(&mut self, archive: &Archive, commit: u64) -> RestoreReport {
         let folder = self.path("restored");
         let options = options().commit(Some(commit));
-        let report = restore::<Blake3>(archive, &folder, &options).expect("restored");
+        let report = restore(archive, &folder, &options).expect("restored");
         assert_eq!(report.archived_commit, commit);
         self.compare(&folder, commit);
         report
@@ -215,13 +216,13 @@ pub(crate) fn options() -> RestoreOptions {
     RestoreOptions::new().memory_mib(1).database(|options| options.small().cache_mib(8))
 }
 
-pub(crate) fn open(folder: &Path, history: u64) -> Pleach {
+pub(crate) fn open(folder: &Path, history: u64) -> Db {
     let options = Options::new(folder).create(true).small().cache_mib(8).history(history);
-    Pleach::open(options).expect("opened")
+    Db::open(options).expect("opened")
 }
 
 /// All of the newest commit.
-pub(crate) fn state_of(db: &Pleach) -> State {
+pub(crate) fn state_of(db: &Db) -> State {
     let session = db.snapshot().expect("a snapshot");
     let roots = session.roots();
     let merkle = roots.iter().map(|(number, _)| (number, false));

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use pleach::{Blake3, Error};
+use pleach::Error;
 use pleach_archive::{ArchiveError, BackupOptions, Follower, FullReason, Piece, backup, prune};
 
 use crate::common::{World, commit, options, put, state_of};
@@ -55,7 +55,7 @@ fn a_follower_is_at_each_archived_commit_in_turn() {
     let archive = world.archive();
     backup(&archive, &world.db, &BackupOptions::new()).expect("backed up");
     let folder = world.path("follower");
-    let mut follower = Follower::<Blake3>::open(&archive, &folder, &options()).expect("opened");
+    let mut follower = Follower::open(&archive, &folder, &options()).expect("opened");
     for round in 0..15 {
         for _ in 0..=world.below(5) {
             world.commit_anything();
@@ -79,7 +79,7 @@ fn a_follower_is_at_each_archived_commit_in_turn() {
     let at = follower.at();
     world.db.add_namespace(9).expect("added");
     let pair = std::iter::once(([1; 32], pleach::Value::from(&[1])));
-    world.db.bulk_load(pair, &pleach::LoadOptions::new().namespace(9)).expect("loaded");
+    world.db.bulk_load(pair, &pleach::load::LoadOptions::new().namespace(9)).expect("loaded");
     let full = world.db.commit_number();
     let report = backup(&archive, &world.db, &BackupOptions::new()).expect("backed up");
     assert_eq!(report.full, Some(FullReason::NotInHistory { archived: at, oldest: full }));
@@ -104,7 +104,7 @@ fn a_follower_with_a_history_waits_for_a_dropped_namespace() {
     piece(&mut world);
     let folder = world.path("follower");
     let long = options().database(|options| options.small().history(100));
-    let mut follower = Follower::<Blake3>::open(&archive, &folder, &long).expect("opened");
+    let mut follower = Follower::open(&archive, &folder, &long).expect("opened");
     world.db.drop_namespace(4).expect("dropped");
     let dropped = piece(&mut world);
     assert_eq!(follower.step().expect("a step"), Some(dropped));
@@ -123,7 +123,7 @@ fn a_follower_with_a_history_waits_for_a_dropped_namespace() {
     follower.db().close().expect("closed");
     drop(follower);
     let short = options().database(|options| options.small().history(0));
-    let mut follower = Follower::<Blake3>::open(&archive, &folder, &short).expect("opened");
+    let mut follower = Follower::open(&archive, &folder, &short).expect("opened");
     assert_eq!(follower.step().expect("a step"), Some(added));
     assert!(state_of(follower.db()) == state_of(&world.db));
 }
@@ -203,8 +203,7 @@ fn more_changes_than_fit_a_commit_are_archived_in_parts() {
     );
     assert_eq!(report.records, 600_000);
     let folder = world.path("restored");
-    let restored =
-        pleach_archive::restore::<Blake3>(&archive, &folder, &options()).expect("restored");
+    let restored = pleach_archive::restore(&archive, &folder, &options()).expect("restored");
     assert_eq!(restored.roots.get(0), Some(world.db.root()));
 }
 
@@ -218,7 +217,7 @@ fn an_open_for_reading_is_archived_beside_the_writer() {
         let archive = world.archive();
         let state = world.folder.path().join("state");
         let options = pleach::Options::new(state).read_only(true).cache_mib(8);
-        let reader = pleach::Pleach::open(options).expect("opened");
+        let reader = pleach::Db::open(options).expect("opened");
         let mut archived = BTreeSet::new();
         for _ in 0..8 {
             for _ in 0..=world.below(5) {

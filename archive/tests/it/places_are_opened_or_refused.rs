@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 
 use object_store::memory::InMemory;
-use pleach::{Blake3, Pleach};
-use pleach_archive::{Archive, ArchiveError, BackupOptions, Follower, backup, hasher, restore};
+use pleach::{Db, Hasher, Options};
+use pleach_archive::{Archive, ArchiveError, BackupOptions, Follower, backup, restore};
 
 use crate::common::{World, commit, open, options, put};
 
@@ -23,7 +23,6 @@ fn a_folder_and_a_file_url_are_the_same_archive() {
     let same = Archive::open(format!("file://{place}")).expect("opened");
     assert_eq!(same.list().expect("listed"), archive.list().expect("listed"));
     assert_eq!(same.list().expect("listed").newest(), Some(1));
-    assert_eq!(hasher(&same).expect("a full"), <Blake3 as pleach::Hasher>::ID);
 }
 
 #[test]
@@ -51,7 +50,7 @@ fn a_folder_of_any_name_is_an_archive() {
     let archive = Archive::open(&place).expect("opened");
     assert_eq!(archive.list().expect("listed").newest(), Some(1));
     let folder = world.folder.path().join(OsStr::from_bytes(b"copy \xfd"));
-    restore::<Blake3>(&archive, &folder, &options()).expect("restored");
+    restore(&archive, &folder, &options()).expect("restored");
     world.compare(&folder, 1);
     let refused = Archive::open(place.join("none")).expect_err("no folder");
     assert!(matches!(refused, ArchiveError::NoFolder(_)), "{refused}");
@@ -67,21 +66,38 @@ fn a_prefix_of_a_store_is_an_archive_of_its_own() {
     backup(&one, &world.db, &BackupOptions::new()).expect("backed up");
     assert!(two.list().expect("listed").newest().is_none());
     world.restore_and_compare(&one, 1);
-    let empty = restore::<Blake3>(&two, &world.path("none"), &options()).expect_err("empty");
+    let empty = restore(&two, &world.path("none"), &options()).expect_err("empty");
     assert!(matches!(empty, ArchiveError::Empty(_)), "{empty}");
-    assert!(matches!(hasher(&two), Err(ArchiveError::Empty(_))));
-    // The one of another hasher is not taken for damage.
-    let folder = world.path("sha");
-    let refused = restore::<pleach::Sha2>(&one, &folder, &options()).expect_err("another hasher");
-    assert!(
-        matches!(
-            refused,
-            ArchiveError::Database(pleach::Error::Stream(
-                pleach::export::StreamError::Hasher { .. }
-            ))
-        ),
-        "{refused}"
-    );
+}
+
+/// A restore has the hasher of the archived database, which the archive knows by its number.
+#[test]
+fn a_restore_takes_the_hasher_of_the_archive() {
+    let own = Hasher::new("test-hash", |bytes| Hasher::BLAKE3.hash(&[bytes, b"!"].concat()));
+    for hasher in [Hasher::BLAKE3, Hasher::SHA2_256, own] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        let state = Options::new(at("state")).create(true).small().history(9).hasher(hasher);
+        let db = Db::open(state).expect("created");
+        commit(&db, vec![put(0, 1, Some(vec![1]))], None);
+        let archive = Archive::create(at("archive")).expect("an archive");
+        backup(&archive, &db, &BackupOptions::new()).expect("backed up");
+        let other = if hasher == own { None } else { Some(own) };
+        let wrong = other.map_or(options(), |other| options().hasher(other));
+        let refused = restore(&archive, &at("copy"), &wrong).expect_err("another hasher");
+        assert!(
+            matches!(refused, ArchiveError::Hasher { archived, given }
+                if archived == hasher.id() && given == other.map(Hasher::name)),
+            "{refused}"
+        );
+        assert!(!at("copy").exists(), "nothing was begun");
+        let right = if hasher == own { options().hasher(own) } else { options() };
+        let report = restore(&archive, &at("copy"), &right).expect("restored");
+        assert_eq!(report.roots, db.roots());
+        commit(&db, vec![put(0, 2, Some(vec![2]))], None);
+        backup(&archive, &db, &BackupOptions::new()).expect("backed up");
+        restore(&archive, &at("copy"), &right).expect("restored on");
+    }
 }
 
 /// `block_on` of a runtime panics on a thread of another one.
@@ -105,7 +121,7 @@ fn an_archive_of_another_database_is_refused() {
     backup(&archive, &world.db, &BackupOptions::new()).expect("backed up");
     let before = archive.list().expect("listed");
     // A restored database counts its commits anew: it is another one.
-    let other: Pleach = open(&world.path("other"), 9);
+    let other: Db = open(&world.path("other"), 9);
     commit(&other, vec![put(0, 1, Some(vec![1]))], None);
     for full in [false, true] {
         let how = BackupOptions::new().full(full);
@@ -122,7 +138,7 @@ fn an_archive_of_a_copy_that_went_another_way_is_refused() {
     let archive = world.archive();
     commit(&world.db, vec![put(0, 1, Some(vec![1]))], None);
     let copy = world.path("copy");
-    world.db.backup_to(&copy, &pleach::BackupOptions::new()).expect("copied");
+    world.db.backup_to(&copy, &pleach::backup::BackupOptions::new()).expect("copied");
     commit(&world.db, vec![put(0, 1, Some(vec![2]))], None);
     backup(&archive, &world.db, &BackupOptions::new()).expect("backed up");
     let copy = open(&copy, 9);
@@ -148,20 +164,20 @@ fn folders_that_are_no_restores_are_left_as_they_are() {
     commit(&db, vec![put(0, 7, Some(vec![7]))], None);
     let root = db.root();
     db.close().expect("closed");
-    let refused = restore::<Blake3>(&archive, &own, &options()).expect_err("not a restore");
+    let refused = restore(&archive, &own, &options()).expect_err("not a restore");
     assert!(matches!(refused, ArchiveError::NotARestore(_)), "{refused}");
     assert_eq!(open(&own, 0).root(), root);
 
     let folder = world.path("restored");
-    restore::<Blake3>(&archive, &folder, &options().commit(Some(2))).expect("restored");
-    let refused = restore::<Blake3>(&archive, &folder, &options().commit(Some(1)));
+    restore(&archive, &folder, &options().commit(Some(2))).expect("restored");
+    let refused = restore(&archive, &folder, &options().commit(Some(1)));
     let refused = refused.expect_err("it is later");
     assert!(matches!(refused, ArchiveError::Beyond { at: 2, commit: 1, .. }), "{refused}");
     // A restored folder can be followed on; one that was written to cannot.
-    restore::<Blake3>(&archive, &folder, &options()).expect("restored on");
+    restore(&archive, &folder, &options()).expect("restored on");
     let db = open(&folder, 0);
     commit(&db, vec![put(0, 7, Some(vec![7]))], None);
     db.close().expect("closed");
-    let refused = Follower::<Blake3>::open(&archive, &folder, &options()).expect_err("written to");
+    let refused = Follower::open(&archive, &folder, &options()).expect_err("written to");
     assert!(matches!(refused, ArchiveError::WrittenTo { .. }), "{refused}");
 }

@@ -19,7 +19,7 @@ use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
 };
-use pleach::Blake3;
+
 use pleach_archive::{Archive, ArchiveError, BackupOptions, Follower, Piece, backup, restore};
 
 use crate::common::{World, commit, objects, options, put, state_of, store};
@@ -184,7 +184,7 @@ fn an_upload_that_is_cut_off_leaves_the_archive_as_before_or_complete() {
                         let good = Archive::open(folder.to_str().expect("a name")).expect("opened");
                         assert_eq!(commit, newest);
                         let copy = world.path("copy");
-                        let report = restore::<Blake3>(&good, &copy, &options()).expect("restored");
+                        let report = restore(&good, &copy, &options()).expect("restored");
                         assert_eq!(report.roots.get(0), Some(world.db.root()));
                         // It is written again in the next round.
                         let piece = listing
@@ -229,7 +229,7 @@ fn an_object_that_is_removed_while_it_is_applied_is_named() {
     let folder = world.path("follower");
     let listing = archive.list().expect("listed");
     let first = listing.restorable().next();
-    restore::<Blake3>(&archive, &folder, &options().commit(first)).expect("restored");
+    restore(&archive, &folder, &options().commit(first)).expect("restored");
     let (from, to) = listing.changes().next().expect("changes");
     let cursor = folder.join("archive-cursor");
     let text = std::fs::read_to_string(&cursor).expect("a cursor");
@@ -237,10 +237,10 @@ fn an_object_that_is_removed_while_it_is_applied_is_named() {
     let name = Piece::Changes { from, to }.name();
     std::fs::remove_file(world.folder.path().join("archive").join(&name)).expect("removed");
     for _ in 0..2 {
-        let gone = restore::<Blake3>(&archive, &folder, &options().commit(Some(to)));
+        let gone = restore(&archive, &folder, &options().commit(Some(to)));
         assert!(matches!(&gone, Err(ArchiveError::Gone(found)) if *found == name), "{gone:?}");
     }
-    let follower = Follower::<Blake3>::open(&archive, &folder, &options()).expect("opened");
+    let follower = Follower::open(&archive, &folder, &options()).expect("opened");
     assert_eq!(follower.at(), from);
     assert!(state_of(follower.db()) == world.states[&from]);
 }
@@ -274,7 +274,7 @@ fn a_restore_whose_store_fails_goes_on_with_the_next_call() {
             let (failing, fails) = failing(&archive, 2 + cuts % 5, cuts % 2 == 0);
             cuts += 1;
             assert!(cuts < 200, "each call comes further, or a later one does");
-            match restore::<Blake3>(&failing, &folder, &options().commit(Some(goal))) {
+            match restore(&failing, &folder, &options().commit(Some(goal))) {
                 Ok(report) => {
                     applied += report.applied.len();
                     break;
@@ -297,10 +297,10 @@ fn a_piece_that_was_applied_is_applied_again_without_harm() {
     let folder = world.path("follower");
     let cursor = folder.join("archive-cursor");
     let first = archive.list().expect("listed").fulls().next();
-    let restored = restore::<Blake3>(&archive, &folder, &options().commit(first));
+    let restored = restore(&archive, &folder, &options().commit(first));
     assert_eq!(Some(restored.expect("restored").archived_commit), first);
     loop {
-        let mut follower = Follower::<Blake3>::open(&archive, &folder, &options()).expect("opened");
+        let mut follower = Follower::open(&archive, &folder, &options()).expect("opened");
         let before = std::fs::read_to_string(&cursor).expect("a cursor");
         let Some(Piece::Changes { from, to }) = follower.step().expect("a step") else { break };
         let commit = follower.db().commit_number();
@@ -309,7 +309,7 @@ fn a_piece_that_was_applied_is_applied_again_without_harm() {
         let cut = before.replace("next none", &format!("next {to}"));
         assert!(cut.contains(&format!("at {from}\n")) && cut != before);
         std::fs::write(&cursor, cut).expect("written");
-        let mut follower = Follower::<Blake3>::open(&archive, &folder, &options()).expect("opened");
+        let mut follower = Follower::open(&archive, &folder, &options()).expect("opened");
         assert_eq!(follower.at(), from);
         assert_eq!(follower.step().expect("again"), Some(Piece::Changes { from, to }));
         assert_eq!(follower.db().commit_number(), commit, "nothing was to be done");
@@ -328,7 +328,7 @@ fn restores_what_the_environment_says() {
     let work = work.into_string().expect("text");
     let (archive, folder) = work.split_once('|').expect("two");
     let archive = Archive::open(archive).expect("opened");
-    restore::<Blake3>(&archive, folder.as_ref(), &options()).expect("restored");
+    restore(&archive, folder.as_ref(), &options()).expect("restored");
 }
 
 #[test]

@@ -25,7 +25,8 @@ pub struct BuiltLeaf {
 ///
 /// # Panics
 /// When the pages do not tile the key space.
-pub fn regions<H: Hasher>(
+pub fn regions(
+    hasher: Hasher,
     namespace: u8,
     is_plain: bool,
     pages: &[BuiltLeaf],
@@ -38,7 +39,7 @@ pub fn regions<H: Hasher>(
         let children: Vec<ChildRef> = pages.iter().map(|page| page.child).collect();
         let children = ChildTable::new(*prefix, &children);
         let own: Vec<Node> = pages.iter().map(|page| page.node).collect();
-        let tiling = tiling::<H>(&children, &own);
+        let tiling = tiling(hasher, &children, &own);
         nodes.push(*tiling.own());
         let region = if is_plain {
             Region::plain(namespace, children, changed)
@@ -47,7 +48,7 @@ pub fn regions<H: Hasher>(
         };
         regions.push(Arc::new(region));
     }
-    let root = Tiling::new::<H>(branches.iter().map(|(prefix, _)| *prefix), &nodes);
+    let root = Tiling::new(hasher, branches.iter().map(|(prefix, _)| *prefix), &nodes);
     (regions, *root.own())
 }
 
@@ -73,7 +74,7 @@ fn branches(pages: &[BuiltLeaf]) -> Vec<(Prefix, Range<usize>)> {
 mod tests {
     use super::*;
     use crate::index::RegionIndex;
-    use pleach_core::{Blake3, TERMINATOR};
+    use pleach_core::{Hasher, TERMINATOR};
 
     #[test]
     fn regions_tile_the_key_space_and_none_is_too_large() {
@@ -94,7 +95,7 @@ mod tests {
                     node: TERMINATOR,
                 })
                 .collect();
-            let (regions, root) = regions::<Blake3>(0, false, &pages, 1);
+            let (regions, root) = regions(Hasher::BLAKE3, 0, false, &pages, 1);
             assert_eq!(root, TERMINATOR);
             assert!(regions.iter().all(|region| region.read().children().len() <= MAX_ENTRIES));
             let children: usize = regions.iter().map(|region| region.read().children().len()).sum();

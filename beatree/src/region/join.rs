@@ -12,7 +12,7 @@ impl RegionState {
     ///
     /// # Panics
     /// When they are not siblings, nodes are not in memory, or records come out of order.
-    pub fn join<H: Hasher>(&mut self, right: &mut Self, log_position: u64) -> Region {
+    pub fn join(&mut self, hasher: Hasher, right: &mut Self, log_position: u64) -> Region {
         self.assert_next_record(log_position);
         right.assert_next_record(log_position);
         let prefix = self.children.region().parent().expect("a region with a sibling");
@@ -26,7 +26,7 @@ impl RegionState {
         let nodes = match (&self.nodes, &right.nodes) {
             (Nodes::Resident(left), Nodes::Resident(right)) => {
                 let nodes: Vec<Node> = left.nodes().chain(right.nodes()).copied().collect();
-                Nodes::Resident(tiling::<H>(&table, &nodes))
+                Nodes::Resident(tiling(hasher, &table, &nodes))
             }
             (Nodes::Plain, Nodes::Plain) => Nodes::Plain,
             _ => panic!("a changed region's nodes are in memory"),

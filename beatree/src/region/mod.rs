@@ -105,8 +105,8 @@ impl Region {
     ///
     /// # Panics
     /// When there is not one node a child.
-    pub fn from_image<H: Hasher>(image: RegionImage) -> Self {
-        Self::from_state(RegionState::from_image::<H>(image))
+    pub fn from_image(hasher: Hasher, image: RegionImage) -> Self {
+        Self::from_state(RegionState::from_image(hasher, image))
     }
 
     pub(super) fn from_state(state: RegionState) -> Self {

@@ -62,6 +62,6 @@ pub enum NodeFile {
 ///
 /// # Panics
 /// When there is not one node a child.
-pub fn tiling<H: Hasher>(children: &ChildTable, nodes: &[Node]) -> Tiling {
-    Tiling::new::<H>(children.iter().map(|child| child.prefix), nodes)
+pub fn tiling(hasher: Hasher, children: &ChildTable, nodes: &[Node]) -> Tiling {
+    Tiling::new(hasher, children.iter().map(|child| child.prefix), nodes)
 }

@@ -70,9 +70,9 @@ impl RegionState {
     }
 
     /// Computes the nodes above the children, up to the region's own, if those of the children are in memory.
-    pub fn renew_own<H: Hasher>(&mut self) {
+    pub fn renew_own(&mut self, hasher: Hasher) {
         if let Nodes::Resident(nodes) = &mut self.nodes {
-            nodes.renew::<H>();
+            nodes.renew(hasher);
             self.own = *nodes.own();
         }
     }

@@ -39,8 +39,9 @@ impl RegionState {
     /// # Panics
     /// When nodes are not in memory, records come out of order, or the new pages do not tile their
     /// ranges.
-    pub fn relocate<H: Hasher>(
+    pub fn relocate(
         &mut self,
+        hasher: Hasher,
         moves: &[Relocation<'_>],
         log_position: u64,
     ) -> Relocated {
@@ -55,7 +56,7 @@ impl RegionState {
         if same_prefixes {
             self.move_children(moves, &mut done);
         } else {
-            self.rebuild_children::<H>(moves, &mut done);
+            self.rebuild_children(hasher, moves, &mut done);
         }
         self.saved_page = None;
         let below = || moves.iter().map(|moved| self.pending_range(&moved.range).len());
@@ -87,7 +88,7 @@ impl RegionState {
     }
 
     /// Pages are split or merged: the whole table of children is rebuilt.
-    fn rebuild_children<H: Hasher>(&mut self, moves: &[Relocation<'_>], done: &mut Relocated) {
+    fn rebuild_children(&mut self, hasher: Hasher, moves: &[Relocation<'_>], done: &mut Relocated) {
         let room = self.children.len() + moves.len();
         let mut children: Vec<ChildRef> = Vec::with_capacity(room);
         let mut nodes: Vec<Node> = Vec::with_capacity(if self.is_plain() { 0 } else { room });
@@ -122,7 +123,7 @@ impl RegionState {
         assert!(coming.next().is_none(), "every range lies in the region");
         self.children = ChildTable::new(*self.children.region(), &children);
         if !self.is_plain() {
-            let tiling = tiling::<H>(&self.children, &nodes);
+            let tiling = tiling(hasher, &self.children, &nodes);
             self.own = *tiling.own();
             self.nodes = Nodes::Resident(tiling);
         }

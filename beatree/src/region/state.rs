@@ -157,11 +157,11 @@ impl RegionState {
         }
     }
 
-    pub(super) fn from_image<H: Hasher>(image: RegionImage) -> Self {
+    pub(super) fn from_image(hasher: Hasher, image: RegionImage) -> Self {
         let RegionImage { namespace, children, nodes, page, commit, log_position } = image;
         let (state, page) = match nodes {
             Some(nodes) => {
-                let tiling = tiling::<H>(&children, &nodes);
+                let tiling = tiling(hasher, &children, &nodes);
                 (Self::bulk_loaded(namespace, children, tiling, commit), Some(page))
             }
             None => (Self::plain(namespace, children, commit), None),

@@ -16,7 +16,7 @@ impl RegionState {
     ///
     /// # Panics
     /// When nodes are not in memory.
-    pub fn take_apart<H: Hasher>(&mut self) -> Vec<Region> {
+    pub fn take_apart(&mut self, hasher: Hasher) -> Vec<Region> {
         let mut done = Vec::new();
         let mut todo = vec![self.take()];
         while let Some(whole) = todo.pop() {
@@ -31,8 +31,8 @@ impl RegionState {
             let pending = whole.pending();
             let pending_at = pending.partition_point(|pending| !bit(&pending.key, depth));
             let (pending, children) = (pending.len(), whole.children.len());
-            todo.push(whole.half::<H>(true, at..children, pending_at..pending));
-            todo.push(whole.half::<H>(false, 0..at, 0..pending_at));
+            todo.push(whole.half(hasher, true, at..children, pending_at..pending));
+            todo.push(whole.half(hasher, false, 0..at, 0..pending_at));
         }
         done
     }
@@ -50,7 +50,13 @@ impl RegionState {
         }
     }
 
-    fn half<H: Hasher>(&self, right: bool, children: Range<usize>, pending: Range<usize>) -> Self {
+    fn half(
+        &self,
+        hasher: Hasher,
+        right: bool,
+        children: Range<usize>,
+        pending: Range<usize>,
+    ) -> Self {
         let prefix = self.children.region().child(right);
         let halves: Vec<ChildRef> =
             children.clone().map(|child| self.children.get(child)).collect();
@@ -59,7 +65,7 @@ impl RegionState {
             Nodes::Resident(nodes) => {
                 let part: Vec<Node> =
                     nodes.nodes().skip(children.start).take(children.len()).copied().collect();
-                Nodes::Resident(tiling::<H>(&table, &part))
+                Nodes::Resident(tiling(hasher, &table, &part))
             }
             Nodes::Paged(_) => panic!("a changed region's nodes are in memory"),
             Nodes::Plain => Nodes::Plain,

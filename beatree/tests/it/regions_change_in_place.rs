@@ -7,7 +7,7 @@ use pleach_beatree::region::{Applied, NewNodes, PendingGrowth, Region, RegionSta
 use pleach_beatree::{PageNo, Stored};
 use pleach_core::prefix::Prefix;
 use pleach_core::tree::Tiling;
-use pleach_core::{Blake3, Key, Node};
+use pleach_core::{Hasher, Key, Node};
 use proptest::prelude::*;
 
 const BITS: u8 = 4;
@@ -28,7 +28,7 @@ fn region() -> Region {
     Region::bulk_loaded(
         0,
         ChildTable::new(Prefix::ROOT, &children),
-        Tiling::new::<Blake3>((0..CHILDREN).map(child), &[[1; 32].into(); CHILDREN]),
+        Tiling::new(Hasher::BLAKE3, (0..CHILDREN).map(child), &[[1; 32].into(); CHILDREN]),
         0,
     )
 }
@@ -107,7 +107,7 @@ proptest! {
                 .zip(&pages)
                 .map(|(index, pages)| Relocation { range: child(*index), pages, through })
                 .collect();
-            let done = state.relocate::<Blake3>(&moves, position);
+            let done = state.relocate(Hasher::BLAKE3, &moves, position);
             (done.bytes, done.entries)
         };
         let all = relocate(&mut many, &ranges, 10_000);
@@ -149,8 +149,11 @@ fn a_child_takes_all_changes_of_a_block() {
     let growth = [(1, 0), (2, 1)].map(|(commit, odd)| apply(&mut state, commit, &keys(odd), 1));
     assert!(growth.iter().all(|growth| usize::try_from(growth.entries) == Ok(CHANGES as usize)));
     let pages = [moved(&state, 0)];
-    let done =
-        state.relocate::<Blake3>(&[Relocation { range: child(0), pages: &pages, through: 1 }], 300);
+    let done = state.relocate(
+        Hasher::BLAKE3,
+        &[Relocation { range: child(0), pages: &pages, through: 1 }],
+        300,
+    );
     assert_eq!(done.entries, CHANGES as usize);
     assert!(state.pending().iter().map(|one| one.key).eq(keys(1)));
     assert_eq!(counts(&state)[..2], [1, 0]);

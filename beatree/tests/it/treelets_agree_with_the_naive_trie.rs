@@ -19,9 +19,11 @@ use pleach_core::page::leaf::LeafView;
 use pleach_core::page::{FileKind, Identity, Page};
 use pleach_core::proof::Terminal;
 use pleach_core::proof::terminal::terminal_encode;
-use pleach_core::{Blake3, Hasher, Key, Node, Prefix, ValueHash};
+use pleach_core::{Hasher, Key, Node, Prefix, ValueHash};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
+
+const BLAKE3: Hasher = Hasher::BLAKE3;
 
 type State = BTreeMap<Key, Vec<u8>>;
 
@@ -130,7 +132,7 @@ impl Form {
 }
 
 fn naive(state: &State) -> Naive {
-    state.iter().map(|(key, value)| (*key, Blake3::hash(value).into())).collect()
+    state.iter().map(|(key, value)| (*key, BLAKE3.hash(value).into())).collect()
 }
 
 /// The page that holds a state.
@@ -139,7 +141,7 @@ fn page_of(at: &Prefix, state: &State) -> Box<Page> {
         .iter()
         .map(|(key, value)| CellRef { key: *key, bytes: value, overflow: false })
         .collect();
-    let mut folder = BatchFolder::<Blake3>::new();
+    let mut folder = BatchFolder::new(BLAKE3);
     let unfolded = [Unfolded { prefix: *at, cells: &cells, known: None }];
     let nodes = fold_pages(&mut folder, &unfolded);
     let mut page = Box::new([0; 4096]);
@@ -157,7 +159,7 @@ fn check(treelet: &Treelet, trie: &Naive, page: (&Prefix, &LeafView<'_>), level:
     };
     let known = treelet.node(heap_index(level, bits));
     if let Some(node) = known {
-        assert_eq!(*node, trie.node::<Blake3>(&at), "level {level}, bits {bits:b}");
+        assert_eq!(*node, trie.node(BLAKE3, &at), "level {level}, bits {bits:b}");
         if kind(node) != NodeKind::Internal {
             return;
         }
@@ -198,7 +200,7 @@ impl Sink for Emitted {
 type Folded = (Node, Vec<(Stored, Option<ValueHash>)>, Emitted, Vec<bool>);
 
 /// Folds a page in the general way.
-fn whole(page: &PageState<'_>, accesses: &[KeyAccess], folder: &mut BatchFolder<Blake3>) -> Folded {
+fn whole(page: &PageState<'_>, accesses: &[KeyAccess], folder: &mut BatchFolder) -> Folded {
     let capture = capture_levels(page.at);
     let mut results = Vec::new();
     folder.clear();
@@ -221,7 +223,7 @@ type Learned = (Option<Columns>, Vec<(u8, Node)>);
 
 /// Folds the same page by its treelet, where that can be done, and gives what its treelet learns.
 fn by_treelet(page: &PageState<'_>, accesses: &[KeyAccess]) -> Option<(Folded, Learned)> {
-    let (mut folder, mut results) = (TreeletFolder::<Blake3>::default(), Vec::new());
+    let (mut folder, mut results) = (TreeletFolder::new(BLAKE3), Vec::new());
     // What an earlier use and the treelet before leave must not show.
     folder.clear();
     fold_known(&mut folder, page, accesses, &mut results)?;
@@ -292,8 +294,8 @@ impl Then {
         let reads = |access: &KeyAccess| KeyAccess { writes: None, ..access.clone() };
         let reads: Vec<KeyAccess> = accesses.iter().map(reads).collect();
         let page = PageState { pending: &all, treelet: None, ..*now };
-        let (node, found, ..) = whole(&page, &reads, &mut BatchFolder::new());
-        assert_eq!(node, naive(&self.state).node::<Blake3>(now.at));
+        let (node, found, ..) = whole(&page, &reads, &mut BatchFolder::new(BLAKE3));
+        assert_eq!(node, naive(&self.state).node(BLAKE3, now.at));
         for (access, (prior, _)) in reads.iter().zip(found) {
             let value = self.state.get(&access.key).map(|value| Value::from(&**value));
             assert_eq!(prior, value.map_or(Stored::Absent, Stored::Inline));
@@ -329,7 +331,7 @@ fn follow(case: u64, tally: &mut Tally) {
     let mut pending: BTreeMap<Key, Stored> = BTreeMap::new();
     let mut treelet = Treelet::empty();
     let mut then = Then::new(&state);
-    let mut folder = BatchFolder::<Blake3>::new();
+    let mut folder = BatchFolder::new(BLAKE3);
     for commit in 1..30 {
         let accesses = accesses(&at, form, &state, &mut rng);
         let changes: Vec<PendingChange> =
@@ -369,7 +371,7 @@ fn follow(case: u64, tally: &mut Tally) {
         }
         let trie = naive(&state);
         let own = same.0;
-        assert_eq!(own, trie.node::<Blake3>(&at), "case {case}, commit {commit}");
+        assert_eq!(own, trie.node(BLAKE3, &at), "case {case}, commit {commit}");
         if capture == 0 {
             continue;
         }
@@ -385,7 +387,7 @@ fn follow(case: u64, tally: &mut Tally) {
         for (slot, node) in nodes.iter().enumerate().filter(|(slot, _)| mask >> slot & 1 == 1) {
             let bits = u16::try_from(slot).unwrap();
             let below = pleach_beatree::leaf_fold::below(&at, 3, bits);
-            assert_eq!(*node, trie.node::<Blake3>(&below), "case {case}, slot {slot}");
+            assert_eq!(*node, trie.node(BLAKE3, &below), "case {case}, slot {slot}");
             tally.known += 1;
         }
     }
@@ -410,7 +412,7 @@ fn hashed_for_names(state: &State, at: &Prefix, by_columns: bool) -> u64 {
     let access = |key: &Key| KeyAccess { key: *key, reads: true, writes: Some(own.clone()) };
     let all: Vec<KeyAccess> = state.keys().map(access).collect();
     let input = PageState { at, leaf: Some(&view), pending: &[], treelet: None };
-    let mut folder = BatchFolder::<Blake3>::new();
+    let mut folder = BatchFolder::new(BLAKE3);
     let columns = columns_of(&input, &all).filter(|_| by_columns);
     assert_eq!(columns.is_some(), by_columns);
     folder.begin_with_columns(at.len(), LEVELS, columns);
@@ -422,7 +424,7 @@ fn hashed_for_names(state: &State, at: &Prefix, by_columns: bool) -> u64 {
     treelet.advance((0, 1), columns, &folder.node(fold), captured);
     let pending: Vec<PendingChange> = state.keys().map(|key| (*key, own.clone())).collect();
     let input = PageState { pending: &pending, treelet: Some(treelet.known()), ..input };
-    let mut kernel = TreeletFolder::<Blake3>::default();
+    let mut kernel = TreeletFolder::new(BLAKE3);
     for access in &all {
         kernel.clear();
         let folded = fold_known(&mut kernel, &input, std::slice::from_ref(access), &mut Vec::new());

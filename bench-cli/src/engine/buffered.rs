@@ -1,7 +1,7 @@
 //! A transaction of an engine that has none that sees its own writes: they wait in a map, and are written at once.
 
 use hashbrown::HashMap;
-use pleach_core::{Blake3, Hasher as _, Key};
+use pleach_core::{Hasher, Key};
 
 use super::{Access, Engine, Name, Op, Tx, Work};
 use crate::error::{Error, Result};
@@ -96,7 +96,7 @@ pub fn bare(key: &Key) -> &[u8] {
 /// a hash already, and stays as it is.
 pub fn hashed(key: &[u8]) -> Result<Key> {
     let name = name(key)?;
-    Ok(name.into_inner().unwrap_or_else(|short| Blake3::hash(&short)))
+    Ok(name.into_inner().unwrap_or_else(|short| Hasher::BLAKE3.hash(&short)))
 }
 
 /// A transaction of an engine that has blocks: one block that is begun, finished without a witness and committed. Its

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use pleach::Value;
 use pleach_core::node::{combine, leaf};
-use pleach_core::{Blake3, Hasher as _, Key, Node, TERMINATOR, ValueHash, prefix};
+use pleach_core::{Hasher, Key, Node, TERMINATOR, ValueHash, prefix};
 
 use super::buffered::{Buffered, filled, name, padded};
 use super::{Access, Engine, Name, Pair, Reader, Root, See, Setup, View, Witness, Work};
@@ -184,7 +184,8 @@ impl View for Copy {
 
 /// The root of a set of pairs, by the definition.
 fn root_of(pairs: &Map) -> Result<Root> {
-    let hashed = pairs.iter().map(|(name, value)| Ok((padded(name)?, Blake3::hash(value).into())));
+    let hashed =
+        pairs.iter().map(|(name, value)| Ok((padded(name)?, Hasher::BLAKE3.hash(value).into())));
     let mut hashed = hashed.collect::<Result<Vec<_>>>()?;
     hashed.sort_unstable_by_key(|pair| pair.0);
     Ok(node_of(&hashed, 0).to_bytes())
@@ -193,11 +194,11 @@ fn root_of(pairs: &Map) -> Result<Root> {
 fn node_of(pairs: &[(Key, ValueHash)], depth: u16) -> Node {
     match pairs {
         [] => TERMINATOR,
-        [(key, hash)] => leaf::<Blake3>(key, hash),
+        [(key, hash)] => leaf(Hasher::BLAKE3, key, hash),
         _ => {
             let middle = pairs.partition_point(|(key, _)| !prefix::bit(key, depth));
             let (left, right) = pairs.split_at(middle);
-            combine::<Blake3>(&node_of(left, depth + 1), &node_of(right, depth + 1))
+            combine(Hasher::BLAKE3, &node_of(left, depth + 1), &node_of(right, depth + 1))
         }
     }
 }

@@ -5,11 +5,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use pleach::load::LoadOptions;
 use pleach::{
-    Access as Own, AccessKind, Block, Key, LoadOptions, Namespace, Options, Overlay, Pleach,
-    Session, SessionOptions, Value,
+    Access as Own, AccessKind, Block, Db, Key, Namespace, Options, Overlay, Session,
+    SessionOptions, Value,
 };
-use pleach_core::{Blake3, Limits};
+use pleach_core::{Hasher, Limits};
 
 use super::buffered::{bare, by_block, padded};
 use super::{Access, Engine, Op, Pair, Proven, Reader, Root, See, Setup, View, Witness, Work};
@@ -22,7 +23,7 @@ fn wrap<E: std::fmt::Display>(error: E) -> Error {
 
 /// An open database.
 pub struct PleachEngine {
-    pub db: Pleach,
+    pub db: Db,
     /// The namespace of space 0; that of space 1 is the next.
     base: u8,
     begun: Option<Session>,
@@ -65,7 +66,7 @@ impl PleachEngine {
             Some(mib) => options.history_bytes(mib << 20),
             None => options,
         };
-        let db = Pleach::open(options).map_err(wrap)?;
+        let db = Db::open(options).map_err(wrap)?;
         Ok(Self {
             db,
             base: u8::from(is_plain),
@@ -284,7 +285,7 @@ impl Engine for PleachEngine {
     }
 }
 
-struct PleachReader(Pleach, u8);
+struct PleachReader(Db, u8);
 
 impl Reader for PleachReader {
     fn view(&mut self, work: &mut dyn FnMut(&dyn View) -> Result<()>) -> Result<()> {
@@ -293,7 +294,7 @@ impl Reader for PleachReader {
     }
 }
 
-struct PleachView<'a>(Namespace<'a>);
+struct PleachView<'a>(&'a Namespace);
 
 impl View for PleachView<'_> {
     fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
@@ -327,7 +328,7 @@ impl Witness for PleachWitness {
         // The bytes are our own, and a block may have any size.
         let before = pleach_core::Node::ref_of(before);
         let verified =
-            pleach_core::witness::verify_with::<Blake3>(&self.0, before, &Limits::UNLIMITED)
+            pleach_core::witness::verify_with(Hasher::BLAKE3, &self.0, before, &Limits::UNLIMITED)
                 .map_err(|error| error.to_string())?;
         let mut proven = Proven { root: verified.new_root().to_bytes(), ..Proven::default() };
         for op in verified.ops() {

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleach_core::{Blake3, Hasher as _, Key, ValueHash};
+use pleach_core::{Hasher, Key, ValueHash};
 use rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, DEFAULT_COLUMN_FAMILY_NAME, Direction,
     IngestExternalFileOptions, IteratorMode, Options, Snapshot, SstFileWriter,
@@ -107,7 +107,7 @@ pub fn write(
 
 /// The hash of a value, as a witness proves it.
 pub fn hashed(value: Option<&[u8]>) -> Option<ValueHash> {
-    value.map(|value| Blake3::hash(value).into())
+    value.map(|value| Hasher::BLAKE3.hash(value).into())
 }
 
 /// Keys that a block reads.

@@ -15,7 +15,7 @@ use std::hash::DefaultHasher;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use hash_db::{AsHashDB, HashDB, HashDBRef, Prefix};
-use pleach_core::{Hasher as _, Key};
+use pleach_core::{Hasher, Key};
 use rocksdb::{DB, WriteBatch};
 use sp_trie::cache::{CacheSize, SharedTrieCache};
 use sp_trie::recorder::Recorder;
@@ -52,7 +52,7 @@ impl hash_db::Hasher for Blake3 {
     const LENGTH: usize = 32;
 
     fn hash(bytes: &[u8]) -> [u8; 32] {
-        pleach_core::Blake3::hash(bytes)
+        Hasher::BLAKE3.hash(bytes)
     }
 }
 

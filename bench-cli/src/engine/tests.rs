@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use clap::Parser as _;
+use pleach_core::Hasher;
 use pleach_core::node::value_hash;
-use pleach_core::{Blake3, Hasher as _};
 
 use super::kind::Caps;
 use super::*;
@@ -320,7 +320,7 @@ fn an_engine_syncs_each_commit_or_none() {
 }
 
 fn key(id: u64) -> Key {
-    Blake3::hash(&id.to_be_bytes())
+    Hasher::BLAKE3.hash(&id.to_be_bytes())
 }
 
 type State = BTreeMap<Key, Value>;
@@ -453,7 +453,8 @@ fn a_witness_proves_the_block_that_made_it() {
                 let witness = engine.finish(block.clone()).expect("finished").expect("asked for");
                 let proven = witness.verify(&before).expect("it proves");
                 assert_eq!(Some(proven.root), engine.root(), "{name}");
-                let hash = |value: Option<&Value>| value.map(|value| value_hash::<Blake3>(value));
+                let hash =
+                    |value: Option<&Value>| value.map(|value| value_hash(Hasher::BLAKE3, value));
                 let read: BTreeMap<_, _> =
                     read.iter().map(|key| (*key, hash(state.get(key)))).collect();
                 assert_eq!(proven.reads.into_iter().collect::<BTreeMap<_, _>>(), read, "{name}");

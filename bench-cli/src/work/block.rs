@@ -13,8 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
-use pleach::{BackupOptions, Value};
-use pleach_core::{Blake3, Hasher as _, Key};
+use pleach::Value;
+use pleach::backup::BackupOptions;
+use pleach_core::{Hasher, Key};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -113,7 +114,7 @@ impl BlockArgs {
 fn slot_key(id: u64) -> Key {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&id.to_be_bytes());
-    Blake3::hash(&bytes)
+    Hasher::BLAKE3.hash(&bytes)
 }
 
 /// The value of an account that block `number` has written, or 0: a nonce, a balance and a code hash, 72 bytes.
@@ -121,7 +122,7 @@ fn account_value(id: u64, number: u64) -> Value {
     let mut bytes = [0; 72];
     bytes[..8].copy_from_slice(&number.to_be_bytes());
     bytes[32..40].copy_from_slice(&id.to_be_bytes());
-    bytes[40..].copy_from_slice(&Blake3::hash(&id.to_le_bytes()));
+    bytes[40..].copy_from_slice(&Hasher::BLAKE3.hash(&id.to_le_bytes()));
     Value::from(bytes.as_slice())
 }
 
@@ -443,7 +444,7 @@ fn paced(
 
 /// Backups or scrubs one after the other, until told to stop; gives how many.
 fn work_beside(
-    db: &pleach::Pleach,
+    db: &pleach::Db,
     what: Beside,
     at: &std::path::Path,
     stop: &Arc<AtomicBool>,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pleach::{Key, Pleach, SessionOptions};
+use pleach::{Db, Key, SessionOptions};
 use serde::{Deserialize, Serialize};
 
 use super::{Plan, Stops, draws, ours};
@@ -171,7 +171,7 @@ impl Bench {
     }
 
     /// What should be there is there, and nothing else; the root.
-    fn check(&self, db: &Pleach) -> Result<Root> {
+    fn check(&self, db: &Db) -> Result<Root> {
         let failed = of_engine("pleach");
         let session = db.session(SessionOptions::new().witness(false)).map_err(&failed)?;
         let mut expected = self.state.iter();
@@ -191,7 +191,7 @@ impl Bench {
 /// Does something with a database of the loaded accounts, all of them cached.
 fn on_loaded(
     side: &Side,
-    run: impl FnOnce(&mut PleachEngine, &Pleach) -> Result<Root>,
+    run: impl FnOnce(&mut PleachEngine, &Db) -> Result<Root>,
 ) -> Result<Root> {
     let folder = side.scratch()?;
     let mut engine = side.open_in(folder.path().to_owned(), LOADED)?;
@@ -211,7 +211,7 @@ fn on_loaded(
 
 /// Another thread reads cached accounts of the committed state while something runs.
 fn reads<T>(
-    db: &Pleach,
+    db: &Db,
     (seed, round): (u64, u64),
     times: &mut Times,
     run: impl FnOnce() -> T,

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use pleach::SessionOptions;
-use pleach_core::{Blake3, Key, proof};
+use pleach_core::{Hasher, Key, proof};
 use serde::{Deserialize, Serialize};
 
 use super::{Plan, draws, ours};
@@ -173,9 +173,9 @@ fn longest_path(engine: &mut dyn Engine, shape: &str, pairs: &[(Key, u64)]) -> R
     let mut longest = 0;
     for (key, number) in pairs.iter().step_by(pairs.len().div_ceil(PATHS)) {
         let bytes = session.prove(key).map_err(of_engine("pleach"))?;
-        let is_proven = proof::path::verify::<Blake3>(&bytes, &root)
+        let is_proven = proof::path::verify(Hasher::BLAKE3, &bytes, &root)
             .is_ok_and(|path| path.proves(key, Some(&number.to_le_bytes())) == Some(true));
-        let path = proof::PathProof::decode::<Blake3>(&bytes).ok().filter(|_| is_proven);
+        let path = proof::PathProof::decode(Hasher::BLAKE3, &bytes).ok().filter(|_| is_proven);
         let Some(path) = path else {
             return wrong(format!("{shape}: a path proof does not prove its pair"));
         };

@@ -3,10 +3,9 @@
 use core::time::Duration;
 use std::hint::black_box;
 
-use pleach_core::{Blake3, Hasher as _};
+use pleach_core::Hasher;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
-use sha3::Keccak256;
+use sha3::{Digest as _, Keccak256};
 
 use super::{Plan, draws, ours};
 use crate::error::{Result, wrong};
@@ -24,7 +23,7 @@ type Function = fn(&[u8]) -> [u8; 32];
 const FUNCTIONS: [(&str, Function, [&str; 2]); 3] = [
     (
         "blake3",
-        |message| Blake3::hash(message),
+        |message| Hasher::BLAKE3.hash(message),
         [
             "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262",
             "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85",
@@ -32,7 +31,7 @@ const FUNCTIONS: [(&str, Function, [&str; 2]); 3] = [
     ),
     (
         "sha-256",
-        |message| Sha256::digest(message).into(),
+        |message| Hasher::SHA2_256.hash(message),
         [
             "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
@@ -82,13 +81,13 @@ pub fn run(_args: &HashArgs, side: &mut Side) -> Result<()> {
         })?;
     }
     let blocks = &bytes.as_chunks::<64>().0[..NODES];
-    let expected: Vec<[u8; 32]> = blocks.iter().map(Blake3::hash64).collect();
+    let expected: Vec<[u8; 32]> = blocks.iter().map(|block| Hasher::BLAKE3.hash64(block)).collect();
     let lanes = [1, 4, 8, 16];
     rounds(side, "trie nodes", NODES, &lanes.map(|lanes| format!("{lanes} a call")), |at| {
         let mut digests = vec![[0; 32]; NODES];
         let (took, ()) = timed(|| {
             for (blocks, out) in blocks.chunks(lanes[at]).zip(digests.chunks_mut(lanes[at])) {
-                Blake3::hash64_many(black_box(blocks), out);
+                Hasher::BLAKE3.hash64_many(black_box(blocks), out);
             }
         });
         let holds = digests == expected;

@@ -3,7 +3,8 @@
 
 use core::time::Duration;
 
-use pleach::{AccessKind, Key, LoadOptions, Namespace, Pleach, SessionOptions, Value};
+use pleach::load::LoadOptions;
+use pleach::{AccessKind, Db, Key, Namespace, SessionOptions, Value};
 use pleach_change_index::internals::{Numbers, first, last_at_most, push};
 use pleach_change_index::{ChangeIndex, Stage};
 use serde::{Deserialize, Serialize};
@@ -175,25 +176,25 @@ fn wrap<E: std::fmt::Display>(error: E) -> Error {
 
 /// The change index in a namespace of a database.
 struct OfPleach {
-    db: Pleach,
+    db: Db,
     index: ChangeIndex,
 }
 
 impl OfPleach {
-    fn read<T>(&self, work: impl FnOnce(&Namespace<'_>) -> Result<T>) -> Result<T> {
+    fn read<T>(&self, work: impl FnOnce(&Namespace) -> Result<T>) -> Result<T> {
         let session = self.db.session(SessionOptions::new().witness(false)).map_err(wrap)?;
-        work(&session.namespace(NAMESPACE).map_err(wrap)?)
+        work(session.namespace(NAMESPACE).map_err(wrap)?)
     }
 
     fn write(
         &self,
         change: impl FnOnce(
-            &mut Stage<'_, Namespace<'_>>,
+            &mut Stage<'_, Namespace>,
         ) -> core::result::Result<(), pleach_change_index::Error>,
     ) -> Result<()> {
         let session = self.db.session(SessionOptions::new().witness(false)).map_err(wrap)?;
         let namespace = session.namespace(NAMESPACE).map_err(wrap)?;
-        let mut stage = self.index.stage(&namespace);
+        let mut stage = self.index.stage(namespace);
         change(&mut stage).map_err(wrap)?;
         let accesses = stage.into_accesses();
         session.finish(accesses).map_err(wrap)?.commit().map(drop).map_err(wrap)
@@ -214,8 +215,8 @@ impl Index for OfPleach {
             Ok(stage.into_accesses())
         })?;
         let pairs = accesses.into_iter().filter_map(|access| match access.kind {
-            AccessKind::Read => None,
             AccessKind::Write(value) | AccessKind::ReadWrite(value) => Some((access.key, value?)),
+            _ => None,
         });
         let options = LoadOptions::new().namespace(NAMESPACE);
         self.db.bulk_load(pairs, &options).map(drop).map_err(wrap)

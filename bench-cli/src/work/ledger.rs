@@ -2,7 +2,7 @@
 
 use hashbrown::HashMap;
 use pleach::Value;
-use pleach_core::{Blake3, Hasher as _, Key};
+use pleach_core::{Hasher, Key};
 
 use super::load_keys;
 use crate::draw::Draws;
@@ -44,12 +44,12 @@ pub type Known = HashMap<Item, u64>;
 impl Item {
     pub fn key(self) -> Key {
         match self {
-            Self::Account(id) => Blake3::hash(&id.to_be_bytes()),
+            Self::Account(id) => Hasher::BLAKE3.hash(&id.to_be_bytes()),
             Self::Slot { contract, slot } => {
                 let mut bytes = [0; 16];
                 bytes[..8].copy_from_slice(&contract.to_be_bytes());
                 bytes[8..].copy_from_slice(&slot.to_be_bytes());
-                Blake3::hash(&bytes)
+                Hasher::BLAKE3.hash(&bytes)
             }
         }
     }
@@ -61,7 +61,7 @@ impl Item {
                 let mut bytes = [0; 72];
                 bytes[..8].copy_from_slice(&number.to_be_bytes());
                 bytes[32..40].copy_from_slice(&BEGINNING.to_be_bytes());
-                bytes[40..].copy_from_slice(&Blake3::hash(&id.to_le_bytes()));
+                bytes[40..].copy_from_slice(&Hasher::BLAKE3.hash(&id.to_le_bytes()));
                 Value::from(bytes.as_slice())
             }
             Self::Slot { .. } => {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use pleach::SessionOptions;
 use pleach_core::node::value_hash;
 use pleach_core::proof::{multi, path, range};
-use pleach_core::{Blake3, Key, Limits};
+use pleach_core::{Hasher, Key, Limits};
 use serde::{Deserialize, Serialize};
 
 use super::transfer::numbers;
@@ -164,7 +164,7 @@ fn prove(engine: &mut dyn Engine, way: &str, some: &Accounts, run: &Accounts) ->
     let limits = &Limits::UNLIMITED;
     let (verify, holds) = match way {
         "path" => {
-            let one = |proof: &Vec<u8>| path::verify::<Blake3>(proof, &root);
+            let one = |proof: &Vec<u8>| path::verify(Hasher::BLAKE3, proof, &root);
             let (took, each) =
                 timed(|| proofs.iter().map(one).collect::<core::result::Result<Vec<_>, _>>());
             let each = each.map_err(failed)?;
@@ -173,13 +173,15 @@ fn prove(engine: &mut dyn Engine, way: &str, some: &Accounts, run: &Accounts) ->
             (took, all && each.len() == some.len())
         }
         "multiproof" => {
-            let (took, proof) = timed(|| multi::verify_with::<Blake3>(&proofs[0], &root, limits));
+            let (took, proof) =
+                timed(|| multi::verify_with(Hasher::BLAKE3, &proofs[0], &root, limits));
             let proof = proof.map_err(failed)?;
             (took, some.iter().all(|one| holds(one, |key, value| proof.proves(key, value))))
         }
         _ => {
             let (first, last) = (&run[0].0, &run[run.len() - 1].0);
-            let verify = || range::verify_with::<Blake3>(&proofs[0], &root, first, last, limits);
+            let verify =
+                || range::verify_with(Hasher::BLAKE3, &proofs[0], &root, first, last, limits);
             let (took, proof) = timed(verify);
             let proof = proof.map_err(failed)?;
             let all = run.iter().all(|one| holds(one, |key, value| proof.proves(key, value)));
@@ -220,7 +222,7 @@ fn witness(engine: &mut dyn Engine, some: &Accounts, keys: &[Key]) -> Result<Too
     if !seen.into_iter().eq(some.iter().map(|one| Some(one.1))) {
         return Err(failed("other values were read"));
     }
-    let hash = |id: u64| Some(value_hash::<Blake3>(&id.to_le_bytes()));
+    let hash = |id: u64| Some(value_hash(Hasher::BLAKE3, &id.to_le_bytes()));
     let reads: Vec<_> = some.iter().map(|(key, id)| (*key, hash(*id))).collect();
     if proven.root != root || proven.reads != reads || !proven.writes.is_empty() {
         return Err(failed("it proves something else than was read"));

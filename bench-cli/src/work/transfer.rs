@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::time::Instant;
 
 use pleach_core::node::value_hash;
-use pleach_core::{Blake3, Key, ValueHash};
+use pleach_core::{Hasher, Key, ValueHash};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -577,7 +577,7 @@ impl Claims<'_> {
         before: &Root,
         after: &Root,
     ) -> core::result::Result<(), String> {
-        let hash = |balance: u64| value_hash::<Blake3>(&balance.to_le_bytes());
+        let hash = |balance: u64| value_hash(Hasher::BLAKE3, &balance.to_le_bytes());
         let reads = || -> Vec<_> { self.seen.iter().map(|seen| Some(seen.map(hash))).collect() };
         let writes =
             || -> Vec<_> { self.changes.iter().map(|new| new.map(|new| new.map(hash))).collect() };

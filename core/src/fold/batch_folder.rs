@@ -1,7 +1,6 @@
 //! The batch folder: what is given to it, and what can be asked of it.
 
 use alloc::vec::Vec;
-use core::marker::PhantomData;
 
 use super::hash_batch::{Batch, Values};
 use super::item::{END, Item, Merge, NONE, Old, Span, Subtrie, index32};
@@ -13,7 +12,7 @@ use crate::prefix::{Prefix, common_len};
 
 /// Works on many folds at once; the [module](super) says how it is used. Buffers are reused, so in
 /// steady state it does not allocate.
-pub struct BatchFolder<H> {
+pub struct BatchFolder {
     pub(super) items: Vec<Item>,
     pub(super) subtries: Vec<Subtrie>,
     /// `cpl[i]`: bits shared by items i and i+1; `END` after the last item of a fold.
@@ -33,10 +32,9 @@ pub struct BatchFolder<H> {
     pub(super) open: Option<(u16, u8, Option<Columns>)>,
     pub(super) captured: Vec<Captured>,
     pub(super) hashed: u64,
-    hasher: PhantomData<H>,
 }
 
-impl<H> core::fmt::Debug for BatchFolder<H> {
+impl core::fmt::Debug for BatchFolder {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("BatchFolder")
             .field("folds", &self.spans.len())
@@ -46,8 +44,9 @@ impl<H> core::fmt::Debug for BatchFolder<H> {
     }
 }
 
-impl<H: Hasher> Default for BatchFolder<H> {
-    fn default() -> Self {
+impl BatchFolder {
+    /// An empty folder.
+    pub fn new(hasher: Hasher) -> Self {
         Self {
             items: Vec::new(),
             subtries: Vec::new(),
@@ -55,7 +54,7 @@ impl<H: Hasher> Default for BatchFolder<H> {
             merges: Vec::new(),
             spans: Vec::new(),
             leaves: Vec::new(),
-            values: Values::default(),
+            values: Values::new(hasher),
             batch: Batch::default(),
             lifts: Vec::new(),
             order: Vec::new(),
@@ -64,15 +63,13 @@ impl<H: Hasher> Default for BatchFolder<H> {
             open: None,
             captured: Vec::new(),
             hashed: 0,
-            hasher: PhantomData,
         }
     }
-}
 
-impl<H: Hasher> BatchFolder<H> {
-    /// An empty folder.
-    pub fn new() -> Self {
-        Self::default()
+    /// Its hash function.
+    #[inline]
+    pub fn hasher(&self) -> Hasher {
+        self.values.hasher
     }
 
     /// Removes all folds; the memory stays for the next use.
@@ -91,21 +88,25 @@ impl<H: Hasher> BatchFolder<H> {
     }
 
     /// Items given since [`Self::clear`]; with enough of them a run is worth it.
+    #[inline]
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
     /// Is there nothing to fold?
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty() && self.items.is_empty()
     }
 
     /// Closed folds.
+    #[inline]
     pub fn folds(&self) -> usize {
         self.spans.len()
     }
 
     /// Hash calls made since creation, values included.
+    #[inline]
     pub fn hashed(&self) -> u64 {
         self.hashed
     }
@@ -114,6 +115,7 @@ impl<H: Hasher> BatchFolder<H> {
     ///
     /// # Panics
     /// When a fold is open already.
+    #[inline]
     pub fn begin(&mut self, floor: u16) {
         self.begin_capturing(floor, 0);
     }
@@ -122,6 +124,7 @@ impl<H: Hasher> BatchFolder<H> {
     ///
     /// # Panics
     /// When a fold is open already, or for more levels than [`MAX_CAPTURE`] or than keys have.
+    #[inline]
     pub fn begin_capturing(&mut self, floor: u16, levels: u8) {
         self.begin_with_columns(floor, levels, None);
     }
@@ -131,6 +134,7 @@ impl<H: Hasher> BatchFolder<H> {
     ///
     /// # Panics
     /// As [`Self::begin_capturing`].
+    #[inline]
     pub fn begin_with_columns(&mut self, floor: u16, levels: u8, columns: Option<Columns>) {
         assert!(
             levels <= MAX_CAPTURE && floor + u16::from(levels) <= 256,
@@ -140,17 +144,20 @@ impl<H: Hasher> BatchFolder<H> {
     }
 
     /// The bits at which the captured levels of a fold part, where they are not those behind its floor.
+    #[inline]
     pub fn columns(&self, fold: usize) -> Option<Columns> {
         self.spans[fold].columns
     }
 
     /// What the capturing folds computed, in no particular order; two entries for the same prefix
     /// say the same. Valid after [`BatchFolder::run`].
+    #[inline]
     pub fn captured(&self) -> &[Captured] {
         &self.captured
     }
 
     /// Adds a subtrie in which no key is accessed, by its node.
+    #[inline]
     pub fn subtrie(&mut self, at: &Prefix, node: &Node) {
         let old = match kind(node) {
             NodeKind::Terminator => return,
@@ -162,6 +169,7 @@ impl<H: Hasher> BatchFolder<H> {
     }
 
     /// Adds a key that is not accessed.
+    #[inline]
     pub fn unaccessed(&mut self, key: &Key, value: FoldValue<'_>) {
         let hash = self.value(value);
         let item = self.push(key, Old::Leaf, false, 256, TERMINATOR);
@@ -171,6 +179,7 @@ impl<H: Hasher> BatchFolder<H> {
 
     /// Adds an accessed key with its old value (`None`: absent) and what becomes of it. Gives the
     /// number of the new value's hash, [`NO_HASH`] when nothing was put.
+    #[inline]
     pub fn accessed(
         &mut self,
         key: &Key,
@@ -178,7 +187,7 @@ impl<H: Hasher> BatchFolder<H> {
         change: Change<'_>,
     ) -> HashId {
         let kind = if old.is_some() { Old::Leaf } else { Old::Absent };
-        let hashes = self.values.change::<H>(old, change, &mut self.hashed);
+        let hashes = self.values.change(old, change, &mut self.hashed);
         let item = self.push(key, kind, true, 256, TERMINATOR);
         self.items[item as usize].old_hash = hashes.old;
         if hashes.new != NO_HASH {
@@ -190,6 +199,7 @@ impl<H: Hasher> BatchFolder<H> {
     /// Adds the result of a fold below: its new node, and the occupancy by its old keys. When that
     /// is [`Occupancy::Many`], the sink is later told `fragment` where the child's own emission
     /// belongs.
+    #[inline]
     pub fn child(&mut self, at: &Prefix, new_node: &Node, occupancy: &Occupancy, fragment: u32) {
         let (key, old) = match occupancy {
             Occupancy::Empty => (at.first_key(), Old::Absent),
@@ -248,6 +258,7 @@ impl<H: Hasher> BatchFolder<H> {
     }
 
     /// The new node of a fold, at its floor.
+    #[inline]
     pub fn node(&self, fold: usize) -> Node {
         let span = &self.spans[fold];
         if span.start == span.end { TERMINATOR } else { self.subtries[span.start as usize].node }
@@ -255,6 +266,7 @@ impl<H: Hasher> BatchFolder<H> {
 
     /// The occupancy by a fold's old keys. When nothing was accessed and the only key was given by
     /// its node alone, it is [`Occupancy::Many`]: give the result to [`BatchFolder::subtrie`].
+    #[inline]
     pub fn occupancy(&self, fold: usize) -> Occupancy {
         let span = &self.spans[fold];
         match span.old_keys {
@@ -272,6 +284,7 @@ impl<H: Hasher> BatchFolder<H> {
 
     /// For each accessed key or child of a fold, in order: is it the first below its terminal?
     /// (A child of occupancy [`Occupancy::Many`] has terminals of its own and counts as first.)
+    #[inline]
     pub fn first_of_terminal(&self, fold: usize) -> impl Iterator<Item = bool> + '_ {
         let span = &self.spans[fold];
         let mut before = NONE;
@@ -285,12 +298,13 @@ impl<H: Hasher> BatchFolder<H> {
     }
 
     /// The hash with a number that [`BatchFolder::accessed`] gave; valid after [`BatchFolder::run`].
+    #[inline]
     pub fn value_hash(&self, id: HashId) -> &ValueHash {
         self.values.hash(id)
     }
 
     fn value(&mut self, value: FoldValue<'_>) -> HashId {
-        self.values.add::<H>(value, &mut self.hashed)
+        self.values.add(value, &mut self.hashed)
     }
 
     fn push(&mut self, key: &Key, old: Old, opened: bool, depth: u16, node: Node) -> u32 {
@@ -326,7 +340,7 @@ impl<H: Hasher> BatchFolder<H> {
     }
 }
 
-impl<H: Hasher> Keys for BatchFolder<H> {
+impl Keys for BatchFolder {
     fn unaccessed(&mut self, key: &Key, value: FoldValue<'_>) {
         self.unaccessed(key, value);
     }

@@ -7,13 +7,12 @@ use super::item::{END, Old, index32};
 use super::place::Lists;
 use super::treelets::TreeletFolder;
 use super::{HashId, NO_HASH};
-use crate::hasher::Hasher;
 use crate::node::{Key, TERMINATOR, ValueHash};
 use crate::prefix::{Prefix, bit, common_len};
 use crate::proof::Terminal;
 use crate::proof::terminal::terminal_encode;
 
-impl<H: Hasher> TreeletFolder<H> {
+impl TreeletFolder {
     /// Adds a key to the open bucket.
     #[inline]
     pub(super) fn push_item(&mut self, key: &Key, (old, new): (HashId, HashId), accessed: bool) {

@@ -3,10 +3,9 @@
 use super::Sink;
 use super::batch_folder::BatchFolder;
 use super::item::{Old, index32};
-use crate::hasher::Hasher;
 use crate::node::TERMINATOR;
 
-impl<H: Hasher> BatchFolder<H> {
+impl BatchFolder {
     /// Gives a fold's terminals and siblings to `sink`.
     ///
     /// # Panics

@@ -33,14 +33,14 @@ impl Batch {
         self.dest.clear();
     }
 
-    pub(super) fn run<H: Hasher>(&mut self, mut each: impl FnMut(u32, &[u8; 32])) -> u64 {
+    pub(super) fn run(&mut self, hasher: Hasher, mut each: impl FnMut(u32, &[u8; 32])) -> u64 {
         let (blocks, _) = self.bytes.as_chunks::<64>();
         let count = blocks.len();
         if count == 0 {
             return 0;
         }
         self.out.resize(count.max(self.out.len()), [0; 32]);
-        H::hash64_many(blocks, &mut self.out[..count]);
+        hasher.hash64_many(blocks, &mut self.out[..count]);
         for (dest, hash) in self.dest.iter().zip(&self.out) {
             each(*dest, hash);
         }
@@ -51,8 +51,9 @@ impl Batch {
 
 /// Values and their hashes: those of one block, and those of two (an account's mostly has some seventy or a hundred
 /// bytes), wait, and are hashed together.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Values {
+    pub(crate) hasher: Hasher,
     hashes: Vec<ValueHash>,
     of_one: Waiting<64>,
     of_two: Waiting<128>,
@@ -84,13 +85,13 @@ impl<const BYTES: usize> Waiting<BYTES> {
     }
 
     /// Hashes them; `out` is spare memory.
-    fn run<H: Hasher>(&mut self, out: &mut Vec<[u8; 32]>, hashes: &mut [ValueHash]) -> u64 {
+    fn run(&mut self, hasher: Hasher, out: &mut Vec<[u8; 32]>, hashes: &mut [ValueHash]) -> u64 {
         let count = self.messages.len();
         if count == 0 {
             return 0;
         }
         out.resize(count.max(out.len()), [0; 32]);
-        H::hash_short_many(&self.messages, &self.lens, &mut out[..count]);
+        hasher.hash_short_many(self.messages.as_flattened(), BYTES, &self.lens, &mut out[..count]);
         for (dest, hash) in self.dest.iter().zip(&*out) {
             hashes[*dest as usize] = ValueHash::new(*hash);
         }
@@ -114,6 +115,11 @@ pub(crate) struct Changed {
 }
 
 impl Values {
+    pub(crate) fn new(hasher: Hasher) -> Self {
+        let (of_one, of_two) = (Waiting::default(), Waiting::default());
+        Self { hasher, hashes: Vec::new(), of_one, of_two, out: Vec::new() }
+    }
+
     pub(crate) fn clear(&mut self) {
         self.hashes.clear();
         self.of_one.clear();
@@ -122,13 +128,13 @@ impl Values {
 
     /// Adds a value; adds to `hashed` when that takes a hash at once.
     #[inline]
-    pub(crate) fn add<H: Hasher>(&mut self, value: FoldValue<'_>, hashed: &mut u64) -> HashId {
+    pub(crate) fn add(&mut self, value: FoldValue<'_>, hashed: &mut u64) -> HashId {
         let id = index32(self.hashes.len());
         self.hashes.push(match value {
             FoldValue::Hash(hash) => hash,
             FoldValue::Bytes(bytes) if bytes.len() > 128 => {
                 *hashed += 1;
-                value_hash::<H>(bytes)
+                value_hash(self.hasher, bytes)
             }
             FoldValue::Bytes(bytes) => {
                 if bytes.len() <= 64 {
@@ -144,27 +150,27 @@ impl Values {
 
     /// Adds the values of an accessed key.
     #[inline]
-    pub(crate) fn change<H: Hasher>(
+    pub(crate) fn change(
         &mut self,
         old: Option<FoldValue<'_>>,
         change: Change<'_>,
         hashed: &mut u64,
     ) -> Changed {
-        let old = old.map_or(NO_HASH, |value| self.add::<H>(value, hashed));
+        let old = old.map_or(NO_HASH, |value| self.add(value, hashed));
         match change {
             Change::Keep => Changed { old, new: old, put: NO_HASH },
             Change::Delete => Changed { old, new: NO_HASH, put: NO_HASH },
             Change::Put(value) => {
-                let new = self.add::<H>(value, hashed);
+                let new = self.add(value, hashed);
                 Changed { old, new, put: new }
             }
         }
     }
 
     /// Hashes those that wait.
-    pub(crate) fn run<H: Hasher>(&mut self) -> u64 {
-        let Self { hashes, of_one, of_two, out } = self;
-        of_one.run::<H>(out, hashes) + of_two.run::<H>(out, hashes)
+    pub(crate) fn run(&mut self) -> u64 {
+        let Self { hasher, hashes, of_one, of_two, out } = self;
+        of_one.run(*hasher, out, hashes) + of_two.run(*hasher, out, hashes)
     }
 
     /// A hash; of a value that waited, after [`Self::run`].
@@ -179,7 +185,7 @@ impl Values {
 ///
 /// # Panics
 /// When `width` is not a power of two or does not divide the number of nodes.
-pub fn combine_chunks<H: Hasher>(nodes: &mut Vec<Node>, width: usize) {
+pub fn combine_chunks(hasher: Hasher, nodes: &mut Vec<Node>, width: usize) {
     assert!(width.is_power_of_two() && nodes.len().is_multiple_of(width), "whole chunks");
     let mut batch = Batch::default();
     let mut width = width;
@@ -193,7 +199,7 @@ pub fn combine_chunks<H: Hasher>(nodes: &mut Vec<Node>, width: usize) {
             }
         }
         nodes.truncate(count);
-        batch.run::<H>(|at, hash| nodes[at as usize] = tag_internal(*hash));
+        batch.run(hasher, |at, hash| nodes[at as usize] = tag_internal(*hash));
         width /= 2;
     }
 }

@@ -5,20 +5,20 @@ use alloc::vec::Vec;
 use super::batch_folder::BatchFolder;
 use super::item::{END, Merge, Span, Subtrie, index32};
 use super::{Captured, heap_index};
-use crate::hasher::Hasher;
 use crate::node::{
     Combined, Key, NodeKind, TERMINATOR, combine_kind, kind, tag_internal, tag_leaf,
 };
 use crate::prefix::bit;
 
-impl<H: Hasher> BatchFolder<H> {
+impl BatchFolder {
     /// Hashes everything that was added.
     ///
     /// # Panics
     /// When a fold is open.
+    #[inline]
     pub fn run(&mut self) {
         assert!(self.open.is_none(), "all folds are closed");
-        self.hashed += self.values.run::<H>();
+        self.hashed += self.values.run();
         self.hash_leaves();
         self.merge_all();
         self.lift_to_floors();
@@ -33,9 +33,9 @@ impl<H: Hasher> BatchFolder<H> {
                 item,
             );
         }
-        let subtries = &mut self.subtries;
+        let (hasher, subtries) = (self.values.hasher, &mut self.subtries);
         self.hashed +=
-            self.batch.run::<H>(|item, hash| subtries[item as usize].node = tag_leaf(*hash));
+            self.batch.run(hasher, |item, hash| subtries[item as usize].node = tag_leaf(*hash));
     }
 
     /// Merges every boundary, deepest first.
@@ -93,9 +93,9 @@ impl<H: Hasher> BatchFolder<H> {
         for at in from..to {
             self.merge(self.order[at], depth);
         }
-        let subtries = &mut self.subtries;
+        let (hasher, subtries) = (self.values.hasher, &mut self.subtries);
         self.hashed +=
-            self.batch.run::<H>(|head, hash| subtries[head as usize].node = tag_internal(*hash));
+            self.batch.run(hasher, |head, hash| subtries[head as usize].node = tag_internal(*hash));
     }
 
     fn merge(&mut self, boundary: u32, depth: u16) {
@@ -167,7 +167,7 @@ impl<H: Hasher> BatchFolder<H> {
                 }
                 group.depth > *to
             });
-            self.hashed += self.batch.run::<H>(|head, hash| {
+            self.hashed += self.batch.run(self.values.hasher, |head, hash| {
                 let group = &mut subtries[head as usize];
                 group.node = tag_internal(*hash);
                 capture(captured, spans, group, &items[head as usize].key, group.depth);

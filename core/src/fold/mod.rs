@@ -27,17 +27,17 @@
 //!
 //! ```
 //! use pleach_core::fold::{BatchFolder, Change, FoldValue};
-//! use pleach_core::{Blake3, Prefix, TERMINATOR, node};
+//! use pleach_core::{Hasher, Prefix, TERMINATOR, node};
 //!
 //! // The left half of the trie is known by its node; one key on the right is deleted.
 //! let left = node::tag_internal([1; 32]);
-//! let mut folder = BatchFolder::<Blake3>::new();
+//! let mut folder = BatchFolder::new(Hasher::BLAKE3);
 //! folder.begin(0);
 //! folder.subtrie(&Prefix::ROOT.child(false), &left);
 //! folder.accessed(&[0x80; 32], Some(FoldValue::Bytes(b"old")), Change::Delete);
 //! let fold = folder.end().expect("the left half has two keys or more");
 //! folder.run();
-//! assert_eq!(folder.node(fold), node::combine::<Blake3>(&left, &TERMINATOR));
+//! assert_eq!(folder.node(fold), node::combine(Hasher::BLAKE3, &left, &TERMINATOR));
 //! ```
 //!
 //! `place` finds the terminals, `merge` hashes, `emit` gives the multiproof; [`treelets`] is the

@@ -8,22 +8,21 @@
 //! use pleach_core::fold::ProofFolder;
 //! use pleach_core::naive::Naive;
 //! use pleach_core::proof::terminal::terminal_encode;
-//! use pleach_core::Blake3;
+//! use pleach_core::Hasher;
 //!
 //! let trie = Naive::from_iter([([1; 32], [10; 32].into()), ([0x81; 32], [20; 32].into())]);
-//! let proof = trie.multi::<Blake3>(&[[1; 32]]);
+//! let proof = trie.multi(Hasher::BLAKE3, &[[1; 32]]);
 //! let mut terminals = Vec::new();
 //! terminal_encode(&mut terminals, &proof.terminals[0]);
 //!
-//! let mut folder = ProofFolder::<Blake3>::default();
+//! let mut folder = ProofFolder::new(Hasher::BLAKE3);
 //! folder.terminals(&terminals);
 //! let fold = folder.end(0, &proof.siblings);
 //! assert!(folder.run());
-//! assert_eq!(*folder.node(fold), trie.root::<Blake3>());
+//! assert_eq!(*folder.node(fold), trie.root(Hasher::BLAKE3));
 //! ```
 
 use alloc::vec::Vec;
-use core::marker::PhantomData;
 
 use zerocopy::IntoBytes;
 
@@ -70,7 +69,7 @@ struct Level {
 }
 
 /// Computes nodes from parts of multiproofs, as the header of this file says. Buffers are reused.
-pub struct ProofFolder<H> {
+pub struct ProofFolder {
     /// Items of the open fold.
     items: Vec<Item>,
     /// Leaves to hash, and where their nodes go.
@@ -83,11 +82,18 @@ pub struct ProofFolder<H> {
     /// Has a fold failed to lead to a node?
     failed: bool,
     hashed: u64,
-    hasher: PhantomData<H>,
+    hasher: Hasher,
 }
 
-impl<H> Default for ProofFolder<H> {
-    fn default() -> Self {
+impl core::fmt::Debug for ProofFolder {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("ProofFolder").field("hashed", &self.hashed).finish_non_exhaustive()
+    }
+}
+
+impl ProofFolder {
+    /// A folder that has no fold.
+    pub fn new(hasher: Hasher) -> Self {
         Self {
             items: Vec::new(),
             leaves: (Vec::new(), Vec::new()),
@@ -96,18 +102,16 @@ impl<H> Default for ProofFolder<H> {
             out: Vec::new(),
             failed: false,
             hashed: 0,
-            hasher: PhantomData,
+            hasher,
         }
     }
-}
 
-impl<H> core::fmt::Debug for ProofFolder<H> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("ProofFolder").field("hashed", &self.hashed).finish_non_exhaustive()
+    /// Its hash function.
+    #[inline]
+    pub fn hasher(&self) -> Hasher {
+        self.hasher
     }
-}
 
-impl<H: Hasher> ProofFolder<H> {
     /// Removes all folds; the memory stays for the next use.
     pub fn clear(&mut self) {
         self.items.clear();
@@ -121,11 +125,13 @@ impl<H: Hasher> ProofFolder<H> {
     }
 
     /// Hash calls made since creation.
+    #[inline]
     pub fn hashed(&self) -> u64 {
         self.hashed
     }
 
     /// Adds encoded terminals, which follow in key order.
+    #[inline]
     pub fn terminals(&mut self, bytes: &[u8]) {
         for terminal in terminals(bytes) {
             let source = match &terminal {
@@ -141,6 +147,7 @@ impl<H: Hasher> ProofFolder<H> {
     }
 
     /// Adds a subtrie by its node, in key order.
+    #[inline]
     pub fn subtrie(&mut self, at: &Prefix, node: &Node) {
         let source = Source::Known(*node);
         self.items.push(Item { bits: *at.first_key(), depth: at.len(), source });
@@ -240,7 +247,7 @@ impl<H: Hasher> ProofFolder<H> {
         }
         let (leaves, into) = &self.leaves;
         self.out.resize(leaves.len().max(self.out.len()), [0; 32]);
-        H::hash64_many(leaves, &mut self.out[..leaves.len()]);
+        self.hasher.hash64_many(leaves, &mut self.out[..leaves.len()]);
         self.hashed += leaves.len() as u64;
         for (half, hash) in into.iter().zip(&self.out) {
             put(&mut self.levels, *half, tag_leaf(*hash));
@@ -257,7 +264,7 @@ impl<H: Hasher> ProofFolder<H> {
                 return false;
             }
             self.out.resize(pairs.len().max(self.out.len()), [0; 32]);
-            H::hash64_many(pairs.as_bytes().as_chunks().0, &mut self.out[..pairs.len()]);
+            self.hasher.hash64_many(pairs.as_bytes().as_chunks().0, &mut self.out[..pairs.len()]);
             self.hashed += pairs.len() as u64;
             for (half, hash) in into.iter().zip(&self.out) {
                 put(above, *half, tag_internal(*hash));
@@ -267,6 +274,7 @@ impl<H: Hasher> ProofFolder<H> {
     }
 
     /// The node of a fold, by the number that [`Self::end`] gave; valid after [`Self::run`].
+    #[inline]
     pub fn node(&self, fold: usize) -> &Node {
         &self.levels[0].pairs[fold][0]
     }

@@ -39,18 +39,18 @@ enum Content {
 /// ```
 /// use pleach_core::fold::{FoldValue, RootFolder};
 /// use pleach_core::naive::Naive;
-/// use pleach_core::{Blake3, node::value_hash};
+/// use pleach_core::{Hasher, node::value_hash};
 ///
-/// let mut folder = RootFolder::<Blake3>::new();
+/// let mut folder = RootFolder::new(Hasher::BLAKE3);
 /// folder.pair(&[1; 32], FoldValue::Bytes(b"one"))?;
-/// folder.pair(&[2; 32], FoldValue::Hash(value_hash::<Blake3>(b"two")))?;
+/// folder.pair(&[2; 32], FoldValue::Hash(value_hash(Hasher::BLAKE3, b"two")))?;
 /// let pairs = [([1; 32], &b"one"[..]), ([2; 32], b"two")];
-/// let trie: Naive = pairs.iter().map(|(key, value)| (*key, value_hash::<Blake3>(value))).collect();
-/// assert_eq!(folder.root(), trie.root::<Blake3>());
+/// let trie: Naive = pairs.iter().map(|(key, value)| (*key, value_hash(Hasher::BLAKE3, value))).collect();
+/// assert_eq!(folder.root(), trie.root(Hasher::BLAKE3));
 /// # Ok::<(), pleach_core::fold::NotAscending>(())
 /// ```
-pub struct RootFolder<H> {
-    folder: BatchFolder<H>,
+pub struct RootFolder {
+    folder: BatchFolder,
     /// In key order; of a subtrie the first key.
     items: Vec<(Key, Content)>,
     /// Values that wait.
@@ -60,28 +60,28 @@ pub struct RootFolder<H> {
     stay: Vec<(Key, Content)>,
 }
 
-impl<H> core::fmt::Debug for RootFolder<H> {
+impl core::fmt::Debug for RootFolder {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("RootFolder").field("last", &self.last).finish_non_exhaustive()
     }
 }
 
-impl<H: Hasher> Default for RootFolder<H> {
-    fn default() -> Self {
+impl RootFolder {
+    /// A folder that has no pair.
+    pub fn new(hasher: Hasher) -> Self {
         Self {
-            folder: BatchFolder::new(),
+            folder: BatchFolder::new(hasher),
             items: Vec::new(),
             bytes: Vec::new(),
             last: None,
             stay: Vec::new(),
         }
     }
-}
 
-impl<H: Hasher> RootFolder<H> {
-    /// A folder that has no pair.
-    pub fn new() -> Self {
-        Self::default()
+    /// Its hash function.
+    #[inline]
+    pub fn hasher(&self) -> Hasher {
+        self.folder.hasher()
     }
 
     /// The next pair.
@@ -99,7 +99,7 @@ impl<H: Hasher> RootFolder<H> {
         let content = match value {
             FoldValue::Hash(hash) => Content::Hashed(hash),
             FoldValue::Bytes(bytes) if bytes.len() > SHORT => {
-                Content::Hashed(value_hash::<H>(bytes))
+                Content::Hashed(value_hash(self.folder.hasher(), bytes))
             }
             FoldValue::Bytes(bytes) => {
                 let start = self.bytes.len();
@@ -112,6 +112,7 @@ impl<H: Hasher> RootFolder<H> {
     }
 
     /// The root of all pairs that were given.
+    #[inline]
     pub fn root(mut self) -> Node {
         self.folder.clear();
         let fold = fold(&mut self.folder, 0, &self.items, &self.bytes);
@@ -159,12 +160,7 @@ impl<H: Hasher> RootFolder<H> {
 }
 
 /// Gives items to the folder as one fold whose node is at a depth.
-fn fold<H: Hasher>(
-    folder: &mut BatchFolder<H>,
-    depth: u16,
-    items: &[(Key, Content)],
-    bytes: &[u8],
-) -> usize {
+fn fold(folder: &mut BatchFolder, depth: u16, items: &[(Key, Content)], bytes: &[u8]) -> usize {
     folder.begin(depth);
     for (key, content) in items {
         match content {

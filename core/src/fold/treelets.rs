@@ -33,11 +33,11 @@
 //!
 //! ```
 //! use pleach_core::fold::{Change, FoldValue, Keys, TreeletFolder, way};
-//! use pleach_core::{Blake3, TERMINATOR, node};
+//! use pleach_core::{Hasher, TERMINATOR, node};
 //!
 //! // The node on the right is known; the key on the left gets another value.
 //! let right = node::tag_internal([9; 32]);
-//! let mut folder = TreeletFolder::<Blake3>::default();
+//! let mut folder = TreeletFolder::new(Hasher::BLAKE3);
 //! folder.clear();
 //! // The prefix is the only internal node on the way to bucket 0.
 //! folder.begin((0, None), way(0), 1, |_| [TERMINATOR, right]);
@@ -46,13 +46,12 @@
 //! folder.bucket(at, true);
 //! let treelet = folder.end();
 //! folder.run();
-//! let left = node::leaf::<Blake3>(&[0; 32], &node::value_hash::<Blake3>(b"2"));
-//! assert_eq!(*folder.node(treelet), node::combine::<Blake3>(&left, &right));
+//! let left = node::leaf(Hasher::BLAKE3, &[0; 32], &node::value_hash(Hasher::BLAKE3, b"2"));
+//! assert_eq!(*folder.node(treelet), node::combine(Hasher::BLAKE3, &left, &right));
 //! assert_eq!(folder.proof().siblings, [right]);
 //! ```
 
 use alloc::vec::Vec;
-use core::marker::PhantomData;
 use core::ops::Range;
 
 use zerocopy::IntoBytes;
@@ -160,7 +159,7 @@ pub struct ProofPart {
 }
 
 /// Folds treelets; the [module](self) says how. Buffers are reused.
-pub struct TreeletFolder<H> {
+pub struct TreeletFolder {
     pub(super) values: Values,
     pub(super) leaves: Leaves,
     /// One for each level, then one for each round.
@@ -189,10 +188,9 @@ pub struct TreeletFolder<H> {
     /// Blocks of a step of what climbs.
     pairs: Vec<[Node; 2]>,
     hashed: u64,
-    hasher: PhantomData<H>,
 }
 
-impl<H> core::fmt::Debug for TreeletFolder<H> {
+impl core::fmt::Debug for TreeletFolder {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("TreeletFolder")
             .field("treelets", &self.done.len())
@@ -201,10 +199,11 @@ impl<H> core::fmt::Debug for TreeletFolder<H> {
     }
 }
 
-impl<H> Default for TreeletFolder<H> {
-    fn default() -> Self {
+impl TreeletFolder {
+    /// A folder that has no treelet.
+    pub fn new(hasher: Hasher) -> Self {
         Self {
-            values: Values::default(),
+            values: Values::new(hasher),
             leaves: Leaves::default(),
             stages: (0..ROUNDS).map(|_| Stage::default()).collect(),
             open: Open::default(),
@@ -224,12 +223,15 @@ impl<H> Default for TreeletFolder<H> {
             out: Vec::new(),
             pairs: Vec::new(),
             hashed: 0,
-            hasher: PhantomData,
         }
     }
-}
 
-impl<H: Hasher> TreeletFolder<H> {
+    /// Its hash function.
+    #[inline]
+    pub fn hasher(&self) -> Hasher {
+        self.values.hasher
+    }
+
     /// Removes all treelets; the memory stays for the next use.
     pub fn clear(&mut self) {
         self.values.clear();
@@ -253,11 +255,13 @@ impl<H: Hasher> TreeletFolder<H> {
     }
 
     /// Hash calls made since creation.
+    #[inline]
     pub fn hashed(&self) -> u64 {
         self.hashed
     }
 
     /// Is there no treelet?
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.done.is_empty()
     }
@@ -320,6 +324,7 @@ impl<H: Hasher> TreeletFolder<H> {
     }
 
     /// Gives the node of a position beside the way.
+    #[inline]
     pub fn known(&mut self, at: u8, node: &Node) {
         self.open.late |= 1 << at;
         let half = self.half_of(at);
@@ -414,8 +419,9 @@ impl<H: Hasher> TreeletFolder<H> {
     }
 
     /// Hashes everything, from the values up, and fills the holes.
+    #[inline]
     pub fn run(&mut self) {
-        self.hashed += self.values.run::<H>();
+        self.hashed += self.values.run();
         self.hash_leaves();
         for stage in (ROUNDS..self.stages.len()).chain((0..ROUNDS).rev()) {
             self.hash_stage(stage);
@@ -439,7 +445,7 @@ impl<H: Hasher> TreeletFolder<H> {
             return;
         }
         self.out.resize(count.max(self.out.len()), [0; 32]);
-        H::hash64_many(blocks, &mut self.out[..count]);
+        self.values.hasher.hash64_many(blocks, &mut self.out[..count]);
         for ((_, into), hash) in ends.iter().zip(&self.out) {
             *node_mut(&mut self.stages, *into) = tag_leaf(*hash);
         }
@@ -456,7 +462,9 @@ impl<H: Hasher> TreeletFolder<H> {
         }
         let mut stage = core::mem::take(&mut self.stages[number]);
         self.out.resize(count.max(self.out.len()), [0; 32]);
-        H::hash64_many(stage.pairs.as_bytes().as_chunks().0, &mut self.out[..count]);
+        self.values
+            .hasher
+            .hash64_many(stage.pairs.as_bytes().as_chunks().0, &mut self.out[..count]);
         for (at, (pair, hash)) in stage.pairs.iter().zip(&self.out).enumerate() {
             let node = match combine_kind(&pair[0], &pair[1]) {
                 Combined::Known(node) => node,
@@ -497,7 +505,9 @@ impl<H: Hasher> TreeletFolder<H> {
                 if bit(&climb.key, climb.from) { [TERMINATOR, node] } else { [node, TERMINATOR] }
             }));
             self.out.resize(pairs.len().max(self.out.len()), [0; 32]);
-            H::hash64_many(pairs.as_bytes().as_chunks().0, &mut self.out[..pairs.len()]);
+            self.values
+                .hasher
+                .hash64_many(pairs.as_bytes().as_chunks().0, &mut self.out[..pairs.len()]);
             let out = core::mem::take(&mut self.out);
             for (climb, hash) in climbs.iter().zip(&out) {
                 *node(self, climb.at as usize) = tag_internal(*hash);
@@ -509,37 +519,44 @@ impl<H: Hasher> TreeletFolder<H> {
     }
 
     /// The bits at which a treelet's levels part, where these are not those behind its prefix.
+    #[inline]
     pub fn columns(&self, treelet: usize) -> Option<Columns> {
         self.done[treelet].columns
     }
 
     /// The new node of a treelet.
+    #[inline]
     pub fn node(&self, treelet: usize) -> &Node {
         &self.done[treelet].node
     }
 
     /// The hash with a number that [`Keys::accessed`] gave; valid after [`Self::run`].
+    #[inline]
     pub fn value_hash(&self, id: HashId) -> &ValueHash {
         self.values.hash(id)
     }
 
     /// For each accessed key of a treelet, in order: is it the first below its terminal?
+    #[inline]
     pub fn first_of_terminal(&self, treelet: usize) -> &[bool] {
         let [from, to] = self.ends(treelet, |treelet| treelet.firsts);
         &self.firsts[from..to]
     }
 
     /// The multiproof.
+    #[inline]
     pub fn proof(&self) -> &Proof {
         &self.proof
     }
 
     /// The multiproof, for a caller who appends to it.
+    #[inline]
     pub fn proof_mut(&mut self) -> &mut Proof {
         &mut self.proof
     }
 
     /// A treelet's part of the multiproof.
+    #[inline]
     pub fn proof_part(&self, treelet: usize) -> ProofPart {
         let [from, to] = self.ends(treelet, |treelet| treelet.terminals);
         let [first, last] = self.ends(treelet, |treelet| treelet.siblings);
@@ -578,16 +595,16 @@ impl<H: Hasher> TreeletFolder<H> {
     }
 }
 
-impl<H: Hasher> Keys for TreeletFolder<H> {
+impl Keys for TreeletFolder {
     #[inline]
     fn unaccessed(&mut self, key: &Key, value: FoldValue<'_>) {
-        let hash = self.values.add::<H>(value, &mut self.hashed);
+        let hash = self.values.add(value, &mut self.hashed);
         self.push_item(key, (hash, hash), false);
     }
 
     #[inline]
     fn accessed(&mut self, key: &Key, old: Option<FoldValue<'_>>, change: Change<'_>) -> HashId {
-        let hashes = self.values.change::<H>(old, change, &mut self.hashed);
+        let hashes = self.values.change(old, change, &mut self.hashed);
         self.push_item(key, (hashes.old, hashes.new), true);
         hashes.put
     }

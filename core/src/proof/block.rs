@@ -19,25 +19,25 @@
 //! ```
 //! use pleach_core::naive::Naive;
 //! use pleach_core::proof::{Access, Op, Roots, block};
-//! use pleach_core::{Blake3, TERMINATOR};
+//! use pleach_core::{Hasher, TERMINATOR};
 //!
 //! let mut trie = Naive::from_iter([([1; 32], [10; 32].into())]);
-//! let mut roots = Roots::from_iter([(0, trie.root::<Blake3>()), (7, TERMINATOR)]);
-//! let before = roots.over_all::<Blake3>();
+//! let mut roots = Roots::from_iter([(0, trie.root(Hasher::BLAKE3)), (7, TERMINATOR)]);
+//! let before = roots.over_all(Hasher::BLAKE3);
 //!
 //! // A block changes a key in namespace 0 and drops namespace 7.
 //! let ops = [Op { key: [1; 32], access: Access::ReadWrite(Some([11; 32].into())) }];
-//! let witness = trie.witness::<Blake3>(&ops).encode::<Blake3>()?;
+//! let witness = trie.witness(Hasher::BLAKE3, &ops).encode(Hasher::BLAKE3)?;
 //! trie.apply(&ops);
-//! let changed = block::Part { ns: 0, after: Some(trie.root::<Blake3>()), witness: Some(&witness) };
+//! let changed = block::Part { ns: 0, after: Some(trie.root(Hasher::BLAKE3)), witness: Some(&witness) };
 //! let dropped = block::Part { ns: 7, after: None, witness: None };
-//! let bytes = block::build::<Blake3>(&roots, &[changed, dropped])?;
+//! let bytes = block::build(Hasher::BLAKE3, &roots, &[changed, dropped])?;
 //!
 //! // Whoever knows the root over all before learns the one after.
-//! let verified = block::verify::<Blake3>(&bytes, &before)?;
-//! roots.set(0, Some(trie.root::<Blake3>()));
+//! let verified = block::verify(Hasher::BLAKE3, &bytes, &before)?;
+//! roots.set(0, Some(trie.root(Hasher::BLAKE3)));
 //! roots.set(7, None);
-//! assert_eq!(*verified.new_root(), roots.over_all::<Blake3>());
+//! assert_eq!(*verified.new_root(), roots.over_all(Hasher::BLAKE3));
 //! assert_eq!(verified.get(0).and_then(|ns| ns.witness()).map(|ops| ops.op_count()), Some(1));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -123,23 +123,25 @@ impl<'a> Verified<'a> {
 
 /// Checks a block against the root over all before it and computes the one after it, within the
 /// default [`Limits`].
-pub fn verify<'a, H: Hasher>(
+pub fn verify<'a>(
+    hasher: Hasher,
     bytes: &'a [u8],
     over_all: &Node,
 ) -> Result<Verified<'a>, VerifyError> {
-    verify_with::<H>(bytes, over_all, &Limits::DEFAULT)
+    verify_with(hasher, bytes, over_all, &Limits::DEFAULT)
 }
 
 /// The same within these limits. They are for the whole block: its bytes, and the hashes of the
 /// outer witness and all inner ones together.
-pub fn verify_with<'a, H: Hasher>(
+pub fn verify_with<'a>(
+    hasher: Hasher,
     bytes: &'a [u8],
     over_all: &Node,
     limits: &Limits,
 ) -> Result<Verified<'a>, VerifyError> {
     limits.check_bytes(bytes)?;
-    let Frame { outer, mut inner, .. } = Frame::cut::<H>(Kind::Block, bytes)?;
-    let outer = Parts::parse::<H>(Kind::Witness, outer)?;
+    let Frame { outer, mut inner, .. } = Frame::cut(hasher, Kind::Block, bytes)?;
+    let outer = Parts::parse(hasher, Kind::Witness, outer)?;
     outer.terminals().iter().try_for_each(|terminal| check_terminal(&terminal))?;
     // Operations are in key order and each of a namespace of its own, so there are at most 256.
     let mut parsed = Vec::new();
@@ -147,20 +149,20 @@ pub fn verify_with<'a, H: Hasher>(
         let fate = Fate::read(&op, &terminal)?;
         let mut parts = None;
         if fate.opened {
-            let (_, bytes) = inner.take::<H>(&[Kind::Witness])?;
-            parts = Some(parse_inner::<H>(bytes)?);
+            let (_, bytes) = inner.take(&[Kind::Witness])?;
+            parts = Some(parse_inner(hasher, bytes)?);
         }
         parsed.push((fate, parts));
     }
     inner.end()?;
     check_hashes(&outer, &parsed, limits)?;
 
-    let outer = witness::walk::<H>(outer, over_all)?;
+    let outer = witness::walk(outer, over_all)?;
     let mut namespaces = Vec::new();
     namespaces.reserve_exact(parsed.len());
     for (fate, parts) in parsed {
         let witness = match parts {
-            Some(parts) => Some(fate.check::<H>(parts)?),
+            Some(parts) => Some(fate.check(parts)?),
             None => None,
         };
         namespaces.push(Namespace { fate, witness });
@@ -169,8 +171,8 @@ pub fn verify_with<'a, H: Hasher>(
 }
 
 /// An inner witness, which has operations.
-fn parse_inner<H: Hasher>(bytes: &[u8]) -> Result<Parts<'_>, DecodeError> {
-    let parts = Parts::parse::<H>(Kind::Witness, bytes)?;
+fn parse_inner(hasher: Hasher, bytes: &[u8]) -> Result<Parts<'_>, DecodeError> {
+    let parts = Parts::parse(hasher, Kind::Witness, bytes)?;
     if parts.op_count() == 0 { Err(DecodeError::Inner) } else { Ok(parts) }
 }
 
@@ -225,10 +227,10 @@ impl Fate {
     }
 
     /// Verifies the inner witness against the roots that the outer one has.
-    fn check<'a, H: Hasher>(&self, parts: Parts<'a>) -> Result<witness::Verified<'a>, VerifyError> {
+    fn check<'a>(&self, parts: Parts<'a>) -> Result<witness::Verified<'a>, VerifyError> {
         let elsewhere = VerifyError::NamespaceRoot { ns: self.ns };
         let before = self.before.unwrap_or(TERMINATOR);
-        let verified = witness::walk::<H>(parts, &before).map_err(|error| match error {
+        let verified = witness::walk(parts, &before).map_err(|error| match error {
             VerifyError::RootMismatch => elsewhere,
             error => error,
         })?;
@@ -251,7 +253,7 @@ pub struct Part<'a> {
 
 /// Makes the encoding of a block on these roots from what it did with each namespace: ascending,
 /// each once. What the witnesses say is not verified.
-pub fn build<H: Hasher>(before: &Roots, parts: &[Part<'_>]) -> Result<Vec<u8>, BuildError> {
+pub fn build(hasher: Hasher, before: &Roots, parts: &[Part<'_>]) -> Result<Vec<u8>, BuildError> {
     if !parts.is_sorted_by(|one, next| one.ns < next.ns) {
         return Err(DecodeError::OpOrder.into());
     }
@@ -261,10 +263,10 @@ pub fn build<H: Hasher>(before: &Roots, parts: &[Part<'_>]) -> Result<Vec<u8>, B
         let fate = Fate { ns, before, after: part.after, opened: part.witness.is_some() };
         accesses.push((ns, fate.access().ok_or(DecodeError::NamespaceAccess)?));
         if let Some(bytes) = part.witness {
-            parse_inner::<H>(bytes)?;
+            parse_inner(hasher, bytes)?;
             inner.push(bytes);
         }
     }
-    let outer = before.witness::<H>(&accesses)?;
-    Ok(frame::assemble::<H>(Kind::Block, 0, &outer, &inner)?)
+    let outer = before.witness(hasher, &accesses)?;
+    Ok(frame::assemble(hasher, Kind::Block, 0, &outer, &inner)?)
 }

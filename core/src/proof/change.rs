@@ -13,7 +13,7 @@
 //! ```
 //! use pleach_core::naive::Naive;
 //! use pleach_core::proof::{Change, change};
-//! use pleach_core::Blake3;
+//! use pleach_core::Hasher;
 //!
 //! let before: Naive = (0..9).map(|byte| ([byte; 32], [1; 32].into())).collect();
 //! let mut after = before.clone();
@@ -23,14 +23,15 @@
 //! // What changed from key 2 to key 7: key 3, and nothing else.
 //! let (first, last) = ([2; 32], [7; 32]);
 //! let keys = [first, [3; 32], last];
-//! let bytes = change::build::<Blake3>(
-//!     &before.multi::<Blake3>(&keys).encode::<Blake3>()?,
-//!     &after.multi::<Blake3>(&keys).encode::<Blake3>()?,
+//! let bytes = change::build(
+//!     Hasher::BLAKE3,
+//!     &before.multi(Hasher::BLAKE3, &keys).encode(Hasher::BLAKE3)?,
+//!     &after.multi(Hasher::BLAKE3, &keys).encode(Hasher::BLAKE3)?,
 //!     &first,
 //!     &last,
 //! )?;
-//! let roots = (before.root::<Blake3>(), after.root::<Blake3>());
-//! let verified = change::verify::<Blake3>(&bytes, &roots.0, &roots.1, &first, &last)?;
+//! let roots = (before.root(Hasher::BLAKE3), after.root(Hasher::BLAKE3));
+//! let verified = change::verify(Hasher::BLAKE3, &bytes, &roots.0, &roots.1, &first, &last)?;
 //! let changes: Vec<_> = verified.changes().collect();
 //! assert_eq!(changes, [([3; 32], Some([1; 32].into()), Some([2; 32].into()))]);
 //! assert_eq!(verified.get(&[4; 32]), Change::Same);
@@ -123,18 +124,20 @@ impl Verified<'_> {
 
 /// Checks a proof of what changed from `first` to `last` between two roots, within the default
 /// [`Limits`].
-pub fn verify<'a, H: Hasher>(
+pub fn verify<'a>(
+    hasher: Hasher,
     bytes: &'a [u8],
     from_root: &Node,
     to_root: &Node,
     first: &Key,
     last: &Key,
 ) -> Result<Verified<'a>, VerifyError> {
-    verify_with::<H>(bytes, from_root, to_root, first, last, &Limits::DEFAULT)
+    verify_with(hasher, bytes, from_root, to_root, first, last, &Limits::DEFAULT)
 }
 
 /// The same within these limits.
-pub fn verify_with<'a, H: Hasher>(
+pub fn verify_with<'a>(
+    hasher: Hasher,
     bytes: &'a [u8],
     from_root: &Node,
     to_root: &Node,
@@ -143,12 +146,12 @@ pub fn verify_with<'a, H: Hasher>(
     limits: &Limits,
 ) -> Result<Verified<'a>, VerifyError> {
     limits.check_bytes(bytes)?;
-    let Unverified { sides, siblings } = decode::<H>(bytes, first, last)?;
+    let Unverified { sides, siblings } = decode(hasher, bytes, first, last)?;
     limits.check_hashes(sides.before.hashes().saturating_add(sides.after.hashes()))?;
-    let before = sides.before.leaf_nodes::<H>();
-    let after = sides.after.leaf_nodes::<H>();
-    sides.before.leads_to::<H>(&siblings.before, &before, from_root)?;
-    sides.after.leads_to::<H>(&siblings.after, &after, to_root)?;
+    let before = sides.before.leaf_nodes(hasher);
+    let after = sides.after.leaf_nodes(hasher);
+    sides.before.leads_to(hasher, &siblings.before, &before, from_root)?;
+    sides.after.leads_to(hasher, &siblings.after, &after, to_root)?;
     let leaf = |of, key: &Key, _: &ValueHash| {
         let leaves = if of == Of::Before { &before } else { &after };
         let found = leaves.binary_search_by_key(key, |(key, _)| *key).ok();
@@ -192,13 +195,14 @@ impl<'a> Unverified<'a> {
 
 /// What an encoding *claims*: well-formed, about the range from `first` to `last`, and checked
 /// against no roots.
-pub fn decode<'a, H: Hasher>(
+pub fn decode<'a>(
+    hasher: Hasher,
     bytes: &'a [u8],
     first: &Key,
     last: &Key,
 ) -> Result<Unverified<'a>, DecodeError> {
     let span = Span::new(first, last)?;
-    let Sections { sizes, terminals, ops, siblings } = Sections::cut::<H>(Kind::Change, bytes)?;
+    let Sections { sizes, terminals, ops, siblings } = Sections::cut(hasher, Kind::Change, bytes)?;
     let (before, rest) = List::read(sizes.terminals, terminals)?;
     if !rest.is_empty() {
         return Err(DecodeError::Length);
@@ -214,18 +218,19 @@ pub fn decode<'a, H: Hasher>(
 ///
 /// `from` and `to` are encoded [multiproofs](super::multi), on the state before and on the state
 /// after, of the same keys: all that changed in the range, `first` and `last`, and no others.
-pub fn build<H: Hasher>(
+pub fn build(
+    hasher: Hasher,
     from: &[u8],
     to: &[u8],
     first: &Key,
     last: &Key,
 ) -> Result<Vec<u8>, BuildError> {
     let span = Span::new(first, last)?;
-    let from = Parts::parse::<H>(Kind::Multi, from)?;
-    let to = Parts::parse::<H>(Kind::Multi, to)?;
+    let from = Parts::parse(hasher, Kind::Multi, from)?;
+    let to = Parts::parse(hasher, Kind::Multi, to)?;
     let sides = Sides::new(from.terminals().clone(), to.terminals().clone(), span)?;
     sides.check_used().map_err(|_| BuildError::Keys)?;
-    let leaf = |_, key: &Key, value_hash: &ValueHash| node::leaf::<H>(key, value_hash);
+    let leaf = |_, key: &Key, value_hash: &ValueHash| node::leaf(hasher, key, value_hash);
     if let Some(depth) = sides.unopened(from.siblings(), to.siblings(), leaf) {
         return Err(BuildError::Unopened { depth });
     }
@@ -240,5 +245,5 @@ pub fn build<H: Hasher>(
         op_bytes: wire::count(after.len())?,
     };
     let sections = [sides.before.records(), &after, Node::bytes_of(&nodes)];
-    Ok(wire::assemble::<H>(Kind::Change, &sizes, sections)?)
+    Ok(wire::assemble(hasher, Kind::Change, &sizes, sections)?)
 }

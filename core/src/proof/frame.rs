@@ -31,59 +31,54 @@ pub(super) struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    pub(super) fn cut<H: Hasher>(kind: Kind, bytes: &'a [u8]) -> Result<Self, DecodeError> {
+    pub(super) fn cut(hasher: Hasher, kind: Kind, bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
-        let sizes = wire::read_header::<H>(kind, &mut reader)?;
+        let sizes = wire::read_header(hasher, kind, &mut reader)?;
         if sizes.total() != Some(bytes.len()) {
             return Err(DecodeError::Length);
         }
         let ns = u8::try_from(sizes.ops).map_err(|_| DecodeError::Count)?;
         let outer = usize::try_from(sizes.terminal_bytes).map_err(|_| DecodeError::Length)?;
         let outer = reader.bytes(outer)?;
-        Ok(Self { ns, outer, inner: Inner(reader) })
+        Ok(Self { ns, outer, inner: Inner(hasher, reader) })
     }
 }
 
 /// Inner proofs that are still to be taken.
-pub(super) struct Inner<'a>(Reader<'a>);
+pub(super) struct Inner<'a>(Hasher, Reader<'a>);
 
 impl<'a> Inner<'a> {
-    pub(super) fn of(bytes: &'a [u8]) -> Self {
-        Self(Reader::new(bytes))
+    pub(super) fn of(hasher: Hasher, bytes: &'a [u8]) -> Self {
+        Self(hasher, Reader::new(bytes))
     }
 
     /// The next one, of one of these kinds. Its header is checked, its records are not.
-    pub(super) fn take<H: Hasher>(
-        &mut self,
-        kinds: &[Kind],
-    ) -> Result<(Kind, &'a [u8]), DecodeError> {
-        let mut ahead = self.0;
-        let (kind, sizes) = wire::read_any::<H>(kinds, &mut ahead)?;
-        let bytes = self.0.bytes(sizes.total().ok_or(DecodeError::Length)?)?;
+    pub(super) fn take(&mut self, kinds: &[Kind]) -> Result<(Kind, &'a [u8]), DecodeError> {
+        let mut ahead = self.1;
+        let (kind, sizes) = wire::read_any(self.0, kinds, &mut ahead)?;
+        let bytes = self.1.bytes(sizes.total().ok_or(DecodeError::Length)?)?;
         Ok((kind, bytes))
     }
 
     /// Is there nothing left?
     pub(super) fn end(&self) -> Result<(), DecodeError> {
-        if self.0.is_empty() { Ok(()) } else { Err(DecodeError::Inner) }
+        if self.1.is_empty() { Ok(()) } else { Err(DecodeError::Inner) }
     }
 
     /// The only one, of one of these kinds; `None` when there is none.
-    pub(super) fn only<H: Hasher>(
-        mut self,
-        kinds: &[Kind],
-    ) -> Result<Option<(Kind, &'a [u8])>, DecodeError> {
-        if self.0.is_empty() {
+    pub(super) fn only(mut self, kinds: &[Kind]) -> Result<Option<(Kind, &'a [u8])>, DecodeError> {
+        if self.1.is_empty() {
             return Ok(None);
         }
-        let one = self.take::<H>(kinds)?;
+        let one = self.take(kinds)?;
         self.end()?;
         Ok(Some(one))
     }
 }
 
 /// An outer proof and inner ones in one encoding.
-pub(super) fn assemble<H: Hasher>(
+pub(super) fn assemble(
+    hasher: Hasher,
     kind: Kind,
     ns: u8,
     outer: &[u8],
@@ -96,5 +91,5 @@ pub(super) fn assemble<H: Hasher>(
         op_bytes: wire::count(inner.len())?,
         ..Sizes::default()
     };
-    wire::assemble::<H>(kind, &sizes, [outer, &inner, &[]])
+    wire::assemble(hasher, kind, &sizes, [outer, &inner, &[]])
 }

@@ -11,10 +11,10 @@ use super::error::{Limit, VerifyError};
 /// The most that a verification may take.
 ///
 /// ```
-/// use pleach_core::{Blake3, Limits, TERMINATOR, VerifyError, witness};
+/// use pleach_core::{Hasher, Limits, TERMINATOR, VerifyError, witness};
 ///
 /// let limits = Limits { bytes: 1 << 20, ..Limits::default() };
-/// let refused = witness::verify_with::<Blake3>(&[0; 2 << 20], &TERMINATOR, &limits);
+/// let refused = witness::verify_with(Hasher::BLAKE3, &[0; 2 << 20], &TERMINATOR, &limits);
 /// assert!(matches!(refused, Err(VerifyError::OverLimit { .. })));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -131,12 +131,12 @@ impl<'a> List<'a> {
     }
 
     /// The nodes of all leaves, in order.
-    pub(super) fn leaf_nodes<H: Hasher>(&self) -> Vec<(Key, Node)> {
+    pub(super) fn leaf_nodes(&self, hasher: Hasher) -> Vec<(Key, Node)> {
         let mut leaves = Leaves::with_room(self.leaves);
         for (key, value_hash) in self.leaves() {
             leaves.push(key, value_hash);
         }
-        leaves.hash::<H>()
+        leaves.hash(hasher)
     }
 
     /// Each terminal with its node and the fork with the next one; `leaves` are the
@@ -156,16 +156,17 @@ impl<'a> List<'a> {
     }
 
     /// Do the terminals and these siblings lead to `root`? A list without terminals leads to any.
-    pub(super) fn leads_to<H: Hasher>(
+    pub(super) fn leads_to(
         &self,
+        hasher: Hasher,
         siblings: &[Node],
         leaves: &[(Key, Node)],
         root: &Node,
     ) -> Result<(), VerifyError> {
-        let mut walk = Walk::new(siblings);
+        let mut walk = Walk::new(hasher, siblings);
         let mut found = None;
         for (terminal, node, fork) in self.steps(leaves) {
-            found = walk.push::<H>(Known(node), terminal.bits(), terminal.depth(), fork)?;
+            found = walk.push(Known(node), terminal.bits(), terminal.depth(), fork)?;
         }
         let leads = found.map_or(self.index.is_empty(), |found| found.0 == *root);
         if leads { Ok(()) } else { Err(VerifyError::RootMismatch) }

@@ -1,6 +1,7 @@
 //! What a verified proof answers.
 
 use super::terminal::Terminal;
+use crate::hasher::Hasher;
 use crate::node::{Key, ValueHash};
 
 /// What a verified proof says about a key.
@@ -14,19 +15,16 @@ pub enum Lookup {
     OutOfScope,
 }
 
-/// The hash function of a verified proof, so that nobody hashes a value by another one.
-pub(super) type HashValue = fn(&[u8]) -> [u8; 32];
-
 impl Lookup {
     /// Is this the answer about a key with this value (`None`: about an absent one)? `None` when it
-    /// is no answer.
-    pub(super) fn proves(&self, hash: HashValue, value: Option<&[u8]>) -> Option<bool> {
+    /// is no answer. A verified proof gives its own hasher, so that nobody hashes a value by another one.
+    pub(super) fn proves(&self, hasher: Hasher, value: Option<&[u8]>) -> Option<bool> {
         let found = match self {
             Self::Present(found) => Some(found.to_bytes()),
             Self::Absent => None,
             Self::OutOfScope => return None,
         };
-        Some(found == value.map(hash))
+        Some(found == value.map(|value| hasher.hash(value)))
     }
 }
 

@@ -23,20 +23,20 @@
 //! ```
 //! use pleach_core::naive::Naive;
 //! use pleach_core::proof::multi;
-//! use pleach_core::{Blake3, Lookup, VerifyError};
+//! use pleach_core::{Hasher, Lookup, VerifyError};
 //!
 //! let trie = Naive::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
-//! let mut bytes = trie.multi::<Blake3>(&[[1; 32], [3; 32]]).encode::<Blake3>()?;
-//! let root = trie.root::<Blake3>();
+//! let mut bytes = trie.multi(Hasher::BLAKE3, &[[1; 32], [3; 32]]).encode(Hasher::BLAKE3)?;
+//! let root = trie.root(Hasher::BLAKE3);
 //!
-//! let verified = multi::verify::<Blake3>(&bytes, &root)?;
+//! let verified = multi::verify(Hasher::BLAKE3, &bytes, &root)?;
 //! assert_eq!(verified.get(&[1; 32]), Lookup::Present([10; 32].into()));
 //! assert_eq!(verified.get(&[3; 32]), Lookup::Absent);
 //!
 //! // A changed value leads to another root.
 //! let value = 32 + 2 + 32;
 //! bytes[value] ^= 1;
-//! assert_eq!(multi::verify::<Blake3>(&bytes, &root).unwrap_err(), VerifyError::RootMismatch);
+//! assert_eq!(multi::verify(Hasher::BLAKE3, &bytes, &root).unwrap_err(), VerifyError::RootMismatch);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![deny(

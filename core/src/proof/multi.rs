@@ -7,11 +7,11 @@
 //! ```
 //! use pleach_core::naive::Naive;
 //! use pleach_core::proof::multi;
-//! use pleach_core::{Blake3, TERMINATOR};
+//! use pleach_core::{Hasher, TERMINATOR};
 //!
 //! // One terminal says everything about the empty trie.
-//! let bytes = Naive::new().multi::<Blake3>(&[[1; 32], [2; 32]]).encode::<Blake3>()?;
-//! let verified = multi::verify::<Blake3>(&bytes, &TERMINATOR)?;
+//! let bytes = Naive::new().multi(Hasher::BLAKE3, &[[1; 32], [2; 32]]).encode(Hasher::BLAKE3)?;
+//! let verified = multi::verify(Hasher::BLAKE3, &bytes, &TERMINATOR)?;
 //! assert_eq!(verified.terminal_count(), 1);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -21,7 +21,7 @@ use alloc::vec::Vec;
 use super::{
     error::{DecodeError, EncodeError, VerifyError},
     limits::Limits,
-    lookup::{HashValue, Lookup, lookup},
+    lookup::{Lookup, lookup},
     terminal::{Terminal, terminal_encode, terminal_len},
     unverified::Unverified,
     wire::{self, Kind, Parts, Sizes},
@@ -42,7 +42,7 @@ pub struct MultiProof {
 
 impl MultiProof {
     /// The wire encoding.
-    pub fn encode<H: Hasher>(&self) -> Result<Vec<u8>, EncodeError> {
+    pub fn encode(&self, hasher: Hasher) -> Result<Vec<u8>, EncodeError> {
         let mut terminals = Vec::with_capacity(self.terminals.iter().map(terminal_len).sum());
         for terminal in &self.terminals {
             terminal_encode(&mut terminals, terminal);
@@ -54,13 +54,13 @@ impl MultiProof {
             ..Sizes::default()
         };
         let sections = [terminals.as_slice(), &[], Node::bytes_of(&self.siblings)];
-        wire::assemble::<H>(Kind::Multi, &sizes, sections)
+        wire::assemble(hasher, Kind::Multi, &sizes, sections)
     }
 
     /// What an encoding *claims*, checked against no root: the inverse of
     /// [`encode`](Self::encode).
-    pub fn decode<H: Hasher>(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let unverified = decode::<H>(bytes)?;
+    pub fn decode(hasher: Hasher, bytes: &[u8]) -> Result<Self, DecodeError> {
+        let unverified = decode(hasher, bytes)?;
         let terminals = unverified.terminals().collect();
         Ok(Self { terminals, siblings: unverified.siblings().to_vec() })
     }
@@ -71,7 +71,6 @@ impl MultiProof {
 pub struct Verified<'a> {
     parts: Parts<'a>,
     root: Node,
-    hash: HashValue,
 }
 
 impl Verified<'_> {
@@ -98,31 +97,36 @@ impl Verified<'_> {
     /// Does the root say that `key` has this value, or, for `None`, that it is absent? `None` when
     /// the proof says nothing about the key.
     pub fn proves(&self, key: &Key, value: Option<&[u8]>) -> Option<bool> {
-        self.get(key).proves(self.hash, value)
+        self.get(key).proves(self.parts.hasher, value)
     }
 }
 
 /// Checks a multiproof against a root, within the default [`Limits`]. A proof without terminals
 /// says nothing, about any root.
-pub fn verify<'a, H: Hasher>(bytes: &'a [u8], root: &Node) -> Result<Verified<'a>, VerifyError> {
-    verify_with::<H>(bytes, root, &Limits::DEFAULT)
+pub fn verify<'a>(
+    hasher: Hasher,
+    bytes: &'a [u8],
+    root: &Node,
+) -> Result<Verified<'a>, VerifyError> {
+    verify_with(hasher, bytes, root, &Limits::DEFAULT)
 }
 
 /// The same within these limits.
-pub fn verify_with<'a, H: Hasher>(
+pub fn verify_with<'a>(
+    hasher: Hasher,
     bytes: &'a [u8],
     root: &Node,
     limits: &Limits,
 ) -> Result<Verified<'a>, VerifyError> {
     limits.check_bytes(bytes)?;
-    let parts = Parts::parse::<H>(Kind::Multi, bytes)?;
+    let parts = Parts::parse(hasher, Kind::Multi, bytes)?;
     limits.check_hashes(parts.terminals().hashes())?;
     let terminals = parts.terminals();
-    terminals.leads_to::<H>(parts.siblings(), &terminals.leaf_nodes::<H>(), root)?;
-    Ok(Verified { parts, root: *root, hash: H::hash })
+    terminals.leads_to(hasher, parts.siblings(), &terminals.leaf_nodes(hasher), root)?;
+    Ok(Verified { parts, root: *root })
 }
 
 /// What an encoding *claims*: well-formed, and checked against no root.
-pub fn decode<H: Hasher>(bytes: &[u8]) -> Result<Unverified<'_>, DecodeError> {
-    Ok(Unverified::new(Parts::parse::<H>(Kind::Multi, bytes)?))
+pub fn decode(hasher: Hasher, bytes: &[u8]) -> Result<Unverified<'_>, DecodeError> {
+    Ok(Unverified::new(Parts::parse(hasher, Kind::Multi, bytes)?))
 }

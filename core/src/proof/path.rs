@@ -5,11 +5,11 @@
 //! ```
 //! use pleach_core::naive::Naive;
 //! use pleach_core::proof::path;
-//! use pleach_core::{Blake3, Lookup};
+//! use pleach_core::{Hasher, Lookup};
 //!
 //! let trie = Naive::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
-//! let bytes = trie.path::<Blake3>(&[2; 32]).encode::<Blake3>()?;
-//! let verified = path::verify::<Blake3>(&bytes, &trie.root::<Blake3>())?;
+//! let bytes = trie.path(Hasher::BLAKE3, &[2; 32]).encode(Hasher::BLAKE3)?;
+//! let verified = path::verify(Hasher::BLAKE3, &bytes, &trie.root(Hasher::BLAKE3))?;
 //! assert_eq!(verified.get(&[2; 32]), Lookup::Present([20; 32].into()));
 //! assert_eq!(verified.get(&[1; 32]), Lookup::OutOfScope);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 use super::{
     error::{DecodeError, EncodeError, VerifyError},
     limits::Limits,
-    lookup::{HashValue, Lookup, lookup},
+    lookup::{Lookup, lookup},
     terminal::{Terminal, terminal_encode, terminal_len},
     unverified::Unverified,
     walk::{Known, Subtrie},
@@ -43,7 +43,7 @@ pub struct PathProof {
 
 impl PathProof {
     /// The wire encoding.
-    pub fn encode<H: Hasher>(&self) -> Result<Vec<u8>, EncodeError> {
+    pub fn encode(&self, hasher: Hasher) -> Result<Vec<u8>, EncodeError> {
         let mut terminal = Vec::with_capacity(terminal_len(&self.terminal));
         terminal_encode(&mut terminal, &self.terminal);
         let sizes = Sizes {
@@ -53,13 +53,13 @@ impl PathProof {
             ..Sizes::default()
         };
         let sections = [terminal.as_slice(), &[], Node::bytes_of(&self.siblings)];
-        wire::assemble::<H>(Kind::Path, &sizes, sections)
+        wire::assemble(hasher, Kind::Path, &sizes, sections)
     }
 
     /// What an encoding *claims*, checked against no root: the inverse of
     /// [`encode`](Self::encode).
-    pub fn decode<H: Hasher>(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let unverified = decode::<H>(bytes)?;
+    pub fn decode(hasher: Hasher, bytes: &[u8]) -> Result<Self, DecodeError> {
+        let unverified = decode(hasher, bytes)?;
         let terminal = unverified.terminals().next().ok_or(DecodeError::Count)?;
         Ok(Self { terminal, siblings: unverified.siblings().to_vec() })
     }
@@ -70,7 +70,7 @@ impl PathProof {
 pub struct Verified {
     terminal: Terminal,
     root: Node,
-    hash: HashValue,
+    hasher: Hasher,
 }
 
 impl Verified {
@@ -92,40 +92,41 @@ impl Verified {
     /// Does the root say that `key` has this value, or, for `None`, that it is absent? `None` when
     /// the proof says nothing about the key.
     pub fn proves(&self, key: &Key, value: Option<&[u8]>) -> Option<bool> {
-        self.get(key).proves(self.hash, value)
+        self.get(key).proves(self.hasher, value)
     }
 }
 
 /// Checks a path proof against a root, within the default [`Limits`].
-pub fn verify<H: Hasher>(bytes: &[u8], root: &Node) -> Result<Verified, VerifyError> {
-    verify_with::<H>(bytes, root, &Limits::DEFAULT)
+pub fn verify(hasher: Hasher, bytes: &[u8], root: &Node) -> Result<Verified, VerifyError> {
+    verify_with(hasher, bytes, root, &Limits::DEFAULT)
 }
 
 /// Checks a path proof against a root, within these limits.
-pub fn verify_with<H: Hasher>(
+pub fn verify_with(
+    hasher: Hasher,
     bytes: &[u8],
     root: &Node,
     limits: &Limits,
 ) -> Result<Verified, VerifyError> {
     limits.check_bytes(bytes)?;
-    let parts = Parts::parse::<H>(Kind::Path, bytes)?;
+    let parts = Parts::parse(hasher, Kind::Path, bytes)?;
     limits.check_hashes(parts.terminals().hashes())?;
     let terminal = parts.terminals().first().ok_or(DecodeError::Count)?;
-    let mut node = Known(terminal.node::<H>());
+    let mut node = Known(terminal.node(hasher));
     for (above, sibling) in (0..terminal.depth()).zip(parts.siblings()).rev() {
         let sibling = Known::sibling(*sibling);
         let (left, right) =
             if prefix::bit(terminal.bits(), above) { (&sibling, &node) } else { (&node, &sibling) };
-        node = Known::join::<H>(left, right, above.saturating_add(1))?;
+        node = Known::join(hasher, left, right, above.saturating_add(1))?;
     }
     if node.0 == *root {
-        Ok(Verified { terminal, root: *root, hash: H::hash })
+        Ok(Verified { terminal, root: *root, hasher })
     } else {
         Err(VerifyError::RootMismatch)
     }
 }
 
 /// What an encoding *claims*: well-formed, and checked against no root.
-pub fn decode<H: Hasher>(bytes: &[u8]) -> Result<Unverified<'_>, DecodeError> {
-    Ok(Unverified::new(Parts::parse::<H>(Kind::Path, bytes)?))
+pub fn decode(hasher: Hasher, bytes: &[u8]) -> Result<Unverified<'_>, DecodeError> {
+    Ok(Unverified::new(Parts::parse(hasher, Kind::Path, bytes)?))
 }

@@ -9,15 +9,15 @@
 //! ```
 //! use pleach_core::naive::Naive;
 //! use pleach_core::proof::range;
-//! use pleach_core::{Blake3, Lookup};
+//! use pleach_core::{Hasher, Lookup};
 //!
 //! let trie: Naive = (0..9).map(|byte| ([byte; 32], [byte + 1; 32].into())).collect();
 //! let (first, last) = ([2; 32], [4; 32]);
-//! let bounds = trie.multi::<Blake3>(&[first, last]).encode::<Blake3>()?;
+//! let bounds = trie.multi(Hasher::BLAKE3, &[first, last]).encode(Hasher::BLAKE3)?;
 //! let pairs = trie.pairs().range(first..=last).map(|(key, hash)| (*key, *hash));
-//! let bytes = range::build::<Blake3>(&bounds, &first, &last, pairs)?;
+//! let bytes = range::build(Hasher::BLAKE3, &bounds, &first, &last, pairs)?;
 //!
-//! let verified = range::verify::<Blake3>(&bytes, &trie.root::<Blake3>(), &first, &last)?;
+//! let verified = range::verify(Hasher::BLAKE3, &bytes, &trie.root(Hasher::BLAKE3), &first, &last)?;
 //! assert_eq!(verified.pairs().count(), 3);
 //! assert_eq!(verified.get(&[3; 32]), Lookup::Present([4; 32].into()));
 //! assert_eq!(verified.get(&[5; 32]), Lookup::OutOfScope);
@@ -29,7 +29,7 @@ use alloc::vec::Vec;
 use super::{
     error::{BuildError, DecodeError, VerifyError},
     limits::Limits,
-    lookup::{HashValue, Lookup, lookup},
+    lookup::{Lookup, lookup},
     slots::slots,
     span::Span,
     terminal::{Terminal, terminal_encode},
@@ -48,7 +48,6 @@ pub struct Verified<'a> {
     parts: Parts<'a>,
     root: Node,
     span: Span,
-    hash: HashValue,
 }
 
 impl Verified<'_> {
@@ -81,7 +80,7 @@ impl Verified<'_> {
     /// Does the root say that `key` has this value, or, for `None`, that it is absent? `None` for a
     /// key outside of the range.
     pub fn proves(&self, key: &Key, value: Option<&[u8]>) -> Option<bool> {
-        self.get(key).proves(self.hash, value)
+        self.get(key).proves(self.parts.hasher, value)
     }
 
     /// The terminals that tile the range, in key order. The first and the last one may be leaves
@@ -93,17 +92,19 @@ impl Verified<'_> {
 
 /// Checks a proof of the range from `first` to `last` against a root, within the default
 /// [`Limits`].
-pub fn verify<'a, H: Hasher>(
+pub fn verify<'a>(
+    hasher: Hasher,
     bytes: &'a [u8],
     root: &Node,
     first: &Key,
     last: &Key,
 ) -> Result<Verified<'a>, VerifyError> {
-    verify_with::<H>(bytes, root, first, last, &Limits::DEFAULT)
+    verify_with(hasher, bytes, root, first, last, &Limits::DEFAULT)
 }
 
 /// The same within these limits.
-pub fn verify_with<'a, H: Hasher>(
+pub fn verify_with<'a>(
+    hasher: Hasher,
     bytes: &'a [u8],
     root: &Node,
     first: &Key,
@@ -111,30 +112,32 @@ pub fn verify_with<'a, H: Hasher>(
     limits: &Limits,
 ) -> Result<Verified<'a>, VerifyError> {
     limits.check_bytes(bytes)?;
-    let (parts, span) = parse::<H>(bytes, first, last)?;
+    let (parts, span) = parse(hasher, bytes, first, last)?;
     let terminals = parts.terminals();
     limits.check_hashes(terminals.hashes())?;
-    terminals.leads_to::<H>(parts.siblings(), &terminals.leaf_nodes::<H>(), root)?;
-    Ok(Verified { parts, root: *root, span, hash: H::hash })
+    terminals.leads_to(hasher, parts.siblings(), &terminals.leaf_nodes(hasher), root)?;
+    Ok(Verified { parts, root: *root, span })
 }
 
 /// What an encoding *claims*: well-formed, a tiling of the range from `first` to `last`, and
 /// checked against no root.
-pub fn decode<'a, H: Hasher>(
+pub fn decode<'a>(
+    hasher: Hasher,
     bytes: &'a [u8],
     first: &Key,
     last: &Key,
 ) -> Result<Unverified<'a>, DecodeError> {
-    Ok(Unverified::new(parse::<H>(bytes, first, last)?.0))
+    Ok(Unverified::new(parse(hasher, bytes, first, last)?.0))
 }
 
-fn parse<'a, H: Hasher>(
+fn parse<'a>(
+    hasher: Hasher,
     bytes: &'a [u8],
     first: &Key,
     last: &Key,
 ) -> Result<(Parts<'a>, Span), DecodeError> {
     let span = Span::new(first, last)?;
-    let parts = Parts::parse::<H>(Kind::Range, bytes)?;
+    let parts = Parts::parse(hasher, Kind::Range, bytes)?;
     span.tiled_by(parts.terminals())?;
     Ok((parts, span))
 }
@@ -145,14 +148,15 @@ fn parse<'a, H: Hasher>(
 /// equal), and `pairs` are all pairs of the range on the same state, in key order. Pairs that
 /// contradict the multiproof or each other are an error; pairs of another state that do not
 /// are not found out, since nothing is hashed here: their proof is refused by every verifier.
-pub fn build<H: Hasher>(
+pub fn build(
+    hasher: Hasher,
     bounds: &[u8],
     first: &Key,
     last: &Key,
     pairs: impl IntoIterator<Item = (Key, ValueHash)>,
 ) -> Result<Vec<u8>, BuildError> {
     let span = Span::new(first, last)?;
-    let parts = Parts::parse::<H>(Kind::Multi, bounds)?;
+    let parts = Parts::parse(hasher, Kind::Multi, bounds)?;
     let list = parts.terminals();
     span.ends_of(list)?;
     let (Some(left), Some(right)) = (list.first(), list.last()) else {
@@ -204,7 +208,7 @@ pub fn build<H: Hasher>(
         ..Sizes::default()
     };
     let sections = [tiles.bytes.as_slice(), &[], Node::bytes_of(&siblings)];
-    Ok(wire::assemble::<H>(Kind::Range, &sizes, sections)?)
+    Ok(wire::assemble(hasher, Kind::Range, &sizes, sections)?)
 }
 
 /// Terminals that tile what is between two others: the leaves are given, all else is empty.

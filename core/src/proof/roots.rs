@@ -8,12 +8,12 @@
 //!
 //! ```
 //! use pleach_core::proof::{Roots, path, roots};
-//! use pleach_core::{Blake3, Lookup, TERMINATOR};
+//! use pleach_core::{Hasher, Lookup, TERMINATOR};
 //!
 //! let roots = Roots::from_iter([(0, [7; 32].into()), (9, TERMINATOR)]);
-//! let over_all = roots.over_all::<Blake3>();
+//! let over_all = roots.over_all(Hasher::BLAKE3);
 //!
-//! let verified = path::verify::<Blake3>(&roots.prove::<Blake3>(9)?, &over_all)?;
+//! let verified = path::verify(Hasher::BLAKE3, &roots.prove(Hasher::BLAKE3, 9)?, &over_all)?;
 //! assert_eq!(verified.get(&roots::key(9)), Lookup::Present([0; 32].into()));
 //! assert_eq!(roots::namespace(&roots::key(9)), Some(9));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -55,8 +55,8 @@ pub fn namespace(key: &Key) -> Option<u8> {
 }
 
 /// The root over all of these namespaces, each with its root, in any order.
-pub fn over_all<'a, H: Hasher>(roots: impl IntoIterator<Item = (u8, &'a Node)>) -> Node {
-    roots.into_iter().map(|(ns, root)| (ns, *root)).collect::<Roots>().over_all::<H>()
+pub fn over_all<'a>(hasher: Hasher, roots: impl IntoIterator<Item = (u8, &'a Node)>) -> Node {
+    roots.into_iter().map(|(ns, root)| (ns, *root)).collect::<Roots>().over_all(hasher)
 }
 
 /// The namespaces that exist, each with its root. At most 256 entries.
@@ -88,58 +88,63 @@ impl Roots {
     }
 
     /// The root over all. [`TERMINATOR`](crate::TERMINATOR) when there is no namespace.
-    pub fn over_all<H: Hasher>(&self) -> Node {
-        fold_leaves::<H>(&self.leaves::<H>(), 0, &mut Vec::new())
+    pub fn over_all(&self, hasher: Hasher) -> Node {
+        fold_leaves(hasher, &self.leaves(hasher), 0, &mut Vec::new())
     }
 
     /// The encoded [path proof](super::path) of [`key(ns)`](key): which root the namespace has, or
     /// that it does not exist. At most 32 + 66 + 8 * 32 bytes.
-    pub fn prove<H: Hasher>(&self, ns: u8) -> Result<Vec<u8>, EncodeError> {
-        let MultiProof { terminals, mut siblings } = self.multi::<H>(&[ns]);
+    pub fn prove(&self, hasher: Hasher, ns: u8) -> Result<Vec<u8>, EncodeError> {
+        let MultiProof { terminals, mut siblings } = self.multi(hasher, &[ns]);
         siblings.reverse();
         let terminal = terminals.first().copied();
         let terminal = terminal.unwrap_or(Terminal::Terminator { prefix: Prefix::ROOT });
-        PathProof { terminal, siblings }.encode::<H>()
+        PathProof { terminal, siblings }.encode(hasher)
     }
 
     /// The encoded [change proof](super::change) of one namespace: what became of its root from
     /// these roots to `to`.
-    pub fn prove_change<H: Hasher>(&self, to: &Self, ns: u8) -> Result<Vec<u8>, BuildError> {
-        let [from, to] = [self, to].map(|roots| roots.multi::<H>(&[ns]).encode::<H>());
-        change::build::<H>(&from?, &to?, &key(ns), &key(ns))
+    pub fn prove_change(&self, hasher: Hasher, to: &Self, ns: u8) -> Result<Vec<u8>, BuildError> {
+        let [from, to] = [self, to].map(|roots| roots.multi(hasher, &[ns]).encode(hasher));
+        change::build(hasher, &from?, &to?, &key(ns), &key(ns))
     }
 
     /// The encoded [witness](super::witness) of what a block did with these namespaces, ascending,
     /// each once.
-    pub fn witness<H: Hasher>(&self, accesses: &[(u8, Access)]) -> Result<Vec<u8>, EncodeError> {
+    pub fn witness(
+        &self,
+        hasher: Hasher,
+        accesses: &[(u8, Access)],
+    ) -> Result<Vec<u8>, EncodeError> {
         let namespaces: Vec<u8> = accesses.iter().map(|(ns, _)| *ns).collect();
         let ops = accesses.iter().map(|(ns, access)| Op { key: key(*ns), access: *access });
-        Witness { proof: self.multi::<H>(&namespaces), ops: ops.collect() }.encode::<H>()
+        Witness { proof: self.multi(hasher, &namespaces), ops: ops.collect() }.encode(hasher)
     }
 
     /// The leaf nodes, in key order.
-    fn leaves<H: Hasher>(&self) -> Vec<(Key, Node)> {
+    fn leaves(&self, hasher: Hasher) -> Vec<(Key, Node)> {
         let mut leaves = Leaves::with_room(self.0.len());
         for (ns, root) in &self.0 {
             leaves.push(key(*ns), root.to_bytes().into());
         }
-        leaves.hash::<H>()
+        leaves.hash(hasher)
     }
 
     /// The multiproof of these namespaces, ascending.
-    fn multi<H: Hasher>(&self, namespaces: &[u8]) -> MultiProof {
+    fn multi(&self, hasher: Hasher, namespaces: &[u8]) -> MultiProof {
         let keys: Vec<Key> = namespaces.iter().map(|ns| key(*ns)).collect();
         let mut proof = MultiProof::default();
         if !keys.is_empty() {
-            self.open::<H>(&self.leaves::<H>(), &keys, 0, &mut proof);
+            self.open(hasher, &self.leaves(hasher), &keys, 0, &mut proof);
         }
         proof
     }
 
     /// Opens the paths to `keys`, at least one, which share their first `depth` bits with all
     /// leaves. As deep as the trie: 8.
-    fn open<H: Hasher>(
+    fn open(
         &self,
+        hasher: Hasher,
         leaves: &[(Key, Node)],
         keys: &[Key],
         depth: u16,
@@ -157,12 +162,12 @@ impl Roots {
         let (left, right) = leaves.split_at(leaves.partition_point(|(key, _)| left_of(key)));
         let (left_keys, right_keys) = keys.split_at(keys.partition_point(left_of));
         let below = depth.saturating_add(1);
-        self.open::<H>(left, left_keys, below, proof);
-        self.open::<H>(right, right_keys, below, proof);
+        self.open(hasher, left, left_keys, below, proof);
+        self.open(hasher, right, right_keys, below, proof);
         // The side without keys is the sibling of the other, and comes after it.
         for (leaves, keys) in [(left, left_keys), (right, right_keys)] {
             if keys.is_empty() {
-                proof.siblings.push(fold_leaves::<H>(leaves, below, &mut Vec::new()));
+                proof.siblings.push(fold_leaves(hasher, leaves, below, &mut Vec::new()));
             }
         }
     }

@@ -99,9 +99,9 @@ impl Terminal {
     }
 
     /// The node itself.
-    pub fn node<H: Hasher>(&self) -> Node {
+    pub fn node(&self, hasher: Hasher) -> Node {
         match self {
-            Self::Leaf { key, value_hash, .. } => node::leaf::<H>(key, value_hash),
+            Self::Leaf { key, value_hash, .. } => node::leaf(hasher, key, value_hash),
             Self::Terminator { .. } => TERMINATOR,
         }
     }

@@ -8,18 +8,18 @@
 //! ```
 //! use pleach_core::naive::Naive;
 //! use pleach_core::proof::{Roots, path, through};
-//! use pleach_core::{Blake3, Lookup, TERMINATOR};
+//! use pleach_core::{Hasher, Lookup, TERMINATOR};
 //!
 //! let trie = Naive::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
-//! let roots = Roots::from_iter([(0, TERMINATOR), (5, trie.root::<Blake3>())]);
-//! let inner = trie.path::<Blake3>(&[2; 32]).encode::<Blake3>()?;
-//! let bytes = through::build::<Blake3>(&roots, 5, &inner)?;
+//! let roots = Roots::from_iter([(0, TERMINATOR), (5, trie.root(Hasher::BLAKE3))]);
+//! let inner = trie.path(Hasher::BLAKE3, &[2; 32]).encode(Hasher::BLAKE3)?;
+//! let bytes = through::build(Hasher::BLAKE3, &roots, 5, &inner)?;
 //!
 //! // A light client keeps 32 bytes for all namespaces.
-//! let opened = through::open::<Blake3>(&bytes, &roots.over_all::<Blake3>())?;
+//! let opened = through::open(Hasher::BLAKE3, &bytes, &roots.over_all(Hasher::BLAKE3))?;
 //! assert_eq!(opened.ns(), 5);
 //! let root = opened.root().expect("the namespace exists");
-//! let verified = path::verify::<Blake3>(opened.inner(), root)?;
+//! let verified = path::verify(Hasher::BLAKE3, opened.inner(), root)?;
 //! assert_eq!(verified.get(&[2; 32]), Lookup::Present([20; 32].into()));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -78,25 +78,30 @@ impl<'a> Through<'a> {
 }
 
 /// Checks the outer proof against the root over all, within the default [`Limits`].
-pub fn open<'a, H: Hasher>(bytes: &'a [u8], over_all: &Node) -> Result<Through<'a>, VerifyError> {
-    open_with::<H>(bytes, over_all, &Limits::DEFAULT)
+pub fn open<'a>(
+    hasher: Hasher,
+    bytes: &'a [u8],
+    over_all: &Node,
+) -> Result<Through<'a>, VerifyError> {
+    open_with(hasher, bytes, over_all, &Limits::DEFAULT)
 }
 
 /// The same within these limits. Their bytes are those of the whole encoding; of the hashes it
 /// takes at most 9, and the inner proof is not hashed.
-pub fn open_with<'a, H: Hasher>(
+pub fn open_with<'a>(
+    hasher: Hasher,
     bytes: &'a [u8],
     over_all: &Node,
     limits: &Limits,
 ) -> Result<Through<'a>, VerifyError> {
     limits.check_bytes(bytes)?;
-    let Frame { ns, outer, inner } = Frame::cut::<H>(Kind::Through, bytes)?;
-    for terminal in path::decode::<H>(outer)?.terminals() {
+    let Frame { ns, outer, inner } = Frame::cut(hasher, Kind::Through, bytes)?;
+    for terminal in path::decode(hasher, outer)?.terminals() {
         check_terminal(&terminal)?;
     }
-    let proof = inner.only::<H>(OF_ONE_ROOT)?;
+    let proof = inner.only(OF_ONE_ROOT)?;
     let key = roots::key(ns);
-    let found = match path::verify_with::<H>(outer, over_all, limits)?.get(&key) {
+    let found = match path::verify_with(hasher, outer, over_all, limits)?.get(&key) {
         Lookup::Present(root) => Some(Node::from(root.to_bytes())),
         Lookup::Absent => None,
         Lookup::OutOfScope => return Err(DecodeError::Namespace.into()),
@@ -110,9 +115,9 @@ pub fn open_with<'a, H: Hasher>(
 
 /// Makes a proof through the root over `roots`. `inner` is an encoded proof in the namespace: a
 /// path proof, multiproof, witness or range proof; empty when the namespace does not exist.
-pub fn build<H: Hasher>(roots: &Roots, ns: u8, inner: &[u8]) -> Result<Vec<u8>, BuildError> {
-    check_inner::<H>(OF_ONE_ROOT, roots.get(ns).is_some(), inner)?;
-    Ok(frame::assemble::<H>(Kind::Through, ns, &roots.prove::<H>(ns)?, &[inner])?)
+pub fn build(hasher: Hasher, roots: &Roots, ns: u8, inner: &[u8]) -> Result<Vec<u8>, BuildError> {
+    check_inner(hasher, OF_ONE_ROOT, roots.get(ns).is_some(), inner)?;
+    Ok(frame::assemble(hasher, Kind::Through, ns, &roots.prove(hasher, ns)?, &[inner])?)
 }
 
 /// What became of a namespace's root between two roots over all, and a change proof that is still
@@ -161,31 +166,33 @@ fn inner_roots(roots: Option<[Option<Node>; 2]>) -> Option<[Node; 2]> {
 }
 
 /// Checks the outer proof against the two roots over all, within the default [`Limits`].
-pub fn open_change<'a, H: Hasher>(
+pub fn open_change<'a>(
+    hasher: Hasher,
     bytes: &'a [u8],
     from: &Node,
     to: &Node,
 ) -> Result<ThroughChange<'a>, VerifyError> {
-    open_change_with::<H>(bytes, from, to, &Limits::DEFAULT)
+    open_change_with(hasher, bytes, from, to, &Limits::DEFAULT)
 }
 
 /// The same within these limits. Their bytes are those of the whole encoding; of the hashes it
 /// takes at most 18, and the inner proof is not hashed.
-pub fn open_change_with<'a, H: Hasher>(
+pub fn open_change_with<'a>(
+    hasher: Hasher,
     bytes: &'a [u8],
     from: &Node,
     to: &Node,
     limits: &Limits,
 ) -> Result<ThroughChange<'a>, VerifyError> {
     limits.check_bytes(bytes)?;
-    let Frame { ns, outer, inner } = Frame::cut::<H>(Kind::ThroughChange, bytes)?;
+    let Frame { ns, outer, inner } = Frame::cut(hasher, Kind::ThroughChange, bytes)?;
     let key = roots::key(ns);
-    let outer_claim = change::decode::<H>(outer, &key, &key)?;
+    let outer_claim = change::decode(hasher, outer, &key, &key)?;
     for terminal in outer_claim.terminals_before().chain(outer_claim.terminals_after()) {
         check_terminal(&terminal)?;
     }
-    let proof = inner.only::<H>(&[Kind::Change])?;
-    let verified = change::verify_with::<H>(outer, from, to, &key, &key, limits)?;
+    let proof = inner.only(&[Kind::Change])?;
+    let verified = change::verify_with(hasher, outer, from, to, &key, &key, limits)?;
     let node = |root: ValueHash| Node::from(root.to_bytes());
     let roots = match verified.get(&key) {
         Change::Changed { before, after } => Some([before.map(node), after.map(node)]),
@@ -200,21 +207,27 @@ pub fn open_change_with<'a, H: Hasher>(
 /// Makes a proof of what became of a namespace from the roots `from` to the roots `to`. `inner` is
 /// an encoded change proof between the namespace's two roots, that of an empty trie where it does
 /// not exist; empty when these are the same.
-pub fn build_change<H: Hasher>(
+pub fn build_change(
+    hasher: Hasher,
     from: &Roots,
     to: &Roots,
     ns: u8,
     inner: &[u8],
 ) -> Result<Vec<u8>, BuildError> {
     let roots = [from, to].map(|roots| roots.get(ns).copied());
-    check_inner::<H>(&[Kind::Change], inner_roots(Some(roots)).is_some(), inner)?;
-    let outer = from.prove_change::<H>(to, ns)?;
-    Ok(frame::assemble::<H>(Kind::ThroughChange, ns, &outer, &[inner])?)
+    check_inner(hasher, &[Kind::Change], inner_roots(Some(roots)).is_some(), inner)?;
+    let outer = from.prove_change(hasher, to, ns)?;
+    Ok(frame::assemble(hasher, Kind::ThroughChange, ns, &outer, &[inner])?)
 }
 
 /// Is `inner` one encoding of one of these kinds, or nothing, as it has to be?
-fn check_inner<H: Hasher>(kinds: &[Kind], wanted: bool, inner: &[u8]) -> Result<(), DecodeError> {
-    let found = Inner::of(inner).only::<H>(kinds)?;
+fn check_inner(
+    hasher: Hasher,
+    kinds: &[Kind],
+    wanted: bool,
+    inner: &[u8],
+) -> Result<(), DecodeError> {
+    let found = Inner::of(hasher, inner).only(kinds)?;
     if found.is_some() == wanted { Ok(()) } else { Err(DecodeError::Inner) }
 }
 

@@ -12,12 +12,12 @@ use crate::node::Node;
 /// ```
 /// use pleach_core::naive::Naive;
 /// use pleach_core::proof::multi;
-/// use pleach_core::Blake3;
+/// use pleach_core::Hasher;
 ///
 /// let trie = Naive::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
-/// let proof = trie.multi::<Blake3>(&[[1; 32]]);
-/// let bytes = proof.encode::<Blake3>()?;
-/// let unverified = multi::decode::<Blake3>(&bytes)?;
+/// let proof = trie.multi(Hasher::BLAKE3, &[[1; 32]]);
+/// let bytes = proof.encode(Hasher::BLAKE3)?;
+/// let unverified = multi::decode(Hasher::BLAKE3, &bytes)?;
 /// assert!(unverified.terminals().eq(proof.terminals));
 /// assert_eq!(unverified.siblings(), proof.siblings);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -26,7 +26,7 @@ pub(super) trait Subtrie: Copy {
     fn sibling(node: Node) -> Self;
 
     /// Two siblings at `depth`, combined.
-    fn join<H: Hasher>(left: &Self, right: &Self, depth: u16) -> Result<Self, VerifyError>;
+    fn join(hasher: Hasher, left: &Self, right: &Self, depth: u16) -> Result<Self, VerifyError>;
 }
 
 /// The node of a trie that exists: everything above a terminal is a hashed internal node.
@@ -38,7 +38,7 @@ impl Subtrie for Known {
         Self(node)
     }
 
-    fn join<H: Hasher>(left: &Self, right: &Self, depth: u16) -> Result<Self, VerifyError> {
+    fn join(hasher: Hasher, left: &Self, right: &Self, depth: u16) -> Result<Self, VerifyError> {
         let impossible = Err(VerifyError::Impossible { depth });
         match node::combine_kind(&left.0, &right.0) {
             Combined::Known(_) => return impossible,
@@ -48,7 +48,7 @@ impl Subtrie for Known {
         if depth == MAX_DEPTH && !(is_leaf(&left.0) && is_leaf(&right.0)) {
             return impossible;
         }
-        Ok(Self(node::tag_internal(H::hash64(&node::node_preimage(&left.0, &right.0)))))
+        Ok(Self(node::tag_internal(hasher.hash64(&node::node_preimage(&left.0, &right.0)))))
     }
 }
 
@@ -68,11 +68,11 @@ impl Subtrie for BeforeAfter {
         Self { before: Known(node), after: node }
     }
 
-    fn join<H: Hasher>(left: &Self, right: &Self, depth: u16) -> Result<Self, VerifyError> {
-        let before = Known::join::<H>(&left.before, &right.before, depth)?;
+    fn join(hasher: Hasher, left: &Self, right: &Self, depth: u16) -> Result<Self, VerifyError> {
+        let before = Known::join(hasher, &left.before, &right.before, depth)?;
         let unchanged = left.after == left.before.0 && right.after == right.before.0;
         let after =
-            if unchanged { before.0 } else { node::combine::<H>(&left.after, &right.after) };
+            if unchanged { before.0 } else { node::combine(hasher, &left.after, &right.after) };
         Ok(Self { before, after })
     }
 }
@@ -85,20 +85,21 @@ struct Waiting<S> {
 
 /// The walk: give it each finished terminal in order, and where the path to the next one parts.
 pub(super) struct Walk<'a, S> {
+    hasher: Hasher,
     siblings: core::slice::Iter<'a, Node>,
     /// Forks grow strictly towards the top, so there are at most 256.
     stack: Vec<Waiting<S>>,
 }
 
 impl<'a, S: Subtrie> Walk<'a, S> {
-    pub(super) fn new(siblings: &'a [Node]) -> Self {
-        Self { siblings: siblings.iter(), stack: Vec::new() }
+    pub(super) fn new(hasher: Hasher, siblings: &'a [Node]) -> Self {
+        Self { hasher, siblings: siblings.iter(), stack: Vec::new() }
     }
 
     /// Takes the terminal at the first `depth` bits of `bits`. `fork` is the depth at which the
     /// next terminal's path parts from this one, `None` for the last. Returns the root's subtrie
     /// after the last terminal.
-    pub(super) fn push<H: Hasher>(
+    pub(super) fn push(
         &mut self,
         terminal: S,
         bits: &Key,
@@ -118,13 +119,13 @@ impl<'a, S: Subtrie> Walk<'a, S> {
                 } else {
                     (&subtrie, &sibling)
                 };
-                subtrie = S::join::<H>(l, r, depth)?;
+                subtrie = S::join(self.hasher, l, r, depth)?;
                 depth = above;
             }
             match (left, fork) {
                 (Some(at), _) if deepest == left => {
                     let Some(waiting) = self.stack.pop() else { return Ok(None) };
-                    subtrie = S::join::<H>(&waiting.left, &subtrie, depth)?;
+                    subtrie = S::join(self.hasher, &waiting.left, &subtrie, depth)?;
                     depth = at;
                 }
                 (_, Some(fork)) => {
@@ -141,7 +142,8 @@ impl<'a, S: Subtrie> Walk<'a, S> {
 ///
 /// The same walk with nothing but terminators beside it: a leaf alone moves up to `depth`, two
 /// or more meet at their forks. `stack` is scratch.
-pub(super) fn fold_leaves<H: Hasher>(
+pub(super) fn fold_leaves(
+    hasher: Hasher,
     leaves: &[(Key, Node)],
     depth: u16,
     stack: &mut Vec<(Node, u16)>,
@@ -158,12 +160,12 @@ pub(super) fn fold_leaves<H: Hasher>(
             let deepest = left.max(fork);
             if let Some(from) = at {
                 let stop = deepest.map_or(depth, |fork| fork.saturating_add(1));
-                node = lift::<H>(node, key, from, stop);
+                node = lift(hasher, node, key, from, stop);
             }
             match (left, fork) {
                 (Some(fork), _) if deepest == left => {
                     let Some((waiting, _)) = stack.pop() else { return node };
-                    node = node::combine::<H>(&waiting, &node);
+                    node = node::combine(hasher, &waiting, &node);
                     at = Some(fork);
                 }
                 (_, Some(fork)) => {
@@ -178,12 +180,12 @@ pub(super) fn fold_leaves<H: Hasher>(
 }
 
 /// An internal node at depth `from` on the path to `key`, lifted to depth `to` beside terminators.
-fn lift<H: Hasher>(mut node: Node, key: &Key, from: u16, to: u16) -> Node {
+fn lift(hasher: Hasher, mut node: Node, key: &Key, from: u16, to: u16) -> Node {
     for depth in (to..from).rev() {
         node = if prefix::bit(key, depth) {
-            node::combine::<H>(&node::TERMINATOR, &node)
+            node::combine(hasher, &node::TERMINATOR, &node)
         } else {
-            node::combine::<H>(&node, &node::TERMINATOR)
+            node::combine(hasher, &node, &node::TERMINATOR)
         };
     }
     node
@@ -211,7 +213,7 @@ impl Leaves {
     }
 
     /// The leaf nodes, each with its key.
-    pub(super) fn hash<H: Hasher>(mut self) -> Vec<(Key, Node)> {
+    pub(super) fn hash(mut self, hasher: Hasher) -> Vec<(Key, Node)> {
         let mut blocks = [[0; 64]; BATCH];
         let mut hashes = [[0; 32]; BATCH];
         for chunk in self.pairs.chunks_mut(BATCH) {
@@ -221,7 +223,7 @@ impl Leaves {
             if let (Some(blocks), Some(hashes)) =
                 (blocks.get(..chunk.len()), hashes.get_mut(..chunk.len()))
             {
-                H::hash64_many(blocks, hashes);
+                hasher.hash64_many(blocks, hashes);
             }
             for ((_, node), hash) in chunk.iter_mut().zip(&hashes) {
                 *node = node::tag_leaf(*hash);

@@ -21,12 +21,12 @@
 //! returns borrows the input and allocates only an index of four bytes a terminal.
 //!
 //! ```
-//! use pleach_core::Blake3;
+//! use pleach_core::Hasher;
 //! use pleach_core::proof::{Kind, wire};
 //!
 //! let sizes = wire::Sizes { terminals: 1, terminal_bytes: 66, siblings: 20, ..Default::default() };
 //! assert_eq!(sizes.total(), Some(32 + 66 + 20 * 32));
-//! assert_eq!(&wire::header::<Blake3>(Kind::Path, &sizes)[..4], b"PLPF");
+//! assert_eq!(&wire::header(Hasher::BLAKE3, Kind::Path, &sizes)[..4], b"PLPF");
 //! ```
 
 use alloc::vec::Vec;
@@ -98,10 +98,10 @@ impl Sizes {
 }
 
 /// The header of an encoding with sections of these sizes.
-pub fn header<H: Hasher>(kind: Kind, sizes: &Sizes) -> [u8; HEADER_LEN] {
+pub fn header(hasher: Hasher, kind: Kind, sizes: &Sizes) -> [u8; HEADER_LEN] {
     let fields = [
         u32::from_le_bytes(MAGIC),
-        u32::from_le_bytes([VERSION, kind as u8, H::ID, 0]),
+        u32::from_le_bytes([VERSION, kind as u8, hasher.id(), 0]),
         sizes.terminals,
         sizes.ops,
         sizes.siblings,
@@ -119,6 +119,7 @@ pub fn header<H: Hasher>(kind: Kind, sizes: &Sizes) -> [u8; HEADER_LEN] {
 /// A well-formed encoding, borrowed: sections in which every record has been checked.
 #[derive(Clone, Debug)]
 pub(super) struct Parts<'a> {
+    pub(super) hasher: Hasher,
     terminals: List<'a>,
     ops: &'a [u8],
     siblings: &'a [Node],
@@ -129,8 +130,8 @@ pub(super) struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     /// Checks all that can be checked without hashing.
-    pub(super) fn parse<H: Hasher>(kind: Kind, bytes: &'a [u8]) -> Result<Self, DecodeError> {
-        let Sections { sizes, terminals, ops, siblings } = Sections::cut::<H>(kind, bytes)?;
+    pub(super) fn parse(hasher: Hasher, kind: Kind, bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        let Sections { sizes, terminals, ops, siblings } = Sections::cut(hasher, kind, bytes)?;
         let (terminals, rest) = List::read(sizes.terminals, terminals)?;
         if !rest.is_empty() {
             return Err(DecodeError::Length);
@@ -139,7 +140,7 @@ impl<'a> Parts<'a> {
         if expected != u64::from(found) {
             return Err(DecodeError::SiblingCount { expected, found });
         }
-        let mut parts = Self { terminals, ops, siblings, op_count: sizes.ops, puts: 0 };
+        let mut parts = Self { hasher, terminals, ops, siblings, op_count: sizes.ops, puts: 0 };
         parts.check_ops()?;
         Ok(parts)
     }
@@ -198,9 +199,9 @@ pub(super) struct Sections<'a> {
 }
 
 impl<'a> Sections<'a> {
-    pub(super) fn cut<H: Hasher>(kind: Kind, bytes: &'a [u8]) -> Result<Self, DecodeError> {
+    pub(super) fn cut(hasher: Hasher, kind: Kind, bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
-        let sizes = read_header::<H>(kind, &mut reader)?;
+        let sizes = read_header(hasher, kind, &mut reader)?;
         if sizes.total() != Some(bytes.len()) {
             return Err(DecodeError::Length);
         }
@@ -213,15 +214,17 @@ impl<'a> Sections<'a> {
     }
 }
 
-pub(super) fn read_header<H: Hasher>(
+pub(super) fn read_header(
+    hasher: Hasher,
     kind: Kind,
     reader: &mut Reader<'_>,
 ) -> Result<Sizes, DecodeError> {
-    read_any::<H>(&[kind], reader).map(|(_, sizes)| sizes)
+    read_any(hasher, &[kind], reader).map(|(_, sizes)| sizes)
 }
 
 /// A header of one of these kinds, at least one.
-pub(super) fn read_any<H: Hasher>(
+pub(super) fn read_any(
+    hasher: Hasher,
     kinds: &[Kind],
     reader: &mut Reader<'_>,
 ) -> Result<(Kind, Sizes), DecodeError> {
@@ -238,8 +241,8 @@ pub(super) fn read_any<H: Hasher>(
         return Err(DecodeError::Kind { expected, found });
     };
     let found = reader.u8()?;
-    if found != H::ID {
-        return Err(DecodeError::HasherId { expected: H::ID, found });
+    if found != hasher.id() {
+        return Err(DecodeError::HasherId { expected: hasher.id(), found });
     }
     let reserved = reader.u8()?;
     let sizes = Sizes {
@@ -304,13 +307,14 @@ impl Iterator for Ops<'_> {
 }
 
 /// Puts a header before sections that were encoded one by one.
-pub(super) fn assemble<H: Hasher>(
+pub(super) fn assemble(
+    hasher: Hasher,
     kind: Kind,
     sizes: &Sizes,
     sections: [&[u8]; 3],
 ) -> Result<Vec<u8>, EncodeError> {
     let mut bytes = Vec::with_capacity(sizes.total().ok_or(EncodeError::TooLarge)?);
-    bytes.extend_from_slice(&header::<H>(kind, sizes));
+    bytes.extend_from_slice(&header(hasher, kind, sizes));
     for section in sections {
         bytes.extend_from_slice(section);
     }

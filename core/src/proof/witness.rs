@@ -10,20 +10,20 @@
 //! ```
 //! use pleach_core::naive::Naive;
 //! use pleach_core::proof::{Access, Op, witness};
-//! use pleach_core::Blake3;
+//! use pleach_core::Hasher;
 //!
 //! let mut trie = Naive::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
-//! let before = trie.root::<Blake3>();
+//! let before = trie.root(Hasher::BLAKE3);
 //! let ops = [
 //!     Op { key: [1; 32], access: Access::ReadWrite(Some([11; 32].into())) },
 //!     Op { key: [2; 32], access: Access::Write(None) },
 //! ];
-//! let bytes = trie.witness::<Blake3>(&ops).encode::<Blake3>()?;
+//! let bytes = trie.witness(Hasher::BLAKE3, &ops).encode(Hasher::BLAKE3)?;
 //!
 //! // Whoever knows the root before learns the root after, and what was read and written.
-//! let verified = witness::verify::<Blake3>(&bytes, &before)?;
+//! let verified = witness::verify(Hasher::BLAKE3, &bytes, &before)?;
 //! trie.apply(&ops);
-//! assert_eq!(*verified.new_root(), trie.root::<Blake3>());
+//! assert_eq!(*verified.new_root(), trie.root(Hasher::BLAKE3));
 //! assert_eq!(verified.op_count(), 2);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -33,7 +33,7 @@ use alloc::vec::Vec;
 use super::{
     error::{DecodeError, EncodeError, VerifyError},
     limits::Limits,
-    lookup::{HashValue, Lookup, lookup},
+    lookup::{Lookup, lookup},
     multi::MultiProof,
     op::{Access, Op, op_encode, op_len},
     terminal::{MAX_DEPTH, Terminal, terminal_encode, terminal_len},
@@ -58,7 +58,7 @@ pub struct Witness {
 
 impl Witness {
     /// The wire encoding.
-    pub fn encode<H: Hasher>(&self) -> Result<Vec<u8>, EncodeError> {
+    pub fn encode(&self, hasher: Hasher) -> Result<Vec<u8>, EncodeError> {
         let mut writer = WitnessWriter::new();
         let mut ops = self.ops.iter().enumerate().peekable();
         for terminal in &self.proof.terminals {
@@ -71,13 +71,13 @@ impl Witness {
             return Err(EncodeError::OpOutOfScope { index });
         }
         writer.siblings(&self.proof.siblings);
-        writer.finish::<H>()
+        writer.finish(hasher)
     }
 
     /// What an encoding *claims*, checked against no root: the inverse of
     /// [`encode`](Self::encode).
-    pub fn decode<H: Hasher>(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let unverified = decode::<H>(bytes)?;
+    pub fn decode(hasher: Hasher, bytes: &[u8]) -> Result<Self, DecodeError> {
+        let unverified = decode(hasher, bytes)?;
         let terminals = unverified.terminals().collect();
         let proof = MultiProof { terminals, siblings: unverified.siblings().to_vec() };
         Ok(Self { proof, ops: unverified.ops().map(|(op, _)| op).collect() })
@@ -167,8 +167,8 @@ impl WitnessWriter {
     }
 
     /// The wire encoding.
-    pub fn finish<H: Hasher>(&self) -> Result<Vec<u8>, EncodeError> {
-        wire::assemble::<H>(Kind::Witness, &self.sizes()?, self.sections())
+    pub fn finish(&self, hasher: Hasher) -> Result<Vec<u8>, EncodeError> {
+        wire::assemble(hasher, Kind::Witness, &self.sizes()?, self.sections())
     }
 }
 
@@ -199,8 +199,8 @@ pub fn sizes<'a>(
 
 /// The header of a witness whose sections have these sizes, for callers that write the sections
 /// in place: terminals at [`wire::HEADER_LEN`], then operations, then siblings, without gaps.
-pub fn header<H: Hasher>(sizes: &Sizes) -> [u8; wire::HEADER_LEN] {
-    wire::header::<H>(Kind::Witness, sizes)
+pub fn header(hasher: Hasher, sizes: &Sizes) -> [u8; wire::HEADER_LEN] {
+    wire::header(hasher, Kind::Witness, sizes)
 }
 
 /// An operation of a verified witness.
@@ -220,7 +220,6 @@ pub struct Verified<'a> {
     parts: Parts<'a>,
     prev_root: Node,
     new_root: Node,
-    hash: HashValue,
 }
 
 impl Verified<'_> {
@@ -242,7 +241,7 @@ impl Verified<'_> {
     /// Does the root before the batch say that `key` has this value, or, for `None`, that it is
     /// absent? `None` when the witness says nothing about the key.
     pub fn proves(&self, key: &Key, value: Option<&[u8]>) -> Option<bool> {
-        self.get(key).proves(self.hash, value)
+        self.get(key).proves(self.parts.hasher, value)
     }
 
     /// Number of operations.
@@ -267,50 +266,49 @@ impl Verified<'_> {
 
 /// Checks a witness against the root before the batch and computes the root after it, within the
 /// default [`Limits`].
-pub fn verify<'a, H: Hasher>(
+pub fn verify<'a>(
+    hasher: Hasher,
     bytes: &'a [u8],
     prev_root: &Node,
 ) -> Result<Verified<'a>, VerifyError> {
-    verify_with::<H>(bytes, prev_root, &Limits::DEFAULT)
+    verify_with(hasher, bytes, prev_root, &Limits::DEFAULT)
 }
 
 /// The same within these limits.
-pub fn verify_with<'a, H: Hasher>(
+pub fn verify_with<'a>(
+    hasher: Hasher,
     bytes: &'a [u8],
     prev_root: &Node,
     limits: &Limits,
 ) -> Result<Verified<'a>, VerifyError> {
     limits.check_bytes(bytes)?;
-    let parts = Parts::parse::<H>(Kind::Witness, bytes)?;
+    let parts = Parts::parse(hasher, Kind::Witness, bytes)?;
     if most_hashes(&parts) > limits.hashes {
         limits.check_hashes(hashes(&parts))?;
     }
-    walk::<H>(parts, prev_root)
+    walk(parts, prev_root)
 }
 
 /// Walks from the terminals to both roots; limits have been checked.
-pub(super) fn walk<'a, H: Hasher>(
-    parts: Parts<'a>,
-    prev_root: &Node,
-) -> Result<Verified<'a>, VerifyError> {
-    let verified =
-        |parts, new_root| Ok(Verified { parts, prev_root: *prev_root, new_root, hash: H::hash });
+pub(super) fn walk<'a>(parts: Parts<'a>, prev_root: &Node) -> Result<Verified<'a>, VerifyError> {
+    let verified = |parts, new_root| Ok(Verified { parts, prev_root: *prev_root, new_root });
     if parts.terminals().len() == 0 {
         return verified(parts, *prev_root);
     }
-    let before = parts.terminals().leaf_nodes::<H>();
-    let after = leaves_after::<H>(&parts);
+    let hasher = parts.hasher;
+    let before = parts.terminals().leaf_nodes(hasher);
+    let after = leaves_after(&parts);
     let mut after = after.as_slice();
     let mut stack = Vec::new();
-    let mut walk = Walk::new(parts.siblings());
+    let mut walk = Walk::new(hasher, parts.siblings());
     let mut found = None;
     for (terminal, node, fork) in parts.terminals().steps(&before) {
         let here = after.iter().take_while(|(key, _)| terminal.covers(key)).count();
         let (own, rest) = after.split_at_checked(here).ok_or(DecodeError::OpOutOfScope)?;
         after = rest;
-        let new = fold_leaves::<H>(own, terminal.depth(), &mut stack);
+        let new = fold_leaves(hasher, own, terminal.depth(), &mut stack);
         let subtrie = BeforeAfter { before: Known(node), after: new };
-        found = walk.push::<H>(subtrie, terminal.bits(), terminal.depth(), fork)?;
+        found = walk.push(subtrie, terminal.bits(), terminal.depth(), fork)?;
     }
     match found {
         Some(found) if found.before.0 == *prev_root => verified(parts, found.after),
@@ -319,8 +317,8 @@ pub(super) fn walk<'a, H: Hasher>(
 }
 
 /// What an encoding *claims*: well-formed, and checked against no root.
-pub fn decode<H: Hasher>(bytes: &[u8]) -> Result<Unverified<'_>, DecodeError> {
-    Ok(Unverified::new(Parts::parse::<H>(Kind::Witness, bytes)?))
+pub fn decode(hasher: Hasher, bytes: &[u8]) -> Result<Unverified<'_>, DecodeError> {
+    Ok(Unverified::new(Parts::parse(hasher, Kind::Witness, bytes)?))
 }
 
 /// An upper bound of [`hashes`], as if each leaf afterwards had a chain of its own down to the last
@@ -361,10 +359,10 @@ fn hashes_below(parts: &Parts<'_>) -> u64 {
 }
 
 /// The leaf nodes below all terminals after the batch, in key order.
-fn leaves_after<H: Hasher>(parts: &Parts<'_>) -> Vec<(Key, Node)> {
+fn leaves_after(parts: &Parts<'_>) -> Vec<(Key, Node)> {
     let mut leaves = Leaves::with_room(parts.puts().saturating_add(parts.terminals().leaf_count()));
     each_leaf_after(parts, |_, key, value_hash| leaves.push(key, value_hash));
-    leaves.hash::<H>()
+    leaves.hash(parts.hasher)
 }
 
 /// Keys and value hashes below all terminals after the batch, in key order.

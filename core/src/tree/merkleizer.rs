@@ -7,7 +7,6 @@
 //! meets another one that is not empty.
 
 use alloc::vec::Vec;
-use core::marker::PhantomData;
 use core::ops::Range;
 
 use super::numbers::index32;
@@ -90,6 +89,7 @@ pub struct GroupedLines {
 
 impl GroupedLines {
     /// The lines of a tiling, each with its boundary.
+    #[inline]
     pub fn of(&self, tiling: u32) -> &[(u32, [Node; 2])] {
         let tiling = tiling as usize;
         let start = tiling.checked_sub(1).map_or(0, |before| self.ends[before]);
@@ -98,7 +98,7 @@ impl GroupedLines {
 }
 
 /// Computes nodes and proofs (the header of this file).
-pub struct Merkleizer<H> {
+pub struct Merkleizer {
     stages: Stages,
     records: Records,
     /// Subtries that wait for what is on the other side of a boundary.
@@ -108,11 +108,19 @@ pub struct Merkleizer<H> {
     /// Tilings that were begun.
     tilings: u32,
     ends: Vec<End>,
-    hasher: PhantomData<H>,
+    hasher: Hasher,
 }
 
-impl<H> Default for Merkleizer<H> {
-    fn default() -> Self {
+impl core::fmt::Debug for Merkleizer {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Merkleizer").field("hashed", &self.stages.hashed).finish_non_exhaustive()
+    }
+}
+
+/// Putting children in.
+impl Merkleizer {
+    /// A merkleizer that has no tiling.
+    pub fn new(hasher: Hasher) -> Self {
         Self {
             stages: Stages::default(),
             records: Records::default(),
@@ -120,19 +128,16 @@ impl<H> Default for Merkleizer<H> {
             gaps: Vec::new(),
             tilings: 0,
             ends: Vec::new(),
-            hasher: PhantomData,
+            hasher,
         }
     }
-}
 
-impl<H> core::fmt::Debug for Merkleizer<H> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Merkleizer").field("hashed", &self.stages.hashed).finish_non_exhaustive()
+    /// Its hash function.
+    #[inline]
+    pub fn hasher(&self) -> Hasher {
+        self.hasher
     }
-}
 
-/// Putting children in.
-impl<H: Hasher> Merkleizer<H> {
     /// Forgets everything but the memory.
     pub fn clear(&mut self) {
         self.stages.clear();
@@ -144,11 +149,13 @@ impl<H: Hasher> Merkleizer<H> {
     }
 
     /// Hash calls made since creation.
+    #[inline]
     pub fn hashed(&self) -> u64 {
         self.stages.hashed
     }
 
     /// Begins a tiling; gives its number.
+    #[inline]
     pub fn begin_tiling(&mut self) -> u32 {
         self.tilings += 1;
         self.tilings - 1
@@ -194,12 +201,14 @@ impl<H: Hasher> Merkleizer<H> {
     }
 
     /// A child in which nothing is accessed and whose node is not that of the tiling.
+    #[inline]
     pub fn unaccessed(&mut self, node: &Node) -> Subtrie {
         let lone = if kind(node) == NodeKind::Leaf { Lone::Hidden(0) } else { Lone::None };
         Subtrie { new: self.known(node), old: Old::Beside(lone), round: 0 }
     }
 
     /// A child in which nothing is accessed and that has one pair, such as [`HiddenLeaf`] asks for; with its node.
+    #[inline]
     pub fn unaccessed_leaf(&mut self, node: &Node, key: &Key, value_hash: &ValueHash) -> Subtrie {
         let pair = self.records.pair(key, value_hash);
         Subtrie { new: self.known(node), old: Old::Beside(Lone::Pair(pair)), round: 0 }
@@ -252,20 +261,23 @@ impl<H: Hasher> Merkleizer<H> {
     }
 
     /// Hashes everything.
+    #[inline]
     pub fn run(&mut self) {
         debug_assert!(self.waiting.is_empty(), "every subtrie was joined");
-        self.stages.run::<H>();
+        self.stages.run(self.hasher);
     }
 }
 
 /// What came of it.
-impl<H: Hasher> Merkleizer<H> {
+impl Merkleizer {
     /// The node of an end.
+    #[inline]
     pub fn end_node(&self, end: usize) -> &Node {
         &self.stages.watched[self.ends[end].node as usize]
     }
 
     /// What was below an end before, if something in it was accessed.
+    #[inline]
     pub fn occupancy(&self, end: usize) -> Option<Occupancy> {
         match self.ends[end].old {
             Old::Beside(_) => None,
@@ -275,6 +287,7 @@ impl<H: Hasher> Merkleizer<H> {
     }
 
     /// The only pair below an end before, if nothing in it was accessed and it is known.
+    #[inline]
     pub fn lone(&self, end: usize) -> Option<(Key, ValueHash)> {
         match self.ends[end].old {
             Old::Beside(Lone::Pair(pair)) => Some(*self.records.pair_of(pair)),
@@ -289,6 +302,7 @@ impl<H: Hasher> Merkleizer<H> {
 
     /// Appends the terminals of an end that had two keys or more, or is the root, and gives their number. Where a fragment
     /// belongs, `fragment` is called with its number.
+    #[inline]
     pub fn terminals(
         &self,
         end: usize,
@@ -299,6 +313,7 @@ impl<H: Hasher> Merkleizer<H> {
     }
 
     /// For each fragment of an end: is its first access the first under its terminal?
+    #[inline]
     pub fn firsts(&self, end: usize) -> impl Iterator<Item = bool> {
         self.records_of(end).map(|access| self.records.is_first(access))
     }
@@ -344,7 +359,7 @@ impl<H: Hasher> Merkleizer<H> {
 }
 
 /// The way up.
-impl<H: Hasher> Merkleizer<H> {
+impl Merkleizer {
     fn known(&mut self, node: &Node) -> New {
         match kind(node) {
             NodeKind::Terminator => New::Empty,

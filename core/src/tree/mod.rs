@@ -8,21 +8,21 @@
 //!
 //! ```
 //! use pleach_core::tree::{Merkleizer, Tiling};
-//! use pleach_core::{Blake3, Prefix, node};
+//! use pleach_core::{Hasher, Prefix, node};
 //!
 //! // Two children, of which the left one has changed and had no key before.
 //! let halves = [false, true].map(|right| Prefix::ROOT.child(right));
-//! let leaf = |byte: u8| node::leaf::<Blake3>(&[byte; 32], &[1; 32].into());
-//! let tiling = Tiling::new::<Blake3>(halves.iter().copied(), &[node::TERMINATOR, leaf(0x80)]);
+//! let leaf = |byte: u8| node::leaf(Hasher::BLAKE3, &[byte; 32], &[1; 32].into());
+//! let tiling = Tiling::new(Hasher::BLAKE3, halves.iter().copied(), &[node::TERMINATOR, leaf(0x80)]);
 //!
-//! let mut merkleizer = Merkleizer::<Blake3>::default();
+//! let mut merkleizer = Merkleizer::new(Hasher::BLAKE3);
 //! let number = merkleizer.begin_tiling();
 //! let left = merkleizer.unaccessed(&leaf(0x01));
 //! let top = merkleizer.child((&tiling, number), 0, left, None).unwrap().unwrap();
 //! let end = merkleizer.end(top, true);
 //! merkleizer.run();
 //! let mut whole = tiling;
-//! whole.update::<Blake3>([(0, leaf(0x01))].into_iter());
+//! whole.update(Hasher::BLAKE3, [(0, leaf(0x01))].into_iter());
 //! assert_eq!(merkleizer.end_node(end), whole.own());
 //! ```
 

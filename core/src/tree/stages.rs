@@ -145,11 +145,11 @@ impl Stages {
     }
 
     /// Hashes everything.
-    pub(super) fn run<H: Hasher>(&mut self) {
+    pub(super) fn run(&mut self, hasher: Hasher) {
         let Self { rounds: stages, used, quiet, siblings, watched, out, hashed, .. } = self;
         let mut hash = |blocks: &[[u8; 64]], out: &mut Vec<[u8; 32]>| {
             out.resize(blocks.len().max(out.len()), [0; 32]);
-            H::hash64_many(blocks, &mut out[..blocks.len()]);
+            hasher.hash64_many(blocks, &mut out[..blocks.len()]);
             *hashed += blocks.len() as u64;
         };
         for round in 0..*used {

@@ -35,7 +35,7 @@ pub struct Tiling {
 
 impl Tiling {
     /// The tiling of these prefixes, in order, with these nodes; all lines are computed.
-    pub fn new<H: Hasher>(prefixes: impl Iterator<Item = Prefix>, nodes: &[Node]) -> Self {
+    pub fn new(hasher: Hasher, prefixes: impl Iterator<Item = Prefix>, nodes: &[Node]) -> Self {
         let (mut boundaries, mut last) = (Vec::new(), None);
         for prefix in prefixes {
             if let Some(last) = last.replace(prefix) {
@@ -52,7 +52,7 @@ impl Tiling {
         );
         let lines = alloc::vec![Line::default(); boundaries.len()];
         let mut this = Self { boundaries, lines, own: Node::default() };
-        this.set_nodes::<H>(nodes);
+        this.set_nodes(hasher, nodes);
         this
     }
 
@@ -65,12 +65,12 @@ impl Tiling {
     ///
     /// # Panics
     /// When there is not one node a child.
-    pub fn set_nodes<H: Hasher>(&mut self, nodes: &[Node]) {
+    pub fn set_nodes(&mut self, hasher: Hasher, nodes: &[Node]) {
         assert_eq!(nodes.len(), self.len(), "one node a child");
         for (child, node) in nodes.iter().enumerate() {
             self.set_node(child, node);
         }
-        self.renew::<H>();
+        self.renew(hasher);
     }
 
     /// A child has this node. The lines above it, and the node over all, are those of before until [`Self::renew`].
@@ -79,12 +79,12 @@ impl Tiling {
     }
 
     /// Computes all lines from the nodes of the children.
-    pub fn renew<H: Hasher>(&mut self) {
-        self.renew_lines::<H>((0..self.boundaries.len()).collect());
+    pub fn renew(&mut self, hasher: Hasher) {
+        self.renew_lines(hasher, (0..self.boundaries.len()).collect());
     }
 
     /// These children, in order, have these nodes; computes the lines on their paths.
-    pub fn update<H: Hasher>(&mut self, changed: impl Iterator<Item = (usize, Node)>) {
+    pub fn update(&mut self, hasher: Hasher, changed: impl Iterator<Item = (usize, Node)>) {
         let mut lines = Vec::new();
         for (child, node) in changed {
             self.set_node(child, &node);
@@ -96,16 +96,17 @@ impl Tiling {
         }
         lines.sort_unstable();
         lines.dedup();
-        self.renew_lines::<H>(lines);
+        self.renew_lines(hasher, lines);
     }
 
     /// What [`Self::update`] would leave: the lines on the paths of these children, by boundary, and the node over all.
-    pub fn updated<H: Hasher>(
+    pub fn updated(
         &self,
+        hasher: Hasher,
         changed: impl Iterator<Item = (usize, Node)> + Clone,
     ) -> (Vec<(u32, [Node; 2])>, Node) {
         let mut after = self.clone();
-        after.update::<H>(changed.clone());
+        after.update(hasher, changed.clone());
         let mut lines = Vec::new();
         for (child, _) in changed {
             let mut boundary = self.above(child);
@@ -120,7 +121,7 @@ impl Tiling {
     }
 
     /// Computes what is above these boundaries, to which all above them belong.
-    fn renew_lines<H: Hasher>(&mut self, mut order: Vec<usize>) {
+    fn renew_lines(&mut self, hasher: Hasher, mut order: Vec<usize>) {
         // The deepest first: then both halves of each are there. Those of one depth are hashed together.
         order.sort_unstable_by_key(|at| core::cmp::Reverse(self.boundaries[*at].shared));
         let (mut hashed, mut blocks, mut out) = (Vec::new(), Vec::new(), Vec::new());
@@ -143,7 +144,7 @@ impl Tiling {
                 }
             }
             out.resize(blocks.len(), [0; 32]);
-            H::hash64_many(&blocks, &mut out);
+            hasher.hash64_many(&blocks, &mut out);
             for (at, hash) in hashed.iter().zip(&out) {
                 self.put(self.parent(*at), *at, &tag_internal(*hash));
             }

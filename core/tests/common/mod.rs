@@ -4,8 +4,10 @@
 pub(crate) mod mutate;
 pub(crate) mod second;
 
+use nomt_core::hasher::NodeHasher;
+pub(crate) use nomt_core::hasher::{Blake3Hasher, Sha2Hasher};
 use pleach_core::{
-    Blake3, Hasher, Key, Node, Sha2, ValueHash,
+    Hasher, Key, Node, ValueHash,
     naive::Naive,
     proof::{Access, Op},
 };
@@ -113,21 +115,21 @@ pub(crate) fn some_ops(set: &Naive, spread: Spread, rng: &mut ChaCha8Rng, count:
         .collect()
 }
 
-/// The published hasher that stands for one of ours.
-pub(crate) trait Oracle: Hasher {
-    type Published: nomt_core::hasher::NodeHasher;
+/// A published hasher that stands for one of ours.
+pub(crate) trait Oracle: NodeHasher {
+    const HASHER: Hasher;
 }
 
-impl Oracle for Blake3 {
-    type Published = nomt_core::hasher::Blake3Hasher;
+impl Oracle for Blake3Hasher {
+    const HASHER: Hasher = Hasher::BLAKE3;
 }
 
-impl Oracle for Sha2 {
-    type Published = nomt_core::hasher::Sha2Hasher;
+impl Oracle for Sha2Hasher {
+    const HASHER: Hasher = Hasher::SHA2_256;
 }
 
 /// The root that the published crate computes.
 pub(crate) fn oracle_root<H: Oracle>(set: &Naive) -> Node {
     let pairs: Vec<_> = set.pairs().iter().map(|(key, value)| (*key, value.to_bytes())).collect();
-    nomt_core::update::build_trie::<H::Published>(0, pairs, |_| {}).into()
+    nomt_core::update::build_trie::<H>(0, pairs, |_| {}).into()
 }

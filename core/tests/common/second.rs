@@ -63,7 +63,7 @@ fn op(bytes: &mut &[u8], terminals: &[Terminal], used: &mut usize) -> Option<Op>
 }
 
 /// What the bytes say, before anything is hashed.
-pub(crate) fn decode<H: Hasher>(bytes: &[u8], witness: bool) -> Option<Witness> {
+pub(crate) fn decode(hasher: Hasher, bytes: &[u8], witness: bool) -> Option<Witness> {
     let (terminal_count, op_count) = (u32_at(bytes, 8)?, u32_at(bytes, 12)?);
     let (terminal_len, op_len) = (u32_at(bytes, 20)?, u32_at(bytes, 24)?);
     let mut rest = bytes.get(32..)?;
@@ -83,7 +83,7 @@ pub(crate) fn decode<H: Hasher>(bytes: &[u8], witness: bool) -> Option<Witness> 
     }
     let decoded = Witness { proof: MultiProof { terminals, siblings }, ops };
     let again =
-        if witness { decoded.encode::<H>().ok()? } else { decoded.proof.encode::<H>().ok()? };
+        if witness { decoded.encode(hasher).ok()? } else { decoded.proof.encode(hasher).ok()? };
     let sorted = decoded.ops.is_sorted_by(|a, b| a.key < b.key);
     let apart = decoded.proof.terminals.is_sorted_by(|a, b| {
         let (a, b) = (a.prefix(), b.prefix());
@@ -93,7 +93,8 @@ pub(crate) fn decode<H: Hasher>(bytes: &[u8], witness: bool) -> Option<Witness> 
 }
 
 /// Both nodes at `depth` over a range of terminals; siblings are taken from the end.
-fn climb<H: Hasher>(
+fn climb(
+    hasher: Hasher,
     terminals: &[(Terminal, Node)],
     depth: u16,
     siblings: &mut Vec<Node>,
@@ -103,37 +104,42 @@ fn climb<H: Hasher>(
     let fork = if alone { first.depth() } else { common_len(first.bits(), last.bits()) };
     let above = siblings.split_off(siblings.len().checked_sub(usize::from(fork - depth))?);
     let mut nodes = if alone {
-        (first.node::<H>(), terminals[0].1)
+        (first.node(hasher), terminals[0].1)
     } else {
         let middle = terminals.partition_point(|t| !pleach_core::prefix::bit(t.0.bits(), fork));
-        let right = climb::<H>(&terminals[middle..], fork + 1, siblings)?;
-        let left = climb::<H>(&terminals[..middle], fork + 1, siblings)?;
-        join::<H>(left, right, fork + 1)?
+        let right = climb(hasher, &terminals[middle..], fork + 1, siblings)?;
+        let left = climb(hasher, &terminals[..middle], fork + 1, siblings)?;
+        join(hasher, left, right, fork + 1)?
     };
     for (above, sibling) in (depth..fork).rev().zip(above) {
         let pair = (sibling, sibling);
         nodes = if pleach_core::prefix::bit(first.bits(), above) {
-            join::<H>(pair, nodes, above + 1)?
+            join(hasher, pair, nodes, above + 1)?
         } else {
-            join::<H>(nodes, pair, above + 1)?
+            join(hasher, nodes, pair, above + 1)?
         };
     }
     Some(nodes)
 }
 
-fn join<H: Hasher>(left: (Node, Node), right: (Node, Node), depth: u16) -> Option<(Node, Node)> {
+fn join(
+    hasher: Hasher,
+    left: (Node, Node),
+    right: (Node, Node),
+    depth: u16,
+) -> Option<(Node, Node)> {
     if node::combine_kind(&left.0, &right.0) != Combined::Hash {
         return None;
     }
     if depth == 256 && (left.0.as_bytes()[0] < 0x80 || right.0.as_bytes()[0] < 0x80) {
         return None;
     }
-    Some((node::combine::<H>(&left.0, &right.0), node::combine::<H>(&left.1, &right.1)))
+    Some((node::combine(hasher, &left.0, &right.0), node::combine(hasher, &left.1, &right.1)))
 }
 
 /// The new root, if everything holds.
-pub(crate) fn verify<H: Hasher>(bytes: &[u8], witness: bool, root: &Node) -> Option<Node> {
-    let decoded = decode::<H>(bytes, witness)?;
+pub(crate) fn verify(hasher: Hasher, bytes: &[u8], witness: bool, root: &Node) -> Option<Node> {
+    let decoded = decode(hasher, bytes, witness)?;
     if decoded.proof.terminals.is_empty() {
         return (decoded.proof.siblings.is_empty()).then_some(*root);
     }
@@ -147,29 +153,29 @@ pub(crate) fn verify<H: Hasher>(bytes: &[u8], witness: bool, root: &Node) -> Opt
         let ops: Vec<Op> =
             decoded.ops.iter().filter(|op| terminal.covers(&op.key)).copied().collect();
         below.apply(&ops);
-        terminals.push((terminal, below.node::<H>(&terminal.prefix())));
+        terminals.push((terminal, below.node(hasher, &terminal.prefix())));
     }
-    let (before, after) = climb::<H>(&terminals, 0, &mut siblings)?;
+    let (before, after) = climb(hasher, &terminals, 0, &mut siblings)?;
     (before == *root && siblings.is_empty()).then_some(after)
 }
 
 /// Do the terminals and siblings lead to the root?
-fn leads<H: Hasher>(proof: &MultiProof, root: &Node) -> bool {
-    let node = |terminal: &Terminal| (*terminal, terminal.node::<H>());
+fn leads(hasher: Hasher, proof: &MultiProof, root: &Node) -> bool {
+    let node = |terminal: &Terminal| (*terminal, terminal.node(hasher));
     let terminals: Vec<_> = proof.terminals.iter().map(node).collect();
     let mut siblings = proof.siblings.clone();
-    let found = climb::<H>(&terminals, 0, &mut siblings);
+    let found = climb(hasher, &terminals, 0, &mut siblings);
     found.is_some_and(|(before, _)| before == *root) && siblings.is_empty()
 }
 
 /// Is this the proof of all pairs from `first` to `last`?
-pub(crate) fn range<H: Hasher>(bytes: &[u8], root: &Node, first: &Key, last: &Key) -> bool {
+pub(crate) fn range(hasher: Hasher, bytes: &[u8], root: &Node, first: &Key, last: &Key) -> bool {
     // But for its kind it is a multiproof.
     let mut multi = bytes.to_vec();
     if first > last || multi.len() < 32 || std::mem::replace(&mut multi[5], 2) != 4 {
         return false;
     }
-    let Some(Witness { proof, .. }) = decode::<H>(&multi, false) else { return false };
+    let Some(Witness { proof, .. }) = decode(hasher, &multi, false) else { return false };
     let mut next = Some(*first);
     for terminal in &proof.terminals {
         // The terminal before reached the end, or left a gap.
@@ -178,7 +184,7 @@ pub(crate) fn range<H: Hasher>(bytes: &[u8], root: &Node, first: &Key, last: &Ke
         assert!(at <= end);
         next = (end < *last).then(|| plus_one(end));
     }
-    next.is_none() && leads::<H>(&proof, root)
+    next.is_none() && leads(hasher, &proof, root)
 }
 
 fn plus_one(mut key: Key) -> Key {
@@ -255,19 +261,20 @@ impl Apart<'_> {
 }
 
 /// Is this the proof of all that changed from `first` to `last`?
-pub(crate) fn change<H: Hasher>(
+pub(crate) fn change(
+    hasher: Hasher,
     bytes: &[u8],
     from: &Node,
     to: &Node,
     first: &Key,
     last: &Key,
 ) -> bool {
-    first <= last && changed::<H>(bytes, [from, to], (first, last)).is_some()
+    first <= last && changed(hasher, bytes, [from, to], (first, last)).is_some()
 }
 
-fn changed<H: Hasher>(bytes: &[u8], roots: [&Node; 2], range: (&Key, &Key)) -> Option<()> {
+fn changed(hasher: Hasher, bytes: &[u8], roots: [&Node; 2], range: (&Key, &Key)) -> Option<()> {
     let (first, last) = range;
-    let fixed = [b'P', b'L', b'P', b'F', 1, 5, H::ID, 0];
+    let fixed = [b'P', b'L', b'P', b'F', 1, 5, hasher.id(), 0];
     (bytes.get(..8)? == fixed && bytes.get(28..32)? == [0; 4]).then_some(())?;
     let mut rest = &bytes[32..];
     let sections = [take(&mut rest, u32_at(bytes, 20)?)?, take(&mut rest, u32_at(bytes, 24)?)?];
@@ -304,7 +311,7 @@ fn changed<H: Hasher>(bytes: &[u8], roots: [&Node; 2], range: (&Key, &Key)) -> O
             siblings: siblings.iter().map(|(_, node)| *node).collect(),
         })
         .collect();
-    sides.iter().zip(roots).all(|(side, root)| leads::<H>(side, root)).then_some(())?;
+    sides.iter().zip(roots).all(|(side, root)| leads(hasher, side, root)).then_some(())?;
     // All that is not opened is the same on the other side.
     for side in 0..2 {
         let (own, other) = (&apart.siblings[side], &apart.siblings[1 - side]);
@@ -315,7 +322,7 @@ fn changed<H: Hasher>(bytes: &[u8], roots: [&Node; 2], range: (&Key, &Key)) -> O
                 None => other.contains(&(*place, *node)),
                 Some(Terminal::Leaf { key, value_hash, .. }) => {
                     let leaf = Naive::from_iter([(*key, *value_hash)]);
-                    leaf.node::<H>(place) == *node
+                    leaf.node(hasher, place) == *node
                 }
                 Some(Terminal::Terminator { .. }) => *node == Node::default(),
             };
@@ -345,8 +352,8 @@ fn changed<H: Hasher>(bytes: &[u8], roots: [&Node; 2], range: (&Key, &Key)) -> O
 type Frame<'a> = (usize, &'a [u8], Vec<&'a [u8]>);
 
 /// An encoding that holds proofs, cut into these.
-fn frame<H: Hasher>(bytes: &[u8], kind: u8) -> Option<Frame<'_>> {
-    let fixed = [b'P', b'L', b'P', b'F', 1, kind, H::ID, 0];
+fn frame(hasher: Hasher, bytes: &[u8], kind: u8) -> Option<Frame<'_>> {
+    let fixed = [b'P', b'L', b'P', b'F', 1, kind, hasher.id(), 0];
     let zeros = [8, 16, 28].iter().all(|at| u32_at(bytes, *at) == Some(0));
     (bytes.get(..8)? == fixed && zeros).then_some(())?;
     let mut rest = &bytes[32..];
@@ -367,15 +374,15 @@ fn of_roots(terminal: &Terminal) -> bool {
 }
 
 /// The new root over all, if the block holds.
-pub(crate) fn block<H: Hasher>(bytes: &[u8], over_all: &Node) -> Option<Node> {
-    let (0, outer, inner) = frame::<H>(bytes, 8)? else { return None };
-    let Witness { proof, ops } = decode::<H>(outer, true)?;
+pub(crate) fn block(hasher: Hasher, bytes: &[u8], over_all: &Node) -> Option<Node> {
+    let (0, outer, inner) = frame(hasher, bytes, 8)? else { return None };
+    let Witness { proof, ops } = decode(hasher, outer, true)?;
     proof.terminals.iter().all(of_roots).then_some(())?;
     let mut inner = inner.into_iter();
     let mut leads = |from: Node, to: Node| {
         let bytes = inner.next()?;
-        let found = verify::<H>(bytes, true, &from)?;
-        (found == to && !decode::<H>(bytes, true)?.ops.is_empty()).then_some(())
+        let found = verify(hasher, bytes, true, &from)?;
+        (found == to && !decode(hasher, bytes, true)?.ops.is_empty()).then_some(())
     };
     for Op { key, access } in ops {
         (key[1..] == [0; 31]).then_some(())?;
@@ -394,30 +401,31 @@ pub(crate) fn block<H: Hasher>(bytes: &[u8], over_all: &Node) -> Option<Node> {
         }
     }
     inner.next().is_none().then_some(())?;
-    verify::<H>(outer, true, over_all)
+    verify(hasher, outer, true, over_all)
 }
 
 /// A namespace, and its root with the inner proof if it exists.
 type Through<'a> = (u8, Option<(Node, &'a [u8])>);
 
 /// What is proven, if the path holds.
-pub(crate) fn through<'a, H: Hasher>(bytes: &'a [u8], over_all: &Node) -> Option<Through<'a>> {
-    let (ns, outer, inner) = frame::<H>(bytes, 6)?;
+pub(crate) fn through<'a>(hasher: Hasher, bytes: &'a [u8], over_all: &Node) -> Option<Through<'a>> {
+    let (ns, outer, inner) = frame(hasher, bytes, 6)?;
     let ns = u8::try_from(ns).ok()?;
     // But for its kind and the order of its siblings it is a multiproof.
     let mut multi = outer.to_vec();
     (multi.len() >= 32 && std::mem::replace(&mut multi[5], 2) == 1).then_some(())?;
-    let Witness { mut proof, .. } = decode::<H>(&multi, false)?;
+    let Witness { mut proof, .. } = decode(hasher, &multi, false)?;
     proof.siblings.reverse();
     let mut key = [0; 32];
     key[0] = ns;
     let [terminal] = proof.terminals[..] else { return None };
-    (of_roots(&terminal) && terminal.covers(&key) && leads::<H>(&proof, over_all)).then_some(())?;
+    (of_roots(&terminal) && terminal.covers(&key) && leads(hasher, &proof, over_all))
+        .then_some(())?;
     let root = terminal.value_of(&key).map(|root| Node::new(root.to_bytes()));
     match (root, &inner[..]) {
         (None, []) => Some((ns, None)),
         (Some(root), [inner]) => {
-            let head = [b'P', b'L', b'P', b'F', 1, inner[5], H::ID, 0];
+            let head = [b'P', b'L', b'P', b'F', 1, inner[5], hasher.id(), 0];
             (inner[..8] == head && inner[28..32] == [0; 4]).then_some(())?;
             let [terminals, ops] = [8, 12].map(|at| u32_at(inner, at).is_some_and(|n| n > 0));
             let fits = match inner[5] {

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
+use pleach::load::LoadOptions;
 use pleach::{
-    Access, Blake3, Durability, Hasher as _, Key, LoadOptions, Metrics, Options, Overlay, Pleach,
-    SessionOptions, Value,
+    Access, Db, Durability, Hasher, Key, Metrics, Options, Overlay, SessionOptions, Value,
 };
 
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -73,7 +73,7 @@ pub(crate) fn resident(field: &str) -> Result<f64> {
 }
 
 fn key(id: u64) -> Key {
-    Blake3::hash(&id.to_be_bytes())
+    Hasher::BLAKE3.hash(&id.to_be_bytes())
 }
 
 /// `count` different accounts.
@@ -105,7 +105,7 @@ impl Scenario {
 
     /// Loads the accounts.
     pub(crate) fn prepare(&self, folder: &Path) -> Result<()> {
-        let db = Pleach::open(self.options(folder).create(true))?;
+        let db = Db::open(self.options(folder).create(true))?;
         let items = (0..self.accounts).map(|id| (key(id), value(id, 0, self.value)));
         db.bulk_load(items, &LoadOptions::default())?;
         Ok(db.close().map(drop)?)
@@ -113,7 +113,7 @@ impl Scenario {
 
     /// Opens the database and does all commits; `each` sees the metrics after each of them.
     pub(crate) fn run(&self, folder: &Path, mut each: impl FnMut(u64, &Metrics)) -> Result<()> {
-        let db = Pleach::open(self.options(folder))?;
+        let db = Db::open(self.options(folder))?;
         let held = if self.held { Some(db.session(SessionOptions::new())?) } else { None };
         let mut chain: VecDeque<Overlay> = VecDeque::new();
         for commit in 1..=self.commits {

@@ -3,8 +3,8 @@
 use pleach_beatree::space::{self, Extents};
 use pleach_core::page::branch::Entry;
 use pleach_core::page::stream::StreamId;
-use pleach_core::{Hasher as _, Prefix, TERMINATOR};
-use pleach_io::{Device, OpenMode, Runtime};
+use pleach_core::{Hasher, Prefix, TERMINATOR};
+use pleach_io::{Disk, OpenMode};
 
 use crate::error::{Error, Result};
 use crate::format::image::ImageWriter;
@@ -20,8 +20,8 @@ use crate::state::commits::Tip;
 /// Pages that an image may grow by, beside a quarter, without asking for room.
 const IMAGE_SLACK: u64 = 32;
 /// The image of a database without keys: one region, one prefix, no page.
-pub(crate) fn first_image<D: Device>(
-    device: &D,
+pub(crate) fn first_image(
+    device: &Disk,
     database: u64,
     geometry: space::FileGeometry,
 ) -> Result<ImageRef> {
@@ -47,11 +47,7 @@ pub(crate) fn first_image<D: Device>(
 }
 
 /// Writes the table, syncs the image, and gives what a superblock says of it.
-fn end_image<D: Device>(
-    mut writer: ImageWriter<D>,
-    file: ImageFile,
-    table: &Table,
-) -> Result<ImageRef> {
+fn end_image(mut writer: ImageWriter, file: ImageFile, table: &Table) -> Result<ImageRef> {
     let table = table.encode();
     let table_page = writer.stream(0, StreamId::Namespaces, &table)?;
     let number = writer.number();
@@ -61,7 +57,7 @@ fn end_image<D: Device>(
         pages: u32::try_from(pages).map_err(|_| ImageError::TooLong { pages })?,
         table_page,
         number,
-        table_hash: pleach_core::hasher::Blake3::hash(&table),
+        table_hash: Hasher::BLAKE3.hash(&table),
     })
 }
 
@@ -69,7 +65,7 @@ fn end_image<D: Device>(
 /// log of a full disk. Where there is no room the files stay as they are.
 ///
 /// This is neither a write nor a sync of anything: whatever fails, nothing is lost but the room.
-pub(super) fn reserve_images<D: Device, R: Runtime>(db: &State<D, R>, pages: u64) {
+pub(super) fn reserve_images(db: &State, pages: u64) {
     let needed = room_for_image(pages);
     for name in IMAGES {
         let reserve = || -> Result<()> {
@@ -89,7 +85,7 @@ pub(super) fn reserve_images<D: Device, R: Runtime>(db: &State<D, R>, pages: u64
 
 /// Checkpoint `shrink-files`, for the image that was just written: its file was made for a far larger one.
 /// Room for the next image stays.
-pub(super) fn fit_image<D: Device, R: Runtime>(db: &State<D, R>, file: ImageFile, pages: u64) {
+pub(super) fn fit_image(db: &State, file: ImageFile, pages: u64) {
     let needed = room_for_image(pages);
     let fit = || -> Result<()> {
         let file = db.store.device().open(image_name(file), OpenMode::Write)?;
@@ -109,8 +105,8 @@ fn room_for_image(pages: u64) -> u64 {
 }
 
 /// Checkpoint `finish-image`: writes all that follows the tries.
-pub(super) fn finish_image<D: Device>(
-    mut writer: ImageWriter<D>,
+pub(super) fn finish_image(
+    mut writer: ImageWriter,
     file: ImageFile,
     tip: &Tip,
     tries: Vec<TrieRef>,

@@ -10,12 +10,10 @@ mod image;
 mod tests;
 mod write;
 
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleach_core::Hasher;
-use pleach_io::{Device, Runtime, Step};
+use pleach_io::Step;
 
 use crate::error::{Error, Result};
 use crate::format::position::LogPos;
@@ -32,10 +30,9 @@ use write::{Progress, Started, Work, copy_regions, finish, start};
 const LOADING: Duration = Duration::from_millis(100);
 
 /// The checkpoint task.
-pub(crate) struct Checkpointer<H: Hasher, D: Device, R: Runtime> {
-    db: Arc<State<D, R>>,
-    hasher: PhantomData<H>,
-    work: Option<Work<D, R>>,
+pub(crate) struct Checkpointer {
+    db: Arc<State>,
+    work: Option<Work>,
     /// The log could not be prepared beyond this.
     refused_at: Option<LogPos>,
     /// Both image files were made to have room for an image of this many pages.
@@ -47,13 +44,12 @@ pub(crate) struct Checkpointer<H: Hasher, D: Device, R: Runtime> {
     history_differs: bool,
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
-    pub(crate) fn new(db: Arc<State<D, R>>) -> Self {
+impl Checkpointer {
+    pub(crate) fn new(db: Arc<State>) -> Self {
         let history_differs = db.images.newest().history != db.commits.undo().history();
         Self {
             db,
             history_differs,
-            hasher: PhantomData,
             work: None,
             refused_at: None,
             room_for: 0,
@@ -108,11 +104,11 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
                 return Ok(Step::IdleFor(LOADING));
             }
             // An image that is begun overwrites the older generation.
-            if let Err(error) = self.db.try_nodes_aside::<H>() {
+            if let Err(error) = self.db.try_nodes_aside() {
                 return Ok(self.puts_off(error));
             }
             self.db.pace.enters(Task::Checkpoint, "waiting for a moment without commits");
-            return Ok(match start::<H, D, R>(&self.db, LAST_NUMBERS, false)? {
+            return Ok(match start(&self.db, LAST_NUMBERS, false)? {
                 Started::Begun(work) => {
                     self.work = Some(*work);
                     // There may be room now, and what could not be read may be readable: commits wait
@@ -127,14 +123,14 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
         };
         self.db.pace.enters(Task::Checkpoint, "copying regions");
         let from = work.regions();
-        match copy_regions::<H, D, R>(work, self.db.options.checkpoint_regions)? {
+        match copy_regions(work, self.db.options.checkpoint_regions)? {
             Progress::Some if work.regions() == from => {}
             Progress::Some => {
                 self.db.pace.comes_further(Task::Checkpoint);
             }
             Progress::All => {
                 if let Some(work) = self.work.take() {
-                    finish::<H, D, R>(&self.db, work, None)?;
+                    finish(&self.db, work, None)?;
                     // The files may be shorter now.
                     self.room_for = 0;
                 }

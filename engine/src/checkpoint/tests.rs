@@ -3,22 +3,23 @@
 use std::time::Duration;
 
 use pleach_beatree::region::Nodes;
-use pleach_core::{Blake3, Hasher as _, Key};
+use pleach_core::{Hasher, Key};
 use pleach_io::Operation;
 use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
 
 use super::checkpoint;
 use super::write::{Progress, Started, copy_regions, finish, start};
+use crate::load::LoadOptions;
 use crate::tools::{CheckOptions, check_on};
-use crate::{Access, Db, LoadOptions, Options, SessionOptions, Value};
+use crate::{Access, Db, Options, SessionOptions, Value};
 
-type SimDb = Db<Blake3, SimDisk, SimRuntime>;
+type SimDb = Db;
 
 /// Pairs of the database.
 const PAIRS: u64 = 20_000;
 
 fn id(id: u64) -> Key {
-    Blake3::hash(&id.to_be_bytes())
+    Hasher::BLAKE3.hash(&id.to_be_bytes())
 }
 
 /// A loaded database of a few dozen regions, whose nodes may take no memory.
@@ -68,7 +69,7 @@ fn nodes_that_are_away_stay_away() {
     let (regions, before) = resident(&db);
     assert!(regions > 10 && before == 0, "{before} of {regions} regions");
     for _ in 0..2 {
-        checkpoint::<Blake3, _, _>(&db.state(), false).expect("a checkpoint");
+        checkpoint(&db.state(), false).expect("a checkpoint");
         assert_eq!(resident(&db), (regions, 0));
     }
     // Some are in memory, and changed.
@@ -77,7 +78,7 @@ fn nodes_that_are_away_stay_away() {
     session.finish(put).expect("finished").commit().expect("committed");
     let (_, before) = resident(&db);
     assert!((1..=5).contains(&before), "{before}");
-    checkpoint::<Blake3, _, _>(&db.state(), false).expect("a checkpoint");
+    checkpoint(&db.state(), false).expect("a checkpoint");
     assert_eq!(resident(&db), (regions, before));
     let session = db.session(SessionOptions::new()).expect("a session");
     for at in (0..PAIRS).step_by(97) {
@@ -112,7 +113,7 @@ fn what_fails_beside_writes_and_syncs_poisons_nothing() {
         assert_eq!(more, operation == Operation::Allocate, "{operation:?}");
         disk.heal();
         runtime.clock().advance(Duration::from_secs(61));
-        checkpoint::<Blake3, _, _>(&db.state(), false).expect("a checkpoint");
+        checkpoint(&db.state(), false).expect("a checkpoint");
         db.close().expect("closed");
         let report = check_on(&disk, CheckOptions::default()).expect("checked");
         assert!(report.findings.is_empty(), "{:?}", report.findings);
@@ -133,16 +134,14 @@ fn no_image_is_begun_while_nodes_cannot_be_read() {
     for file in ["image", "spill", "leaf"] {
         fails(Operation::Read, file);
     }
-    checkpoint::<Blake3, _, _>(&db.state(), false).expect_err("no nodes are readable");
+    checkpoint(&db.state(), false).expect_err("no nodes are readable");
     assert_eq!(db.quarantined().len(), 1, "{:?}", db.quarantined());
     // Whoever begins an image opens its file.
     fails(Operation::Open, "image");
-    let error = checkpoint::<Blake3, _, _>(&db.state(), false)
-        .expect_err("no nodes are readable")
-        .to_string();
+    let error = checkpoint(&db.state(), false).expect_err("no nodes are readable").to_string();
     assert!(error.contains("Read"), "{error}");
     disk.heal();
-    checkpoint::<Blake3, _, _>(&db.state(), false).expect("a checkpoint");
+    checkpoint(&db.state(), false).expect("a checkpoint");
     assert!(db.quarantined().is_empty(), "{:?}", db.quarantined());
     db.close().expect("closed");
 }
@@ -169,15 +168,15 @@ fn a_region_that_was_copied_late_knows_its_commits_after_a_crash() {
     let at_cut = put(&db, 2);
     db.drain(0).expect("flushed");
     let root = db.root();
-    let mut work = match start::<Blake3, _, _>(&db.state(), 0, true).expect("a cut") {
+    let mut work = match start(&db.state(), 0, true).expect("a cut") {
         Started::Begun(work) => *work,
         _ => panic!("nothing is in flight"),
     };
     put(&db, 3);
     db.drain(0).expect("flushed");
-    let copied = copy_regions::<Blake3, _, _>(&mut work, usize::MAX);
+    let copied = copy_regions(&mut work, usize::MAX);
     assert!(matches!(copied.expect("copied"), Progress::All));
-    finish::<Blake3, _, _>(&db.state(), work, None).expect("an image");
+    finish(&db.state(), work, None).expect("an image");
     drop(db);
     let db = open(2);
     assert!(!db.opened().closed && db.commit_number() == at_cut + 1);

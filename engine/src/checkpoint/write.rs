@@ -18,8 +18,8 @@ use std::time::Duration;
 use pleach_beatree::Region;
 use pleach_beatree::region::{NodePage, Nodes};
 use pleach_core::page::branch::Entry;
-use pleach_core::{Hasher, Key, Node, TERMINATOR};
-use pleach_io::{Device, Runtime};
+use pleach_core::{Key, Node, TERMINATOR};
+use pleach_io::Disk;
 
 use super::image::{finish_image, fit_image, reserve_images};
 use crate::error::{Error, Result};
@@ -45,8 +45,8 @@ use crate::state::tries::Trie;
 const COPIES: usize = 4;
 
 /// An image in the making.
-pub(super) struct Work<D: Device, R: Runtime> {
-    writer: ImageWriter<D>,
+pub(super) struct Work {
+    writer: ImageWriter,
     file: ImageFile,
     cut: Point,
     /// Where the records of the history began then, and the roots before the first of them.
@@ -54,10 +54,10 @@ pub(super) struct Work<D: Device, R: Runtime> {
     past: Option<Roots>,
     tip: Tip,
     /// The tries that there were at the cut and that are not in the image yet; the last one is the next.
-    tries: Vec<Trie<D, R>>,
+    tries: Vec<Trie>,
     /// The one that is being copied; none when all are written.
-    copying: Option<Copying<D, R>>,
-    done: Vec<Copied<D, R>>,
+    copying: Option<Copying>,
+    done: Vec<Copied>,
     /// Regions that are copied, of all tries.
     regions: usize,
     map: OverflowMap,
@@ -74,8 +74,8 @@ pub(super) struct Work<D: Device, R: Runtime> {
 }
 
 /// A trie whose regions are being copied.
-struct Copying<D: Device, R: Runtime> {
-    trie: Trie<D, R>,
+struct Copying {
+    trie: Trie,
     /// The first key of the next region.
     next: Key,
     written: Vec<Written>,
@@ -84,29 +84,29 @@ struct Copying<D: Device, R: Runtime> {
     pending: Vec<u8>,
 }
 
-impl<D: Device, R: Runtime> Copying<D, R> {
-    fn new(trie: Trie<D, R>) -> Self {
+impl Copying {
+    fn new(trie: Trie) -> Self {
         let (written, log_positions, pending) = (Vec::new(), Vec::new(), Vec::new());
         Self { trie, next: [0; 32], written, log_positions, pending }
     }
 }
 
 /// A trie that is in the image.
-struct Copied<D: Device, R: Runtime> {
-    trie: Trie<D, R>,
+struct Copied {
+    trie: Trie,
     written: Vec<Written>,
     log_positions: Vec<LogPos>,
     entry: TrieRef,
 }
 
-impl<D: Device, R: Runtime> Work<D, R> {
+impl Work {
     /// Regions that are copied.
     pub(super) fn regions(&self) -> usize {
         self.regions
     }
 
     /// A trie's regions are all copied: its upper levels and what pends follow.
-    fn end_trie(&mut self, of: Copying<D, R>) -> Result<()> {
+    fn end_trie(&mut self, of: Copying) -> Result<()> {
         let Copying { trie, written, log_positions, pending, .. } = of;
         let namespace = trie.namespace;
         let (root, level) = self.writer.upper(namespace, written.clone())?;
@@ -137,21 +137,18 @@ pub(super) enum Progress {
 
 /// A whole checkpoint on the calling thread, for a close and a bulk load. `clean` says that nothing follows
 /// in the log.
-pub(crate) fn checkpoint<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    clean: bool,
-) -> Result<()> {
-    let made = checkpoint_now::<H, D, R>(db, clean);
+pub(crate) fn checkpoint(db: &State, clean: bool) -> Result<()> {
+    let made = checkpoint_now(db, clean);
     // The stages were the caller's: the task itself, which may sleep for long, is at none of them.
     db.pace.enters(Task::Checkpoint, IDLE);
     made
 }
 
-fn checkpoint_now<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>, clean: bool) -> Result<()> {
+fn checkpoint_now(db: &State, clean: bool) -> Result<()> {
     // As in the task: no image is begun that is known not to be completed.
-    db.try_nodes_aside::<H>()?;
+    db.try_nodes_aside()?;
     let mut work = loop {
-        match start::<H, D, R>(db, 0, true).map_err(|error| failed(db, error))? {
+        match start(db, 0, true).map_err(|error| failed(db, error))? {
             Started::Begun(work) => break *work,
             Started::Busy => {}
             Started::PutOff(error) => return Err(error),
@@ -159,25 +156,25 @@ fn checkpoint_now<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>, clean: boo
         wait_for_turn(db);
     };
     loop {
-        match copy_regions::<H, D, R>(&mut work, usize::MAX).map_err(|error| failed(db, error))? {
+        match copy_regions(&mut work, usize::MAX).map_err(|error| failed(db, error))? {
             Progress::Some => {}
             Progress::All => break,
             Progress::Unreadable(error) => return Err(error),
         }
     }
     let end = clean.then_some(work.cut.position);
-    finish::<H, D, R>(db, work, end).map_err(|error| failed(db, error))
+    finish(db, work, end).map_err(|error| failed(db, error))
 }
 
 /// Waits a moment: another thread is between a commit's ticket and its publication, which says so.
-fn wait_for_quiet<D: Device, R: Runtime>(db: &State<D, R>) {
+fn wait_for_quiet(db: &State) {
     db.pace.wait(Some(Duration::from_millis(10)), &mut || {
         db.commits.sequencer().lock().in_flight == 0
     });
 }
 
 /// The same, or another image is in the making.
-fn wait_for_turn<D: Device, R: Runtime>(db: &State<D, R>) {
+fn wait_for_turn(db: &State) {
     db.pace.wait(Some(Duration::from_millis(10)), &mut || !db.images.is_in_making());
     wait_for_quiet(db);
 }
@@ -193,11 +190,8 @@ pub(crate) struct BackupImage {
 /// An image of the database, and its log from there on, on another device, whose image files are there. All leaf pages and
 /// overflow runs that the two name are those of the moment when this returns; the caller sees to it that they stay until it
 /// has copied them. No checkpoint is made meanwhile.
-pub(crate) fn write_backup_image<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    target: &D,
-) -> Result<BackupImage> {
-    db.try_nodes_aside::<H>()?;
+pub(crate) fn write_backup_image(db: &State, target: &Disk) -> Result<BackupImage> {
+    db.try_nodes_aside()?;
     let mut work = loop {
         db.commits.sequencer().lock().check_open()?;
         match start_on(db, target, LAST_NUMBERS, false)? {
@@ -208,7 +202,7 @@ pub(crate) fn write_backup_image<H: Hasher, D: Device, R: Runtime>(
         wait_for_turn(db);
     };
     loop {
-        match copy_regions::<H, D, R>(&mut work, usize::MAX)? {
+        match copy_regions(&mut work, usize::MAX)? {
             Progress::Some => {}
             Progress::All => break,
             Progress::Unreadable(error) => return Err(error),
@@ -234,7 +228,7 @@ pub(crate) fn write_backup_image<H: Hasher, D: Device, R: Runtime>(
         history_from,
         // What was made durable since is not in the copy.
         durable_through: end,
-        ..superblock::<H, D, R>(db, &before, image, &tip, cut, None)
+        ..superblock(db, &before, image, &tip, cut, None)
     };
     let (from, prepared) = (superblock.log_from(), superblock.prepared_through);
     copies::copy(
@@ -250,7 +244,7 @@ pub(crate) fn write_backup_image<H: Hasher, D: Device, R: Runtime>(
 
 /// As in the task: without room nothing has happened, any other failed write or sync poisons. What it was
 /// for may be there.
-fn failed<D: Device, R: Runtime>(db: &State<D, R>, error: Error) -> Error {
+fn failed(db: &State, error: Error) -> Error {
     if matches!(error, Error::Full(_)) {
         return error;
     }
@@ -259,8 +253,8 @@ fn failed<D: Device, R: Runtime>(db: &State<D, R>, error: Error) -> Error {
 }
 
 /// The result of `cut`.
-pub(super) enum Started<D: Device, R: Runtime> {
-    Begun(Box<Work<D, R>>),
+pub(super) enum Started {
+    Begun(Box<Work>),
     /// A commit is in flight, or another image in the making.
     Busy,
     /// There is no number for the image, or no file: nothing was written, and it can be tried again.
@@ -269,13 +263,9 @@ pub(super) enum Started<D: Device, R: Runtime> {
 
 /// Checkpoint `cut`. The last `kept` numbers of this open are left for others. While a load is under way it
 /// and a close make images, and nobody else.
-pub(super) fn start<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    kept: u64,
-    while_loading: bool,
-) -> Result<Started<D, R>> {
+pub(super) fn start(db: &State, kept: u64, while_loading: bool) -> Result<Started> {
     if let Some(oldest) = db.commits.undo().lags() {
-        let read = || history::reach::<H, D, R>(db, oldest);
+        let read = || history::reach(db, oldest);
         if let Err(error) = db.pace.within(Task::Checkpoint, "reading the history", read) {
             tracing::warn!(%error, "the log stays longer than the history is");
         }
@@ -284,12 +274,7 @@ pub(super) fn start<H: Hasher, D: Device, R: Runtime>(
 }
 
 /// The same with the image on any device, of this database or of a backup.
-fn start_on<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    device: &D,
-    kept: u64,
-    while_loading: bool,
-) -> Result<Started<D, R>> {
+fn start_on(db: &State, device: &Disk, kept: u64, while_loading: bool) -> Result<Started> {
     // Tip, tries and map are exactly those of the log position where the replay starts.
     let state = |point: Point| {
         let making = db.images.begins()?;
@@ -311,7 +296,7 @@ fn start_on<D: Device, R: Runtime>(
         Ok(writer) => writer,
         Err(error) => return Ok(Started::PutOff(error)),
     };
-    let mut tries: Vec<Trie<D, R>> = tries.iter().rev().cloned().collect();
+    let mut tries: Vec<Trie> = tries.iter().rev().cloned().collect();
     Ok(Started::Begun(Box::new(Work {
         writer,
         file,
@@ -333,10 +318,7 @@ fn start_on<D: Device, R: Runtime>(
 }
 
 /// Checkpoint `copy-regions`, for up to `count` of them.
-pub(super) fn copy_regions<H: Hasher, D: Device, R: Runtime>(
-    work: &mut Work<D, R>,
-    count: usize,
-) -> Result<Progress> {
+pub(super) fn copy_regions(work: &mut Work, count: usize) -> Result<Progress> {
     for _ in 0..count {
         let Some(mut copying) = work.copying.take() else { return Ok(Progress::All) };
         // Whatever is full is written before the lock is taken.
@@ -347,7 +329,7 @@ pub(super) fn copy_regions<H: Hasher, D: Device, R: Runtime>(
             copied = copy_region(work, &mut copying)?;
             let CopiedRegion::NodesAway(region, at) = &copied else { break };
             work.read = None;
-            match copying.trie.nodes.nodes_for_image::<H>(region, at, &mut work.nodes) {
+            match copying.trie.nodes.nodes_for_image(region, at, &mut work.nodes) {
                 Ok(read) => work.read = read.then_some(*at),
                 Err(error) => return Ok(Progress::Unreadable(error)),
             }
@@ -373,10 +355,7 @@ enum CopiedRegion {
 /// Copies the next region, unless its nodes are not in memory and not those that were read. Such nodes
 /// stay out of memory: an image that brought in what it copies would leave the nodes of all regions there,
 /// beyond their budget.
-fn copy_region<D: Device, R: Runtime>(
-    work: &mut Work<D, R>,
-    of: &mut Copying<D, R>,
-) -> Result<CopiedRegion> {
+fn copy_region(work: &mut Work, of: &mut Copying) -> Result<CopiedRegion> {
     let Copying { trie, next, written, log_positions, pending } = of;
     let key = *next;
     trie.index.in_region(&key, |region, state| {
@@ -414,11 +393,7 @@ fn copy_region<D: Device, R: Runtime>(
 }
 
 /// Checkpoint from `finish-image` to `drop-log`. `clean_end` is the end of the log when nothing follows.
-pub(super) fn finish<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    work: Work<D, R>,
-    clean_end: Option<LogPos>,
-) -> Result<()> {
+pub(super) fn finish(db: &State, work: Work, clean_end: Option<LogPos>) -> Result<()> {
     let Work { writer, file, cut, history_from, past, tip, done, .. } = work;
     let Work { map, leaf_end, log_position, _making, .. } = work;
     let _span = tracing::debug_span!("checkpoint", commit = tip.number).entered();
@@ -436,7 +411,7 @@ pub(super) fn finish<H: Hasher, D: Device, R: Runtime>(
     let (older, newest) = db.images.write(|newest| Superblock {
         history: db.commits.undo().history(),
         history_from,
-        ..superblock::<H, D, R>(db, newest, image, &tip, cut, clean_end)
+        ..superblock(db, newest, image, &tip, cut, clean_end)
     })?;
     enters("recycling the log");
     let mut overtaken = false;
@@ -463,7 +438,7 @@ pub(super) fn finish<H: Hasher, D: Device, R: Runtime>(
 
 /// Where the records of the history begin now, at or below the replay start, and the roots before the first
 /// of them (rules `log-for-history`, `history-at-cut`).
-fn history_from<D: Device, R: Runtime>(db: &State<D, R>, cut: Point) -> (LogPos, Option<Roots>) {
+fn history_from(db: &State, cut: Point) -> (LogPos, Option<Roots>) {
     let undo = db.commits.undo();
     if !undo.keeps_history() {
         return (LogPos::START, None);
@@ -475,8 +450,8 @@ fn history_from<D: Device, R: Runtime>(db: &State<D, R>, cut: Point) -> (LogPos,
 }
 
 /// The superblock of an image, after the newest one.
-fn superblock<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
+fn superblock(
+    db: &State,
     newest: &Superblock,
     image: ImageRef,
     tip: &Tip,
@@ -487,7 +462,7 @@ fn superblock<H: Hasher, D: Device, R: Runtime>(
     Superblock {
         image,
         commit: tip.number,
-        root: tip.roots.over_all::<H>(),
+        root: tip.roots.over_all(db.hasher),
         next_flush: db.images.number(),
         incarnation: db.images.incarnation(),
         replay: cut,

@@ -12,8 +12,7 @@ use pleach_beatree::Region;
 use pleach_beatree::recycled::Recycle as _;
 use pleach_beatree::region::{Applied, NewNodes, Parts, Pending};
 use pleach_beatree::treelet::Treelet;
-use pleach_core::{Hasher, Node, Prefix, TERMINATOR};
-use pleach_io::{Device, Runtime};
+use pleach_core::{Node, Prefix, TERMINATOR};
 
 use crate::finish::outcome::{ChunkOutcome, PageNode};
 use crate::format::position::LogPos;
@@ -26,8 +25,8 @@ use crate::timings::Phase;
 
 /// Applies commit `number`, whose record ends at `log_position`: the changes in these chunks, with their
 /// nodes. The pages get this version. Gives the chunks back, empty, for their memory.
-pub(super) fn apply_all<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
+pub(super) fn apply_all(
+    db: &State,
     (number, version): (u64, u64),
     log_position: LogPos,
     chunks: Vec<ChunkOutcome>,
@@ -98,7 +97,7 @@ pub(super) fn apply_all<H: Hasher, D: Device, R: Runtime>(
     } else {
         db.runtime.fork_join(workers, &apply);
     }
-    db.index.update_root::<H>(number, &changed);
+    db.index.update_root(db.hasher, number, &changed);
     let mut due = due.into_inner();
     due.sort_unstable();
     db.index.make_due(due);
@@ -108,8 +107,8 @@ pub(super) fn apply_all<H: Hasher, D: Device, R: Runtime>(
 /// Applies the changes of a chunk of a plain namespace. Chunks know no regions there: they are those of now, which no
 /// flush changes before the commit is published. A region takes a commit at once, from the chunk that has the first of
 /// its changes.
-fn apply_plain<D: Device, R: Runtime>(
-    db: &State<D, R>,
+fn apply_plain(
+    db: &State,
     (commit, log_position): (u64, LogPos),
     (changes, at): (&Changes, usize),
     put: &mut impl FnMut(&Region, &mut Applied<'_>, &[(u32, &Arc<Parts>)]),
@@ -144,11 +143,7 @@ fn apply_plain<D: Device, R: Runtime>(
 }
 
 /// Brings the treelets of the pages that a block has changed to this version, ahead of its commit.
-pub(super) fn advance_all<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    version: u64,
-    chunks: &[ChunkOutcome],
-) {
+pub(super) fn advance_all(db: &State, version: u64, chunks: &[ChunkOutcome]) {
     let advance = |chunk: &ChunkOutcome| {
         advance_treelets(db, version, &chunk.nodes, &chunk.treelets);
     };
@@ -169,12 +164,7 @@ pub(super) fn advance_all<D: Device, R: Runtime>(
 const PARALLEL_PAGES: usize = 4096;
 
 /// Brings the treelets of changed pages from the version that they are as of to this one.
-fn advance_treelets<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    version: u64,
-    pages: &[PageNode],
-    treelets: &[(u8, Node)],
-) {
+fn advance_treelets(db: &State, version: u64, pages: &[PageNode], treelets: &[(u8, Node)]) {
     let ahead =
         |index: usize| pages.get(index).and_then(|node| Some((node, &node.page.as_ref()?.1)));
     for (index, node) in pages.iter().enumerate() {

@@ -5,10 +5,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use pleach_core::{Blake3, Hasher, Node};
-use pleach_io::os::OsDevice;
-use pleach_io::threads::Threads;
-use pleach_io::{Device, Runtime};
+use pleach_core::Node;
 
 use super::changes::{Change, changes};
 use super::overlay::{Candidate, Outcomes, Overlay, Parts};
@@ -17,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::finish::outcome::{FinishedBatch, TrieOutcome};
 use crate::finish::witness::Witness;
 use crate::format::commit_body::MAX_BLOB;
-use crate::given_back::speaks_as_its_reason;
+use crate::given_back::forward_error;
 use crate::handles::Counted;
 use crate::handles::Holder;
 use crate::roots::Roots;
@@ -28,15 +25,15 @@ use crate::timings::Phase;
 
 /// What a session has made: new roots, and the changes that lead to it from the parent's. Nothing of it
 /// is on disk.
-pub struct Block<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
-    parts: Parts<H, D, R>,
+pub struct Block {
+    parts: Parts,
     /// By namespace, ascending.
     witnesses: Vec<(u8, Witness)>,
     /// The last field, so that it goes last.
     counted: Counted,
 }
 
-impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Block<H, D, R> {
+impl fmt::Debug for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Block")
             .field("base", &self.parts.view.base)
@@ -47,12 +44,12 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Block<H, D, R> {
     }
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
+impl Block {
     /// A block on a view of this state, and on the overlay that the view is of.
     pub(crate) fn new(
-        engine: Arc<Engine<H, D, R>>,
+        engine: Arc<Engine>,
         (view, prev): (View, Tip),
-        parent: Option<Overlay<H, D, R>>,
+        parent: Option<Overlay>,
         finished: FinishedBatch,
         counted: Counted,
     ) -> Self {
@@ -105,7 +102,7 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
     }
 
     /// What this block writes, in the order of namespaces and keys, with the values before.
-    pub fn changes(&self) -> impl Iterator<Item = Change<'_, H, D, R>> {
+    pub fn changes(&self) -> impl Iterator<Item = Change<'_>> {
         changes(&self.parts.engine.state, self.parts.view.base, self.lists())
     }
 
@@ -140,7 +137,7 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
     /// when the device has no room (nothing has happened, and the block can be tried again);
     /// [`Error::Poisoned`] after a failed write or sync; [`Error::Closed`] once the database was closed
     /// or dropped. The block comes back with each of them.
-    pub fn commit(mut self) -> Result<u64, CommitError<H, D, R>> {
+    pub fn commit(mut self) -> Result<u64, CommitError> {
         let Parts { engine, view, parent, prev, roots, blob, layouts, outcomes } = &mut self.parts;
         let candidate = Candidate {
             engine,
@@ -166,7 +163,7 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
     }
 
     /// Keeps the block in memory, as a state that further sessions can read.
-    pub fn into_overlay(self) -> Overlay<H, D, R> {
+    pub fn into_overlay(self) -> Overlay {
         Overlay::new(self.parts, self.counted)
     }
 }
@@ -176,12 +173,10 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
 /// After [`Error::Full`] nothing has happened, and the block can be committed when there is room. A
 /// block that is stale, or whose database is closed or poisoned, comes back too: its root and its
 /// witness may still be of use.
-pub struct CommitError<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads>(
-    Box<(Block<H, D, R>, Error)>,
-);
+pub struct CommitError(Box<(Block, Error)>);
 
-impl<H: Hasher, D: Device, R: Runtime> CommitError<H, D, R> {
-    pub(crate) fn new(block: Block<H, D, R>, error: Error) -> Self {
+impl CommitError {
+    pub(crate) fn new(block: Block, error: Error) -> Self {
         Self(Box::new((block, error)))
     }
 
@@ -191,7 +186,7 @@ impl<H: Hasher, D: Device, R: Runtime> CommitError<H, D, R> {
     }
 
     /// The block.
-    pub fn block(&self) -> &Block<H, D, R> {
+    pub fn block(&self) -> &Block {
         &self.0.0
     }
 
@@ -201,14 +196,14 @@ impl<H: Hasher, D: Device, R: Runtime> CommitError<H, D, R> {
     }
 
     /// The block alone.
-    pub fn into_block(self) -> Block<H, D, R> {
+    pub fn into_block(self) -> Block {
         self.0.0
     }
 
     /// Block and reason.
-    pub fn into_parts(self) -> (Block<H, D, R>, Error) {
+    pub fn into_parts(self) -> (Block, Error) {
         *self.0
     }
 }
 
-speaks_as_its_reason!(CommitError, "block", block);
+forward_error!(CommitError, "block", block);

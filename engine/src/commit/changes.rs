@@ -2,13 +2,9 @@
 //! changes of a block as a peer wants them.
 
 use std::fmt;
-use std::marker::PhantomData;
 
 use pleach_beatree::Value;
-use pleach_core::{Blake3, Hasher, Key};
-use pleach_io::os::OsDevice;
-use pleach_io::threads::Threads;
-use pleach_io::{Device, Runtime};
+use pleach_core::Key;
 
 use crate::error::{Hex, Result};
 use crate::state::undo::{ChangeList, Changed};
@@ -19,15 +15,14 @@ use crate::state::{State, overflow};
 ///
 /// Values of up to 22 bytes are in it, longer ones are shared, and those that lie in the overflow file are
 /// read when they are asked for.
-pub struct Change<'a, H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
-    db: &'a State<D, R>,
+pub struct Change<'a> {
+    db: &'a State,
     base: u64,
     namespace: u8,
     changed: &'a Changed,
-    hasher: PhantomData<H>,
 }
 
-impl<'a, H: Hasher, D: Device, R: Runtime> Change<'a, H, D, R> {
+impl<'a> Change<'a> {
     /// The namespace that the key is in.
     pub fn namespace(&self) -> u8 {
         self.namespace
@@ -41,23 +36,23 @@ impl<'a, H: Hasher, D: Device, R: Runtime> Change<'a, H, D, R> {
     /// The value that is written; `None` when the key is deleted.
     ///
     /// # Errors
-    /// As [`Session::read`](crate::Session::read). A block or overlay that is not committed has its new
+    /// As [`Namespace::read`](crate::Namespace::read). A block or overlay that is not committed has its new
     /// values in memory, and nothing fails.
     pub fn value(&self) -> Result<Option<Value>> {
-        overflow::value::<H, D, R>(self.db, self.base, self.changed.new.clone(), false)
+        overflow::value(self.db, self.base, self.changed.new.clone(), false)
     }
 
     /// The value before; `None` when there was none.
     ///
     /// # Errors
-    /// As [`Session::read`](crate::Session::read), for values of more than 1 KiB, which may lie in the
+    /// As [`Namespace::read`](crate::Namespace::read), for values of more than 1 KiB, which may lie in the
     /// overflow file.
     pub fn prior(&self) -> Result<Option<Value>> {
-        overflow::value::<H, D, R>(self.db, self.base, self.changed.prior.clone(), false)
+        overflow::value(self.db, self.base, self.changed.prior.clone(), false)
     }
 }
 
-impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Change<'_, H, D, R> {
+impl fmt::Debug for Change<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Changed { key, new, prior } = self.changed;
         f.debug_struct("Change")
@@ -70,12 +65,12 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Change<'_, H, D, R> {
 }
 
 /// The changes in these lists, each of a namespace, in their order; what was before is as of commit `base`.
-pub(super) fn changes<'a, H: Hasher, D: Device, R: Runtime>(
-    db: &'a State<D, R>,
+pub(super) fn changes<'a>(
+    db: &'a State,
     base: u64,
     lists: impl Iterator<Item = (u8, &'a ChangeList)>,
-) -> impl Iterator<Item = Change<'a, H, D, R>> {
+) -> impl Iterator<Item = Change<'a>> {
     lists.flat_map(move |(namespace, list)| {
-        list.iter().map(move |changed| Change { db, base, namespace, changed, hasher: PhantomData })
+        list.iter().map(move |changed| Change { db, base, namespace, changed })
     })
 }

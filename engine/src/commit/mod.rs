@@ -34,8 +34,6 @@ mod ticket;
 use std::sync::Arc;
 
 use pleach_beatree::Stored;
-use pleach_core::Hasher;
-use pleach_io::{Device, Runtime};
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -68,8 +66,8 @@ const OVERTAKEN: u32 = 4;
 
 /// Commits what these outcomes change and gives the number of the commit. They are of each namespace one at
 /// most, ascending. They are used up when it succeeds, and as they were before when it fails.
-pub(crate) fn commit<H: Hasher, D: Device, R: Runtime>(
-    engine: &Engine<H, D, R>,
+pub(crate) fn commit(
+    engine: &Engine,
     target: &Target<'_>,
     outcomes: &mut [TrieOutcome],
     blob: &Arc<[u8]>,
@@ -103,8 +101,8 @@ struct Taken {
 }
 
 /// All steps but what undoes a failed one.
-fn attempt<H: Hasher, D: Device, R: Runtime>(
-    engine: &Engine<H, D, R>,
+fn attempt(
+    engine: &Engine,
     target: &Target<'_>,
     outcomes: &mut [TrieOutcome],
     taken: &mut Vec<Taken>,
@@ -141,7 +139,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     let number = parent + 1;
     for part in &parts {
         for outcome in part.chunks.iter().flat_map(|chunk| &chunk.regions) {
-            part.db.nodes.make_resident::<H>(outcome.region.prefix().first_key())?;
+            part.db.nodes.make_resident(outcome.region.prefix().first_key())?;
         }
     }
     drop(preparing);
@@ -171,11 +169,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
 /// The parent's state came back under another number, or its own cannot be read any more: what the block
 /// says of the state before is as of an older commit, whose long values may be gone once nobody pins it.
 /// Gives a view of the newest commit, which has the same state.
-fn stand_on<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    target: &Target<'_>,
-    parent: u64,
-) -> Result<View> {
+fn stand_on(db: &State, target: &Target<'_>, parent: u64) -> Result<View> {
     wait_for_publication(db, parent)?;
     let (view, tip) = db.commits.tip_view();
     if !tip.is_state_of(target.prev) || view.base != parent {
@@ -185,8 +179,8 @@ fn stand_on<D: Device, R: Runtime>(
 }
 
 /// Looks values before the block up again in a view of the same state: those that `which` names.
-fn renew_priors<D: Device, R: Runtime>(
-    parts: &mut [Part<'_, D, R>],
+fn renew_priors(
+    parts: &mut [Part<'_>],
     view: &View,
     which: impl Fn(&Stored) -> bool,
 ) -> Result<()> {
@@ -212,13 +206,13 @@ fn is_long(stored: &Stored) -> bool {
 
 /// Commit `publish`: makes a written commit, whose record ends at `log_position`, visible. Fails only while
 /// the chunks are still as they were.
-fn publish<H: Hasher, D: Device, R: Runtime>(
-    engine: &Engine<H, D, R>,
+fn publish(
+    engine: &Engine,
     log_position: LogPos,
     (tip, version): (Tip, u64),
     fates: &[(u8, EntryKind)],
     replaced: Option<(Vec<ReplacedNodes>, Before)>,
-    parts: Vec<Part<'_, D, R>>,
+    parts: Vec<Part<'_>>,
 ) -> Result<()> {
     let Engine { state: db, finisher, .. } = engine;
     let (number, sequencer) = (tip.number, db.commits.sequencer());
@@ -257,7 +251,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     }
     drop(publishing);
     for (db, chunks, changes) in applied {
-        finisher.give_outcomes_back(apply_all::<H, _, _>(
+        finisher.give_outcomes_back(apply_all(
             &db,
             (number, version),
             log_position,
@@ -286,11 +280,11 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
 const LOG_VALUE: usize = 64 << 10;
 
 /// Commit `spill-values`: writes large values to the overflow file and names their runs instead.
-fn spill_values<'a, D: Device, R: Runtime>(
-    db: &'a State<D, R>,
-    parts: &mut [Part<'_, D, R>],
+fn spill_values<'a>(
+    db: &'a State,
+    parts: &mut [Part<'_>],
     taken: &mut Vec<Taken>,
-) -> Result<Tentative<'a, D>> {
+) -> Result<Tentative<'a>> {
     let mut spilled = db.space.tentative();
     for (part, Part { db, chunks, .. }) in parts.iter_mut().enumerate() {
         for (at, chunk) in chunks.iter_mut().enumerate() {

@@ -14,10 +14,7 @@ use std::sync::atomic::Ordering;
 use parking_lot::Mutex;
 use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_beatree::recycled::Recycle;
-use pleach_core::{Blake3, Hasher, Node, Prefix};
-use pleach_io::os::OsDevice;
-use pleach_io::threads::Threads;
-use pleach_io::{Device, Runtime};
+use pleach_core::{Node, Prefix};
 
 use super::apply::advance_all;
 use super::changes::{Change, changes};
@@ -40,16 +37,16 @@ use crate::state::undo::{ChangeList, Changed};
 use crate::state::view::View;
 
 /// A finish's outcomes until a commit uses them up; their memory goes back to the finisher.
-pub(super) struct Outcomes<H: Hasher, D: Device, R: Runtime> {
-    engine: Arc<Engine<H, D, R>>,
+pub(super) struct Outcomes {
+    engine: Arc<Engine>,
     /// By namespace, ascending.
     list: Vec<TrieOutcome>,
     /// Bytes that were counted for them.
     bytes: usize,
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Outcomes<H, D, R> {
-    pub(super) fn new(engine: &Arc<Engine<H, D, R>>, list: Vec<TrieOutcome>) -> Self {
+impl Outcomes {
+    pub(super) fn new(engine: &Arc<Engine>, list: Vec<TrieOutcome>) -> Self {
         let bytes = list.iter().flat_map(|one| &one.chunks).map(Recycle::bytes).sum();
         let mut outcomes = Self { engine: Arc::clone(engine), list, bytes: 0 };
         outcomes.count(bytes);
@@ -115,15 +112,12 @@ impl<H: Hasher, D: Device, R: Runtime> Outcomes<H, D, R> {
     }
 }
 
-fn give_back<H: Hasher, D: Device, R: Runtime>(
-    engine: &Engine<H, D, R>,
-    outcomes: Vec<TrieOutcome>,
-) {
+fn give_back(engine: &Engine, outcomes: Vec<TrieOutcome>) {
     let chunks = outcomes.into_iter().flat_map(|outcome| outcome.chunks);
     engine.finisher.give_outcomes_back(chunks);
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Drop for Outcomes<H, D, R> {
+impl Drop for Outcomes {
     fn drop(&mut self) {
         if self.engine.state.home.is_here() {
             self.give_back();
@@ -132,56 +126,54 @@ impl<H: Hasher, D: Device, R: Runtime> Drop for Outcomes<H, D, R> {
 }
 
 /// A finished batch, and what it stands on.
-pub(super) struct Parts<H: Hasher, D: Device, R: Runtime> {
+pub(super) struct Parts {
     /// Goes first: with the outcomes the cache gets its share back, undo that this alone held included.
     pub(super) view: View,
-    pub(super) outcomes: Outcomes<H, D, R>,
-    pub(super) parent: Option<Overlay<H, D, R>>,
+    pub(super) outcomes: Outcomes,
+    pub(super) parent: Option<Overlay>,
     /// The state that it was made on.
     pub(super) prev: Tip,
     pub(super) roots: Roots,
     pub(super) blob: Arc<[u8]>,
     /// As [`Target::layouts`].
     pub(super) layouts: u64,
-    pub(super) engine: Arc<Engine<H, D, R>>,
+    pub(super) engine: Arc<Engine>,
 }
 
 /// What an overlay's handles share.
-struct OverlayInner<H: Hasher, D: Device, R: Runtime> {
-    links: Mutex<Links<H, D, R>>,
+struct OverlayInner {
+    links: Mutex<Links>,
     layer: Arc<Layer>,
     /// The overlays that its session read, and this one.
     chain: Chain,
     /// Held by whoever commits this overlay by itself. Empty once that was done. They go after what is above:
     /// with them the cache gets its share back.
-    outcomes: Mutex<Outcomes<H, D, R>>,
+    outcomes: Mutex<Outcomes>,
     prev: Tip,
     roots: Roots,
     blob: Arc<[u8]>,
-    engine: Arc<Engine<H, D, R>>,
+    engine: Arc<Engine>,
     /// The last field, so that it goes last.
     _counted: Counted,
 }
 
 /// What is below an overlay. A commit changes all of it at once.
-struct Links<H: Hasher, D: Device, R: Runtime> {
-    parent: Option<Overlay<H, D, R>>,
+struct Links {
+    parent: Option<Overlay>,
     /// The view that it was folded on; once committed, one that pins the state before.
     view: View,
 }
 
 /// A block that is kept in memory as a state to be read. Clones are the same overlay.
-pub struct Overlay<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads>(
-    Arc<OverlayInner<H, D, R>>,
-);
+pub struct Overlay(Arc<OverlayInner>);
 
-impl<H: Hasher, D: Device, R: Runtime> Clone for Overlay<H, D, R> {
+impl Clone for Overlay {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Overlay<H, D, R> {
+impl fmt::Debug for Overlay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Overlay")
             .field("prev_roots", &self.0.prev.roots)
@@ -192,8 +184,8 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Overlay<H, D, R> {
     }
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
-    pub(super) fn new(parts: Parts<H, D, R>, counted: Counted) -> Self {
+impl Overlay {
+    pub(super) fn new(parts: Parts, counted: Counted) -> Self {
         let Parts { mut outcomes, view, parent, prev, roots, blob, engine, .. } = parts;
         outcomes.become_overlays();
         let said = outcomes.list.iter().map(|TrieOutcome { namespace, chunks }| Said {
@@ -270,7 +262,7 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
     }
 
     /// What it writes, in the order of namespaces and keys, with the values before.
-    pub fn changes(&self) -> impl Iterator<Item = Change<'_, H, D, R>> {
+    pub fn changes(&self) -> impl Iterator<Item = Change<'_>> {
         changes(&self.0.engine.state, self.0.links.lock().view.base, self.lists())
     }
 
@@ -309,7 +301,7 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
     }
 
     /// Was it made through this open of the database?
-    pub(crate) fn is_of(&self, engine: &Arc<Engine<H, D, R>>) -> bool {
+    pub(crate) fn is_of(&self, engine: &Arc<Engine>) -> bool {
         Arc::ptr_eq(&self.0.engine, engine)
     }
 
@@ -381,7 +373,7 @@ fn nodes(chunks: &[ChunkOutcome]) -> [Vec<(Prefix, Node)>; 2] {
     [pages.collect(), regions.collect()]
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Drop for OverlayInner<H, D, R> {
+impl Drop for OverlayInner {
     fn drop(&mut self) {
         // A long chain must not unwind by recursion.
         let mut parent = self.links.get_mut().parent.take();
@@ -395,11 +387,11 @@ impl<H: Hasher, D: Device, R: Runtime> Drop for OverlayInner<H, D, R> {
 }
 
 /// A batch that is to be committed: a block's, or an overlay's.
-pub(super) struct Candidate<'a, H: Hasher, D: Device, R: Runtime> {
-    pub(super) engine: &'a Engine<H, D, R>,
+pub(super) struct Candidate<'a> {
+    pub(super) engine: &'a Engine,
     /// That it was folded on.
     pub(super) view: &'a View,
-    pub(super) parent: Option<&'a Overlay<H, D, R>>,
+    pub(super) parent: Option<&'a Overlay>,
     pub(super) prev: &'a Tip,
     pub(super) roots: &'a Roots,
     pub(super) blob: &'a Arc<[u8]>,
@@ -409,7 +401,7 @@ pub(super) struct Candidate<'a, H: Hasher, D: Device, R: Runtime> {
     pub(super) layouts: Option<u64>,
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Candidate<'_, H, D, R> {
+impl Candidate<'_> {
     /// Commits the batch, whose outcomes these are, and what is below it and not committed. Gives the number
     /// and the commit whose state was pinned below it.
     pub(super) fn commit(&self, outcomes: &mut [TrieOutcome]) -> Result<(u64, u64)> {
@@ -464,8 +456,8 @@ impl<H: Hasher, D: Device, R: Runtime> Candidate<'_, H, D, R> {
     fn commit_merged(
         &self,
         follows: u64,
-        below: &[Overlay<H, D, R>],
-        lowest: &Overlay<H, D, R>,
+        below: &[Overlay],
+        lowest: &Overlay,
         outcomes: &[TrieOutcome],
         ticketed: &Cell<bool>,
     ) -> Result<u64> {
@@ -494,7 +486,7 @@ impl<H: Hasher, D: Device, R: Runtime> Candidate<'_, H, D, R> {
     fn fold_merged(
         &self,
         target: &Target<'_>,
-        below: &[Overlay<H, D, R>],
+        below: &[Overlay],
         outcomes: &[TrieOutcome],
         folded: &mut Vec<TrieOutcome>,
     ) -> Result<Vec<(u8, EntryKind)>> {
@@ -521,7 +513,7 @@ impl<H: Hasher, D: Device, R: Runtime> Candidate<'_, H, D, R> {
             };
             let (db, view) = (self.engine.trie(namespace)?, target.view.of(namespace));
             let finisher = &self.engine.finisher;
-            let finished = past::with::<H, D, R, _>(&db, &view, |view| {
+            let finished = past::with::<_>(&db, &view, |view| {
                 finish(&db, finisher, &under_way, (view, &before.node), &accesses, false)
             })?;
             folded.push(TrieOutcome { namespace, chunks: finished.chunks });
@@ -573,7 +565,7 @@ mod tests {
         let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
         let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
         let options = Options::new("sim").create(true).geometry(Geometry::least()).history(5);
-        let db = Db::<Blake3, _, _>::open_on(disk, runtime, options).expect("created");
+        let db = Db::open_on(disk, runtime, options).expect("created");
         let put = |options, key| {
             let access = Access::write([key; 32], Some(Value::from([key].as_slice())));
             let session = db.session(options).expect("a session");

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_beatree::region::Nodes;
 use pleach_beatree::{Region, RegionIndex, RegionState};
+use pleach_core::Prefix;
 use pleach_core::fold::Occupancy;
 use pleach_core::node::{NodeKind, kind};
-use pleach_core::{Hasher, Prefix};
-use pleach_io::{Device, Runtime};
 
 use super::target::{Part, Target};
 use crate::error::Result;
@@ -27,7 +26,7 @@ fn is_gone(index: &RegionIndex, outcome: &RegionOutcome) -> bool {
 
 /// Chunks below which regions have been joined since they were folded become one: a region is of one chunk.
 /// They are stale, and folded again before they are used.
-pub(super) fn join_chunks<D: Device, R: Runtime>(part: &mut Part<'_, D, R>) {
+pub(super) fn join_chunks(part: &mut Part<'_>) {
     let Part { db, chunks, .. } = part;
     let index = db.index.load();
     if !chunks.iter().flat_map(|chunk| &chunk.regions).any(|outcome| is_gone(&index, outcome)) {
@@ -48,10 +47,10 @@ pub(super) fn join_chunks<D: Device, R: Runtime>(part: &mut Part<'_, D, R>) {
 /// Commit `refold`: brings the chunks to the layouts of now below which a flush has split or merged pages since they were
 /// folded. It folds on the state that they were folded on, so that they stay true when another commit
 /// comes first. What it gives leads to the roots of the finish, or the commit fails.
-pub(super) fn refold_stale<H: Hasher, D: Device, R: Runtime>(
-    finisher: &Finisher<H, D, R>,
+pub(super) fn refold_stale(
+    finisher: &Finisher,
     target: &Target<'_>,
-    part: &mut Part<'_, D, R>,
+    part: &mut Part<'_>,
 ) -> Result<()> {
     let Part { db, view, chunks } = part;
     let mut refolded_some = false;
@@ -88,9 +87,9 @@ fn access(changed: &Changed) -> KeyAccess {
 /// Brings a chunk to the layout of now where its regions are as of the commit that it follows, which has the state that it was
 /// folded on: pages that are still there keep their nodes, those that have come are folded, and the nodes above are computed.
 /// False, and nothing is changed, where they are not, or change meanwhile.
-fn follow_layout<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    finisher: &Finisher<H, D, R>,
+fn follow_layout(
+    db: &State,
+    finisher: &Finisher,
     (view, follows): (&View, u64),
     chunk: &mut ChunkOutcome,
 ) -> Result<bool> {
@@ -147,7 +146,7 @@ fn follow_layout<H: Hasher, D: Device, R: Runtime>(
             NodeKind::Internal => Occupancy::Many,
         };
         let changed = nodes[from..].iter().map(|node| (node.child as usize, node.node));
-        let (own_lines, node) = tiling.updated::<H>(changed);
+        let (own_lines, node) = tiling.updated(db.hasher, changed);
         let lines_from = lines.len();
         lines.extend(own_lines);
         regions.push(RegionOutcome {

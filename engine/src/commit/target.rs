@@ -3,9 +3,6 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use pleach_core::Hasher;
-use pleach_io::{Device, Runtime};
-
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::finish::outcome::{ChunkOutcome, TrieOutcome};
@@ -40,19 +37,19 @@ pub(crate) struct Target<'a> {
 }
 
 /// A namespace that a commit changes.
-pub(super) struct Part<'a, D: Device, R: Runtime> {
-    pub(super) db: Arc<State<D, R>>,
+pub(super) struct Part<'a> {
+    pub(super) db: Arc<State>,
     /// Of the state that its changes were folded on.
     pub(super) view: View,
     pub(super) chunks: &'a mut Vec<ChunkOutcome>,
 }
 
 /// The parts of a commit of these outcomes, which were folded on `view`.
-pub(super) fn parts<'a, H: Hasher, D: Device, R: Runtime>(
-    engine: &Engine<H, D, R>,
+pub(super) fn parts<'a>(
+    engine: &Engine,
     view: &View,
     outcomes: &'a mut [TrieOutcome],
-) -> Result<Vec<Part<'a, D, R>>> {
+) -> Result<Vec<Part<'a>>> {
     let part = |TrieOutcome { namespace, chunks }: &'a mut TrieOutcome| {
         Ok(Part { db: engine.trie(*namespace)?, view: view.of(*namespace), chunks })
     };
@@ -60,10 +57,7 @@ pub(super) fn parts<'a, H: Hasher, D: Device, R: Runtime>(
 }
 
 /// Waits until a commit that has its ticket is published.
-pub(crate) fn wait_for_publication<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    number: u64,
-) -> Result<()> {
+pub(crate) fn wait_for_publication(db: &State, number: u64) -> Result<()> {
     let published = || db.commits.published() >= number;
     if published() {
         return Ok(());

@@ -1,14 +1,12 @@
 //! Commit `wait`: commits wait while there are too many pending changes or too much log.
 
-use pleach_io::{Device, Runtime};
-
 use crate::error::{NoRoom, Result};
 use crate::metrics::Counters;
 use crate::state::State;
 
 /// Waits while pending changes or the log are over their limits, until the background has made room or
 /// says that it cannot.
-pub(super) fn throttle<D: Device, R: Runtime>(db: &State<D, R>) -> Result<()> {
+pub(super) fn throttle(db: &State) -> Result<()> {
     let pending_is_full = || db.budget.pending_is_full();
     let log_is_full = || db.budget.log_is_full(db.log_length());
     if !pending_is_full() && !log_is_full() {
@@ -31,7 +29,7 @@ pub(super) fn throttle<D: Device, R: Runtime>(db: &State<D, R>) -> Result<()> {
 }
 
 /// The error of what no waiting helps against, if there is anything like that.
-fn refused<D: Device, R: Runtime>(db: &State<D, R>, pending: bool, log: bool) -> Result<()> {
+fn refused(db: &State, pending: bool, log: bool) -> Result<()> {
     db.commits.sequencer().lock().check_open()?;
     if pending {
         if db.pace.flush_is_full() {

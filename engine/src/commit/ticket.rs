@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pleach_beatree::Stored;
-use pleach_core::{Hasher, TERMINATOR};
-use pleach_io::{Device, Runtime};
+use pleach_core::TERMINATOR;
 
 use super::refold::refold_stale;
 use super::target::{Part, Target, wait_for_publication};
@@ -48,12 +47,12 @@ pub(super) struct Ticketed {
 }
 
 /// Commit `refold`, `make-room` and `ticket`.
-pub(super) fn ticket<H: Hasher, D: Device, R: Runtime>(
-    engine: &Engine<H, D, R>,
+pub(super) fn ticket(
+    engine: &Engine,
     target: &Target<'_>,
-    parts: &mut [Part<'_, D, R>],
+    parts: &mut [Part<'_>],
     blob: &Arc<[u8]>,
-    spilled: Tentative<'_, D>,
+    spilled: Tentative<'_>,
 ) -> Result<Ticketed> {
     let Target { follows, roots, layers, .. } = *target;
     let (db, number) = (&*engine.state, follows + 1);
@@ -120,7 +119,7 @@ pub(super) fn ticket<H: Hasher, D: Device, R: Runtime>(
 }
 
 /// The blob before the commit. The nodes in memory are those before it, too: its parent is the newest one.
-fn past<D: Device, R: Runtime>(db: &State<D, R>, target: &Target<'_>) -> Result<Arc<[u8]>> {
+fn past(db: &State, target: &Target<'_>) -> Result<Arc<[u8]>> {
     let base = target.follows;
     // Nodes in memory are those of the parent once that is published.
     wait_for_publication(db, base)?;
@@ -142,11 +141,7 @@ struct Encoded {
 
 /// Encodes the sections of a part; with a history also what it replaces, nodes included. The caller sees to
 /// it that the layouts are those of the chunks.
-fn sections<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    chunks: &[ChunkOutcome],
-    history: bool,
-) -> Encoded {
+fn sections(db: &State, chunks: &[ChunkOutcome], history: bool) -> Encoded {
     let changes: usize = chunks.iter().map(|chunk| chunk.changes.len()).sum();
     // Behind the fold of another session's finish it would wait for that, and the log's write with it.
     let alone = changes < PARALLEL_SECTIONS || db.pace.foreground().is_busy();
@@ -223,16 +218,13 @@ fn replaced_in(chunk: &ChunkOutcome) -> ReplacedNodes {
 
 /// Holds off flushes that change layouts, in all namespaces: the sequencer counts these together. Whoever
 /// holds several takes them in the order of namespaces, and all others hold one.
-fn hold_structures<D: Device, R: Runtime>(tries: &[Trie<D, R>]) -> Vec<HeldStructure<'_>> {
+fn hold_structures(tries: &[Trie]) -> Vec<HeldStructure<'_>> {
     tries.iter().map(|trie| trie.index.hold_structure()).collect()
 }
 
 /// May a commit on this parent take the next ticket? Gives the commit that it follows, which may be another one with
 /// the same roots and blob, unless the target is exact.
-pub(super) fn check_parent<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    target: &Target<'_>,
-) -> Result<u64> {
+pub(super) fn check_parent(db: &State, target: &Target<'_>) -> Result<u64> {
     let state = db.commits.sequencer().lock();
     state.check_open()?;
     let same = if target.exact {
@@ -276,11 +268,11 @@ fn log_value(stored: &Stored) -> LogValue<'_> {
 
 /// The record of a commit of these parts, and what each of them replaces beside values, where the record says
 /// what was `before`.
-fn encode<D: Device, R: Runtime>(
-    db: &State<D, R>,
+fn encode(
+    db: &State,
     blob: &[u8],
     target: &Target<'_>,
-    (parts, encoded): (&[Part<'_, D, R>], Vec<Encoded>),
+    (parts, encoded): (&[Part<'_>], Vec<Encoded>),
     before: Option<RecordBefore<'_>>,
 ) -> (RecordBuf, Vec<ReplacedNodes>) {
     let entry = |ns: u8, kind, (changes, nodes)| {

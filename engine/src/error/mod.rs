@@ -1,5 +1,6 @@
 //! What can go wrong, in one enum that a caller can match on.
 
+mod code;
 mod contradiction;
 mod hexadecimal;
 mod no_room;
@@ -11,6 +12,7 @@ mod tests;
 use std::sync::Arc;
 
 use pleach_beatree::space::SpaceError;
+use pleach_core::Hasher;
 use pleach_core::page::PageError;
 use pleach_io::IoError;
 
@@ -18,6 +20,7 @@ use crate::format::creation::CreationError;
 use crate::format::export_block::StreamError;
 use crate::format::image_error::ImageError;
 use crate::format::incarnation::IncarnationError;
+use crate::format::recorded_hasher::RecordedHasher;
 use crate::format::superblock::SuperblockError;
 use crate::handles::Holder;
 use crate::log::{LogError, ScanError};
@@ -129,13 +132,14 @@ pub enum Error {
     Options(#[from] InvalidOption),
     /// The database was created with another hasher.
     #[error(
-        "the database was created with hasher number {found}, opened with {expected}: open it with its own"
+        "the database was created with the hasher {found}, and {}: open it with its own",
+        expected.map_or("Pleach has none of that name".to_owned(), |name| format!("opened with {name}"))
     )]
     WrongHasher {
-        /// Number of the hasher that opened.
-        expected: u8,
-        /// Number in the superblock.
-        found: u8,
+        /// Name of the hasher that the options gave, if they gave one.
+        expected: Option<&'static str>,
+        /// Name of the database's own.
+        found: String,
     },
     /// The state that a block was made on is no longer the newest.
     #[error(
@@ -263,7 +267,7 @@ pub enum Error {
     NamespaceExists(u8),
     /// A namespace of this number was dropped, and somebody may still read it: a session, an overlay, the
     /// history. It can be added again once none of them reaches back to a commit that had it and can be read
-    /// ([`Pin::readable`](crate::Pin::readable)).
+    /// ([`Pin::readable`](crate::status::Pin::readable)).
     #[error(
         "namespace {namespace} was dropped by commit {dropped} and is still there: its number is free once no \
          session, overlay or history reaches back before that, and its pages are free; then add it again"
@@ -402,6 +406,11 @@ impl From<ImageError> for Error {
 }
 
 impl Error {
+    /// The database has another hasher than the one that was given, or one that is not Pleach's own and was not given.
+    pub(crate) fn wrong_hasher(wanted: Option<Hasher>, found: &RecordedHasher) -> Self {
+        Self::WrongHasher { expected: wanted.map(Hasher::name), found: found.to_string() }
+    }
+
     /// What became of the operation that gave this error.
     pub fn outcome(&self) -> Outcome {
         match self {

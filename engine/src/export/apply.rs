@@ -7,8 +7,7 @@
 use std::io::Read;
 
 use pleach_beatree::Value;
-use pleach_core::{Hasher, Node, TERMINATOR};
-use pleach_io::{Device, Runtime};
+use pleach_core::{Node, TERMINATOR};
 
 use super::change_head::{ChangeHead, ChangeNamespace};
 use super::changes::ChangeReader;
@@ -52,13 +51,10 @@ pub struct ApplyReport {
 /// older one can still be read: with a shorter history ([`Options::history`](crate::Options::history)) it is free; and those of a
 /// commit; [`StreamError::TooLarge`] for more than 4 GiB. The database is in the state before the changes, where namespaces may have been
 /// added, or, after an error of a drop, in the one after them: applied again, the stream goes on.
-pub fn apply_changes<H: Hasher, D: Device, R: Runtime>(
-    db: &Db<H, D, R>,
-    mut reader: ChangeReader<impl Read>,
-) -> Result<ApplyReport> {
+pub fn apply_changes(db: &Db, mut reader: ChangeReader<impl Read>) -> Result<ApplyReport> {
     let head = reader.head().clone();
-    if head.hasher != H::ID {
-        return Err(StreamError::Hasher { expected: H::ID, found: head.hasher }.into());
+    if head.hasher != db.hasher()?.id() {
+        return Err(StreamError::Hasher { expected: db.hasher()?.id(), found: head.hasher }.into());
     }
     check_state(&db.roots(), &head)?;
     let (mut accesses, mut bytes) = (Vec::new(), 0_u64);
@@ -129,11 +125,7 @@ fn check_state(roots: &Roots, head: &ChangeHead) -> Result<()> {
 }
 
 /// Has the commit of the changes been made?
-fn is_after<H: Hasher, D: Device, R: Runtime>(
-    db: &Db<H, D, R>,
-    head: &ChangeHead,
-    accesses: &[Access],
-) -> Result<bool> {
+fn is_after(db: &Db, head: &ChangeHead, accesses: &[Access]) -> Result<bool> {
     let session = db.session(SessionOptions::new())?;
     let roots = session.roots();
     let mut after = head.namespaces.iter().filter(|one| one.after.is_some());
@@ -155,10 +147,7 @@ fn is_after<H: Hasher, D: Device, R: Runtime>(
 }
 
 /// Adds the namespaces that are not there yet, and gives their numbers.
-fn add_namespaces<H: Hasher, D: Device, R: Runtime>(
-    db: &Db<H, D, R>,
-    head: &ChangeHead,
-) -> Result<Vec<u8>> {
+fn add_namespaces(db: &Db, head: &ChangeHead) -> Result<Vec<u8>> {
     let mut added = Vec::new();
     for one in &head.namespaces {
         if one.after.is_some() && db.roots().of(one.number).is_none() {
@@ -178,16 +167,12 @@ fn add_namespaces<H: Hasher, D: Device, R: Runtime>(
     Ok(added)
 }
 
-fn add<H: Hasher, D: Device, R: Runtime>(db: &Db<H, D, R>, one: &ChangeNamespace) -> Result<u64> {
+fn add(db: &Db, one: &ChangeNamespace) -> Result<u64> {
     if one.plain { db.add_plain_namespace(one.number) } else { db.add_namespace(one.number) }
 }
 
 /// Commits the changes and the blob, if they lead to the roots of the head.
-fn commit<H: Hasher, D: Device, R: Runtime>(
-    db: &Db<H, D, R>,
-    head: &ChangeHead,
-    accesses: Vec<Access>,
-) -> Result<()> {
+fn commit(db: &Db, head: &ChangeHead, accesses: Vec<Access>) -> Result<()> {
     let session = db.session(SessionOptions::new().witness(false))?;
     let mut block = session.finish(accesses).map_err(FinishError::into_error)?;
     for one in head.namespaces.iter().filter(|one| !one.plain) {

@@ -16,7 +16,7 @@ const AFTER: u8 = 2;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChangeHead {
-    /// Number of the hasher ([`Hasher::ID`](pleach_core::Hasher::ID)).
+    /// Number of the hasher ([`Hasher::id`](pleach_core::Hasher::id)).
     pub hasher: u8,
     /// Number of the database ([`Db::id`](crate::Db::id)); none in a stream of version 1.
     pub database: Option<u64>,

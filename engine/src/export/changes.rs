@@ -2,8 +2,7 @@
 
 use std::io::{Read, Write};
 
-use pleach_core::{Hasher, Key, TERMINATOR};
-use pleach_io::{Device, Runtime};
+use pleach_core::{Key, TERMINATOR};
 
 use super::blocks::BlockReader;
 use super::change_head::{self, ChangeHead, ChangeNamespace};
@@ -47,13 +46,9 @@ pub struct ChangeReport {
 /// # Errors
 /// [`StreamError::Order`] when the first state is not the older one; [`StreamError::TooLarge`];
 /// [`StreamError::Write`]; [`Error::ForeignSession`] for sessions of two opens, and for a namespace that was dropped and added
-/// again between the two commits; those of reading ([`Session::read`]).
-pub fn export_changes<H: Hasher, D: Device, R: Runtime>(
-    older: &Session<H, D, R>,
-    newer: &Session<H, D, R>,
-    to: impl Write,
-) -> Result<ChangeReport> {
-    let (from, through) = (older.number(), newer.number());
+/// again between the two commits; those of reading ([`Namespace::read`](crate::Namespace::read)).
+pub fn export_changes(older: &Session, newer: &Session, to: impl Write) -> Result<ChangeReport> {
+    let (from, through) = (older.commit_number(), newer.commit_number());
     if from >= through {
         return Err(StreamError::Order { from, to: through }.into());
     }
@@ -61,7 +56,8 @@ pub fn export_changes<H: Hasher, D: Device, R: Runtime>(
     let namespaces = namespaces.ok_or(Error::ForeignSession)?;
     let blob = newer.blob().to_vec();
     let database = Some(newer.engine().state.store.database());
-    let head = ChangeHead { hasher: H::ID, database, from, to: through, blob, namespaces };
+    let head =
+        ChangeHead { hasher: older.hasher().id(), database, from, to: through, blob, namespaces };
     let encoded = (Kind::ChangesHead, change_head::encode(&head));
     let mut writer = Limited {
         records: RecordWriter::new(to, encoded, Kind::Changes)?,
@@ -79,9 +75,9 @@ pub fn export_changes<H: Hasher, D: Device, R: Runtime>(
     Ok(ChangeReport { from, to: through, changes, bytes })
 }
 
-fn write_namespace<H: Hasher, D: Device, R: Runtime>(
-    older: &Session<H, D, R>,
-    newer: &Session<H, D, R>,
+fn write_namespace(
+    older: &Session,
+    newer: &Session,
     namespace: &ChangeNamespace,
     writer: &mut Limited<impl Write>,
 ) -> Result<()> {

@@ -5,15 +5,14 @@ use std::io::Read;
 use std::sync::Arc;
 
 use pleach_beatree::Value;
-use pleach_core::{Hasher, TERMINATOR};
-use pleach_io::{Device, Runtime};
+use pleach_core::TERMINATOR;
 
 use super::reader::{StreamNamespace, StreamReader};
 use crate::commit::block::CommitError;
 use crate::db::Db;
 use crate::error::Result;
 use crate::format::export_block::StreamError;
-use crate::load::LoadOptions;
+use crate::load::{LoadOptions, fill};
 use crate::roots::Roots;
 use crate::session::{FinishError, SessionOptions};
 
@@ -94,14 +93,14 @@ pub struct ImportReport {
 /// [`Error::Stream`](crate::Error::Stream); [`Error::OtherRoot`](crate::Error::OtherRoot) when the pairs do not lead to the root
 /// that the stream names; and those of [`Db::bulk_load`], [`Db::add_namespace`] and a commit. Namespaces that were loaded before
 /// stay.
-pub fn import<H: Hasher, D: Device, R: Runtime>(
-    db: &Db<H, D, R>,
+pub fn import(
+    db: &Db,
     mut reader: StreamReader<impl Read>,
     options: &ImportOptions,
 ) -> Result<ImportReport> {
     let head = reader.head().clone();
-    if head.hasher != H::ID {
-        return Err(StreamError::Hasher { expected: H::ID, found: head.hasher }.into());
+    if head.hasher != db.hasher()?.id() {
+        return Err(StreamError::Hasher { expected: db.hasher()?.id(), found: head.hasher }.into());
     }
     let is_of_stream = |namespace: u8, plain: bool| {
         head.namespaces.iter().any(|one| one.number == namespace && one.plain == plain)
@@ -141,11 +140,10 @@ pub fn import<H: Hasher, D: Device, R: Runtime>(
             already_there += u64::from(exists);
             continue;
         }
-        let items = std::iter::from_fn(|| match reader.next() {
-            Ok(pair) => pair.map(|(key, value)| Ok((key, Value::from(value)))),
-            Err(error) => Some(Err(error.into())),
-        });
-        pairs += db.load(items, &options.load(namespace))?.accounts;
+        let fill = &mut |chunk: &mut Vec<_>| {
+            fill(chunk, || Ok(reader.next()?.map(|(key, value)| (key, Value::from(value)))))
+        };
+        pairs += db.load(fill, &options.load(namespace))?.accounts;
     }
     reader.finish()?;
     if db.blob() != head.blob {
@@ -166,8 +164,8 @@ pub fn import<H: Hasher, D: Device, R: Runtime>(
 }
 
 /// Is a plain namespace there already, pair by pair? An empty one is not: then nothing was read.
-fn compare_plain<H: Hasher, D: Device, R: Runtime>(
-    db: &Db<H, D, R>,
+fn compare_plain(
+    db: &Db,
     number: u8,
     reader: &mut StreamReader<impl Read>,
     pairs: &mut u64,

@@ -2,18 +2,18 @@
 //! between two commits ([`export_changes`]). docs/export.md has the blocks.
 //!
 //! ```
-//! use pleach::{Access, Options, Pleach, SessionOptions, Value, export};
+//! use pleach::{Access, Db, Options, SessionOptions, Value, export};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
-//! let db = Pleach::open(Options::new(folder.path().join("old")).create(true))?;
+//! let db = Db::open(Options::new(folder.path().join("old")).create(true))?;
 //! let put = Access::write([7; 32], Some(Value::from(b"seven".as_slice())));
 //! db.session(SessionOptions::new())?.finish(vec![put])?.commit()?;
 //! // Beside commits, of any state that a session can read.
 //! let mut stream = Vec::new();
 //! export::export(&db.snapshot()?, &mut stream)?;
 //!
-//! let other = Pleach::open(Options::new(folder.path().join("new")).create(true))?;
+//! let other = Db::open(Options::new(folder.path().join("new")).create(true))?;
 //! let report = export::import(&other, export::StreamReader::new(&*stream)?, &export::ImportOptions::new())?;
 //! assert_eq!((report.pairs, other.root()), (1, db.root()));
 //! # Ok(())
@@ -31,8 +31,7 @@ mod writer;
 
 use std::io::Write;
 
-use pleach_core::{Hasher, Key};
-use pleach_io::{Device, Runtime};
+use pleach_core::Key;
 
 pub use apply::{ApplyReport, apply_changes};
 pub use change_head::{ChangeHead, ChangeNamespace};
@@ -53,11 +52,8 @@ pub(crate) use writer::StreamWriter;
 /// # Errors
 /// [`Error::Stream`](crate::Error::Stream) when it cannot be written;
 /// [`Contradiction::Pairs`](crate::errors::Contradiction::Pairs) when the pairs do not lead to the state's root; and those of
-/// reading ([`Session::iter`]). The stream is not finished then, and no import takes it.
-pub fn export<H: Hasher, D: Device, R: Runtime>(
-    session: &Session<H, D, R>,
-    to: impl Write,
-) -> Result<ExportReport> {
+/// reading ([`Namespace::iter`](crate::Namespace::iter)). The stream is not finished then, and no import takes it.
+pub fn export(session: &Session, to: impl Write) -> Result<ExportReport> {
     export_telling(session, to, |_, _| ())
 }
 
@@ -65,14 +61,14 @@ pub fn export<H: Hasher, D: Device, R: Runtime>(
 ///
 /// # Errors
 /// As [`export`].
-pub fn export_telling<H: Hasher, D: Device, R: Runtime>(
-    session: &Session<H, D, R>,
+pub fn export_telling(
+    session: &Session,
     to: impl Write,
     mut each: impl FnMut(u8, &Key),
 ) -> Result<ExportReport> {
     let (roots, blob) = (session.roots(), session.blob());
-    let of = (Some(session.engine().state.store.database()), session.number());
-    let mut writer = StreamWriter::<H, _>::new(to, of, blob, roots)?;
+    let of = (Some(session.engine().state.store.database()), session.commit_number());
+    let mut writer = StreamWriter::new(session.hasher(), to, of, blob, roots)?;
     for (namespace, _) in roots.all() {
         writer.begin(namespace);
         for pair in session.namespace(namespace)?.iter(..) {

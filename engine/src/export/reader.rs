@@ -15,7 +15,7 @@ use crate::format::export_block::{Kind, StreamError, VERSION};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamHead {
-    /// Number of the hasher ([`Hasher::ID`](pleach_core::Hasher::ID)).
+    /// Number of the hasher ([`Hasher::id`](pleach_core::Hasher::id)).
     pub hasher: u8,
     /// Number of the database ([`Db::id`](crate::Db::id)); none in a stream of version 1, and in one that a salvage has written.
     pub database: Option<u64>,

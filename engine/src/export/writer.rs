@@ -27,17 +27,19 @@ pub struct ExportReport {
 
 /// Writes a stream: all namespaces in order, of each all pairs in order, then [`StreamWriter::finish`]. The pairs of a Merkle
 /// namespace must lead to its root: else the stream is left unfinished.
-pub(crate) struct StreamWriter<H, W> {
+pub(crate) struct StreamWriter<W> {
+    hasher: Hasher,
     records: RecordWriter<W>,
     roots: Roots,
     /// The namespace whose pairs come, and those until now, where it has a root.
-    namespace: (u8, Option<RootFolder<H>>),
+    namespace: (u8, Option<RootFolder>),
     report: ExportReport,
 }
 
-impl<H: Hasher, W: Write> StreamWriter<H, W> {
+impl<W: Write> StreamWriter<W> {
     /// Begins a stream of a database's state; `None` for a salvage: no database has had its state.
     pub(crate) fn new(
+        hasher: Hasher,
         to: W,
         (database, commit): (Option<u64>, u64),
         blob: &[u8],
@@ -46,7 +48,7 @@ impl<H: Hasher, W: Write> StreamWriter<H, W> {
         let namespaces = roots.all().len();
         let mut head = Vec::new();
         head.extend(VERSION.to_le_bytes());
-        head.extend([H::ID, 0]);
+        head.extend([hasher.id(), 0]);
         head.extend(u16::try_from(namespaces).expect("at most 256").to_le_bytes());
         head.extend([0; 2]);
         head.extend(database.unwrap_or_default().to_le_bytes());
@@ -60,13 +62,14 @@ impl<H: Hasher, W: Write> StreamWriter<H, W> {
         let records = RecordWriter::new(to, (Kind::Head, head), Kind::Pairs)?;
         let namespaces = namespaces as u64;
         let report = ExportReport { commit, namespaces, pairs: 0, bytes: 0 };
-        Ok(Self { records, roots: roots.clone(), namespace: (0, None), report })
+        Ok(Self { hasher, records, roots: roots.clone(), namespace: (0, None), report })
     }
 
     /// The pairs of this namespace follow.
     pub(crate) fn begin(&mut self, namespace: u8) {
         self.records.begin(namespace);
-        self.namespace = (namespace, self.roots.get(namespace).map(|_| RootFolder::new()));
+        self.namespace =
+            (namespace, self.roots.get(namespace).map(|_| RootFolder::new(self.hasher)));
     }
 
     /// The next pair.
@@ -99,7 +102,7 @@ impl<H: Hasher, W: Write> StreamWriter<H, W> {
 
 #[cfg(test)]
 mod tests {
-    use pleach_core::{Blake3, TERMINATOR};
+    use pleach_core::TERMINATOR;
 
     use super::*;
     use crate::error::Error;
@@ -107,12 +110,12 @@ mod tests {
 
     #[test]
     fn a_stream_whose_pairs_lead_to_another_root_is_not_finished() {
-        let mut root = RootFolder::<Blake3>::new();
+        let mut root = RootFolder::new(Hasher::BLAKE3);
         root.pair(&[1; 32], FoldValue::Bytes(b"one")).expect("the first");
         let root = TrieRoot { kind: TrieKind::Merkle, node: root.root() };
         let roots = Roots::new([(0, root)]);
         let write = |value: &[u8]| -> Result<ExportReport> {
-            let mut writer = StreamWriter::<Blake3, _>::new(Vec::new(), (None, 7), b"", &roots)?;
+            let mut writer = StreamWriter::new(Hasher::BLAKE3, Vec::new(), (None, 7), b"", &roots)?;
             writer.begin(0);
             writer.pair(&[1; 32], value)?;
             writer.end()?;
@@ -126,7 +129,7 @@ mod tests {
             "{other}"
         );
         let mut writer =
-            StreamWriter::<Blake3, _>::new(Vec::new(), (None, 7), b"", &roots).expect("begun");
+            StreamWriter::new(Hasher::BLAKE3, Vec::new(), (None, 7), b"", &roots).expect("begun");
         writer.begin(0);
         let none = writer.end().expect_err("no pair");
         assert!(
@@ -134,7 +137,7 @@ mod tests {
             "{none}"
         );
         let mut writer =
-            StreamWriter::<Blake3, _>::new(Vec::new(), (None, 7), b"", &roots).expect("begun");
+            StreamWriter::new(Hasher::BLAKE3, Vec::new(), (None, 7), b"", &roots).expect("begun");
         writer.begin(0);
         writer.pair(&[2; 32], b"").expect("the first");
         let order = writer.pair(&[1; 32], b"").expect_err("a key before it");

@@ -12,7 +12,6 @@ use pleach_core::proof::op::op_not_first;
 use pleach_core::proof::wire::{Sizes, header};
 use pleach_core::tree::{Merkleizer, Tiling};
 use pleach_core::{Hasher, Key, Node, NodeKind, Prefix, ValueHash};
-use pleach_io::{Device, Runtime};
 
 use super::chunk::Batch;
 use super::emit::Gives;
@@ -40,9 +39,9 @@ enum Part {
     Leaf(Key, ValueHash),
 }
 
-pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    workers: &Workers<H, D, R>,
+pub(super) fn assemble(
+    db: &State,
+    workers: &Workers,
     witnesses: &Arc<Witnesses>,
     batch: &Batch<'_>,
     prev_root: &Node,
@@ -51,7 +50,7 @@ pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
     if batch.accesses.is_empty() {
         let witness = match batch.gives {
             Gives::Root => None,
-            _ => Some(encode::<H, D, R>(db, witnesses, batch, 0, &Default::default())?),
+            _ => Some(encode(db, witnesses, batch, 0, &Default::default())?),
         };
         return Ok(Folded::Done(Finished { root: *prev_root, chunks, witness }));
     }
@@ -73,16 +72,16 @@ pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
     drop(timed);
     let witness = match batch.gives {
         Gives::Root => None,
-        _ => Some(gather_witness::<H, D, R>(db, witnesses, batch, &emitted, &chunks, &fragments)?),
+        _ => Some(gather_witness(db, witnesses, batch, &emitted, &chunks, &fragments)?),
     };
     Ok(Folded::Done(Finished { root, chunks, witness }))
 }
 
 /// The regions' nodes up to the root.
-pub(super) struct RootFold<H: Hasher> {
+pub(super) struct RootFold {
     /// The root after the batch.
     pub(super) root: Node,
-    folded: Merkleizer<H>,
+    folded: Merkleizer,
     end: usize,
     /// Chunk and region of each fragment.
     fragments: Vec<(usize, usize)>,
@@ -94,26 +93,26 @@ pub(super) struct RootFold<H: Hasher> {
 /// # Errors
 /// When the nodes that the chunks were folded from lead to another root than `prev_root`: what they give would be
 /// wrong.
-pub(super) fn fold_root<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    workers: &Workers<H, D, R>,
+pub(super) fn fold_root(
+    db: &State,
+    workers: &Workers,
     batch: &Batch<'_>,
     prev_root: &Node,
     chunks: &[ChunkOutcome],
-) -> Result<Folded<RootFold<H>>> {
+) -> Result<Folded<RootFold>> {
     let index = db.index.load_full();
     let folded = {
         // No device is read while this is held.
-        let nodes = db.index.root_nodes::<H>(&index);
+        let nodes = db.index.root_nodes(db.hasher, &index);
         nodes.of(&index).and_then(|(tiling, as_of)| {
             let parts = known_parts(db, batch, (&index, tiling, as_of), chunks)?;
-            Some(fold_parts(tiling, |at| *index.regions()[at].prefix(), &parts, chunks))
+            Some(fold_parts(db.hasher, tiling, |at| *index.regions()[at].prefix(), &parts, chunks))
         })
     };
     let folded = match folded {
         Some(folded) => folded,
         None => match all_parts(db, workers, batch, &index, chunks)? {
-            Folded::Done(parts) => fold_all(parts, chunks),
+            Folded::Done(parts) => fold_all(db.hasher, parts, chunks),
             Folded::NeedsLeaf(key) => return Ok(Folded::NeedsLeaf(key)),
         },
     };
@@ -121,7 +120,7 @@ pub(super) fn fold_root<H: Hasher, D: Device, R: Runtime>(
         Ok(folded) => folded,
         Err(key) => return Ok(Folded::NeedsLeaf(key)),
     };
-    let found = folded.emitted.root_before::<H>(chunks, &folded.fragments);
+    let found = folded.emitted.root_before(db.hasher, chunks, &folded.fragments);
     if found != Some(*prev_root) {
         return Err(Contradiction::NodesInMemory { expected: *prev_root, found }.into());
     }
@@ -138,8 +137,8 @@ fn accessed(chunks: &[ChunkOutcome]) -> impl Iterator<Item = (Prefix, (usize, us
 
 /// Those regions whose nodes in the view are not in the tiling, by their numbers; `None` where a region was split or
 /// joined since its chunk was folded, or must be folded itself.
-fn known_parts<D: Device, R: Runtime>(
-    db: &State<D, R>,
+fn known_parts(
+    db: &State,
     batch: &Batch<'_>,
     (index, tiling, as_of): (&RegionIndex, &Tiling, u64),
     chunks: &[ChunkOutcome],
@@ -171,9 +170,9 @@ fn known_parts<D: Device, R: Runtime>(
 }
 
 /// All that lies below the root, in order.
-fn all_parts<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    workers: &Workers<H, D, R>,
+fn all_parts(
+    db: &State,
+    workers: &Workers,
     batch: &Batch<'_>,
     index: &RegionIndex,
     chunks: &[ChunkOutcome],
@@ -212,11 +211,7 @@ fn all_parts<H: Hasher, D: Device, R: Runtime>(
 }
 
 /// The node of a prefix in the view, unless it must be folded.
-fn node_in_view<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    batch: &Batch<'_>,
-    prefix: &Prefix,
-) -> Option<Node> {
+fn node_in_view(db: &State, batch: &Batch<'_>, prefix: &Prefix) -> Option<Node> {
     let own = db.index.in_region(prefix.first_key(), |region, state| {
         (region.prefix() == prefix).then_some((*state.own(), state.last_commit()))
     });
@@ -239,9 +234,9 @@ fn node_in_view<D: Device, R: Runtime>(
 }
 
 /// Folds all regions that lie below `prefix` now; more than one when it was split meanwhile.
-fn fold_below<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    workers: &Workers<H, D, R>,
+fn fold_below(
+    db: &State,
+    workers: &Workers,
     batch: &Batch<'_>,
     prefix: &Prefix,
 ) -> Result<Folded<Part>> {
@@ -260,38 +255,40 @@ fn fold_below<H: Hasher, D: Device, R: Runtime>(
         nodes.push(region.node);
         key = region.region.prefix().next().map(|next| *next.first_key());
     }
-    let node = *Tiling::new::<H>(prefixes.into_iter(), &nodes).own();
+    let node = *Tiling::new(db.hasher, prefixes.into_iter(), &nodes).own();
     // A leaf over all of them is the only pair.
     let leaf = leaf.filter(|_| kind(&node) == NodeKind::Leaf);
     Ok(Folded::Done(leaf.map_or(Part::Node(node), |(key, hash)| Part::Leaf(key, hash))))
 }
 
 /// The root from all that lies below it.
-fn fold_all<H: Hasher>(
+fn fold_all(
+    hasher: Hasher,
     parts: Vec<(Prefix, Part)>,
     chunks: &[ChunkOutcome],
-) -> std::result::Result<RootFold<H>, Key> {
+) -> std::result::Result<RootFold, Key> {
     let (prefixes, parts): (Vec<Prefix>, Vec<Part>) = parts.into_iter().unzip();
     let node = |part: &Part| match part {
         Part::Accessed(chunk, region) => chunks[*chunk].regions[*region].node,
         Part::Node(node) => *node,
-        Part::Leaf(key, value_hash) => leaf::<H>(key, value_hash),
+        Part::Leaf(key, value_hash) => leaf(hasher, key, value_hash),
     };
     let nodes: Vec<Node> = parts.iter().map(node).collect();
-    let tiling = Tiling::new::<H>(prefixes.iter().copied(), &nodes);
+    let tiling = Tiling::new(hasher, prefixes.iter().copied(), &nodes);
     let others = |part: &(usize, Part)| !matches!(part.1, Part::Node(_));
     let parts: Vec<(usize, Part)> = parts.into_iter().enumerate().filter(others).collect();
-    fold_parts(&tiling, |at| prefixes[at], &parts, chunks)
+    fold_parts(hasher, &tiling, |at| prefixes[at], &parts, chunks)
 }
 
 /// The root from a tiling and what is not in it. A key whose leaf is needed as an error.
-fn fold_parts<H: Hasher>(
+fn fold_parts(
+    hasher: Hasher,
     tiling: &Tiling,
     prefix: impl Fn(usize) -> Prefix,
     parts: &[(usize, Part)],
     chunks: &[ChunkOutcome],
-) -> std::result::Result<RootFold<H>, Key> {
-    let mut folded = Merkleizer::<H>::default();
+) -> std::result::Result<RootFold, Key> {
+    let mut folded = Merkleizer::new(hasher);
     let number = folded.begin_tiling();
     let (mut fragments, mut top) = (Vec::new(), None);
     for (place, (at, part)) in parts.iter().enumerate() {
@@ -306,7 +303,7 @@ fn fold_parts<H: Hasher>(
             }
             Part::Node(node) => folded.unaccessed(node),
             Part::Leaf(key, value_hash) => {
-                folded.unaccessed_leaf(&leaf::<H>(key, value_hash), key, value_hash)
+                folded.unaccessed_leaf(&leaf(hasher, key, value_hash), key, value_hash)
             }
         };
         let next = parts.get(place + 1).map(|(next, _)| *next);
@@ -324,8 +321,8 @@ fn fold_parts<H: Hasher>(
 
 /// The witness or proof: the terminals that the root's fold emits, with the regions' fragments between,
 /// then operations and siblings; copied by all workers.
-fn gather_witness<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
+fn gather_witness(
+    db: &State,
     witnesses: &Arc<Witnesses>,
     batch: &Batch<'_>,
     root: &RootEmitted,
@@ -346,14 +343,14 @@ fn gather_witness<H: Hasher, D: Device, R: Runtime>(
     });
     sections[1].extend(chunks.iter().map(|chunk| chunk.ops.as_slice()));
     if batch.gives != Gives::Path {
-        return encode::<H, D, R>(db, witnesses, batch, count, &sections);
+        return encode(db, witnesses, batch, count, &sections);
     }
     // A path has its siblings from the root downwards.
     let mut path: Vec<[u8; 32]> =
         sections[2].iter().flat_map(|part| part.as_chunks().0).copied().collect();
     path.reverse();
     sections[2] = vec![path.as_flattened()];
-    encode::<H, D, R>(db, witnesses, batch, count, &sections)
+    encode(db, witnesses, batch, count, &sections)
 }
 
 /// What the root's fold has emitted, and where the regions' fragments go.
@@ -366,7 +363,7 @@ struct RootEmitted {
 }
 
 impl RootEmitted {
-    fn of<H: Hasher>(folded: &Merkleizer<H>, end: usize) -> Self {
+    fn of(folded: &Merkleizer, end: usize) -> Self {
         let (mut terminals, mut siblings, mut gaps) = (Vec::new(), Vec::new(), Vec::new());
         let count = folded.terminals(end, &mut terminals, |number, terminals| {
             gaps.push(Gap { number, terminals: terminals.len(), siblings: 0 });
@@ -397,12 +394,13 @@ impl RootEmitted {
     }
 
     /// The root before the batch, to which the multiproof leads, if it leads to any.
-    fn root_before<H: Hasher>(
+    fn root_before(
         &self,
+        hasher: Hasher,
         chunks: &[ChunkOutcome],
         fragments: &[(usize, usize)],
     ) -> Option<Node> {
-        let mut folder = ProofFolder::<H>::default();
+        let mut folder = ProofFolder::new(hasher);
         let mut whole = true;
         self.each_part(chunks, fragments, |terminals, _, fragment| {
             folder.terminals(terminals);
@@ -428,8 +426,8 @@ fn too_large() -> Error {
 }
 
 /// Encodes what a batch gives, of these sections: terminals, operations, siblings.
-fn encode<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
+fn encode(
+    db: &State,
     witnesses: &Arc<Witnesses>,
     batch: &Batch<'_>,
     terminal_count: u32,
@@ -450,7 +448,7 @@ fn encode<H: Hasher, D: Device, R: Runtime>(
         op_bytes: size(bytes(&sections[1]))?,
     };
     let total = sizes.total().ok_or_else(too_large)?;
-    let header = header::<H>(kind, &sizes);
+    let header = header(db.hasher, kind, &sizes);
     let parts = std::iter::once(header.as_slice()).chain(sections.iter().flatten().copied());
     let workers = if total < PARALLEL_COPY { 1 } else { db.runtime.workers() };
     let pieces = if workers == 1 { 1 } else { total.div_ceil(PIECE) };

@@ -1,14 +1,14 @@
 //! Folds of pages: why they end, and what they have captured.
 
+use pleach_core::Node;
 use pleach_core::fold::BatchFolder;
-use pleach_core::{Hasher, Node};
 
 /// Why the fold of a page ends.
 pub(super) const BY_KEY: &str = "a page's buckets of one key are given by key";
 
 /// Sorts what a folder's folds have captured fold by fold; `ends` takes where that of each fold ends.
-pub(super) fn sort_captured<H: Hasher>(
-    folder: &BatchFolder<H>,
+pub(super) fn sort_captured(
+    folder: &BatchFolder,
     folds: usize,
     ends: &mut Vec<usize>,
     out: &mut Vec<(u8, Node)>,

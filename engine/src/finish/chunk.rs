@@ -24,7 +24,7 @@ use pleach_core::fold::treelets::Proof;
 use pleach_core::fold::{NO_HASH, Occupancy};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::{Hasher, Key, Node, Prefix};
-use pleach_io::{Device, Runtime};
+use pleach_io::Executor;
 
 use super::captured::BY_KEY;
 use super::cut::{Below, Cut, is_much};
@@ -113,6 +113,7 @@ const DENSE: usize = 32;
 
 /// The whole batch, as a chunk sees it.
 pub(super) struct Batch<'a> {
+    pub(super) hasher: Hasher,
     pub(super) view: &'a View,
     pub(super) accesses: &'a [KeyAccess],
     pub(super) gives: Gives,
@@ -149,12 +150,7 @@ impl PageTask {
 
 impl Chunk {
     /// Gathers the regions of `accesses[range]`.
-    pub(super) fn gather<D: Device, R: Runtime>(
-        &mut self,
-        db: &State<D, R>,
-        batch: &Batch<'_>,
-        range: Range<usize>,
-    ) {
+    pub(super) fn gather(&mut self, db: &State, batch: &Batch<'_>, range: Range<usize>) {
         self.reset();
         // Where many accesses meet in a region its memory is near anyway: asking for it cost a tenth of the
         // finish at 78 accesses a region, and saved as much at 2.
@@ -176,12 +172,7 @@ impl Chunk {
     }
 
     /// Gathers one region without accesses, for its node in the view.
-    pub(super) fn gather_region<D: Device, R: Runtime>(
-        &mut self,
-        db: &State<D, R>,
-        batch: &Batch<'_>,
-        key: &Key,
-    ) {
+    pub(super) fn gather_region(&mut self, db: &State, batch: &Batch<'_>, key: &Key) {
         self.reset();
         db.index.in_region(key, |region, state| self.add_region(batch, region, state, 0..0));
     }
@@ -337,11 +328,11 @@ impl Chunk {
 
     /// Folds the chunk, whose pages are all in memory, into an empty `outcome`. At most so many of the runtime's workers
     /// share what it cuts.
-    pub(super) fn fold<H: Hasher>(
+    pub(super) fn fold(
         &mut self,
         batch: &Batch<'_>,
-        space: &mut FoldSpace<H>,
-        workers: (&impl Runtime, usize),
+        space: &mut FoldSpace,
+        workers: (&Executor, usize),
         mut outcome: ChunkOutcome,
     ) -> Result<ChunkOutcome, Again> {
         self.fold_pages(batch, space, workers);
@@ -378,12 +369,7 @@ impl Chunk {
     }
 
     /// Folds all pages, in one batch.
-    fn fold_pages<H: Hasher>(
-        &self,
-        batch: &Batch<'_>,
-        space: &mut FoldSpace<H>,
-        workers: (&impl Runtime, usize),
-    ) {
+    fn fold_pages(&self, batch: &Batch<'_>, space: &mut FoldSpace, workers: (&Executor, usize)) {
         space.pages.clear();
         space.joins.clear();
         space.cut = 0;
@@ -422,12 +408,12 @@ impl Chunk {
     }
 
     /// Folds the parts of a page, if much of it changes.
-    fn cut_page<H: Hasher>(
+    fn cut_page(
         &self,
         batch: &Batch<'_>,
         index: usize,
-        space: &mut FoldSpace<H>,
-        workers: (&impl Runtime, usize),
+        space: &mut FoldSpace,
+        workers: (&Executor, usize),
     ) -> Option<PageFold> {
         let page = &self.pages[index];
         if !is_much(page.pending.len() + page.accesses.len()) {
@@ -459,13 +445,13 @@ impl Chunk {
     }
 
     /// Begins the fold of a page.
-    fn fold_page<H: Hasher>(
+    fn fold_page(
         &self,
         batch: &Batch<'_>,
         page: &PageTask,
         leaf: Option<&LeafView<'_>>,
         treelet: Option<Known<'_>>,
-        space: &mut FoldSpace<H>,
+        space: &mut FoldSpace,
     ) -> PageFold {
         let capture = page.capture(batch);
         let accesses = &batch.accesses[page.accesses.clone()];
@@ -499,10 +485,10 @@ impl Chunk {
 
     /// Adds to the outcome what the pages' folds found and changed, and their operations; their parts of
     /// the multiproof stay in `space` for the folds of the regions.
-    fn emit_pages<H: Hasher>(
+    fn emit_pages(
         &self,
         batch: &Batch<'_>,
-        space: &mut FoldSpace<H>,
+        space: &mut FoldSpace,
         outcome: &mut ChunkOutcome,
         changes: &mut Vec<Changed>,
     ) {
@@ -556,11 +542,11 @@ impl Chunk {
 }
 
 /// Encodes the operations of a page's accesses.
-fn emit_ops<H: Hasher>(
+fn emit_ops(
     accesses: &[KeyAccess],
     results: &[AccessResult],
     fold: PageFold,
-    space: &FoldSpace<H>,
+    space: &FoldSpace,
     ops: &mut Vec<u8>,
 ) {
     let mut found = accesses.iter().zip(results);

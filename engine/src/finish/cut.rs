@@ -22,7 +22,7 @@ use pleach_core::page::leaf::LeafView;
 use pleach_core::prefix::{bit, common_len};
 use pleach_core::proof::op::op_not_first;
 use pleach_core::{Hasher, Key, Node, Prefix, ValueHash};
-use pleach_io::Runtime;
+use pleach_io::Executor;
 
 use super::emit::{Emit, Fragment, Gives, encode_op};
 
@@ -120,8 +120,8 @@ struct FoldedPart {
 }
 
 /// What one worker folds, and what came of it.
-struct Lane<H: Hasher> {
-    folder: BatchFolder<H>,
+struct Lane {
+    folder: BatchFolder,
     /// Cells and pending changes of a part.
     merged: Vec<PendingChange>,
     parts: Vec<FoldedPart>,
@@ -131,10 +131,10 @@ struct Lane<H: Hasher> {
     ops: Vec<u8>,
 }
 
-impl<H: Hasher> Default for Lane<H> {
-    fn default() -> Self {
+impl Lane {
+    fn new(hasher: Hasher) -> Self {
         Self {
-            folder: BatchFolder::new(),
+            folder: BatchFolder::new(hasher),
             merged: Vec::new(),
             parts: Vec::new(),
             results: Vec::new(),
@@ -146,27 +146,22 @@ impl<H: Hasher> Default for Lane<H> {
 }
 
 /// A child that is cut. Its memory is used again.
-pub(super) struct Cut<H: Hasher> {
+#[derive(Default)]
+pub(super) struct Cut {
     cells: Vec<PendingChange>,
     parts: Vec<Part>,
-    lanes: Vec<Mutex<Lane<H>>>,
+    lanes: Vec<Mutex<Lane>>,
     /// The fold that joins the parts.
     joined: usize,
 }
 
-impl<H: Hasher> Default for Cut<H> {
-    fn default() -> Self {
-        Self { cells: Vec::new(), parts: Vec::new(), lanes: Vec::new(), joined: 0 }
-    }
-}
-
-impl<H: Hasher> Cut<H> {
+impl Cut {
     /// Cuts, folds the parts, and begins the fold that joins them. Pushes one result for each access.
-    pub(super) fn fold<R: Runtime>(
+    pub(super) fn fold(
         &mut self,
-        (runtime, most): (&R, usize),
+        (runtime, most): (&Executor, usize),
         below: &Below<'_>,
-        join: &mut BatchFolder<H>,
+        join: &mut BatchFolder,
         results: &mut Vec<AccessResult>,
     ) {
         below.cells(&mut self.cells);
@@ -177,7 +172,7 @@ impl<H: Hasher> Cut<H> {
             accesses: 0..below.accesses.len(),
         };
         Lists { below, cells: &self.cells }.divide(*below.at, all, &mut self.parts);
-        let shares = self.shares(runtime.workers().min(most));
+        let shares = self.shares(join.hasher(), runtime.workers().min(most));
         let (lists, lanes, parts) = (Lists { below, cells: &self.cells }, &self.lanes, &self.parts);
         let fold = |lane: usize| lanes[lane].lock().fold(lists, &parts[shares[lane].clone()]);
         if let [_] = *shares {
@@ -194,11 +189,11 @@ impl<H: Hasher> Cut<H> {
     }
 
     /// Divides the parts among at most so many lanes, which are made ready: each has some neighbours.
-    fn shares(&mut self, workers: usize) -> Vec<Range<usize>> {
+    fn shares(&mut self, hasher: Hasher, workers: usize) -> Vec<Range<usize>> {
         let keys = |part: &Part| if part.known.is_some() { 0 } else { part.keys.len() };
         let all: usize = self.parts.iter().map(keys).sum();
         let count = (all / LANE).clamp(1, workers.max(1));
-        self.lanes.resize_with(count.max(self.lanes.len()), Mutex::default);
+        self.lanes.resize_with(count.max(self.lanes.len()), || Mutex::new(Lane::new(hasher)));
         let mut shares = vec![0..0; count];
         let mut before = 0;
         for (at, part) in self.parts.iter().enumerate() {
@@ -213,7 +208,7 @@ impl<H: Hasher> Cut<H> {
     }
 
     /// Begins the fold of the whole.
-    fn join(&mut self, at: &Prefix, join: &mut BatchFolder<H>) {
+    fn join(&mut self, at: &Prefix, join: &mut BatchFolder) {
         join.begin(at.len());
         for (number, part) in (0..).zip(&self.parts) {
             if let Some(node) = &part.known {
@@ -264,7 +259,7 @@ impl<H: Hasher> Cut<H> {
     }
 
     /// Emits the whole, which has two old keys or more, by the fold that joins the parts.
-    pub(super) fn emit(&self, join: &mut BatchFolder<H>, to: Emit<'_>) -> Fragment {
+    pub(super) fn emit(&self, join: &mut BatchFolder, to: Emit<'_>) -> Fragment {
         let mut whole = Spliced { cut: self, to };
         join.emit(self.joined, &mut whole);
         whole.to.done()
@@ -360,7 +355,7 @@ impl<'a> Lists<'a> {
     }
 }
 
-impl<H: Hasher> Lane<H> {
+impl Lane {
     /// Folds those of the parts whose nodes are not known, in groups.
     fn fold(&mut self, lists: Lists<'_>, parts: &[Part]) {
         self.parts.clear();
@@ -426,12 +421,12 @@ impl<H: Hasher> Lane<H> {
 }
 
 /// Takes the parts' own emissions where the fold that joins them asks for them.
-struct Spliced<'a, H: Hasher> {
-    cut: &'a Cut<H>,
+struct Spliced<'a> {
+    cut: &'a Cut,
     to: Emit<'a>,
 }
 
-impl<H: Hasher> Sink for Spliced<'_, H> {
+impl Sink for Spliced<'_> {
     fn leaf(&mut self, key: &Key, value_hash: &ValueHash, depth: u16) {
         self.to.leaf(key, value_hash, depth);
     }
@@ -454,14 +449,14 @@ impl<H: Hasher> Sink for Spliced<'_, H> {
 #[cfg(test)]
 mod tests {
     use pleach_beatree::Stored;
-    use pleach_core::Blake3;
+    use pleach_core::Hasher;
     use pleach_io::sim::{SimClock, SimRuntime};
 
     use super::*;
 
     fn access(id: u32) -> KeyAccess {
-        let put = Stored::put::<Blake3>(id.to_be_bytes().as_slice().into());
-        KeyAccess { key: Blake3::hash(&id.to_be_bytes()), reads: true, writes: Some(put) }
+        let put = Stored::put(Hasher::BLAKE3, id.to_be_bytes().as_slice().into());
+        KeyAccess { key: Hasher::BLAKE3.hash(&id.to_be_bytes()), reads: true, writes: Some(put) }
     }
 
     /// Node, results and hashes of each lane, of so many accesses on an empty state.
@@ -472,9 +467,9 @@ mod tests {
         let (at, gives) = (&Prefix::ROOT, Gives::Witness);
         let below = Below { at, leaf: None, pending: &[], accesses: &accesses, gives, known: None };
         assert!(is_much(below.pending.len() + below.accesses.len()));
-        let (mut join, mut results) = (BatchFolder::<Blake3>::new(), Vec::new());
+        let (mut join, mut results) = (BatchFolder::new(Hasher::BLAKE3), Vec::new());
         let mut cut = Cut::default();
-        cut.fold((&runtime, workers), &below, &mut join, &mut results);
+        cut.fold((&Executor::from(&runtime), workers), &below, &mut join, &mut results);
         join.run();
         let hashes = cut.lanes.iter().map(|lane| lane.lock().folder.hashed()).collect();
         (join.node(cut.joined()), results.len(), hashes)

@@ -46,7 +46,6 @@ use pleach_beatree::RegionIndex;
 use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_beatree::recycled::Recycled;
 use pleach_core::{Hasher, Key, Node};
-use pleach_io::{Device, Runtime};
 
 use crate::access::Access;
 use crate::error::{Contradiction, Result};
@@ -69,8 +68,8 @@ use witness::Witnesses;
 use worker::{INLINE, Workers, chunk_accesses};
 
 /// What finishes batches: workers, and memory that is kept from batch to batch.
-pub(crate) struct Finisher<H: Hasher, D: Device, R: Runtime> {
-    workers: Workers<H, D, R>,
+pub(crate) struct Finisher {
+    workers: Workers,
     /// Memory for the next sort.
     sorters: Recycled<Sorter>,
     /// Memory for the next witness.
@@ -78,16 +77,21 @@ pub(crate) struct Finisher<H: Hasher, D: Device, R: Runtime> {
     /// The same for proofs, which keeps none: they are the caller's.
     proofs: Arc<Witnesses>,
     /// For the values before what plain namespaces change.
-    readers: PageReaders<D, R>,
+    readers: PageReaders,
     /// Memory that large batches leave free.
     trims: Mutex<Trims>,
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Finisher<H, D, R> {
+impl Finisher {
     /// `workers` workers; the memory that is kept has its shares of the budget.
-    pub(crate) fn new(workers: usize, budget: &Budget, counters: &Arc<Counters>) -> Self {
+    pub(crate) fn new(
+        hasher: Hasher,
+        workers: usize,
+        budget: &Budget,
+        counters: &Arc<Counters>,
+    ) -> Self {
         Self {
-            workers: Workers::new(workers, budget.outcome_bytes()),
+            workers: Workers::new(hasher, workers, budget.outcome_bytes()),
             sorters: Recycled::new(budget.sorter_bytes()),
             witnesses: Arc::new(Witnesses::new(budget.witness_bytes(), counters)),
             proofs: Arc::new(Witnesses::new(0, counters)),
@@ -122,8 +126,8 @@ impl<H: Hasher, D: Device, R: Runtime> Finisher<H, D, R> {
 const PARALLEL_SORT: usize = 8192;
 
 /// Sorts a batch's accesses, each key of a namespace once.
-pub(crate) fn sort<'a, H: Hasher, D: Device, R: Runtime>(
-    db: &Shared<D, R>,
+pub(crate) fn sort<'a>(
+    db: &Shared,
     sorter: &'a mut Sorter,
     accesses: &[Access],
 ) -> Result<Sorted<'a>> {
@@ -131,7 +135,7 @@ pub(crate) fn sort<'a, H: Hasher, D: Device, R: Runtime>(
     let alone = accesses.len() < PARALLEL_SORT || db.pace.foreground().is_busy();
     let most = if alone { 1 } else { db.runtime.workers() };
     let _own_processors = (most > 1).then(|| db.pace.foreground().finishing());
-    sorter.sort::<H>(accesses, &|count, task| {
+    sorter.sort(db.hasher, accesses, &|count, task| {
         let tasks = db.timings.tasks(Phase::Sort, count);
         match most.min(count) {
             0 | 1 => tasks.each(task),
@@ -142,10 +146,10 @@ pub(crate) fn sort<'a, H: Hasher, D: Device, R: Runtime>(
 
 /// Folds sorted accesses over a view whose root, or digest, is `prev_root`: the batch under way, or its part in one
 /// namespace. A plain one has no witness.
-pub(crate) fn finish<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    finisher: &Finisher<H, D, R>,
-    under_way: &UnderWay<'_, D, R>,
+pub(crate) fn finish(
+    db: &State,
+    finisher: &Finisher,
+    under_way: &UnderWay<'_>,
     (view, prev_root): (&View, &Node),
     accesses: &[KeyAccess],
     witness: bool,
@@ -170,11 +174,11 @@ pub(crate) enum Claim<'a> {
 }
 
 /// A proof of keys on a view whose root is `root`. Nothing is left behind but cached pages.
-pub(crate) fn prove<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    (finisher, readers): (&Finisher<H, D, R>, &PageReaders<D, R>),
+pub(crate) fn prove(
+    db: &State,
+    (finisher, readers): (&Finisher, &PageReaders),
     (view, root): (&View, &Node),
-    claim: Claim<'_>,
+    claim: Claim,
 ) -> Result<Vec<u8>> {
     let (keys, gives) = match claim {
         Claim::Key(key) => (std::slice::from_ref(key), Gives::Path),
@@ -193,9 +197,9 @@ pub(crate) fn prove<H: Hasher, D: Device, R: Runtime>(
     Ok(witness.expect("a proof was asked for").into_vec())
 }
 
-fn fold<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    finisher: &Finisher<H, D, R>,
+fn fold(
+    db: &State,
+    finisher: &Finisher,
     (view, prev_root): (&View, &Node),
     accesses: &[KeyAccess],
     (gives, learns): (Gives, bool),
@@ -204,23 +208,24 @@ fn fold<H: Hasher, D: Device, R: Runtime>(
     let _own_processors = (accesses.len() > INLINE).then(|| db.pace.foreground().finishing());
     with_needed_leaves(view, |needed_leaves| {
         let policy = db.budget.flush_policy();
-        let batch = Batch { view, accesses, gives, learns, policy, needed_leaves };
+        let batch =
+            Batch { hasher: db.hasher, view, accesses, gives, learns, policy, needed_leaves };
         attempt(db, finisher, &batch, prev_root)
     })
 }
 
 /// A batch under way, in all of its namespaces: its arrays are counted by an estimate until there is a block that
 /// counts what it has. A small one is not worth the locks.
-pub(crate) struct UnderWay<'a, D: Device, R: Runtime> {
-    db: &'a Shared<D, R>,
+pub(crate) struct UnderWay<'a> {
+    db: &'a Shared,
     accesses: usize,
     bytes: usize,
     /// Is it small enough that pages and regions learn from it?
     learns: bool,
 }
 
-impl<'a, D: Device, R: Runtime> UnderWay<'a, D, R> {
-    pub(crate) fn new(db: &'a Shared<D, R>, accesses: usize) -> Self {
+impl<'a> UnderWay<'a> {
+    pub(crate) fn new(db: &'a Shared, accesses: usize) -> Self {
         let learns = db.budget.learns(accesses);
         let bytes = if accesses > INLINE { db.budget.finish_bytes(accesses) } else { 0 };
         let this = Self { db, accesses, bytes, learns };
@@ -241,32 +246,33 @@ impl<'a, D: Device, R: Runtime> UnderWay<'a, D, R> {
     }
 }
 
-impl<D: Device, R: Runtime> Drop for UnderWay<'_, D, R> {
+impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         self.count(-self.bytes.cast_signed());
     }
 }
 
 /// Folds a few changes again, on the calling thread: a flush has changed the layout below them.
-pub(crate) fn refold<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    finisher: &Finisher<H, D, R>,
+pub(crate) fn refold(
+    db: &State,
+    finisher: &Finisher,
     view: &View,
     accesses: &[KeyAccess],
 ) -> Result<ChunkOutcome> {
     with_needed_leaves(view, |needed_leaves| {
         let policy = db.budget.flush_policy();
         let (gives, learns) = (Gives::Root, true);
-        let batch = Batch { view, accesses, gives, learns, policy, needed_leaves };
+        let batch =
+            Batch { hasher: db.hasher, view, accesses, gives, learns, policy, needed_leaves };
         finisher.workers.once(db, &batch)
     })
 }
 
 /// Compares the roots of a batch of which chunks were folded again with what its finish gave: the root before and the
 /// root after.
-pub(crate) fn check_refolded<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    finisher: &Finisher<H, D, R>,
+pub(crate) fn check_refolded(
+    db: &State,
+    finisher: &Finisher,
     view: &View,
     (prev_root, root): (&Node, &Node),
     chunks: &[ChunkOutcome],
@@ -277,7 +283,15 @@ pub(crate) fn check_refolded<H: Hasher, D: Device, R: Runtime>(
     let folded = with_needed_leaves(view, |needed_leaves| {
         let policy = db.budget.flush_policy();
         let (accesses, gives) = (&[], Gives::Root);
-        let batch = Batch { view, accesses, gives, learns: false, policy, needed_leaves };
+        let batch = Batch {
+            hasher: db.hasher,
+            view,
+            accesses,
+            gives,
+            learns: false,
+            policy,
+            needed_leaves,
+        };
         fold_root(db, &finisher.workers, &batch, prev_root, chunks)
     })?;
     if folded.root != *root {
@@ -314,9 +328,9 @@ fn has_no_page(regions: &RegionIndex) -> bool {
 }
 
 /// One turn of a finish.
-fn attempt<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    finisher: &Finisher<H, D, R>,
+fn attempt(
+    db: &State,
+    finisher: &Finisher,
     batch: &Batch<'_>,
     prev_root: &Node,
 ) -> Result<Folded<Finished>> {

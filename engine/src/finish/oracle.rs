@@ -2,7 +2,6 @@
 //! too.
 
 use pleach_beatree::leaf_fold::{PageState, fold_leaf};
-use pleach_core::Hasher;
 
 use super::captured::BY_KEY;
 use super::chunk::{Batch, Chunk};
@@ -12,7 +11,7 @@ use super::scratch::{FoldSpace, OracleSpace, PageFold};
 impl Chunk {
     /// Folds what was folded as treelets or in parts in the general way, from page and pending changes alone: the same
     /// comes of it.
-    pub(super) fn check_folds<H: Hasher>(&self, batch: &Batch<'_>, space: &mut FoldSpace<H>) {
+    pub(super) fn check_folds(&self, batch: &Batch<'_>, space: &mut FoldSpace) {
         let FoldSpace { treelets, cuts, joins, folds, oracle, .. } = space;
         let OracleSpace { folder, results, terminals, siblings } = oracle;
         for (page, fold) in self.pages.iter().zip(folds) {

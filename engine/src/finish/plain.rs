@@ -9,7 +9,6 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_core::{Key, Node};
-use pleach_io::{Device, Runtime};
 
 use super::outcome::{ChunkOutcome, Finished};
 use super::worker::chunk_accesses;
@@ -29,9 +28,9 @@ use crate::timings::Phase;
 const PARALLEL: usize = 2048;
 
 /// Finishes sorted accesses over a view whose digest is `before`. Those that only read have no part in it.
-pub(super) fn finish<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    readers: &PageReaders<D, R>,
+pub(super) fn finish(
+    db: &State,
+    readers: &PageReaders,
     (view, before): (&View, &Node),
     accesses: &[KeyAccess],
 ) -> Result<Finished> {
@@ -60,9 +59,9 @@ pub(super) fn finish<D: Device, R: Runtime>(
 }
 
 /// What some of them change.
-fn changes<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    readers: &PageReaders<D, R>,
+fn changes(
+    db: &State,
+    readers: &PageReaders,
     view: &View,
     accesses: &[KeyAccess],
 ) -> Result<Vec<Changed>> {

@@ -10,7 +10,7 @@ use pleach_beatree::region::Nodes;
 use pleach_core::fold::{Occupancy, ProofFolder};
 use pleach_core::proof::op::op_not_first;
 use pleach_core::tree::{HiddenLeaf, Merkleizer, Subtrie};
-use pleach_core::{Hasher, Node, TERMINATOR};
+use pleach_core::{Node, TERMINATOR};
 
 use super::chunk::{Again, Batch, Chunk, RegionTask};
 use super::emit::Fragment;
@@ -28,24 +28,24 @@ struct Folding {
 
 impl Chunk {
     /// Folds the regions, whose pages are folded, and completes the outcome.
-    pub(super) fn fold_regions<H: Hasher>(
+    pub(super) fn fold_regions(
         &self,
         batch: &Batch<'_>,
-        space: &mut FoldSpace<H>,
+        space: &mut FoldSpace,
         outcome: &mut ChunkOutcome,
     ) -> Result<(), Again> {
         // Apart from the space, which it reads.
-        let mut regions = std::mem::take(&mut space.regions);
+        let mut regions = std::mem::replace(&mut space.regions, Merkleizer::new(batch.hasher));
         let done = self.fold_regions_by(&mut regions, batch, space, outcome);
         space.regions = regions;
         done
     }
 
-    fn fold_regions_by<H: Hasher>(
+    fn fold_regions_by(
         &self,
-        regions: &mut Merkleizer<H>,
+        regions: &mut Merkleizer,
         batch: &Batch<'_>,
-        space: &mut FoldSpace<H>,
+        space: &mut FoldSpace,
         outcome: &mut ChunkOutcome,
     ) -> Result<(), Again> {
         regions.clear();
@@ -95,10 +95,10 @@ impl Chunk {
     }
 
     /// Emits the regions' parts of the witness or proof.
-    fn emit_regions<H: Hasher>(
+    fn emit_regions(
         &self,
         batch: &Batch<'_>,
-        (space, folded): (&FoldSpace<H>, &Merkleizer<H>),
+        (space, folded): (&FoldSpace, &Merkleizer),
         folding: &[Folding],
         outcome: &mut ChunkOutcome,
     ) {
@@ -150,12 +150,12 @@ impl Chunk {
     }
 
     /// Puts the pages of a region in. The region must be as it was gathered.
-    fn fold_region<H: Hasher>(
+    fn fold_region(
         &self,
         batch: &Batch<'_>,
         task: &RegionTask,
-        space: &mut FoldSpace<H>,
-        regions: &mut Merkleizer<H>,
+        space: &mut FoldSpace,
+        regions: &mut Merkleizer,
         nodes: &mut Vec<PageNode>,
     ) -> Result<Folding, Again> {
         let state = task.region.read();
@@ -180,12 +180,12 @@ impl Chunk {
     }
 
     /// A page as its region takes it: folded, or known.
-    fn put_page<H: Hasher>(
+    fn put_page(
         &self,
         batch: &Batch<'_>,
         at: usize,
-        space: &mut FoldSpace<H>,
-        regions: &mut Merkleizer<H>,
+        space: &mut FoldSpace,
+        regions: &mut Merkleizer,
         nodes: &mut Vec<PageNode>,
     ) -> Subtrie {
         let page = &self.pages[at];
@@ -213,10 +213,10 @@ impl Chunk {
     }
 
     /// What the outcome says of an accessed page.
-    fn page_node<H: Hasher>(
+    fn page_node(
         &self,
         batch: &Batch<'_>,
-        space: &FoldSpace<H>,
+        space: &FoldSpace,
         (at, node): (usize, Node),
     ) -> PageNode {
         let page = &self.pages[at];
@@ -236,7 +236,7 @@ impl Chunk {
 }
 
 /// What was below a region before the batch, or is in the view where nothing of it is accessed.
-fn occupancy<H: Hasher>(regions: &Merkleizer<H>, end: usize, node: &Node) -> Occupancy {
+fn occupancy(regions: &Merkleizer, end: usize, node: &Node) -> Occupancy {
     match (regions.occupancy(end), regions.lone(end)) {
         (Some(old), _) => old,
         (None, Some((key, value_hash))) => Occupancy::Leaf { key, value_hash },
@@ -251,7 +251,7 @@ fn needs_leaf(state: &RegionState, hidden: HiddenLeaf) -> Again {
 }
 
 /// Computes the nodes before the batch to which the regions' parts of the multiproof lead.
-fn fold_proofs<H: Hasher>(folder: &mut ProofFolder<H>, outcome: &mut ChunkOutcome) {
+fn fold_proofs(folder: &mut ProofFolder, outcome: &mut ChunkOutcome) {
     let ChunkOutcome { regions, terminals, siblings, .. } = outcome;
     folder.clear();
     let mut folds = Vec::with_capacity(regions.len());

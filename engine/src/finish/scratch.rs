@@ -34,20 +34,19 @@ pub(super) enum PageFold {
 }
 
 /// Reused memory of a worker.
-#[derive(Default)]
-pub(super) struct FoldSpace<H: Hasher> {
-    pub(super) pages: BatchFolder<H>,
+pub(super) struct FoldSpace {
+    pub(super) pages: BatchFolder,
     /// The pages whose nodes are known; and the multiproof of all.
-    pub(super) treelets: TreeletFolder<H>,
+    pub(super) treelets: TreeletFolder,
     /// Those that are cut, up to `cut` of them, and the folds that join their parts.
-    pub(super) cuts: Vec<Cut<H>>,
+    pub(super) cuts: Vec<Cut>,
     pub(super) cut: usize,
-    pub(super) joins: BatchFolder<H>,
-    pub(super) regions: Merkleizer<H>,
+    pub(super) joins: BatchFolder,
+    pub(super) regions: Merkleizer,
     /// New lines of the regions' tilings.
     pub(super) lines: GroupedLines,
     /// The regions' nodes before the batch, from their parts of the multiproof.
-    pub(super) proofs: ProofFolder<H>,
+    pub(super) proofs: ProofFolder,
     pub(super) results: Vec<AccessResult>,
     /// How each page was folded.
     pub(super) folds: Vec<PageFold>,
@@ -65,14 +64,13 @@ pub(super) struct FoldSpace<H: Hasher> {
     pub(super) folded: u64,
     /// Folds again what was folded as treelets.
     #[cfg(debug_assertions)]
-    pub(super) oracle: OracleSpace<H>,
+    pub(super) oracle: OracleSpace,
 }
 
 /// Memory of what is folded again.
 #[cfg(debug_assertions)]
-#[derive(Default)]
-pub(super) struct OracleSpace<H: Hasher> {
-    pub(super) folder: BatchFolder<H>,
+pub(super) struct OracleSpace {
+    pub(super) folder: BatchFolder,
     pub(super) results: Vec<AccessResult>,
     pub(super) terminals: Vec<u8>,
     pub(super) siblings: Vec<Node>,
@@ -93,7 +91,36 @@ impl Work {
     }
 }
 
-impl<H: Hasher> FoldSpace<H> {
+impl FoldSpace {
+    pub(super) fn new(hasher: Hasher) -> Self {
+        Self {
+            pages: BatchFolder::new(hasher),
+            treelets: TreeletFolder::new(hasher),
+            cuts: Vec::new(),
+            cut: 0,
+            joins: BatchFolder::new(hasher),
+            regions: Merkleizer::new(hasher),
+            lines: GroupedLines::default(),
+            proofs: ProofFolder::new(hasher),
+            results: Vec::new(),
+            folds: Vec::new(),
+            captured: Vec::new(),
+            fold_ends: Vec::new(),
+            captured_ends: Vec::new(),
+            fragments: Vec::new(),
+            node_pages: Vec::new(),
+            op_starts: Vec::new(),
+            folded: 0,
+            #[cfg(debug_assertions)]
+            oracle: OracleSpace {
+                folder: BatchFolder::new(hasher),
+                results: Vec::new(),
+                terminals: Vec::new(),
+                siblings: Vec::new(),
+            },
+        }
+    }
+
     pub(super) fn work(&self) -> Work {
         let cuts: u64 = self.cuts.iter().map(Cut::hashed).sum();
         let folds = self.pages.hashed() + self.joins.hashed() + self.regions.hashed();

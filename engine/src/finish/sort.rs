@@ -72,8 +72,9 @@ impl<'a> Sorted<'a> {
 
 impl Sorter {
     /// The accesses in the order of their namespaces and keys, each key of a namespace once.
-    pub(crate) fn sort<H: Hasher>(
+    pub(crate) fn sort(
         &mut self,
+        hasher: Hasher,
         accesses: &[Access],
         run: RunTasks<'_>,
     ) -> Result<Sorted<'_>> {
@@ -91,13 +92,13 @@ impl Sorter {
         let first = accesses.first().map_or(0, |access| access.namespace);
         if accesses.iter().all(|access| access.namespace == first) {
             self.namespaces.push((first, 0..count));
-            self.sort_namespace::<H>(accesses, 0..count, &|at| at, run)?;
+            self.sort_namespace(hasher, accesses, 0..count, &|at| at, run)?;
         } else {
             let indexes = self.divide(accesses);
             for at in 0..self.namespaces.len() {
                 let range = self.namespaces[at].1.clone();
                 let indexes = &indexes[range.clone()];
-                self.sort_namespace::<H>(accesses, range, &|at| indexes[at] as usize, run)?;
+                self.sort_namespace(hasher, accesses, range, &|at| indexes[at] as usize, run)?;
             }
         }
         Ok(Sorted { accesses: &self.sorted[..count], namespaces: &self.namespaces })
@@ -129,8 +130,9 @@ impl Sorter {
     }
 
     /// Sorts accesses of one namespace into a range: those whose indexes `index` gives for all below its length.
-    fn sort_namespace<H: Hasher>(
+    fn sort_namespace(
         &mut self,
+        hasher: Hasher,
         accesses: &[Access],
         range: Range<usize>,
         index: &(dyn Fn(usize) -> usize + Sync),
@@ -155,7 +157,7 @@ impl Sorter {
         let mut parts: Vec<_> = slices.parts(order, sorted).into_iter().map(Mutex::new).collect();
         run(parts.len(), &|at| {
             let part = &mut *parts[at].lock();
-            part.done = Some(part.sort::<H>(accesses, &slices));
+            part.done = Some(part.sort(hasher, accesses, &slices));
         });
         // Also of what is sorted before or behind a failure.
         *shares |= parts.iter_mut().any(|part| part.get_mut().shares);
@@ -246,7 +248,7 @@ struct Part<'a> {
 
 impl Part<'_> {
     /// Sorts the part and copies its accesses.
-    fn sort<H: Hasher>(&mut self, accesses: &[Access], slices: &Slices<'_>) -> Result<()> {
+    fn sort(&mut self, hasher: Hasher, accesses: &[Access], slices: &Slices<'_>) -> Result<()> {
         let key = |lead: &Lead| &accesses[lead.1 as usize].key;
         // Into smaller buckets, about as many as there are accesses: that leaves little to compare.
         let bits = (self.order.len() / self.buckets.len()).max(1).ilog2().min(8);
@@ -280,7 +282,7 @@ impl Part<'_> {
                 cpu_prefetch(slice::from_ref(&accesses[later.1 as usize]));
             }
             let access = &accesses[lead.1 as usize];
-            *copy = key_access::<H>(access)?;
+            *copy = key_access(hasher, access)?;
             self.shares |= copy.writes.as_ref().is_some_and(|stored| stored.heap_bytes() > 0);
         }
         Ok(())
@@ -306,18 +308,19 @@ impl Recycle for Sorter {
 }
 
 /// An access as the fold wants it.
-fn key_access<H: Hasher>(access: &Access) -> Result<KeyAccess> {
+fn key_access(hasher: Hasher, access: &Access) -> Result<KeyAccess> {
     let (reads, writes) = match &access.kind {
         AccessKind::Read => (true, None),
         AccessKind::Write(value) => (false, Some(value)),
         AccessKind::ReadWrite(value) => (true, Some(value)),
+        AccessKind::DeletePrefix(_) => unreachable!("a session has made deletes of it"),
     };
     let stored = |value: &Option<Value>| match value {
         None => Ok(Stored::Absent),
         Some(value) if value.len() > MAX_VALUE => {
             Err(Error::ValueTooLarge { bytes: value.len() as u64, limit: MAX_VALUE as u64 })
         }
-        Some(value) => Ok(Stored::put::<H>(value.clone())),
+        Some(value) => Ok(Stored::put(hasher, value.clone())),
     };
     Ok(KeyAccess { key: access.key, reads, writes: writes.map(stored).transpose()? })
 }

@@ -4,28 +4,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pleach_beatree::region::tiling;
-use pleach_core::{Blake3, Hasher, Key, Node};
+use pleach_core::{Hasher, Key, Node};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
 use crate::error::{Contradiction, Error};
-use crate::{Access, Db, LoadOptions, Options, SessionOptions, Value};
+use crate::load::LoadOptions;
+use crate::{Access, Db, Options, SessionOptions, Value};
 
 /// Nodes to be hashed until one panics; 0 for never.
 static FUSE: AtomicU64 = AtomicU64::new(0);
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Touchy;
-
-impl Hasher for Touchy {
-    const ID: u8 = 201;
-    const NAME: &'static str = "touchy";
-
-    fn hash(message: &[u8]) -> [u8; 32] {
-        if message.len() == 64 && FUSE.load(Ordering::SeqCst) > 0 {
-            assert_ne!(FUSE.fetch_sub(1, Ordering::SeqCst), 1, "burnt down");
-        }
-        Blake3::hash(message)
+fn touchy(message: &[u8]) -> [u8; 32] {
+    if message.len() == 64 && FUSE.load(Ordering::SeqCst) > 0 {
+        assert_ne!(FUSE.fetch_sub(1, Ordering::SeqCst), 1, "burnt down");
     }
+    Hasher::BLAKE3.hash(message)
 }
 
 /// A worker that a panic had ended kept its claims until it was run again, which may be never: every
@@ -34,12 +27,12 @@ impl Hasher for Touchy {
 fn a_panic_leaves_no_page_claimed() {
     let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
     let open = || {
-        let options =
-            Options::new("sim").create(true).cache_mib(8).in_flight(64).threads(1).small();
+        let options = Options::new("sim").create(true).hasher(Hasher::new("touchy", touchy));
+        let options = options.cache_mib(8).in_flight(64).threads(1).small();
         let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
-        Db::<Touchy, SimDisk, SimRuntime>::open_on(disk.clone(), runtime, options).expect("opened")
+        Db::open_on(disk.clone(), runtime, options).expect("opened")
     };
-    let key = |at: u64| Blake3::hash(&at.to_be_bytes());
+    let key = |at: u64| Hasher::BLAKE3.hash(&at.to_be_bytes());
     let pairs = (0..20_000).map(|at| (key(at), Value::from(vec![1; 100])));
     let db = open();
     db.bulk_load(pairs, &LoadOptions::new().memory_mib(8)).expect("loaded");
@@ -67,9 +60,9 @@ fn a_wrong_node_in_memory_gives_an_error_and_no_block() {
     let open = || {
         let options = Options::new("sim").create(true).cache_mib(8).threads(1).small();
         let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
-        Db::<Blake3, SimDisk, SimRuntime>::open_on(disk.clone(), runtime, options).expect("opened")
+        Db::open_on(disk.clone(), runtime, options).expect("opened")
     };
-    let key = |at: u64| Blake3::hash(&at.to_be_bytes());
+    let key = |at: u64| Hasher::BLAKE3.hash(&at.to_be_bytes());
     let db = open();
     let pairs = (0..2_000).map(|at| (key(at), Value::from(vec![1; 100])));
     db.bulk_load(pairs, &LoadOptions::new()).expect("loaded");
@@ -85,7 +78,7 @@ fn a_wrong_node_in_memory_gives_an_error_and_no_block() {
             .copied()
             .collect::<Vec<_>>();
         nodes[0] = Node::new([0x66; 32]);
-        let tiling = tiling::<Blake3>(state.children(), &nodes);
+        let tiling = tiling(Hasher::BLAKE3, state.children(), &nodes);
         state.replace_nodes(tiling);
         state.children().get(0)
     };

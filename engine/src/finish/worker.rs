@@ -10,7 +10,6 @@ use parking_lot::{Mutex, MutexGuard};
 use pleach_beatree::cache::LookupStep;
 use pleach_beatree::recycled::Recycled;
 use pleach_core::{Hasher, Key};
-use pleach_io::{Device, Runtime};
 
 use super::chunk::{Again, Batch, Chunk, Missing};
 use super::job::Job;
@@ -38,35 +37,29 @@ const INLINE_KEPT: usize = 4;
 /// What a page is read for: the chunk with this index, and which page it is there.
 type Purpose = (usize, Missing);
 
-struct Worker<H: Hasher, D: Device, R: Runtime> {
+struct Worker {
     /// Made on the worker's own thread: a ring has one issuer.
-    reader: Option<PageReader<D, R, Purpose>>,
-    space: FoldSpace<H>,
+    reader: Option<PageReader<Purpose>>,
+    space: FoldSpace,
     ahead: VecDeque<Chunk>,
     spare: Vec<Chunk>,
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Default for Worker<H, D, R> {
-    fn default() -> Self {
-        let (ahead, spare) = (VecDeque::new(), Vec::new());
-        Self { reader: None, space: FoldSpace::default(), ahead, spare }
-    }
-}
-
 /// The workers' memory and rings; the threads are the runtime's.
-pub(super) struct Workers<H: Hasher, D: Device, R: Runtime> {
-    each: Vec<Mutex<Worker<H, D, R>>>,
+pub(super) struct Workers {
+    hasher: Hasher,
+    each: Vec<Mutex<Worker>>,
     /// Memory of callers that fold on their own threads, any number at the same time.
-    inline: Mutex<Vec<Worker<H, D, R>>>,
+    inline: Mutex<Vec<Worker>>,
     /// Outcomes that have been used: fresh memory costs as much as folding into it.
     outcomes: Recycled<ChunkOutcome>,
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Workers<H, D, R> {
+impl Workers {
     /// `count` workers, which keep up to `bytes` of the memory of earlier outcomes.
-    pub(super) fn new(count: usize, bytes: usize) -> Self {
-        let each = (0..count).map(|_| Mutex::default()).collect();
-        Self { each, inline: Mutex::default(), outcomes: Recycled::new(bytes) }
+    pub(super) fn new(hasher: Hasher, count: usize, bytes: usize) -> Self {
+        let each = (0..count).map(|_| Mutex::new(Worker::new(hasher))).collect();
+        Self { hasher, each, inline: Mutex::default(), outcomes: Recycled::new(bytes) }
     }
 
     /// Bytes of earlier outcomes that are kept.
@@ -85,14 +78,14 @@ impl<H: Hasher, D: Device, R: Runtime> Workers<H, D, R> {
     }
 
     /// Runs a job's chunks on worker `index`.
-    pub(super) fn run(&self, index: usize, db: &State<D, R>, job: &Job<'_>) {
+    pub(super) fn run(&self, index: usize, db: &State, job: &Job<'_>) {
         let mut worker = LetsGo(self.each[index].lock());
         let result = worker.0.run(self, db, job, true);
         worker.0.close(result, job);
     }
 
     /// Runs a small job on the calling thread, with plain reads.
-    pub(super) fn inline(&self, db: &State<D, R>, job: &Job<'_>) {
+    pub(super) fn inline(&self, db: &State, job: &Job<'_>) {
         let mut worker = self.take_inline();
         let result = worker.run(self, db, job, false);
         worker.close(result, job);
@@ -103,11 +96,11 @@ impl<H: Hasher, D: Device, R: Runtime> Workers<H, D, R> {
     }
 
     /// Memory for a fold on the calling thread. One that panics does not give it back.
-    fn take_inline(&self) -> Worker<H, D, R> {
-        self.inline.lock().pop().unwrap_or_default()
+    fn take_inline(&self) -> Worker {
+        self.inline.lock().pop().unwrap_or_else(|| Worker::new(self.hasher))
     }
 
-    fn give_inline_back(&self, worker: Worker<H, D, R>) {
+    fn give_inline_back(&self, worker: Worker) {
         let mut kept = self.inline.lock();
         if kept.len() < INLINE_KEPT {
             kept.push(worker);
@@ -117,7 +110,7 @@ impl<H: Hasher, D: Device, R: Runtime> Workers<H, D, R> {
     /// Folds one region without accesses, on the calling thread.
     pub(super) fn region(
         &self,
-        db: &State<D, R>,
+        db: &State,
         batch: &Batch<'_>,
         key: &Key,
     ) -> Result<Folded<ChunkOutcome>> {
@@ -125,14 +118,14 @@ impl<H: Hasher, D: Device, R: Runtime> Workers<H, D, R> {
     }
 
     /// Folds all accesses of a batch as one chunk, on the calling thread.
-    pub(super) fn once(&self, db: &State<D, R>, batch: &Batch<'_>) -> Result<Folded<ChunkOutcome>> {
+    pub(super) fn once(&self, db: &State, batch: &Batch<'_>) -> Result<Folded<ChunkOutcome>> {
         self.plain(db, batch, &mut |chunk| chunk.gather(db, batch, 0..batch.accesses.len()))
     }
 
     /// Folds one chunk on the calling thread, with plain reads.
     fn plain(
         &self,
-        db: &State<D, R>,
+        db: &State,
         batch: &Batch<'_>,
         gather: &mut dyn FnMut(&mut Chunk),
     ) -> Result<Folded<ChunkOutcome>> {
@@ -141,7 +134,7 @@ impl<H: Hasher, D: Device, R: Runtime> Workers<H, D, R> {
         let mut chunk = Chunk::default();
         let folded = loop {
             gather(&mut chunk);
-            if let Err(error) = read_missing::<H, D, R>(db, &mut chunk) {
+            if let Err(error) = read_missing(db, &mut chunk) {
                 break Err(error);
             }
             let before = worker.space.work();
@@ -165,9 +158,9 @@ impl<H: Hasher, D: Device, R: Runtime> Workers<H, D, R> {
 
 /// A worker at its job. A panic in a user's hasher lets go of what it has in flight: it may not be run again
 /// for long, and others would wait for these pages.
-struct LetsGo<'a, H: Hasher, D: Device, R: Runtime>(MutexGuard<'a, Worker<H, D, R>>);
+struct LetsGo<'a>(MutexGuard<'a, Worker>);
 
-impl<H: Hasher, D: Device, R: Runtime> Drop for LetsGo<'_, H, D, R> {
+impl Drop for LetsGo<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.give_up_ahead();
@@ -177,12 +170,9 @@ impl<H: Hasher, D: Device, R: Runtime> Drop for LetsGo<'_, H, D, R> {
 }
 
 /// Brings a chunk's pages in with plain reads.
-fn read_missing<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    chunk: &mut Chunk,
-) -> Result<()> {
+fn read_missing(db: &State, chunk: &mut Chunk) -> Result<()> {
     for (_, key, _) in chunk.away.drain(..) {
-        db.nodes.make_resident::<H>(&key)?;
+        db.nodes.make_resident(&key)?;
     }
     for page in &mut chunk.pages {
         if let Some(at) = page.at {
@@ -193,14 +183,13 @@ fn read_missing<H: Hasher, D: Device, R: Runtime>(
     Ok(())
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Worker<H, D, R> {
-    fn run(
-        &mut self,
-        workers: &Workers<H, D, R>,
-        db: &State<D, R>,
-        job: &Job<'_>,
-        queued: bool,
-    ) -> Result<()> {
+impl Worker {
+    fn new(hasher: Hasher) -> Self {
+        let (ahead, spare) = (VecDeque::new(), Vec::new());
+        Self { reader: None, space: FoldSpace::new(hasher), ahead, spare }
+    }
+
+    fn run(&mut self, workers: &Workers, db: &State, job: &Job<'_>, queued: bool) -> Result<()> {
         // A panic in a user's hasher may have left chunks and reads of an earlier batch.
         self.give_up_ahead();
         if self.reader.as_ref().is_some_and(|reader| reader.in_flight() > 0) {
@@ -220,8 +209,8 @@ impl<H: Hasher, D: Device, R: Runtime> Worker<H, D, R> {
 
     fn fold_all(
         &mut self,
-        workers: &Workers<H, D, R>,
-        db: &State<D, R>,
+        workers: &Workers,
+        db: &State,
         job: &Job<'_>,
         queued: bool,
     ) -> Result<()> {
@@ -247,7 +236,7 @@ impl<H: Hasher, D: Device, R: Runtime> Worker<H, D, R> {
                 Ok(outcome) => job.done(chunk.index, outcome),
                 Err(Again::NeedsLeaf(key)) => job.needs_leaf(key),
                 Err(Again::Changed) => {
-                    start::<H, D, R>(db, job, &mut chunk, false)?;
+                    start(db, job, &mut chunk, false)?;
                     self.ahead.push_front(chunk);
                     continue;
                 }
@@ -258,13 +247,13 @@ impl<H: Hasher, D: Device, R: Runtime> Worker<H, D, R> {
     }
 
     /// Gathers chunks ahead and keeps the ring full.
-    fn look_ahead(&mut self, db: &State<D, R>, job: &Job<'_>, queued: bool) -> Result<()> {
+    fn look_ahead(&mut self, db: &State, job: &Job<'_>, queued: bool) -> Result<()> {
         let most = db.budget.chunks_ahead();
         while self.ahead.len() < most && self.reader.as_ref().is_none_or(PageReader::has_room) {
             let Some(index) = job.claim() else { break };
             let mut chunk = self.spare.pop().unwrap_or_default();
             chunk.index = index;
-            start::<H, D, R>(db, job, &mut chunk, queued)?;
+            start(db, job, &mut chunk, queued)?;
             self.ahead.push_back(chunk);
         }
         let Some(reader) = &mut self.reader else { return Ok(()) };
@@ -280,7 +269,7 @@ impl<H: Hasher, D: Device, R: Runtime> Worker<H, D, R> {
 
     /// Takes the pages of the first chunk that others have read, or waits for them; nothing else of the
     /// chunk is missing.
-    fn take_elsewhere(&mut self, db: &State<D, R>) -> Result<()> {
+    fn take_elsewhere(&mut self, db: &State) -> Result<()> {
         // What is in flight for the chunks behind it comes first: somebody may wait for that, and two who
         // wait for each other would do so until their patience ends.
         if let Some(reader) = &mut self.reader {
@@ -296,7 +285,7 @@ impl<H: Hasher, D: Device, R: Runtime> Worker<H, D, R> {
                     Done::Leaf(at, db.store.leaf(at)?)
                 }
                 Missing::Nodes(index) => {
-                    db.nodes.make_resident::<H>(&chunk.away[index].1)?;
+                    db.nodes.make_resident(&chunk.away[index].1)?;
                     Done::Nodes
                 }
             };
@@ -324,15 +313,10 @@ impl<H: Hasher, D: Device, R: Runtime> Worker<H, D, R> {
 }
 
 /// Gathers a chunk and takes the pages that are cached.
-fn start<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    job: &Job<'_>,
-    chunk: &mut Chunk,
-    queued: bool,
-) -> Result<()> {
+fn start(db: &State, job: &Job<'_>, chunk: &mut Chunk, queued: bool) -> Result<()> {
     chunk.gather(db, job.batch, job.range(chunk.index));
     if !queued {
-        return read_missing::<H, D, R>(db, chunk);
+        return read_missing(db, chunk);
     }
     let cache = db.store.cache();
     let mut hits = 0;
@@ -360,11 +344,7 @@ fn start<H: Hasher, D: Device, R: Runtime>(
 }
 
 /// Asks for missing pages, in order, as far as the ring has room.
-fn ask<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    reader: &mut PageReader<D, R, Purpose>,
-    chunk: &mut Chunk,
-) {
+fn ask(db: &State, reader: &mut PageReader<Purpose>, chunk: &mut Chunk) {
     while reader.has_room() {
         let (page, missing) = if let Some((region, _, page)) = chunk.away.get(chunk.nodes_asked) {
             chunk.nodes_asked += 1;

@@ -13,7 +13,8 @@ use super::rewrite::Rewrite;
 
 /// Indexes of the rewrites whose nodes contradict the index, in ascending order. `edited` are those that
 /// keep their nodes, `planned` those that were folded, with their pages.
-pub(super) fn contradicting<H: Hasher>(
+pub(super) fn contradicting(
+    hasher: Hasher,
     rewrites: &[Rewrite],
     edited: &[usize],
     planned: &[(usize, &[(Unfolded<'_>, PageNodes)])],
@@ -21,12 +22,12 @@ pub(super) fn contradicting<H: Hasher>(
     let mut bad = Vec::new();
     let mut nodes: Vec<Node> = Vec::with_capacity(edited.len() * STORED_NODES);
     nodes.extend(edited.iter().flat_map(|index| rewrites[*index].old[0].nodes.0));
-    combine_chunks::<H>(&mut nodes, STORED_NODES);
+    combine_chunks(hasher, &mut nodes, STORED_NODES);
     debug_assert_eq!(1 << LEVELS, STORED_NODES);
     let folded = edited.iter().zip(&nodes);
     bad.extend(folded.filter(|(index, node)| !is(&rewrites[**index].old[0], node)).map(first));
     // Few, and mostly of one page each.
-    let mut folder = BatchFolder::<H>::new();
+    let mut folder = BatchFolder::new(hasher);
     for (index, pages) in planned {
         let rewrite = &rewrites[*index];
         let agrees = match (&rewrite.old[..], *pages) {

@@ -95,11 +95,7 @@ impl<'a> Merged<'a> {
     }
 
     /// Folds the pages whose nodes are not all known.
-    pub(super) fn fold<H: Hasher>(
-        &'a self,
-        rewrites: &'a [Rewrite],
-        folder: &mut BatchFolder<H>,
-    ) -> Folded<'a> {
+    pub(super) fn fold(&'a self, rewrites: &'a [Rewrite], folder: &mut BatchFolder) -> Folded<'a> {
         let mut unfolded = Vec::new();
         let (mut edited, mut planned) = (Vec::new(), Vec::new());
         for (index, (rewrite, content)) in rewrites.iter().zip(&self.contents).enumerate() {
@@ -142,13 +138,13 @@ pub(super) struct Folded<'a> {
 
 impl Folded<'_> {
     /// Indexes of the rewrites whose nodes contradict the index, in ascending order.
-    pub(super) fn contradicting<H: Hasher>(&self, rewrites: &[Rewrite]) -> Vec<usize> {
+    pub(super) fn contradicting(&self, hasher: Hasher, rewrites: &[Rewrite]) -> Vec<usize> {
         let planned: Vec<_> = self
             .planned
             .iter()
             .map(|(index, pages)| (*index, &self.pages[pages.clone()]))
             .collect();
-        contradicting::<H>(rewrites, &self.edited, &planned)
+        contradicting(hasher, rewrites, &self.edited, &planned)
     }
 }
 

@@ -18,7 +18,7 @@ use pleach_beatree::{PageNo, RegionState, Stored};
 use pleach_core::fold::BatchFolder;
 use pleach_core::page::leaf::{Cell, LeafBuilder, LeafHeader, RawCell, capacity, cell_size};
 use pleach_core::page::overflow::PageRun;
-use pleach_core::{Hasher, Node, Prefix, TERMINATOR};
+use pleach_core::{Node, Prefix, TERMINATOR};
 
 /// Nodes that a leaf page stores.
 pub(super) const STORED_NODES: usize = 1 << LEVELS;
@@ -214,8 +214,8 @@ impl OldPage {
 }
 
 /// Makes the nodes that pages store of the subtries that their treelets know.
-pub(super) fn make_nodes<'a, H: Hasher>(
-    folder: &mut BatchFolder<H>,
+pub(super) fn make_nodes<'a>(
+    folder: &mut BatchFolder,
     pages: impl Iterator<Item = &'a mut OldPage>,
 ) {
     folder.clear();

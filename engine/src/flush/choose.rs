@@ -2,13 +2,12 @@
 //! drains them.
 
 use pleach_core::{Key, Prefix};
-use pleach_io::{Device, Runtime};
 
 use crate::state::Shared;
 
 /// Namespaces and prefixes of up to `count` pages of all tries that have pending changes, those with the
 /// most first. Pages that are set aside are left out.
-pub(super) fn fullest<D: Device, R: Runtime>(db: &Shared<D, R>, count: usize) -> Vec<(u8, Prefix)> {
+pub(super) fn fullest(db: &Shared, count: usize) -> Vec<(u8, Prefix)> {
     let mut pages: Vec<(usize, u8, Prefix)> = Vec::new();
     for trie in db.tries.list().iter() {
         let mut key: Option<Key> = Some([0; 32]);

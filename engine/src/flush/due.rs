@@ -1,13 +1,12 @@
 //! Pages that are due: which of them a round takes, and how they stay cached until then.
 
 use pleach_core::Prefix;
-use pleach_io::{Device, Runtime};
 
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::state::State;
 
 /// Pages of all namespaces that are due stay cached through `batch`.
-pub(super) fn hold<D: Device, R: Runtime>(db: &State<D, R>, batch: u64) {
+pub(super) fn hold(db: &State, batch: u64) {
     let tries = db.tries.list();
     let here = tries.iter().filter(|trie| trie.dropped.is_none());
     for trie in here.filter(|trie| trie.index.has_due()) {
@@ -24,11 +23,7 @@ pub(super) fn hold<D: Device, R: Runtime>(db: &State<D, R>, batch: u64) {
 }
 
 /// Takes up to `limit` pages of a trie that are due, and leaves those out that were written since.
-pub(super) fn still_due<D: Device, R: Runtime>(
-    trie: &State<D, R>,
-    limit: usize,
-    least: u8,
-) -> Vec<Prefix> {
+pub(super) fn still_due(trie: &State, limit: usize, least: u8) -> Vec<Prefix> {
     let is_due = |prefix: &&Prefix| {
         trie.index.in_region(prefix.first_key(), |_, state| {
             let child = state.children().find(prefix.first_key());

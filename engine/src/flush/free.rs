@@ -4,8 +4,6 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use pleach_io::{Device, Runtime};
-
 use super::publish::Freed;
 use crate::error::Result;
 use crate::format::position::LogPos;
@@ -40,7 +38,7 @@ impl Leaving {
     }
 
     /// Frees what can be freed, and syncs the log for records that have waited long enough.
-    pub(super) fn free_matured<D: Device, R: Runtime>(&mut self, db: &State<D, R>) -> Result<()> {
+    pub(super) fn free_matured(&mut self, db: &State) -> Result<()> {
         let now = db.pace.now();
         // Each turn takes one off, or ends; nobody else adds any.
         while let Some(first) = self.freed.front() {
@@ -74,7 +72,7 @@ impl Leaving {
 }
 
 /// Syncs the log through `end`, as a stage of the flush.
-pub(super) fn sync_log<D: Device, R: Runtime>(db: &State<D, R>, end: LogPos) -> Result<()> {
+pub(super) fn sync_log(db: &State, end: LogPos) -> Result<()> {
     let sync = || db.commits.sequencer().write_through(end, true);
     db.pace.within(Task::Flush, "syncing the log", sync)
 }

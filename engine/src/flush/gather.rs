@@ -10,9 +10,8 @@ use std::sync::Arc;
 use pleach_beatree::build::{LEVELS, filled};
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::{PageNo, Region, RegionState, Stored};
+use pleach_core::Prefix;
 use pleach_core::page::leaf;
-use pleach_core::{Hasher, Prefix};
-use pleach_io::{Device, Runtime};
 
 use super::cells::{NO_NODES, OldPage, PLAIN_NODES, known_nodes, known_subtries};
 use super::rewrite::Rewrite;
@@ -56,9 +55,9 @@ pub(super) struct Gathered {
 ///
 /// # Errors
 /// Of the reader alone: nothing is known of what it has in flight.
-pub(super) fn gather<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    reader: &mut PageReader<D, R, usize>,
+pub(super) fn gather(
+    db: &State,
+    reader: &mut PageReader<usize>,
     prefixes: &[Prefix],
     wanted: Wanted,
     gathered: &mut Gathered,
@@ -86,7 +85,7 @@ pub(super) fn gather<H: Hasher, D: Device, R: Runtime>(
         };
         // The flush is the one that lets nodes leave: what it brings in here stays until the round is
         // published. Nodes that cannot be had are aside from then on.
-        if !add() && db.nodes.bring_nodes::<H>(prefix.first_key()).is_ok() {
+        if !add() && db.nodes.bring_nodes(prefix.first_key()).is_ok() {
             add();
         }
     }
@@ -99,9 +98,9 @@ impl Gathered {
         self.rewrites.last().is_some_and(|rewrite| rewrite.range.covers(prefix.first_key()))
     }
 
-    fn add<D: Device, R: Runtime>(
+    fn add(
         &mut self,
-        db: &State<D, R>,
+        db: &State,
         region: &Arc<Region>,
         state: &RegionState,
         prefix: &Prefix,
@@ -158,7 +157,7 @@ impl Gathered {
 }
 
 /// Brings the page of a prefix and its sibling into the cache. What cannot be read is not merged.
-fn bring_siblings<D: Device, R: Runtime>(db: &State<D, R>, prefix: &Prefix) {
+fn bring_siblings(db: &State, prefix: &Prefix) {
     for at in [Some(*prefix), prefix.sibling()].into_iter().flatten() {
         let found = db.index.in_region(at.first_key(), |_, state| {
             let child = state.children().find(at.first_key());
@@ -171,7 +170,7 @@ fn bring_siblings<D: Device, R: Runtime>(db: &State<D, R>, prefix: &Prefix) {
     }
 }
 
-fn old_page<D: Device, R: Runtime>(db: &State<D, R>, state: &RegionState, child: usize) -> OldPage {
+fn old_page(db: &State, state: &RegionState, child: usize) -> OldPage {
     let prefix = state.children().prefix(child);
     let number = state.children().page(child);
     let pending = state.pending_below(&prefix).to_vec();
@@ -187,8 +186,8 @@ fn old_page<D: Device, R: Runtime>(db: &State<D, R>, state: &RegionState, child:
 }
 
 /// The sibling, when it is at hand and one page of the parent's prefix can hold both, with room left.
-fn mergeable_sibling<D: Device, R: Runtime>(
-    db: &State<D, R>,
+fn mergeable_sibling(
+    db: &State,
     state: &RegionState,
     child: usize,
     own: &OldPage,
@@ -242,9 +241,9 @@ fn may_shrink_below(own: &OldPage, limit: usize) -> bool {
 
 /// Reads the old pages that are not cached. A page that cannot be read is set aside and its rewrite left
 /// out; an error is one of the ring.
-fn read_missing<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    reader: &mut PageReader<D, R, usize>,
+fn read_missing(
+    db: &State,
+    reader: &mut PageReader<usize>,
     rewrites: &mut Vec<Rewrite>,
 ) -> Result<()> {
     let mut missing = missing_pages(rewrites);
@@ -291,11 +290,7 @@ fn missing_pages(rewrites: &mut [Rewrite]) -> Vec<(Located, &mut OldPage)> {
 }
 
 /// Takes in a page that has been read.
-fn take<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    (at, old): &mut (Located, &mut OldPage),
-    done: Result<Done>,
-) {
+fn take(db: &State, (at, old): &mut (Located, &mut OldPage), done: Result<Done>) {
     match done {
         Ok(Done::Leaf(_, page)) => old.read(page),
         Ok(Done::Nodes) => unreachable!("leaf pages were asked for"),

@@ -18,8 +18,7 @@ use pleach_beatree::region::Relocation;
 use pleach_beatree::{ChildRef, PageNo, Region};
 use pleach_core::page::leaf::Cell;
 use pleach_core::page::overflow::PageRun;
-use pleach_core::{Hasher, Key, Prefix, TERMINATOR};
-use pleach_io::{Device, Runtime};
+use pleach_core::{Key, Prefix, TERMINATOR};
 
 use super::gather::DEPTH;
 use super::publish::{Freed, log_run};
@@ -68,16 +67,13 @@ struct Named {
 }
 
 /// Gives up a part of a trie that commit `by` has dropped and that no state reaches any more.
-pub(super) fn give_up<H: Hasher, D: Device, R: Runtime>(
-    trie: &State<D, R>,
-    by: u64,
-) -> Result<GivenUp> {
+pub(super) fn give_up(trie: &State, by: u64) -> Result<GivenUp> {
     if !trie.commits.sequencer().lock().is_quiet() {
         // Before anything is read for it. It is awaited: no child comes ahead of its parent's publication.
         return Ok(GivenUp::Busy);
     }
     let reads = trie.space.overflow_stats().live > 0;
-    let (mut all, named, mut aside) = gather::<H, D, R>(trie, reads);
+    let (mut all, named, mut aside) = gather(trie, reads);
     if reads && !named.is_empty() {
         let found = all.len();
         if let Err(error) = read_runs(trie, &named, &mut all) {
@@ -89,20 +85,17 @@ pub(super) fn give_up<H: Hasher, D: Device, R: Runtime>(
     if all.is_empty() {
         return Ok(if aside { GivenUp::Aside } else { leave(trie) });
     }
-    publish::<H, D, R>(trie, by, &all)
+    publish(trie, by, &all)
 }
 
 /// The first regions that have something left, and their pages; says whether others have to wait: for what
 /// cannot be read, where it is to be read.
-fn gather<H: Hasher, D: Device, R: Runtime>(
-    trie: &State<D, R>,
-    reads: bool,
-) -> (Vec<Left>, Vec<Named>, bool) {
+fn gather(trie: &State, reads: bool) -> (Vec<Left>, Vec<Named>, bool) {
     let (mut all, mut named, mut aside) = (Vec::new(), Vec::new(), false);
     let mut key: Option<Key> = Some([0; 32]);
     while let Some(at) = key.filter(|_| all.len() < REGIONS && named.len() < PAGES) {
         let bare = trie.index.in_region(&at, |_, state| state.is_bare());
-        let brought = if bare { Ok(()) } else { trie.nodes.bring_nodes::<H>(&at) };
+        let brought = if bare { Ok(()) } else { trie.nodes.bring_nodes(&at) };
         key = trie.index.in_region(&at, |region, state| {
             let next = region.prefix().next().map(|next| *next.first_key());
             let children = state.children();
@@ -139,13 +132,9 @@ fn gather<H: Hasher, D: Device, R: Runtime>(
 ///
 /// # Errors
 /// Of the ring alone.
-fn read_runs<D: Device, R: Runtime>(
-    trie: &State<D, R>,
-    named: &[Named],
-    all: &mut Vec<Left>,
-) -> Result<()> {
+fn read_runs(trie: &State, named: &[Named], all: &mut Vec<Left>) -> Result<()> {
     // Those that enter the cache leave it with the trie.
-    let mut reader: PageReader<D, R, usize> = PageReader::new(&trie.store, DEPTH, Reading::Flush)?;
+    let mut reader: PageReader<usize> = PageReader::new(&trie.store, DEPTH, Reading::Flush)?;
     let mut bad = vec![false; all.len()];
     let mut take = |index: usize, done: Result<Done>| {
         let Named { left, at, prefix } = &named[index];
@@ -200,11 +189,7 @@ fn runs_of(page: &CachedPage) -> Vec<PageRun> {
 }
 
 /// The location record, and what it says: in one moment, as every flush.
-fn publish<H: Hasher, D: Device, R: Runtime>(
-    trie: &State<D, R>,
-    by: u64,
-    all: &[Left],
-) -> Result<GivenUp> {
+fn publish(trie: &State, by: u64, all: &[Left]) -> Result<GivenUp> {
     let Ok(flush) = trie.images.next_number(LAST_NUMBERS) else { return Ok(GivenUp::Busy) };
     let mut encoder = LocationEncoder::over(Vec::new(), flush, trie.namespace);
     for Left { region, pages, last_commit, .. } in all {
@@ -248,7 +233,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
         let moved = Relocation { range, pages: &nothing, through: left.last_commit };
         let dropped = state.dropped().len();
         state.release_dropped(dropped);
-        let done = state.relocate::<H>(&[moved], end.get());
+        let done = state.relocate(trie.hasher, &[moved], end.get());
         trie.count_leaf_pages(done.pages);
         Counters::change(&trie.counters.pending_bytes, -done.bytes.cast_signed());
         Counters::change(&trie.counters.pending_entries, -done.entries.cast_signed());
@@ -273,7 +258,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
 }
 
 /// A trie without pages leaves the registry, and its pages of the spill file are free.
-fn leave<D: Device, R: Runtime>(trie: &State<D, R>) -> GivenUp {
+fn leave(trie: &State) -> GivenUp {
     let mut sequencer = trie.commits.sequencer().lock();
     if !sequencer.is_quiet() || trie.images.is_in_making() {
         return GivenUp::Busy;

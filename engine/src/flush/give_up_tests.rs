@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
-use pleach_core::{Blake3, Hasher as _, Key};
+use pleach_core::{Hasher, Key};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
+use crate::load::LoadOptions;
 use crate::state::in_flight::PageId;
 use crate::tools::{CheckOptions, check_on};
-use crate::{Access, Db, LoadOptions, Options, SessionOptions, Value};
+use crate::{Access, Db, Options, SessionOptions, Value};
 
-type SimDb = Db<Blake3, SimDisk, SimRuntime>;
+type SimDb = Db;
 
 fn id(id: u64) -> Key {
-    Blake3::hash(&id.to_be_bytes())
+    Hasher::BLAKE3.hash(&id.to_be_bytes())
 }
 
 fn put(db: &SimDb, namespace: u8, ids: std::ops::Range<u64>, len: usize) {

@@ -53,9 +53,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pleach_beatree::cache::NO_BATCH;
+use pleach_core::Prefix;
 use pleach_core::fold::BatchFolder;
-use pleach_core::{Hasher, Prefix};
-use pleach_io::{Device, Runtime, Step};
+use pleach_io::{Queue, Step};
 
 use crate::error::{Error, Result};
 use crate::options::Durability;
@@ -91,16 +91,16 @@ enum Stage {
 }
 
 /// The flush task.
-pub(crate) struct Flusher<H: Hasher, D: Device, R: Runtime> {
+pub(crate) struct Flusher {
     /// What all tries share; namespace 0's.
-    db: Arc<State<D, R>>,
+    db: Arc<State>,
     /// The trie of the round that is under way, or of the last one.
-    trie: Arc<State<D, R>>,
+    trie: Arc<State>,
     /// Reads old pages.
-    reader: Option<PageReader<D, R, usize>>,
+    reader: Option<PageReader<usize>>,
     /// Writes new ones.
-    queue: Option<D::Queue>,
-    folder: BatchFolder<H>,
+    queue: Option<Box<dyn Queue>>,
+    folder: BatchFolder,
     round: Round,
     /// Pages that the next round takes: fewer after one that found no room.
     limit: usize,
@@ -126,15 +126,16 @@ pub(crate) struct Flusher<H: Hasher, D: Device, R: Runtime> {
     put_off: Option<Error>,
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
-    pub(crate) fn new(db: Arc<State<D, R>>) -> Self {
+impl Flusher {
+    pub(crate) fn new(db: Arc<State>) -> Self {
         let (leaving, limit) = (Leaving::new(db.space.take_held()), db.budget.round_pages());
+        let folder = BatchFolder::new(db.hasher);
         Self {
             trie: Arc::clone(&db),
             db,
             reader: None,
             queue: None,
-            folder: BatchFolder::new(),
+            folder,
             round: Round::default(),
             limit,
             stage: Stage::Idle,
@@ -268,7 +269,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             self.says_why(published, self.put_off.clone());
             return Ok(self.idle());
         }
-        try_quarantined::<H, D, R>(&self.db);
+        try_quarantined(&self.db);
         self.take_back();
         self.hold_due();
         self.forget_dropped();
@@ -328,7 +329,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         for (trie, by) in dropped.filter(|(_, by)| *by <= unnamed) {
             let Some(trie) = self.db.other(trie.namespace) else { continue };
             self.db.pace.enters(Task::Flush, "giving up a dropped namespace");
-            match give_up::<H, D, R>(&trie, by)? {
+            match give_up(&trie, by)? {
                 GivenUp::Part(freed) => self.leaving.push(freed),
                 GivenUp::All => {
                     self.chosen.retain(|(of, _)| *of != trie.namespace);
@@ -371,7 +372,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
                 continue;
             };
             let Some(state) = self.db.other(trie.namespace) else { continue };
-            match tidy.join::<H, D, R>(&state)? {
+            match tidy.join(&state)? {
                 Joining::Some => return Ok(Step::Again),
                 Joining::None => {}
                 Joining::Busy => {
@@ -406,7 +407,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             None => PageReader::new(&self.db.store, DEPTH, Reading::Flush)?,
         };
         // After an error the reader goes, and waits for what is in flight.
-        self.round.gather::<H, D, R>(&self.trie, &mut reader, prefixes, wanted)?;
+        self.round.gather(&self.trie, &mut reader, prefixes, wanted)?;
         self.reader = Some(reader);
         Ok(())
     }
@@ -452,7 +453,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         let (behind, after) =
             tries.split_at(tries.partition_point(|trie| trie.namespace <= self.trie.namespace));
         // A trie that is dropped is flushed only where room is wanted: it may be given up before.
-        let has_due = |trie: &&Trie<D, R>| trie.dropped.is_none() && trie.index.has_due();
+        let has_due = |trie: &&Trie| trie.dropped.is_none() && trie.index.has_due();
         for trie in after.iter().chain(behind).filter(has_due) {
             if !self.turns_to(trie.namespace) {
                 continue;

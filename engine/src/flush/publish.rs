@@ -13,12 +13,12 @@ use pleach_beatree::leaf_fold::{PageState, PendingChange, fold_leaf};
 use pleach_beatree::region::Relocation;
 use pleach_beatree::split::{Split, split_held};
 use pleach_beatree::{PageNo, Region, RegionState};
+use pleach_core::Node;
 use pleach_core::fold::BatchFolder;
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::page::leaf::LeafView;
 use pleach_core::page::overflow::PageRun;
-use pleach_core::{Hasher, Node};
-use pleach_io::{Device, PageBuf, Runtime};
+use pleach_io::PageBuf;
 
 use super::rewrite::{NewLeaf, Rewrite, disagree};
 use super::round::Round;
@@ -45,10 +45,10 @@ pub(super) struct Freed {
 
 impl Round {
     /// Publishes the round; `None` when a commit is in flight and it has to be tried again.
-    pub(super) fn publish<H: Hasher, D: Device, R: Runtime>(
+    pub(super) fn publish(
         &mut self,
-        db: &State<D, R>,
-        folder: &mut BatchFolder<H>,
+        db: &State,
+        folder: &mut BatchFolder,
     ) -> Result<Option<Freed>> {
         // An upper bound of the record, so that the log has room before anything is decided.
         let pages: usize =
@@ -75,7 +75,7 @@ impl Round {
             since: db.pace.now(),
         };
         self.tentative(db).named();
-        let given_up = move_pages::<H, D, R>(db, &mut self.rewrites, end);
+        let given_up = move_pages(db, &mut self.rewrites, end);
         if given_up.layout_changed {
             state.layouts += 1;
         }
@@ -142,11 +142,7 @@ struct GivenUp {
 }
 
 /// Puts the new pages into the index, as of the location record that ends at `log_position`.
-fn move_pages<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    rewrites: &mut [Rewrite],
-    log_position: LogPos,
-) -> GivenUp {
+fn move_pages(db: &State, rewrites: &mut [Rewrite], log_position: LogPos) -> GivenUp {
     let mut given_up = GivenUp::default();
     let by_region = rewrites.chunk_by(|a, b| Arc::ptr_eq(&a.region, &b.region));
     let regions: Vec<Arc<Region>> =
@@ -158,13 +154,13 @@ fn move_pages<H: Hasher, D: Device, R: Runtime>(
     let by_region = rewrites.chunk_by_mut(|a, b| Arc::ptr_eq(&a.region, &b.region));
     for (region, rewrites) in regions.iter().zip(by_region) {
         let mut state = region.write();
-        apply::<H, _, _>(db, &mut state, rewrites, log_position, &mut given_up);
+        apply(db, &mut state, rewrites, log_position, &mut given_up);
         if state.children().len() > MAX_ENTRIES {
             split.push((region, state));
         }
     }
     if !split.is_empty() {
-        db.index.publish(split_held::<H>(&db.index.load_full(), &mut split));
+        db.index.publish(split_held(db.hasher, &db.index.load_full(), &mut split));
         given_up.layout_changed = true;
     }
     given_up
@@ -176,11 +172,7 @@ pub(super) fn log_run(run: &PageRun) -> LogRun {
 
 /// Makes the new pages' nodes those of page and *all* committed changes: commits may have come
 /// since the pages were built.
-fn refresh_nodes<H: Hasher>(
-    rewrite: &mut Rewrite,
-    runs: &[PageBuf],
-    folder: &mut BatchFolder<H>,
-) -> Result<()> {
+fn refresh_nodes(rewrite: &mut Rewrite, runs: &[PageBuf], folder: &mut BatchFolder) -> Result<()> {
     let state = rewrite.region.read();
     assert_eq!(
         state.layout_version(),
@@ -222,8 +214,8 @@ fn refresh_nodes<H: Hasher>(
 }
 
 /// Puts a region's new pages into its child table.
-fn apply<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
+fn apply(
+    db: &State,
     state: &mut RegionState,
     rewrites: &mut [Rewrite],
     log_position: LogPos,
@@ -241,7 +233,7 @@ fn apply<H: Hasher, D: Device, R: Runtime>(
         })
         .collect();
     state.release_dropped(rewrites[0].dropped);
-    let done = state.relocate::<H>(&moves, log_position.get());
+    let done = state.relocate(db.hasher, &moves, log_position.get());
     // A page that commits have changed since it was gathered may be due again.
     let new = pages.iter().flatten().map(|(child, _)| child.prefix);
     let policy = db.budget.flush_policy();

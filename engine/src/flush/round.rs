@@ -17,11 +17,11 @@ use pleach_beatree::Stored;
 use pleach_beatree::build::{LEVELS, PageStamp};
 use pleach_beatree::cache::NO_BATCH;
 use pleach_beatree::stored::overflow_cell;
+use pleach_core::Prefix;
 use pleach_core::fold::BatchFolder;
 use pleach_core::page::leaf::{self, LeafView};
 use pleach_core::page::overflow::PageRun;
-use pleach_core::{Hasher, Prefix};
-use pleach_io::{Completion, Device, PAGE, PageBuf, Queue, Request, Runtime, Transfer};
+use pleach_io::{Completion, PAGE, PageBuf, Queue, Request, Transfer};
 
 use super::build::{Merged, fill};
 use super::cells::{OldPage, make_nodes};
@@ -75,10 +75,10 @@ impl Round {
     }
 
     /// Flush `gather`: pages and pending changes of those prefixes that are wanted.
-    pub(super) fn gather<H: Hasher, D: Device, R: Runtime>(
+    pub(super) fn gather(
         &mut self,
-        db: &State<D, R>,
-        reader: &mut PageReader<D, R, usize>,
+        db: &State,
+        reader: &mut PageReader<usize>,
         prefixes: &[Prefix],
         wanted: Wanted,
     ) -> Result<()> {
@@ -86,18 +86,18 @@ impl Round {
         let mut rewrites = std::mem::take(&mut self.rewrites);
         rewrites.clear();
         let mut gathered = Gathered { rewrites, log_position: LogPos::START };
-        let result = gather::<H, D, R>(db, reader, prefixes, wanted, &mut gathered);
+        let result = gather(db, reader, prefixes, wanted, &mut gathered);
         (self.rewrites, self.log_position) = (gathered.rewrites, gathered.log_position);
         result
     }
 
     /// Flush `sync-log` (rule `log-before-pages`), `spill-values`, `agree`, `write-pages`. `flush` is the
     /// number of this flush.
-    pub(super) fn write<H: Hasher, D: Device, R: Runtime>(
+    pub(super) fn write(
         &mut self,
-        db: &State<D, R>,
-        queue: &mut D::Queue,
-        folder: &mut BatchFolder<H>,
+        db: &State,
+        queue: &mut Box<dyn Queue>,
+        folder: &mut BatchFolder,
         flush: u64,
     ) -> Result<()> {
         self.flush = flush;
@@ -124,7 +124,7 @@ impl Round {
 
     /// The nodes of a rewrite contradict the index: its known nodes are forgotten, or, when it was hashed
     /// from its cells, its pages are set aside.
-    fn distrust<D: Device, R: Runtime>(&mut self, db: &State<D, R>, index: usize) -> Result<()> {
+    fn distrust(&mut self, db: &State, index: usize) -> Result<()> {
         let old = &mut self.rewrites[index].old;
         if old.iter().any(OldPage::knows_nodes) {
             tracing::error!(prefix = ?old[0].prefix, "known nodes do not fold to the page's");
@@ -157,7 +157,7 @@ impl Round {
     }
 
     /// Flush `spill-values`: writes what is too long for a page, and keeps the cells that name it.
-    fn spill_values<D: Device, R: Runtime>(&mut self, db: &State<D, R>, flush: u64) -> Result<()> {
+    fn spill_values(&mut self, db: &State, flush: u64) -> Result<()> {
         let mut written = db.space.tentative();
         for old in self.rewrites.iter_mut().flat_map(|rewrite| &mut rewrite.old) {
             for (index, pending) in old.pending.iter().enumerate() {
@@ -174,18 +174,18 @@ impl Round {
 
     /// Builds and writes the pages. Where nodes contradict the index it gives those rewrites instead,
     /// and nothing has happened.
-    fn write_pages<H: Hasher, D: Device, R: Runtime>(
+    fn write_pages(
         &mut self,
-        db: &State<D, R>,
-        queue: &mut D::Queue,
-        folder: &mut BatchFolder<H>,
+        db: &State,
+        queue: &mut Box<dyn Queue>,
+        folder: &mut BatchFolder,
         rewrites: &mut [Rewrite],
     ) -> Result<Vec<usize>> {
         let alone = rewrites.iter_mut().filter(|rewrite| rewrite.old.len() == 1);
         make_nodes(folder, alone.flat_map(|rewrite| &mut rewrite.old));
         let merged = Merged::of(rewrites);
         let folded = merged.fold(rewrites, folder);
-        let bad = folded.contradicting::<H>(rewrites);
+        let bad = folded.contradicting(db.hasher, rewrites);
         if !bad.is_empty() {
             return Ok(bad);
         }
@@ -220,7 +220,7 @@ impl Round {
     }
 
     /// Flush `sync-pages` (rule `pages-before-location`).
-    pub(super) fn sync<D: Device, R: Runtime>(&mut self, db: &State<D, R>) -> Result<()> {
+    pub(super) fn sync(&mut self, db: &State) -> Result<()> {
         if std::mem::take(&mut self.overflow_written) {
             db.store.device().sync(db.space.overflow_file())?;
         }
@@ -234,7 +234,7 @@ impl Round {
     }
 
     /// The round could not be written: its reserved page numbers are free again and its pages stay due.
-    pub(super) fn abandon<D: Device, R: Runtime>(&mut self, db: &State<D, R>) {
+    pub(super) fn abandon(&mut self, db: &State) {
         db.space.give_leaves_back(std::mem::take(&mut self.reserved));
         db.index.make_due(self.rewrites.iter().map(|rewrite| rewrite.range));
         drop(self.tentative(db));
@@ -243,15 +243,12 @@ impl Round {
     }
 
     /// The overflow runs that this round has written: dropping them gives them back.
-    pub(super) fn tentative<'a, D: Device, R: Runtime>(
-        &mut self,
-        db: &'a State<D, R>,
-    ) -> Tentative<'a, D> {
+    pub(super) fn tentative<'a>(&mut self, db: &'a State) -> Tentative<'a> {
         db.space.tentative_again(std::mem::take(&mut self.tentative))
     }
 
     /// The round is published: its page numbers belong to the index, the old pages to nobody.
-    pub(super) fn finish<D: Device, R: Runtime>(&mut self, db: &State<D, R>) {
+    pub(super) fn finish(&mut self, db: &State) {
         if self.tidies {
             Counters::add(&db.counters.pages_tidied, self.reserved.len() as u64);
         }
@@ -290,7 +287,7 @@ impl Round {
     }
 
     /// Keeps the buffers for later rounds, as far as there is room.
-    fn keep_buffers<D: Device, R: Runtime>(&mut self, db: &State<D, R>) {
+    fn keep_buffers(&mut self, db: &State) {
         let kept: usize = self.spare.iter().map(PageBuf::pages).sum();
         let room = db.budget.round_pages().saturating_sub(kept);
         let mut pages = 0;
@@ -304,9 +301,9 @@ impl Round {
 }
 
 /// Flush `write-pages`: neighbouring page numbers are one write. Gives the buffers back, in order.
-fn write_runs<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    queue: &mut D::Queue,
+fn write_runs(
+    db: &State,
+    queue: &mut Box<dyn Queue>,
     numbers: &[PageNo],
     runs: Vec<PageBuf>,
 ) -> Result<Vec<PageBuf>> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pleach_beatree::region::{NodeFile, NodePage, tiling};
 use pleach_core::page::branch::MAX_ENTRIES;
-use pleach_core::{Blake3, Hasher as _, Key, Node, Prefix};
+use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::Operation;
 use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
 
@@ -20,7 +20,7 @@ const FRONTS: u64 = 48;
 const MORE: u64 = 60;
 
 /// As a checkpoint walks through the regions, again and again, on a thread of its own.
-fn walk(db: &Db<Blake3>, stop: &AtomicBool) -> (u64, usize) {
+fn walk(db: &Db, stop: &AtomicBool) -> (u64, usize) {
     let (mut rounds, mut largest) = (0, 0);
     while !stop.load(Ordering::Relaxed) {
         let mut key: Option<Key> = Some([0; 32]);
@@ -44,7 +44,7 @@ fn nobody_sees_a_region_that_is_too_large_for_its_page() {
         .threads(2)
         .flush_at(1)
         .geometry(Geometry { segment_pages: 64, log_segment: 1 << 20, size_factor: 150 });
-    let db = Arc::new(Db::<Blake3>::open(options).expect("created"));
+    let db = Arc::new(Db::open(options).expect("created"));
     let stop = Arc::new(AtomicBool::new(false));
     let walker = std::thread::spawn({
         let (db, stop) = (Arc::clone(&db), Arc::clone(&stop));
@@ -68,7 +68,7 @@ fn nobody_sees_a_region_that_is_too_large_for_its_page() {
     assert!(largest <= MAX_ENTRIES, "a region of {largest} children was seen");
 }
 
-type SimDb = Db<Blake3, SimDisk, SimRuntime>;
+type SimDb = Db;
 
 fn sim() -> (SimDb, SimDisk, SimRuntime) {
     let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
@@ -79,7 +79,7 @@ fn sim() -> (SimDb, SimDisk, SimRuntime) {
 }
 
 fn id(id: u64) -> Key {
-    Blake3::hash(&id.to_be_bytes())
+    Hasher::BLAKE3.hash(&id.to_be_bytes())
 }
 
 fn put(db: &SimDb, ids: std::ops::Range<u64>, byte: u8) {
@@ -155,7 +155,7 @@ fn a_page_that_contradicts_the_index_is_set_aside() {
         node[31] ^= 1;
         nodes[child] = node.into();
         state.evict_nodes(NodePage { file: NodeFile::Spill, page: 0, tag: 0 });
-        let tiling = tiling::<Blake3>(state.children(), &nodes);
+        let tiling = tiling(Hasher::BLAKE3, state.children(), &nodes);
         state.install_folded_nodes(tiling);
     };
     spoil();
@@ -365,7 +365,7 @@ fn pages_that_are_due_twice_go_while_a_round_is_chosen() {
     let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
     let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
     let options = Options::new("sim").create(true).geometry(Geometry::least());
-    let db = Db::<Blake3, _, _>::open_on(disk, runtime, options).expect("created");
+    let db = Db::open_on(disk, runtime, options).expect("created");
     let index = &db.state().index;
     for _ in 0..4 {
         index.make_due((0..1000).map(page));

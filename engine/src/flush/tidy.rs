@@ -18,8 +18,7 @@ use std::sync::Arc;
 
 use pleach_beatree::split::{JOINED_ENTRIES, Joined, join_held};
 use pleach_beatree::{PageNo, RegionIndex};
-use pleach_core::{Hasher, Key, Prefix};
-use pleach_io::{Device, Runtime};
+use pleach_core::{Key, Prefix};
 
 use crate::error::{Error, Result};
 use crate::format::location_body::{LocationEncoder, Rewrite};
@@ -73,10 +72,10 @@ impl Tidy {
 
     /// Pages for a round, in key order, and the page at and behind which all others are moved: `goal`, where
     /// the leaf file should end.
-    pub(super) fn pages<D: Device, R: Runtime>(
+    pub(super) fn pages(
         &mut self,
         goal: Option<PageNo>,
-        trie: &Trie<D, R>,
+        trie: &Trie,
         count: usize,
     ) -> (Vec<Prefix>, Option<PageNo>) {
         let count_small = self.small.len().min(count);
@@ -117,28 +116,22 @@ impl Tidy {
     }
 
     /// Joins regions, if there are any to be joined.
-    pub(super) fn join<H: Hasher, D: Device, R: Runtime>(
-        &mut self,
-        db: &State<D, R>,
-    ) -> Result<Joining> {
+    pub(super) fn join(&mut self, db: &State) -> Result<Joining> {
         if !self.regions {
             return Ok(Joining::None);
         }
-        let joining = self.join_regions::<H, D, R>(db)?;
+        let joining = self.join_regions(db)?;
         self.regions = joining != Joining::None;
         Ok(joining)
     }
 
-    fn join_regions<H: Hasher, D: Device, R: Runtime>(
-        &mut self,
-        db: &State<D, R>,
-    ) -> Result<Joining> {
+    fn join_regions(&mut self, db: &State) -> Result<Joining> {
         let index = db.index.load_full();
         let mut pairs = pairs(&index);
         // The flush is the one that lets nodes leave: what it brings in stays.
         pairs.retain(|at| {
             let mut both = index.regions()[*at..*at + 2].iter();
-            both.all(|region| db.nodes.bring_nodes::<H>(region.prefix().first_key()).is_ok())
+            both.all(|region| db.nodes.bring_nodes(region.prefix().first_key()).is_ok())
         });
         if pairs.is_empty() {
             return Ok(Joining::None);
@@ -184,7 +177,7 @@ impl Tidy {
             db.nodes.give_spill_page(left);
             db.nodes.give_spill_page(right);
         }
-        db.index.publish(join_held::<H>(&index, &mut joined, end.get()));
+        db.index.publish(join_held(db.hasher, &index, &mut joined, end.get()));
         sequencer.layouts += 1;
         drop(sequencer);
         Counters::add(&db.counters.regions_joined, pairs.len() as u64);

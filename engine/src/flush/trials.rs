@@ -2,8 +2,7 @@
 //!
 //! Called by the flush task before it gathers, so that a page which is back is part of the next round.
 
-use pleach_core::{Hasher, Prefix};
-use pleach_io::{Device, Runtime};
+use pleach_core::Prefix;
 
 use crate::error::Result;
 use crate::format::names::LEAF_FILE;
@@ -11,7 +10,7 @@ use crate::state::State;
 use crate::state::quarantine::{Quarantined, Why};
 
 /// Tries some of the pages whose time has come.
-pub(super) fn try_quarantined<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>) {
+pub(super) fn try_quarantined(db: &State) {
     let quarantine = db.store.quarantine();
     for (listed, why) in quarantine.due(db.pace.now()) {
         let Quarantined { file, page, namespace, prefix, .. } = listed;
@@ -28,7 +27,7 @@ pub(super) fn try_quarantined<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>
         let tried = if file == LEAF_FILE {
             try_leaf(&trie, page, &prefix)
         } else {
-            trie.nodes.make_resident::<H>(prefix.first_key()).map(|()| {
+            trie.nodes.make_resident(prefix.first_key()).map(|()| {
                 // Back, made again, or replaced by another page.
                 quarantine.forget(file, page);
                 db.store.is_back(file, of);
@@ -40,7 +39,7 @@ pub(super) fn try_quarantined<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>
     }
 }
 
-fn try_leaf<D: Device, R: Runtime>(db: &State<D, R>, page: u64, prefix: &Prefix) -> Result<()> {
+fn try_leaf(db: &State, page: u64, prefix: &Prefix) -> Result<()> {
     let _guard = db.store.enter();
     let at = db.index.locate(prefix.first_key()).filter(|at| u64::from(at.page) == page);
     if let Some(at) = at {

@@ -2,8 +2,6 @@
 
 use std::sync::atomic::Ordering;
 
-use pleach_io::{Device, Runtime};
-
 use crate::state::State;
 use crate::state::trims::Trims;
 
@@ -21,7 +19,7 @@ pub(super) struct Trim {
 
 impl Trim {
     /// Gives free memory back, if it is time.
-    pub(super) fn look<D: Device, R: Runtime>(&mut self, db: &State<D, R>) {
+    pub(super) fn look(&mut self, db: &State) {
         let written = db.counters.pages_written.load(Ordering::Relaxed);
         let now = (db.commits.published(), written / WRITTEN);
         if std::mem::replace(&mut self.seen, now) != now {

@@ -26,7 +26,7 @@
 //! A folder without marker and superblock is a database that has lost its superblock, if our files lie
 //! in it; with other files it is somebody else's. Nothing in either is changed.
 
-use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
+use pleach_io::{Disk, IoError, OpenMode, PAGE, PageBuf};
 use twox_hash::XxHash3_64;
 
 use super::bytes::{get, get_u64, put};
@@ -100,7 +100,7 @@ pub enum CreationError {
 ///
 /// # Errors
 /// A marker that does not belong to what else is there; the device's.
-pub fn inspect<D: Device>(device: &D) -> Result<DirectoryState, CreationError> {
+pub fn inspect(device: &Disk) -> Result<DirectoryState, CreationError> {
     let names = device.list()?;
     let has = |name: &str| names.iter().any(|found| found == name);
     if has(MARKER) {
@@ -118,7 +118,7 @@ pub fn inspect<D: Device>(device: &D) -> Result<DirectoryState, CreationError> {
 }
 
 /// The table of the module's documentation.
-fn beside_marker<D: Device>(device: &D, names: &[String]) -> Result<DirectoryState, CreationError> {
+fn beside_marker(device: &Disk, names: &[String]) -> Result<DirectoryState, CreationError> {
     let wrong = |why: String| Err(CreationError::Marker { why });
     if others(names).next().is_none() {
         // Torn or not: it is synced before anything else is made.
@@ -187,7 +187,7 @@ fn newest(slots: &[Result<Superblock, SlotError>; 2]) -> Option<&Superblock> {
 }
 
 /// Pages in a file; none when it is missing.
-fn pages<D: Device>(device: &D, name: &str) -> Result<u64, IoError> {
+fn pages(device: &Disk, name: &str) -> Result<u64, IoError> {
     match device.open(name, OpenMode::Read) {
         Ok(file) => Ok(device.len(&file)? / PAGE as u64),
         Err(error) if error.is_not_found() => Ok(0),
@@ -196,13 +196,13 @@ fn pages<D: Device>(device: &D, name: &str) -> Result<u64, IoError> {
 }
 
 /// Has no page and no log record been written?
-fn is_empty<D: Device>(device: &D, names: &[String]) -> Result<bool, IoError> {
+fn is_empty(device: &Disk, names: &[String]) -> Result<bool, IoError> {
     let pages = pages(device, LEAF_FILE)? + pages(device, OVERFLOW_FILE)?;
     Ok(pages == 0 && !has_records(device, names)?)
 }
 
 /// Has anything been written to the log?
-fn has_records<D: Device>(device: &D, names: &[String]) -> Result<bool, IoError> {
+fn has_records(device: &Disk, names: &[String]) -> Result<bool, IoError> {
     let segments: Vec<u64> = names.iter().filter_map(|name| parse_segment_name(name)).collect();
     if segments.iter().any(|index| *index > 0) {
         return Ok(true);
@@ -224,13 +224,12 @@ fn others(names: &[String]) -> impl Iterator<Item = &String> {
 /// Creates a database. `build` makes all files, each synced, the superblock last. Files that an earlier
 /// attempt has left are removed, ours only. Its id is used again: should its files come back because a
 /// sync of the folder fails, they belong to the marker beside them.
-pub fn create<D, E>(
-    device: &D,
+pub fn create<E>(
+    device: &Disk,
     database: u64,
-    build: impl FnOnce(&D, u64) -> Result<(), E>,
+    build: impl FnOnce(&Disk, u64) -> Result<(), E>,
 ) -> Result<(), E>
 where
-    D: Device,
     E: From<CreationError>,
 {
     let database = start(device, database)?;
@@ -238,7 +237,7 @@ where
     end(device).map_err(|error| E::from(error.into()))
 }
 
-fn start<D: Device>(device: &D, database: u64) -> Result<u64, CreationError> {
+fn start(device: &Disk, database: u64) -> Result<u64, CreationError> {
     let half = match inspect(device)? {
         DirectoryState::Foreign(found) => return Err(CreationError::NotADatabase { found }),
         DirectoryState::Database | DirectoryState::NoSuperblock => {
@@ -267,7 +266,7 @@ fn start<D: Device>(device: &D, database: u64) -> Result<u64, CreationError> {
 
 /// Removes what an earlier attempt has left, while the marker is there: the superblock first, so that what
 /// is left of the rest still shows that the creation did not finish.
-fn clear<D: Device>(device: &D) -> Result<(), IoError> {
+fn clear(device: &Disk) -> Result<(), IoError> {
     match device.remove(superblock::FILE) {
         Err(error) if !error.is_not_found() => return Err(error),
         _ => device.sync_folder()?,
@@ -280,7 +279,7 @@ fn clear<D: Device>(device: &D) -> Result<(), IoError> {
     device.sync_folder()
 }
 
-fn end<D: Device>(device: &D) -> Result<(), IoError> {
+fn end(device: &Disk) -> Result<(), IoError> {
     device.sync_folder()?;
     device.remove(MARKER)?;
     device.sync_folder()
@@ -297,7 +296,7 @@ fn encode_marker(database: u64) -> PageBuf {
 }
 
 /// The database that the marker names; `None` when it is torn or somebody else's.
-fn read_marker<D: Device>(device: &D) -> Result<Option<u64>, IoError> {
+fn read_marker(device: &Disk) -> Result<Option<u64>, IoError> {
     let file = device.open(MARKER, OpenMode::Read)?;
     if device.len(&file)? != PAGE as u64 {
         return Ok(None);

@@ -15,7 +15,7 @@ use pleach_core::page::stream::{self, StreamHeader, StreamId, StreamView};
 use pleach_core::page::{FileKind, Identity, header};
 use pleach_core::prefix::bit;
 use pleach_core::{Node, Prefix};
-use pleach_io::{Device, OpenMode, PageBuf};
+use pleach_io::{Disk, File, OpenMode, PageBuf};
 
 use super::image_error::{ImageError, Result};
 use super::names::{ImageFile, image_name};
@@ -45,9 +45,9 @@ pub(crate) struct Written {
 }
 
 /// Writes an image front to back.
-pub(crate) struct ImageWriter<D: Device> {
-    device: D,
-    file: D::File,
+pub(crate) struct ImageWriter {
+    device: Disk,
+    file: File,
     database: u64,
     flush: u64,
     buf: PageBuf,
@@ -55,9 +55,9 @@ pub(crate) struct ImageWriter<D: Device> {
     next: u64,
 }
 
-impl<D: Device> ImageWriter<D> {
+impl ImageWriter {
     /// Starts over in an image file; what it held is dead.
-    pub(crate) fn start(device: &D, file: ImageFile, database: u64, flush: u64) -> Result<Self> {
+    pub(crate) fn start(device: &Disk, file: ImageFile, database: u64, flush: u64) -> Result<Self> {
         let file = device.open(image_name(file), OpenMode::Write)?;
         Ok(Self {
             device: device.clone(),
@@ -228,9 +228,9 @@ fn parents(children: &[Written]) -> Vec<(Prefix, std::ops::Range<usize>)> {
 }
 
 /// Reads pages of an image, in runs.
-pub(crate) struct ImageReader<D: Device> {
-    device: D,
-    file: D::File,
+pub(crate) struct ImageReader {
+    device: Disk,
+    file: File,
     which: ImageFile,
     name: &'static str,
     database: u64,
@@ -241,8 +241,8 @@ pub(crate) struct ImageReader<D: Device> {
     held: (u64, u64),
 }
 
-impl<D: Device> ImageReader<D> {
-    pub(crate) fn open(device: &D, image: &ImageRef, database: u64) -> Result<Self> {
+impl ImageReader {
+    pub(crate) fn open(device: &Disk, image: &ImageRef, database: u64) -> Result<Self> {
         let (file, pages) = (image.file, u64::from(image.pages));
         let name = image_name(file);
         let handle = device.open(name, OpenMode::Read)?;

@@ -13,7 +13,7 @@
 //! When the file is replaced as a whole, it is the old one or the new one, and no number is given out
 //! twice. The second copy guards against rot and unreadable sectors: either copy is enough.
 
-use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
+use pleach_io::{Disk, IoError, OpenMode, PAGE, PageBuf};
 use twox_hash::XxHash3_64;
 
 use super::bytes::{get, get_u32, get_u64, put};
@@ -80,7 +80,7 @@ pub enum IncarnationError {
 
 /// Makes the file of a new database, or of a copy of one that was opened `number` times, and its spare, synced. The caller
 /// syncs the folder.
-pub fn create<D: Device>(device: &D, database: u64, number: u32) -> Result<(), IncarnationError> {
+pub fn create(device: &Disk, database: u64, number: u32) -> Result<(), IncarnationError> {
     SPARE.create(device, database)?;
     let file = device.open(FILE, OpenMode::CreateNew)?;
     device.write_at(&file, &encode(database, number), COPIES, 0)?;
@@ -98,7 +98,7 @@ pub struct Incarnation {
 
 /// Reads the last incarnation; writes nothing. The copies are read one by one: one that cannot be read, or that was
 /// cut off, is a bad copy, and the other is enough.
-pub fn read<D: Device>(device: &D, database: u64) -> Result<Incarnation, IncarnationError> {
+pub fn read(device: &Disk, database: u64) -> Result<Incarnation, IncarnationError> {
     let mut copies = read_copies(device)?;
     if copies.contains(&None) {
         // Another process may have put a copy in the file's place before this was read.
@@ -112,7 +112,7 @@ pub fn read<D: Device>(device: &D, database: u64) -> Result<Incarnation, Incarna
 }
 
 /// Number and database of each copy that is good.
-fn read_copies<D: Device>(device: &D) -> Result<[Option<(u32, u64)>; COPIES], IncarnationError> {
+fn read_copies(device: &Disk) -> Result<[Option<(u32, u64)>; COPIES], IncarnationError> {
     let file = device.open(FILE, OpenMode::Read)?;
     let found = device.len(&file)?;
     if found < PAGE as u64 || found > FILE_LEN {
@@ -126,7 +126,7 @@ fn read_copies<D: Device>(device: &D) -> Result<[Option<(u32, u64)>; COPIES], In
 }
 
 /// Gives this open its incarnation, durable when the call returns.
-pub fn raise<D: Device>(device: &D, database: u64) -> Result<u32, IncarnationError> {
+pub fn raise(device: &Disk, database: u64) -> Result<u32, IncarnationError> {
     let last = read(device, database)?.number;
     let number = last.checked_add(1).ok_or(IncarnationError::Exhausted)?;
     SPARE.replace(device, database, FILE, |copy| {

@@ -27,6 +27,7 @@ pub(crate) mod notice;
 pub(crate) mod pending;
 pub(crate) mod position;
 pub mod record;
+pub(crate) mod recorded_hasher;
 pub(crate) mod spare;
 pub mod superblock;
 pub mod superblock_store;

@@ -9,7 +9,7 @@
 //! closed. It is never synced and nothing depends on it: a failed write is a warning, and bytes that make
 //! no sense are no notice. The notice of a killed process is not read, because its lock is gone.
 
-use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
+use pleach_io::{Disk, IoError, OpenMode, PAGE, PageBuf};
 use twox_hash::XxHash3_64;
 
 use super::bytes::{get, get_u32, get_u64, put};
@@ -31,12 +31,12 @@ pub(crate) struct Notice {
 
 impl Notice {
     /// What the file says may be that of a process which was killed: the first look blanks it then.
-    pub(crate) fn new<D: Device>(device: &D) -> Self {
+    pub(crate) fn new(device: &Disk) -> Self {
         Self { told: read(device).unwrap_or_default() }
     }
 
     /// Says this from now on; empty for nothing.
-    pub(crate) fn tell<D: Device>(&mut self, device: &D, text: String) {
+    pub(crate) fn tell(&mut self, device: &Disk, text: String) {
         if text == self.told {
             return;
         }
@@ -51,13 +51,13 @@ impl Notice {
 }
 
 /// Makes the file, blank, its room taken.
-pub(crate) fn create<D: Device>(device: &D) -> Result<(), IoError> {
+pub(crate) fn create(device: &Disk) -> Result<(), IoError> {
     let file = device.open(FILE, OpenMode::CreateNew)?;
     device.write_at(&file, &encode(""), 1, 0)
 }
 
 /// What a folder's database says; `None` when that is nothing.
-pub(crate) fn read<D: Device>(device: &D) -> Option<String> {
+pub(crate) fn read(device: &Disk) -> Option<String> {
     let file = device.open(FILE, OpenMode::Read).ok()?;
     let mut buf = PageBuf::zeroed(1);
     device.read_at(&file, &mut buf, 0).ok()?;
@@ -85,6 +85,7 @@ fn encode(text: &str) -> PageBuf {
 
 #[cfg(test)]
 mod tests {
+    use pleach_io::Device;
     use pleach_io::sim::{SimDisk, SimOptions};
 
     use super::*;
@@ -92,13 +93,13 @@ mod tests {
     #[test]
     fn a_notice_comes_back_whatever_its_length_and_no_changed_byte_does() {
         let disk = SimDisk::new(1, SimOptions::default());
-        assert_eq!(read(&disk), None, "no file");
-        create(&disk).expect("no faults");
-        let mut notice = Notice::new(&disk);
+        assert_eq!(read(&Disk::from(&disk)), None, "no file");
+        create(&Disk::from(&disk)).expect("no faults");
+        let mut notice = Notice::new(&Disk::from(&disk));
         for len in [1, 100, PAGE - AT_TEXT, PAGE, 3 * PAGE] {
             let text = "x".repeat(len);
-            notice.tell(&disk, text.clone());
-            assert_eq!(read(&disk).as_deref(), Some(&text[..len.min(PAGE - AT_TEXT)]));
+            notice.tell(&Disk::from(&disk), text.clone());
+            assert_eq!(read(&Disk::from(&disk)).as_deref(), Some(&text[..len.min(PAGE - AT_TEXT)]));
         }
         let file = disk.open(FILE, OpenMode::Write).expect("there");
         let whole = encode("a text");
@@ -107,14 +108,14 @@ mod tests {
             bad.copy_from_slice(&whole);
             bad[at] ^= 0x40;
             disk.write_at(&file, &bad, 1, 0).expect("no faults");
-            assert_eq!(read(&disk), None, "byte {at}");
+            assert_eq!(read(&Disk::from(&disk)), None, "byte {at}");
         }
-        notice.tell(&disk, String::new());
-        assert_eq!(read(&disk), None);
+        notice.tell(&Disk::from(&disk), String::new());
+        assert_eq!(read(&Disk::from(&disk)), None);
         // Killed while it had something to tell: the next open does not repeat it.
-        notice.tell(&disk, "a task hangs".to_owned());
-        assert!(read(&disk).is_some());
-        Notice::new(&disk).tell(&disk, String::new());
-        assert_eq!(read(&disk), None);
+        notice.tell(&Disk::from(&disk), "a task hangs".to_owned());
+        assert!(read(&Disk::from(&disk)).is_some());
+        Notice::new(&Disk::from(&disk)).tell(&Disk::from(&disk), String::new());
+        assert_eq!(read(&Disk::from(&disk)), None);
     }
 }

@@ -61,7 +61,8 @@ pub(crate) fn encode(out: &mut Vec<u8>, region: &Prefix, state: &RegionState) {
 }
 
 /// Reads pending changes, region by region.
-pub(crate) fn decode<H: Hasher, E: From<ImageError>>(
+pub(crate) fn decode<E: From<ImageError>>(
+    hasher: Hasher,
     mut bytes: &[u8],
     mut region: impl FnMut(Prefix, Vec<Pending>, Vec<Dropped>) -> Result<(), E>,
 ) -> Result<(), E> {
@@ -80,7 +81,7 @@ pub(crate) fn decode<H: Hasher, E: From<ImageError>>(
             let value = bytes.split_off(..len).ok_or_else(bad)?;
             let stored = match kind {
                 ABSENT if len == 0 => Stored::Absent,
-                INLINE => Stored::put::<H>(Value::from(value)),
+                INLINE => Stored::put(hasher, Value::from(value)),
                 OVERFLOW if OverflowCell::parse(value).is_ok() => {
                     Stored::Overflow(Arc::from(value))
                 }

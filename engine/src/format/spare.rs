@@ -19,7 +19,7 @@
 //! Where the file system cannot exchange names, the spare is renamed over the file, and the next open
 //! makes a new one.
 
-use pleach_io::{Device, IoError, OpenMode, PageBuf};
+use pleach_io::{Disk, File, IoError, OpenMode, PageBuf};
 use twox_hash::XxHash3_64;
 
 use super::bytes::put;
@@ -51,13 +51,13 @@ pub enum SpareState {
 
 impl Spare {
     /// Makes the spare of a new database, its room reserved, synced. The caller syncs the folder.
-    pub fn create<D: Device>(&self, device: &D, database: u64) -> Result<(), IoError> {
+    pub fn create(&self, device: &Disk, database: u64) -> Result<(), IoError> {
         let file = self.make(device)?;
         self.mark(device, database, &file)
     }
 
     /// Looks; writes nothing. A mark that cannot be read is none.
-    pub fn state<D: Device>(&self, device: &D, database: u64) -> Result<SpareState, IoError> {
+    pub fn state(&self, device: &Disk, database: u64) -> Result<SpareState, IoError> {
         match self.find(device, database, OpenMode::Read)? {
             Some((_, true)) => Ok(SpareState::Ready),
             Some((_, false)) => Ok(SpareState::Unmarked),
@@ -66,7 +66,7 @@ impl Spare {
     }
 
     /// Makes the spare where there is none that can be used.
-    pub fn renew<D: Device>(&self, device: &D, database: u64) -> Result<(), IoError> {
+    pub fn renew(&self, device: &Disk, database: u64) -> Result<(), IoError> {
         if self.state(device, database)? == SpareState::Ready {
             return Ok(());
         }
@@ -81,12 +81,12 @@ impl Spare {
     /// # Errors
     /// Those of the device. An error after the exchange (of the folder's sync) leaves either file
     /// under the name; both are whole.
-    pub fn replace<D: Device, E: From<IoError>>(
+    pub fn replace<E: From<IoError>>(
         &self,
-        device: &D,
+        device: &Disk,
         database: u64,
         name: &str,
-        fill: impl FnOnce(&D::File) -> Result<(), E>,
+        fill: impl FnOnce(&File) -> Result<(), E>,
     ) -> Result<(), E> {
         let copy = self.take(device, database)?;
         fill(&copy)?;
@@ -109,7 +109,7 @@ impl Spare {
     }
 
     /// The spare, to be written: the one that is there, or a new one.
-    fn take<D: Device>(&self, device: &D, database: u64) -> Result<D::File, IoError> {
+    fn take(&self, device: &Disk, database: u64) -> Result<File, IoError> {
         match self.find(device, database, OpenMode::Write)? {
             Some((file, true)) => return Ok(file),
             Some((_, false)) => device.remove(self.name)?,
@@ -118,12 +118,12 @@ impl Spare {
         self.make(device)
     }
 
-    fn find<D: Device>(
+    fn find(
         &self,
-        device: &D,
+        device: &Disk,
         database: u64,
         mode: OpenMode,
-    ) -> Result<Option<(D::File, bool)>, IoError> {
+    ) -> Result<Option<(File, bool)>, IoError> {
         let file = match device.open(self.name, mode) {
             Ok(file) => file,
             Err(error) if error.is_not_found() => return Ok(None),
@@ -136,7 +136,7 @@ impl Spare {
         Ok(Some((file, marked)))
     }
 
-    fn make<D: Device>(&self, device: &D) -> Result<D::File, IoError> {
+    fn make(&self, device: &Disk) -> Result<File, IoError> {
         let file = device.open(self.name, OpenMode::CreateNew)?;
         let reserved = device.allocate(&file, 0, self.len);
         if let Err(error) = reserved {
@@ -147,7 +147,7 @@ impl Spare {
         Ok(file)
     }
 
-    fn mark<D: Device>(&self, device: &D, database: u64, file: &D::File) -> Result<(), IoError> {
+    fn mark(&self, device: &Disk, database: u64, file: &File) -> Result<(), IoError> {
         device.write_at(file, &self.marked(database), 1, 0)?;
         device.sync(file)
     }

@@ -17,6 +17,7 @@
 //!             | prepared through u64
 //! options     history u64 | durability u8 | 0 u24 | period, ms u32
 //! history     from position u64
+//! hasher      name of an application's hasher 32, else zeros
 //! rest        zeros to the end of the page
 //! ```
 //!
@@ -36,6 +37,7 @@ use super::bytes::{get, get_u32, get_u64, put};
 use super::names;
 pub use super::names::ImageFile;
 use super::position::{LogPos, Point, valid_segment_size};
+use super::recorded_hasher::RecordedHasher;
 use super::spare::Spare;
 
 /// Name of the file.
@@ -115,8 +117,8 @@ pub struct Superblock {
     pub database: u64,
     /// Version number of the software that created it, for reports.
     pub created_by: u32,
-    /// [`pleach_core::Hasher::ID`].
-    pub hasher: u8,
+    /// What it was created with.
+    pub hasher: RecordedHasher,
     /// Features that an older version may ignore.
     pub compatible: u64,
     /// Features that an older version may ignore while it only reads.
@@ -253,7 +255,8 @@ impl Superblock {
         put(page, at::SLOT, slot.to_le_bytes());
         put(page, at::DATABASE, self.database.to_le_bytes());
         put(page, at::CREATED_BY, self.created_by.to_le_bytes());
-        put(page, at::HASHER, [self.hasher]);
+        put(page, at::HASHER, [self.hasher.id]);
+        put(page, at::HASHER_NAME, self.hasher.name);
         put(page, at::COMPATIBLE, self.compatible.to_le_bytes());
         put(page, at::READ_ONLY, self.read_only_compatible.to_le_bytes());
         put(page, at::INCOMPATIBLE, self.incompatible.to_le_bytes());
@@ -306,12 +309,16 @@ impl Superblock {
                 return Err(SlotError::Field(from));
             }
         }
+        let hasher = RecordedHasher { id: page[at::HASHER], name: get(page, at::HASHER_NAME) };
+        if !hasher.is_named() && hasher.name != [0; 32] {
+            return Err(SlotError::Field(at::HASHER_NAME));
+        }
         let clean_end = get_u64(page, at::CLEAN_END);
         let geometry = Geometry::decode(page)?;
         Ok(Self {
             database: get_u64(page, at::DATABASE),
             created_by: get_u32(page, at::CREATED_BY),
-            hasher: page[at::HASHER],
+            hasher,
             compatible: get_u64(page, at::COMPATIBLE),
             read_only_compatible: get_u64(page, at::READ_ONLY),
             incompatible: get_u64(page, at::INCOMPATIBLE),

@@ -3,7 +3,7 @@
 //! A write goes to the slot that does not hold the newest generation, so that the older stays complete
 //! until the newer is durable.
 
-use pleach_io::{Device, OpenMode, PAGE, PageBuf};
+use pleach_io::{Disk, File, OpenMode, PAGE, PageBuf};
 
 use super::position::LogPos;
 use super::superblock::{
@@ -12,9 +12,9 @@ use super::superblock::{
 
 /// The file with its two slots.
 #[derive(Debug)]
-pub struct SuperblockStore<D: Device> {
-    device: D,
-    file: D::File,
+pub struct SuperblockStore {
+    device: Disk,
+    file: File,
     /// The superblock in use: the newest, or, after [`SuperblockStore::fall_back`], the older one.
     newest: Superblock,
     newest_slot: u32,
@@ -24,10 +24,10 @@ pub struct SuperblockStore<D: Device> {
     poisoned: bool,
 }
 
-impl<D: Device> SuperblockStore<D> {
+impl SuperblockStore {
     /// Makes the file with the first superblock in slot 0, and its spare, synced. The caller syncs
     /// the folder.
-    pub fn create(device: D, first: &Superblock) -> Result<Self, SuperblockError> {
+    pub fn create(device: Disk, first: &Superblock) -> Result<Self, SuperblockError> {
         SPARE.create(&device, first.database)?;
         let file = device.open(FILE, OpenMode::CreateNew)?;
         device.allocate(&file, 0, FILE_LEN)?;
@@ -44,7 +44,7 @@ impl<D: Device> SuperblockStore<D> {
     }
 
     /// Reads both slots, each by itself: one that cannot be read is a bad slot. Nothing is written.
-    pub fn open(device: D, mode: OpenMode) -> Result<Self, SuperblockError> {
+    pub fn open(device: Disk, mode: OpenMode) -> Result<Self, SuperblockError> {
         let mut file = device.open(FILE, mode)?;
         let mut slots = read_slots(&device, &file)?;
         let is_bad = |slot: &Result<Superblock, SlotError>| matches!(slot, Err(error) if !matches!(error, SlotError::Blank | SlotError::GivenUp));
@@ -193,9 +193,9 @@ impl<D: Device> SuperblockStore<D> {
 }
 
 /// Both slots of a file of the right length.
-fn read_slots<D: Device>(
-    device: &D,
-    file: &D::File,
+fn read_slots(
+    device: &Disk,
+    file: &File,
 ) -> Result<[Result<Superblock, SlotError>; 2], SuperblockError> {
     let found = device.len(file)?;
     if found != FILE_LEN {
@@ -212,8 +212,8 @@ fn read_slots<D: Device>(
 
 /// What the slots say, for whoever has to tell a database from a creation that came to no end; `None`
 /// when the file is missing or shorter than a superblock's. Writes nothing.
-pub(crate) fn look<D: Device>(
-    device: &D,
+pub(crate) fn look(
+    device: &Disk,
 ) -> Result<Option<[Result<Superblock, SlotError>; 2]>, SuperblockError> {
     let file = match device.open(FILE, OpenMode::Read) {
         Ok(file) => file,

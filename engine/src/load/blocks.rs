@@ -4,7 +4,7 @@
 //! is filled goes to the spill file, several writes in flight, and its memory is used again.
 
 use pleach_beatree::page_no::page_offset;
-use pleach_io::{Device, OpenMode, PAGE, PageBuf, Queue, Request, Transfer};
+use pleach_io::{Disk, File, OpenMode, PAGE, PageBuf, Queue, Request, Transfer};
 
 use crate::error::{Error, NoRoom, Result, full_or};
 use crate::format::names::LOAD_SPILL_FILE;
@@ -27,9 +27,9 @@ pub(super) struct Block {
     pub(super) filled: usize,
 }
 
-struct Spill<D: Device> {
-    file: D::File,
-    queue: D::Queue,
+struct Spill {
+    file: File,
+    queue: Box<dyn Queue>,
     /// Block numbers below `end` that hold nothing any more.
     free: Vec<u64>,
     end: u64,
@@ -37,22 +37,22 @@ struct Spill<D: Device> {
 }
 
 /// All blocks of a load.
-pub(super) struct Blocks<D: Device> {
-    device: D,
+pub(super) struct Blocks {
+    device: Disk,
     pages: usize,
     /// Blocks that may be in memory.
     limit: usize,
     /// Blocks that are, those in `spare` and in flight included.
     alive: usize,
     spare: Vec<PageBuf>,
-    spill: Option<Spill<D>>,
+    spill: Option<Spill>,
     /// Bytes written to the spill file.
     pub(super) spilled: u64,
 }
 
-impl<D: Device> Blocks<D> {
+impl Blocks {
     /// Blocks of `pages` pages each; about `memory` bytes of them stay in memory.
-    pub(super) fn new(device: &D, pages: usize, memory: u64) -> Result<Self> {
+    pub(super) fn new(device: &Disk, pages: usize, memory: u64) -> Result<Self> {
         // One that an interrupted load left.
         match device.remove(LOAD_SPILL_FILE) {
             Err(error) if !error.is_not_found() => return Err(error.into()),
@@ -189,7 +189,7 @@ impl<D: Device> Blocks<D> {
     }
 
     /// Ends filling: spare memory goes, and the spill file stays for reading.
-    pub(super) fn freeze(mut self) -> Result<Frozen<D>> {
+    pub(super) fn freeze(mut self) -> Result<Frozen> {
         self.settle()?;
         Ok(Frozen {
             device: self.device.clone(),
@@ -200,7 +200,7 @@ impl<D: Device> Blocks<D> {
     }
 }
 
-impl<D: Device> Drop for Blocks<D> {
+impl Drop for Blocks {
     /// After an error; the next load removes the file if this one cannot.
     fn drop(&mut self) {
         if let Some(mut spill) = self.spill.take() {
@@ -211,8 +211,8 @@ impl<D: Device> Drop for Blocks<D> {
     }
 }
 
-impl<D: Device> Spill<D> {
-    fn grow(&mut self, device: &D, len: u64) -> Result<u64> {
+impl Spill {
+    fn grow(&mut self, device: &Disk, len: u64) -> Result<u64> {
         if self.end == self.reserved {
             device
                 .allocate(&self.file, self.reserved * len, GROWTH * len)
@@ -225,19 +225,19 @@ impl<D: Device> Spill<D> {
 }
 
 /// Blocks that are filled and are read by workers.
-pub(super) struct Frozen<D: Device> {
-    device: D,
+pub(super) struct Frozen {
+    device: Disk,
     pages: usize,
-    file: Option<D::File>,
+    file: Option<File>,
     pub(super) spilled: u64,
 }
 
-impl<D: Device> Frozen<D> {
+impl Frozen {
     /// The bytes of blocks, those from the spill file read through a queue that is empty before
     /// and after.
     pub(super) fn gather(
         &self,
-        queue: &mut D::Queue,
+        queue: &mut Box<dyn Queue>,
         blocks: Vec<Block>,
     ) -> Result<Vec<(PageBuf, usize)>> {
         let mut gathered = Vec::with_capacity(blocks.len());
@@ -266,8 +266,8 @@ impl<D: Device> Frozen<D> {
     }
 }
 
-fn completed<Q: Queue>(
-    queue: &mut Q,
+fn completed(
+    queue: &mut Box<dyn Queue>,
     gathered: &mut Vec<(PageBuf, usize)>,
 ) -> Result<Option<Error>> {
     let Some(completion) = queue.wait()? else { return Ok(None) };
@@ -276,7 +276,7 @@ fn completed<Q: Queue>(
     Ok(completion.result.err().map(Error::from))
 }
 
-impl<D: Device> Drop for Frozen<D> {
+impl Drop for Frozen {
     fn drop(&mut self) {
         if self.file.take().is_some() {
             remove(&self.device);
@@ -284,7 +284,7 @@ impl<D: Device> Drop for Frozen<D> {
     }
 }
 
-fn remove<D: Device>(device: &D) {
+fn remove(device: &Disk) {
     if let Err(error) = device.remove(LOAD_SPILL_FILE) {
         tracing::warn!(%error, "the load's spill file is left to the next load");
     }

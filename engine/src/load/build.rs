@@ -1,6 +1,5 @@
 //! Units to pages: workers sort, divide into pages, fold and write, each with a queue of its own.
 
-use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
@@ -10,9 +9,8 @@ use pleach_beatree::build::{
     CellRef, PageNodes, PageStamp, Planned, Unfolded, fold_pages, write_page,
 };
 use pleach_beatree::load::{BuiltLeaf, Repeated, Unit};
-use pleach_core::Hasher;
 use pleach_core::fold::BatchFolder;
-use pleach_io::{Device, IoError, PageBuf, Queue, Request, Runtime, Transfer};
+use pleach_io::{File, IoError, PageBuf, Queue, Request, Transfer};
 
 use super::blocks::Frozen;
 use super::collect::UnitSource;
@@ -27,10 +25,9 @@ const BATCH: usize = 256;
 const DEPTH: usize = 8;
 
 /// What all workers share.
-pub(super) struct Building<'a, H, D: Device, R: Runtime> {
-    hasher: PhantomData<H>,
-    db: &'a State<D, R>,
-    blocks: &'a Frozen<D>,
+pub(super) struct Building<'a> {
+    db: &'a State,
+    blocks: &'a Frozen,
     flush: u64,
     /// Number of the commit that the load makes.
     commit: u64,
@@ -53,9 +50,9 @@ pub(super) struct Built {
 
 /// Builds all units of commit `commit`; the pages are written and not yet synced, and those that it has
 /// taken are in `taken`, whatever becomes of it. `progress` is told how many pairs are in pages.
-pub(super) fn build<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    blocks: &Frozen<D>,
+pub(super) fn build(
+    db: &State,
+    blocks: &Frozen,
     units: Vec<UnitSource>,
     commit: u64,
     taken: &Mutex<Vec<PageNo>>,
@@ -63,7 +60,6 @@ pub(super) fn build<H: Hasher, D: Device, R: Runtime>(
 ) -> Result<Built> {
     let workers = db.runtime.workers().min(units.len()).max(1);
     let building = Building {
-        hasher: PhantomData::<H>,
         db,
         blocks,
         flush: db.images.next_number(LAST_NUMBERS)?,
@@ -88,7 +84,7 @@ pub(super) fn build<H: Hasher, D: Device, R: Runtime>(
     Ok(Built { leaves, pages })
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
+impl Building<'_> {
     /// A worker's share: units one after the other, until there are none.
     fn work(&self) {
         if let Err(error) = self.units() {
@@ -100,7 +96,7 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
     fn units(&self) -> Result<()> {
         let mut worker = Worker {
             queue: self.db.store.device().queue(DEPTH)?,
-            folder: BatchFolder::new(),
+            folder: BatchFolder::new(self.db.hasher),
             spare: Vec::new(),
             failed: None,
         };
@@ -121,7 +117,7 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
         worker.settle()
     }
 
-    fn unit(&self, worker: &mut Worker<H, D>, source: UnitSource) -> Result<Vec<BuiltLeaf>> {
+    fn unit(&self, worker: &mut Worker, source: UnitSource) -> Result<Vec<BuiltLeaf>> {
         // Blocks are read through the same queue, which must be empty for that.
         worker.settle()?;
         let blocks = self.blocks.gather(&mut worker.queue, source.blocks)?;
@@ -149,7 +145,7 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
     /// Folds and writes neighbouring pages; `cells` are theirs.
     fn batch(
         &self,
-        worker: &mut Worker<H, D>,
+        worker: &mut Worker,
         batch: &[Planned],
         cells: &[CellRef<'_>],
         numbers: &[PageNo],
@@ -197,21 +193,21 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
 }
 
 /// What a worker keeps from unit to unit.
-struct Worker<H: Hasher, D: Device> {
-    queue: D::Queue,
-    folder: BatchFolder<H>,
+struct Worker {
+    queue: Box<dyn Queue>,
+    folder: BatchFolder,
     /// Buffers of a whole batch.
     spare: Vec<PageBuf>,
     failed: Option<IoError>,
 }
 
-impl<H: Hasher, D: Device> Worker<H, D> {
+impl Worker {
     fn buffer(&mut self, pages: usize) -> PageBuf {
         let spare = if pages == BATCH { self.spare.pop() } else { None };
         spare.unwrap_or_else(|| PageBuf::zeroed(pages))
     }
 
-    fn write(&mut self, file: &D::File, buf: PageBuf, offset: u64) -> Result<()> {
+    fn write(&mut self, file: &File, buf: PageBuf, offset: u64) -> Result<()> {
         while self.queue.in_flight() == self.queue.depth() {
             self.arrive()?;
         }

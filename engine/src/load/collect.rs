@@ -9,7 +9,7 @@ use pleach_beatree::load::{Record, Records};
 use pleach_beatree::page_no::page_offset;
 use pleach_core::prefix::common_len;
 use pleach_core::{Key, Prefix, cpu_prefetch};
-use pleach_io::{Device, PageBuf};
+use pleach_io::PageBuf;
 
 use super::blocks::{Block, Blocks};
 use crate::error::{Error, Result};
@@ -82,11 +82,7 @@ impl Buckets {
 
     /// Adds a pair.
     #[inline]
-    pub(super) fn push<D: Device>(
-        &mut self,
-        blocks: &mut Blocks<D>,
-        record: &Record<'_>,
-    ) -> Result<()> {
+    pub(super) fn push(&mut self, blocks: &mut Blocks, record: &Record<'_>) -> Result<()> {
         let index = bits_of(record.key, self.at.len(), self.bits);
         let bucket = &mut self.parts[index];
         bucket.keys += 1;
@@ -104,9 +100,9 @@ impl Buckets {
     }
 
     /// Units of all pairs, in key order; their prefixes tile the key space.
-    pub(super) fn into_units<D: Device>(
+    pub(super) fn into_units(
         self,
-        blocks: &mut Blocks<D>,
+        blocks: &mut Blocks,
         sizes: &Sizes,
         workers: usize,
     ) -> Result<Vec<UnitSource>> {
@@ -121,7 +117,7 @@ impl Buckets {
 impl Bucket {
     /// The open block has no room for this record: it is kept, and the record starts another.
     #[cold]
-    fn renew<D: Device>(&mut self, blocks: &mut Blocks<D>, record: &Record<'_>) -> Result<()> {
+    fn renew(&mut self, blocks: &mut Blocks, record: &Record<'_>) -> Result<()> {
         self.close(blocks)?;
         let mut open = blocks.take()?;
         self.filled = record.write(&mut open, 0).expect("a block holds any record");
@@ -129,7 +125,7 @@ impl Bucket {
         Ok(())
     }
 
-    fn close<D: Device>(&mut self, blocks: &mut Blocks<D>) -> Result<()> {
+    fn close(&mut self, blocks: &mut Blocks) -> Result<()> {
         if let Some(full) = self.open.take() {
             self.full.push(blocks.keep(full, self.filled)?);
             self.filled = 0;
@@ -138,14 +134,14 @@ impl Bucket {
     }
 }
 
-struct Units<'a, D: Device> {
-    blocks: &'a mut Blocks<D>,
+struct Units<'a> {
+    blocks: &'a mut Blocks,
     sizes: &'a Sizes,
     limit: u64,
     out: &'a mut Vec<UnitSource>,
 }
 
-impl<D: Device> Units<'_, D> {
+impl Units<'_> {
     fn of_buckets(&mut self, from: Buckets) -> Result<()> {
         let mut buckets = from.parts;
         for bucket in &mut buckets {

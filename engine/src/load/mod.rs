@@ -29,8 +29,8 @@ use pleach_beatree::load::{Record, regions};
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::{PageNo, RegionIndex, Stored, Value};
 use pleach_core::page::leaf::MAX_INLINE;
-use pleach_core::{Hasher, Key, Node, Prefix, TERMINATOR};
-use pleach_io::{Device, OpenMode, Runtime};
+use pleach_core::{Key, Node, Prefix, TERMINATOR};
+use pleach_io::OpenMode;
 
 use crate::access::MAX_VALUE;
 use crate::checkpoint::checkpoint;
@@ -141,19 +141,36 @@ pub struct LoadReport {
     pub root: Node,
 }
 
+/// Most pairs that a load takes at once from its caller, and bytes of values after which it takes no more.
+const CHUNK: (usize, usize) = (64, 64 << 10);
+
+/// Gives the next pairs ([`fill`]), and whether there may be more; else it is not called again. So the load itself is compiled
+/// once, whatever its caller's iterator.
+pub(crate) type Fill<'a> = &'a mut dyn FnMut(&mut Vec<(Key, Value)>) -> Result<bool>;
+
+/// Takes pairs until there are enough, or no more: then gives false.
+pub(crate) fn fill(
+    chunk: &mut Vec<(Key, Value)>,
+    mut next: impl FnMut() -> Result<Option<(Key, Value)>>,
+) -> Result<bool> {
+    let mut bytes = 0;
+    while chunk.len() < CHUNK.0 && bytes < CHUNK.1 {
+        let Some((key, value)) = next()? else { return Ok(false) };
+        bytes += value.len();
+        chunk.push((key, value));
+    }
+    Ok(true)
+}
+
 /// See [`Db::bulk_load`](crate::Db::bulk_load).
-pub(crate) fn bulk_load<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    items: impl Iterator<Item = Result<(Key, Value)>>,
-    options: &LoadOptions,
-) -> Result<LoadReport> {
+pub(crate) fn bulk_load(db: &State, fill: Fill<'_>, options: &LoadOptions) -> Result<LoadReport> {
     let since = db.pace.now();
     let ticket = Ticket::take(db, options.namespace)?;
     // In this order: no record is left out that names what is behind the files' ends.
     let end = db.commits.sequencer().lock().end();
     let (before, taken) = (db.space.before()?, Mutex::default());
     let images = db.counters.image_bytes.load(Ordering::Relaxed);
-    let result = load::<H, D, R>(&ticket.db, items, options, ticket.commit, &taken);
+    let result = load(&ticket.db, fill, options, ticket.commit, &taken);
     if result.is_err() && db.commits.published() < ticket.commit {
         let is_durable = || db.commits.sequencer().durable() > end;
         db.space.go_back(before, taken.into_inner(), is_durable);
@@ -182,18 +199,18 @@ struct Loaded {
 
 /// The load's right to be the next commit; dropped before the end, it is given back. Nothing else is
 /// committed meanwhile, nor while the load's own commit is published and not yet durable.
-struct Ticket<D: Device, R: Runtime> {
+struct Ticket {
     /// The trie that is loaded.
-    db: State<D, R>,
+    db: State,
     /// The commit that the load makes.
     commit: u64,
     settled: bool,
 }
 
-impl<D: Device, R: Runtime> Ticket<D, R> {
+impl Ticket {
     /// The ticket of a load into this namespace. Its trie is looked up under the lock, so that it is the one that
     /// the newest commit has, and not one that was dropped before.
-    fn take(shared: &State<D, R>, namespace: u8) -> Result<Self> {
+    fn take(shared: &State, namespace: u8) -> Result<Self> {
         let missing = Error::Namespace(namespace);
         let mut state = shared.commits.sequencer().lock();
         state.check_open()?;
@@ -222,7 +239,7 @@ impl<D: Device, R: Runtime> Ticket<D, R> {
     }
 }
 
-impl<D: Device, R: Runtime> Drop for Ticket<D, R> {
+impl Drop for Ticket {
     fn drop(&mut self) {
         if !self.settled && self.db.commits.published() < self.commit {
             self.db.commits.sequencer().lock().loading = false;
@@ -230,9 +247,9 @@ impl<D: Device, R: Runtime> Drop for Ticket<D, R> {
     }
 }
 
-fn load<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    items: impl Iterator<Item = Result<(Key, Value)>>,
+fn load(
+    db: &State,
+    fill: Fill<'_>,
     options: &LoadOptions,
     commit: u64,
     taken: &Mutex<Vec<PageNo>>,
@@ -242,11 +259,11 @@ fn load<H: Hasher, D: Device, R: Runtime>(
     let mut blocks = Blocks::new(db.store.device(), sizes.block_pages, sizes.blocks)?;
     let mut values = db.space.tentative();
     let mut buckets = Buckets::new(Prefix::ROOT, &sizes);
-    let keys = collect::<H, D, R>(db, items, options, &mut buckets, &mut blocks, &mut values)?;
+    let keys = collect(db, fill, options, &mut buckets, &mut blocks, &mut values)?;
     let units = buckets.into_units(&mut blocks, &sizes, workers)?;
     let blocks = blocks.freeze()?;
     let progress = |done| options.tell(keys / 2 + done / 2);
-    let built = build::<H, D, R>(db, &blocks, units, commit, taken, &progress)?;
+    let built = build(db, &blocks, units, commit, taken, &progress)?;
     let spilled = blocks.spilled;
     drop(blocks);
     let overflow_pages = values.pages();
@@ -259,8 +276,8 @@ fn load<H: Hasher, D: Device, R: Runtime>(
     let pages = built.pages;
     // A close, which may come at any time, makes an image, too.
     let _alone = db.images.make_alone();
-    let root = publish::<H, D, R>(db, built, values, commit, options.root.as_ref())?;
-    let durable = checkpoint::<H, D, R>(db, false).and_then(|()| checkpoint::<H, D, R>(db, false));
+    let root = publish(db, built, values, commit, options.root.as_ref())?;
+    let durable = checkpoint(db, false).and_then(|()| checkpoint(db, false));
     if let Err(error) = durable {
         // Published and perhaps not durable: only reopening tells.
         db.poison(&error);
@@ -270,46 +287,53 @@ fn load<H: Hasher, D: Device, R: Runtime>(
 }
 
 /// Step 2; gives the number of pairs.
-fn collect<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    items: impl Iterator<Item = Result<(Key, Value)>>,
+fn collect(
+    db: &State,
+    fill: Fill<'_>,
     options: &LoadOptions,
     buckets: &mut Buckets,
-    blocks: &mut Blocks<D>,
-    values: &mut Tentative<'_, D>,
+    blocks: &mut Blocks,
+    values: &mut Tentative<'_>,
 ) -> Result<u64> {
     let mut keys = 0;
-    for item in items {
-        let (key, value) = item?;
-        if value.len() <= MAX_INLINE {
-            buckets.push(blocks, &Record { key: &key, bytes: &value, overflow: false })?;
-        } else if value.len() > MAX_VALUE {
-            return Err(Error::ValueTooLarge {
-                bytes: value.len() as u64,
-                limit: MAX_VALUE as u64,
-            });
-        } else if let Stored::Large(large) = Stored::put::<H>(value) {
-            let cell = overflow::write(db, values, &large, 0)?;
-            buckets.push(blocks, &Record { key: &key, bytes: &cell, overflow: true })?;
+    let mut chunk = Vec::with_capacity(CHUNK.0);
+    loop {
+        let is_last = !fill(&mut chunk)?;
+        // The caller's iterator may have forked.
+        db.home.check()?;
+        for (key, value) in chunk.drain(..) {
+            if value.len() <= MAX_INLINE {
+                buckets.push(blocks, &Record { key: &key, bytes: &value, overflow: false })?;
+            } else if value.len() > MAX_VALUE {
+                return Err(Error::ValueTooLarge {
+                    bytes: value.len() as u64,
+                    limit: MAX_VALUE as u64,
+                });
+            } else if let Stored::Large(large) = Stored::put(db.hasher, value) {
+                let cell = overflow::write(db, values, &large, 0)?;
+                buckets.push(blocks, &Record { key: &key, bytes: &cell, overflow: true })?;
+            }
+            keys += 1;
+            if keys % TICK == 0 {
+                options.tell(keys / 2);
+            }
         }
-        keys += 1;
-        if keys % TICK == 0 {
-            options.tell(keys / 2);
+        if is_last {
+            return Ok(keys);
         }
     }
-    Ok(keys)
 }
 
 /// Steps 4 and 5; gives the root, or the digest of a plain namespace.
-fn publish<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
+fn publish(
+    db: &State,
     built: Built,
-    values: Tentative<'_, D>,
+    values: Tentative<'_>,
     commit: u64,
     expected: Option<&Node>,
 ) -> Result<Node> {
     let is_plain = db.kind == TrieKind::Plain;
-    let (regions, root) = regions::<H>(db.namespace, is_plain, &built.leaves, commit);
+    let (regions, root) = regions(db.hasher, db.namespace, is_plain, &built.leaves, commit);
     if let Some(expected) = expected.filter(|expected| !is_plain && **expected != root) {
         return Err(Error::OtherRoot { expected: *expected, found: root });
     }
@@ -356,7 +380,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
 
 /// Room for an image of about this number of pages, so that a full device shows before anything is
 /// published.
-fn reserve_image<D: Device, R: Runtime>(db: &State<D, R>, pages: u64) -> Result<()> {
+fn reserve_image(db: &State, pages: u64) -> Result<()> {
     let free_runs = db.space.overflow_stats().free_runs;
     // Upper levels are a fraction of them; a free run takes less than 16 bytes.
     let bytes = page_offset(pages + pages / 4 + free_runs / 250 + 16);

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use pleach_io::{Device, OpenMode};
+use pleach_io::{Disk, OpenMode};
 
 use super::error::{Invalid, ScanError};
 use super::reader::{LogReader, magic_in, segments};
@@ -33,8 +33,8 @@ impl<E> Broken<E> {
 }
 
 /// Shows each record from the one at `from` to the point `to`. What was shown counts only when this succeeds.
-pub(crate) fn chain<D, E>(
-    device: &D,
+pub(crate) fn chain<E>(
+    device: &Disk,
     database: u64,
     segment_size: u64,
     from: LogPos,
@@ -42,7 +42,6 @@ pub(crate) fn chain<D, E>(
     mut visit: impl FnMut(&RecordView<'_>) -> Result<(), E>,
 ) -> Result<(), Broken<E>>
 where
-    D: Device,
     E: From<ScanError>,
 {
     if from == to.position {
@@ -60,8 +59,8 @@ where
 
 /// Shows each record from the one at `from` on, until `visit` breaks off or the next one is not before `end`; gives where
 /// the last one ended.
-pub(crate) fn walk<D, E>(
-    device: &D,
+pub(crate) fn walk<E>(
+    device: &Disk,
     database: u64,
     segment_size: u64,
     from: LogPos,
@@ -69,7 +68,6 @@ pub(crate) fn walk<D, E>(
     visit: impl FnMut(&RecordView<'_>) -> Result<ControlFlow<()>, E>,
 ) -> Result<Point, Broken<E>>
 where
-    D: Device,
     E: From<ScanError>,
 {
     let reader = LogReader::open(device, segment_size, from);
@@ -78,15 +76,14 @@ where
 
 /// Shows each record of the log that is whole, in order, whatever lies between them, until `visit` breaks off. What was cut off
 /// once, and was not written over, is among them.
-pub(crate) fn whole_records<D, E>(
-    device: &D,
+pub(crate) fn whole_records<E>(
+    device: &Disk,
     database: u64,
     segment_size: u64,
     from: LogPos,
     mut visit: impl FnMut(&RecordView<'_>) -> Result<ControlFlow<()>, E>,
 ) -> Result<(), E>
 where
-    D: Device,
     E: From<ScanError>,
 {
     let (mut at, mut failed) = (from, None);
@@ -94,7 +91,7 @@ where
     while let Some(from) = next_whole(device, database, segment_size, at)? {
         let reader = LogReader::open_whole(device, segment_size, from);
         let log = (database, segment_size);
-        let walked = walk_in::<D, ScanError>(reader, log, from, LogPos::MAX, |record| {
+        let walked = walk_in::<ScanError>(reader, log, from, LogPos::MAX, |record| {
             Ok(visit(record).unwrap_or_else(|error| {
                 failed = Some(error);
                 ControlFlow::Break(())
@@ -108,15 +105,14 @@ where
     Ok(())
 }
 
-fn walk_in<D, E>(
-    opened: Result<LogReader<D>, ScanError>,
+fn walk_in<E>(
+    opened: Result<LogReader, ScanError>,
     (database, segment_size): (u64, u64),
     from: LogPos,
     end: LogPos,
     mut visit: impl FnMut(&RecordView<'_>) -> Result<ControlFlow<()>, E>,
 ) -> Result<Point, Broken<E>>
 where
-    D: Device,
     E: From<ScanError>,
 {
     if !valid_segment_size(segment_size) || from > end {
@@ -160,8 +156,8 @@ where
 }
 
 /// Where the first whole record lies from `from` on and before `to`, whatever came before it.
-pub(crate) fn next_record<D: Device>(
-    device: &D,
+pub(crate) fn next_record(
+    device: &Disk,
     database: u64,
     segment_size: u64,
     from: LogPos,
@@ -172,8 +168,8 @@ pub(crate) fn next_record<D: Device>(
 }
 
 /// The same to the end of all files, where what cannot be read is gone over, too.
-fn next_whole<D: Device>(
-    device: &D,
+fn next_whole(
+    device: &Disk,
     database: u64,
     segment_size: u64,
     from: LogPos,
@@ -184,7 +180,7 @@ fn next_whole<D: Device>(
 
 /// The database of the log, and the bytes of its segments, as its own files tell them: for who has no superblock. `None` when
 /// no segment has a whole record.
-pub(crate) fn identity<D: Device>(device: &D) -> Result<Option<(u64, u64)>, ScanError> {
+pub(crate) fn identity(device: &Disk) -> Result<Option<(u64, u64)>, ScanError> {
     let mut sizes = BTreeSet::new();
     for name in device.list()?.iter().filter(|name| parse_segment_name(name).is_some()) {
         let len = device.open(name, OpenMode::Read).and_then(|file| device.len(&file));
@@ -201,8 +197,8 @@ pub(crate) fn identity<D: Device>(device: &D) -> Result<Option<(u64, u64)>, Scan
 
 /// Shows each good header that lies at its own position from `from` on, whatever its body: what it says was true when it was
 /// written. False when some of the log there could not be read.
-pub(crate) fn headers<D: Device>(
-    device: &D,
+pub(crate) fn headers(
+    device: &Disk,
     database: u64,
     segment_size: u64,
     from: LogPos,
@@ -240,8 +236,8 @@ pub(crate) fn headers<D: Device>(
 }
 
 /// The first whole record of a database, or of any, between two positions.
-fn next_in<D: Device>(
-    device: &D,
+fn next_in(
+    device: &Disk,
     database: Option<u64>,
     segment_size: u64,
     (from, to): (LogPos, LogPos),
@@ -295,8 +291,8 @@ fn next_in<D: Device>(
 type Verdict = Result<(Header, u64), Invalid>;
 
 /// The record after a point, which begins there or at the next block.
-fn next_after<D: Device>(
-    reader: &mut LogReader<D>,
+fn next_after(
+    reader: &mut LogReader,
     database: u64,
     (at, first): (Point, bool),
     end: LogPos,
@@ -311,8 +307,8 @@ fn next_after<D: Device>(
 }
 
 /// The record of a database, or of any, at a point; the first one may have any forerunner.
-fn record<D: Device>(
-    reader: &mut LogReader<D>,
+fn record(
+    reader: &mut LogReader,
     database: Option<u64>,
     at: Point,
     first: bool,

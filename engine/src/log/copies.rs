@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use pleach_io::{Device, OpenMode, PAGE, PageBuf};
+use pleach_io::{Disk, File, OpenMode, PAGE, PageBuf};
 
 use super::error::LogError;
 use super::segment::{SegmentOptions, full_or_io, make_segment, run_pages, spare, write_zeros};
@@ -11,9 +11,9 @@ use crate::format::position::LogPos;
 
 /// Copies the log between two positions to another device, which has none: its segments from the first of `stretch` on, empty ones
 /// behind its end up to `prepared`, and the spare. All is synced but the folder.
-pub(crate) fn copy<D: Device>(
-    from: &D,
-    to: &D,
+pub(crate) fn copy(
+    from: &Disk,
+    to: &Disk,
     database: u64,
     size: u64,
     stretch: (LogPos, LogPos),
@@ -53,9 +53,9 @@ pub(crate) fn copy<D: Device>(
 
 /// Writes what takes the place of a segment, for a repair: its first `kept` bytes, and blank pages behind them. A page that cannot be
 /// read is left blank; if it holds bytes of `needed`, that is an error.
-pub(crate) fn fill<D: Device>(
-    device: &D,
-    file: &D::File,
+pub(crate) fn fill(
+    device: &Disk,
+    file: &File,
     size: u64,
     (index, kept): (u64, u64),
     needed: &Range<LogPos>,

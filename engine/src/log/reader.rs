@@ -3,7 +3,7 @@
 //! A segment is opened when it is read, and one at a time: a long history has hundreds of them. Beside a process that writes,
 //! the file under a segment's name may be another one by then ([`LogReader::look_again`]).
 
-use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
+use pleach_io::{Disk, File, IoError, OpenMode, PAGE, PageBuf};
 
 use super::error::{BadSegment, ScanError};
 use super::segment::run_pages;
@@ -20,7 +20,7 @@ pub(super) fn magic_in(bytes: &[u8]) -> Option<u64> {
 }
 
 /// The indices of the log's segments in a folder, ascending. A file whose name says more than positions can reach is none of them.
-pub(crate) fn segments<D: Device>(device: &D, size: u64) -> Result<Vec<u64>, IoError> {
+pub(crate) fn segments(device: &Disk, size: u64) -> Result<Vec<u64>, IoError> {
     let names = device.list()?;
     let indices = names.iter().filter_map(|name| parse_segment_name(name));
     let mut indices: Vec<u64> =
@@ -29,14 +29,14 @@ pub(crate) fn segments<D: Device>(device: &D, size: u64) -> Result<Vec<u64>, IoE
     Ok(indices)
 }
 
-pub(super) struct LogReader<D: Device> {
-    device: D,
+pub(super) struct LogReader {
+    device: Disk,
     size: u64,
     first: u64,
     /// The segments from `first` on end before this one.
     end: u64,
     /// The segment that is read, and its index.
-    file: Option<(u64, D::File)>,
+    file: Option<(u64, File)>,
     /// Log bytes from `base` on; `base` is a multiple of the page size.
     window: Vec<u8>,
     base: LogPos,
@@ -45,21 +45,21 @@ pub(super) struct LogReader<D: Device> {
     single_pages: bool,
 }
 
-impl<D: Device> LogReader<D> {
+impl LogReader {
     /// A reader of the segments that hold `from` or later positions, up to the first that is missing. One without its full
     /// size is an error.
-    pub(super) fn open(device: &D, size: u64, from: LogPos) -> Result<Self, ScanError> {
+    pub(super) fn open(device: &Disk, size: u64, from: LogPos) -> Result<Self, ScanError> {
         Self::open_up_to(device, size, from, |bad| Err(bad.into()))
     }
 
     /// The same, where one without its full size is as good as missing, and a page that cannot be read spoils no other.
-    pub(super) fn open_whole(device: &D, size: u64, from: LogPos) -> Result<Self, ScanError> {
+    pub(super) fn open_whole(device: &Disk, size: u64, from: LogPos) -> Result<Self, ScanError> {
         let opened = Self::open_up_to(device, size, from, |_| Ok(()))?;
         Ok(Self { single_pages: true, ..opened })
     }
 
     fn open_up_to(
-        device: &D,
+        device: &Disk,
         size: u64,
         from: LogPos,
         bad: impl Fn(BadSegment) -> Result<(), ScanError>,

@@ -25,7 +25,7 @@
 //! A failed read is an error, never an end, with one exception: after a clean close nothing follows, so
 //! a sector there that cannot be read does not matter. The scan changes nothing.
 
-use pleach_io::{Device, PAGE};
+use pleach_io::{Disk, PAGE};
 
 use super::error::{BadSegment, DurableEvidence, Invalid, ScanError};
 use super::reader::{LogReader, magic_in};
@@ -94,13 +94,12 @@ pub struct ScanEnd {
 }
 
 /// Reads the log from the replay start to its end and shows each valid record to `visit`.
-pub fn scan<D, E>(
-    device: &D,
+pub fn scan<E>(
+    device: &Disk,
     input: &ScanInput,
     mut visit: impl FnMut(&RecordView<'_>) -> Result<(), E>,
 ) -> Result<ScanEnd, E>
 where
-    D: Device,
     E: From<ScanError>,
 {
     let from = input.from.position;
@@ -127,13 +126,12 @@ where
 
 /// The same for a repair: the log ends where its first record that cannot be used begins, whatever evidence says. So a read
 /// that fails is an end, and so is a segment that is missing or cut.
-pub(crate) fn scan_whole<D, E>(
-    device: &D,
+pub(crate) fn scan_whole<E>(
+    device: &Disk,
     input: &ScanInput,
     mut visit: impl FnMut(&RecordView<'_>) -> Result<(), E>,
 ) -> Result<ScanEnd, E>
 where
-    D: Device,
     E: From<ScanError>,
 {
     let reader = LogReader::open_whole(device, input.segment_size, input.from.position)?;
@@ -164,16 +162,16 @@ struct Rest {
 
 type Verdict = Result<(Header, u64), Invalid>;
 
-struct Scanner<D: Device> {
-    reader: LogReader<D>,
+struct Scanner {
+    reader: LogReader,
     input: ScanInput,
     end: ScanEnd,
     /// The evidence that was seen knows of segments below this.
     known_prepared: LogPos,
 }
 
-impl<D: Device> Scanner<D> {
-    fn new(reader: LogReader<D>, input: &ScanInput) -> Self {
+impl Scanner {
+    fn new(reader: LogReader, input: &ScanInput) -> Self {
         let end = ScanEnd {
             end: input.from,
             incarnation: 0,

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
+use pleach_io::{Disk, File, IoError, OpenMode, PAGE, PageBuf};
 
 use super::error::{BadSegment, LogError};
 use crate::format::names::{SEGMENT_SPARE, SEGMENT_TEMPORARY, parse_segment_name, segment_name};
@@ -70,11 +70,11 @@ pub struct SegmentStats {
     pub recycled: u64,
 }
 
-struct State<F> {
+struct State {
     /// Segments from this one to `next` are live: prepared, and not yet retired.
     first: u64,
     /// Files of those that records go into, or that are not synced.
-    open: BTreeMap<u64, F>,
+    open: BTreeMap<u64, File>,
     /// Index of the next segment to prepare.
     next: u64,
     /// Retired files, by the index in their present name.
@@ -83,10 +83,10 @@ struct State<F> {
     recycled: u64,
 }
 
-struct Shared<D: Device> {
-    device: D,
+struct Shared {
+    device: Disk,
     options: SegmentOptions,
-    state: Mutex<State<D::File>>,
+    state: Mutex<State>,
     /// Held while a segment is prepared or retired, over the I/O; never taken by writing.
     changing: Mutex<()>,
     /// Positions below this may be written.
@@ -95,17 +95,17 @@ struct Shared<D: Device> {
 }
 
 /// The log's files. Clones share them.
-pub struct Segments<D: Device> {
-    shared: Arc<Shared<D>>,
+pub struct Segments {
+    shared: Arc<Shared>,
 }
 
-impl<D: Device> Clone for Segments<D> {
+impl Clone for Segments {
     fn clone(&self) -> Self {
         Self { shared: Arc::clone(&self.shared) }
     }
 }
 
-impl<D: Device> core::fmt::Debug for Segments<D> {
+impl core::fmt::Debug for Segments {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Segments")
             .field("size", &self.shared.options.size)
@@ -114,10 +114,10 @@ impl<D: Device> core::fmt::Debug for Segments<D> {
     }
 }
 
-impl<D: Device> Segments<D> {
+impl Segments {
     /// Would [`Segments::open`] find what it needs? Writes nothing.
     pub fn check(
-        device: &D,
+        device: &Disk,
         size: u64,
         needed_from: LogPos,
         end: LogPos,
@@ -134,7 +134,7 @@ impl<D: Device> Segments<D> {
     /// # Panics
     /// When the size is not [`valid_segment_size`].
     pub fn open(
-        device: D,
+        device: Disk,
         options: SegmentOptions,
         needed_from: LogPos,
         end: LogPos,
@@ -157,13 +157,13 @@ impl<D: Device> Segments<D> {
     }
 
     /// No segments, and none will be prepared.
-    pub(super) fn none(device: D, options: SegmentOptions) -> Self {
+    pub(super) fn none(device: Disk, options: SegmentOptions) -> Self {
         let (open, spares) = (BTreeMap::new(), Vec::new());
         let state = State { first: 0, open, next: 0, spares, made: 0, recycled: 0 };
         Self::of(device, options, state, true)
     }
 
-    fn of(device: D, options: SegmentOptions, state: State<D::File>, poisoned: bool) -> Self {
+    fn of(device: Disk, options: SegmentOptions, state: State, poisoned: bool) -> Self {
         let prepared = AtomicU64::new(state.next * options.size);
         Self {
             shared: Arc::new(Shared {
@@ -247,12 +247,12 @@ impl<D: Device> Segments<D> {
         }
     }
 
-    pub(super) fn device(&self) -> &D {
+    pub(super) fn device(&self) -> &Disk {
         &self.shared.device
     }
 
     /// The file for records at a position, once it is prepared and until it is closed.
-    pub(super) fn file(&self, position: LogPos) -> Option<D::File> {
+    pub(super) fn file(&self, position: LogPos) -> Option<File> {
         self.shared.state.lock().open.get(&position.segment(self.size())).cloned()
     }
 
@@ -308,7 +308,7 @@ impl<D: Device> Segments<D> {
 
     /// A retired segment under a new name; none when it is not there any more. An error comes with the
     /// index that its name has then.
-    fn recycle(&self, old: u64, index: u64) -> Result<Option<D::File>, (IoError, u64)> {
+    fn recycle(&self, old: u64, index: u64) -> Result<Option<File>, (IoError, u64)> {
         let device = &self.shared.device;
         let (from, to) = (segment_name(old), segment_name(index));
         let renamed = if old == index {
@@ -334,7 +334,7 @@ impl<D: Device> Segments<D> {
 
 /// Makes the first segment of a new database, and the spare that copies go into, synced. The caller syncs
 /// the folder.
-pub fn create<D: Device>(device: &D, database: u64, size: u64) -> Result<(), LogError> {
+pub fn create(device: &Disk, database: u64, size: u64) -> Result<(), LogError> {
     spare(size).create(device, database).map_err(full_or_io)?;
     make_segment(device, 0, SegmentOptions { size, spares: 0, cached: false }).map(drop)
 }
@@ -346,8 +346,8 @@ pub(crate) fn spare(size: u64) -> Spare {
 
 /// A log that is kept from `newest` on: does it reach back to `older`, with every segment between?
 /// Writes nothing.
-pub(crate) fn reaches_back<D: Device>(
-    device: &D,
+pub(crate) fn reaches_back(
+    device: &Disk,
     size: u64,
     newest: LogPos,
     older: LogPos,
@@ -364,11 +364,11 @@ pub(crate) fn reaches_back<D: Device>(
 }
 
 /// A new segment under its name, zero-written and synced. The caller syncs the folder.
-pub(super) fn make_segment<D: Device>(
-    device: &D,
+pub(super) fn make_segment(
+    device: &Disk,
     index: u64,
     options: SegmentOptions,
-) -> Result<D::File, LogError> {
+) -> Result<File, LogError> {
     let size = options.size;
     let file = make_temporary(device, size)?;
     let zeros = PageBuf::zeroed(run_pages(size));
@@ -381,20 +381,20 @@ pub(super) fn make_segment<D: Device>(
 }
 
 /// The segments in a folder.
-struct Survey<F> {
+struct Survey {
     /// The first of those that are needed or known to be prepared: contiguous, each of full size.
     first: u64,
     /// The first index after them.
     next: u64,
     /// Files of those among them that records may go into.
-    open: BTreeMap<u64, F>,
+    open: BTreeMap<u64, File>,
     /// Others, and their lengths: those that may be used again under their own index come first.
     old: Vec<(u64, u64)>,
 }
 
-impl<F> Survey<F> {
-    fn new<D: Device<File = F>>(
-        device: &D,
+impl Survey {
+    fn new(
+        device: &Disk,
         size: u64,
         needed_from: LogPos,
         (end, prepared_through): (LogPos, LogPos),
@@ -438,7 +438,7 @@ pub(super) fn run_pages(size: u64) -> usize {
 }
 
 /// A file of a segment's size under the temporary name, its space reserved.
-fn make_temporary<D: Device>(device: &D, size: u64) -> Result<D::File, LogError> {
+fn make_temporary(device: &Disk, size: u64) -> Result<File, LogError> {
     match device.remove(SEGMENT_TEMPORARY) {
         Err(error) if !error.is_not_found() => return Err(error.into()),
         _ => {}
@@ -451,7 +451,7 @@ fn make_temporary<D: Device>(device: &D, size: u64) -> Result<D::File, LogError>
 }
 
 /// Undoes a segment in the making, as far as the device lets us; the next attempt removes it too.
-fn abandon<D: Device>(device: &D, error: IoError) -> LogError {
+fn abandon(device: &Disk, error: IoError) -> LogError {
     let _ = device.remove(SEGMENT_TEMPORARY);
     full_or_io(error)
 }
@@ -461,9 +461,9 @@ pub(super) fn full_or_io(error: IoError) -> LogError {
 }
 
 /// Zeros from `from` to `to`, both multiples of the page size.
-pub(super) fn write_zeros<D: Device>(
-    device: &D,
-    file: &D::File,
+pub(super) fn write_zeros(
+    device: &Disk,
+    file: &File,
     zeros: &PageBuf,
     from: u64,
     to: u64,

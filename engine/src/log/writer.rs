@@ -12,7 +12,7 @@
 
 use std::collections::BTreeSet;
 
-use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
+use pleach_io::{Disk, File, IoError, OpenMode, PAGE, PageBuf};
 
 use super::error::{BadSegment, LogError};
 use super::scan::ScanEnd;
@@ -138,8 +138,8 @@ pub struct WriterStats {
 }
 
 /// The log's one appender.
-pub struct LogWriter<D: Device> {
-    segments: Segments<D>,
+pub struct LogWriter {
+    segments: Segments,
     chain: Chain,
     /// End of the last record written.
     written: LogPos,
@@ -150,7 +150,7 @@ pub struct LogWriter<D: Device> {
     stats: WriterStats,
 }
 
-impl<D: Device> core::fmt::Debug for LogWriter<D> {
+impl core::fmt::Debug for LogWriter {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("LogWriter")
             .field("written", &self.written)
@@ -160,14 +160,18 @@ impl<D: Device> core::fmt::Debug for LogWriter<D> {
     }
 }
 
-impl<D: Device> LogWriter<D> {
+impl LogWriter {
     /// Takes the log over for writing.
     ///
     /// The end that the scan has read may be visible and not durable: a process that was killed,
     /// or whose sync failed, leaves bytes in caches, and a sync that failed once proves nothing
     /// when it is repeated. So segments with unproven bytes are replaced by synced copies; a durable
     /// block is never overwritten in place.
-    pub fn open(device: D, options: SegmentOptions, start: &WriterStart) -> Result<Self, LogError> {
+    pub fn open(
+        device: Disk,
+        options: SegmentOptions,
+        start: &WriterStart,
+    ) -> Result<Self, LogError> {
         reseal(&device, options.size, start)?;
         let (from, end) = (start.needed_from, start.end.position);
         let segments = Segments::open(device, options, from, end, start.prepared_through)?;
@@ -183,7 +187,7 @@ impl<D: Device> LogWriter<D> {
     }
 
     /// A writer that refuses everything, of a log that another process has.
-    pub(crate) fn refusing(device: D, options: SegmentOptions, end: Point) -> Self {
+    pub(crate) fn refusing(device: Disk, options: SegmentOptions, end: Point) -> Self {
         let start = WriterStart { end, ..WriterStart::new_log(0, 0) };
         Self {
             stage: Stage { buf: PageBuf::zeroed(1) },
@@ -202,7 +206,7 @@ impl<D: Device> LogWriter<D> {
     }
 
     /// The log's files, to be shared with whoever prepares and retires them.
-    pub fn segments(&self) -> &Segments<D> {
+    pub fn segments(&self) -> &Segments {
         &self.segments
     }
 
@@ -333,9 +337,9 @@ impl Stage {
 }
 
 /// A run being collected: never longer than the stage, never across segments.
-struct Run<'a, D: Device> {
+struct Run<'a> {
     stage: &'a mut Stage,
-    segments: &'a Segments<D>,
+    segments: &'a Segments,
     written_to: &'a mut BTreeSet<u64>,
     stats: &'a mut WriterStats,
     start: LogPos,
@@ -343,7 +347,7 @@ struct Run<'a, D: Device> {
     limit: usize,
 }
 
-impl<D: Device> Run<'_, D> {
+impl Run<'_> {
     fn begin(&mut self, start: LogPos) {
         let left = self.segments.size() - start.in_segment(self.segments.size());
         self.start = start;
@@ -396,7 +400,7 @@ impl<D: Device> Run<'_, D> {
 
 /// Replaces the segments that hold `[proven, end)` by synced copies of them, blank after `end`. The
 /// room for a copy is there ([`spare`]), so that a full disk does not keep the database closed.
-fn reseal<D: Device>(device: &D, size: u64, start: &WriterStart) -> Result<(), LogError> {
+fn reseal(device: &Disk, size: u64, start: &WriterStart) -> Result<(), LogError> {
     let (proven, end) = (start.proven, start.end.position);
     if proven >= end {
         return Ok(());
@@ -422,11 +426,11 @@ struct Segment {
 
 impl Segment {
     /// Copies what is needed up to the log's end; the rest of the copy is blank.
-    fn copy<D: Device>(
+    fn copy(
         self,
-        device: &D,
-        from: &D::File,
-        to: &D::File,
+        device: &Disk,
+        from: &File,
+        to: &File,
         start: &WriterStart,
     ) -> Result<(), IoError> {
         let end = start.end.position.min(self.start + self.size);
@@ -447,10 +451,10 @@ impl Segment {
 
     /// Reads from a position on. Blocks below the replay start that cannot be read stay blank: what was
     /// replayed does not need them, and a dead one must not keep the database closed.
-    fn read<D: Device>(
+    fn read(
         self,
-        device: &D,
-        from: &D::File,
+        device: &Disk,
+        from: &File,
         buf: &mut PageBuf,
         at: LogPos,
         start: &WriterStart,

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use pleach_beatree::space;
-use pleach_core::Hasher;
-use pleach_io::{Device, Home, OpenMode, Runtime};
+use pleach_io::{Disk, Executor, Home, OpenMode, TaskHandle};
 
 use super::recovery::Recovered;
 use crate::engine::Engine;
@@ -32,39 +31,39 @@ use crate::state::tries::{Trie, Tries};
 use crate::timings::Timings;
 
 /// An open database.
-pub(crate) struct Opened<H: Hasher, D: Device, R: Runtime> {
-    pub(crate) engine: Arc<Engine<H, D, R>>,
+pub(crate) struct Opened {
+    pub(crate) engine: Arc<Engine>,
     /// Its background tasks.
-    pub(crate) tasks: Vec<R::Handle>,
+    pub(crate) tasks: Vec<TaskHandle>,
     /// How it was found.
     pub(crate) opening: Opening,
 }
 
 /// What an open has found, and what it writes with.
-pub(super) struct Started<D: Device> {
-    pub(super) superblocks: SuperblockStore<D>,
+pub(super) struct Started {
+    pub(super) superblocks: SuperblockStore,
     pub(super) recovered: Recovered,
     pub(super) space: space::Space,
-    pub(super) writer: LogWriter<D>,
+    pub(super) writer: LogWriter,
     pub(super) incarnation: u32,
 }
 
 /// Who opens.
-pub(super) enum OpenAs<D: Device, R: Runtime> {
+pub(super) enum OpenAs {
     /// The one process that writes, with the folder's lock.
     Writer { lock: Box<dyn Send + Sync>, log_limit: u64 },
     /// One that reads, whoever writes.
-    Reader(Replica<Shared<D, R>>),
+    Reader(Replica<Shared>),
 }
 
 /// The state of an open database, put together.
-pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
-    device: D,
-    runtime: R,
+pub(super) fn assemble(
+    device: Disk,
+    runtime: Executor,
     options: Options,
-    started: Started<D>,
-    open_as: OpenAs<D, R>,
-) -> Result<Shared<D, R>> {
+    started: Started,
+    open_as: OpenAs,
+) -> Result<Shared> {
     let Started { superblocks, recovered, space, writer, incarnation } = started;
     let newest = *superblocks.newest();
     let geometry = newest.page_space();
@@ -97,7 +96,8 @@ pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
     }));
     store.begin_batch(recovered.tip.number + 1);
     let limit = budget.node_limit();
-    let files = NodeFiles::open::<H>(Arc::clone(&store), Arc::clone(&counters), limit, mode)?;
+    let files =
+        NodeFiles::open(recovered.hasher, Arc::clone(&store), Arc::clone(&counters), limit, mode)?;
     let files = Arc::new(files);
     let tries = recovered.tries.into_iter().map(|found| {
         let index = Index::new(found.regions, |_, commits| commits >= flush_at);
@@ -121,6 +121,7 @@ pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
         }
     };
     Ok(Shared {
+        hasher: recovered.hasher,
         commits: Commits::new(sequencer, recovered.tip, recovered.undo, clock()),
         space: PageSpace::new(
             device,

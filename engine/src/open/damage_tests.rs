@@ -1,7 +1,7 @@
 //! What an open makes of records that nobody should have written, and of files that an older generation needs.
 
 use pleach_core::page::branch::MAX_ENTRIES;
-use pleach_core::{Blake3, Hasher as _, Key, Node, Prefix, TERMINATOR};
+use pleach_core::{Hasher, Key, Node, Prefix, TERMINATOR};
 use pleach_io::sim::{
     Damage, Fault, Image, PageOf, Rule, SimDisk, SimOptions, SimRuntime, Times, code,
 };
@@ -16,11 +16,12 @@ use crate::format::location_body::{LocationEncoder, NewPage, Rewrite};
 use crate::format::names::{image_name, segment_name};
 use crate::format::position::{BLOCK, LogPos};
 use crate::format::trie_kind::TrieKind;
+use crate::load::LoadOptions;
 use crate::state::images::LAST_NUMBERS;
 use crate::tools::{CheckOptions, Verdict, check_on, stat_on};
-use crate::{Access, Db, Error, Geometry, LoadOptions, Options, SessionOptions, Value};
+use crate::{Access, Db, Error, Geometry, Options, SessionOptions, Value};
 
-type SimDb = Db<Blake3, SimDisk, SimRuntime>;
+type SimDb = Db;
 
 fn disk() -> SimDisk {
     SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() })
@@ -36,12 +37,16 @@ fn open(disk: &SimDisk, options: Options) -> Result<(SimDb, SimRuntime), Error> 
 }
 
 fn id(id: u64) -> Key {
-    Blake3::hash(&id.to_be_bytes())
+    Hasher::BLAKE3.hash(&id.to_be_bytes())
 }
 
 fn commit(db: &SimDb, accesses: Vec<Access>) -> Result<u64, Error> {
     let session = db.session(SessionOptions::new())?;
-    Ok(session.finish(accesses).map_err(crate::FinishError::into_error)?.commit()?)
+    session
+        .finish(accesses)
+        .map_err(crate::FinishError::into_error)?
+        .commit()
+        .map_err(crate::CommitError::into_error)
 }
 
 /// Records of rewrites, each of a range and its pages, none of which has a number, or of a join. Their checksums are
@@ -428,7 +433,7 @@ fn a_failed_load_leaves_what_the_older_generation_needs() {
     let len = || disk.image().file("overflow").expect("it is there").len();
     let before = len();
     let state = db.state();
-    checkpoint::<Blake3, _, _>(&state, false).expect("an image");
+    checkpoint(&state, false).expect("an image");
     let map = state.space.overflow_stats().pages;
     assert!(map * 4096 < before && len() == before, "the map is shorter, the file is not");
     // More than the map has room for, and a key twice.
@@ -437,7 +442,7 @@ fn a_failed_load_leaves_what_the_older_generation_needs() {
     db.bulk_load(pairs, &options).expect_err("a key comes twice");
     assert_eq!(len(), before);
     let image = disk.image();
-    let report = check_on(&SimDisk::from_image(&image, 1), CheckOptions::default());
+    let report = check_on(SimDisk::from_image(&image, 1), CheckOptions::default());
     assert_eq!(report.expect("checked").older_serves, Some(true));
 }
 
@@ -448,7 +453,7 @@ fn an_open_that_cannot_make_a_missing_file_changes_nothing() {
     let (db, _runtime) = open(&disk, options()).expect("created");
     commit(&db, vec![long(0, 1)]).expect("committed");
     db.close().expect("closed");
-    let in_use = stat_on(&disk).expect("looked at").superblock.image.file;
+    let in_use = stat_on(&disk, None).expect("looked at").superblock.image.file;
     disk.remove(image_name(in_use.other())).expect("there");
     disk.remove("spill").expect("there");
     let image = disk.image();
@@ -471,7 +476,7 @@ fn an_open_that_cannot_make_a_missing_file_changes_nothing() {
 fn opens_after_plain(
     kind: EntryKind,
     trie: TrieKind,
-    new_root: impl Fn(&Db<Blake3, SimDisk, SimRuntime>) -> Node,
+    new_root: impl Fn(&Db) -> Node,
 ) -> Result<SimDb, Error> {
     let disk = disk();
     let (db, _runtime) = open(&disk, options())?;
@@ -505,7 +510,7 @@ fn opens_after_plain(
 fn a_wrong_digest_in_a_record_is_found() {
     let right = |db: &SimDb| {
         let before = db.roots().digest(5).expect("it is plain").into();
-        let new = pleach_beatree::Stored::put::<Blake3>(Value::from([8; 40].as_slice()));
+        let new = pleach_beatree::Stored::put(Hasher::BLAKE3, Value::from([8; 40].as_slice()));
         crate::digest::after(&before, std::iter::once((&id(2), &new)))
     };
     let wrong = |_: &SimDb| Node::from([9; 32]);

@@ -4,7 +4,7 @@
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::space::Space;
 use pleach_core::{Hasher, Node};
-use pleach_io::{Device, IoError, OpenMode, Operation, PAGE};
+use pleach_io::{Disk, IoError, OpenMode, Operation, PAGE};
 
 use super::recovery::{Known, LogEnd, Recovered, recover};
 use crate::error::{Contradiction, Error, NoRoom, Result};
@@ -21,9 +21,9 @@ use crate::opening::{LostHistory, Note, Opening};
 use crate::options::HistoryLimits;
 
 /// A database as its folder has it.
-pub(crate) struct Examined<D: Device> {
+pub(crate) struct Examined {
     /// With the superblock in use that recovery went from.
-    pub(crate) superblocks: SuperblockStore<D>,
+    pub(crate) superblocks: SuperblockStore,
     pub(crate) incarnation: Incarnation,
     pub(crate) recovered: Recovered,
     pub(crate) space: Space,
@@ -35,7 +35,7 @@ pub(crate) struct Examined<D: Device> {
     pub(super) limits: HistoryLimits,
 }
 
-impl<D: Device> Examined<D> {
+impl Examined {
     /// Is all of the history there that records and options promise?
     pub(crate) fn require_history(&self) -> Result<()> {
         let (oldest, newest) = (self.opening.oldest, self.opening.commit);
@@ -48,16 +48,17 @@ impl<D: Device> Examined<D> {
     }
 
     /// Could the older checkpoint serve, should the newest be damaged? `None` when there is none.
-    pub(crate) fn older_serves<H: Hasher>(&self, device: &D) -> Option<bool> {
+    pub(crate) fn older_serves(&self, device: &Disk) -> Option<bool> {
         let older = self.superblocks.other().ok()?;
         let known = Known { clean: false, ..self.known };
-        let recovered = recover::<H, D>(device, &older, &known, self.limits, None).ok();
+        let recovered =
+            recover(self.recovered.hasher, device, &older, &known, self.limits, None).ok();
         Some(recovered.is_some_and(|found| found.tip.number == self.recovered.tip.number))
     }
 }
 
 /// Opens the superblocks, the first look at a folder that holds a database.
-pub(crate) fn superblocks<D: Device>(device: &D, mode: OpenMode) -> Result<SuperblockStore<D>> {
+pub(crate) fn superblocks(device: &Disk, mode: OpenMode) -> Result<SuperblockStore> {
     open_all(device, mode)?;
     let store = SuperblockStore::open(device.clone(), mode)?;
     store.newest().check_features(mode == OpenMode::Write)?;
@@ -66,7 +67,7 @@ pub(crate) fn superblocks<D: Device>(device: &D, mode: OpenMode) -> Result<Super
 
 /// Opens every file of the database that is there, as `mode` says, and finds those that must be there. So wrong
 /// rights, and folders in the place of files, show before anything is written. Writes nothing.
-fn open_all<D: Device>(device: &D, mode: OpenMode) -> Result<()> {
+fn open_all(device: &Disk, mode: OpenMode) -> Result<()> {
     // A listing leaves folders out.
     for name in names::fixed() {
         match device.open(name, mode) {
@@ -81,18 +82,18 @@ fn open_all<D: Device>(device: &D, mode: OpenMode) -> Result<()> {
 }
 
 /// Examines a database. Writes nothing. Where another process writes it, what that does meanwhile may make this fail.
-pub(crate) fn examine<H: Hasher, D: Device>(
-    device: &D,
-    mut superblocks: SuperblockStore<D>,
+pub(crate) fn examine(
+    hasher: Option<Hasher>,
+    device: &Disk,
+    mut superblocks: SuperblockStore,
     limits: impl Fn(&superblock::Superblock) -> HistoryLimits,
     accept: Option<&Node>,
     log_end: LogEnd,
-) -> Result<Examined<D>> {
+) -> Result<Examined> {
     let newest = *superblocks.newest();
     let limits = limits(&newest);
-    if newest.hasher != H::ID {
-        return Err(Error::WrongHasher { expected: H::ID, found: newest.hasher });
-    }
+    let found = newest.hasher.hasher(hasher);
+    let hasher = found.ok_or_else(|| Error::wrong_hasher(hasher, &newest.hasher))?;
     let incarnation = match log_end {
         // Whatever its file has: no record's incarnation is too high then.
         LogEnd::Salvage => Incarnation { number: u32::MAX, copies: [false; 2] },
@@ -119,7 +120,7 @@ pub(crate) fn examine<H: Hasher, D: Device>(
         known.prepared_through = known.prepared_through.max(older.prepared_through);
     }
     opening.closed = known.clean;
-    let recovered = match recover::<H, D>(device, &newest, &known, limits, accept) {
+    let recovered = match recover(hasher, device, &newest, &known, limits, accept) {
         Ok(recovered) => recovered,
         Err(error) => match older.filter(|_| is_of_the_image(&error)) {
             None => return Err(missing(error)),
@@ -127,12 +128,12 @@ pub(crate) fn examine<H: Hasher, D: Device>(
                 known.clean = false;
                 // With its own log unbroken the older generation leads to the same state. After a bulk
                 // load, which writes no log, it leads to the empty one.
-                let recovered = recover::<H, D>(device, &older, &known, limits, accept)
+                let recovered = recover(hasher, device, &older, &known, limits, accept)
                     .inspect_err(|error| tracing::warn!(%error, "nor does the older checkpoint"))
                     .ok();
                 let recovered = recovered.filter(|found| {
                     let same = found.tip.number == newest.commit
-                        && found.tip.roots.over_all::<H>() == newest.root;
+                        && found.tip.roots.over_all(hasher) == newest.root;
                     same || found.tip.number > newest.commit || log_end == LogEnd::Salvage
                 });
                 let Some(recovered) = recovered else { return Err(missing(error)) };
@@ -201,8 +202,8 @@ fn missing(error: Error) -> Error {
 }
 
 /// Which pages of the leaf file are taken; each must be in the file.
-fn leaf_space<D: Device>(
-    device: &D,
+fn leaf_space(
+    device: &Disk,
     superblock: &superblock::Superblock,
     recovered: &Recovered,
     log_end: LogEnd,
@@ -225,9 +226,9 @@ fn leaf_space<D: Device>(
     Ok(Space::from_used(geometry, segments, recovered.leaf_pages.iter().copied())?)
 }
 
-fn notes<D: Device>(
-    device: &D,
-    superblocks: &SuperblockStore<D>,
+fn notes(
+    device: &Disk,
+    superblocks: &SuperblockStore,
     incarnation: Incarnation,
     in_use: &superblock::Superblock,
 ) -> Result<Vec<Note>> {
@@ -268,7 +269,7 @@ pub(crate) fn spares(log_segment: u64) -> [Spare; 3] {
 
 /// Makes spares that an open before this one has used up, where that can be done: the next open does
 /// without them.
-pub(crate) fn renew_spares<D: Device>(device: &D, superblock: &superblock::Superblock) {
+pub(crate) fn renew_spares(device: &Disk, superblock: &superblock::Superblock) {
     for spare in spares(superblock.geometry.log_segment) {
         if let Err(error) = spare.renew(device, superblock.database) {
             tracing::warn!(%error, spare = spare.name, "a spare file could not be made");

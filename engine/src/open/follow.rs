@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pleach_beatree::Region;
 use pleach_core::{Hasher, Node, Prefix};
-use pleach_io::{Device, OpenMode, Runtime};
+use pleach_io::{Disk, Executor, OpenMode};
 
 use super::assemble::{OpenAs, Opened, Started, assemble};
 use super::examine::{self, Examined, plainly};
@@ -39,26 +39,22 @@ const SAME: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Opens a database for reading alone, as the newest record of its log has it.
-pub(crate) fn open_replica<H: Hasher, D: Device, R: Runtime>(
-    device: D,
-    runtime: R,
-    options: Options,
-) -> Result<Opened<H, D, R>> {
+pub(crate) fn open_replica(device: Disk, runtime: Executor, options: Options) -> Result<Opened> {
     let limits =
         |found: &Superblock| options.history_limits(found.history, found.geometry.log_segment);
-    let examined = examine_beside::<H, D>(&device, limits)?;
+    let examined = examine_beside(options.hasher, &device, limits)?;
     if options.require_history {
         examined.require_history()?;
     }
     let opening = examined.opening.clone();
-    let follower = Follower::<H, D>::new(&device, &examined);
+    let follower = Follower::new(&device, &examined);
     let Examined { superblocks, recovered, space, .. } = examined;
     let size = superblocks.newest().geometry.log_segment;
     let segments = SegmentOptions { size, spares: 0, cached: false };
     let writer = LogWriter::refusing(device.clone(), segments, recovered.scan.end);
     let started = Started { superblocks, recovered, space, writer, incarnation: 0 };
     let reader = OpenAs::Reader(Replica::new(Box::new(follower)));
-    let shared = Arc::new(assemble::<H, D, R>(device, runtime, options, started, reader)?);
+    let shared = Arc::new(assemble(device, runtime, options, started, reader)?);
     let first = shared.tries.get(0).expect("every database has namespace 0");
     let state = Arc::new(State::new(shared, first));
     // Nothing is prefetched: that looks pages up beside those who read.
@@ -67,14 +63,15 @@ pub(crate) fn open_replica<H: Hasher, D: Device, R: Runtime>(
 }
 
 /// Reads image and log while another process may write them: again, where it has written over what is read.
-pub(crate) fn examine_beside<H: Hasher, D: Device>(
-    device: &D,
+pub(crate) fn examine_beside(
+    hasher: Option<Hasher>,
+    device: &Disk,
     limits: impl Fn(&Superblock) -> HistoryLimits,
-) -> Result<Examined<D>> {
+) -> Result<Examined> {
     let mut unchanged = 0;
     for _ in 0..TRIES {
         let before = generation(device);
-        let examined = examine_once::<H, D>(device, &limits);
+        let examined = examine_once(hasher, device, &limits);
         let after = generation(device);
         // An image is written over in the making of the second checkpoint after it, and its log afterwards.
         let is_whole =
@@ -90,41 +87,42 @@ pub(crate) fn examine_beside<H: Hasher, D: Device>(
     Err(Error::Overtaken { tries: TRIES })
 }
 
-fn examine_once<H: Hasher, D: Device>(
-    device: &D,
+fn examine_once(
+    hasher: Option<Hasher>,
+    device: &Disk,
     limits: impl Fn(&Superblock) -> HistoryLimits,
-) -> Result<Examined<D>> {
+) -> Result<Examined> {
     match creation::inspect(device)? {
         DirectoryState::Foreign(found) => return Err(Error::NotADatabase { found }),
         DirectoryState::Empty | DirectoryState::HalfCreated => return Err(Error::Missing),
         DirectoryState::NoSuperblock | DirectoryState::Database => {}
     }
     let superblocks = examine::superblocks(device, OpenMode::Read)?;
-    examine::examine::<H, D>(device, superblocks, limits, None, LogEnd::Live)
+    examine::examine(hasher, device, superblocks, limits, None, LogEnd::Live)
 }
 
 /// The generation of the newest superblock, if one can be read.
-fn generation<D: Device>(device: &D) -> Option<u64> {
+fn generation(device: &Disk) -> Option<u64> {
     Some(newest(device).ok()?.generation)
 }
 
-fn newest<D: Device>(device: &D) -> Result<Superblock> {
+fn newest(device: &Disk) -> Result<Superblock> {
     Ok(*SuperblockStore::open(device.clone(), OpenMode::Read)?.newest())
 }
 
 /// Follows the log of a database that another process writes.
-struct Follower<H: Hasher, D: Device> {
-    device: D,
+struct Follower {
+    device: Disk,
     input: ScanInput,
-    replay: Replay<H>,
+    replay: Replay,
     /// The log is kept from here on, as the newest superblock has said.
     log_from: LogPos,
     /// Can it not be followed any more?
     ended: bool,
 }
 
-impl<H: Hasher, D: Device> Follower<H, D> {
-    fn new(device: &D, examined: &Examined<D>) -> Self {
+impl Follower {
+    fn new(device: &Disk, examined: &Examined) -> Self {
         let newest = examined.superblocks.newest();
         let input = ScanInput {
             database: newest.database,
@@ -193,7 +191,7 @@ impl<H: Hasher, D: Device> Follower<H, D> {
         let (position, tip) = (self.input.from.position, &self.replay.tip);
         let kept_from = newest.log_from().min(newest.replay.position);
         let is_other = newest.database != self.input.database
-            || newest.commit == tip.number && newest.root != tip.roots.over_all::<H>();
+            || newest.commit == tip.number && newest.root != tip.roots.over_all(self.replay.hasher);
         Ok(kept_from > position
             || newest.durable_through > position
             || newest.commit > tip.number
@@ -201,11 +199,11 @@ impl<H: Hasher, D: Device> Follower<H, D> {
     }
 
     /// Makes what the records have changed what readers find.
-    fn publish<R: Runtime>(&mut self, db: &Shared<D, R>) -> Result<()> {
+    fn publish(&mut self, db: &Shared) -> Result<()> {
         self.replay.settle();
         let tip = self.replay.tip.clone();
         for trie in &mut self.replay.tries {
-            let root = publish_trie::<H, D, R>(db, trie, tip.number);
+            let root = publish_trie(db, trie, tip.number);
             let expected = tip.roots.get(trie.namespace()).filter(|_| trie.dropped.is_none());
             if let (Some(found), Some(expected)) = (root, expected)
                 && found != expected
@@ -224,8 +222,8 @@ impl<H: Hasher, D: Device> Follower<H, D> {
     }
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Source<Shared<D, R>> for Follower<H, D> {
-    fn catch_up(&mut self, db: &Shared<D, R>) -> Result<bool> {
+impl Source<Shared> for Follower {
+    fn catch_up(&mut self, db: &Shared) -> Result<bool> {
         let before = self.input.from;
         // What was read before an error came is there, and the rest comes with the next call.
         let read = if self.ended { Ok(()) } else { self.read_on() };
@@ -245,13 +243,9 @@ impl<H: Hasher, D: Device, R: Runtime> Source<Shared<D, R>> for Follower<H, D> {
 }
 
 /// Gives the root of a Merkle trie that has changed.
-fn publish_trie<H: Hasher, D: Device, R: Runtime>(
-    db: &Shared<D, R>,
-    trie: &mut TrieReplay,
-    commit: u64,
-) -> Option<Node> {
+fn publish_trie(db: &Shared, trie: &mut TrieReplay, commit: u64) -> Option<Node> {
     let (namespace, kind, dropped) = (trie.namespace(), trie.kind, trie.dropped);
-    let (changed, growth) = trie.settle::<H>();
+    let (changed, growth) = trie.settle();
     let Growth { is_new, relaid, pages, bytes, entries } = growth;
     let counters = &db.counters;
     Counters::change(&counters.leaf_pages, pages);
@@ -281,8 +275,8 @@ fn publish_trie<H: Hasher, D: Device, R: Runtime>(
     }
     let node = |region: &Arc<Region>| (*region.prefix(), *region.read().own());
     let nodes: Vec<(Prefix, Node)> = changed.iter().map(node).collect();
-    published.index.update_root::<H>(commit, &nodes);
+    published.index.update_root(db.hasher, commit, &nodes);
     let regions = published.index.load_full();
-    let nodes = published.index.root_nodes::<H>(&regions);
+    let nodes = published.index.root_nodes(db.hasher, &regions);
     nodes.of(&regions).map(|(tiling, _)| *tiling.own())
 }

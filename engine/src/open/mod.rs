@@ -23,8 +23,7 @@ use std::sync::Arc;
 
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::space;
-use pleach_core::Hasher;
-use pleach_io::{Device, LockMode, OpenMode, Runtime, Step};
+use pleach_io::{Disk, Event, Executor, LockMode, OpenMode, Step, TaskHandle};
 
 use crate::checkpoint::{Checkpointer, checkpoint, first_image};
 use crate::engine::Engine;
@@ -38,7 +37,7 @@ use crate::format::trie_kind::TrieKind;
 use crate::format::{incarnation, notice};
 use crate::log::{LogWriter, SegmentOptions, WriterStart, segment};
 use crate::opening::Opening;
-use crate::options::{Durability, OpenFor, Options};
+use crate::options::{Durability, Options};
 use crate::prefetch::Prefetcher;
 use crate::prefetch::requests::Prefetching;
 use crate::roots::{Roots, TrieRoot};
@@ -52,13 +51,9 @@ pub(crate) use follow::{examine_beside, open_replica};
 use recovery::LogEnd;
 
 /// Opens a database, creates it when the options say so, and starts its tasks.
-pub(crate) fn open<H: Hasher, D: Device, R: Runtime>(
-    device: D,
-    runtime: R,
-    options: Options,
-) -> Result<Opened<H, D, R>> {
+pub(crate) fn open(device: Disk, runtime: Executor, options: Options) -> Result<Opened> {
     let _span = tracing::info_span!("open", path = %options.path.display()).entered();
-    let opened = if options.open_for == OpenFor::Reading {
+    let opened = if options.read_only {
         open_replica(device, runtime, options)?
     } else {
         open_checked(device, runtime, options).map_err(plainly)?
@@ -68,16 +63,10 @@ pub(crate) fn open<H: Hasher, D: Device, R: Runtime>(
     Ok(opened)
 }
 
-fn open_checked<H: Hasher, D: Device, R: Runtime>(
-    device: D,
-    runtime: R,
-    options: Options,
-) -> Result<Opened<H, D, R>> {
+fn open_checked(device: Disk, runtime: Executor, options: Options) -> Result<Opened> {
     match creation::inspect(&device)? {
         DirectoryState::Foreign(found) => return Err(Error::NotADatabase { found }),
-        DirectoryState::Empty | DirectoryState::HalfCreated
-            if options.open_for != OpenFor::Creation =>
-        {
+        DirectoryState::Empty | DirectoryState::HalfCreated if !options.create => {
             return Err(Error::Missing);
         }
         DirectoryState::NoSuperblock => {
@@ -89,14 +78,20 @@ fn open_checked<H: Hasher, D: Device, R: Runtime>(
     // Looked at again: another process may have come first.
     let created = creation::inspect(&device)? != DirectoryState::Database;
     if created {
-        create::<H, D, R>(&device, &runtime, &options)?;
+        create(&device, &runtime, &options)?;
     }
     let superblocks = examine::superblocks(&device, OpenMode::Write)?;
     let limits =
         |found: &Superblock| options.history_limits(found.history, found.geometry.log_segment);
     let accept = options.accept_root;
-    let mut examined =
-        examine::examine::<H, D>(&device, superblocks, limits, accept.as_ref(), LogEnd::Proven)?;
+    let mut examined = examine::examine(
+        options.hasher,
+        &device,
+        superblocks,
+        limits,
+        accept.as_ref(),
+        LogEnd::Proven,
+    )?;
     if options.require_history {
         examined.require_history()?;
     }
@@ -106,7 +101,7 @@ fn open_checked<H: Hasher, D: Device, R: Runtime>(
     examined.opening.created = created;
     let opening = examined.opening.clone();
     let root_accepted = examined.recovered.root_accepted;
-    let shared = Arc::new(begin::<H, _, _>(device, runtime, options, examined, lock)?);
+    let shared = Arc::new(begin(device, runtime, options, examined, lock)?);
     let first = shared.tries.get(0).expect("every database has namespace 0");
     let state = Arc::new(State::new(shared, first));
     let prefetching = Prefetching::new(&state.runtime, state.budget.values_bytes());
@@ -115,7 +110,7 @@ fn open_checked<H: Hasher, D: Device, R: Runtime>(
     // has written one image: a bad page of it would be the end of the database.
     let images = if root_accepted { 2 } else { u32::from(state.images.newest().generation == 1) };
     for _ in 0..images {
-        match checkpoint::<H, D, R>(&state, false) {
+        match checkpoint(&state, false) {
             Err(error @ Error::Full(_)) if !root_accepted => {
                 tracing::warn!(%error, "there is no second image yet");
             }
@@ -130,11 +125,8 @@ fn open_checked<H: Hasher, D: Device, R: Runtime>(
 }
 
 /// Step by step: marker, files, an image of the empty trie, log, incarnation, superblock.
-fn create<H: Hasher, D: Device, R: Runtime>(
-    device: &D,
-    runtime: &R,
-    options: &Options,
-) -> Result<()> {
+fn create(device: &Disk, runtime: &Executor, options: &Options) -> Result<()> {
+    let hasher = options.hasher.unwrap_or_default();
     let segment = options.geometry.log_segment;
     let log_limit = options.log_limit_of(options.geometry.default_log_limit(), segment)?;
     creation::create(device, runtime.random(), |device, database| {
@@ -165,10 +157,10 @@ fn create<H: Hasher, D: Device, R: Runtime>(
         let first = Superblock {
             database,
             created_by: FORMAT_VERSION,
-            hasher: H::ID,
+            hasher: hasher.into(),
             geometry,
             image,
-            root: Roots::new([(0, TrieRoot::empty(TrieKind::Merkle))]).over_all::<H>(),
+            root: Roots::new([(0, TrieRoot::empty(TrieKind::Merkle))]).over_all(hasher),
             next_flush: 1,
             history: options.history.unwrap_or(0),
             prepared_through: options.geometry.log_segment.into(),
@@ -183,13 +175,13 @@ fn create<H: Hasher, D: Device, R: Runtime>(
 
 /// Recovery from `confirm-superblocks` to `open`: makes durable what was read, and takes the files over for
 /// writing.
-fn begin<H: Hasher, D: Device, R: Runtime>(
-    device: D,
-    runtime: R,
+fn begin(
+    device: Disk,
+    runtime: Executor,
     mut options: Options,
-    examined: Examined<D>,
+    examined: Examined,
     lock: Box<dyn Send + Sync>,
-) -> Result<Shared<D, R>> {
+) -> Result<Shared> {
     let Examined { mut superblocks, mut recovered, space, log_from, opening, .. } = examined;
     recovered.hold_what_is_lost();
     if let Some(cut) = &opening.cut {
@@ -228,12 +220,12 @@ fn begin<H: Hasher, D: Device, R: Runtime>(
     let writer = LogWriter::open(device.clone(), segments, &start)?;
     examine::renew_spares(&device, &newest);
     let started = Started { superblocks, recovered, space, writer, incarnation };
-    assemble::<H, D, R>(device, runtime, options, started, OpenAs::Writer { lock, log_limit })
+    assemble(device, runtime, options, started, OpenAs::Writer { lock, log_limit })
 }
 
 /// Makes the files that are missing and hold nothing: the image that is not in use, the spill file, the
 /// notice. When one cannot be made, none is.
-fn make_missing<D: Device>(device: &D) -> Result<()> {
+fn make_missing(device: &Disk) -> Result<()> {
     let names = device.list()?;
     let missing = |file: &&str| !names.iter().any(|name| name == file);
     let mut made = Vec::new();
@@ -255,12 +247,10 @@ fn make_missing<D: Device>(device: &D) -> Result<()> {
 }
 
 /// Starts the background tasks. Where one cannot be started, those before it end.
-fn start_tasks<H: Hasher, D: Device, R: Runtime>(
-    engine: &Engine<H, D, R>,
-) -> Result<Vec<R::Handle>> {
+fn start_tasks(engine: &Engine) -> Result<Vec<TaskHandle>> {
     let (db, prefetching) = (&engine.state, &engine.prefetching);
-    let mut flusher = Flusher::<H, D, R>::new(Arc::clone(db));
-    let mut checkpointer = Checkpointer::<H, D, R>::new(Arc::clone(db));
+    let mut flusher = Flusher::new(Arc::clone(db));
+    let mut checkpointer = Checkpointer::new(Arc::clone(db));
     let mut prefetcher = Prefetcher::new(Arc::clone(db), Arc::clone(prefetching));
     let mut watchdog = Watchdog::new(Arc::clone(db));
     let guarded = |task: Task, mut step: pleach_io::Task| -> pleach_io::Task {
@@ -280,7 +270,7 @@ fn start_tasks<H: Hasher, D: Device, R: Runtime>(
     };
     let (flush, checkpoint, prefetch) = (Task::Flush, Task::Checkpoint, Task::Prefetch);
     let (work, beats) = (db.pace.work(), db.pace.beats().event());
-    let tasks: [(&str, &R::Event, pleach_io::Task); 4] = [
+    let tasks: [(&str, &Event, pleach_io::Task); 4] = [
         (flush.name(), work, guarded(flush, Box::new(move || flusher.step()))),
         (checkpoint.name(), work, guarded(checkpoint, Box::new(move || checkpointer.step()))),
         (

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pleach_beatree::{PageNo, Region, RegionIndex};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::page::{FileKind, Identity, header};
-use pleach_io::{Device, IoError, PageBuf, Queue, Request, Transfer};
+use pleach_io::{Disk, File, IoError, PageBuf, Request, Transfer};
 
 use crate::error::{Error, Result};
 use crate::format::names::LEAF_FILE;
@@ -35,9 +35,9 @@ enum Page {
 }
 
 /// Visits all children of all regions of a trie in key order, until `visit` says false. Without the file each page is its error.
-pub(crate) fn visit<'a, D: Device>(
-    device: &D,
-    file: core::result::Result<&D::File, &IoError>,
+pub(crate) fn visit<'a>(
+    device: &Disk,
+    file: core::result::Result<&File, &IoError>,
     index: &'a RegionIndex,
     mut visit: impl FnMut(Visited<'a>) -> Result<bool>,
 ) -> Result<()> {

@@ -10,7 +10,7 @@ use pleach_beatree::{Region, RegionIndex};
 use pleach_core::fold::BatchFolder;
 use pleach_core::page::leaf::LeafView;
 use pleach_core::{Hasher, Node, Prefix};
-use pleach_io::{Device, OpenMode};
+use pleach_io::{Disk, OpenMode};
 
 use super::pages::{Visited, parse, visit};
 use super::trie::root_of;
@@ -21,31 +21,32 @@ use crate::format::names::LEAF_FILE;
 ///
 /// # Errors
 /// When a leaf page cannot be read or is not the one that the index names: then not all pairs are there.
-pub(super) fn rebuild<H: Hasher, D: Device>(
-    device: &D,
+pub(super) fn rebuild(
+    hasher: Hasher,
+    device: &Disk,
     database: u64,
     index: &RegionIndex,
 ) -> Result<Node> {
     let leaf = device.open(LEAF_FILE, OpenMode::Read)?;
-    let mut folder = BatchFolder::<H>::new();
+    let mut folder = BatchFolder::new(hasher);
     let mut nodes: Vec<Node> = Vec::new();
     visit(device, Ok(&leaf), index, |Visited { region, child, page }| {
         nodes.push(child_node(&mut folder, database, region, child, page)?);
         if nodes.len() == region.read().children().len() {
             let mut state = region.write();
-            let tiling = tiling::<H>(state.children(), &nodes);
+            let tiling = tiling(hasher, state.children(), &nodes);
             nodes.clear();
             state.replace_nodes(tiling);
-            state.renew_own::<H>();
+            state.renew_own(hasher);
         }
         Ok(true)
     })?;
-    Ok(root_of::<H>(index))
+    Ok(root_of(hasher, index))
 }
 
 /// The node of a child: that of its page's cells and the buffered changes over them.
-fn child_node<H: Hasher>(
-    folder: &mut BatchFolder<H>,
+fn child_node(
+    folder: &mut BatchFolder,
     database: u64,
     region: &Arc<Region>,
     child: usize,
@@ -64,8 +65,8 @@ fn child_node<H: Hasher>(
 }
 
 /// The node of a prefix whose pairs are these cells under these changes, both in key order.
-fn fold_pairs<H: Hasher>(
-    folder: &mut BatchFolder<H>,
+fn fold_pairs(
+    folder: &mut BatchFolder,
     prefix: &Prefix,
     view: Option<&LeafView<'_>>,
     changes: &[PendingChange],
@@ -73,7 +74,7 @@ fn fold_pairs<H: Hasher>(
     folder.clear();
     folder.begin(prefix.len());
     let mut changes = changes.iter().peekable();
-    let put = |folder: &mut BatchFolder<H>, (key, stored): &PendingChange| {
+    let put = |folder: &mut BatchFolder, (key, stored): &PendingChange| {
         if let Some(value) = stored.fold_value() {
             folder.unaccessed(key, value);
         }

@@ -1,19 +1,19 @@
 //! Folders whose nodes are wrong and whose pairs are right.
 
 use pleach_beatree::region::tiling;
-use pleach_core::{Blake3, Hasher as _, Key, Node};
+use pleach_core::{Hasher, Key, Node};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
 use crate::error::{Contradiction, Error, Result};
 use crate::tools::{CheckOptions, check_on};
 use crate::{Access, Db, Options, SessionOptions, Value};
 
-type SimDb = Db<Blake3, SimDisk, SimRuntime>;
+type SimDb = Db;
 
 const WRONG: Node = Node::new([0x66; 32]);
 
 fn key(at: u64) -> Key {
-    Blake3::hash(&at.to_be_bytes())
+    Hasher::BLAKE3.hash(&at.to_be_bytes())
 }
 
 fn open(disk: &SimDisk, accept: Option<Node>) -> Result<SimDb> {
@@ -56,7 +56,7 @@ fn wrong_nodes_in_the_files_are_computed_from_the_pairs() {
     let index = db.state().index.load_full();
     let mut state = index.regions()[0].write();
     let nodes = vec![WRONG; state.children().len()];
-    let tiling = tiling::<Blake3>(state.children(), &nodes);
+    let tiling = tiling(Hasher::BLAKE3, state.children(), &nodes);
     state.replace_nodes(tiling);
     drop(state);
     db.close().expect("closed");

@@ -23,7 +23,7 @@ use pleach_beatree::{ChildRef, PageNo, Stored};
 use pleach_core::page::overflow::PageRun;
 use pleach_core::page::stream::StreamId;
 use pleach_core::{Hasher, Node};
-use pleach_io::{Device, OpenMode};
+use pleach_io::{Disk, OpenMode};
 
 use super::rebuild::rebuild;
 pub(crate) use super::trie::RecoveredTrie;
@@ -52,6 +52,8 @@ use crate::state::undo::Undo;
 
 /// A database's state in memory, as the device has it.
 pub(crate) struct Recovered {
+    /// The database's own.
+    pub(crate) hasher: Hasher,
     /// The tries of all namespaces, in ascending order; those that are dropped and not given up, too.
     pub(crate) tries: Vec<RecoveredTrie>,
     pub(crate) extents: Extents,
@@ -100,7 +102,7 @@ impl Recovered {
     }
 }
 
-pub(super) struct Replay<H> {
+pub(super) struct Replay {
     /// In ascending order.
     pub(super) tries: Vec<TrieReplay>,
     /// Which runs of the overflow file are taken; not known to who only reads.
@@ -108,7 +110,7 @@ pub(super) struct Replay<H> {
     pub(super) tip: Tip,
     history: History,
     image_leaf_end: u32,
-    hasher: std::marker::PhantomData<H>,
+    pub(super) hasher: Hasher,
 }
 
 /// Where a recovery takes the log to end.
@@ -141,8 +143,9 @@ pub(crate) struct Known {
 
 /// Reads the state that a superblock leads to. Writes nothing. `accept` is a root that pairs may have in the place of the
 /// one that was recorded.
-pub(crate) fn recover<H: Hasher, D: Device>(
-    device: &D,
+pub(crate) fn recover(
+    hasher: Hasher,
+    device: &Disk,
     superblock: &Superblock,
     known: &Known,
     limits: HistoryLimits,
@@ -152,7 +155,7 @@ pub(crate) fn recover<H: Hasher, D: Device>(
     let table = read_table(&mut image, superblock)?;
     let mut tries = Vec::with_capacity(table.tries.len());
     for named in &table.tries {
-        tries.push(TrieReplay::read::<H, D>(&mut image, named, superblock.commit)?);
+        tries.push(TrieReplay::read(hasher, &mut image, named, superblock.commit)?);
     }
     let image_leaf_end = tries.iter().map(TrieReplay::leaf_end).max().unwrap_or(0);
     let map = image.checked_stream(0, StreamId::FreeMap, &table.map)?;
@@ -168,7 +171,7 @@ pub(crate) fn recover<H: Hasher, D: Device>(
     let roots = table.tries.iter();
     let roots = roots.filter_map(|trie| Some((trie.namespace, root(trie.kind, trie.root?))));
     let roots = Roots::new(roots);
-    if roots.over_all::<H>() != superblock.root {
+    if roots.over_all(hasher) != superblock.root {
         return Err(ImageError::OtherTable.into());
     }
     let past = table.past.iter().map(|(namespace, kind, node)| (*namespace, root(*kind, *node)));
@@ -176,14 +179,14 @@ pub(crate) fn recover<H: Hasher, D: Device>(
     let past = if table.past.is_empty() { roots.clone() } else { Roots::new(past) };
     let below = if names && limits.below == Below::Named { Below::Read } else { limits.below };
     let limits = HistoryLimits { below, ..limits };
-    let history = History::before_replay::<H, D>(device, superblock, Some(past), &roots, limits)?;
-    let mut replay = Replay::<H> {
+    let history = History::before_replay(hasher, device, superblock, Some(past), &roots, limits)?;
+    let mut replay = Replay {
         tries,
         extents,
         tip: Tip { number: superblock.commit, roots, blob: table.blob.into() },
         history,
         image_leaf_end,
-        hasher: std::marker::PhantomData,
+        hasher,
     };
     let input = ScanInput {
         database: superblock.database,
@@ -224,11 +227,7 @@ pub(crate) fn recover<H: Hasher, D: Device>(
 }
 
 /// The overflow file may have grown since the image: records name runs in the new segments.
-fn grow_to_file<D: Device>(
-    device: &D,
-    superblock: &Superblock,
-    extents: &mut Extents,
-) -> Result<()> {
+fn grow_to_file(device: &Disk, superblock: &Superblock, extents: &mut Extents) -> Result<()> {
     let file = device.open(OVERFLOW_FILE, OpenMode::Read)?;
     let expected = page_offset(extents.stats().pages);
     let found = device.len(&file)?;
@@ -241,27 +240,31 @@ fn grow_to_file<D: Device>(
     Ok(extents.grown(more).map_err(bad_map)?)
 }
 
-fn read_table<D: Device>(image: &mut ImageReader<D>, superblock: &Superblock) -> Result<Table> {
+fn read_table(image: &mut ImageReader, superblock: &Superblock) -> Result<Table> {
     let first = superblock.image.table_page;
     let head = image.head(StreamId::Namespaces, first)?;
     let bytes = image.stream(0, StreamId::Namespaces, first, Table::len_of(&head)?)?;
-    if pleach_core::hasher::Blake3::hash(&bytes) != superblock.image.table_hash {
+    if Hasher::BLAKE3.hash(&bytes) != superblock.image.table_hash {
         return Err(ImageError::OtherTable.into());
     }
     Ok(Table::decode(&bytes)?)
 }
 
-impl<H: Hasher> Replay<H> {
+impl Replay {
     /// The replay of what comes after what was recovered, on the same regions and the same undo.
     pub(super) fn after(recovered: &Recovered, limits: HistoryLimits) -> Self {
         let Recovered { undo, tip, .. } = recovered;
         Self {
-            tries: recovered.tries.iter().map(TrieReplay::after).collect(),
+            tries: recovered
+                .tries
+                .iter()
+                .map(|trie| TrieReplay::after(recovered.hasher, trie))
+                .collect(),
             extents: None,
             tip: tip.clone(),
             history: History::after(undo, tip, recovered.history_stated, limits),
             image_leaf_end: 0,
-            hasher: std::marker::PhantomData,
+            hasher: recovered.hasher,
         }
     }
 
@@ -297,7 +300,7 @@ impl<H: Hasher> Replay<H> {
             let mut changes = Vec::with_capacity(namespace.change_bound());
             for change in namespace.changes() {
                 let (key, value) = change.map_err(bad)?;
-                changes.push((*key, stored::<H>(number, value)?));
+                changes.push((*key, stored(self.hasher, number, value)?));
             }
             let mut nodes = Vec::with_capacity(namespace.node_bound());
             for node in namespace.nodes() {
@@ -325,7 +328,7 @@ impl<H: Hasher> Replay<H> {
             self.trie(namespace.ns, header.position)?.apply(number, end, &changes, &nodes)?;
         }
         self.tip = Tip { number, roots, blob: view.blob.into() };
-        self.history.commit::<H>(view, header)
+        self.history.commit(self.hasher, view, header)
     }
 
     /// What a commit makes of a namespace as such; its roots are checked.
@@ -345,7 +348,8 @@ impl<H: Hasher> Replay<H> {
             (EntryKind::Restored, Some(trie)) if trie.dropped.is_some() => trie.dropped = None,
             (EntryKind::Added, None) => {
                 let at = found.expect_err("there is none");
-                self.tries.insert(at, TrieReplay::empty((entry.ns, entry.trie), number));
+                self.tries
+                    .insert(at, TrieReplay::empty(self.hasher, (entry.ns, entry.trie), number));
             }
             // The one before was given up: records before this one say so.
             (EntryKind::Added, Some(trie)) if trie.dropped.is_some() && trie.is_bare() => {
@@ -394,14 +398,14 @@ impl<H: Hasher> Replay<H> {
             all.push(Moved { range: rewrite.range, pages, through: applied_through });
         }
         let trie = self.trie(view.ns, start)?;
-        trie.relocate::<H>(&all, &freed, start, end)?;
-        trie.join::<H>(&joins, start, end)
+        trie.relocate(&all, &freed, start, end)?;
+        trie.join(&joins, start, end)
     }
 
-    fn finish<D: Device>(
+    fn finish(
         mut self,
         scan: ScanEnd,
-        (device, database): (&D, u64),
+        (device, database): (&Disk, u64),
         accept: Option<&Node>,
     ) -> Result<Recovered> {
         let (mut rebuilt, mut root_accepted) = (Vec::new(), false);
@@ -412,7 +416,7 @@ impl<H: Hasher> Replay<H> {
         let history::Recovered { undo, stated, held, held_runs, long_values, lost } =
             self.history.finish(&mut extents)?;
         for trie in self.tries {
-            let (trie, root) = trie.finish::<H>();
+            let (trie, root) = trie.finish();
             let expected = match trie.dropped {
                 _ if trie.kind == TrieKind::Plain => None,
                 None => self.tip.roots.get(trie.namespace),
@@ -424,7 +428,7 @@ impl<H: Hasher> Replay<H> {
             };
             if let Some(expected) = expected.filter(|expected| Some(*expected) != root) {
                 let (commit, namespace) = (self.tip.number, trie.namespace);
-                let found = rebuild::<H, D>(device, database, &trie.regions)?;
+                let found = rebuild(self.hasher, device, database, &trie.regions)?;
                 let accepted = trie.dropped.is_none() && accept == Some(&found);
                 if found != expected && !accepted {
                     return Err(Contradiction::Root { commit, namespace, expected, found }.into());
@@ -450,6 +454,7 @@ impl<H: Hasher> Replay<H> {
             tries.push(trie);
         }
         Ok(Recovered {
+            hasher: self.hasher,
             tries,
             undo,
             held,

@@ -8,32 +8,33 @@ use std::collections::BTreeMap;
 use pleach_beatree::Stored;
 use pleach_beatree::region::{Applied, NewNodes};
 use pleach_core::fold::{BatchFolder, FoldValue};
-use pleach_core::{Blake3, Hasher as _, Key, Node, Prefix};
+use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
 use crate::format::commit_body::{
     ChangeSection, EntryKind, NamespacePart, NodeSection, Value as LogValue, commit_record,
 };
 use crate::format::trie_kind::TrieKind;
+use crate::load::LoadOptions;
 use crate::metrics::Counters;
 use crate::roots::{Roots, TrieRoot};
 use crate::state::State;
 use crate::state::commits::Tip;
 use crate::state::tries::Trie;
 use crate::tools::{CheckOptions, CheckReport, check_on, stat_on};
-use crate::{Db, Geometry, LoadOptions, Options, Value};
+use crate::{Db, Geometry, Options, Value};
 
-type SimDb = Db<Blake3, SimDisk, SimRuntime>;
-type SimState = State<SimDisk, SimRuntime>;
+type SimDb = Db;
+type SimState = State;
 /// The pairs of each namespace.
 type Model = BTreeMap<u8, BTreeMap<Key, Vec<u8>>>;
 
 fn id(id: u64) -> Key {
-    Blake3::hash(&id.to_be_bytes())
+    Hasher::BLAKE3.hash(&id.to_be_bytes())
 }
 
 fn fold(at: &Prefix, pairs: &BTreeMap<Key, Vec<u8>>) -> Node {
-    let mut folder = BatchFolder::<Blake3>::new();
+    let mut folder = BatchFolder::new(Hasher::BLAKE3);
     folder.begin(at.len());
     for (key, value) in pairs.range(*at.first_key()..=at.last_key()) {
         folder.unaccessed(key, FoldValue::Bytes(value));
@@ -191,7 +192,7 @@ impl Tested {
     ) -> Vec<(Prefix, Node)> {
         let mut prefixes = Vec::new();
         for key in changes.keys() {
-            trie.nodes.make_resident::<Blake3>(key).expect("read");
+            trie.nodes.make_resident(key).expect("read");
             let of = |state: &pleach_beatree::RegionState| {
                 state.children().prefix(state.children().find(key))
             };
@@ -221,7 +222,7 @@ impl Tested {
             let own: Vec<(Key, Stored)> = changes
                 .range(*region.prefix().first_key()..=region.prefix().last_key())
                 .map(|(key, value)| match value {
-                    Some(value) => (*key, Stored::put::<Blake3>(Value::from(value.clone()))),
+                    Some(value) => (*key, Stored::put(Hasher::BLAKE3, Value::from(value.clone()))),
                     None => (*key, Stored::Absent),
                 })
                 .collect();
@@ -249,7 +250,7 @@ impl Tested {
                     due.push(prefix);
                 }
             });
-            state.renew_own::<Blake3>();
+            state.renew_own(Hasher::BLAKE3);
             Counters::change(&trie.counters.pending_bytes, growth.bytes);
             Counters::change(&trie.counters.pending_entries, growth.entries);
         }
@@ -305,7 +306,7 @@ fn assert_is(disk: &SimDisk, model: &Model) -> CheckReport {
         let found: BTreeMap<_, _> = there.collect::<Result<_, _>>().expect("read");
         assert!(found == *pairs, "namespace {namespace}: {} pairs", found.len());
     }
-    let stat = stat_on(disk).expect("looked into");
+    let stat = stat_on(disk, None).expect("looked into");
     let live: Vec<u8> =
         stat.namespaces.iter().filter(|it| it.root.is_some()).map(|it| it.number).collect();
     assert_eq!(live, model.keys().copied().collect::<Vec<_>>());

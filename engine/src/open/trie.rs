@@ -14,7 +14,6 @@ use pleach_beatree::{ChildRef, ChildTable, PageNo, Region, RegionIndex, Stored};
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Key, Node, Prefix};
-use pleach_io::Device;
 
 use crate::error::{Contradiction, Error, Result};
 use crate::format::image::ImageReader;
@@ -47,6 +46,7 @@ pub(super) struct Moved {
 
 /// A trie in the making.
 pub(super) struct TrieReplay {
+    hasher: Hasher,
     namespace: u8,
     pub(super) kind: TrieKind,
     /// The commit that has dropped it, while it is dropped.
@@ -70,8 +70,9 @@ pub(super) struct Growth {
 
 impl TrieReplay {
     /// The replay of what comes after what was recovered, on the same regions.
-    pub(super) fn after(recovered: &RecoveredTrie) -> Self {
+    pub(super) fn after(hasher: Hasher, recovered: &RecoveredTrie) -> Self {
         Self {
+            hasher,
             namespace: recovered.namespace,
             kind: recovered.kind,
             dropped: recovered.dropped,
@@ -84,7 +85,7 @@ impl TrieReplay {
     /// It is another one from here on, the empty trie that commit `number` adds.
     pub(super) fn begin_anew(&mut self, of: (u8, TrieKind), number: u64) {
         let growth = Growth { is_new: true, ..std::mem::take(&mut self.growth) };
-        *self = Self { growth, ..Self::empty(of, number) };
+        *self = Self { growth, ..Self::empty(self.hasher, of, number) };
     }
 
     /// The regions.
@@ -94,7 +95,7 @@ impl TrieReplay {
 
     /// Records have come: the regions that they have changed have their nodes. Gives these regions, in the order of their keys, with
     /// what has become of the trie.
-    pub(super) fn settle<H: Hasher>(&mut self) -> (Vec<Arc<Region>>, Growth) {
+    pub(super) fn settle(&mut self) -> (Vec<Arc<Region>>, Growth) {
         let mut changed = std::mem::take(&mut self.changed);
         // One that was split or joined since is not of the trie any more.
         changed.retain(|region| {
@@ -105,31 +106,33 @@ impl TrieReplay {
         changed.dedup_by(|a, b| Arc::ptr_eq(a, b));
         if self.kind == TrieKind::Merkle {
             for region in &changed {
-                region.write().renew_own::<H>();
+                region.write().renew_own(self.hasher);
             }
         }
         (changed, std::mem::take(&mut self.growth))
     }
 
     /// The empty trie that commit `number` adds.
-    pub(super) fn empty((namespace, kind): (u8, TrieKind), number: u64) -> Self {
+    pub(super) fn empty(hasher: Hasher, (namespace, kind): (u8, TrieKind), number: u64) -> Self {
         let regions = RegionIndex::new(vec![Arc::new(empty_region((namespace, kind), number))]);
         let growth = Growth { is_new: true, ..Growth::default() };
-        Self { namespace, kind, dropped: None, regions, changed: Vec::new(), growth }
+        Self { hasher, namespace, kind, dropped: None, regions, changed: Vec::new(), growth }
     }
 
     /// The trie that an image has; `commit` is the image's.
-    pub(super) fn read<H: Hasher, D: Device>(
-        image: &mut ImageReader<D>,
+    pub(super) fn read(
+        hasher: Hasher,
+        image: &mut ImageReader,
         named: &TrieRef,
         commit: u64,
     ) -> Result<Self> {
-        let regions = RegionIndex::new(read_regions::<H, D>(image, named, commit)?);
+        let regions = RegionIndex::new(read_regions(hasher, image, named, commit)?);
         let stream = image.pending(named.namespace, &named.pending)?;
-        pending::decode::<H, Error>(&stream, |prefix, pending, dropped| {
+        pending::decode::<Error>(hasher, &stream, |prefix, pending, dropped| {
             install(&regions, &prefix, pending, dropped)
         })?;
         Ok(Self {
+            hasher,
             namespace: named.namespace,
             kind: named.kind,
             dropped: named.root.is_none().then_some(named.dropped),
@@ -209,7 +212,7 @@ impl TrieReplay {
 
     /// Moves pages, as the record from `start` to `end` says. `freed` are the first pages of the overflow runs
     /// that it gives up.
-    pub(super) fn relocate<H: Hasher>(
+    pub(super) fn relocate(
         &mut self,
         all: &[Moved],
         freed: &HashSet<u64>,
@@ -247,7 +250,7 @@ impl TrieReplay {
                     through: *through,
                 })
                 .collect();
-            let done = state.relocate::<H>(&moves, end.get());
+            let done = state.relocate(self.hasher, &moves, end.get());
             self.growth.pages += done.pages;
             self.growth.bytes -= done.bytes.cast_signed();
             self.growth.entries -= done.entries.cast_signed();
@@ -264,9 +267,9 @@ impl TrieReplay {
         }
         if !split.is_empty() {
             for region in &split {
-                region.write().renew_own::<H>();
+                region.write().renew_own(self.hasher);
             }
-            self.regions = split_regions::<H>(&self.regions, &split);
+            self.regions = split_regions(self.hasher, &self.regions, &split);
             self.growth.relaid = true;
         }
         Ok(())
@@ -274,12 +277,7 @@ impl TrieReplay {
 
     /// Joins the regions below these prefixes, as the record from `start` to `end` says. Both regions of a
     /// pair have the record applied, or neither (rule `join-outside-image`).
-    pub(super) fn join<H: Hasher>(
-        &mut self,
-        prefixes: &[Prefix],
-        start: LogPos,
-        end: LogPos,
-    ) -> Result<()> {
+    pub(super) fn join(&mut self, prefixes: &[Prefix], start: LogPos, end: LogPos) -> Result<()> {
         let mut pairs = Vec::new();
         for prefix in prefixes {
             let bad = || Contradiction::JoinedRegions { position: start, prefix: *prefix };
@@ -298,12 +296,12 @@ impl TrieReplay {
             }
             for region in [left, right] {
                 // Its node is that of the records before this one.
-                region.write().renew_own::<H>();
+                region.write().renew_own(self.hasher);
             }
             pairs.push(Joined { at, left: left.write(), right: right.write() });
         }
         if !pairs.is_empty() {
-            let joined = join_held::<H>(&self.regions, &mut pairs, end.get());
+            let joined = join_held(self.hasher, &self.regions, &mut pairs, end.get());
             drop(pairs);
             self.regions = joined;
             self.growth.relaid = true;
@@ -312,23 +310,24 @@ impl TrieReplay {
     }
 
     /// All records have come: the trie and its root; a plain one has none.
-    pub(super) fn finish<H: Hasher>(mut self) -> (RecoveredTrie, Option<Node>) {
-        self.settle::<H>();
-        let Self { namespace, kind, dropped, regions, .. } = self;
-        let root = (kind == TrieKind::Merkle).then(|| root_of::<H>(&regions));
+    pub(super) fn finish(mut self) -> (RecoveredTrie, Option<Node>) {
+        self.settle();
+        let Self { hasher, namespace, kind, dropped, regions, .. } = self;
+        let root = (kind == TrieKind::Merkle).then(|| root_of(hasher, &regions));
         (RecoveredTrie { namespace, kind, dropped, regions }, root)
     }
 }
 
 /// The root over all regions.
-pub(super) fn root_of<H: Hasher>(index: &RegionIndex) -> Node {
+pub(super) fn root_of(hasher: Hasher, index: &RegionIndex) -> Node {
     let nodes: Vec<Node> = index.regions().iter().map(|region| *region.read().own()).collect();
-    *Tiling::new::<H>(index.regions().iter().map(|region| *region.prefix()), &nodes).own()
+    *Tiling::new(hasher, index.regions().iter().map(|region| *region.prefix()), &nodes).own()
 }
 
 /// All regions, from the branch pages.
-fn read_regions<H: Hasher, D: Device>(
-    image: &mut ImageReader<D>,
+fn read_regions(
+    hasher: Hasher,
+    image: &mut ImageReader,
     named: &TrieRef,
     commit: u64,
 ) -> Result<Vec<Arc<Region>>> {
@@ -354,14 +353,17 @@ fn read_regions<H: Hasher, D: Device>(
             children.push(ChildRef { prefix: *prefix, page, tag: entry.tag });
         }
         let nodes = || branch.entries.iter().map(|(_, entry)| entry.node).collect();
-        regions.push(Arc::new(Region::from_image::<H>(RegionImage {
-            namespace,
-            children: ChildTable::new(prefix, &children),
-            nodes: (named.kind == TrieKind::Merkle).then(nodes),
-            page: NodePage { file: image.node_file(), page, tag },
-            commit,
-            log_position: branch.log_pos,
-        })));
+        regions.push(Arc::new(Region::from_image(
+            hasher,
+            RegionImage {
+                namespace,
+                children: ChildTable::new(prefix, &children),
+                nodes: (named.kind == TrieKind::Merkle).then(nodes),
+                page: NodePage { file: image.node_file(), page, tag },
+                commit,
+                log_position: branch.log_pos,
+            },
+        )));
     }
     Ok(regions)
 }

@@ -11,7 +11,6 @@ use pleach_beatree::cache::{CachedPage, LookupStep};
 use pleach_beatree::region::{NodePage, Nodes};
 use pleach_core::Key;
 use pleach_core::page::leaf::Cell;
-use pleach_io::{Device, Runtime};
 
 use super::requests::{MissingPage, PrefetchRequest, Prefetching, Purpose};
 use super::values::{SlotPair, ValueCache};
@@ -36,11 +35,7 @@ struct Found {
 
 /// Looks up the next key batch of a request, on a reader's thread. False when there is none left. The caller
 /// has entered the store.
-pub(crate) fn help<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    prefetching: &Prefetching<R>,
-    request: &PrefetchRequest,
-) -> bool {
+pub(crate) fn help(db: &State, prefetching: &Prefetching, request: &PrefetchRequest) -> bool {
     let Some(keys) = request.claim() else { return false };
     let mut missing = false;
     look_up(db, prefetching, request, keys, &mut None, &mut |page| {
@@ -57,9 +52,9 @@ pub(crate) fn help<D: Device, R: Runtime>(
 /// `missing`. `last` is the page of nodes that was missing last.
 ///
 /// Each step is taken for the whole batch, and asks for the memory that the next one reads.
-pub(super) fn look_up<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    prefetching: &Prefetching<R>,
+pub(super) fn look_up(
+    db: &State,
+    prefetching: &Prefetching,
     request: &PrefetchRequest,
     keys: &[Key],
     last: &mut Option<NodePage>,
@@ -113,8 +108,8 @@ pub(super) fn look_up<D: Device, R: Runtime>(
 }
 
 /// The first half of a lookup: in the index and among the pending changes.
-fn find<D: Device, R: Runtime>(
-    db: &State<D, R>,
+fn find(
+    db: &State,
     values: &ValueCache,
     of: (u8, u64),
     key: &Key,

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pleach_beatree::region::{NodePage, Nodes};
-use pleach_io::{Device, Runtime, Step};
+use pleach_io::Step;
 
 use crate::error::Result;
 use crate::read::key_batch::KEY_BATCH;
@@ -36,15 +36,15 @@ use requests::{MissingPage, PrefetchRequest, Prefetching, Purpose};
 const TAKEN: usize = 8;
 
 /// A request, and the state of the trie that its keys are in.
-type InTrie<D, R> = (Arc<PrefetchRequest>, Arc<State<D, R>>);
+type InTrie = (Arc<PrefetchRequest>, Arc<State>);
 
 /// The prefetch task.
-pub(crate) struct Prefetcher<D: Device, R: Runtime> {
-    db: Arc<State<D, R>>,
-    prefetching: Arc<Prefetching<R>>,
-    reader: Option<PageReader<D, R, Purpose>>,
+pub(crate) struct Prefetcher {
+    db: Arc<State>,
+    prefetching: Arc<Prefetching>,
+    reader: Option<PageReader<Purpose>>,
     /// The request that is being looked up.
-    request: Option<InTrie<D, R>>,
+    request: Option<InTrie>,
     /// Found missing and not asked for yet.
     missing: VecDeque<MissingPage>,
     /// The page of nodes that was missing last: neighbouring keys share it.
@@ -54,8 +54,8 @@ pub(crate) struct Prefetcher<D: Device, R: Runtime> {
     not_before: Duration,
 }
 
-impl<D: Device, R: Runtime> Prefetcher<D, R> {
-    pub(crate) fn new(db: Arc<State<D, R>>, prefetching: Arc<Prefetching<R>>) -> Self {
+impl Prefetcher {
+    pub(crate) fn new(db: Arc<State>, prefetching: Arc<Prefetching>) -> Self {
         Self {
             db,
             prefetching,
@@ -143,7 +143,7 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
 
     /// Asks for pages as far as the ring has room and key batches miss some. True when the ring has room
     /// and there may be more keys: those who wait for what was asked for come first.
-    fn ask(&mut self, reader: &mut PageReader<D, R, Purpose>) -> bool {
+    fn ask(&mut self, reader: &mut PageReader<Purpose>) -> bool {
         while reader.has_room() {
             if self.missing.is_empty() && !self.look_up() {
                 return false;
@@ -216,10 +216,7 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
 }
 
 /// The state of a namespace's trie, while there is one.
-fn trie<D: Device, R: Runtime>(
-    first: &Arc<State<D, R>>,
-    namespace: u8,
-) -> Option<Arc<State<D, R>>> {
+fn trie(first: &Arc<State>, namespace: u8) -> Option<Arc<State>> {
     if namespace == first.namespace {
         return Some(Arc::clone(first));
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
 use pleach_core::Key;
-use pleach_io::{Device, Event, Runtime};
+use pleach_io::{Event, Executor};
 
 use super::values::ValueCache;
 use crate::read::key_batch::KEY_BATCH;
@@ -41,7 +41,7 @@ pub(crate) enum Purpose {
 }
 
 /// The hand-over between sessions and the tasks.
-pub(crate) struct Prefetching<R: Runtime> {
+pub(crate) struct Prefetching {
     values: ValueCache,
     sender: Sender<Arc<PrefetchRequest>>,
     receiver: Receiver<Arc<PrefetchRequest>>,
@@ -49,14 +49,14 @@ pub(crate) struct Prefetching<R: Runtime> {
     waiting: AtomicUsize,
     /// What readers found missing in the key batches that they looked up themselves.
     missing: (Sender<MissingPage>, Receiver<MissingPage>),
-    event: R::Event,
+    event: Event,
     /// Does the prefetch task sleep until it is woken? Awake it looks again before it stops.
     asleep: AtomicBool,
 }
 
-impl<R: Runtime> Prefetching<R> {
+impl Prefetching {
     /// With a value cache of `values` bytes.
-    pub(crate) fn new(runtime: &R, values: usize) -> Self {
+    pub(crate) fn new(runtime: &Executor, values: usize) -> Self {
         // Bounded by `waiting`, in keys.
         let (sender, receiver) = crossbeam_channel::unbounded();
         Self {
@@ -76,16 +76,16 @@ impl<R: Runtime> Prefetching<R> {
     }
 
     /// The event on which the prefetch task is stepped.
-    pub(crate) fn event(&self) -> &R::Event {
+    pub(crate) fn event(&self) -> &Event {
         &self.event
     }
 
     /// Hands over keys of the trie `db` whose values, pages, and nodes above these are to be brought in for a
     /// session that reads commit `base`. Gives what its readers can help with; `None` when too many keys
     /// wait already.
-    pub(crate) fn request<D: Device>(
+    pub(crate) fn request(
         &self,
-        db: &State<D, R>,
+        db: &State,
         base: u64,
         keys: &[Key],
     ) -> Option<Arc<PrefetchRequest>> {

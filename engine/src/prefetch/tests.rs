@@ -1,7 +1,6 @@
 //! What the prefetch task leaves behind.
 
 use pleach_beatree::PageNo;
-use pleach_core::Blake3;
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
 use crate::state::in_flight::Reading;
@@ -17,9 +16,9 @@ fn a_reader_that_goes_takes_what_is_on_its_way() {
     let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
     let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
     let options = Options::new("sim").create(true).geometry(Geometry::least());
-    let db = Db::<Blake3, _, _>::open_on(disk, runtime, options).expect("created");
+    let db = Db::open_on(disk, runtime, options).expect("created");
     let state = db.state();
-    let mut reader: PageReader<_, _, ()> =
+    let mut reader: PageReader<()> =
         PageReader::new(&state.store, 4, Reading::Keys).expect("a ring");
     let page = PageNo::new(1 << 20);
     let behind = PageRequest::Leaf(Located { page, tag: 0, namespace: 0 });

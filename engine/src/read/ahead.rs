@@ -15,12 +15,10 @@
 //! comes to the first of a run.
 
 use std::collections::VecDeque;
-use std::marker::PhantomData;
 
 use pleach_beatree::RegionState;
 use pleach_beatree::cache::NO_BATCH;
 use pleach_core::{Key, Prefix};
-use pleach_io::{Device, Runtime};
 
 use super::spare::{InUse, SpareReaders};
 use crate::error::Result;
@@ -62,11 +60,10 @@ enum Page {
 }
 
 /// The pages ahead of an iterator in one direction.
-pub(super) struct ReadAhead<'a, D: Device, R: Runtime> {
-    db: &'a State<D, R>,
-    spare: &'a SpareReaders<RunReader<D>>,
+pub(super) struct ReadAhead {
+    spare: SpareReaders<RunReader>,
     way: Way,
-    reader: Option<InUse<'a, RunReader<D>>>,
+    reader: Option<InUse<RunReader>>,
     /// In the order in which they are come to.
     named: VecDeque<Ahead>,
     /// How many of them are wanted.
@@ -76,19 +73,12 @@ pub(super) struct ReadAhead<'a, D: Device, R: Runtime> {
     window: usize,
     /// Are pages read that are cached, too?
     from_device: bool,
-    /// A ring has one issuer: whoever has one stays on its thread.
-    _stays: PhantomData<*const ()>,
 }
 
-impl<'a, D: Device, R: Runtime> ReadAhead<'a, D, R> {
-    pub(super) fn new(
-        db: &'a State<D, R>,
-        spare: &'a SpareReaders<RunReader<D>>,
-        way: Way,
-    ) -> Self {
+impl ReadAhead {
+    pub(super) fn new(spare: &SpareReaders<RunReader>, way: Way) -> Self {
         Self {
-            db,
-            spare,
+            spare: spare.clone(),
             way,
             reader: None,
             named: VecDeque::new(),
@@ -96,7 +86,6 @@ impl<'a, D: Device, R: Runtime> ReadAhead<'a, D, R> {
             next: None,
             window: 0,
             from_device: false,
-            _stays: PhantomData,
         }
     }
 
@@ -111,44 +100,36 @@ impl<'a, D: Device, R: Runtime> ReadAhead<'a, D, R> {
     }
 
     /// Reads on, before the iterator goes to a page; `rest` is what it has before it, first and last key.
-    pub(super) fn read_on(&mut self, rest: &(Key, Key)) -> Result<()> {
-        let result = self.try_read_on(rest);
+    pub(super) fn read_on(&mut self, db: &State, rest: &(Key, Key)) -> Result<()> {
+        let result = self.try_read_on(db, rest);
         if result.is_err() {
             self.give_up();
         }
         result
     }
 
-    fn try_read_on(&mut self, rest: &(Key, Key)) -> Result<()> {
+    fn try_read_on(&mut self, db: &State, rest: &(Key, Key)) -> Result<()> {
         // Half a window at once: a system call costs as much as some pages, and neighbours are found.
         if self.named.len() <= self.window / 2 {
-            let (most, _) = self.limits();
+            let (most, _) = limits(db);
             self.window = (2 * self.window).clamp(FIRST_WINDOW.min(most), most);
             let from = self.named.len();
-            self.name(rest, from);
-            self.want(from);
+            self.name(db, rest, from);
+            self.want(db, from);
             if let Some(reader) = self.reader.as_mut().and_then(InUse::made) {
                 reader.take_in();
             }
-            return self.ask();
+            return self.ask(db);
         }
         // What had no room then, now and again. Runs that arrive are heard of when the iterator waits for one.
         if self.wanted > 0 && self.named.len().is_multiple_of(RUN.min(self.window / 4).max(1)) {
-            return self.ask();
+            return self.ask(db);
         }
         Ok(())
     }
 
-    /// Pages of the largest window, and pages of memory: a third more, since a run's go when the iterator has
-    /// come to all of them, and some are read over.
-    fn limits(&self) -> (usize, usize) {
-        let most = PAGES_A_READ * self.db.options.in_flight + 2 * RUN;
-        let memory = (most + most / 3).min(self.db.budget.pages_ahead());
-        (memory - memory / 4, memory)
-    }
-
     /// Names pages until there is a window of them; `from` are named already.
-    fn name(&mut self, rest: &(Key, Key), from: usize) {
+    fn name(&mut self, db: &State, rest: &(Key, Key), from: usize) {
         let start = match self.way {
             Way::Forwards => rest.0,
             Way::Backwards => rest.1,
@@ -160,7 +141,7 @@ impl<'a, D: Device, R: Runtime> ReadAhead<'a, D, R> {
             && let Some(key) = self.next.filter(|key| (rest.0..=rest.1).contains(key))
         {
             let (named, window, way) = (&mut self.named, self.window, self.way);
-            self.next = self.db.index.in_region(&key, |_, state| {
+            self.next = db.index.in_region(&key, |_, state| {
                 let mut child = state.children().find(&key);
                 loop {
                     let prefix = state.children().prefix(child);
@@ -189,8 +170,8 @@ impl<'a, D: Device, R: Runtime> ReadAhead<'a, D, R> {
     }
 
     /// Those named from `from` on that are not cached are wanted.
-    fn want(&mut self, from: usize) {
-        let cache = self.db.store.cache();
+    fn want(&mut self, db: &State, from: usize) {
+        let cache = db.store.cache();
         for ahead in self.named.iter_mut().skip(from) {
             if !self.from_device && cache.hold(ahead.at.page, ahead.at.tag, NO_BATCH) {
                 continue;
@@ -208,8 +189,8 @@ impl<'a, D: Device, R: Runtime> ReadAhead<'a, D, R> {
     }
 
     /// Asks for pages that are wanted, as far as there is room.
-    fn ask(&mut self) -> Result<()> {
-        let (db, (_, memory)) = (self.db, self.limits());
+    fn ask(&mut self, db: &State) -> Result<()> {
+        let (_, memory) = limits(db);
         let Some(used) = self.reader.as_mut().filter(|_| self.wanted > 0) else { return Ok(()) };
         let reader = used.reader(|| RunReader::new(&db.store, db.options.in_flight, memory))?;
         let wanted = self.named.iter().enumerate().filter(|(_, one)| one.page == Page::Wanted);
@@ -237,7 +218,12 @@ impl<'a, D: Device, R: Runtime> ReadAhead<'a, D, R> {
 
     /// The iterator comes to the page below `prefix`, which is at `at`: what was read ahead, if it is that.
     /// Pages before it are forgotten.
-    pub(super) fn come_to(&mut self, prefix: &Prefix, at: Located) -> Result<Option<RunPage>> {
+    pub(super) fn come_to(
+        &mut self,
+        db: &State,
+        prefix: &Prefix,
+        at: Located,
+    ) -> Result<Option<RunPage>> {
         let mut found = None;
         while let Some(front) = self.named.front() {
             let later = match self.way {
@@ -255,7 +241,7 @@ impl<'a, D: Device, R: Runtime> ReadAhead<'a, D, R> {
             self.forget_first();
         }
         // Checked now: it is in the processor's cache when its pairs are given.
-        let is_right = |page: &RunPage| self.db.store.check_apart(at, page.page()).is_ok();
+        let is_right = |page: &RunPage| db.store.check_apart(at, page.page()).is_ok();
         Ok(found.filter(is_right))
     }
 
@@ -277,6 +263,14 @@ impl<'a, D: Device, R: Runtime> ReadAhead<'a, D, R> {
         }
     }
 
+    /// Forgets what is ahead: the iterator goes elsewhere.
+    pub(super) fn forget_all(&mut self) {
+        while !self.named.is_empty() {
+            self.forget_first();
+        }
+        (self.next, self.window) = (None, 0);
+    }
+
     /// After an error of the ring nothing is known of what is in flight.
     fn give_up(&mut self) {
         if let Some(mut used) = self.reader.take() {
@@ -287,7 +281,7 @@ impl<'a, D: Device, R: Runtime> ReadAhead<'a, D, R> {
     }
 }
 
-impl<D: Device, R: Runtime> Drop for ReadAhead<'_, D, R> {
+impl Drop for ReadAhead {
     /// A reader that is kept has nothing in flight.
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -299,6 +293,14 @@ impl<D: Device, R: Runtime> Drop for ReadAhead<'_, D, R> {
             self.give_up();
         }
     }
+}
+
+/// Pages of the largest window, and pages of memory: a third more, since a run's go when the iterator has
+/// come to all of them, and some are read over.
+fn limits(db: &State) -> (usize, usize) {
+    let most = PAGES_A_READ * db.options.in_flight + 2 * RUN;
+    let memory = (most + most / 3).min(db.budget.pages_ahead());
+    (memory - memory / 4, memory)
 }
 
 /// The child of a region beside this one.

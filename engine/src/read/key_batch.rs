@@ -7,7 +7,6 @@
 
 use pleach_beatree::cache::LookupStep;
 use pleach_core::Key;
-use pleach_io::{Device, Runtime};
 
 use crate::state::State;
 
@@ -31,8 +30,8 @@ pub(crate) enum Reach {
 }
 
 /// Asks for the memory that lookups of up to [`KEY_BATCH`] keys read. The caller holds a grace guard.
-pub(crate) fn cpu_prefetch<'a, D: Device, R: Runtime>(
-    db: &State<D, R>,
+pub(crate) fn cpu_prefetch<'a>(
+    db: &State,
     keys: impl Iterator<Item = &'a Key> + Clone,
     reach: Reach,
 ) {

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use pleach_beatree::PageNo;
 use pleach_beatree::cache::CachedPage;
 use pleach_core::Key;
-use pleach_io::{Device, Runtime};
 
 use super::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use super::point::{Found, find};
@@ -32,7 +31,7 @@ pub(crate) enum For<'a> {
 
 impl For<'_> {
     /// The page that a key needs. The caller has entered the store.
-    fn page<D: Device, R: Runtime>(self, db: &State<D, R>, key: &Key) -> Option<Located> {
+    fn page(self, db: &State, key: &Key) -> Option<Located> {
         match self {
             Self::Values(view) if view.overlaid(key).is_some() => None,
             // Whoever reads the key later is told if that undo is gone by then.
@@ -51,9 +50,9 @@ pub(crate) type Brought = HashMap<PageNo, (u32, Arc<CachedPage>)>;
 
 /// Brings the pages of many keys into the cache. Where enough others do that at the same time, nothing is
 /// done: the keys are read one by one. So are the pages that somebody else reads at the moment.
-pub(crate) fn bring<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    readers: &PageReaders<D, R>,
+pub(crate) fn bring(
+    db: &State,
+    readers: &PageReaders,
     purpose: For<'_>,
     keys: &[Key],
 ) -> Result<()> {
@@ -62,9 +61,9 @@ pub(crate) fn bring<D: Device, R: Runtime>(
 
 /// The same, and gives those that were read: the cache may have no room for them beside what the batch has brought
 /// before.
-pub(crate) fn bring_and_hold<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    readers: &PageReaders<D, R>,
+pub(crate) fn bring_and_hold(
+    db: &State,
+    readers: &PageReaders,
     purpose: For<'_>,
     keys: &[Key],
 ) -> Result<Brought> {
@@ -75,9 +74,9 @@ pub(crate) fn bring_and_hold<D: Device, R: Runtime>(
     Ok(brought)
 }
 
-fn bring_each<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    readers: &PageReaders<D, R>,
+fn bring_each(
+    db: &State,
+    readers: &PageReaders,
     purpose: For<'_>,
     keys: &[Key],
     each: &mut dyn FnMut(Located, Arc<CachedPage>),
@@ -97,10 +96,10 @@ fn bring_each<D: Device, R: Runtime>(
     fetched
 }
 
-fn fetch<D: Device, R: Runtime>(
-    db: &State<D, R>,
+fn fetch(
+    db: &State,
     purpose: For<'_>,
-    reader: &mut PageReader<D, R, ()>,
+    reader: &mut PageReader<()>,
     keys: &[Key],
     each: &mut dyn FnMut(Located, Arc<CachedPage>),
 ) -> Result<()> {
@@ -128,9 +127,9 @@ fn fetch<D: Device, R: Runtime>(
 }
 
 /// Waits for one page, and takes in all others that are done.
-fn take<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    reader: &mut PageReader<D, R, ()>,
+fn take(
+    db: &State,
+    reader: &mut PageReader<()>,
     each: &mut dyn FnMut(Located, Arc<CachedPage>),
 ) -> Result<()> {
     let mut next = reader.wait(&db.store, &db.nodes, 1)?;

@@ -3,7 +3,6 @@
 use std::ops::ControlFlow;
 
 use pleach_core::Hasher;
-use pleach_io::{Device, Runtime};
 
 use crate::error::{Contradiction, Error, Result};
 use crate::format::commit_body::CommitView;
@@ -27,51 +26,38 @@ const TRIES: u32 = 8;
 /// [`Error::SnapshotTooOld`], those of reading the log, and those of `what`; [`IoError::Forked`](pleach_io::IoError::Forked) in
 /// a process that was forked since the database was opened.
 #[inline]
-pub(crate) fn with<H: Hasher, D: Device, R: Runtime, T>(
-    db: &Shared<D, R>,
-    view: &View,
-    what: impl FnMut(&View) -> Result<T>,
-) -> Result<T> {
+pub(crate) fn with<T>(db: &Shared, view: &View, what: impl FnMut(&View) -> Result<T>) -> Result<T> {
     db.home.check()?;
     match &db.replica {
-        None => with_memory::<H, D, R, T>(db, view, what),
-        Some(replica) => with_replica::<H, D, R, T>(db, replica, view, what),
+        None => with_memory::<T>(db, view, what),
+        Some(replica) => with_replica::<T>(db, replica, view, what),
     }
 }
 
 /// The same in a replica: once more where what it reads has moved.
 #[cold]
-fn with_replica<H: Hasher, D: Device, R: Runtime, T>(
-    db: &Shared<D, R>,
-    replica: &Replica<Shared<D, R>>,
+fn with_replica<T>(
+    db: &Shared,
+    replica: &Replica<Shared>,
     view: &View,
     mut what: impl FnMut(&View) -> Result<T>,
 ) -> Result<T> {
-    replica
-        .read((db, db.commits.undo()), view.base, || with_memory::<H, D, R, T>(db, view, &mut what))
+    replica.read((db, db.commits.undo()), view.base, || with_memory::<T>(db, view, &mut what))
 }
 
 #[inline]
-fn with_memory<H: Hasher, D: Device, R: Runtime, T>(
-    db: &Shared<D, R>,
-    view: &View,
-    mut what: impl FnMut(&View) -> Result<T>,
-) -> Result<T> {
+fn with_memory<T>(db: &Shared, view: &View, mut what: impl FnMut(&View) -> Result<T>) -> Result<T> {
     let done = if view.is_behind_memory() { None } else { Some(what(view)) };
     match done {
         Some(done) if done.is_ok() || !view.is_behind_memory() => done,
-        _ => with_logged::<H, D, R, T>(db, view, what),
+        _ => with_logged::<T>(db, view, what),
     }
 }
 
-fn with_logged<H: Hasher, D: Device, R: Runtime, T>(
-    db: &Shared<D, R>,
-    view: &View,
-    mut what: impl FnMut(&View) -> Result<T>,
-) -> Result<T> {
+fn with_logged<T>(db: &Shared, view: &View, mut what: impl FnMut(&View) -> Result<T>) -> Result<T> {
     let mut tries = 1;
     loop {
-        let whole = with_undo::<H, D, R>(db, view)?;
+        let whole = with_undo(db, view)?;
         match what(&whole) {
             Err(Error::SnapshotTooOld { .. }) if tries < TRIES && whole.is_behind_memory() => {
                 tries += 1;
@@ -85,15 +71,12 @@ fn with_logged<H: Hasher, D: Device, R: Runtime, T>(
 ///
 /// # Errors
 /// [`Error::SnapshotTooOld`], and those of reading the log.
-pub(crate) fn with_undo<H: Hasher, D: Device, R: Runtime>(
-    db: &Shared<D, R>,
-    view: &View,
-) -> Result<View> {
+pub(crate) fn with_undo(db: &Shared, view: &View) -> Result<View> {
     let mut has_read = false;
     let whole = view.with_undo(|stretch| {
         has_read = true;
         // The window may move on meanwhile: then the records may be gone.
-        read::<H, D, R>(db, stretch).map_err(|error| match db.commits.undo().check(view.base) {
+        read(db, stretch).map_err(|error| match db.commits.undo().check(view.base) {
             Ok(()) => error,
             Err(too_old) => too_old,
         })
@@ -105,14 +88,14 @@ pub(crate) fn with_undo<H: Hasher, D: Device, R: Runtime>(
 }
 
 /// The undo of the commits of a stretch, as their records have it.
-fn read<H: Hasher, D: Device, R: Runtime>(db: &Shared<D, R>, stretch: &Stretch) -> Result<AllMaps> {
+fn read(db: &Shared, stretch: &Stretch) -> Result<AllMaps> {
     let (database, size) = (db.store.database(), db.images.newest().geometry.log_segment);
     let (maps, mut last) = (AllMaps::default(), stretch.after);
     walk(db.store.device(), database, size, stretch.start, LogPos::MAX, |record| {
         if record.header.kind != Kind::Commit {
             return Ok(ControlFlow::Continue(()));
         }
-        put_in::<H>(&maps, record, &mut last)?;
+        put_in(db.hasher, &maps, record, &mut last)?;
         let is_last = last == stretch.through;
         Ok(if is_last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })
@@ -121,7 +104,7 @@ fn read<H: Hasher, D: Device, R: Runtime>(db: &Shared<D, R>, stretch: &Stretch) 
 }
 
 /// Puts in what a commit, the one after `last`, has replaced.
-fn put_in<H: Hasher>(maps: &AllMaps, record: &RecordView<'_>, last: &mut u64) -> Result<()> {
+fn put_in(hasher: Hasher, maps: &AllMaps, record: &RecordView<'_>, last: &mut u64) -> Result<()> {
     let header = &record.header;
     if header.number != *last + 1 {
         return Err(Contradiction::CommitOrder { before: *last, found: header.number }.into());
@@ -129,7 +112,7 @@ fn put_in<H: Hasher>(maps: &AllMaps, record: &RecordView<'_>, last: &mut u64) ->
     *last = header.number;
     let bad = |error| Contradiction::Record { position: header.position, error };
     for namespace in CommitView::parse(record.body).map_err(bad)?.namespaces() {
-        maps.restore(header.number, restored::<H>(&namespace.map_err(bad)?, header)?);
+        maps.restore(header.number, restored(hasher, &namespace.map_err(bad)?, header)?);
     }
     Ok(())
 }

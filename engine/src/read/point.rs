@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::{Stored, Value};
-use pleach_core::{Hasher, Key};
-use pleach_io::{Device, Runtime};
+use pleach_core::Key;
 
 use crate::error::Result;
 use crate::state::index::{Located, located};
@@ -27,26 +26,18 @@ pub(super) enum Found {
 }
 
 /// The value of a key as of a view. A page that is not cached is read on the calling thread.
-pub(crate) fn value<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    view: &View,
-    key: &Key,
-) -> Result<Option<Value>> {
-    overflow::value::<H, D, R>(db, view.base, stored(db, view, key)?, true)
+pub(crate) fn value(db: &State, view: &View, key: &Key) -> Result<Option<Value>> {
+    overflow::value(db, view.base, stored(db, view, key)?, true)
 }
 
 /// The state of a key as of a view; a long value is not read.
-pub(crate) fn stored<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    view: &View,
-    key: &Key,
-) -> Result<Stored> {
+pub(crate) fn stored(db: &State, view: &View, key: &Key) -> Result<Stored> {
     stored_with(db, view, key, |_| None)
 }
 
 /// The same by a caller who may hold the page, if the cache does not.
-pub(crate) fn stored_with<D: Device, R: Runtime>(
-    db: &State<D, R>,
+pub(crate) fn stored_with(
+    db: &State,
     view: &View,
     key: &Key,
     held: impl FnOnce(Located) -> Option<Arc<CachedPage>>,
@@ -75,7 +66,7 @@ pub(crate) fn stored_with<D: Device, R: Runtime>(
 }
 
 /// Looks a key up in the index. The caller has entered the store.
-pub(super) fn find<D: Device, R: Runtime>(db: &State<D, R>, key: &Key) -> Found {
+pub(super) fn find(db: &State, key: &Key) -> Found {
     db.index.in_region(key, |_, state| match state.pending_of(key) {
         Some(pending) => Found::Pending(pending.stored.clone()),
         None => located(state, state.children().find(key)).map_or(Found::Nothing, Found::Page),

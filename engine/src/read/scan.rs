@@ -19,8 +19,7 @@ use std::sync::Arc;
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::{PageNo, RegionState, Stored, Value};
 use pleach_core::page::leaf::{Cell, LeafView};
-use pleach_core::{Hasher, Key, Prefix};
-use pleach_io::{Device, Runtime};
+use pleach_core::{Key, Prefix};
 
 use super::ahead::{ReadAhead, Way, after, before};
 use super::past;
@@ -39,14 +38,12 @@ const KEPT: usize = 32;
 /// A key with its state, which is present.
 type Pair = (Key, Stored);
 
-/// Goes through a range from both ends.
-pub(crate) struct Scan<'a, D: Device, R: Runtime> {
-    db: &'a State<D, R>,
-    view: &'a View,
+/// Goes through a range from both ends, always with the same trie and view.
+pub(crate) struct Scan {
     /// First and last key of what no step has come to yet.
     rest: Option<(Key, Key)>,
-    front: End<'a, D, R>,
-    back: End<'a, D, R>,
+    front: End,
+    back: End,
     /// The page that the last step has come to, and what is wrong with it.
     came_to: Option<ScannedPage>,
 }
@@ -68,10 +65,10 @@ impl ScannedPage {
 }
 
 /// One end.
-struct End<'a, D: Device, R: Runtime> {
+struct End {
     /// What is left of the page of the last step.
     at_hand: AtHand,
-    ahead: ReadAhead<'a, D, R>,
+    ahead: ReadAhead,
     over: Option<Over>,
     pages: usize,
 }
@@ -134,21 +131,16 @@ struct Captured {
     differs: bool,
 }
 
-impl<'a, D: Device, R: Runtime> Scan<'a, D, R> {
-    pub(crate) fn new(
-        db: &'a State<D, R>,
-        view: &'a View,
-        spare: &'a SpareReaders<RunReader<D>>,
-        range: &impl RangeBounds<Key>,
-    ) -> Self {
+impl Scan {
+    pub(crate) fn new(spare: &SpareReaders<RunReader>, range: &impl RangeBounds<Key>) -> Self {
         let end = |way| End {
             at_hand: AtHand::Pairs(VecDeque::new()),
-            ahead: ReadAhead::new(db, spare, way),
+            ahead: ReadAhead::new(spare, way),
             over: None,
             pages: 0,
         };
         let (front, back) = (end(Way::Forwards), end(Way::Backwards));
-        Self { db, view, rest: inclusive(range), front, back, came_to: None }
+        Self { rest: inclusive(range), front, back, came_to: None }
     }
 
     /// From now on every page is read from the device, also one that is cached, and none enters the cache.
@@ -162,14 +154,14 @@ impl<'a, D: Device, R: Runtime> Scan<'a, D, R> {
     ///
     /// # Errors
     /// Those that are of no page: nothing comes after them.
-    pub(crate) fn next_page<H: Hasher>(&mut self) -> Option<Result<ScannedPage>> {
-        let (rest, db, view) = (self.rest?, self.db, self.view);
-        let step = past::with::<H, D, R, _>(db, view, |view| self.step(view, Way::Forwards, rest));
+    pub(crate) fn next_page(&mut self, db: &State, view: &View) -> Option<Result<ScannedPage>> {
+        let rest = self.rest?;
+        let step = past::with::<_>(db, view, |view| self.step(db, view, Way::Forwards, rest));
         match (step, self.came_to.take()) {
             (Ok(()), Some(page)) => Some(Ok(page)),
             (Err(error), Some(page)) if page.is_of(&error) => {
                 // Of a state that can be read no longer nothing is known.
-                let readable = past::with::<H, D, R, _>(db, view, View::check);
+                let readable = past::with::<_>(db, view, View::check);
                 Some(readable.map(|()| page).map_err(|_| error))
             }
             (Err(error), _) => {
@@ -199,15 +191,13 @@ impl<'a, D: Device, R: Runtime> Scan<'a, D, R> {
 
     /// The next pair in key order.
     #[inline]
-    pub(crate) fn next<H: Hasher>(&mut self) -> Option<Result<Pair>> {
+    pub(crate) fn next(&mut self, db: &State, view: &View) -> Option<Result<Pair>> {
         loop {
             if let Some(pair) = self.front.at_hand.first() {
                 return Some(Ok(pair));
             }
             let Some(rest) = self.rest else { return self.back.at_hand.first().map(Ok) };
-            let (db, view) = (self.db, self.view);
-            let step =
-                past::with::<H, D, R, _>(db, view, |view| self.step(view, Way::Forwards, rest));
+            let step = past::with::<_>(db, view, |view| self.step(db, view, Way::Forwards, rest));
             if let Err(error) = step {
                 self.end();
                 return Some(Err(error));
@@ -217,15 +207,13 @@ impl<'a, D: Device, R: Runtime> Scan<'a, D, R> {
 
     /// The last pair.
     #[inline]
-    pub(crate) fn next_back<H: Hasher>(&mut self) -> Option<Result<Pair>> {
+    pub(crate) fn next_back(&mut self, db: &State, view: &View) -> Option<Result<Pair>> {
         loop {
             if let Some(pair) = self.back.at_hand.last() {
                 return Some(Ok(pair));
             }
             let Some(rest) = self.rest else { return self.front.at_hand.last().map(Ok) };
-            let (db, view) = (self.db, self.view);
-            let step =
-                past::with::<H, D, R, _>(db, view, |view| self.step(view, Way::Backwards, rest));
+            let step = past::with::<_>(db, view, |view| self.step(db, view, Way::Backwards, rest));
             if let Err(error) = step {
                 self.end();
                 return Some(Err(error));
@@ -233,17 +221,14 @@ impl<'a, D: Device, R: Runtime> Scan<'a, D, R> {
         }
     }
 
-    /// A long value that was given.
-    pub(crate) fn long_value<H: Hasher>(&self, key: &Key, stored: Stored) -> Result<Option<Value>> {
-        let (db, view) = (self.db, self.view);
-        let value = overflow::value::<H, D, R>(db, view.base, stored, false);
-        match value {
-            // It has moved by now: it is looked up again.
-            Err(_) if db.replica.is_some() => {
-                past::with::<H, D, R, _>(db, view, |view| point::value::<H, D, R>(db, view, key))
-            }
-            value => value,
+    /// Goes through another range from here on.
+    pub(crate) fn seek(&mut self, range: &impl RangeBounds<Key>) {
+        self.end();
+        for end in [&mut self.front, &mut self.back] {
+            end.ahead.forget_all();
+            end.pages = 0;
         }
+        self.rest = inclusive(range);
     }
 
     /// Nothing comes any more.
@@ -255,15 +240,14 @@ impl<'a, D: Device, R: Runtime> Scan<'a, D, R> {
     }
 
     /// Goes on by one page.
-    fn step(&mut self, view: &View, way: Way, rest: (Key, Key)) -> Result<()> {
-        let db = self.db;
+    fn step(&mut self, db: &State, view: &View, way: Way, rest: (Key, Key)) -> Result<()> {
         self.came_to = None;
         let (end, key) = match way {
             Way::Forwards => (&mut self.front, rest.0),
             Way::Backwards => (&mut self.back, rest.1),
         };
         if end.pages > 0 {
-            end.ahead.read_on(&rest)?;
+            end.ahead.read_on(db, &rest)?;
         }
         let guard = db.store.enter();
         let captured = db
@@ -291,7 +275,24 @@ impl<'a, D: Device, R: Runtime> Scan<'a, D, R> {
     }
 }
 
-impl<D: Device, R: Runtime> End<'_, D, R> {
+/// A long value that a scan has given.
+pub(crate) fn long_value(
+    db: &State,
+    view: &View,
+    key: &Key,
+    stored: Stored,
+) -> Result<Option<Value>> {
+    let value = overflow::value(db, view.base, stored, false);
+    match value {
+        // It has moved by now: it is looked up again.
+        Err(_) if db.replica.is_some() => {
+            past::with::<_>(db, view, |view| point::value(db, view, key))
+        }
+        value => value,
+    }
+}
+
+impl End {
     /// What the index says of the child that covers a key, under its region's lock.
     fn capture(
         &mut self,
@@ -316,10 +317,10 @@ impl<D: Device, R: Runtime> End<'_, D, R> {
     }
 
     /// A page that the index names. The caller has entered the store.
-    fn page(&mut self, db: &State<D, R>, prefix: &Prefix, at: Located) -> Result<Leaf> {
+    fn page(&mut self, db: &State, prefix: &Prefix, at: Located) -> Result<Leaf> {
         self.pages += 1;
         let keep = self.pages <= KEPT && !self.ahead.reads_from_device();
-        if let Some(page) = self.ahead.come_to(prefix, at)? {
+        if let Some(page) = self.ahead.come_to(db, prefix, at)? {
             db.store.use_apart(at, page.page(), keep)?;
             return Ok(Leaf::Apart(page));
         }

@@ -1,12 +1,12 @@
-//! Readers that are kept for later, each for the thread that made it: a ring has one issuer, and making one
-//! costs as much as a dozen reads (`docs/decisions/0001-registered-buffers.md`).
+//! Readers that are kept for later, since making a ring costs as much as a dozen reads; those with a ring of one
+//! issuer for the thread that made them (`docs/decisions/0001-registered-buffers.md`).
 //!
 //! Invariant: a reader that is kept has nothing in flight.
 
+use std::sync::Arc;
 use std::thread::ThreadId;
 
 use parking_lot::Mutex;
-use pleach_io::{Device, Runtime};
 
 use crate::error::Result;
 use crate::state::reader::PageReader;
@@ -19,27 +19,40 @@ const KEPT: usize = 4;
 
 /// What reads through a ring.
 pub(crate) trait RingReader {
+    /// Does it stay on the thread that made it?
+    const STAYS: bool;
+
     /// Can it be kept for later?
     fn is_idle(&self) -> bool;
 }
 
-impl<D: Device, R: Runtime, T> RingReader for PageReader<D, R, T> {
+impl<T> RingReader for PageReader<T> {
+    const STAYS: bool = true;
+
     fn is_idle(&self) -> bool {
         self.in_flight() == 0
     }
 }
 
-impl<D: Device> RingReader for RunReader<D> {
+impl RingReader for RunReader {
+    const STAYS: bool = false;
+
     fn is_idle(&self) -> bool {
         self.is_idle()
     }
 }
 
-/// Readers for whoever reads many pages, from session to session.
-pub(crate) struct SpareReaders<Q: RingReader>(Mutex<Spare<Q>>);
+/// Readers for whoever reads many pages, from session to session. Clones are the same.
+pub(crate) struct SpareReaders<Q: RingReader>(Arc<Mutex<Spare<Q>>>);
+
+impl<Q: RingReader> Clone for SpareReaders<Q> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
 
 /// Those for whoever reads many keys.
-pub(crate) type PageReaders<D, R> = SpareReaders<PageReader<D, R, ()>>;
+pub(crate) type PageReaders = SpareReaders<PageReader<()>>;
 
 struct Spare<Q> {
     /// Those that nobody uses, the longest unused first.
@@ -50,32 +63,33 @@ struct Spare<Q> {
 
 impl<Q: RingReader> Default for SpareReaders<Q> {
     fn default() -> Self {
-        Self(Mutex::new(Spare { kept: Vec::new(), used: 0 }))
+        Self(Arc::new(Mutex::new(Spare { kept: Vec::new(), used: 0 })))
     }
 }
 
-/// The right to use a reader on this thread.
-pub(super) struct InUse<'a, Q: RingReader> {
-    readers: &'a SpareReaders<Q>,
+/// The right to use a reader.
+pub(super) struct InUse<Q: RingReader> {
+    readers: SpareReaders<Q>,
     reader: Option<Q>,
 }
 
 impl<Q: RingReader> SpareReaders<Q> {
     /// `None` when enough are in use.
-    pub(super) fn take(&self) -> Option<InUse<'_, Q>> {
+    pub(super) fn take(&self) -> Option<InUse<Q>> {
         let spare = &mut *self.0.lock();
         if spare.used == USED {
             return None;
         }
         spare.used += 1;
         let here = std::thread::current().id();
-        let own = spare.kept.iter().position(|(thread, _)| *thread == here);
-        Some(InUse { readers: self, reader: own.map(|own| spare.kept.remove(own).1) })
+        let own = spare.kept.iter().position(|(thread, _)| !Q::STAYS || *thread == here);
+        let reader = own.map(|own| spare.kept.remove(own).1);
+        Some(InUse { readers: self.clone(), reader })
     }
 }
 
-impl<Q: RingReader> InUse<'_, Q> {
-    /// The reader: one of this thread if there was one, else made now.
+impl<Q: RingReader> InUse<Q> {
+    /// The reader: one that was kept if there was one, else made now.
     pub(super) fn reader(&mut self, make: impl FnOnce() -> Result<Q>) -> Result<&mut Q> {
         let reader = match self.reader.take() {
             Some(reader) => reader,
@@ -95,7 +109,7 @@ impl<Q: RingReader> InUse<'_, Q> {
     }
 }
 
-impl<Q: RingReader> Drop for InUse<'_, Q> {
+impl<Q: RingReader> Drop for InUse<Q> {
     fn drop(&mut self) {
         let reader = self.reader.take().filter(RingReader::is_idle);
         let mut spare = self.readers.0.lock();

@@ -16,7 +16,7 @@
 use std::ops::ControlFlow;
 
 use pleach_core::Hasher;
-use pleach_io::{Device, IoError, LockMode, OpenMode, PAGE, PageBuf};
+use pleach_io::{Disk, File, IoError, LockMode, OpenMode, PAGE, PageBuf};
 
 use crate::error::NoRoom;
 use crate::error::{Error, Result, full_or};
@@ -49,14 +49,14 @@ pub struct CutLog {
 }
 
 /// Cuts the log; gives the error back where that does not help.
-pub(super) fn cut_log<H: Hasher, D: Device>(device: &D, error: &Error) -> Result<CutLog> {
+pub(super) fn cut_log(hasher: Hasher, device: &Disk, error: &Error) -> Result<CutLog> {
     let _lock = device.lock(LockMode::Exclusive)?;
     let superblocks = examine::superblocks(device, OpenMode::Write)?;
     // With what the newest superblock knows, also where its image is bad.
     let mut reach = Reach::new(Some(&superblocks));
     // Without its history, of which damage costs no more than itself.
     let none = |_: &Superblock| limits(0, Below::Left);
-    let examined = examine::examine::<H, D>(device, superblocks, none, None, LogEnd::Damage);
+    let examined = examine::examine(Some(hasher), device, superblocks, none, None, LogEnd::Damage);
     let Ok(Examined { superblocks, recovered, .. }) = examined else {
         return Err(error.clone());
     };
@@ -65,7 +65,7 @@ pub(super) fn cut_log<H: Hasher, D: Device>(device: &D, error: &Error) -> Result
     let (end, tip) = (recovered.scan.end.position, recovered.tip.number);
     // From the first record of the replay on: what lies before it, in the same page, is of the past.
     let mut needed = end..end;
-    whole_records::<D, ScanError>(device, database, size, newest.replay.position, |record| {
+    whole_records::<ScanError>(device, database, size, newest.replay.position, |record| {
         let header = record.header;
         reach.record(&header);
         needed.start = needed.start.min(header.position);
@@ -106,12 +106,12 @@ pub(super) fn cut_log<H: Hasher, D: Device>(device: &D, error: &Error) -> Result
     let mut aside = Vec::new();
     for (index, kept) in rewritten.into_iter().rev() {
         let name = segment_name(index);
-        aside.extend(replace::<D, LogError>(device, &prefix, &name, |file| {
+        aside.extend(replace::<LogError>(device, &prefix, &name, |file| {
             copies::fill(device, file, size, (index, kept), &needed)
         })?);
     }
     let whole = superblocks.cut_log(end, prepared);
-    aside.extend(replace::<D, Error>(device, &prefix, SUPERBLOCK, |file| {
+    aside.extend(replace::<Error>(device, &prefix, SUPERBLOCK, |file| {
         let written = device.write_at(file, &whole, whole.pages(), 0);
         written.map_err(full_or(NoRoom::LogSegment))
     })?);
@@ -120,7 +120,7 @@ pub(super) fn cut_log<H: Hasher, D: Device>(device: &D, error: &Error) -> Result
 }
 
 /// Can each page of a segment be read?
-fn is_readable<D: Device>(device: &D, index: u64) -> Result<bool> {
+fn is_readable(device: &Disk, index: u64) -> Result<bool> {
     let file = device.open(&segment_name(index), OpenMode::Read)?;
     let mut page = PageBuf::zeroed(1);
     let pages = (0..device.len(&file)? / PAGE as u64 * PAGE as u64).step_by(PAGE);
@@ -128,7 +128,7 @@ fn is_readable<D: Device>(device: &D, index: u64) -> Result<bool> {
 }
 
 /// Is a segment of its size there, and blank? An earlier repair that was cut off may have made it so.
-fn is_blank<D: Device>(device: &D, index: u64, size: u64) -> bool {
+fn is_blank(device: &Disk, index: u64, size: u64) -> bool {
     let blank = || -> core::result::Result<bool, IoError> {
         let file = device.open(&segment_name(index), OpenMode::Read)?;
         let mut page = PageBuf::zeroed(1);
@@ -144,11 +144,11 @@ fn is_blank<D: Device>(device: &D, index: u64, size: u64) -> bool {
 }
 
 /// Puts what `fill` writes in the place of a file, in one step; gives the name that the file itself has then, if there is one.
-fn replace<D: Device, E: From<IoError>>(
-    device: &D,
+fn replace<E: From<IoError>>(
+    device: &Disk,
     prefix: &str,
     name: &str,
-    fill: impl FnOnce(&D::File) -> Result<(), E>,
+    fill: impl FnOnce(&File) -> Result<(), E>,
 ) -> Result<Option<String>, E> {
     let mut aside = format!("{prefix}{name}");
     let file = device.open(&aside, OpenMode::CreateNew)?;

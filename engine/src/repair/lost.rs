@@ -4,7 +4,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use pleach_io::{Device, OpenMode};
+use pleach_io::{Disk, OpenMode};
 
 use crate::error::Result;
 use crate::format::names::segment_name;
@@ -70,7 +70,7 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    pub(super) fn new<D: Device>(superblocks: Option<&SuperblockStore<D>>) -> Self {
+    pub(super) fn new(superblocks: Option<&SuperblockStore>) -> Self {
         let slots = superblocks.into_iter().flat_map(|store| {
             std::iter::once(*store.newest()).chain(store.other().as_ref().ok().copied())
         });
@@ -100,9 +100,9 @@ impl Reach {
     }
 
     /// What is lost when commit `kept` is the newest that is left. All whole records were seen.
-    pub(super) fn lost<D: Device>(
+    pub(super) fn lost(
         mut self,
-        device: &D,
+        device: &Disk,
         (database, size): (u64, u64),
         kept: u64,
     ) -> Result<LostCommits> {

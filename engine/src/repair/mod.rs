@@ -8,17 +8,18 @@
 //! Nothing is destroyed: each file that a repair replaces stays in the folder under another name, the others change nothing.
 //!
 //! ```
-//! use pleach::{Access, Options, Pleach, SessionOptions, Value, BackupOptions, repair};
+//! use pleach::backup::BackupOptions;
+//! use pleach::{Access, Db, Options, SessionOptions, Value, repair};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
 //! # let (folder, backup) = (folder.path().join("db"), folder.path().join("backup"));
-//! # let put = |db: &Pleach, value: &[u8]| -> Result<(), Box<dyn std::error::Error>> {
+//! # let put = |db: &Db, value: &[u8]| -> Result<(), Box<dyn std::error::Error>> {
 //! #     let put = Access::write([7; 32], Some(Value::from(value)));
 //! #     db.session(SessionOptions::new())?.finish(vec![put])?.commit()?;
 //! #     Ok(())
 //! # };
-//! # let db = Pleach::open(Options::new(&folder).create(true).small().history(10))?;
+//! # let db = Db::open(Options::new(&folder).create(true).small().history(10))?;
 //! # put(&db, b"one")?;
 //! db.backup_to(&backup, &BackupOptions::new())?;
 //! # put(&db, b"two")?;
@@ -26,7 +27,7 @@
 //! db.close()?;
 //! std::fs::remove_file(folder.join("leaf"))?;
 //!
-//! let restored = Pleach::open(Options::new(&backup))?;
+//! let restored = Db::open(Options::new(&backup))?;
 //! let report = repair::roll_forward(&restored, &folder, None)?;
 //! assert!(report.through == 2 && report.lost.is_none() && restored.root() == root);
 //! # Ok(())
@@ -40,10 +41,10 @@ mod salvage;
 
 use std::path::Path;
 
-use pleach_core::{Blake3, Hasher, Sha2};
+use pleach_core::Hasher;
 use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::threads::Threads;
-use pleach_io::{Device, Runtime};
+use pleach_io::{Disk, Executor};
 
 pub use crate::bad_page::BadPage;
 pub use cut::CutLog;
@@ -90,29 +91,27 @@ pub struct RepairReport {
 pub fn repair(path: &Path) -> Result<RepairReport> {
     let device = OsDevice::open(path, OsOptions::default()).map_err(no_folder)?;
     let runtime = Threads::new(2)?;
-    repair_on(&device, &runtime)
+    repair_on(device, None, runtime)
 }
 
-/// The same on any device.
+/// The same on any device, of a database with any hasher: an application gives its own.
 ///
 /// # Errors
 /// As [`repair()`].
-pub fn repair_on<D: Device, R: Runtime>(device: &D, runtime: &R) -> Result<RepairReport> {
-    let hasher = Opened::new(device)?.newest.hasher;
-    match hasher {
-        Blake3::ID => repair_as::<Blake3, D, R>(device, runtime),
-        Sha2::ID => repair_as::<Sha2, D, R>(device, runtime),
-        found => Err(Error::WrongHasher { expected: Blake3::ID, found }),
-    }
-}
-
-fn repair_as<H: Hasher, D: Device, R: Runtime>(device: &D, runtime: &R) -> Result<RepairReport> {
-    let options = || Options { reads_history: true, ..Options::new("").cache_mib(64) };
-    let open = || Db::<H, D, R>::open_on(device.clone(), runtime.clone(), options());
+pub fn repair_on(
+    device: impl Into<Disk>,
+    hasher: Option<Hasher>,
+    runtime: impl Into<Executor>,
+) -> Result<RepairReport> {
+    let (device, runtime) = (&device.into(), &runtime.into());
+    let hasher = Opened::new(device, hasher)?.hasher;
+    let options =
+        || Options { reads_history: true, ..Options::new("").hasher(hasher).cache_mib(64) };
+    let open = || Db::open_on(device.clone(), runtime.clone(), options());
     let (db, cut) = match open() {
         Ok(db) => (db, None),
         Err(error) if may_be_of_the_log(&error) => {
-            let cut = cut_log::<H, D>(device, &error)?;
+            let cut = cut_log(hasher, device, &error)?;
             (open()?, Some(cut))
         }
         Err(error) => return Err(error),
@@ -120,7 +119,7 @@ fn repair_as<H: Hasher, D: Device, R: Runtime>(device: &D, runtime: &R) -> Resul
     let (commit, roots, opening) = (db.commit_number(), db.roots(), db.opened().clone());
     // The close writes an image, so that both are good again.
     db.close()?;
-    let check = check_on(device, CheckOptions::default())?;
+    let check = check_on(device.clone(), CheckOptions::default().hasher(hasher))?;
     Ok(RepairReport { commit, roots, opening, cut, check })
 }
 

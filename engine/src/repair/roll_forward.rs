@@ -9,8 +9,8 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use pleach_beatree::Stored;
-use pleach_core::{Hasher, Key};
-use pleach_io::{Device, LockMode, OpenMode, Runtime};
+use pleach_core::Key;
+use pleach_io::{Disk, LockMode, OpenMode};
 
 use crate::access::Access;
 use crate::commit::block::CommitError;
@@ -65,33 +65,29 @@ pub struct RollForwardReport {
 /// [`Contradiction::OtherState`] when `db` has another
 /// state than that of commit `at`; [`Error::Superblock`] for another version of the format; [`Contradiction::Restored`] for a rollback that has brought a dropped namespace back, where the
 /// history of `db` does not reach back to that; and those of commits. What was committed before stays.
-pub fn roll_forward<H: Hasher, D: Device, R: Runtime>(
-    db: &Db<H, D, R>,
-    damaged: &Path,
-    at: Option<u64>,
-) -> Result<RollForwardReport> {
-    roll_forward_on(db, &crate::tools::device(damaged)?, at)
+pub fn roll_forward(db: &Db, damaged: &Path, at: Option<u64>) -> Result<RollForwardReport> {
+    roll_forward_on(db, crate::tools::device(damaged)?, at)
 }
 
 /// The same with the damaged database on any device.
 ///
 /// # Errors
 /// As [`roll_forward`].
-pub fn roll_forward_on<H: Hasher, D: Device, R: Runtime, S: Device>(
-    db: &Db<H, D, R>,
-    damaged: &S,
+pub fn roll_forward_on(
+    db: &Db,
+    damaged: impl Into<Disk>,
     at: Option<u64>,
 ) -> Result<RollForwardReport> {
+    let damaged = &damaged.into();
     let _lock = damaged.lock(LockMode::Shared)?;
     let superblocks = SuperblockStore::open(damaged.clone(), OpenMode::Read);
     let reach = Reach::new(superblocks.as_ref().ok());
     let (log, superblocks) = match superblocks {
-        Ok(superblocks) if superblocks.newest().hasher != H::ID => {
-            let found = superblocks.newest().hasher;
-            return Err(Error::WrongHasher { expected: H::ID, found });
-        }
         Ok(superblocks) => {
             let newest = superblocks.newest();
+            let own = Some(db.hasher()?);
+            let found = newest.hasher.hasher(own);
+            found.ok_or_else(|| Error::wrong_hasher(own, &newest.hasher))?;
             (Some((newest.database, newest.geometry.log_segment)), None)
         }
         Err(
@@ -138,9 +134,9 @@ pub fn roll_forward_on<H: Hasher, D: Device, R: Runtime, S: Device>(
     })
 }
 
-struct Forward<'a, H: Hasher, D: Device, R: Runtime, S: Device> {
-    db: &'a Db<H, D, R>,
-    damaged: &'a S,
+struct Forward<'a> {
+    db: &'a Db,
+    damaged: &'a Disk,
     database: u64,
     reach: Reach,
     /// The commit that the database had at first, the last one that was taken in, and the last one that is made.
@@ -161,7 +157,7 @@ struct Forward<'a, H: Hasher, D: Device, R: Runtime, S: Device> {
     error: Option<Error>,
 }
 
-impl<H: Hasher, D: Device, R: Runtime, S: Device> Forward<'_, H, D, R, S> {
+impl Forward<'_> {
     fn record(&mut self, record: &RecordView<'_>) -> Result<()> {
         let Header { kind, number, incarnation, position, .. } = record.header;
         if incarnation < self.incarnation {
@@ -200,7 +196,7 @@ impl<H: Hasher, D: Device, R: Runtime, S: Device> Forward<'_, H, D, R, S> {
             }
             for change in entry.changes() {
                 let (key, value) = change.map_err(bad)?;
-                self.changes.insert((entry.ns, *key), stored::<H>(number, value)?);
+                self.changes.insert((entry.ns, *key), stored(self.db.hasher()?, number, value)?);
             }
         }
         self.commit()
@@ -247,12 +243,11 @@ impl<H: Hasher, D: Device, R: Runtime, S: Device> Forward<'_, H, D, R, S> {
         self.error = None;
         for stored in self.changes.values_mut() {
             let Stored::Overflow(raw) = stored else { continue };
-            let value = overflow
-                .clone()
-                .map_err(Error::from)
-                .and_then(|file| read_from::<H, S>(self.damaged, &file, self.database, raw));
+            let value = overflow.clone().map_err(Error::from).and_then(|file| {
+                read_from(self.db.hasher()?, self.damaged, &file, self.database, raw)
+            });
             match value {
-                Ok(value) => *stored = Stored::put::<H>(value),
+                Ok(value) => *stored = Stored::put(self.db.hasher()?, value),
                 Err(error) => self.error = Some(error),
             }
         }

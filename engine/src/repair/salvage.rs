@@ -7,7 +7,7 @@ use std::path::Path;
 use pleach_beatree::Stored;
 use pleach_core::fold::{FoldValue, RootFolder};
 use pleach_core::{Hasher, Key, Prefix};
-use pleach_io::{Device, OpenMode};
+use pleach_io::{Disk, OpenMode};
 
 use crate::bad_page::{BadPage, page_of_value};
 use crate::error::{Contradiction, Error, Result};
@@ -22,7 +22,7 @@ use crate::options::Below;
 use crate::repair::lost::{LostCommits, Reach};
 use crate::roots::{Roots, TrieRoot};
 use crate::state::overflow::read_from;
-use crate::tools::{Opened, UnderHasher, device, with_hasher};
+use crate::tools::{Opened, device};
 
 /// What was salvaged.
 #[derive(Clone, Debug)]
@@ -55,92 +55,85 @@ pub struct SalvageReport {
 /// A folder without a database, one that is open for writing; [`Error::Stream`] when the stream cannot be written. Without a superblock
 /// and an image there is nothing to be salvaged.
 pub fn salvage(path: &Path, to: &mut dyn Write) -> Result<SalvageReport> {
-    salvage_on(&device(path)?, to)
+    salvage_on(device(path)?, None, to)
 }
 
-/// The same on any device.
+/// The same on any device, of a database with any hasher: an application gives its own.
 ///
 /// # Errors
 /// As [`salvage`].
-pub fn salvage_on<D: Device>(device: &D, to: &mut dyn Write) -> Result<SalvageReport> {
-    with_hasher(device, Salvage { to })
-}
-
-struct Salvage<'a> {
-    to: &'a mut dyn Write,
-}
-
-impl<D: Device> UnderHasher<D> for Salvage<'_> {
-    type Output = SalvageReport;
-
-    fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<SalvageReport> {
-        opened.require_lock()?;
-        let (examined, error) = match opened.examine_present::<H>(Below::Left) {
-            Ok(examined) => (examined, None),
-            Err(error) => match opened.examine_salvage::<H>() {
-                Ok(examined) => (examined, Some(error)),
-                Err(_) => return Err(error),
-            },
-        };
-        let Examined { superblocks, recovered, opening, .. } = examined;
-        let mut lost_commits = LostCommits::default();
-        if error.is_some() {
-            // What the newest superblock knows counts, though its image may be bad.
-            let all = SuperblockStore::open(opened.device.clone(), OpenMode::Read)?;
-            let (mut reach, in_use) = (Reach::new(Some(&all)), superblocks.newest());
-            let (size, from) = (in_use.geometry.log_segment, in_use.replay.position);
-            whole_records::<D, ScanError>(&opened.device, in_use.database, size, from, |record| {
-                reach.record(&record.header);
-                Ok(ControlFlow::Continue(()))
-            })?;
-            let log = (in_use.database, size);
-            lost_commits = reach.lost(&opened.device, log, recovered.tip.number)?;
-        }
-        let (tip, mut lost) = (&recovered.tip, Vec::new());
-        let mut roots = Vec::new();
-        for (namespace, TrieRoot { kind, node }) in tip.roots.all() {
-            let mut folder = RootFolder::<H>::new();
-            let list = |bad| {
-                lost.push(bad);
-                Ok(())
-            };
-            pairs::<H, D>(opened, recovered.trie(namespace)?, list, |key, value| {
-                let taken = folder.pair(key, FoldValue::Bytes(value));
-                taken.map_err(|_| Contradiction::KeyOrder { key: *key })?;
-                Ok(true)
-            })?;
-            let found = TrieRoot { kind, node: folder.root() };
-            roots.push((namespace, found.merkle().map_or(TrieRoot { kind, node }, |_| found)));
-        }
-        let roots = Roots::new(roots);
-        let mut again = 0;
-        let mut writer = StreamWriter::<H, _>::new(self.to, (None, tip.number), &tip.blob, &roots)?;
-        for (namespace, _) in roots.all() {
-            writer.begin(namespace);
-            let go_over = |_| {
-                again += 1;
-                Ok(())
-            };
-            pairs::<H, D>(opened, recovered.trie(namespace)?, go_over, |key, value| {
-                writer.pair(key, value)?;
-                Ok(true)
-            })?;
-            writer.end()?;
-        }
-        if again != lost.len() {
-            let (first, second) = (lost.len(), again);
-            return Err(Contradiction::ReadsDiffer { first, second }.into());
-        }
-        let export = writer.finish()?;
-        let (expected, torn) = (tip.roots.clone(), opening.cut);
-        Ok(SalvageReport { export, roots, expected, error, lost_commits, torn, lost })
+pub fn salvage_on(
+    device: impl Into<Disk>,
+    hasher: Option<Hasher>,
+    to: &mut dyn Write,
+) -> Result<SalvageReport> {
+    let opened = &Opened::new(&device.into(), hasher)?;
+    opened.require_lock()?;
+    let (examined, error) = match opened.examine_present(Below::Left) {
+        Ok(examined) => (examined, None),
+        Err(error) => match opened.examine_salvage() {
+            Ok(examined) => (examined, Some(error)),
+            Err(_) => return Err(error),
+        },
+    };
+    let Examined { superblocks, recovered, opening, .. } = examined;
+    let mut lost_commits = LostCommits::default();
+    if error.is_some() {
+        // What the newest superblock knows counts, though its image may be bad.
+        let all = SuperblockStore::open(opened.device.clone(), OpenMode::Read)?;
+        let (mut reach, in_use) = (Reach::new(Some(&all)), superblocks.newest());
+        let (size, from) = (in_use.geometry.log_segment, in_use.replay.position);
+        whole_records::<ScanError>(&opened.device, in_use.database, size, from, |record| {
+            reach.record(&record.header);
+            Ok(ControlFlow::Continue(()))
+        })?;
+        let log = (in_use.database, size);
+        lost_commits = reach.lost(&opened.device, log, recovered.tip.number)?;
     }
+    let (tip, mut lost) = (&recovered.tip, Vec::new());
+    let mut roots = Vec::new();
+    for (namespace, TrieRoot { kind, node }) in tip.roots.all() {
+        let mut folder = RootFolder::new(opened.hasher);
+        let list = |bad| {
+            lost.push(bad);
+            Ok(())
+        };
+        pairs(opened, recovered.trie(namespace)?, list, |key, value| {
+            let taken = folder.pair(key, FoldValue::Bytes(value));
+            taken.map_err(|_| Contradiction::KeyOrder { key: *key })?;
+            Ok(true)
+        })?;
+        let found = TrieRoot { kind, node: folder.root() };
+        roots.push((namespace, found.merkle().map_or(TrieRoot { kind, node }, |_| found)));
+    }
+    let roots = Roots::new(roots);
+    let mut again = 0;
+    let mut writer = StreamWriter::new(opened.hasher, to, (None, tip.number), &tip.blob, &roots)?;
+    for (namespace, _) in roots.all() {
+        writer.begin(namespace);
+        let go_over = |_| {
+            again += 1;
+            Ok(())
+        };
+        pairs(opened, recovered.trie(namespace)?, go_over, |key, value| {
+            writer.pair(key, value)?;
+            Ok(true)
+        })?;
+        writer.end()?;
+    }
+    if again != lost.len() {
+        let (first, second) = (lost.len(), again);
+        return Err(Contradiction::ReadsDiffer { first, second }.into());
+    }
+    let export = writer.finish()?;
+    let (expected, torn) = (tip.roots.clone(), opening.cut);
+    Ok(SalvageReport { export, roots, expected, error, lost_commits, torn, lost })
 }
 
 /// Gives all pairs of a trie to `each`, in key order, until it says false. A page that cannot be used is given to `bad`, which may
 /// go on without it.
-fn pairs<H: Hasher, D: Device>(
-    opened: &Opened<D>,
+fn pairs(
+    opened: &Opened,
     trie: &RecoveredTrie,
     mut bad: impl FnMut(BadPage) -> Result<()>,
     mut each: impl FnMut(&Key, &[u8]) -> Result<bool>,
@@ -174,7 +167,9 @@ fn pairs<H: Hasher, D: Device>(
                 Stored::Large(large) => large.bytes.clone(),
                 Stored::Overflow(raw) => {
                     let read = overflow.as_ref().map_err(|error| error.clone().into());
-                    match read.and_then(|file| read_from::<H, D>(device, file, database, &raw)) {
+                    match read
+                        .and_then(|file| read_from(opened.hasher, device, file, database, &raw))
+                    {
                         Ok(value) => value,
                         Err(error) => {
                             let page = page_of_value(device, overflow.as_ref().ok(), &raw, &error);

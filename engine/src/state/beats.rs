@@ -67,17 +67,17 @@ impl Beat {
 }
 
 /// The beats of all tasks.
-pub(crate) struct Beats<E> {
+pub(crate) struct Beats {
     each: [Beat; Task::ALL.len()],
     limit: Duration,
     /// Does the watchdog sleep until somebody begins to work?
     asleep: AtomicBool,
-    event: E,
+    event: Event,
 }
 
-impl<E: Event> Beats<E> {
+impl Beats {
     /// Beats of idle tasks that are said to be stalled after `limit`.
-    pub(crate) fn new(event: E, limit: Duration) -> Self {
+    pub(crate) fn new(event: Event, limit: Duration) -> Self {
         let beat = |_| Beat { at: Mutex::new((IDLE, Duration::ZERO)), steps: AtomicU64::new(0) };
         Self { each: Task::ALL.map(beat), limit, asleep: AtomicBool::new(true), event }
     }
@@ -133,7 +133,7 @@ impl<E: Event> Beats<E> {
     }
 
     /// The event on which the watchdog is stepped.
-    pub(crate) fn event(&self) -> &E {
+    pub(crate) fn event(&self) -> &Event {
         &self.event
     }
 

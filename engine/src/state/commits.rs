@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use pleach_beatree::lock_order::Ranked;
-use pleach_io::Device;
 
 use super::overlays::{Chain, Overlays};
 use super::pins::Pin;
@@ -21,8 +20,8 @@ use crate::error::Result;
 /// The commits.
 ///
 /// Locks: the sequencer's state, then the tip.
-pub(crate) struct Commits<D: Device> {
-    sequencer: Sequencer<D>,
+pub(crate) struct Commits {
+    sequencer: Sequencer,
     tip: Mutex<Tip>,
     published: AtomicU64,
     undo: Arc<Undo>,
@@ -34,8 +33,8 @@ pub(crate) struct Commits<D: Device> {
 /// Tells the time.
 type Clock = Box<dyn Fn() -> Duration + Send + Sync>;
 
-impl<D: Device> Commits<D> {
-    pub(crate) fn new(sequencer: Sequencer<D>, tip: Tip, undo: Arc<Undo>, clock: Clock) -> Self {
+impl Commits {
+    pub(crate) fn new(sequencer: Sequencer, tip: Tip, undo: Arc<Undo>, clock: Clock) -> Self {
         Self {
             sequencer,
             published: AtomicU64::new(tip.number),
@@ -47,7 +46,7 @@ impl<D: Device> Commits<D> {
     }
 
     /// Orders commits and flushes, and owns the log.
-    pub(crate) fn sequencer(&self) -> &Sequencer<D> {
+    pub(crate) fn sequencer(&self) -> &Sequencer {
         &self.sequencer
     }
 

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use pleach_io::Device;
 
 use crate::error::{Error, Result};
 use crate::format::position::LogPos;
@@ -19,10 +18,10 @@ use crate::format::superblock_store::SuperblockStore;
 pub(crate) const LAST_NUMBERS: u64 = 16;
 
 /// The checkpoints.
-pub(crate) struct Images<D: Device> {
+pub(crate) struct Images {
     /// Held by a load or a close while it makes images on its own thread.
     maker: Mutex<()>,
-    superblocks: Mutex<SuperblockStore<D>>,
+    superblocks: Mutex<SuperblockStore>,
     /// Where a replay of the newest image starts.
     replay_start: AtomicU64,
     /// The writable open that this is.
@@ -43,8 +42,8 @@ impl Drop for Making {
     }
 }
 
-impl<D: Device> Images<D> {
-    pub(crate) fn new(superblocks: SuperblockStore<D>, incarnation: u32) -> Self {
+impl Images {
+    pub(crate) fn new(superblocks: SuperblockStore, incarnation: u32) -> Self {
         let replay = superblocks.newest().replay.position;
         Self {
             maker: Mutex::new(()),

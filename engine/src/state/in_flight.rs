@@ -18,7 +18,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use pleach_beatree::PageNo;
 use pleach_beatree::region::NodePage;
-use pleach_io::{Event, Runtime};
+use pleach_io::{Event, Executor};
 
 /// How long anybody waits for a page that is being read.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -42,30 +42,30 @@ pub(crate) enum Reading {
 }
 
 /// The pages that are being read.
-pub(crate) struct InFlight<R: Runtime> {
-    runtime: R,
+pub(crate) struct InFlight {
+    runtime: Executor,
     /// Each page, and whether anybody waits for it.
     pages: Mutex<HashMap<PageId, bool>>,
     /// Tells those who wait.
-    done: R::Event,
+    done: Event,
 }
 
 /// The right, and the duty, to read a page.
-pub(crate) struct Claim<R: Runtime> {
-    table: Arc<InFlight<R>>,
+pub(crate) struct Claim {
+    table: Arc<InFlight>,
     page: PageId,
     /// Is the page still in the table?
     held: bool,
 }
 
-impl<R: Runtime> InFlight<R> {
-    pub(crate) fn new(runtime: R) -> Arc<Self> {
+impl InFlight {
+    pub(crate) fn new(runtime: Executor) -> Arc<Self> {
         let done = runtime.event();
         Arc::new(Self { runtime, pages: Mutex::default(), done })
     }
 
     /// The caller reads this page; `None` when somebody else does already.
-    pub(crate) fn claim(self: &Arc<Self>, page: PageId) -> Option<Claim<R>> {
+    pub(crate) fn claim(self: &Arc<Self>, page: PageId) -> Option<Claim> {
         match self.pages.lock().entry(page) {
             Entry::Occupied(_) => None,
             Entry::Vacant(entry) => {
@@ -101,7 +101,7 @@ impl<R: Runtime> InFlight<R> {
     }
 }
 
-impl<R: Runtime> Claim<R> {
+impl Claim {
     /// The page is done. True when somebody waits for it, whom the caller tells ([`InFlight::tell`]): a
     /// wake-up costs more than a page, so a reader of many tells of some at once.
     #[must_use = "those who wait are to be told"]
@@ -116,7 +116,7 @@ impl<R: Runtime> Claim<R> {
     }
 }
 
-impl<R: Runtime> Drop for Claim<R> {
+impl Drop for Claim {
     fn drop(&mut self) {
         if self.release() {
             self.table.tell();
@@ -126,6 +126,7 @@ impl<R: Runtime> Drop for Claim<R> {
 
 #[cfg(test)]
 mod tests {
+    use pleach_io::Runtime;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use pleach_io::Step;
@@ -139,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_page_has_one_claim() {
-        let table = InFlight::new(SimRuntime::new(1));
+        let table = InFlight::new(SimRuntime::new(1).into());
         let claim = table.claim(page(1)).expect("nobody reads it");
         assert!(table.claim(page(1)).is_none() && table.claim(page(2)).is_some());
         drop(claim);
@@ -151,7 +152,7 @@ mod tests {
     fn who_waits_is_told() {
         for (seed, how) in (0..60).zip([0, 1, 2].into_iter().cycle()) {
             let runtime = SimRuntime::new(seed);
-            let table = InFlight::new(runtime.clone());
+            let table = InFlight::new(runtime.clone().into());
             let mut claim = table.claim(page(1));
             let (event, reader) = (runtime.event(), Arc::clone(&table));
             let mut steps = seed % 5;
@@ -194,7 +195,7 @@ mod tests {
     #[test]
     fn a_claim_that_is_never_released_is_waited_for_so_long_and_no_longer() {
         let runtime = SimRuntime::new(1);
-        let table = InFlight::new(runtime.clone());
+        let table = InFlight::new(runtime.clone().into());
         let claim = table.claim(page(1));
         let since = runtime.now();
         assert!(!table.wait(page(1)));

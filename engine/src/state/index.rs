@@ -134,8 +134,9 @@ impl Index {
     }
 
     /// The nodes over these regions. While the guard lives no commit changes them.
-    pub(crate) fn root_nodes<H: Hasher>(
+    pub(crate) fn root_nodes(
         &self,
+        hasher: Hasher,
         regions: &Arc<RegionIndex>,
     ) -> RwLockReadGuard<'_, RootNodes> {
         let root = self.root.read();
@@ -151,13 +152,13 @@ impl Index {
             as_of = as_of.max(state.last_commit());
         }
         let prefixes = regions.regions().iter().map(|region| *region.prefix());
-        root.of = Some((Arc::clone(regions), Tiling::new::<H>(prefixes, &nodes)));
+        root.of = Some((Arc::clone(regions), Tiling::new(hasher, prefixes, &nodes)));
         root.as_of = as_of;
         RwLockWriteGuard::downgrade(root)
     }
 
     /// Commit `number` has given these regions, in order, these nodes.
-    pub(crate) fn update_root<H: Hasher>(&self, number: u64, changed: &[(Prefix, Node)]) {
+    pub(crate) fn update_root(&self, hasher: Hasher, number: u64, changed: &[(Prefix, Node)]) {
         let regions = self.load();
         let mut root = self.root.write();
         let RootNodes { of, as_of } = &mut *root;
@@ -166,7 +167,7 @@ impl Index {
             return;
         };
         let numbered = changed.iter().map(|(prefix, node)| (of.find(prefix.first_key()), *node));
-        tiling.update::<H>(numbered);
+        tiling.update(hasher, numbered);
         *as_of = number;
     }
 

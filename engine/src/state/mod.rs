@@ -84,7 +84,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pleach_core::Hasher;
-use pleach_io::{Device, Home, Runtime};
+use pleach_io::{Executor, Home};
 
 use crate::error::{Error, Result};
 use crate::format::names::LEAF_FILE;
@@ -106,24 +106,25 @@ use store::Store;
 use tries::{Trie, Tries};
 
 /// What all tries of an open database share.
-pub(crate) struct Shared<D: Device, R: Runtime> {
+pub(crate) struct Shared {
+    pub(crate) hasher: Hasher,
     pub(crate) options: Options,
     /// The process that has opened it: another one that was forked since is refused.
     pub(crate) home: Home,
-    pub(crate) runtime: R,
+    pub(crate) runtime: Executor,
     pub(crate) counters: Arc<Counters>,
     pub(crate) timings: Timings,
     pub(crate) budget: Budget,
-    pub(crate) pace: Arc<Pace<R>>,
-    pub(crate) store: Arc<Store<D, R>>,
-    pub(crate) space: PageSpace<D>,
+    pub(crate) pace: Arc<Pace>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) space: PageSpace,
     pub(crate) long_values: LongValues,
-    pub(crate) commits: Commits<D>,
-    pub(crate) images: Images<D>,
+    pub(crate) commits: Commits,
+    pub(crate) images: Images,
     /// Where nodes are that are not in memory.
-    pub(crate) node_files: Arc<NodeFiles<D, R>>,
+    pub(crate) node_files: Arc<NodeFiles>,
     /// The tries of all namespaces.
-    pub(crate) tries: Tries<D, R>,
+    pub(crate) tries: Tries,
     /// Of a read-only open: what keeps its state that of the newest record.
     pub(crate) replica: Option<Replica<Self>>,
     /// Keeps other processes out while any handle lives.
@@ -131,17 +132,17 @@ pub(crate) struct Shared<D: Device, R: Runtime> {
 }
 
 /// The state of one trie of an open database: what is its own, and what all share.
-pub(crate) struct State<D: Device, R: Runtime> {
-    shared: Arc<Shared<D, R>>,
+pub(crate) struct State {
+    shared: Arc<Shared>,
     pub(crate) namespace: u8,
     pub(crate) kind: TrieKind,
     pub(crate) index: Arc<Index>,
-    pub(crate) nodes: Arc<NodeStore<D, R>>,
+    pub(crate) nodes: Arc<NodeStore>,
 }
 
-impl<D: Device, R: Runtime> State<D, R> {
+impl State {
     /// One of the tries of `shared`.
-    pub(crate) fn new(shared: Arc<Shared<D, R>>, trie: Trie<D, R>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, trie: Trie) -> Self {
         let Trie { namespace, kind, index, nodes, .. } = trie;
         Self { shared, namespace, kind, index, nodes }
     }
@@ -160,14 +161,14 @@ impl<D: Device, R: Runtime> State<D, R> {
     }
 }
 
-impl<D: Device, R: Runtime> std::ops::Deref for State<D, R> {
-    type Target = Shared<D, R>;
-    fn deref(&self) -> &Shared<D, R> {
+impl std::ops::Deref for State {
+    type Target = Shared;
+    fn deref(&self) -> &Shared {
         &self.shared
     }
 }
 
-impl<D: Device, R: Runtime> Shared<D, R> {
+impl Shared {
     /// Bytes of log that a replay would read.
     pub(crate) fn log_length(&self) -> u64 {
         let end = self.commits.sequencer().lock().end();
@@ -201,19 +202,19 @@ impl<D: Device, R: Runtime> Shared<D, R> {
     /// does nothing while a batch is under way.
     pub(crate) fn evict_nodes(&self) -> Result<bool> {
         let tries = self.tries.list();
-        let nodes: Vec<&NodeStore<D, R>> = tries.iter().map(|trie| &*trie.nodes).collect();
+        let nodes: Vec<&NodeStore> = tries.iter().map(|trie| &*trie.nodes).collect();
         self.node_files.evict_nodes(&nodes)
     }
 
     /// Tries the node pages that are aside, for an image that is about to be begun.
-    pub(crate) fn try_nodes_aside<H: Hasher>(&self) -> Result<()> {
+    pub(crate) fn try_nodes_aside(&self) -> Result<()> {
         let quarantine = self.store.quarantine();
         if quarantine.len() == 0 {
             return Ok(());
         }
         for aside in quarantine.list().iter().filter(|aside| aside.file != LEAF_FILE) {
             match self.tries.get(aside.namespace) {
-                Some(trie) => trie.nodes.try_nodes_aside::<H>(aside)?,
+                Some(trie) => trie.nodes.try_nodes_aside(aside)?,
                 None => quarantine.forget(aside.file, aside.page),
             }
         }
@@ -222,7 +223,7 @@ impl<D: Device, R: Runtime> Shared<D, R> {
 
     /// The leaf cache gets what the index leaves of its share, as large as that is by now.
     pub(crate) fn measure_index(&self) {
-        let bytes = |trie: &Trie<D, R>| trie.index.load().bytes();
+        let bytes = |trie: &Trie| trie.index.load().bytes();
         self.budget.set_index(self.tries.list().iter().map(bytes).sum());
         self.fit_cache();
     }
@@ -289,9 +290,9 @@ impl<D: Device, R: Runtime> Shared<D, R> {
 
 /// Held over work that must not be left half done: a panic in it (in a user's hasher, in an
 /// assertion) poisons the database, so that nobody waits for what will not come.
-pub(crate) struct PoisonOnPanic<'a, D: Device, R: Runtime>(pub(crate) &'a Shared<D, R>);
+pub(crate) struct PoisonOnPanic<'a>(pub(crate) &'a Shared);
 
-impl<D: Device, R: Runtime> Drop for PoisonOnPanic<'_, D, R> {
+impl Drop for PoisonOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.commits.sequencer().poison_by_panic();

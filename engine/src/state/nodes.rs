@@ -18,13 +18,13 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use pleach_beatree::leaf_fold::{PageState, PendingChange, fold_leaf};
 use pleach_beatree::lock_order::Ranked;
 use pleach_beatree::region::{NodeFile, NodePage, Nodes, ReadState, tiling};
-use pleach_beatree::{ChildTable, Region, RegionIndex, RegionState};
+use pleach_beatree::{Region, RegionIndex, RegionState};
 use pleach_core::fold::BatchFolder;
 use pleach_core::page::branch::{BranchBuilder, BranchHeader, BranchView, Entry};
 use pleach_core::page::{FileKind, Identity, header};
 use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Key, Node, Prefix};
-use pleach_io::{Device, OpenMode, PageBuf, Runtime};
+use pleach_io::{File, OpenMode, PageBuf};
 
 use super::in_flight::PageId;
 use super::index::{Index, Located};
@@ -45,9 +45,9 @@ const NODE_BYTES: u64 = Tiling::CHILD_BYTES as u64;
 const ROUNDS: usize = 64;
 
 /// What the nodes of all tries share: the files that they leave to, and who may let them leave.
-pub(crate) struct NodeFiles<D: Device, R: Runtime> {
-    images: [D::File; 2],
-    spill: D::File,
+pub(crate) struct NodeFiles {
+    images: [File; 2],
+    spill: File,
     pages: Mutex<SpillPages>,
     /// Read while nodes must stay, written while they leave.
     gate: RwLock<()>,
@@ -58,22 +58,21 @@ pub(crate) struct NodeFiles<D: Device, R: Runtime> {
     /// Pages spilled.
     spills: AtomicU64,
     limit: Limit,
-    /// Computes the nodes above children, with the database's hasher.
-    tiling: fn(&ChildTable, &[Node]) -> Tiling,
-    store: Arc<Store<D, R>>,
+    hasher: Hasher,
+    store: Arc<Store>,
     counters: Arc<Counters>,
 }
 
 /// The nodes of a trie's regions: in memory, or in branch pages on the device.
-pub(crate) struct NodeStore<D: Device, R: Runtime> {
-    files: Arc<NodeFiles<D, R>>,
+pub(crate) struct NodeStore {
+    files: Arc<NodeFiles>,
     namespace: u8,
     index: Arc<Index>,
 }
 
-impl<D: Device, R: Runtime> std::ops::Deref for NodeStore<D, R> {
-    type Target = NodeFiles<D, R>;
-    fn deref(&self) -> &NodeFiles<D, R> {
+impl std::ops::Deref for NodeStore {
+    type Target = NodeFiles;
+    fn deref(&self) -> &NodeFiles {
         &self.files
     }
 }
@@ -92,10 +91,11 @@ struct SpillPages {
     next: u64,
 }
 
-impl<D: Device, R: Runtime> NodeFiles<D, R> {
+impl NodeFiles {
     /// Opens the files; whatever an earlier open has spilled is dead.
-    pub(crate) fn open<H: Hasher>(
-        store: Arc<Store<D, R>>,
+    pub(crate) fn open(
+        hasher: Hasher,
+        store: Arc<Store>,
         counters: Arc<Counters>,
         limit: Limit,
         mode: OpenMode,
@@ -123,14 +123,14 @@ impl<D: Device, R: Runtime> NodeFiles<D, R> {
             hand: Mutex::default(),
             spills: AtomicU64::new(0),
             limit,
-            tiling: tiling::<H>,
+            hasher,
             store,
             counters,
         })
     }
 
     /// The file that a page of nodes is in.
-    pub(crate) fn file(&self, at: &NodePage) -> &D::File {
+    pub(crate) fn file(&self, at: &NodePage) -> &File {
         match at.file {
             NodeFile::ImageA => &self.images[0],
             NodeFile::ImageB => &self.images[1],
@@ -176,10 +176,10 @@ impl<D: Device, R: Runtime> NodeFiles<D, R> {
     }
 }
 
-impl<D: Device, R: Runtime> NodeFiles<D, R> {
+impl NodeFiles {
     /// Lets nodes leave while those of all tries, which ascend, take more than their share: one hand goes
     /// round over all of them. Says whether it did anything; it does nothing while a batch is under way.
-    pub(crate) fn evict_nodes(&self, tries: &[&NodeStore<D, R>]) -> Result<bool> {
+    pub(crate) fn evict_nodes(&self, tries: &[&NodeStore]) -> Result<bool> {
         let indexes: Vec<Arc<RegionIndex>> =
             tries.iter().map(|trie| trie.index.load_full()).collect();
         let resident = |region: &Arc<Region>| match region.read().nodes() {
@@ -219,15 +219,15 @@ impl<D: Device, R: Runtime> NodeFiles<D, R> {
     }
 }
 
-impl<D: Device, R: Runtime> NodeStore<D, R> {
+impl NodeStore {
     /// The nodes of a namespace's regions.
-    pub(crate) fn new(files: Arc<NodeFiles<D, R>>, namespace: u8, index: Arc<Index>) -> Self {
+    pub(crate) fn new(files: Arc<NodeFiles>, namespace: u8, index: Arc<Index>) -> Self {
         Self { files, namespace, index }
     }
 
     /// Brings the nodes of the region over a key into memory, on the calling thread. Where their page
     /// cannot be used they are folded from the leaf pages.
-    pub(crate) fn make_resident<H: Hasher>(&self, key: &Key) -> Result<()> {
+    pub(crate) fn make_resident(&self, key: &Key) -> Result<()> {
         for _ in 0..ROUNDS {
             let away = self.index.in_region(key, |region, state| match state.nodes() {
                 Nodes::Resident(_) | Nodes::Plain => None,
@@ -253,7 +253,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
             self.store.buffers().give(buf);
             drop(claim);
             if let Err(error) = installed {
-                self.fold_nodes::<H>(&region, &node_page).map_err(|also| {
+                self.fold_nodes(&region, &node_page).map_err(|also| {
                     tracing::debug!(%also, "nor can the nodes be folded from the leaf pages");
                     error
                 })?;
@@ -264,9 +264,9 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
 
     /// Nodes whose page cannot be used, from the leaf pages and what pends on them; they must fold to
     /// the region's own.
-    fn fold_nodes<H: Hasher>(&self, region: &Region, node_page: &NodePage) -> Result<()> {
+    fn fold_nodes(&self, region: &Region, node_page: &NodePage) -> Result<()> {
         let _guard = self.store.enter();
-        let mut folder = BatchFolder::<H>::new();
+        let mut folder = BatchFolder::new(self.hasher);
         for _ in 0..ROUNDS {
             let mut children: Vec<(Prefix, Option<Located>, Vec<PendingChange>)> = Vec::new();
             let position = {
@@ -305,7 +305,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
                 // A commit or a flush came in between.
                 continue;
             }
-            let nodes = (self.tiling)(state.children(), &nodes);
+            let nodes = tiling(self.hasher, state.children(), &nodes);
             if nodes.own() != state.own() {
                 return Err(Contradiction::Fold { prefix: *region.prefix() }.into());
             }
@@ -330,7 +330,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
         }
         let mut nodes = Vec::with_capacity(state.children().len());
         self.parse_nodes(region, &state, node_page, buf, &mut nodes)?;
-        let nodes = (self.tiling)(state.children(), &nodes);
+        let nodes = tiling(self.hasher, state.children(), &nodes);
         state.install_nodes(nodes);
         drop(state);
         self.store.read_well(file_name(node_page.file), node_page.page);
@@ -486,7 +486,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
 
     /// Brings the nodes of the region over a key into memory for the flush, unless they are aside; a
     /// failure sets them aside.
-    pub(crate) fn bring_nodes<H: Hasher>(&self, key: &Key) -> Result<()> {
+    pub(crate) fn bring_nodes(&self, key: &Key) -> Result<()> {
         let away = self.index.in_region(key, |region, state| match state.nodes() {
             Nodes::Resident(_) | Nodes::Plain => None,
             Nodes::Paged(at) => Some(((file_name(at.file), at.page), *region.prefix())),
@@ -495,7 +495,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
         if let Some(error) = self.store.quarantine().error_of(page) {
             return Err(error);
         }
-        self.make_resident::<H>(key).inspect_err(|error| {
+        self.make_resident(key).inspect_err(|error| {
             let of = (self.namespace, prefix);
             self.store.set_aside(page, of, error.clone(), Why::Unreadable);
         })
@@ -504,7 +504,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
     /// Reads nodes that are away, for an image. A page that is aside is tried all the same: whoever
     /// closes waits for no trial, and an image lacks all regions when it lacks one. Says whether they
     /// were read; otherwise they have been folded and are in memory, or the region has changed.
-    pub(crate) fn nodes_for_image<H: Hasher>(
+    pub(crate) fn nodes_for_image(
         &self,
         region: &Region,
         at: &NodePage,
@@ -514,7 +514,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
         let read = if let Ok(read) = self.read_nodes(region, at, nodes) {
             read
         } else {
-            self.make_resident::<H>(prefix.first_key()).inspect_err(|error| {
+            self.make_resident(prefix.first_key()).inspect_err(|error| {
                 let of = (self.namespace, prefix);
                 self.store.set_aside(page, of, error.clone(), Why::Unreadable);
             })?;
@@ -525,7 +525,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
     }
 
     /// Tries a node page that is aside, for an image that is about to be begun.
-    pub(crate) fn try_nodes_aside<H: Hasher>(&self, aside: &Quarantined) -> Result<()> {
+    pub(crate) fn try_nodes_aside(&self, aside: &Quarantined) -> Result<()> {
         let (file, page) = (aside.file, aside.page);
         let named =
             self.index.in_region(aside.prefix.first_key(), |region, state| match state.nodes() {
@@ -536,7 +536,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
             });
         match named {
             Some((region, at)) => {
-                self.nodes_for_image::<H>(&region, &at, &mut Vec::new())?;
+                self.nodes_for_image(&region, &at, &mut Vec::new())?;
             }
             // In memory, or on another page.
             None => self.node_page_is_back((file, page)),

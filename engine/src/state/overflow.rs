@@ -14,7 +14,7 @@ use pleach_core::Hasher;
 use pleach_core::page::overflow::{OverflowCell, PageRun};
 use pleach_core::page::stream::{self, StreamHeader, StreamId, StreamView};
 use pleach_core::page::{FileKind, Identity};
-use pleach_io::{Device, PageBuf, Runtime};
+use pleach_io::{Disk, File, PageBuf};
 
 use super::State;
 use super::long_values::Id;
@@ -27,9 +27,9 @@ use crate::metrics::Counters;
 const RUN_PAGES: usize = 256;
 
 /// Writes a value (unsynced) and gives the cell that names it.
-pub(crate) fn write<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    tentative: &mut Tentative<'_, D>,
+pub(crate) fn write(
+    db: &State,
+    tentative: &mut Tentative<'_>,
     large: &LargeValue,
     flush: u64,
 ) -> Result<Arc<[u8]>> {
@@ -77,17 +77,12 @@ pub(crate) fn write<D: Device, R: Runtime>(
 
 /// The value that a stored state names, which was found in a state of commit `base`. Its runs may be given up and
 /// written again once that commit cannot be read any more. Where it `stays` others will find it in memory.
-pub(crate) fn value<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    base: u64,
-    stored: Stored,
-    stays: bool,
-) -> Result<Option<Value>> {
+pub(crate) fn value(db: &State, base: u64, stored: Stored, stays: bool) -> Result<Option<Value>> {
     match stored {
         Stored::Absent => Ok(None),
         Stored::Inline(value) => Ok(Some(value)),
         Stored::Large(large) => Ok(Some(large.bytes.clone())),
-        Stored::Overflow(raw) => match read::<H, D, R>(db, &raw, stays) {
+        Stored::Overflow(raw) => match read(db, &raw, stays) {
             Ok(value) => Ok(Some(value)),
             Err(error) => db.commits.undo().check(base).and(Err(error)),
         },
@@ -95,11 +90,7 @@ pub(crate) fn value<H: Hasher, D: Device, R: Runtime>(
 }
 
 /// A value from memory, or else from the device.
-fn read<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    raw: &[u8],
-    stays: bool,
-) -> Result<Value> {
+fn read(db: &State, raw: &[u8], stays: bool) -> Result<Value> {
     db.home.check()?;
     let id = Id::of(raw);
     if let Some(value) = db.long_values.get(&id) {
@@ -107,7 +98,7 @@ fn read<H: Hasher, D: Device, R: Runtime>(
     }
     Counters::add(&db.counters.long_values_read, 1);
     let (device, file) = (db.store.device(), db.space.overflow_file());
-    let value = read_from::<H, D>(device, file, db.store.database(), raw)?;
+    let value = read_from(db.hasher, device, file, db.store.database(), raw)?;
     if stays && db.long_values.keep(id, &value) {
         db.fit_cache();
     }
@@ -115,9 +106,10 @@ fn read<H: Hasher, D: Device, R: Runtime>(
 }
 
 /// Reads a value from a file that is open for reading; every page and the value's hash are checked.
-pub(crate) fn read_from<H: Hasher, D: Device>(
-    device: &D,
-    file: &D::File,
+pub(crate) fn read_from(
+    hasher: Hasher,
+    device: &Disk,
+    file: &File,
     database: u64,
     raw: &[u8],
 ) -> Result<Value> {
@@ -147,7 +139,7 @@ pub(crate) fn read_from<H: Hasher, D: Device>(
             left -= count;
         }
     }
-    if bytes.len() != total || H::hash(&bytes) != cell.value_hash().to_bytes() {
+    if bytes.len() != total || hasher.hash(&bytes) != cell.value_hash().to_bytes() {
         let page = cell.runs().next().map_or(0, |run| run.start);
         return Err(Contradiction::ValueHash { file: OVERFLOW_FILE, page }.into());
     }

@@ -6,21 +6,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pleach_io::{Event, Runtime};
+use pleach_io::{Event, Executor};
 
 use super::beats::{Beats, Task, TaskState};
 use super::foreground::Foreground;
 use crate::error::Error;
 
 /// The pace of one open database.
-pub(crate) struct Pace<R: Runtime> {
-    runtime: R,
+pub(crate) struct Pace {
+    runtime: Executor,
     /// Wakes the flush and the checkpoint.
-    work: R::Event,
+    work: Event,
     /// Tells waiters that background work or a commit has come further.
-    progress: R::Event,
+    progress: Event,
     foreground: Foreground,
-    beats: Beats<R::Event>,
+    beats: Beats,
     closing: AtomicBool,
     paused: AtomicBool,
     /// Callers that want pages flushed however few commits have changed them.
@@ -41,9 +41,9 @@ struct Stuck {
     checkpoint: Mutex<Option<Error>>,
 }
 
-impl<R: Runtime> Pace<R> {
+impl Pace {
     /// The pace of tasks that are said to be stalled after `stall_after` without progress.
-    pub(crate) fn new(runtime: R, stall_after: Duration) -> Arc<Self> {
+    pub(crate) fn new(runtime: Executor, stall_after: Duration) -> Arc<Self> {
         Arc::new(Self {
             work: runtime.event(),
             progress: runtime.event(),
@@ -70,7 +70,7 @@ impl<R: Runtime> Pace<R> {
     }
 
     /// The event on which the flush and the checkpoint are stepped.
-    pub(crate) fn work(&self) -> &R::Event {
+    pub(crate) fn work(&self) -> &Event {
         &self.work
     }
 
@@ -177,7 +177,7 @@ impl<R: Runtime> Pace<R> {
     }
 
     /// What the background tasks are at.
-    pub(crate) fn beats(&self) -> &Beats<R::Event> {
+    pub(crate) fn beats(&self) -> &Beats {
         &self.beats
     }
 

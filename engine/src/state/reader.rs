@@ -17,7 +17,7 @@ use pleach_beatree::Region;
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::region::{NodePage, Nodes};
-use pleach_io::{Completion, Device, PAGE, PageBuf, PagePool, Queue, Request, Runtime, Transfer};
+use pleach_io::{Completion, PAGE, PageBuf, PagePool, Queue, Request, Transfer};
 
 use super::in_flight::{Claim, InFlight, PageId, Reading};
 use super::index::Located;
@@ -60,14 +60,14 @@ pub(crate) enum Done {
 }
 
 /// Reads pages through a ring. One thread uses it: a ring has a single issuer.
-pub(crate) struct PageReader<D: Device, R: Runtime, T> {
+pub(crate) struct PageReader<T> {
     /// The first field: nothing is in flight any more when the claims go.
-    queue: D::Queue,
-    slots: Vec<Option<Slot<R, T>>>,
+    queue: Box<dyn Queue>,
+    slots: Vec<Option<Slot<T>>>,
     free: Vec<usize>,
     memory: PagePool,
     reading: Reading,
-    in_flight: Arc<InFlight<R>>,
+    in_flight: Arc<InFlight>,
     counters: Arc<Counters>,
     /// Pages that are done since those who wait were told.
     untold: usize,
@@ -75,15 +75,15 @@ pub(crate) struct PageReader<D: Device, R: Runtime, T> {
     awaited: bool,
 }
 
-struct Slot<R: Runtime, T> {
+struct Slot<T> {
     request: PageRequest,
     purpose: T,
-    claim: Claim<R>,
+    claim: Claim,
 }
 
-impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
+impl<T> PageReader<T> {
     /// A reader of up to `depth` pages at once.
-    pub(crate) fn new(store: &Store<D, R>, depth: usize, reading: Reading) -> Result<Self> {
+    pub(crate) fn new(store: &Store, depth: usize, reading: Reading) -> Result<Self> {
         let mut queue = store.device().queue(depth)?;
         let memory = PagePool::new(1, depth);
         queue.register(&memory);
@@ -119,8 +119,8 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
     /// When there is no room.
     pub(crate) fn ask(
         &mut self,
-        store: &Store<D, R>,
-        nodes: &NodeStore<D, R>,
+        store: &Store,
+        nodes: &NodeStore,
         request: PageRequest,
         purpose: T,
     ) -> Asked<T> {
@@ -161,7 +161,8 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
 
     /// Is this page of nodes being read through this reader?
     pub(crate) fn reads_nodes(&self, node_page: &NodePage) -> bool {
-        let same = |slot: &Slot<R, T>| matches!(&slot.request, PageRequest::Nodes(_, at) if at == node_page);
+        let same =
+            |slot: &Slot<T>| matches!(&slot.request, PageRequest::Nodes(_, at) if at == node_page);
         self.slots.iter().flatten().any(same)
     }
 
@@ -171,11 +172,7 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
     }
 
     /// A page that is done, without waiting.
-    pub(crate) fn poll(
-        &mut self,
-        store: &Store<D, R>,
-        nodes: &NodeStore<D, R>,
-    ) -> Option<(T, Result<Done>)> {
+    pub(crate) fn poll(&mut self, store: &Store, nodes: &NodeStore) -> Option<(T, Result<Done>)> {
         let completion = self.queue.poll()?;
         Some(self.take(store, nodes, completion))
     }
@@ -187,8 +184,8 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
     /// Of the ring: nothing is known of what is in flight, and the reader is to be dropped.
     pub(crate) fn wait(
         &mut self,
-        store: &Store<D, R>,
-        nodes: &NodeStore<D, R>,
+        store: &Store,
+        nodes: &NodeStore,
         count: usize,
     ) -> Result<Option<(T, Result<Done>)>> {
         let completion = self.queue.wait_for(count)?;
@@ -197,8 +194,8 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
 
     fn take(
         &mut self,
-        store: &Store<D, R>,
-        nodes: &NodeStore<D, R>,
+        store: &Store,
+        nodes: &NodeStore,
         completion: Completion,
     ) -> (T, Result<Done>) {
         let slot = usize::try_from(completion.token).expect("a slot's number");
@@ -216,8 +213,8 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
 
     fn bring(
         &self,
-        store: &Store<D, R>,
-        nodes: &NodeStore<D, R>,
+        store: &Store,
+        nodes: &NodeStore,
         request: &PageRequest,
         buf: &PageBuf,
     ) -> Result<Done> {
@@ -243,7 +240,7 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
     }
 }
 
-impl<D: Device, R: Runtime, T> Drop for PageReader<D, R, T> {
+impl<T> Drop for PageReader<T> {
     fn drop(&mut self) {
         // Whoever asked for what is still on its way has gone: nobody needs to know how it ends, and a page that is
         // not read for them is read when it is needed.

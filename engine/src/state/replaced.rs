@@ -50,7 +50,8 @@ impl Restored {
 }
 
 /// What a commit replaced in a namespace, as its record has it.
-pub(crate) fn restored<H: Hasher>(
+pub(crate) fn restored(
+    hasher: Hasher,
     namespace: &NamespaceView<'_>,
     header: &Header,
 ) -> Result<Restored> {
@@ -63,7 +64,7 @@ pub(crate) fn restored<H: Hasher>(
         let Some(Replaced::Value(value)) = undo.next().transpose().map_err(bad)? else {
             return Err(bad(BodyError::Truncated).into());
         };
-        values.push((*key, stored::<H>(header.number, value)?));
+        values.push((*key, stored(hasher, header.number, value)?));
     }
     for node in namespace.nodes() {
         let (prefix, _) = node.map_err(bad)?;
@@ -82,10 +83,10 @@ pub(crate) fn restored<H: Hasher>(
 }
 
 /// A value as the log has it.
-pub(crate) fn stored<H: Hasher>(commit: u64, value: LogValue<'_>) -> Result<Stored> {
+pub(crate) fn stored(hasher: Hasher, commit: u64, value: LogValue<'_>) -> Result<Stored> {
     Ok(match value {
         LogValue::Absent => Stored::Absent,
-        LogValue::Inline(bytes) => Stored::put::<H>(Value::from(bytes)),
+        LogValue::Inline(bytes) => Stored::put(hasher, Value::from(bytes)),
         LogValue::Overflow(cell) => {
             OverflowCell::parse(cell)
                 .map_err(|error| Contradiction::OverflowCell { commit, error })?;

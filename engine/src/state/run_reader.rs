@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use pleach_beatree::PageNo;
 use pleach_core::page::Page;
-use pleach_io::{Completion, Device, PageBuf, PagePool, Queue, Request, Runtime, Transfer};
+use pleach_io::{Completion, PageBuf, PagePool, Queue, Request, Transfer};
 
 use super::store::Store;
 use crate::error::Result;
@@ -83,19 +83,19 @@ impl RunPage {
     }
 }
 
-/// Reads runs of leaf pages through a ring. One thread uses it: a ring has a single issuer.
-pub(crate) struct RunReader<D: Device> {
-    queue: D::Queue,
+/// Reads runs of leaf pages through a ring, on whatever thread its iterator is.
+pub(crate) struct RunReader {
+    queue: Box<dyn Queue>,
     memory: PagePool,
     runs: Vec<Run>,
     /// Those of `runs` that nobody uses.
     free: Vec<usize>,
 }
 
-impl<D: Device> RunReader<D> {
+impl RunReader {
     /// A reader of up to `depth` runs at once, with memory for `pages` pages.
-    pub(crate) fn new<R: Runtime>(store: &Store<D, R>, depth: usize, pages: usize) -> Result<Self> {
-        let mut queue = store.device().queue(depth)?;
+    pub(crate) fn new(store: &Store, depth: usize, pages: usize) -> Result<Self> {
+        let mut queue = store.device().movable_queue(depth)?;
         let memory = PagePool::new(1, pages);
         queue.register(&memory);
         Ok(Self { queue, memory, runs: Vec::new(), free: Vec::new() })
@@ -117,11 +117,7 @@ impl<D: Device> RunReader<D> {
     ///
     /// # Panics
     /// When the run has no page, or when the ring has no room.
-    pub(crate) fn ask<R: Runtime>(
-        &mut self,
-        store: &Store<D, R>,
-        run: &[Wanted],
-    ) -> Option<(RunNo, usize)> {
+    pub(crate) fn ask(&mut self, store: &Store, run: &[Wanted]) -> Option<(RunNo, usize)> {
         let first = run[0].0;
         let mut wanted = run.len();
         let (buf, pages) = loop {

@@ -17,7 +17,6 @@ use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 use pleach_beatree::lock_order::Ranked;
-use pleach_io::Device;
 
 use super::ranks::{SEQUENCER, WRITER};
 use crate::error::{Error, PoisonCause, Result};
@@ -63,10 +62,10 @@ pub(crate) struct Ordered {
 }
 
 /// Orders commits and flushes; owns the log.
-pub(crate) struct Sequencer<D: Device> {
+pub(crate) struct Sequencer {
     state: Mutex<Ordered>,
-    writer: Mutex<LogWriter<D>>,
-    segments: Segments<D>,
+    writer: Mutex<LogWriter>,
+    segments: Segments,
     durable: AtomicU64,
     written: AtomicU64,
     log_bytes: AtomicU64,
@@ -158,8 +157,8 @@ impl Ordered {
     }
 }
 
-impl<D: Device> Sequencer<D> {
-    pub(crate) fn new(writer: LogWriter<D>, tip: Tip) -> Self {
+impl Sequencer {
+    pub(crate) fn new(writer: LogWriter, tip: Tip) -> Self {
         let state = Ordered {
             tail: writer.tail(),
             queue: Vec::new(),
@@ -193,7 +192,7 @@ impl<D: Device> Sequencer<D> {
         Ranked::acquire(SEQUENCER, || self.state.try_lock(), || self.state.lock())
     }
 
-    fn lock_writer(&self) -> Ranked<MutexGuard<'_, LogWriter<D>>> {
+    fn lock_writer(&self) -> Ranked<MutexGuard<'_, LogWriter>> {
         Ranked::acquire(WRITER, || self.writer.try_lock(), || self.writer.lock())
     }
 
@@ -213,7 +212,7 @@ impl<D: Device> Sequencer<D> {
     }
 
     /// The log's files.
-    pub(crate) fn segments(&self) -> &Segments<D> {
+    pub(crate) fn segments(&self) -> &Segments {
         &self.segments
     }
 
@@ -264,7 +263,7 @@ impl<D: Device> Sequencer<D> {
         self.write_queued(&mut writer, sync).inspect_err(|error| self.poison(error))
     }
 
-    fn write_queued(&self, writer: &mut LogWriter<D>, sync: bool) -> Result<()> {
+    fn write_queued(&self, writer: &mut LogWriter, sync: bool) -> Result<()> {
         let mut records = {
             let mut state = self.lock();
             state.check()?;

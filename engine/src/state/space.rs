@@ -18,7 +18,7 @@ use pleach_beatree::PageNo;
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::space::{self, Extension, Extents, ExtentsStats, GrowingFile, Growth};
 use pleach_core::page::overflow::PageRun;
-use pleach_io::{Device, IoError};
+use pleach_io::{Disk, File, IoError};
 
 use crate::error::{Error, NoRoom, Result, full_or};
 use crate::format::position::LogPos;
@@ -27,10 +27,10 @@ use crate::format::position::LogPos;
 const RESERVE: u64 = 64 << 20;
 
 /// The space of the two page files.
-pub(crate) struct PageSpace<D: Device> {
-    device: D,
-    leaf: D::File,
-    overflow: D::File,
+pub(crate) struct PageSpace {
+    device: Disk,
+    leaf: File,
+    overflow: File,
     geometry: space::FileGeometry,
     pages: Mutex<space::Space>,
     extents: Mutex<Extents>,
@@ -67,10 +67,10 @@ pub(crate) struct Before {
     overflow_file: u64,
 }
 
-impl<D: Device> PageSpace<D> {
+impl PageSpace {
     pub(crate) fn new(
-        device: D,
-        (leaf, overflow): (D::File, D::File),
+        device: Disk,
+        (leaf, overflow): (File, File),
         geometry: space::FileGeometry,
         pages: space::Space,
         (extents, held): (Extents, Held),
@@ -100,7 +100,7 @@ impl<D: Device> PageSpace<D> {
     }
 
     /// The file of overflow pages.
-    pub(crate) fn overflow_file(&self) -> &D::File {
+    pub(crate) fn overflow_file(&self) -> &File {
         &self.overflow
     }
 
@@ -115,7 +115,7 @@ impl<D: Device> PageSpace<D> {
     pub(crate) fn allocate_overflow(
         &self,
         pages: usize,
-        tentative: &mut Tentative<'_, D>,
+        tentative: &mut Tentative<'_>,
     ) -> Result<Vec<PageRun>> {
         let count = u32::try_from(pages).expect("values are limited");
         let mut extents = self.extents.lock();
@@ -130,7 +130,7 @@ impl<D: Device> PageSpace<D> {
     fn allocate<F: GrowingFile>(
         &self,
         map: &mut F,
-        file: &D::File,
+        file: &File,
         count: u32,
         what: fn(IoError) -> NoRoom,
     ) -> Result<Vec<F::Run>> {
@@ -144,7 +144,7 @@ impl<D: Device> PageSpace<D> {
     }
 
     /// Room for an image, as ordinary growth of its file; a failure leaves it as it was.
-    pub(crate) fn reserve_image(&self, file: &D::File, from: u64, bytes: u64) -> Result<()> {
+    pub(crate) fn reserve_image(&self, file: &File, from: u64, bytes: u64) -> Result<()> {
         self.has_room(bytes)?;
         self.device.allocate(file, from, bytes).map_err(full_or(NoRoom::Image))
     }
@@ -247,7 +247,7 @@ impl<D: Device> PageSpace<D> {
     }
 
     /// Makes a file no longer than this many bytes.
-    fn cut(&self, file: &D::File, len: u64) -> std::result::Result<(), IoError> {
+    fn cut(&self, file: &File, len: u64) -> std::result::Result<(), IoError> {
         if self.device.len(file)? > len { self.device.set_len(file, len) } else { Ok(()) }
     }
 
@@ -302,24 +302,24 @@ impl<D: Device> PageSpace<D> {
     }
 
     /// Runs that are about to be written.
-    pub(crate) fn tentative(&self) -> Tentative<'_, D> {
+    pub(crate) fn tentative(&self) -> Tentative<'_> {
         self.tentative_again(Vec::new())
     }
 
     /// Takes up runs that were kept ([`Tentative::keep`]).
-    pub(crate) fn tentative_again(&self, own: Vec<PageRun>) -> Tentative<'_, D> {
+    pub(crate) fn tentative_again(&self, own: Vec<PageRun>) -> Tentative<'_> {
         Tentative { space: self, own }
     }
 }
 
 /// Runs that are written and that no record names yet. A checkpoint's map leaves them out; when
 /// nothing comes to name them, they are free again.
-pub(crate) struct Tentative<'a, D: Device> {
-    space: &'a PageSpace<D>,
+pub(crate) struct Tentative<'a> {
+    space: &'a PageSpace,
     own: Vec<PageRun>,
 }
 
-impl<D: Device> Tentative<'_, D> {
+impl Tentative<'_> {
     /// Leaves the runs tentative, in the caller's care.
     pub(crate) fn keep(mut self) -> Vec<PageRun> {
         std::mem::take(&mut self.own)
@@ -341,7 +341,7 @@ impl<D: Device> Tentative<'_, D> {
     }
 }
 
-impl<D: Device> Drop for Tentative<'_, D> {
+impl Drop for Tentative<'_> {
     fn drop(&mut self) {
         if self.own.is_empty() {
             return;

@@ -18,7 +18,7 @@ use pleach_beatree::{PageNo, RegionState};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::page::{FileKind, Identity, Page, header};
 use pleach_core::{Key, Prefix};
-use pleach_io::{Device, PageBuf, Runtime};
+use pleach_io::{Disk, Executor, File, PageBuf};
 
 use super::in_flight::{InFlight, PageId, Reading};
 use super::index::{Located, located};
@@ -29,37 +29,37 @@ use crate::format::names::LEAF_FILE;
 use crate::metrics::Counters;
 
 /// The leaf pages of one open database.
-pub(crate) struct Store<D: Device, R: Runtime> {
-    device: D,
+pub(crate) struct Store {
+    device: Disk,
     database: u64,
-    leaf: D::File,
+    leaf: File,
     cache: Cache,
     buffers: Buffers,
     grace: Grace,
-    in_flight: Arc<InFlight<R>>,
+    in_flight: Arc<InFlight>,
     /// The commit that the batch under way will make.
     batch: AtomicU64,
     quarantine: Quarantine,
-    pace: Arc<Pace<R>>,
+    pace: Arc<Pace>,
     counters: Arc<Counters>,
 }
 
 /// What a store is made of.
-pub(crate) struct Parts<D: Device, R: Runtime> {
-    pub(crate) device: D,
-    pub(crate) runtime: R,
+pub(crate) struct Parts {
+    pub(crate) device: Disk,
+    pub(crate) runtime: Executor,
     pub(crate) database: u64,
-    pub(crate) leaf: D::File,
+    pub(crate) leaf: File,
     /// Bytes of the leaf cache.
     pub(crate) cache: usize,
     /// Bytes of page buffers that wait to be used again.
     pub(crate) buffers: usize,
-    pub(crate) pace: Arc<Pace<R>>,
+    pub(crate) pace: Arc<Pace>,
     pub(crate) counters: Arc<Counters>,
 }
 
-impl<D: Device, R: Runtime> Store<D, R> {
-    pub(crate) fn new(parts: Parts<D, R>) -> Self {
+impl Store {
+    pub(crate) fn new(parts: Parts) -> Self {
         let Parts { device, runtime, database, leaf, cache, buffers, pace, counters } = parts;
         Self {
             device,
@@ -77,7 +77,7 @@ impl<D: Device, R: Runtime> Store<D, R> {
     }
 
     /// The folder.
-    pub(crate) fn device(&self) -> &D {
+    pub(crate) fn device(&self) -> &Disk {
         &self.device
     }
 
@@ -87,7 +87,7 @@ impl<D: Device, R: Runtime> Store<D, R> {
     }
 
     /// The file of leaf pages.
-    pub(crate) fn leaf_file(&self) -> &D::File {
+    pub(crate) fn leaf_file(&self) -> &File {
         &self.leaf
     }
 
@@ -107,7 +107,7 @@ impl<D: Device, R: Runtime> Store<D, R> {
     }
 
     /// Pages that are being read.
-    pub(crate) fn in_flight(&self) -> &Arc<InFlight<R>> {
+    pub(crate) fn in_flight(&self) -> &Arc<InFlight> {
         &self.in_flight
     }
 

@@ -19,35 +19,34 @@ use parking_lot::Mutex;
 use pleach_beatree::{ChildRef, ChildTable, Region, RegionIndex};
 use pleach_core::tree::Tiling;
 use pleach_core::{Prefix, TERMINATOR};
-use pleach_io::{Device, Runtime};
 
 use super::index::Index;
 use super::nodes::{NodeFiles, NodeStore};
 use crate::format::trie_kind::TrieKind;
 
 /// What is a namespace's own.
-pub(crate) struct Trie<D: Device, R: Runtime> {
+pub(crate) struct Trie {
     pub(crate) namespace: u8,
     pub(crate) kind: TrieKind,
     /// The commit that has dropped it, while it is dropped.
     pub(crate) dropped: Option<u64>,
     pub(crate) index: Arc<Index>,
-    pub(crate) nodes: Arc<NodeStore<D, R>>,
+    pub(crate) nodes: Arc<NodeStore>,
 }
 
-impl<D: Device, R: Runtime> Trie<D, R> {
+impl Trie {
     /// A trie that is not dropped.
     pub(crate) fn new(
         (namespace, kind): (u8, TrieKind),
         index: Arc<Index>,
-        files: &Arc<NodeFiles<D, R>>,
+        files: &Arc<NodeFiles>,
     ) -> Self {
         let nodes = NodeStore::new(Arc::clone(files), namespace, Arc::clone(&index));
         Self { namespace, kind, dropped: None, index, nodes: Arc::new(nodes) }
     }
 
     /// The empty trie that commit `number` adds: one region without pages.
-    pub(crate) fn empty(of: (u8, TrieKind), number: u64, files: &Arc<NodeFiles<D, R>>) -> Self {
+    pub(crate) fn empty(of: (u8, TrieKind), number: u64, files: &Arc<NodeFiles>) -> Self {
         let regions = RegionIndex::new(vec![Arc::new(empty_region(of, number))]);
         let index = Index::new(regions, |_, _| false);
         Self::new(of, Arc::new(index), files)
@@ -66,7 +65,7 @@ pub(crate) fn empty_region((namespace, kind): (u8, TrieKind), number: u64) -> Re
     }
 }
 
-impl<D: Device, R: Runtime> Clone for Trie<D, R> {
+impl Clone for Trie {
     fn clone(&self) -> Self {
         Self {
             namespace: self.namespace,
@@ -79,32 +78,32 @@ impl<D: Device, R: Runtime> Clone for Trie<D, R> {
 }
 
 /// The tries, by namespace in ascending order.
-pub(crate) struct Tries<D: Device, R: Runtime> {
-    list: ArcSwap<Vec<Trie<D, R>>>,
+pub(crate) struct Tries {
+    list: ArcSwap<Vec<Trie>>,
     /// Held by whoever makes another list.
     changing: Mutex<()>,
 }
 
-impl<D: Device, R: Runtime> Tries<D, R> {
+impl Tries {
     /// The tries of these namespaces, which ascend.
-    pub(crate) fn new(tries: Vec<Trie<D, R>>) -> Self {
+    pub(crate) fn new(tries: Vec<Trie>) -> Self {
         debug_assert!(tries.is_sorted_by(|a, b| a.namespace < b.namespace), "namespaces ascend");
         Self { list: ArcSwap::from_pointee(tries), changing: Mutex::default() }
     }
 
     /// All of them, as they are now; those that are dropped, too.
-    pub(crate) fn list(&self) -> Arc<Vec<Trie<D, R>>> {
+    pub(crate) fn list(&self) -> Arc<Vec<Trie>> {
         self.list.load_full()
     }
 
     /// A namespace's, dropped or not.
-    pub(crate) fn get(&self, namespace: u8) -> Option<Trie<D, R>> {
+    pub(crate) fn get(&self, namespace: u8) -> Option<Trie> {
         let tries = self.list.load();
         Some(tries[find(&tries, namespace).ok()?].clone())
     }
 
     /// Adds the trie of a namespace that has none.
-    pub(crate) fn add(&self, trie: Trie<D, R>) {
+    pub(crate) fn add(&self, trie: Trie) {
         self.change(|tries| match find(tries, trie.namespace) {
             Ok(_) => debug_assert!(false, "namespace {} has a trie", trie.namespace),
             Err(at) => tries.insert(at, trie),
@@ -123,7 +122,7 @@ impl<D: Device, R: Runtime> Tries<D, R> {
 
     /// Takes out the trie of a namespace that is dropped and that nobody reaches any more; gives it, for
     /// what it has on the device.
-    pub(crate) fn remove(&self, namespace: u8) -> Option<Trie<D, R>> {
+    pub(crate) fn remove(&self, namespace: u8) -> Option<Trie> {
         self.change(|tries| {
             let at = find(tries, namespace).ok()?;
             tries[at].dropped.is_some().then(|| tries.remove(at))
@@ -138,7 +137,7 @@ impl<D: Device, R: Runtime> Tries<D, R> {
         });
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Vec<Trie<D, R>>) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut Vec<Trie>) -> T) -> T {
         let _changing = self.changing.lock();
         let mut tries = Vec::clone(&self.list.load());
         let given = change(&mut tries);
@@ -148,6 +147,6 @@ impl<D: Device, R: Runtime> Tries<D, R> {
 }
 
 /// Where a namespace's trie is, or would be.
-fn find<D: Device, R: Runtime>(tries: &[Trie<D, R>], namespace: u8) -> Result<usize, usize> {
+fn find(tries: &[Trie], namespace: u8) -> Result<usize, usize> {
     tries.binary_search_by_key(&namespace, |trie| trie.namespace)
 }

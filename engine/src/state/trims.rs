@@ -5,7 +5,7 @@
 //! process takes more than half of what is promised beside the budget, and less and less often where that is the
 //! application's, or in use.
 
-use pleach_io::Runtime;
+use pleach_io::Executor;
 
 use super::budget::Budget;
 use crate::metrics::Counters;
@@ -24,7 +24,7 @@ pub(crate) struct Trims {
 
 impl Trims {
     /// Gives free memory back, if it is time.
-    pub(crate) fn look<R: Runtime>(&mut self, runtime: &R, budget: &Budget, counters: &Counters) {
+    pub(crate) fn look(&mut self, runtime: &Executor, budget: &Budget, counters: &Counters) {
         if !self.is_due() {
             return;
         }

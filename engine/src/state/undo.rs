@@ -26,7 +26,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use pleach_io::Runtime;
+use pleach_io::Executor;
 
 pub(crate) use super::changes::{ChangeList, Changed, Changes};
 use super::logged::LoggedUndo;
@@ -164,7 +164,7 @@ impl Undo {
 
     /// After a commit's number is published: drops what nobody needs, and puts in what stays. The log ends
     /// at `log_end`.
-    pub(crate) fn settle<R: Runtime>(&self, runtime: &R, log_end: LogPos) {
+    pub(crate) fn settle(&self, runtime: &Executor, log_end: LogPos) {
         self.log_end.store(log_end.get(), Ordering::Relaxed);
         let tidying = self.tidying.lock();
         self.trim(&tidying);
@@ -202,7 +202,7 @@ impl Undo {
     }
 
     /// Puts in what a commit has replaced; gives the bytes of the overflow file that this occupies.
-    fn put_in<R: Runtime>(&self, runtime: &R, number: u64, undone: &Undone) -> u64 {
+    fn put_in(&self, runtime: &Executor, number: u64, undone: &Undone) -> u64 {
         let Undone { namespace, changes, nodes } = undone;
         let maps = self.maps.make(*namespace);
         maps.values.reserve(number, changes.len());

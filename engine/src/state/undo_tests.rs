@@ -1,5 +1,6 @@
 //! What undo says that it takes is what it takes.
 
+use pleach_io::Executor;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -58,7 +59,7 @@ fn run(bytes: u64, log_bytes: u64, mut look: impl FnMut(&Undo, u64)) {
     tracing::subscriber::with_default(events.clone(), || {
         for number in 1..6000 {
             commit(&undo, number);
-            undo.settle(&runtime, (number * 100 + 50).into());
+            undo.settle(&Executor::from(&runtime), (number * 100 + 50).into());
             look(&undo, events.0.load(Ordering::Relaxed));
         }
     });

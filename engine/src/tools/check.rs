@@ -23,7 +23,6 @@ mod past;
 mod report;
 
 use std::collections::VecDeque;
-use std::marker::PhantomData;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -31,10 +30,10 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use pleach_beatree::{PageNo, Stored};
 use pleach_core::Hasher;
 use pleach_core::page::overflow::{OverflowCell, PageRun};
-use pleach_io::{Device, IoError, OpenMode};
+use pleach_io::{Disk, File, IoError, OpenMode};
 use rayon::{Scope, ThreadPoolBuilder};
 
-use super::{Opened, UnderHasher, device, with_hasher};
+use super::{Opened, device};
 use crate::error::{Error, Result};
 use crate::format::creation::CreationError;
 use crate::format::names;
@@ -58,15 +57,23 @@ const AHEAD: usize = 4;
 pub struct CheckOptions {
     values: bool,
     past: bool,
+    hasher: Option<Hasher>,
 }
 
 impl Default for CheckOptions {
     fn default() -> Self {
-        Self { values: true, past: true }
+        Self { values: true, past: true, hasher: None }
     }
 }
 
 impl CheckOptions {
+    /// The hasher of a database whose application has made it. Without this, that is BLAKE3 or SHA-256.
+    #[must_use]
+    pub fn hasher(mut self, hasher: Hasher) -> Self {
+        self.hasher = Some(hasher);
+        self
+    }
+
     /// Are the values in the overflow file read and hashed (default)?
     #[must_use]
     pub fn values(mut self, values: bool) -> Self {
@@ -89,7 +96,7 @@ impl CheckOptions {
 /// A folder without a database, or one that is open for writing. Whatever else is wrong is a finding.
 pub fn check(path: &Path, options: CheckOptions) -> Result<CheckReport> {
     let device = device(path)?;
-    let mut report = check_on(&device, options)?;
+    let mut report = check_on(device.clone(), options)?;
     let names = device.list()?;
     let ours = names.iter().map(String::as_str).filter(|name| names::is_ours(name));
     let files = ours.chain([names::LOCK]).map(|name| (name, path.join(name), 0o600, "u+rw"));
@@ -110,8 +117,9 @@ pub fn check(path: &Path, options: CheckOptions) -> Result<CheckReport> {
 }
 
 /// The same on any device.
-pub fn check_on<D: Device>(device: &D, options: CheckOptions) -> Result<CheckReport> {
-    match with_hasher(device, options) {
+pub fn check_on(device: impl Into<Disk>, options: CheckOptions) -> Result<CheckReport> {
+    let device = &device.into();
+    match Opened::new(device, options.hasher).and_then(|opened| run(&opened, options)) {
         Err(
             error @ (Error::Missing
             | Error::NotADatabase { .. }
@@ -125,7 +133,7 @@ pub fn check_on<D: Device>(device: &D, options: CheckOptions) -> Result<CheckRep
 }
 
 /// The report on a database that does not open, with all files that it lacks.
-fn does_not_open<D: Device>(device: &D, error: &Error) -> CheckReport {
+fn does_not_open(device: &Disk, error: &Error) -> CheckReport {
     let mut report = CheckReport::default();
     report.add(Severity::Fatal, format!("the database does not open: {error}"));
     let names = device.list().unwrap_or_default();
@@ -138,71 +146,59 @@ fn does_not_open<D: Device>(device: &D, error: &Error) -> CheckReport {
     report
 }
 
-impl<D: Device> UnderHasher<D> for CheckOptions {
-    type Output = CheckReport;
-
-    fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<CheckReport> {
-        opened.require_lock()?;
-        // Without its undo the history is the newest commit.
-        let examined = if self.past {
-            opened.examine_whole::<H>()?
-        } else {
-            // All records are read, and their runs counted.
-            opened.examine_present::<H>(Below::Read)?
-        };
-        let older_serves = examined.older_serves::<H>(&opened.device);
-        let recovered = examined.recovered;
-        let mut checker = Checker::<H, D> {
-            opened,
-            incarnation: examined.incarnation.number,
-            options: self,
-            overflow: opened.device.open(OVERFLOW_FILE, OpenMode::Read)?,
-            hasher: PhantomData,
-            runs: recovered.held_runs.clone(),
-            report: CheckReport {
-                root: recovered.tip.roots.first(),
-                commit: recovered.tip.number,
-                regions: recovered
-                    .tries
-                    .iter()
-                    .map(|trie| trie.regions.regions().len() as u64)
-                    .sum(),
-                namespaces: recovered.tip.roots.all().len() as u64,
-                older_serves,
-                ..CheckReport::default()
-            },
-        };
-        if let Err(error) = opened.newest.check_features(true) {
-            checker
-                .report
-                .add(Severity::Fatal, format!("it cannot be opened for writing: {error}"));
-        }
-        checker.opening(&examined.opening);
-        checker.leaf_pages(&recovered.leaf_pages);
-        checker.regions(&recovered);
-        let leaf = opened.device.open(LEAF_FILE, OpenMode::Read)?;
-        checker.children(&leaf, &recovered)?;
-        checker.long_values_of_the_past(&recovered);
-        for what in past::findings::<H, D>(opened, &leaf, &recovered) {
-            checker.finding(what);
-        }
-        checker.space(&recovered);
-        Ok(checker.report)
+fn run(opened: &Opened, options: CheckOptions) -> Result<CheckReport> {
+    opened.require_lock()?;
+    // Without its undo the history is the newest commit.
+    let examined = if options.past {
+        opened.examine_whole()?
+    } else {
+        // All records are read, and their runs counted.
+        opened.examine_present(Below::Read)?
+    };
+    let older_serves = examined.older_serves(&opened.device);
+    let recovered = examined.recovered;
+    let mut checker = Checker {
+        opened,
+        incarnation: examined.incarnation.number,
+        options,
+        overflow: opened.device.open(OVERFLOW_FILE, OpenMode::Read)?,
+        runs: recovered.held_runs.clone(),
+        report: CheckReport {
+            root: recovered.tip.roots.first(),
+            commit: recovered.tip.number,
+            regions: recovered.tries.iter().map(|trie| trie.regions.regions().len() as u64).sum(),
+            namespaces: recovered.tip.roots.all().len() as u64,
+            older_serves,
+            ..CheckReport::default()
+        },
+    };
+    if let Err(error) = opened.newest.check_features(true) {
+        checker.report.add(Severity::Fatal, format!("it cannot be opened for writing: {error}"));
     }
+    checker.opening(&examined.opening);
+    checker.leaf_pages(&recovered.leaf_pages);
+    checker.regions(&recovered);
+    let leaf = opened.device.open(LEAF_FILE, OpenMode::Read)?;
+    checker.children(&leaf, &recovered)?;
+    checker.long_values_of_the_past(&recovered);
+    for what in past::findings(opened, &leaf, &recovered) {
+        checker.finding(what);
+    }
+    checker.space(&recovered);
+    Ok(checker.report)
 }
 
-struct Checker<'a, H: Hasher, D: Device> {
-    opened: &'a Opened<D>,
+struct Checker<'a> {
+    opened: &'a Opened,
     incarnation: u32,
     options: CheckOptions,
-    overflow: D::File,
-    hasher: PhantomData<H>,
+    overflow: File,
     /// Runs of the overflow file that something names.
     runs: Vec<PageRun>,
     report: CheckReport,
 }
 
-impl<H: Hasher, D: Device> Checker<'_, H, D> {
+impl Checker<'_> {
     fn finding(&mut self, what: String) {
         self.report.add(Severity::Survived, what);
     }
@@ -266,7 +262,7 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
     }
 
     /// All children in key order. Few pages are folded here: threads cost more.
-    fn children(&mut self, leaf: &D::File, recovered: &Recovered) -> Result<()> {
+    fn children(&mut self, leaf: &File, recovered: &Recovered) -> Result<()> {
         let many = recovered.leaf_pages.len() > BATCH * AHEAD;
         match many.then(|| ThreadPoolBuilder::new().build().ok()).flatten() {
             None => self.fold_on(None, leaf, recovered),
@@ -280,10 +276,11 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
     fn fold_on<'a>(
         &mut self,
         threads: Option<(&Scope<'a>, usize)>,
-        leaf: &D::File,
+        leaf: &File,
         recovered: &'a Recovered,
     ) -> Result<()> {
         let known = Known {
+            hasher: self.opened.hasher,
             database: self.opened.newest.database,
             commit: self.report.commit,
             incarnation: self.incarnation,
@@ -294,7 +291,7 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
             let (give, take) = sync_channel(1);
             let fold = move || {
                 // Nobody takes it after an error.
-                let _ = give.send(ChildrenFolder::<H>::fold(known, batch));
+                let _ = give.send(ChildrenFolder::fold(known, batch));
             };
             match threads {
                 Some((scope, _)) => scope.spawn(move |_| fold()),
@@ -359,7 +356,13 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
     fn read_value(&mut self, raw: &[u8], at: &str) {
         if self.options.values {
             let device = &self.opened.device;
-            let read = read_from::<H, D>(device, &self.overflow, self.opened.newest.database, raw);
+            let read = read_from(
+                self.opened.hasher,
+                device,
+                &self.overflow,
+                self.opened.newest.database,
+                raw,
+            );
             if let Err(error) = read {
                 self.finding(format!("{at}: a long value: {error}"));
             }

@@ -6,9 +6,9 @@ use pleach_beatree::{RegionIndex, RegionState, Stored};
 use pleach_core::node::{NodeKind, kind};
 use pleach_core::prefix::{Prefix, common_len};
 use pleach_core::{Hasher, Key};
-use pleach_io::{Device, OpenMode, PageBuf};
+use pleach_io::{Disk, OpenMode, PageBuf};
 
-use super::{Opened, UnderHasher, device, with_hasher};
+use super::{Opened, device};
 use crate::error::{Error, Result, hex};
 use crate::format::names::LEAF_FILE;
 use crate::format::trie_kind::TrieKind;
@@ -49,7 +49,7 @@ impl std::fmt::Display for Explanation {
 /// A folder without a database, damage on the way to the key;
 /// [`Error::Namespace`](crate::Error::Namespace) when there is none of this number.
 pub fn explain(path: &Path, namespace: u8, key: &Key) -> Result<Explanation> {
-    explain_on(&device(path)?, namespace, key, false)
+    explain_on(device(path)?, None, namespace, key, false)
 }
 
 /// The same with what the key had before each commit of the history that changed it, the newest first: the whole history is
@@ -58,17 +58,23 @@ pub fn explain(path: &Path, namespace: u8, key: &Key) -> Result<Explanation> {
 /// # Errors
 /// As [`explain`].
 pub fn explain_past(path: &Path, namespace: u8, key: &Key) -> Result<Explanation> {
-    explain_on(&device(path)?, namespace, key, true)
+    explain_on(device(path)?, None, namespace, key, true)
 }
 
-/// The same on any device, with the `past` or without.
-pub fn explain_on<D: Device>(
-    device: &D,
+/// The same on any device, with the `past` or without, of a database with any hasher: an application gives its own.
+///
+/// # Errors
+/// As [`explain`].
+pub fn explain_on(
+    device: impl Into<Disk>,
+    hasher: Option<Hasher>,
     namespace: u8,
     key: &Key,
     past: bool,
 ) -> Result<Explanation> {
-    with_hasher(device, Explain { namespace, key, past })
+    let opened = Opened::new(&device.into(), hasher)?;
+    let left = if opened.is_live() { TRIES } else { 0 };
+    Explain { namespace, key, past }.explain(&opened, left)
 }
 
 /// Tries beside a process that writes.
@@ -81,20 +87,11 @@ struct Explain<'a> {
     past: bool,
 }
 
-impl<D: Device> UnderHasher<D> for Explain<'_> {
-    type Output = Explanation;
-
-    fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<Explanation> {
-        let left = if opened.is_live() { TRIES } else { 0 };
-        self.explain::<H, D>(opened, left)
-    }
-}
-
 impl Explain<'_> {
     /// Where the page is another one by the time that it is read, so many more tries are `left`.
-    fn explain<H: Hasher, D: Device>(self, opened: &Opened<D>, left: u32) -> Result<Explanation> {
+    fn explain(self, opened: &Opened, left: u32) -> Result<Explanation> {
         let Self { namespace, key, past } = self;
-        let examined = if past { opened.examine_whole::<H>()? } else { opened.examine::<H>()? };
+        let examined = if past { opened.examine_whole()? } else { opened.examine()? };
         let recovered = examined.recovered;
         let regions = &recovered.trie(namespace)?.regions;
         let root = recovered.tip.roots.of(namespace).ok_or(Error::Namespace(namespace))?;
@@ -127,7 +124,7 @@ impl Explain<'_> {
                 let tag = state.children().tag(child);
                 let view = match parse(&buf, opened.newest.database, namespace, number, tag) {
                     // It has moved: where the key is by now is found anew.
-                    Err(_) if left > 0 => return self.explain::<H, D>(opened, left - 1),
+                    Err(_) if left > 0 => return self.explain(opened, left - 1),
                     view => view?,
                 };
                 lines.push(format!(

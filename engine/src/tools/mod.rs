@@ -12,11 +12,11 @@
 //!
 //! ```
 //! use pleach::tools::{CheckOptions, check, explain, stat};
-//! use pleach::{Access, Options, Pleach, SessionOptions, Value};
+//! use pleach::{Access, Db, Options, SessionOptions, Value};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let folder = tempfile::tempdir()?;
-//! let db = Pleach::open(Options::new(folder.path()).create(true))?;
+//! let db = Db::open(Options::new(folder.path()).create(true))?;
 //! let (key, value) = ([7; 32], Value::from(&b"seven"[..]));
 //! let session = db.session(SessionOptions::new())?;
 //! session.finish(vec![Access::write(key, Some(value))])?.commit()?;
@@ -36,9 +36,9 @@ mod stat;
 
 use std::path::Path;
 
-use pleach_core::{Blake3, Hasher, Sha2};
+use pleach_core::Hasher;
 use pleach_io::os::{OsDevice, OsOptions};
-use pleach_io::{Device, IoError, LockMode, OpenMode};
+use pleach_io::{Disk, IoError, LockMode, OpenMode};
 
 use crate::error::{Error, Result};
 use crate::format::creation::{self, DirectoryState};
@@ -55,16 +55,17 @@ pub use pleach_core::fold::{FoldValue, NotAscending, RootFolder};
 pub use stat::{NamespaceStat, Stat, notice, stat, stat_on};
 
 /// A database, opened for looking.
-pub(crate) struct Opened<D: Device> {
-    pub(crate) device: D,
+pub(crate) struct Opened {
+    pub(crate) device: Disk,
     /// The newest superblock, which says what the database is.
     pub(crate) newest: Superblock,
+    pub(crate) hasher: Hasher,
     /// Keeps writers out; else says who writes.
     lock: core::result::Result<Box<dyn Send + Sync>, IoError>,
 }
 
-impl<D: Device> Opened<D> {
-    pub(crate) fn new(device: &D) -> Result<Self> {
+impl Opened {
+    pub(crate) fn new(device: &Disk, hasher: Option<Hasher>) -> Result<Self> {
         inspect(device)?;
         let lock = match device.lock(LockMode::Shared) {
             Err(error @ IoError::Locked(_)) => Err(error),
@@ -72,7 +73,9 @@ impl<D: Device> Opened<D> {
         };
         let newest = *SuperblockStore::open(device.clone(), OpenMode::Read)?.newest();
         newest.check_features(false)?;
-        Ok(Self { device: device.clone(), newest, lock })
+        let found = newest.hasher.hasher(hasher);
+        let hasher = found.ok_or_else(|| Error::wrong_hasher(hasher, &newest.hasher))?;
+        Ok(Self { device: device.clone(), newest, hasher, lock })
     }
 
     /// Refuses a database that a process may be writing to.
@@ -86,43 +89,40 @@ impl<D: Device> Opened<D> {
     }
 
     /// The database as an open would find it, with the undo of its whole history in memory.
-    fn examine_whole<H: Hasher>(&self) -> Result<Examined<D>> {
-        self.examine_with::<H>(|commits| limits(commits, Below::Read))
+    fn examine_whole(&self) -> Result<Examined> {
+        self.examine_with(|commits| limits(commits, Below::Read))
     }
 
     /// The same with the records left unread that are not replayed.
-    fn examine<H: Hasher>(&self) -> Result<Examined<D>> {
-        self.examine_with::<H>(|commits| limits(commits, Below::Left))
+    fn examine(&self) -> Result<Examined> {
+        self.examine_with(|commits| limits(commits, Below::Left))
     }
 
     /// The same without its history, of which `below` says whether it is read: a device that cannot read that is no reason to
     /// give nothing.
-    pub(crate) fn examine_present<H: Hasher>(&self, below: Below) -> Result<Examined<D>> {
-        self.examine_with::<H>(|_| limits(0, below))
+    pub(crate) fn examine_present(&self, below: Below) -> Result<Examined> {
+        self.examine_with(|_| limits(0, below))
     }
 
     /// The same with a log that ends where it is damaged, and whatever files of pages are there.
-    pub(crate) fn examine_salvage<H: Hasher>(&self) -> Result<Examined<D>> {
+    pub(crate) fn examine_salvage(&self) -> Result<Examined> {
         let superblocks = SuperblockStore::open(self.device.clone(), OpenMode::Read)?;
         let none = |_: &Superblock| limits(0, Below::Left);
-        examine::examine::<H, D>(&self.device, superblocks, none, None, LogEnd::Salvage)
+        examine::examine(Some(self.hasher), &self.device, superblocks, none, None, LogEnd::Salvage)
     }
 
-    fn examine_with<H: Hasher>(
-        &self,
-        within: impl Fn(u64) -> HistoryLimits,
-    ) -> Result<Examined<D>> {
+    fn examine_with(&self, within: impl Fn(u64) -> HistoryLimits) -> Result<Examined> {
         let within = |found: &Superblock| within(found.history);
         if self.is_live() {
-            return examine_beside::<H, D>(&self.device, within);
+            return examine_beside(Some(self.hasher), &self.device, within);
         }
         let superblocks = examine::superblocks(&self.device, OpenMode::Read)?;
-        examine::examine::<H, D>(&self.device, superblocks, within, None, LogEnd::Proven)
+        examine::examine(Some(self.hasher), &self.device, superblocks, within, None, LogEnd::Proven)
     }
 }
 
 /// Is there a database?
-pub(crate) fn inspect<D: Device>(device: &D) -> Result<()> {
+pub(crate) fn inspect(device: &Disk) -> Result<()> {
     match creation::inspect(device)? {
         DirectoryState::Foreign(found) => Err(Error::NotADatabase { found }),
         DirectoryState::Empty | DirectoryState::HalfCreated => Err(Error::Missing),
@@ -133,25 +133,9 @@ pub(crate) fn inspect<D: Device>(device: &D) -> Result<()> {
     }
 }
 
-pub(crate) fn device(path: &Path) -> Result<OsDevice> {
+pub(crate) fn device(path: &Path) -> Result<Disk> {
     let options = OsOptions { read_only: true, ..OsOptions::default() };
-    OsDevice::open(path, options).map_err(no_folder)
-}
-
-/// Work that is the same under every hasher.
-pub(crate) trait UnderHasher<D: Device> {
-    type Output;
-    fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<Self::Output>;
-}
-
-/// Opens a database and does the work under the hasher that it was created with.
-pub(crate) fn with_hasher<D: Device, W: UnderHasher<D>>(device: &D, work: W) -> Result<W::Output> {
-    let opened = Opened::new(device)?;
-    match opened.newest.hasher {
-        Blake3::ID => work.run::<Blake3>(&opened),
-        Sha2::ID => work.run::<Sha2>(&opened),
-        found => Err(Error::WrongHasher { expected: Blake3::ID, found }),
-    }
+    Ok(OsDevice::open(path, options).map_err(no_folder)?.into())
 }
 
 /// The number of the folder's database ([`Db::id`](crate::Db::id)). Where no superblock can be used its log tells it.
@@ -170,14 +154,14 @@ pub fn id(path: &Path) -> Result<u64> {
     }
 }
 
-/// The number of the hasher that the folder's database was created with ([`Hasher::ID`]).
+/// The name of the hasher that the folder's database was created with.
 ///
 /// # Errors
 /// A folder without a database, two superblocks that cannot be used.
-pub fn hasher(path: &Path) -> Result<u8> {
+pub fn hasher(path: &Path) -> Result<String> {
     let device = device(path)?;
     inspect(&device)?;
-    Ok(SuperblockStore::open(device, OpenMode::Read)?.newest().hasher)
+    Ok(SuperblockStore::open(device, OpenMode::Read)?.newest().hasher.to_string())
 }
 
 /// The history as the database was last opened with it, with all undo that is read in memory.

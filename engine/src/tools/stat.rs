@@ -4,9 +4,9 @@
 use std::path::Path;
 
 use pleach_core::{Hasher, Node};
-use pleach_io::{Device, OpenMode, PAGE, PageBuf};
+use pleach_io::{Disk, OpenMode, PAGE, PageBuf};
 
-use super::{Opened, UnderHasher, device, with_hasher};
+use super::{Opened, device};
 use crate::error::{Error, Result, hex};
 use crate::format::names::LEAF_FILE;
 use crate::format::names::image_name;
@@ -113,7 +113,7 @@ impl NamespaceStat {
 /// # Errors
 /// A folder without a database, damage.
 pub fn stat(path: &Path) -> Result<Stat> {
-    stat_on(&device(path)?)
+    stat_on(device(path)?, None)
 }
 
 /// What the folder's database, which is open, says of itself: tasks that do not come further, pages that
@@ -125,67 +125,61 @@ pub fn notice(path: &Path) -> Result<Option<String>> {
     Ok(crate::format::notice::read(&device(path)?))
 }
 
-/// The same on any device.
-pub fn stat_on<D: Device>(device: &D) -> Result<Stat> {
-    with_hasher(device, Figures)
-}
-
-struct Figures;
-
-impl<D: Device> UnderHasher<D> for Figures {
-    type Output = Stat;
-
-    fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<Stat> {
-        let mut examined = opened.examine::<H>()?;
-        let recovered = &examined.recovered;
-        // Beside a process that writes pages move, and a file may go.
-        if !opened.is_live() {
-            examined.opening.notes.extend(sample(opened, recovered)?);
-        }
-        let superblock = *examined.superblocks.newest();
-        let regions = || recovered.tries.iter().flat_map(|trie| trie.regions.regions());
-        let children: usize = regions().map(|region| region.read().children().len()).sum();
-        let pages = recovered.leaf_pages.len();
-        let mut files = Vec::new();
-        for name in opened.device.list()? {
-            match opened.device.open(&name, OpenMode::Read) {
-                // Given another name since.
-                Err(error) if error.is_not_found() && opened.is_live() => {}
-                file => files.push((name, opened.device.len(&file?)?)),
-            }
-        }
-        files.sort();
-        let extents = recovered.extents.stats();
-        Ok(Stat {
-            root: recovered.tip.roots.first(),
-            namespaces: (recovered.tries.iter())
-                .map(|trie| NamespaceStat::of(trie, &recovered.tip.roots))
-                .collect(),
-            commit: recovered.tip.number,
-            oldest_commit: recovered.undo.from(),
-            history_log_bytes: (recovered.undo.log_from())
-                .map_or(0, |from| recovered.scan.end.position - from),
-            blob_bytes: recovered.tip.blob.len(),
-            hasher: if H::ID == pleach_core::Blake3::ID { "BLAKE3" } else { "SHA-256" },
-            pages: pages as u64,
-            empty_prefixes: (children - pages) as u64,
-            regions: regions().count() as u64,
-            pending_entries: recovered.pending_entries as u64,
-            pending_bytes: recovered.pending_bytes as u64,
-            overflow_pages: (extents.live + extents.pending, extents.pages),
-            files,
-            log_replay_bytes: examined.opening.replayed,
-            superblock,
-            other_slot: *examined.superblocks.other(),
-            incarnation: examined.incarnation.number,
-            in_use: opened.is_live(),
-            opening: examined.opening,
-        })
+/// The same on any device, of a database with any hasher: an application gives its own.
+///
+/// # Errors
+/// As [`stat`].
+pub fn stat_on(device: impl Into<Disk>, hasher: Option<Hasher>) -> Result<Stat> {
+    let opened = &Opened::new(&device.into(), hasher)?;
+    let mut examined = opened.examine()?;
+    let recovered = &examined.recovered;
+    // Beside a process that writes pages move, and a file may go.
+    if !opened.is_live() {
+        examined.opening.notes.extend(sample(opened, recovered)?);
     }
+    let superblock = *examined.superblocks.newest();
+    let regions = || recovered.tries.iter().flat_map(|trie| trie.regions.regions());
+    let children: usize = regions().map(|region| region.read().children().len()).sum();
+    let pages = recovered.leaf_pages.len();
+    let mut files = Vec::new();
+    for name in opened.device.list()? {
+        match opened.device.open(&name, OpenMode::Read) {
+            // Given another name since.
+            Err(error) if error.is_not_found() && opened.is_live() => {}
+            file => files.push((name, opened.device.len(&file?)?)),
+        }
+    }
+    files.sort();
+    let extents = recovered.extents.stats();
+    Ok(Stat {
+        root: recovered.tip.roots.first(),
+        namespaces: (recovered.tries.iter())
+            .map(|trie| NamespaceStat::of(trie, &recovered.tip.roots))
+            .collect(),
+        commit: recovered.tip.number,
+        oldest_commit: recovered.undo.from(),
+        history_log_bytes: (recovered.undo.log_from())
+            .map_or(0, |from| recovered.scan.end.position - from),
+        blob_bytes: recovered.tip.blob.len(),
+        hasher: opened.hasher.name(),
+        pages: pages as u64,
+        empty_prefixes: (children - pages) as u64,
+        regions: regions().count() as u64,
+        pending_entries: recovered.pending_entries as u64,
+        pending_bytes: recovered.pending_bytes as u64,
+        overflow_pages: (extents.live + extents.pending, extents.pages),
+        files,
+        log_replay_bytes: examined.opening.replayed,
+        superblock,
+        other_slot: *examined.superblocks.other(),
+        incarnation: examined.incarnation.number,
+        in_use: opened.is_live(),
+        opening: examined.opening,
+    })
 }
 
 /// Do some of the leaf pages fit the index?
-fn sample<D: Device>(opened: &Opened<D>, recovered: &Recovered) -> Result<Option<Note>> {
+fn sample(opened: &Opened, recovered: &Recovered) -> Result<Option<Note>> {
     let file = opened.device.open(LEAF_FILE, OpenMode::Read)?;
     let step = recovered.leaf_pages.len().div_ceil(SAMPLE).max(1);
     let (mut at, mut read, mut bad, mut first) = (0, 0, 0, None);

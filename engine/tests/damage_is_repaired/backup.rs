@@ -1,10 +1,11 @@
 //! A backup and the log of the damaged folder give each commit again, whatever else of the folder is left; without a backup
 //! what is whole is written out, and what is lost is named.
 
+use pleach::backup::BackupOptions;
 use pleach::errors::Contradiction;
 use pleach::export::{ImportOptions, StreamReader, import};
 use pleach::repair::{RollForwardReport, roll_forward_on, salvage_on};
-use pleach::{BackupOptions, Error, Geometry};
+use pleach::{Error, Geometry};
 use pleach_io::sim::SimDisk;
 use pleach_io::{Device as _, OpenMode, PageBuf};
 
@@ -196,7 +197,8 @@ fn what_is_whole_is_salvaged_and_what_is_lost_is_named() {
             let disk = disk_of(&image);
             damage(&disk, file, page, page % 2 == 0);
             let (mut stream, what) = (Vec::new(), format!("page {page} of {file}"));
-            let report = salvage_on(&disk, &mut stream).unwrap_or_else(|e| panic!("{what}: {e}"));
+            let report =
+                salvage_on(&disk, None, &mut stream).unwrap_or_else(|e| panic!("{what}: {e}"));
             assert!(report.expected == roots, "{what}");
             let to = open(&new_disk(), 0).expect("created");
             let reader = StreamReader::new(&*stream).expect("a stream");
@@ -232,7 +234,7 @@ fn files_that_are_cut_or_missing_are_salvaged_as_bad_pages_are() {
     let image = disk.image();
     let salvaged = |disk: &SimDisk, what: &str| {
         let mut stream = Vec::new();
-        let report = salvage_on(disk, &mut stream).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let report = salvage_on(disk, None, &mut stream).unwrap_or_else(|e| panic!("{what}: {e}"));
         let to = open(&new_disk(), 0).expect("created");
         let reader = StreamReader::new(&*stream).expect("a stream");
         import(&to, reader, &ImportOptions::new().memory_mib(1)).expect("imported");
@@ -285,7 +287,7 @@ fn a_salvage_goes_back_to_the_older_image() {
                 }
                 let what = format!("{bad}, and page {page} of {name}");
                 let mut stream = Vec::new();
-                let report = salvage_on(&disk, &mut stream);
+                let report = salvage_on(&disk, None, &mut stream);
                 let report = report.unwrap_or_else(|error| panic!("{what}: {error}"));
                 let reader = StreamReader::new(&*stream).expect("a stream");
                 let to = open(&new_disk(), 0).expect("created");
@@ -325,7 +327,7 @@ fn a_salvage_tells_of_a_torn_end() {
         .expect("records");
     damage(&disk, &last, at, false);
     let mut stream = Vec::new();
-    let report = salvage_on(&disk, &mut stream).expect("salvaged");
+    let report = salvage_on(&disk, None, &mut stream).expect("salvaged");
     assert!(report.export.commit < newest, "{report:?}");
     assert!(report.torn.is_some() || !report.lost_commits.is_none(), "{report:?}");
 }

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use pleach::repair::LostCommits;
-use pleach::{Access, Blake3, Db, Error, Geometry, Key, Options, Roots, SessionOptions, Value};
-use pleach_core::Hasher as _;
+use pleach::{Access, Db, Error, Geometry, Hasher, Key, Options, Roots, SessionOptions, Value};
 use pleach_io::sim::{Damage, Image, PageOf, SimDisk, SimOptions, SimRuntime};
 
-pub(crate) type SimDb = Db<Blake3, SimDisk, SimRuntime>;
+pub(crate) type SimDb = Db;
 /// The pairs of all namespaces.
 pub(crate) type Pairs = BTreeMap<(u8, Key), Vec<u8>>;
 
@@ -58,7 +57,7 @@ pub(crate) fn is_named(lost: &LostCommits, left: u64, newest: u64, what: &str) {
 }
 
 pub(crate) fn key(id: u64) -> Key {
-    Blake3::hash(&id.to_be_bytes())
+    Hasher::BLAKE3.hash(&id.to_be_bytes())
 }
 
 /// A database and what its commits have.
@@ -83,7 +82,7 @@ impl Chain {
     /// A number that follows from those before.
     pub(crate) fn draw(&mut self, bound: u64) -> u64 {
         self.draws += 1;
-        let hash = Blake3::hash(&self.draws.to_le_bytes());
+        let hash = Hasher::BLAKE3.hash(&self.draws.to_le_bytes());
         u64::from_le_bytes(*hash.first_chunk().expect("8 bytes")) % bound
     }
 

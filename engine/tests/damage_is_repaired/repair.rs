@@ -1,9 +1,10 @@
 //! No single bad page keeps a database closed for ever: it opens, or a repair opens it at the newest commit before the damage, and
 //! names those behind it.
 
+use pleach::load::LoadOptions;
 use pleach::repair::{RepairReport, repair_on};
 use pleach::tools::Verdict;
-use pleach::{Error, LoadOptions, Value};
+use pleach::{Error, Value};
 use pleach_io::sim::{Fault, Image, Rule, SimDisk, SimOptions, Times, code};
 use pleach_io::{Device as _, OpenMode, Operation};
 
@@ -14,7 +15,7 @@ use crate::common::{
 const HISTORY: u64 = 8;
 
 fn repaired(disk: &SimDisk) -> Result<RepairReport, Error> {
-    repair_on(disk, &runtime(disk))
+    repair_on(disk, None, runtime(disk))
 }
 
 /// A database whose log has commits that no checkpoint has, and these.

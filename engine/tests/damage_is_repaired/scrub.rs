@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use pleach::load::LoadOptions;
 use pleach::scrub::{ScrubOptions, ScrubReport, scrub};
 use pleach::tools::{CheckOptions, check_on};
-use pleach::{Access, LoadOptions, Options, Pleach, SessionOptions, Value};
+use pleach::{Access, Db, Options, SessionOptions, Value};
 use pleach_io::sim::SimDisk;
 
 use crate::common::{Chain, SimDb, damage, disk_of, key, new_disk, open, pairs};
@@ -107,7 +108,7 @@ fn a_bad_record_of_the_history_is_named() {
 fn a_scrub_beside_commits_finds_nothing_and_keeps_its_pace() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let options = Options::new(folder.path()).create(true).small().threads(2).history(3);
-    let db = Pleach::open(options).expect("created");
+    let db = Db::open(options).expect("created");
     let value = |id: u64| Value::from(vec![7; if id.is_multiple_of(50) { 5000 } else { 40 }]);
     db.bulk_load((0..8000).map(|id| (key(id), value(id))), &LoadOptions::new()).expect("loaded");
     let done = Arc::new(AtomicBool::new(false));

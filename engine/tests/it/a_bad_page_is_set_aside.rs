@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::common::{Keys, Model, Rng, bytes};
 use crate::crash::{Setup, SimDb, unrecorded};
-use pleach::{Access, Blake3, Durability, Error, SessionOptions, Value};
+use pleach::{Access, Durability, Error, Hasher, SessionOptions, Value};
 use pleach_core::Key;
 use pleach_io::Operation;
 use pleach_io::sim::{Damage, Fault, Image, PageOf, Rule, SimDisk, SimRuntime, Times, code};
@@ -51,7 +51,11 @@ fn at_rest(setup: &Setup) -> (Image, Model) {
 
 fn commit(db: &SimDb, accesses: Vec<Access>) -> Result<u64, Error> {
     let session = db.session(SessionOptions::new().witness(false))?;
-    Ok(session.finish(accesses)?.commit()?)
+    session
+        .finish(accesses)
+        .map_err(pleach::FinishError::into_error)?
+        .commit()
+        .map_err(pleach::CommitError::into_error)
 }
 
 fn is_bad_page(error: &Error) -> bool {
@@ -90,7 +94,7 @@ fn commits(setup: &Setup, db: &SimDb, runtime: &SimRuntime, model: &mut Model, w
         }
         runtime.step_some(6);
     }
-    assert_eq!(db.root(), model.naive::<Blake3>().root::<Blake3>(), "{what}");
+    assert_eq!(db.root(), model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3), "{what}");
     refused
 }
 

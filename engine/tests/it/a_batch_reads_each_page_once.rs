@@ -3,7 +3,8 @@
 //! The engine once told its cache of no batch at all: nothing was held, and at 2^27 accounts a finish
 //! read four pages of ten a second time.
 
-use pleach::{Access, LoadOptions, SessionOptions, Value};
+use pleach::load::LoadOptions;
+use pleach::{Access, SessionOptions, Value};
 use pleach_core::Key;
 
 use crate::common::{open, uniform as key};

@@ -6,7 +6,6 @@
 //! forty runs of a workload with many inserts.
 
 use pleach::{Access, Db, Geometry, Options, SessionOptions, Value};
-use pleach_core::Blake3;
 
 /// Where keys are appended: some regions are always about to split, many are flushed with them.
 const FRONTS: u64 = 48;
@@ -24,7 +23,7 @@ fn grow(seed: u64) {
         .checkpoint_regions(4)
         .log_limit_bytes(256 << 10)
         .geometry(Geometry { segment_pages: 64, log_segment: 1 << 20, size_factor: 150 });
-    let db = Db::<Blake3>::open(options.clone()).expect("created");
+    let db = Db::open(options.clone()).expect("created");
     for batch in 0..60u64 {
         let accesses = (0..FRONTS * MORE).map(|at| {
             let (front, next) = (at / MORE, batch * MORE + at % MORE + seed);
@@ -40,7 +39,7 @@ fn grow(seed: u64) {
     assert!(db.metrics().checkpoints > 5, "checkpoints ran beside the flush");
     let root = db.root();
     db.close().expect("closed");
-    let db = Db::<Blake3>::open(options).expect("opened");
+    let db = Db::open(options).expect("opened");
     assert_eq!(db.root(), root);
 }
 

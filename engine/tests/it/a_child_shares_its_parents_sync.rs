@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pleach::{Access, Blake3, Db, Error, Geometry, Options, Overlay, SessionOptions, Value};
+use pleach::{Access, Db, Error, Geometry, Options, Overlay, SessionOptions, Value};
 use pleach_io::sim::SimDisk;
 
 use crate::common::held_device::{Gate, Held, NEVER, Patient};
 use crate::common::{commit, uniform};
 use crate::crash::unrecorded;
 
-type HeldDb = Db<Blake3, Held, Patient>;
-type HeldOverlay = Overlay<Blake3, Held, Patient>;
+type HeldDb = Db;
+type HeldOverlay = Overlay;
 
 fn put(id: u64, value: u8) -> Access {
     Access::read_write(uniform(id), Some(Value::from(&[value; 8][..])))
@@ -59,7 +59,7 @@ fn commit_three(db: &HeldDb, gate: &Gate, fails: bool) -> Vec<Result<u64, Error>
         until_in_flight(db, 1);
         let second = scope.spawn(|| child.commit());
         until_in_flight(db, 2);
-        let third = scope.spawn(|| grandchild.commit().map_err(Error::from));
+        let third = scope.spawn(|| grandchild.commit().map_err(pleach::CommitError::into_error));
         until_in_flight(db, 3);
         assert_eq!(db.commit_number(), 1, "nothing is published before its sync");
         assert_eq!((parent.commit_number(), child.commit_number()), (None, None));

@@ -1,6 +1,6 @@
 //! All 256 namespaces in one commit: one record and one ticket, and each keeps what is its own.
 
-use pleach::{Access, Options, Pleach, SessionOptions, Value};
+use pleach::{Access, Db, Options, SessionOptions, Value};
 
 use crate::common::{Keys, key};
 
@@ -9,7 +9,7 @@ use crate::common::{Keys, key};
 fn all_256_of_them() {
     let folder = tempfile::tempdir().expect("a folder");
     let options = Options::new(folder.path()).create(true).cache_mib(32).threads(2);
-    let db = Pleach::open(options.history(8)).expect("opened");
+    let db = Db::open(options.history(8)).expect("opened");
     for namespace in 1..=255 {
         assert_eq!(db.add_namespace(namespace).expect("added"), u64::from(namespace));
     }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use pleach::repair::repair;
 use pleach::tools::{CheckOptions, Verdict, check, stat};
-use pleach::{Access, Geometry, Options, Pleach, SessionOptions, Value};
+use pleach::{Access, Db, Geometry, Options, SessionOptions, Value};
 
 use crate::common::{commit, uniform};
 
@@ -24,7 +24,7 @@ fn value(number: u64) -> Value {
     Value::from(number.to_be_bytes().repeat(350).as_slice())
 }
 
-fn write(db: &Pleach, number: u64) {
+fn write(db: &Db, number: u64) {
     let accesses =
         (0..2).map(|id| Access::write(uniform(2 * (number % 40) + id), Some(value(number))));
     assert_eq!(commit(db, accesses.collect()), number);
@@ -38,7 +38,7 @@ fn use_it(folder: &Path) {
     assert_eq!(report.verdict(), Verdict::Clean, "{:?}", report.findings);
     for reads_only in [true, false] {
         let options = options(folder).create(false).read_only(reads_only);
-        let db = Pleach::open(options).expect("opens");
+        let db = Db::open(options).expect("opens");
         for number in [1, COMMITS / 2, COMMITS] {
             let session = db.at(number).expect("in the history");
             let found = session.read(&uniform(2 * (number % 40))).expect("read");
@@ -61,7 +61,7 @@ fn a_history_of_more_segments_than_descriptors_opens_and_is_looked_at_and_repair
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let db = Pleach::open(options(folder.path())).expect("created");
+    let db = Db::open(options(folder.path())).expect("created");
     (1..=COMMITS).for_each(|number| write(&db, number));
     db.close().expect("closed");
     drop(db);

@@ -8,7 +8,8 @@ use std::sync::{Arc, OnceLock};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use pleach::{Access, Blake3, Db, Error, LoadOptions, Metrics, Options, SessionOptions, Value};
+use pleach::load::LoadOptions;
+use pleach::{Access, Db, Error, Metrics, Options, SessionOptions, Value};
 use pleach_core::Key;
 use pleach_io::sim::{Image, SimDisk};
 
@@ -16,8 +17,8 @@ use crate::common::held_device::{Gate, Held, Mishap, NEVER, Patient};
 use crate::common::{commit, uniform};
 use crate::crash::unrecorded;
 
-type HeldDb = Db<Blake3, Held, Patient>;
-type Session = pleach::Session<Blake3, Held, Patient>;
+type HeldDb = Db;
+type Session = pleach::Session;
 
 /// Enough for a few hundred leaf pages in several regions.
 const KEYS: u64 = 12_000;

@@ -4,11 +4,12 @@
 use crate::common::{Keys, Model, Rng, bytes, key, open, ops};
 use std::ops::Range;
 
+use pleach::load::LoadOptions;
 use pleach::witness::verify;
-use pleach::{Access, LoadOptions, Options, Pleach, SessionOptions, Value};
-use pleach_core::{Blake3, Key};
+use pleach::{Access, Db, Options, SessionOptions, Value};
+use pleach_core::{Hasher, Key};
 
-fn load(db: &Pleach, keys: &[Key], len: usize) {
+fn load(db: &Db, keys: &[Key], len: usize) {
     let mut sorted = keys.to_vec();
     sorted.sort_unstable();
     let items = sorted.into_iter().map(|key| (key, Value::from(vec![7; len])));
@@ -48,18 +49,18 @@ fn what_shrinks_to_a_leaf_and_grows_again_is_never_stale() {
             .map(|id| Access::read_write(key(Keys::Uniform, id), Some(bytes(&mut rng, 150))))
             .collect();
         for round in 0..30 {
-            let before = model.naive::<Blake3>();
+            let before = model.naive(Hasher::BLAKE3);
             let session = db.session(SessionOptions::new()).expect("a session");
             let mut block = session.finish(accesses.clone()).expect("finished");
-            let expected = before.witness::<Blake3>(&ops::<Blake3>(&accesses));
-            let expected = expected.encode::<Blake3>().expect("encodes");
+            let expected = before.witness(Hasher::BLAKE3, &ops(Hasher::BLAKE3, &accesses));
+            let expected = expected.encode(Hasher::BLAKE3).expect("encodes");
             assert_eq!(
                 block.take_witness().as_deref(),
                 Some(&expected[..]),
                 "seed {seed} round {round}"
             );
             model.apply(&accesses);
-            let root = model.naive::<Blake3>().root::<Blake3>();
+            let root = model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3);
             assert_eq!(block.root(), root, "seed {seed} round {round}");
             block.commit().expect("committed");
             accesses = next(&mut rng, &model);
@@ -75,19 +76,20 @@ fn inner_nodes_of_before_a_merge_are_not_used_after_a_split() {
     for threads in [1, 2] {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let options = Options::new(folder.path()).create(true).small().threads(threads);
-        let db = Pleach::open(options.clone()).expect("opened");
+        let db = Db::open(options.clone()).expect("opened");
         let mut model = Model::default();
         let mut write = |ids: Range<u64>, value: Option<[u8; 40]>| {
             let put = |id| Access::write(key(Keys::Uniform, id), value.as_ref().map(Value::from));
             let accesses: Vec<Access> = ids.map(put).collect();
-            let before = model.naive::<Blake3>();
+            let before = model.naive(Hasher::BLAKE3);
             model.apply(&accesses);
             let session = db.session(SessionOptions::new()).expect("a session");
             let mut block = session.finish(accesses).expect("finished");
             let (root, witness) = (block.root(), block.take_witness().expect("a witness"));
             let number = block.commit().expect("committed");
-            assert_eq!(root, model.naive::<Blake3>().root::<Blake3>(), "commit {number}");
-            let verified = verify::<Blake3>(&witness, &before.root::<Blake3>()).expect("verifies");
+            assert_eq!(root, model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3), "commit {number}");
+            let verified =
+                verify(Hasher::BLAKE3, &witness, &before.root(Hasher::BLAKE3)).expect("verifies");
             assert_eq!(*verified.new_root(), root, "commit {number}");
         };
         write(0..69, Some([1; 40]));
@@ -101,8 +103,8 @@ fn inner_nodes_of_before_a_merge_are_not_used_after_a_split() {
         write(5000..5001, Some([4; 40]));
         db.close().expect("closed");
         drop(db);
-        let db = Pleach::open(options).expect("opened again");
-        assert_eq!(db.root(), model.naive::<Blake3>().root::<Blake3>());
+        let db = Db::open(options).expect("opened again");
+        assert_eq!(db.root(), model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3));
     }
 }
 

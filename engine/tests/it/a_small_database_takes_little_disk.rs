@@ -4,8 +4,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use pleach::{Access, Error, Options, Pleach, SessionOptions, Value};
-use pleach_core::Blake3;
+use pleach::{Access, Db, Error, Options, SessionOptions, Value};
+use pleach_core::Hasher;
 
 use crate::common::{Model, commit, uniform};
 
@@ -26,7 +26,7 @@ fn options(folder: &Path) -> Options {
 fn a_fresh_small_database_takes_less_than_2_mib_before_and_after_a_close() {
     const LIMIT: u64 = 2 << 20;
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let db = Pleach::open(options(folder.path()).small()).expect("created");
+    let db = Db::open(options(folder.path()).small()).expect("created");
     let fresh = allocated(folder.path());
     assert!(fresh < LIMIT, "{fresh} bytes of a fresh database");
     for number in 1..=20 {
@@ -36,7 +36,7 @@ fn a_fresh_small_database_takes_less_than_2_mib_before_and_after_a_close() {
     db.close().expect("closed");
     let closed = allocated(folder.path());
     assert!(closed < LIMIT, "{closed} bytes after 20 commits and a close");
-    Pleach::open(options(folder.path())).expect("opened").close().expect("closed");
+    Db::open(options(folder.path())).expect("opened").close().expect("closed");
     let again = allocated(folder.path());
     assert!(again < LIMIT, "{again} bytes after another open");
 }
@@ -48,7 +48,7 @@ fn a_small_database_grows_far_beyond_its_size_and_keeps_its_geometry() {
     let mut open = options(folder.path()).small();
     // 60,000 keys are 6 MB of log in commits of up to 600 KB, each longer than a segment of it.
     for batch in 0..12 {
-        let db = Pleach::open(open).expect("opened");
+        let db = Db::open(open).expect("opened");
         // From the second open on the options do not name the geometry.
         open = options(folder.path());
         let accesses: Vec<Access> = (batch * 4000..batch * 4000 + 5000)
@@ -61,13 +61,13 @@ fn a_small_database_grows_far_beyond_its_size_and_keeps_its_geometry() {
             .collect();
         model.apply(&accesses);
         commit(&db, accesses);
-        assert_eq!(db.root(), model.naive::<Blake3>().root::<Blake3>(), "batch {batch}");
+        assert_eq!(db.root(), model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3), "batch {batch}");
         if batch % 3 == 0 {
             db.close().expect("closed");
         }
     }
-    let db = Pleach::open(open).expect("opened");
-    assert_eq!(db.root(), model.naive::<Blake3>().root::<Blake3>());
+    let db = Db::open(open).expect("opened");
+    assert_eq!(db.root(), model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3));
     let session = db.session(SessionOptions::new()).expect("a session");
     for id in (0..49_000).step_by(97) {
         let value = session.read(&uniform(id)).expect("read").map(|value| value.to_vec());
@@ -85,14 +85,14 @@ fn a_small_database_grows_far_beyond_its_size_and_keeps_its_geometry() {
 #[test]
 fn a_log_limit_of_too_many_segments_is_refused_by_name() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let refused = Pleach::open(options(folder.path()).small().log_limit_mib(256));
+    let refused = Db::open(options(folder.path()).small().log_limit_mib(256));
     let Err(Error::Options(error)) = refused else { panic!("{refused:?}") };
     assert!(error.to_string().contains("log_limit_mib"), "{error}");
-    Pleach::open(options(folder.path()).small()).expect("created").close().expect("closed");
+    Db::open(options(folder.path()).small()).expect("created").close().expect("closed");
     // The option of an open does not know the geometry: the database does, and nothing is changed.
-    let refused = Pleach::open(options(folder.path()).log_limit_mib(256));
+    let refused = Db::open(options(folder.path()).log_limit_mib(256));
     assert!(matches!(refused, Err(Error::Options(_))), "{refused:?}");
-    let db = Pleach::open(options(folder.path()).log_limit_mib(32)).expect("opened");
+    let db = Db::open(options(folder.path()).log_limit_mib(32)).expect("opened");
     assert!(db.opened().closed, "the open that was refused has left it closed");
     db.close().expect("closed");
 }

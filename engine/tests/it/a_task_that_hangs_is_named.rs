@@ -8,31 +8,34 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pleach::{Access, Blake3, Db, Options, Value};
+use pleach::{Access, Db, Options, Value};
 use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::threads::Threads;
-use pleach_io::{Device, DeviceInfo, LockMode, OpenMode, PageBuf, Result};
+use pleach_io::{Device, DeviceInfo, Disk, File, LockMode, OpenMode, PageBuf, Queue, Result};
 
 use crate::common::commit;
 
 /// A device that, while it is told to, does not answer how much is free.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Hangs {
     os: OsDevice,
     hangs: Arc<AtomicBool>,
 }
 
-impl Device for Hangs {
-    type File = <OsDevice as Device>::File;
-    type Queue = <OsDevice as Device>::Queue;
+impl From<Hangs> for Disk {
+    fn from(device: Hangs) -> Self {
+        Arc::new(device)
+    }
+}
 
+impl Device for Hangs {
     fn info(&self) -> DeviceInfo {
         self.os.info()
     }
     fn list(&self) -> Result<Vec<String>> {
         self.os.list()
     }
-    fn open(&self, name: &str, mode: OpenMode) -> Result<Self::File> {
+    fn open(&self, name: &str, mode: OpenMode) -> Result<File> {
         self.os.open(name, mode)
     }
     fn remove(&self, name: &str) -> Result<()> {
@@ -56,30 +59,30 @@ impl Device for Hangs {
         }
         self.os.free_space()
     }
-    fn len(&self, file: &Self::File) -> Result<u64> {
+    fn len(&self, file: &File) -> Result<u64> {
         self.os.len(file)
     }
-    fn set_len(&self, file: &Self::File, len: u64) -> Result<()> {
+    fn set_len(&self, file: &File, len: u64) -> Result<()> {
         self.os.set_len(file, len)
     }
-    fn allocate(&self, file: &Self::File, offset: u64, len: u64) -> Result<()> {
+    fn allocate(&self, file: &File, offset: u64, len: u64) -> Result<()> {
         self.os.allocate(file, offset, len)
     }
-    fn read_at(&self, file: &Self::File, buf: &mut PageBuf, offset: u64) -> Result<()> {
+    fn read_at(&self, file: &File, buf: &mut PageBuf, offset: u64) -> Result<()> {
         self.os.read_at(file, buf, offset)
     }
-    fn write_at(&self, file: &Self::File, buf: &PageBuf, pages: usize, at: u64) -> Result<()> {
+    fn write_at(&self, file: &File, buf: &PageBuf, pages: usize, at: u64) -> Result<()> {
         self.os.write_at(file, buf, pages, at)
     }
-    fn sync(&self, file: &Self::File) -> Result<()> {
+    fn sync(&self, file: &File) -> Result<()> {
         self.os.sync(file)
     }
-    fn queue(&self, depth: usize) -> Result<Self::Queue> {
+    fn queue(&self, depth: usize) -> Result<Box<dyn Queue>> {
         self.os.queue(depth)
     }
 }
 
-fn put<D: Device>(db: &Db<Blake3, D>, number: u8) {
+fn put(db: &Db, number: u8) {
     let value = Some(Value::from(&[number; 100][..]));
     commit(db, vec![Access::write([number; 32], value)]);
 }
@@ -105,7 +108,7 @@ fn a_flush_that_hangs_in_the_device_is_named() {
         .stall_after(Duration::from_millis(300))
         .small();
     let runtime = Threads::new(2).expect("threads");
-    let db = Db::<Blake3, Hangs>::open_on(device, runtime, options).expect("created");
+    let db = Db::open_on(device, runtime, options).expect("created");
     let flush = || db.tasks().into_iter().find(|task| task.name == "pleach-flush").expect("listed");
     assert_eq!(db.metrics().stalled_tasks, 0);
     hangs.store(true, Ordering::Release);
@@ -143,7 +146,7 @@ fn closing_and_dropping_end_the_watchdog_at_once() {
             .flush_at(1)
             .stall_after(Duration::from_secs(600))
             .small();
-        let db = Db::<Blake3>::open(options).expect("created");
+        let db = Db::open(options).expect("created");
         put(&db, 7);
         let since = Instant::now();
         if close {

@@ -3,27 +3,27 @@
 
 use std::collections::BTreeMap;
 
-use pleach::{Access, Error, Geometry, Options, Pleach, SessionOptions, Value};
+use pleach::{Access, Db, Error, Geometry, Options, SessionOptions, Value};
 use pleach_core::naive::Naive;
-use pleach_core::{Blake3, Hasher, Key, Node, Prefix};
+use pleach_core::{Hasher, Key, Node, Prefix};
 
 use crate::common::{commit, uniform};
 
-fn open(folder: &std::path::Path) -> Pleach {
+fn open(folder: &std::path::Path) -> Db {
     let options = Options::new(folder)
         .create(true)
         .cache_mib(16)
         .threads(2)
         .flush_at(1)
         .geometry(Geometry::small());
-    Pleach::open(options).expect("opened")
+    Db::open(options).expect("opened")
 }
 
 fn put(id: u64, value: &[u8]) -> Access {
     Access::write(uniform(id), Some(Value::from(value)))
 }
 
-fn finish(db: &Pleach, accesses: Vec<Access>) -> pleach::Block {
+fn finish(db: &Db, accesses: Vec<Access>) -> pleach::Block {
     let session = db.session(SessionOptions::new()).expect("a session");
     session.finish(accesses).expect("finished")
 }
@@ -151,7 +151,7 @@ fn name(text: [u8; 3]) -> Key {
 
 /// Names, and what they should have.
 struct Names {
-    db: Pleach,
+    db: Db,
     state: BTreeMap<Key, Vec<u8>>,
 }
 
@@ -179,8 +179,9 @@ impl Names {
     }
 
     fn root(&self) -> Node {
-        let hashed = self.state.iter().map(|(key, value)| (*key, Blake3::hash(value).into()));
-        hashed.collect::<Naive>().node::<Blake3>(&Prefix::ROOT)
+        let hashed =
+            self.state.iter().map(|(key, value)| (*key, Hasher::BLAKE3.hash(value).into()));
+        hashed.collect::<Naive>().node(Hasher::BLAKE3, &Prefix::ROOT)
     }
 
     fn commit(&mut self, keys: &[Key], value: &[u8]) {
@@ -245,7 +246,7 @@ fn names_that_came_and_went_lead_no_chain_astray() {
 fn what_a_block_says_of_the_past_is_of_its_own_state() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let options = Options::new(folder.path()).create(true).threads(2).history(100);
-    let db = Pleach::open(options).expect("opened");
+    let db = Db::open(options).expect("opened");
     let puts = |ids: std::ops::Range<u64>, step, value: &[u8]| -> Vec<Access> {
         ids.step_by(step).map(|id| put(id, value)).collect()
     };

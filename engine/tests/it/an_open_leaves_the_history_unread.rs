@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pleach::tools::{explain_on, stat_on};
-use pleach::{Access, Blake3, Db, Error, Geometry, Options, SessionOptions, Value};
+use pleach::{Access, Db, Error, Geometry, Options, SessionOptions, Value};
 use pleach_io::Device;
 use pleach_io::sim::{Damage, PageOf, SimDisk, SimRuntime};
 
@@ -13,7 +13,7 @@ use crate::common::held_device::{Gate, Held};
 use crate::common::{commit, uniform};
 use crate::crash::{SimDb, unrecorded};
 
-type HeldDb = Db<Blake3, Held, SimRuntime>;
+type HeldDb = Db;
 
 fn options(history: u64) -> Options {
     let options = Options::new("sim").create(true).cache_kib(512).threads(1).in_flight(4);
@@ -36,7 +36,7 @@ fn value(number: u64) -> Value {
 }
 
 /// Key 0 and another one have the number of the commit.
-fn commit_some<D: Device>(db: &Db<Blake3, D, SimRuntime>, numbers: std::ops::RangeInclusive<u64>) {
+fn commit_some(db: &Db, numbers: std::ops::RangeInclusive<u64>) {
     for number in numbers {
         let accesses =
             [0, 1 + number % 50].map(|id| Access::write(uniform(id), Some(value(number))));
@@ -86,11 +86,13 @@ fn what_an_open_reads_of_the_log_does_not_grow_with_the_history() {
             db.close().expect("closed");
         }
         let (device, gate) = Held::new(disk.clone());
-        let stat = stat_on(&device).expect("looked at");
+        let stat = stat_on(device.clone(), None).expect("looked at");
         assert_eq!((stat.oldest_commit, stat.commit, stat.log_replay_bytes), (0, commits, 0));
         assert!(stat.history_log_bytes > (commits - 1) * 4096, "{}", stat.history_log_bytes);
         counts.push(log_reads(&gate.reads()));
-        assert!(explain_on(&device, 0, &uniform(0), false).expect("explained").present);
+        assert!(
+            explain_on(device.clone(), None, 0, &uniform(0), false).expect("explained").present
+        );
         counts.push(log_reads(&gate.reads()));
         counts
     };
@@ -107,7 +109,7 @@ fn what_was_left_unread_can_be_read_proven_and_rolled_back_to() {
         let (db, _) = held(&disk, options(100_000).create(false).read_only(reads_only));
         for number in [119, 60, 1, 90] {
             let session = db.at(number).expect("in the history");
-            assert_eq!(session.number(), number);
+            assert_eq!(session.commit_number(), number);
             assert_eq!(session.read(&uniform(0)).expect("read"), Some(value(number)));
             assert_eq!(session.root(), db.commit_at(number).expect("in the history").root);
             session.prove(&uniform(0)).expect("proven");
@@ -180,7 +182,7 @@ fn damage_in_what_was_left_unread_is_told_to_those_who_ask_for_it() {
     // Whoever wants all of it is told at once.
     let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
     let options = options(100_000).require_history(true);
-    let error = Db::<Blake3, _, _>::open_on(disk, runtime, options).map(drop).expect_err("lost");
+    let error = Db::open_on(disk, runtime, options).map(drop).expect_err("lost");
     assert!(matches!(error, Error::HistoryShort { .. }), "{error}");
 }
 

@@ -2,8 +2,9 @@
 //! refused a database, found by a hostile reading of it. Each test tells its story.
 
 use pleach::internals::names::{SEGMENT_TEMPORARY, parse_segment_name, segment_name};
+use pleach::load::LoadOptions;
 use pleach::tools::{CheckOptions, Verdict, check_on, stat_on};
-use pleach::{Access, Error, LoadOptions, Value};
+use pleach::{Access, Error, Value};
 use pleach_io::sim::{
     Aftermath, CrashMode, Damage, Fault, Grain, PageOf, Rule, SimDisk, SimOptions, Times,
 };
@@ -97,7 +98,7 @@ fn a_load_does_not_fall_back_to_the_empty_database() {
     let mut between = 0;
     for point in trace.crash_points() {
         let survivor = point.outcome(CrashMode::Kept).disk();
-        let before = stat_on(&survivor).expect("looked at");
+        let before = stat_on(&survivor, None).expect("looked at");
         let loaded = before.commit == 1 && before.root == root;
         if !loaded || before.other_slot.is_ok_and(|other| other.commit != 0) {
             continue;
@@ -149,7 +150,7 @@ fn a_dead_sector_below_the_replay_start_does_not_matter() {
         commit_one(&setup, &disk, &db, &runtime, &mut rng, &mut run.history).expect("commits");
         drop(db);
         let disk = SimDisk::from_image_with(&disk.image(), 3, SimOptions::default());
-        let block = stat_on(&disk).expect("looked at").superblock;
+        let block = stat_on(&disk, None).expect("looked at").superblock;
         let (from, size) = (block.replay.position.get(), block.geometry.log_segment);
         if from % size < 8192 {
             continue;

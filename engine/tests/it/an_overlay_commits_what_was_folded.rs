@@ -2,13 +2,13 @@
 //! has folded is published, and nothing is folded again. Once an overlay of one batch took five to ten
 //! times the commit of its block, because every overlay was folded again.
 
-use pleach::{Access, Blake3, Geometry, Options, Pleach, SessionOptions, Value};
+use pleach::{Access, Db, Geometry, Hasher, Options, SessionOptions, Value};
 
 use crate::common::{Model, commit, uniform};
 
-type Overlay = pleach::Overlay<Blake3>;
+type Overlay = pleach::Overlay;
 
-fn open(folder: &std::path::Path) -> Pleach {
+fn open(folder: &std::path::Path) -> Db {
     let options = Options::new(folder)
         .create(true)
         .cache_mib(16)
@@ -16,7 +16,7 @@ fn open(folder: &std::path::Path) -> Pleach {
         .in_flight(16)
         .flush_at(1)
         .geometry(Geometry::small());
-    let db = Pleach::open(options).expect("opened");
+    let db = Db::open(options).expect("opened");
     db.pause_background();
     db
 }
@@ -26,14 +26,14 @@ fn puts(ids: impl Iterator<Item = u64>, value: u64) -> Vec<Access> {
     ids.map(|id| Access::read_write(uniform(id), Some(value.clone()))).collect()
 }
 
-fn overlay(db: &Pleach, parent: Option<&Overlay>, accesses: Vec<Access>) -> Overlay {
+fn overlay(db: &Db, parent: Option<&Overlay>, accesses: Vec<Access>) -> Overlay {
     let options = SessionOptions::new();
     let options = parent.map_or(options.clone(), |parent| options.over(parent));
     db.session(options).expect("a session").finish(accesses).expect("finished").into_overlay()
 }
 
 /// A chain of three with batches of several chunks, and the model of each.
-fn chain(db: &Pleach, model: &mut Model) -> [(Overlay, Model); 3] {
+fn chain(db: &Db, model: &mut Model) -> [(Overlay, Model); 3] {
     let mut parent: Option<Overlay> = None;
     [2, 3, 4].map(|value| {
         let accesses = puts((0..3000).map(|id| (id + value * 1000) % 6000), value);
@@ -44,7 +44,7 @@ fn chain(db: &Pleach, model: &mut Model) -> [(Overlay, Model); 3] {
     })
 }
 
-fn started(db: &Pleach) -> Model {
+fn started(db: &Db) -> Model {
     let mut model = Model::default();
     let first = puts(0..6000, 1);
     model.apply(&first);
@@ -63,7 +63,7 @@ fn each_of_a_chain_in_order_is_not_folded_again() {
     for (number, (overlay, model)) in (2..).zip(&chain) {
         // The second and the third were folded over overlays that are committed by now.
         assert_eq!(overlay.commit().expect("committed"), number);
-        assert_eq!(db.root(), model.naive::<Blake3>().root::<Blake3>());
+        assert_eq!(db.root(), model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3));
     }
     let after = db.metrics();
     assert_eq!((after.hashes, after.refolds), (before.hashes, before.refolds));
@@ -76,9 +76,9 @@ fn each_of_a_chain_in_order_is_not_folded_again() {
     let before = db.metrics().hashes;
     block.commit().expect("committed");
     assert_eq!(db.metrics().hashes, before);
-    assert_eq!(db.root(), model.naive::<Blake3>().root::<Blake3>());
+    assert_eq!(db.root(), model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3));
     drop((chain, db));
-    assert_eq!(open(folder.path()).root(), model.naive::<Blake3>().root::<Blake3>());
+    assert_eq!(open(folder.path()).root(), model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3));
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_merged_chain_is_folded_once() {
     let before = db.metrics().hashes;
     assert_eq!(chain[2].0.commit().expect("committed"), 2);
     assert!(db.metrics().hashes > before);
-    assert_eq!(db.root(), model.naive::<Blake3>().root::<Blake3>());
+    assert_eq!(db.root(), model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3));
     for (overlay, _) in &chain {
         assert_eq!((overlay.is_committed(), overlay.commit_number()), (true, Some(2)));
     }
@@ -115,9 +115,9 @@ fn only_what_a_flush_has_cut_is_folded_again() {
     let after = db.metrics();
     assert!(after.refolds > before.refolds, "layouts have changed");
     assert!(after.hashes > before.hashes);
-    assert_eq!(db.root(), model.naive::<Blake3>().root::<Blake3>());
+    assert_eq!(db.root(), model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3));
     drop((first, second, db));
-    assert_eq!(open(folder.path()).root(), model.naive::<Blake3>().root::<Blake3>());
+    assert_eq!(open(folder.path()).root(), model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3));
 }
 
 /// What an overlay takes is counted, and is gone with it.
@@ -189,7 +189,7 @@ fn changes_come_in_order_with_the_values_before() {
 fn an_overlay_whose_base_cannot_be_read_any_more_is_committed_over_the_newest_commit() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let options = Options::new(folder.path()).create(true).cache_mib(16).threads(2).flush_at(1);
-    let db = Pleach::open(options.history_bytes(1).small()).expect("opened");
+    let db = Db::open(options.history_bytes(1).small()).expect("opened");
     db.pause_background();
     let mut model = Model::default();
     let below = puts(0..3000, 1);
@@ -204,7 +204,7 @@ fn an_overlay_whose_base_cannot_be_read_any_more_is_committed_over_the_newest_co
     db.drain(0).expect("flushed");
     assert_eq!(above.commit().expect("committed"), 2);
     assert!(db.metrics().refolds > before, "its layout was another");
-    assert_eq!(db.root(), model.naive::<Blake3>().root::<Blake3>());
+    assert_eq!(db.root(), model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3));
     drop((below, above));
     db.close().expect("closed");
 }
@@ -215,7 +215,7 @@ fn an_overlay_whose_base_cannot_be_read_any_more_is_committed_over_the_newest_co
 fn a_record_names_the_long_values_of_an_overlay_below() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let options = Options::new(folder.path()).create(true).cache_mib(16).threads(2);
-    let db = Pleach::open(options.history(2).small()).expect("opened");
+    let db = Db::open(options.history(2).small()).expect("opened");
     db.pause_background();
     let long = Value::from(vec![7; 300_000]);
     let put = |value: Option<Value>| vec![Access::write(uniform(1), value)];

@@ -3,10 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use pleach::{Access, Db, Options, Overlay, Pleach, Value};
-use pleach_core::{Blake3, Key};
+use pleach::{Access, Db, Options, Overlay, Value};
+use pleach_core::Key;
 use pleach_io::sim::SimDisk;
-use pleach_io::{OsDevice, Threads};
 
 use crate::common::held_device::{Held, Patient};
 use crate::common::{commit, open, uniform as key};
@@ -15,8 +14,8 @@ use crate::crash::unrecorded;
 const KEYS: u64 = 6_000;
 const ROUNDS: u64 = 24;
 
-type SessionOptions = pleach::SessionOptions<Blake3, OsDevice, Threads>;
-type Session = pleach::Session<Blake3, OsDevice, Threads>;
+type SessionOptions = pleach::SessionOptions;
+type Session = pleach::Session;
 type State = BTreeMap<Key, Value>;
 
 /// None, short, as long as an answer can be and longer, in an overflow run.
@@ -50,7 +49,7 @@ fn accesses(round: u64) -> Vec<Access> {
 }
 
 /// Announces keys and reads all of them, some that were not announced between.
-fn check(db: &Pleach, options: SessionOptions, state: &State, from: u64) {
+fn check(db: &Db, options: SessionOptions, state: &State, from: u64) {
     let session = db.session(options).expect("a session");
     read(&session, state, from);
 }
@@ -134,7 +133,7 @@ fn run(cache_mib: u64) {
             // On an uncommitted block, whose changes no answer has.
             let session = db.session(SessionOptions::new()).expect("a session");
             let block = session.finish(accesses(round + 1)).expect("finished");
-            let overlay: Overlay<Blake3, OsDevice, Threads> = block.into_overlay();
+            let overlay: Overlay = block.into_overlay();
             let mut above = state.clone();
             apply(&mut above, round + 1);
             check(&db, SessionOptions::new().over(&overlay), &above, round);
@@ -167,7 +166,7 @@ fn announced_pages_are_read_once() {
         let (device, gate) = Held::new(disk.clone());
         let options = Options::new("sim").create(true).cache_mib(64).in_flight(16);
         let options = options.small();
-        Db::<Blake3, _, _>::open_on(device, Patient::new(2, &gate), options).expect("opened")
+        Db::open_on(device, Patient::new(2, &gate), options).expect("opened")
     };
     let db = open();
     let accesses = (0..KEYS).map(|id| Access::write(key(id), Some(Value::from(b"12345678"))));

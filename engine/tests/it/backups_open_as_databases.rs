@@ -4,11 +4,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use pleach::backup::{BackupOptions, BackupProgress};
 use pleach::errors::{CreationError, NoRoom};
-use pleach::{
-    Access, BackupOptions, BackupProgress, Blake3, Durability, Error, Geometry, Options, Pleach,
-    SessionOptions, Value,
-};
+use pleach::{Access, Db, Durability, Error, Geometry, Hasher, Options, SessionOptions, Value};
 use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times};
 use pleach_io::{Device as _, OpenMode, Operation};
 
@@ -82,7 +80,7 @@ impl Source {
             assert!(pairs.eq(expected), "{what}: {commit}");
             assert_eq!(
                 session.root(),
-                self.models[at].naive::<Blake3>().root::<Blake3>(),
+                self.models[at].naive(Hasher::BLAKE3).root(Hasher::BLAKE3),
                 "{what}"
             );
             let plain = session.namespace(9).expect("added").read(&uniform(1)).expect("read");
@@ -279,7 +277,7 @@ fn a_close_lets_a_backup_go_on() {
     let report = db.backup_on(&disk, &BackupOptions::new().progress(Some(progress)));
     assert_eq!(report.expect("backed up").commit, number);
     assert!(closed.load(Ordering::Relaxed));
-    let late = db.backup_on(&SimDisk::new(1, unrecorded()), &BackupOptions::new());
+    let late = db.backup_on(SimDisk::new(1, unrecorded()), &BackupOptions::new());
     assert!(matches!(late, Err(Error::Closed)), "{late:?}");
     source.check(&disk, number);
 }
@@ -297,7 +295,7 @@ fn backups_beside_threads_are_one_commit() {
         .flush_at(1)
         .history(4)
         .durability(Durability::None);
-    let db = Pleach::open(options).expect("created");
+    let db = Db::open(options).expect("created");
     let write = |number: u64| {
         let pair = |id: u64| {
             let len = if id.is_multiple_of(500) { 9000 } else { 40 };
@@ -336,7 +334,7 @@ fn backups_beside_threads_are_one_commit() {
     for (report, before, copy) in backups {
         let report = report.expect("backed up");
         assert!(report.commit >= before);
-        let db = Pleach::open(Options::new(&copy).cache_mib(64)).expect("opens");
+        let db = Db::open(Options::new(&copy).cache_mib(64)).expect("opens");
         assert_eq!((db.commit_number(), db.roots()), (report.commit, report.roots));
         for number in *db.history().start()..=report.commit {
             let session = db.at(number).expect("in the history");

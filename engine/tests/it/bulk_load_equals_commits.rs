@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::common::{Keys, Model, Rng, batch, bytes, cases, key, ops};
+use pleach::backup::{BackupOptions, BackupProgress};
+use pleach::load::LoadOptions;
+use pleach::status::Holder;
 use pleach::tools::{CheckOptions, check};
-use pleach::{
-    BackupOptions, BackupProgress, Blake3, Db, Error, Holder, LoadOptions, Options, Pleach,
-    SessionOptions, Sha2, Value,
-};
-use pleach_core::{Hasher, Key, TERMINATOR, witness};
+use pleach::{Db, Error, Hasher, Options, SessionOptions, Value};
+use pleach_core::{Key, TERMINATOR, witness};
 
 fn options(path: &std::path::Path) -> Options {
     Options::new(path)
@@ -38,7 +38,7 @@ fn pairs(rng: &mut Rng, kind: Keys, count: u64) -> Vec<(Key, Value)> {
         .collect()
 }
 
-fn assert_holds<H: Hasher>(db: &Db<H>, model: &Model) {
+fn assert_holds(db: &Db, model: &Model) {
     let session = db.session(SessionOptions::new()).expect("a session");
     let keys: Vec<Key> = model.values.keys().copied().collect();
     let values = session.read_many(&keys).expect("read");
@@ -53,7 +53,7 @@ fn clean(path: &std::path::Path, model: &Model) {
     assert_eq!(report.keys, model.values.len() as u64);
 }
 
-fn run<H: Hasher>(seed: u64, kind: Keys, count: u64, sorted: bool, memory_mib: u64) -> u64 {
+fn run(hasher: Hasher, seed: u64, kind: Keys, count: u64, sorted: bool, memory_mib: u64) -> u64 {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut rng = Rng::new(seed);
     let mut items = pairs(&mut rng, kind, count);
@@ -61,8 +61,8 @@ fn run<H: Hasher>(seed: u64, kind: Keys, count: u64, sorted: bool, memory_mib: u
         items.sort_by_key(|item| item.0);
     }
     let mut model = Model { values: items.iter().cloned().collect() };
-    let root = model.naive::<H>().root::<H>();
-    let db = Db::<H>::open(options(folder.path())).expect("created");
+    let root = model.naive(hasher).root(hasher);
+    let db = Db::open(options(folder.path()).hasher(hasher)).expect("created");
     let report = db
         .bulk_load(items.into_iter(), &LoadOptions::new().memory_mib(memory_mib))
         .expect("loaded");
@@ -72,23 +72,24 @@ fn run<H: Hasher>(seed: u64, kind: Keys, count: u64, sorted: bool, memory_mib: u
     // What a kill right after the load leaves.
     drop(db);
     clean(folder.path(), &model);
-    let mut db = Db::<H>::open(options(folder.path())).expect("reopened");
+    let mut db = Db::open(options(folder.path())).expect("reopened");
     assert_eq!((db.root(), db.commit_number()), (root, 1));
     for round in 0..4 {
         let accesses = batch(&mut rng, kind, count + 50, 300);
-        let before = model.naive::<H>();
+        let before = model.naive(hasher);
         let session = db.session(SessionOptions::new()).expect("a session");
         let mut block = session.finish(accesses.clone()).expect("finished");
-        let expected = before.witness::<H>(&ops::<H>(&accesses)).encode::<H>().expect("encodes");
+        let expected =
+            before.witness(hasher, &ops(hasher, &accesses)).encode(hasher).expect("encodes");
         let found = block.take_witness().expect("asked for");
         assert_eq!(*found, *expected, "round {round}: witness");
-        witness::verify::<H>(&found, &before.root::<H>()).expect("verifies");
+        witness::verify(hasher, &found, &before.root(hasher)).expect("verifies");
         model.apply(&accesses);
-        assert_eq!(block.root(), model.naive::<H>().root::<H>(), "round {round}: root");
+        assert_eq!(block.root(), model.naive(hasher).root(hasher), "round {round}: root");
         block.commit().expect("committed");
         if round == 1 {
             drop(db);
-            db = Db::<H>::open(options(folder.path())).expect("reopened");
+            db = Db::open(options(folder.path())).expect("reopened");
         }
     }
     assert_holds(&db, &model);
@@ -101,7 +102,7 @@ fn run<H: Hasher>(seed: u64, kind: Keys, count: u64, sorted: bool, memory_mib: u
 fn few_and_many_uniform_keys() {
     for (seed, count) in [0, 1, 2, 40, 3000, 20_000].into_iter().enumerate() {
         for sorted in [false, true] {
-            run::<Blake3>(seed as u64, Keys::Uniform, count, sorted, 64);
+            run(Hasher::BLAKE3, seed as u64, Keys::Uniform, count, sorted, 64);
         }
     }
 }
@@ -110,21 +111,21 @@ fn few_and_many_uniform_keys() {
 fn sequential_keys_and_keys_that_share_60_bits() {
     for seed in 0..cases(1) {
         for kind in [Keys::Sequential, Keys::SharedPrefix] {
-            run::<Blake3>(seed, kind, 200, false, 64);
-            run::<Blake3>(seed, kind, 6000, false, 64);
+            run(Hasher::BLAKE3, seed, kind, 200, false, 64);
+            run(Hasher::BLAKE3, seed, kind, 6000, false, 64);
         }
     }
 }
 
 #[test]
 fn under_sha256() {
-    run::<Sha2>(7, Keys::Uniform, 5000, false, 64);
+    run(Hasher::SHA2_256, 7, Keys::Uniform, 5000, false, 64);
 }
 
 #[test]
 fn pairs_that_do_not_fit_the_memory_wait_in_a_file() {
     for kind in [Keys::Uniform, Keys::Sequential, Keys::SharedPrefix] {
-        let spilled = run::<Blake3>(9, kind, 25_000, false, 1);
+        let spilled = run(Hasher::BLAKE3, 9, kind, 25_000, false, 1);
         assert!(spilled > 1 << 20, "{kind:?}: {spilled} bytes were spilled");
     }
 }
@@ -135,9 +136,9 @@ fn incremental_commits_give_the_same_root() {
     let (loaded, committed) = (folder.path().join("a"), folder.path().join("b"));
     let mut rng = Rng::new(3);
     let items = pairs(&mut rng, Keys::Uniform, 4000);
-    let db = Pleach::open(options(&loaded)).expect("created");
+    let db = Db::open(options(&loaded)).expect("created");
     db.bulk_load(items.iter().cloned(), &LoadOptions::new()).expect("loaded");
-    let twin = Pleach::open(options(&committed)).expect("created");
+    let twin = Db::open(options(&committed)).expect("created");
     for chunk in items.chunks(500) {
         let accesses = chunk
             .iter()
@@ -156,7 +157,7 @@ fn a_repeated_key_is_refused_and_leaves_the_database_empty() {
     let mut items = pairs(&mut rng, Keys::Uniform, 3000);
     let twice = items[1234].0;
     items.push((twice, Value::from(b"again")));
-    let db = Pleach::open(options(folder.path())).expect("created");
+    let db = Db::open(options(folder.path())).expect("created");
     let refused = db.bulk_load(items.iter().cloned(), &LoadOptions::new());
     assert!(matches!(refused, Err(Error::RepeatedKey(key)) if key == twice), "{refused:?}");
     assert_eq!((db.root(), db.commit_number()), (TERMINATOR, 0));
@@ -176,7 +177,7 @@ fn a_repeated_key_is_refused_and_leaves_the_database_empty() {
 #[test]
 fn an_open_session_or_a_commit_forbids_a_load() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let db = Pleach::open(options(folder.path())).expect("created");
+    let db = Db::open(options(folder.path())).expect("created");
     let session = db.session(SessionOptions::new()).expect("a session");
     let refused = db.bulk_load(std::iter::empty(), &LoadOptions::new());
     assert!(matches!(refused, Err(Error::InUse(_))), "{refused:?}");
@@ -191,7 +192,7 @@ fn an_open_session_or_a_commit_forbids_a_load() {
 #[test]
 fn every_call_that_writes_beside_a_load_is_told_of_the_load() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let db = Pleach::open(options(folder.path()).history(8)).expect("created");
+    let db = Db::open(options(folder.path()).history(8)).expect("created");
     for namespace in 1..3 {
         db.add_namespace(namespace).expect("added");
     }
@@ -226,7 +227,7 @@ fn every_call_that_writes_beside_a_load_is_told_of_the_load() {
 fn a_load_beside_a_backup_is_told_of_the_backup() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let target = tempfile::tempdir().expect("a temporary folder");
-    let db = Pleach::open(options(folder.path())).expect("created");
+    let db = Db::open(options(folder.path())).expect("created");
     db.add_namespace(1).expect("added");
     let session = db.session(SessionOptions::new()).expect("a session");
     let accesses = vec![pleach::Access::write([1; 32], Some(Value::from(b"one")))];
@@ -248,17 +249,35 @@ fn a_load_beside_a_backup_is_told_of_the_backup() {
 #[test]
 fn a_value_over_the_limit_is_refused_and_progress_reaches_the_count() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let db = Pleach::open(options(folder.path())).expect("created");
+    let db = Db::open(options(folder.path())).expect("created");
     let large = vec![([3; 32], Value::from(vec![0; pleach::MAX_VALUE + 1]))];
     let refused = db.bulk_load(large.into_iter(), &LoadOptions::new());
     assert!(matches!(refused, Err(Error::ValueTooLarge { .. })), "{refused:?}");
     let told = Arc::new(AtomicU64::new(0));
     let hears = Arc::clone(&told);
-    let progress: pleach::Progress = Box::new(move |done| {
+    let progress: pleach::load::Progress = Box::new(move |done| {
         hears.fetch_max(done, Ordering::Relaxed);
     });
     let mut rng = Rng::new(5);
     let items = pairs(&mut rng, Keys::Uniform, 999);
     db.bulk_load(items.into_iter(), &LoadOptions::new().progress(Some(progress))).expect("loaded");
     assert_eq!(told.load(Ordering::Relaxed), 999);
+}
+
+/// Pairs are taken some at a time: after the last of them the iterator was once asked again.
+#[test]
+fn an_iterator_is_not_asked_behind_its_end() {
+    for count in [0, 1, 63, 64, 65, 128, 1000] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let db = Db::open(options(folder.path())).expect("created");
+        let (mut next, mut ended) = (0_u64, false);
+        let items = std::iter::from_fn(|| {
+            assert!(!ended, "asked again");
+            ended = next == count;
+            next += 1;
+            (!ended).then(|| (key(Keys::Uniform, next), Value::from(next.to_le_bytes())))
+        });
+        let report = db.bulk_load(items, &LoadOptions::new()).expect("loaded");
+        assert_eq!(report.accounts, count);
+    }
 }

@@ -3,13 +3,14 @@
 //! usable. On the simulated disk.
 
 use crate::common::{Keys, Rng, bytes, cases, key};
+use pleach::load::LoadOptions;
 use pleach::tools::{CheckOptions, check_on};
-use pleach::{Access, Blake3, Db, Error, LoadOptions, Options, Value};
+use pleach::{Access, Db, Error, Options, Value};
 use pleach_core::{Key, Node, TERMINATOR};
 use pleach_io::Device as _;
 use pleach_io::sim::{Quota, SimDisk, SimOptions, SimRuntime, code};
 
-type SimDb = Db<Blake3, SimDisk, SimRuntime>;
+type SimDb = Db;
 
 fn options() -> Options {
     Options::new("simulated")

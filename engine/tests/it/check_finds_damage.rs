@@ -7,8 +7,9 @@ use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use crate::common::{Keys, Rng, bytes, commit, key};
+use pleach::load::LoadOptions;
 use pleach::tools::{CheckOptions, CheckReport, Verdict, check, explain, explain_past, stat};
-use pleach::{Access, Error, LoadOptions, Options, Pleach, Value};
+use pleach::{Access, Db, Error, Options, Value};
 use pleach_core::Key;
 
 const PAGE: u64 = 4096;
@@ -22,7 +23,7 @@ fn database(path: &Path, rng: &mut Rng) -> BTreeMap<Key, Value> {
     let mut model: BTreeMap<Key, Value> = (0..3000)
         .map(|id| (key(Keys::Uniform, id), bytes(rng, if id % 300 == 7 { 9000 } else { 8 })))
         .collect();
-    let db = Pleach::open(options(path)).expect("created");
+    let db = Db::open(options(path)).expect("created");
     db.bulk_load(model.clone().into_iter(), &LoadOptions::new()).expect("loaded");
     for round in 0..3 {
         let writes: BTreeMap<Key, Option<Value>> = (0..40)
@@ -91,7 +92,7 @@ fn a_sound_database_has_no_findings_and_all_tools_agree() {
     let stat = stat(path).expect("stat");
     assert_eq!((stat.root, stat.commit, stat.pages), (report.root, 4, report.pages));
     assert!(stat.to_string().contains("commit          4"));
-    let reader = Pleach::open(Options::new(path).cache_mib(64).read_only(true)).expect("opens");
+    let reader = Db::open(Options::new(path).cache_mib(64).read_only(true)).expect("opens");
     let session = reader.snapshot().expect("a session");
     let pairs = session.iter(..).collect::<Result<Vec<_>, _>>().expect("read");
     assert!(pairs.iter().map(|pair| (&pair.0, &pair.1)).eq(&model), "the pairs are the model");
@@ -102,7 +103,7 @@ fn explain_gives_the_depth_that_the_trie_has() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for count in [1, 2, 3, 500] {
         let path = folder.path().join(count.to_string());
-        let db = Pleach::open(options(&path)).expect("created");
+        let db = Db::open(options(&path)).expect("created");
         let keys: Vec<Key> = (0..count).map(|id| key(Keys::Uniform, id)).collect();
         let items = keys.iter().map(|key| (*key, Value::from(b"value")));
         db.bulk_load(items, &LoadOptions::new()).expect("loaded");
@@ -123,7 +124,7 @@ fn explain_gives_the_depth_that_the_trie_has() {
 #[test]
 fn explain_says_of_a_plain_key_what_that_has() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let db = Pleach::open(options(folder.path()).history(10)).expect("created");
+    let db = Db::open(options(folder.path()).history(10)).expect("created");
     db.add_plain_namespace(3).expect("added");
     let asked = key(Keys::Uniform, 1);
     for (plain, merkle) in [("one", "111"), ("two", "222"), ("three", "333")] {
@@ -189,7 +190,7 @@ fn many_findings_are_complete_and_in_key_order() {
         |id: u64| Value::from(&vec![id.to_be_bytes()[7]; if id == 7 { 9000 } else { 30 }][..]);
     let pairs: BTreeMap<Key, Value> =
         (0..40_000).map(|id| (key(Keys::Uniform, id), value(id))).collect();
-    let db = Pleach::open(options(path)).expect("created");
+    let db = Db::open(options(path)).expect("created");
     db.bulk_load(pairs.clone().into_iter(), &LoadOptions::new()).expect("loaded");
     db.close().expect("closed");
     let sound = checked(path);
@@ -270,7 +271,7 @@ fn a_damaged_long_value_and_a_short_file_are_found() {
     let report = checked(path);
     assert_eq!(report.verdict(), Verdict::DoesNotOpen);
     assert!(says(&report, &["leaf", "12288 bytes", "cut"]), "{:#?}", report.findings);
-    assert!(matches!(Pleach::open(options(path)), Err(Error::ShortFile { file: "leaf", .. })));
+    assert!(matches!(Db::open(options(path)), Err(Error::ShortFile { file: "leaf", .. })));
 }
 
 #[test]
@@ -293,9 +294,9 @@ fn a_damaged_image_is_a_finding_and_other_folders_are_errors() {
     assert!(matches!(stat(&empty), Err(Error::NotADatabase { .. })));
     assert!(matches!(stat(&folder.path().join("nowhere")), Err(Error::Missing)));
     let nowhere = Options::new(folder.path().join("nowhere"));
-    assert!(matches!(Pleach::open(nowhere).map(|_| ()), Err(Error::Missing)));
+    assert!(matches!(Db::open(nowhere).map(|_| ()), Err(Error::Missing)));
     let open = folder.path().join("open");
-    let db = Pleach::open(options(&open)).expect("created");
+    let db = Db::open(options(&open)).expect("created");
     assert!(check(&open, CheckOptions::default()).is_err(), "a writer keeps readers out");
     drop(db);
     assert!(checked(&open).findings.is_empty());
@@ -308,7 +309,7 @@ fn a_lost_superblock_is_called_that_and_nothing_is_created_over_it() {
     database(&path, &mut Rng::new(6));
     let root = stat(&path).expect("a database").root;
     fs::rename(path.join("super"), folder.path().join("super")).expect("moved away");
-    for error in [stat(&path).map(|_| ()), Pleach::open(options(&path)).map(|_| ())] {
+    for error in [stat(&path).map(|_| ()), Db::open(options(&path)).map(|_| ())] {
         let error = error.expect_err("no superblock");
         assert!(matches!(&error, Error::MissingFile { file } if file == "super"), "{error:?}");
     }
@@ -342,7 +343,7 @@ fn figures_of_a_folder_whose_leaf_file_is_of_another_time_say_so() {
     for name in contents(&path).keys() {
         fs::copy(path.join(name), copy.join(name)).expect("copied");
     }
-    let db = Pleach::open(options(&path)).expect("opens");
+    let db = Db::open(options(&path)).expect("opens");
     for byte in 0..4 {
         let write = |key: &Key| Access::write(*key, Some(Value::from(&[byte; 9][..])));
         commit(&db, model.keys().map(write).collect());
@@ -376,7 +377,7 @@ fn a_folder_in_the_place_of_a_file_fails_the_open_and_nothing_changes() {
         let moved = fs::rename(path.join(name), &aside).is_ok();
         fs::create_dir(path.join(name)).expect("made");
         let before = contents(&path);
-        let opened = Pleach::open(options(&path)).map(drop);
+        let opened = Db::open(options(&path)).map(drop);
         assert!(opened.as_ref().is_err_and(|error| error.to_string().contains(name)), "{opened:?}");
         assert!(contents(&path) == before, "{name}: the failed open has changed something");
         assert_eq!(checked(&path).verdict(), Verdict::DoesNotOpen, "{name}");
@@ -412,7 +413,7 @@ fn a_folder_and_a_lock_that_cannot_be_written_fail_the_check() {
 fn a_superblock_slot_that_is_blank_and_was_written_is_a_finding() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("new");
-    drop(Pleach::open(options(&path)).expect("created"));
+    drop(Db::open(options(&path)).expect("created"));
     assert!(checked(&path).findings.is_empty(), "there was no second generation yet");
     let path = folder.path().join("old");
     database(&path, &mut Rng::new(10));
@@ -427,12 +428,12 @@ fn a_superblock_slot_that_is_blank_and_was_written_is_a_finding() {
         assert!(found.to_string().contains("both were written"), "{found}");
         if found.superblock.generation == newest {
             // An open says so, and the next check has nothing to say of a slot that is known to be of no use.
-            let db = Pleach::open(options(&path)).expect("opens");
+            let db = Db::open(options(&path)).expect("opens");
             assert_eq!(db.opened().notes.len(), 1, "{:?}", db.opened().notes);
             drop(db);
             assert!(checked(&path).findings.is_empty());
             assert!(stat(&path).expect("opens").other_slot.is_err());
-            Pleach::open(options(&path)).expect("opens").close().expect("closed");
+            Db::open(options(&path)).expect("opens").close().expect("closed");
             assert!(stat(&path).expect("opens").other_slot.is_ok(), "a checkpoint writes both");
         } else {
             write_page(&path, "super", page, &whole);
@@ -445,7 +446,7 @@ fn absurd_budgets_are_refused_by_the_name_of_the_option() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for mib in [0, 7, u64::MAX] {
         let path = folder.path().join("db");
-        let refused = Pleach::open(Options::new(&path).create(true).cache_mib(mib)).map(|_| ());
+        let refused = Db::open(Options::new(&path).create(true).cache_mib(mib)).map(|_| ());
         let error = refused.expect_err("absurd").to_string();
         assert!(error.contains("`Options::cache_mib`"), "{error}");
         assert!(!path.exists());

@@ -4,19 +4,22 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pleach::{
-    Access, Error, Geometry, LoadOptions, Options, Outcome, Pleach, SessionOptions, Value,
-};
+use pleach::load::LoadOptions;
+use pleach::{Access, Db, Error, Geometry, Options, Outcome, SessionOptions, Value};
 
-fn open(folder: &Path) -> Pleach {
+fn open(folder: &Path) -> Db {
     let geometry = Geometry { segment_pages: 64, log_segment: 1 << 20, ..Geometry::default() };
     let options = Options::new(folder).create(true).threads(1).cache_mib(8).geometry(geometry);
-    Pleach::open(options).expect("opened")
+    Db::open(options).expect("opened")
 }
 
-fn commit(db: &Pleach, key: u8) -> Result<u64, Error> {
+fn commit(db: &Db, key: u8) -> Result<u64, Error> {
     let session = db.session(SessionOptions::new().witness(false))?;
-    Ok(session.finish(vec![Access::write([key; 32], Some(Value::from(&[key])))])?.commit()?)
+    session
+        .finish(vec![Access::write([key; 32], Some(Value::from(&[key])))])
+        .map_err(pleach::FinishError::into_error)?
+        .commit()
+        .map_err(pleach::CommitError::into_error)
 }
 
 #[test]
@@ -71,7 +74,10 @@ fn the_last_clone_that_goes_ends_it() {
         let session = clone.session(SessionOptions::new()).expect("a session");
         drop(clone);
         let late = session.finish(vec![Access::write([9; 32], None)]).expect("finished");
-        assert!(matches!(late.commit().map_err(Error::from), Err(Error::Closed)));
+        assert!(matches!(
+            late.commit().map_err(pleach::CommitError::into_error),
+            Err(Error::Closed)
+        ));
     }
 }
 

@@ -4,10 +4,9 @@
 
 use std::path::Path;
 
-use pleach::{
-    Access, Error, Geometry, IoError, LockHolder, OpenHandles, Options, Overlay, Pleach,
-    SessionOptions, Value,
-};
+use pleach::errors::{IoError, LockHolder};
+use pleach::status::OpenHandles;
+use pleach::{Access, Db, Error, Geometry, Options, Overlay, SessionOptions, Value};
 
 fn put(key: u8, value: u8) -> Access {
     Access::write([key; 32], Some(Value::from(&[value])))
@@ -18,11 +17,11 @@ fn options(folder: &Path) -> Options {
     Options::new(folder).create(true).threads(2).cache_mib(8).geometry(geometry)
 }
 
-fn open(folder: &Path) -> Pleach {
-    Pleach::open(options(folder)).expect("opened")
+fn open(folder: &Path) -> Db {
+    Db::open(options(folder)).expect("opened")
 }
 
-fn overlay(db: &Pleach, over: Option<&Overlay>, accesses: Vec<Access>) -> Overlay {
+fn overlay(db: &Db, over: Option<&Overlay>, accesses: Vec<Access>) -> Overlay {
     let options = over.map_or_else(SessionOptions::new, |over| SessionOptions::new().over(over));
     db.session(options).expect("a session").finish(accesses).expect("finished").into_overlay()
 }
@@ -52,7 +51,7 @@ fn close_counts_what_lives_and_each_kind_says_closed() {
     assert!(told.contains("2 sessions, 1 block and 2 overlays"), "{told}");
 
     // The folder is locked, by us, and that is what is said.
-    let locked = Pleach::open(options(folder.path())).expect_err("handles are alive");
+    let locked = Db::open(options(folder.path())).expect_err("handles are alive");
     assert!(matches!(locked, Error::Io(IoError::Locked(LockHolder::ThisProcess))));
     assert!(locked.to_string().contains("by this process"), "{locked}");
     assert!(locked.to_string().contains("a handle of an earlier open"), "{locked}");
@@ -63,14 +62,14 @@ fn close_counts_what_lives_and_each_kind_says_closed() {
     let [reader, other] = readers;
     drop(other);
     let late = reader.finish(vec![put(1, 9)]).expect("finished");
-    for error in [late, block].map(|block| Error::from(block.commit().expect_err("closed"))) {
+    for error in [late, block].map(|block| block.commit().expect_err("closed").into_error()) {
         assert!(matches!(error, Error::Closed), "{error}");
         assert!(!error.is_poisoned() && !error.is_full());
         assert!(error.to_string().contains("was closed"), "{error}");
     }
     assert!(matches!(child.commit(), Err(Error::Closed)));
     drop(child);
-    assert!(Pleach::open(options(folder.path())).is_err(), "its clone lives");
+    assert!(Db::open(options(folder.path())).is_err(), "its clone lives");
     drop(clone);
 
     let db = open(folder.path());

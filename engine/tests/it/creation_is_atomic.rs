@@ -6,7 +6,7 @@ use pleach::internals::incarnation::{self, IncarnationError, raise};
 use pleach::internals::superblock::{self, Geometry, Superblock, SuperblockError};
 use pleach::internals::superblock_store::SuperblockStore;
 use pleach_io::sim::{Aftermath, Content, Fault, Image, Rule, SimDisk, SimOptions, Times, code};
-use pleach_io::{Device, IoError, OpenMode, Operation, PageBuf};
+use pleach_io::{Device, Disk, IoError, OpenMode, Operation, PageBuf};
 
 const DATABASE: u64 = 0x77;
 const DONE: u64 = 1000;
@@ -36,7 +36,7 @@ fn first() -> Superblock {
     let prepared_through = geometry.log_segment;
     Superblock {
         database: DATABASE,
-        hasher: 1,
+        hasher: pleach::Hasher::BLAKE3.into(),
         geometry,
         prepared_through: prepared_through.into(),
         ..Superblock::default()
@@ -45,12 +45,12 @@ fn first() -> Superblock {
 
 /// Opens for writing as the engine does: creates if need be, raises the incarnation.
 fn open(disk: &SimDisk) -> Result<u32, Failure> {
-    match inspect(disk)? {
+    match inspect(&Disk::from(disk))? {
         DirectoryState::Database => {}
         DirectoryState::NoSuperblock => panic!("a creation never looks like a lost superblock"),
         DirectoryState::Foreign(found) => return Err(CreationError::NotADatabase { found }.into()),
         DirectoryState::Empty | DirectoryState::HalfCreated => {
-            create(disk, DATABASE, |disk, database| {
+            create(&Disk::from(disk), DATABASE, |disk, database| {
                 for name in ["leaf", "image-a"] {
                     let file = disk.open(name, OpenMode::CreateNew)?;
                     disk.sync(&file)?;
@@ -62,8 +62,8 @@ fn open(disk: &SimDisk) -> Result<u32, Failure> {
             })?;
         }
     }
-    SuperblockStore::open(disk.clone(), OpenMode::Write)?.confirm(0.into(), 0.into())?;
-    Ok(raise(disk, DATABASE)?)
+    SuperblockStore::open(disk.clone().into(), OpenMode::Write)?.confirm(0.into(), 0.into())?;
+    Ok(raise(&Disk::from(disk), DATABASE)?)
 }
 
 #[test]
@@ -137,14 +137,14 @@ fn an_incarnation_is_given_once_though_syncs_fail_and_the_power_too() {
             let given = open(&disk).expect("no faults");
             disk.mark(u64::from(given));
             disk.inject(Rule::nth(operation, file, 1, Times::Once, Fault::Sync(aftermath)));
-            assert!(raise(&disk, DATABASE).is_err());
+            assert!(raise(&Disk::from(&disk), DATABASE).is_err());
             for _ in 0..2 {
-                disk.mark(u64::from(raise(&disk, DATABASE).expect("once")));
+                disk.mark(u64::from(raise(&Disk::from(&disk), DATABASE).expect("once")));
             }
             for point in disk.trace().crash_points() {
                 let Some(given) = point.marks().last() else { continue };
                 for outcome in point.outcomes(4, 20) {
-                    let number = raise(&outcome.disk(), DATABASE)
+                    let number = raise(&Disk::from(&outcome.disk()), DATABASE)
                         .unwrap_or_else(|error| panic!("{aftermath:?} {outcome}: {error}"));
                     assert!(u64::from(number) > *given, "{aftermath:?} {outcome}");
                 }
@@ -189,9 +189,9 @@ fn names_and_bytes(disk: &SimDisk) -> Vec<(String, Vec<u8>)> {
 /// The marker of a creation of this database.
 fn marker(database: u64) -> Content {
     let disk = SimDisk::new(5, SimOptions::default());
-    let stopped = create(&disk, database, |_, _| Err::<(), _>(CreationError::Exists));
+    let stopped = create(&Disk::from(&disk), database, |_, _| Err::<(), _>(CreationError::Exists));
     assert!(stopped.is_err());
-    assert_eq!(inspect(&disk).expect("no faults"), DirectoryState::HalfCreated);
+    assert_eq!(inspect(&Disk::from(&disk)).expect("no faults"), DirectoryState::HalfCreated);
     disk.image().file(MARKER).expect("the marker").clone()
 }
 
@@ -200,7 +200,7 @@ fn a_marker_that_came_back_does_not_cost_a_database() {
     let disk = SimDisk::new(4, SimOptions::default());
     open(&disk).expect("no faults");
     let disk = with(&disk, MARKER, marker(DATABASE));
-    assert_eq!(inspect(&disk).expect("no faults"), DirectoryState::Database);
+    assert_eq!(inspect(&Disk::from(&disk)).expect("no faults"), DirectoryState::Database);
 }
 
 /// A page with something in it.
@@ -247,10 +247,10 @@ fn nothing_is_removed_for_a_marker_that_proves_nothing() {
     ];
     for (what, disk) in cases {
         let before = names_and_bytes(&disk);
-        let found = inspect(&disk);
+        let found = inspect(&Disk::from(&disk));
         assert!(matches!(found, Err(CreationError::Marker { .. })), "{what}: {found:?}");
         assert!(open(&disk).is_err(), "{what}");
-        assert!(create(&disk, 9, |_, _| Err::<(), _>(CreationError::Exists)).is_err());
+        assert!(create(&Disk::from(&disk), 9, |_, _| Err::<(), _>(CreationError::Exists)).is_err());
         assert_eq!(names_and_bytes(&disk), before, "{what}");
     }
 }
@@ -260,23 +260,26 @@ fn a_lost_superblock_is_not_taken_for_a_strangers_folder() {
     let disk = SimDisk::new(4, SimOptions::default());
     open(&disk).expect("no faults");
     disk.remove(superblock::FILE).expect("no faults");
-    assert_eq!(inspect(&disk).expect("no faults"), DirectoryState::NoSuperblock);
+    assert_eq!(inspect(&Disk::from(&disk)).expect("no faults"), DirectoryState::NoSuperblock);
 }
 
 #[test]
 fn damaged_and_foreign_incarnation_files_are_errors() {
     let disk = SimDisk::new(7, SimOptions::default());
     open(&disk).expect("no faults");
-    assert!(matches!(raise(&disk, 1), Err(IncarnationError::Foreign { found: DATABASE, .. })));
+    assert!(matches!(
+        raise(&Disk::from(&disk), 1),
+        Err(IncarnationError::Foreign { found: DATABASE, .. })
+    ));
     let file = disk.open(incarnation::FILE, OpenMode::Write).expect("no faults");
     disk.write_at(&file, &PageBuf::zeroed(1), 1, 0).expect("no faults");
-    let read = incarnation::read(&disk, DATABASE).expect("the second copy");
+    let read = incarnation::read(&Disk::from(&disk), DATABASE).expect("the second copy");
     assert_eq!((read.number, read.copies), (1, [false, true]));
     disk.write_at(&file, &PageBuf::zeroed(1), 1, 4096).expect("no faults");
-    assert!(matches!(raise(&disk, DATABASE), Err(IncarnationError::Damaged)));
+    assert!(matches!(raise(&Disk::from(&disk), DATABASE), Err(IncarnationError::Damaged)));
     for found in [0, 4095, 8193] {
         disk.set_len(&file, found).expect("no faults");
-        let refused = raise(&disk, DATABASE);
+        let refused = raise(&Disk::from(&disk), DATABASE);
         assert!(matches!(refused, Err(IncarnationError::Length { found: len }) if len == found));
     }
 }
@@ -288,8 +291,8 @@ fn an_incarnation_that_was_cut_to_one_copy_is_raised() {
     open(&disk).expect("no faults");
     let file = disk.open(incarnation::FILE, OpenMode::Write).expect("no faults");
     disk.set_len(&file, 4096).expect("no faults");
-    let read = incarnation::read(&disk, DATABASE).expect("the first copy");
+    let read = incarnation::read(&Disk::from(&disk), DATABASE).expect("the first copy");
     assert_eq!((read.number, read.copies), (1, [true, false]));
-    assert_eq!(raise(&disk, DATABASE).expect("one copy is enough"), 2);
-    assert_eq!(incarnation::read(&disk, DATABASE).expect("both").copies, [true; 2]);
+    assert_eq!(raise(&Disk::from(&disk), DATABASE).expect("one copy is enough"), 2);
+    assert_eq!(incarnation::read(&Disk::from(&disk), DATABASE).expect("both").copies, [true; 2]);
 }

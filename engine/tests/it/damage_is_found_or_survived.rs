@@ -347,7 +347,7 @@ fn what_was_cut_and_whether_it_was_closed_can_be_asked() {
     assert_eq!(db.opened().commit, subject.history.newest());
     drop(db);
     // The last record, torn in its body.
-    let stat = stat_on(&disk_of(&image)).expect("looked at");
+    let stat = stat_on(disk_of(&image), None).expect("looked at");
     let end = stat.superblock.replay.position.get() + stat.log_replay_bytes;
     let size = stat.superblock.geometry.log_segment;
     let disk = disk_of(&image);
@@ -357,7 +357,7 @@ fn what_was_cut_and_whether_it_was_closed_can_be_asked() {
     let report = check_on(&disk, CheckOptions::default()).expect("checked");
     assert_eq!(report.verdict(), Verdict::Findings);
     assert!(report.findings[0].what.contains("torn"), "{:?}", report.findings);
-    let cut = stat_on(&disk).expect("looked at").opening.cut;
+    let cut = stat_on(&disk, None).expect("looked at").opening.cut;
     let (db, _) = subject.setup.open(&disk, 1).expect("opens");
     assert_eq!(db.opened().cut, cut);
     assert!(cut.is_some_and(|cut| cut.records > 0), "{cut:?}");
@@ -369,7 +369,7 @@ fn what_was_cut_and_whether_it_was_closed_can_be_asked() {
     let (db, _) = subject.setup.open(&disk, 3).expect("opens again");
     assert!(db.opened().closed);
     drop(db);
-    assert!(!stat_on(&disk).expect("looked at").opening.closed, "dropped, not closed");
+    assert!(!stat_on(&disk, None).expect("looked at").opening.closed, "dropped, not closed");
 }
 
 #[test]

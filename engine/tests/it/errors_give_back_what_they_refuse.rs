@@ -6,11 +6,11 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use pleach::{
-    Access, CommitError, Error, FinishError, Geometry, MAX_VALUE, Options, Pleach, Session,
+    Access, CommitError, Db, Error, FinishError, Geometry, MAX_VALUE, Options, Session,
     SessionOptions, Value,
 };
 use pleach_io::Operation;
-use pleach_io::sim::{Fault, Quota, Rule, SimDisk, SimRuntime, Times};
+use pleach_io::sim::{Fault, Quota, Rule, SimDisk, Times};
 
 use crate::common::{Keys, Model, Rng, batch, bytes, key};
 use crate::crash::{Setup, SimDb, unrecorded};
@@ -33,8 +33,8 @@ fn setup() -> Setup {
     }
 }
 
-type SimFinishError = FinishError<pleach::Blake3, SimDisk, SimRuntime>;
-type SimSession = Session<pleach::Blake3, SimDisk, SimRuntime>;
+type SimFinishError = FinishError;
+type SimSession = Session;
 
 fn session(db: &SimDb) -> SimSession {
     db.session(SessionOptions::new()).expect("a session")
@@ -96,7 +96,7 @@ fn a_refused_batch_gives_back_session_and_accesses() {
         accesses.remove(9);
         finishes_as_a_fresh_one(&db, held, accesses);
     }
-    assert_eq!(db.open_handles(), pleach::OpenHandles::default());
+    assert_eq!(db.open_handles(), pleach::status::OpenHandles::default());
 }
 
 #[test]
@@ -255,7 +255,11 @@ fn a_stale_or_poisoned_block_comes_back_too() {
 #[test]
 fn errors_turn_into_their_reason() {
     fn run(db: &SimDb, accesses: Vec<Access>) -> pleach::Result<u64> {
-        Ok(db.session(SessionOptions::new())?.finish(accesses)?.commit()?)
+        db.session(SessionOptions::new())?
+            .finish(accesses)
+            .map_err(pleach::FinishError::into_error)?
+            .commit()
+            .map_err(pleach::CommitError::into_error)
     }
     fn boxed(
         db: &SimDb,
@@ -283,7 +287,7 @@ fn commits_that_wait_for_room_are_told_of_the_close() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let geometry = Geometry { segment_pages: 64, log_segment: 1 << 20, ..Geometry::default() };
         let options = Options::new(folder.path()).create(true).threads(2).cache_mib(8);
-        let db = Pleach::open(options.geometry(geometry)).expect("opened");
+        let db = Db::open(options.geometry(geometry)).expect("opened");
         db.pause_background();
         let session = || db.session(SessionOptions::new().witness(false)).expect("a session");
         let stale: Vec<_> = (0..4)

@@ -5,7 +5,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pleach::{Access, Advice, Error, LoadOptions, Outcome, SessionOptions, Value, tools};
+use pleach::load::LoadOptions;
+use pleach::{Access, Advice, Error, Outcome, SessionOptions, Value, tools};
 use pleach_core::{Key, Node};
 use pleach_io::sim::{Aftermath, Fault, Image, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
 
@@ -139,10 +140,10 @@ fn attempt(op: Op, setup: &Setup, disk: &SimDisk, arm: &mut dyn FnMut()) -> Atte
     if matches!(op, Op::Stat | Op::Check | Op::Reader | Op::Explain) {
         let (disk, key, setup) = (disk.clone(), setup.key(1), setup.clone());
         let look = move || match op {
-            Op::Stat => tools::stat_on(&disk).map(drop),
+            Op::Stat => tools::stat_on(&disk, None).map(drop),
             Op::Check => tools::check_on(&disk, tools::CheckOptions::default()).map(drop),
             Op::Reader => read_all(&disk, &setup),
-            _ => tools::explain_on(&disk, 0, &key, true).map(drop),
+            _ => tools::explain_on(&disk, None, 0, &key, true).map(drop),
         };
         arm();
         return Attempt::of(look(), look);
@@ -169,7 +170,9 @@ fn attempt(op: Op, setup: &Setup, disk: &SimDisk, arm: &mut dyn FnMut()) -> Atte
                 Ok(_) => Attempt::done(),
                 Err(error) => {
                     let (session, accesses, error) = error.into_parts();
-                    Attempt::of(Err(error), move || Ok(session.finish(accesses).map(drop)?))
+                    Attempt::of(Err(error), move || {
+                        session.finish(accesses).map(drop).map_err(pleach::FinishError::into_error)
+                    })
                 }
             }
         }
@@ -247,7 +250,7 @@ fn commit_block(
             Attempt::of(Err(error), move || {
                 let committed = block.commit();
                 drop((db, runtime));
-                Ok(committed.map(drop)?)
+                committed.map(drop).map_err(pleach::CommitError::into_error)
             })
         }
     }
@@ -436,9 +439,9 @@ fn refusals_did_not_happen_and_say_what_to_do() {
         assert!(error.device().is_none() && !error.is_full() && !error.is_poisoned());
         assert_eq!(db.commit_number(), number);
     };
-    refused(two.commit().expect_err("stale").into(), Advice::MakeAgain);
+    refused(two.commit().expect_err("stale").into_error(), Advice::MakeAgain);
     let twice = [put(&setup, 0..2, 8), put(&setup, 1..3, 8)].concat();
-    refused(session().finish(twice).expect_err("a key twice").into(), Advice::FixCall);
+    refused(session().finish(twice).expect_err("a key twice").into_error(), Advice::FixCall);
     let mut block = session().finish(Vec::new()).expect("finished");
     refused(block.set_blob(vec![0; 17 << 20]).expect_err("too long"), Advice::FixCall);
     drop(block);
@@ -452,4 +455,22 @@ fn refusals_did_not_happen_and_say_what_to_do() {
     assert_eq!(db.close().expect("closed").sessions, 1);
     refused(db.close().expect_err("closed"), Advice::Reopen);
     drop(reader);
+}
+
+/// Each kind of error has a number of its own, and the page of errors lists all of them.
+#[test]
+fn every_code_is_in_the_documentation_once() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| std::fs::read_to_string(folder.join(path)).expect("it is there");
+    let source = read("src/error/code.rs");
+    let numbers =
+        source.lines().filter_map(|line| line.trim().strip_suffix(',')?.rsplit(' ').next());
+    let mut coded: Vec<u16> = numbers.filter_map(|number| number.parse().ok()).collect();
+    let page = read("../docs/errors.md");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.split(' ').next());
+    let listed: Vec<u16> = rows.filter_map(|number| number.parse().ok()).collect();
+    coded.sort_unstable();
+    assert!(coded.len() > 40 && coded.is_sorted_by(|a, b| a < b), "each number once: {coded:?}");
+    assert_eq!(listed, coded);
+    assert_eq!(Error::Missing.code(), 201);
 }

@@ -3,10 +3,9 @@
 
 use pleach::export::{ImportOptions, ImportReport, StreamError, StreamReader, export, import};
 use pleach::tools;
-use pleach::{Access, Blake3, Db, Error, Geometry, Options, SessionOptions, Value};
+use pleach::{Access, Db, Error, Geometry, Options, SessionOptions, Value};
 use pleach_core::{Key, Node};
 use pleach_io::sim::{SimDisk, SimRuntime};
-use pleach_io::{Device, Runtime};
 use twox_hash::XxHash3_64;
 
 use crate::common::{commit, uniform};
@@ -66,10 +65,7 @@ fn imported(disk: &SimDisk, stream: &[u8]) -> Result<ImportReport, Error> {
     report
 }
 
-pub(crate) fn pairs<D: Device, R: Runtime>(
-    db: &Db<Blake3, D, R>,
-    namespace: u8,
-) -> Vec<(Key, Value)> {
+pub(crate) fn pairs(db: &Db, namespace: u8) -> Vec<(Key, Value)> {
     let session = db.snapshot().expect("a snapshot");
     let namespace = session.namespace(namespace).expect("it exists");
     namespace.iter(..).map(|pair| pair.expect("read")).collect()

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pleach::{Access, Error, Geometry, Key, LoadOptions, Options, Pleach, SessionOptions, Value};
+use pleach::load::LoadOptions;
+use pleach::{Access, Db, Error, Geometry, Key, Options, SessionOptions, Value};
 use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
 use pleach_io::{IoError, Operation};
 
@@ -299,19 +300,102 @@ fn more_than_read_ahead_at_a_time_leave_the_cache_alone_too() {
         assert!(session.iter(..).map(|pair| pair.expect("read")).eq(all.clone()));
     }
     assert_eq!(db.metrics().cache_misses, metrics.cache_misses, "none was read one by one");
+    // They serve other threads, too.
+    std::thread::scope(|scope| {
+        let elsewhere = scope.spawn(|| session.iter(..).all(|pair| pair.is_ok()));
+        assert!(elsewhere.join().expect("no panic"));
+    });
     // Where there is none, the iterator says so, and what failed does not count as in use.
-    for _ in 0..20 {
-        std::thread::scope(|scope| {
-            let elsewhere = scope.spawn(|| session.iter(..).find_map(Result::err));
-            let error = elsewhere.join().expect("no panic");
-            let refused = matches!(
-                error,
-                Some(Error::Io(IoError::Os { operation: Operation::SetUpRing, .. }))
-            );
-            assert!(refused, "{error:?}");
-        });
+    let mut held: Vec<_> = (0..4).map(|_| session.iter(..)).collect();
+    for iterator in &mut held {
+        assert!(iterator.take(20_000).all(|pair| pair.is_ok()));
     }
+    for _ in 0..20 {
+        let error = session.iter(..).find_map(Result::err);
+        let refused =
+            matches!(error, Some(Error::Io(IoError::Os { operation: Operation::SetUpRing, .. })));
+        assert!(refused, "{error:?}");
+    }
+    drop(held);
     assert!(session.iter(..).map(|pair| pair.expect("read")).eq(all));
+}
+
+/// Rings were once bound to the thread that made them, so that an iterator could not leave it.
+#[test]
+fn goes_from_thread_to_thread_with_reads_in_flight() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let options = || Options::new(folder.path()).create(true).cache_mib(16).threads(1).small();
+    let model: BTreeMap<Key, Value> =
+        (0..60_000).map(|id| (uniform(id), Value::from(&id.to_le_bytes()))).collect();
+    let db = Db::open(options()).expect("created");
+    db.bulk_load(model.clone().into_iter(), &LoadOptions::new()).expect("loaded");
+    db.close().expect("closed");
+    let db = Db::open(options()).expect("opened");
+    let mut iterator = db.session(SessionOptions::new()).expect("a session").iter(..);
+    let mut given: Pairs = Vec::new();
+    while given.len() < model.len() {
+        // Each step has left reads in flight when its thread ends.
+        let step = std::thread::spawn(move || {
+            let pairs: Result<Pairs, Error> = iterator.by_ref().take(3_000).collect();
+            (iterator, pairs)
+        });
+        let (moved, pairs) = step.join().expect("no panic");
+        iterator = moved;
+        given.extend(pairs.expect("read"));
+    }
+    assert!(iterator.next().is_none() && given.into_iter().eq(model));
+    let metrics = db.metrics();
+    assert!(metrics.pages_scanned > 8 * metrics.cache_misses, "they were read ahead");
+}
+
+#[test]
+fn outlives_its_session_and_is_reported_by_a_close() {
+    let (db, _, _) = loaded(4 << 10);
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let mut iterator = session.iter(..);
+    let first = iterator.next().expect("many").expect("read");
+    let deletes = (0..500).map(|id| Access::write(uniform(id), None)).collect();
+    session.finish(deletes).expect("finished").commit().expect("committed");
+    let newest = db.session(SessionOptions::new()).expect("a session");
+    assert_eq!(newest.iter(..).count() as u64, LOADED - 500);
+    drop(newest);
+    assert_eq!(db.open_handles().iterators, 1);
+    let rest: Result<Pairs, Error> = iterator.by_ref().collect();
+    let all: BTreeMap<Key, Value> =
+        (0..LOADED).map(|id| (uniform(id), Value::from(&id.to_le_bytes()))).collect();
+    assert!(std::iter::once(first).chain(rest.expect("read")).eq(all));
+    drop(iterator);
+    assert!(db.open_handles().is_empty());
+}
+
+#[test]
+fn seeks_as_a_new_one() {
+    let (db, _, _) = loaded(4 << 10);
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let all: BTreeMap<Key, Value> =
+        (0..LOADED).map(|id| (uniform(id), Value::from(&id.to_le_bytes()))).collect();
+    let mut iterator = session.iter(..);
+    let mut rng = Rng::new(7);
+    for round in 0..400 {
+        // Beside keys that are there and some that are not.
+        let mut key = uniform(rng.below(LOADED + 50));
+        key[31] ^= u8::try_from(rng.below(2)).expect("a bit");
+        let steps = [1, 3, 40, 2000][rng.index(4)];
+        if rng.below(2) == 0 {
+            iterator.seek(key..);
+            let expected = all.range(key..).take(steps).map(|(key, value)| (*key, value.clone()));
+            let found: Result<Pairs, Error> = iterator.by_ref().take(steps).collect();
+            assert!(found.expect("read").into_iter().eq(expected), "round {round}");
+        } else {
+            iterator.seek(..key);
+            let expected = all.range(..key).rev().take(steps);
+            let expected = expected.map(|(key, value)| (*key, value.clone()));
+            let found: Result<Pairs, Error> = iterator.by_ref().rev().take(steps).collect();
+            assert!(found.expect("read").into_iter().eq(expected), "round {round}");
+        }
+    }
+    iterator.seek([9; 32]..[9; 32]);
+    assert!(iterator.next().is_none() && iterator.next_back().is_none());
 }
 
 /// What is read ahead may fail, as long as who comes to it can read it.
@@ -335,7 +419,7 @@ fn on_threads_beside_commits_and_flushes() {
     let options = Options::new(folder.path()).create(true).cache_mib(8).threads(2).in_flight(16);
     let options = options.flush_at(1).geometry(Geometry::small()).log_limit_bytes(256 << 10);
     let options = options.history_bytes(64 << 20);
-    let db = Pleach::open(options).expect("created");
+    let db = Db::open(options).expect("created");
     let mut model: BTreeMap<Key, Value> =
         (0..60_000).map(|id| (uniform(id), Value::from(&id.to_le_bytes()))).collect();
     let pairs = model.iter().map(|(key, value)| (*key, value.clone()));

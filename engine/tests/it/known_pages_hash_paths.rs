@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use pleach::{Access, AccessKind, LoadOptions, Options, SessionOptions, Value};
+use pleach::load::LoadOptions;
+use pleach::{Access, AccessKind, Options, SessionOptions, Value};
 use pleach_core::naive::Naive;
-use pleach_core::{Blake3, Hasher, Key, Prefix};
+use pleach_core::{Hasher, Key, Prefix};
 use pleach_io::sim::{SimDisk, SimRuntime};
 
 use crate::common::uniform as key;
@@ -112,11 +113,12 @@ fn pages_of_names_hash_paths() {
                 }
                 AccessKind::Write(None) | AccessKind::ReadWrite(None) => drop(state.remove(&key)),
                 AccessKind::Read => {}
+                _ => unreachable!("not made here"),
             }
         }
         let trie: Naive =
-            state.iter().map(|(key, value)| (*key, Blake3::hash(value).into())).collect();
-        assert_eq!(db.root(), trie.node::<Blake3>(&Prefix::ROOT), "round {round}");
+            state.iter().map(|(key, value)| (*key, Hasher::BLAKE3.hash(value).into())).collect();
+        assert_eq!(db.root(), trie.node(Hasher::BLAKE3, &Prefix::ROOT), "round {round}");
     }
     for hashes in &counts[4..12] {
         assert!(hashes * 10 < counts[1] * 6, "{counts:?}");

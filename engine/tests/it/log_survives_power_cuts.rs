@@ -27,7 +27,7 @@ impl Known {
 
 struct Run {
     disk: SimDisk,
-    writer: LogWriter<SimDisk>,
+    writer: LogWriter,
     tail: Tail,
     next: u64,
     known: Known,

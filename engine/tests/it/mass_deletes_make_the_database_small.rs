@@ -3,11 +3,12 @@
 
 use std::path::Path;
 
+use pleach::load::LoadOptions;
 use pleach::tools::{CheckOptions, check, check_on};
-use pleach::{Access, Db, Geometry, LoadOptions, Options, Pleach, SessionOptions, Value};
-use pleach_core::Blake3;
+use pleach::{Access, Db, Geometry, Options, SessionOptions, Value};
+use pleach_core::Hasher;
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
-use pleach_io::{Device, OpenMode, Runtime};
+use pleach_io::{Device, OpenMode};
 
 use crate::common::{Keys, Model, Rng, bytes, commit, key};
 use crate::crash::{SimDb, only_boundary, seeds, unrecorded};
@@ -21,7 +22,7 @@ fn len(folder: &Path, file: &str) -> u64 {
 }
 
 /// Loads so many keys with values of 100 bytes.
-fn loaded<D: Device, R: Runtime>(db: &Db<Blake3, D, R>, kind: Keys, count: u64) -> Model {
+fn loaded(db: &Db, kind: Keys, count: u64) -> Model {
     let mut rng = Rng::new(count);
     let mut model = Model::default();
     for id in 0..count {
@@ -33,12 +34,7 @@ fn loaded<D: Device, R: Runtime>(db: &Db<Blake3, D, R>, kind: Keys, count: u64) 
 }
 
 /// Deletes all but every `kept`th key, in commits of `size`.
-fn delete<D: Device, R: Runtime>(
-    db: &Db<Blake3, D, R>,
-    model: &mut Model,
-    kept: usize,
-    size: usize,
-) {
+fn delete(db: &Db, model: &mut Model, kept: usize, size: usize) {
     let keys = model.values.keys().copied().enumerate();
     let gone: Vec<_> = keys.filter(|(at, _)| at % kept != 0).map(|(_, key)| key).collect();
     for some in gone.chunks(size) {
@@ -46,11 +42,11 @@ fn delete<D: Device, R: Runtime>(
         model.apply(&accesses);
         commit(db, accesses);
     }
-    assert_eq!(db.root(), model.naive::<Blake3>().root::<Blake3>());
+    assert_eq!(db.root(), model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3));
 }
 
 /// Waits until nothing pends and nothing is left to be made smaller; at most a minute.
-fn settle(db: &Pleach, small: impl Fn(&pleach::Metrics) -> bool) {
+fn settle(db: &Db, small: impl Fn(&pleach::Metrics) -> bool) {
     db.drain(0).expect("drained");
     for _ in 0..6000 {
         if small(&db.metrics()) {
@@ -70,7 +66,7 @@ fn index_image_and_files_fit_what_is_left() {
     {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path();
-        let db = Pleach::open(options(path)).expect("created");
+        let db = Db::open(options(path)).expect("created");
         let mut model = loaded(&db, kind, KEYS);
         let (full, leaf) = (db.metrics(), len(path, "leaf"));
         assert!(full.leaf_pages > 1500 && full.regions > 16, "{full:?}");
@@ -80,11 +76,11 @@ fn index_image_and_files_fit_what_is_left() {
         let root = db.root();
         db.close().expect("closed");
         // The image that a fresh open has named pages at the end of the file: the next close is free of it.
-        let db = Pleach::open(options(path)).expect("opened");
+        let db = Db::open(options(path)).expect("opened");
         settle(&db, |_| true);
         commit(&db, Vec::new());
         db.close().expect("closed");
-        let db = Pleach::open(options(path)).expect("opened");
+        let db = Db::open(options(path)).expect("opened");
         commit(&db, Vec::new());
         db.close().expect("closed");
         let small = len(path, "leaf");
@@ -95,7 +91,7 @@ fn index_image_and_files_fit_what_is_left() {
         let report = check(path, CheckOptions::default()).expect("checked");
         assert!(report.findings.is_empty(), "{:#?}", report.findings);
         // It is as good as new: read, and filled again.
-        let db = Pleach::open(options(path)).expect("opened");
+        let db = Db::open(options(path)).expect("opened");
         assert_eq!(db.root(), root);
         let session = db.session(SessionOptions::new()).expect("a session");
         for id in 0..KEYS {
@@ -111,7 +107,7 @@ fn index_image_and_files_fit_what_is_left() {
             model.apply(&accesses);
             commit(&db, accesses);
         }
-        assert_eq!(db.root(), model.naive::<Blake3>().root::<Blake3>());
+        assert_eq!(db.root(), model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3));
         db.close().expect("closed");
     }
 }
@@ -232,7 +228,11 @@ fn a_crash_in_a_shrink_leaves_the_state_of_a_commit() {
                     "{outcome}: {number} of {least}..={begun}"
                 );
                 let mut model = shrunk.states[usize::try_from(number).expect("few")].clone();
-                assert_eq!(db.root(), model.naive::<Blake3>().root::<Blake3>(), "{outcome}");
+                assert_eq!(
+                    db.root(),
+                    model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3),
+                    "{outcome}"
+                );
                 let session = db.session(SessionOptions::new()).expect("a session");
                 for id in 0..360 {
                     let key = key(Keys::Uniform, id);
@@ -249,7 +249,11 @@ fn a_crash_in_a_shrink_leaves_the_state_of_a_commit() {
                 model.apply(&accesses);
                 commit(&db, accesses);
                 db.drain(0).expect("drained");
-                assert_eq!(db.root(), model.naive::<Blake3>().root::<Blake3>(), "{outcome}");
+                assert_eq!(
+                    db.root(),
+                    model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3),
+                    "{outcome}"
+                );
                 db.close().expect("closed");
                 let report = check_on(&survivor, CheckOptions::default()).expect("checked");
                 assert!(report.findings.is_empty(), "{outcome}: {:#?}", report.findings);

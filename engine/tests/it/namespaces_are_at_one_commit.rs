@@ -4,7 +4,8 @@
 use std::fmt::Display;
 use std::time::Instant;
 
-use pleach::{Access, Durability, Error, LoadOptions, SessionOptions};
+use pleach::load::LoadOptions;
+use pleach::{Access, Durability, Error, SessionOptions};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
 use crate::common::Rng;
@@ -103,10 +104,10 @@ fn commit_one(
             let accesses: Vec<Access> = batch(rng, setup, &state);
             runtime.step_some(rng.index(4));
             state.apply(&accesses);
-            let block = session.finish(accesses)?;
+            let block = session.finish(accesses).map_err(pleach::FinishError::into_error)?;
             runtime.step_some(rng.index(4));
             disk.mark(begun(number));
-            block.commit().map_err(Error::from)
+            block.commit().map_err(pleach::CommitError::into_error)
         }
     };
     // Before the result is looked at: what failed may be there all the same.

@@ -7,13 +7,14 @@ use std::collections::BTreeMap;
 
 use crate::common::{Keys, Rng, bytes, cases, key};
 use pleach::internals::names::parse_segment_name;
+use pleach::load::LoadOptions;
 use pleach::tools::{CheckOptions, check_on};
-use pleach::{Access, Blake3, Db, Geometry, LoadOptions, Options, SessionOptions};
+use pleach::{Access, Db, Geometry, Hasher, Options, SessionOptions};
 use pleach_core::fold::{BatchFolder, FoldValue};
 use pleach_core::{Key, Node};
 use pleach_io::sim::{Damage, PageOf, SimDisk, SimOptions, SimRuntime};
 
-type SimDb = Db<Blake3, SimDisk, SimRuntime>;
+type SimDb = Db;
 /// The pairs of each namespace that exists.
 type Model = BTreeMap<u8, BTreeMap<Key, Vec<u8>>>;
 
@@ -34,7 +35,7 @@ fn open(disk: &SimDisk, seed: u64, history: u64) -> pleach::Result<(SimDb, SimRu
 }
 
 fn root_of(pairs: &BTreeMap<Key, Vec<u8>>) -> Node {
-    let mut folder = BatchFolder::<Blake3>::new();
+    let mut folder = BatchFolder::new(Hasher::BLAKE3);
     folder.begin(0);
     for (key, value) in pairs {
         folder.unaccessed(key, FoldValue::Bytes(value));

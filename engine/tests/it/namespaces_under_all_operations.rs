@@ -5,9 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use pleach::load::LoadOptions;
 use pleach::{
-    Access, AccessKind, Blake3, Error, LoadOptions, Node, Overlay, Roots, Session, SessionOptions,
-    Value,
+    Access, AccessKind, Error, Hasher, Node, Overlay, Roots, Session, SessionOptions, Value,
 };
 use pleach_core::Key;
 use pleach_core::naive::Naive;
@@ -17,8 +17,8 @@ use pleach_io::sim::{Fault, Rule, SimDisk, SimRuntime, Times, code};
 use crate::common::{Model, Rng, bytes, cases, ops};
 use crate::crash::{Setup, SimDb, unrecorded};
 
-type SimSession = Session<Blake3, SimDisk, SimRuntime>;
-type SimOverlay = Overlay<Blake3, SimDisk, SimRuntime>;
+type SimSession = Session;
+type SimOverlay = Overlay;
 
 /// The namespaces that a run uses: the first, neighbours, the last.
 const NUMBERS: [u8; 5] = [0, 1, 2, 100, 255];
@@ -45,7 +45,7 @@ impl Default for Many {
 
 impl Many {
     pub(crate) fn roots(&self) -> Vec<(u8, Node)> {
-        let root = |model: &Model| model.naive::<Blake3>().root::<Blake3>();
+        let root = |model: &Model| model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3);
         let merkle = self.0.iter().filter(|(namespace, _)| !is_plain(**namespace));
         merkle.map(|(namespace, model)| (*namespace, root(model))).collect()
     }
@@ -94,12 +94,12 @@ pub(crate) fn assert_reads(setup: &Setup, session: &SimSession, state: &Many, wh
     assert_eq!(session.roots().iter().collect::<Vec<_>>(), roots, "{what}");
     assert_eq!(session.root(), roots[0].1, "{what}");
     let over_all = state.over_all();
-    assert_eq!(session.roots().over_all::<Blake3>(), over_all.root::<Blake3>(), "{what}");
+    assert_eq!(session.roots().over_all(Hasher::BLAKE3), over_all.root(Hasher::BLAKE3), "{what}");
     for number in NUMBERS {
         let proof = session.prove_namespace(number);
         let mut key = [0; 32];
         key[0] = number;
-        let expected = over_all.path::<Blake3>(&key).encode::<Blake3>().expect("encodes");
+        let expected = over_all.path(Hasher::BLAKE3, &key).encode(Hasher::BLAKE3).expect("encodes");
         assert_eq!(proof, expected, "{what}: {number} in the root over all");
         let Some(model) = state.0.get(&number) else {
             let missing = session.namespace(number).map(drop);
@@ -107,8 +107,8 @@ pub(crate) fn assert_reads(setup: &Setup, session: &SimSession, state: &Many, wh
             continue;
         };
         let namespace = session.namespace(number).expect("it exists");
-        let naive = model.naive::<Blake3>();
-        let root = (!is_plain(number)).then(|| naive.root::<Blake3>());
+        let naive = model.naive(Hasher::BLAKE3);
+        let root = (!is_plain(number)).then(|| naive.root(Hasher::BLAKE3));
         assert_eq!((namespace.number(), namespace.root()), (number, root));
         assert_eq!(namespace.digest().is_some(), is_plain(number), "{what}");
         let keys: Vec<Key> = (0..setup.ids).map(|id| setup.key(id)).collect();
@@ -130,7 +130,7 @@ pub(crate) fn assert_reads(setup: &Setup, session: &SimSession, state: &Many, wh
                 namespace.prove(&some),
                 namespace.prove_many(&keys),
                 namespace.prove_range(&(some..=[255; 32])),
-                namespace.prove_change(&namespace, &(some..=[255; 32])),
+                namespace.prove_change(namespace, &(some..=[255; 32])),
             ];
             for refused in proofs {
                 assert!(matches!(refused, Err(Error::Plain(found)) if found == number), "{what}");
@@ -138,10 +138,10 @@ pub(crate) fn assert_reads(setup: &Setup, session: &SimSession, state: &Many, wh
             continue;
         }
         let proof = namespace.prove_many(&keys).expect("proven");
-        let expected = naive.multi::<Blake3>(&keys).encode::<Blake3>().expect("encodes");
+        let expected = naive.multi(Hasher::BLAKE3, &keys).encode(Hasher::BLAKE3).expect("encodes");
         assert!(proof == expected, "{what}: another multiproof of {number}");
         let proof = namespace.prove(&some).expect("proven");
-        let expected = naive.path::<Blake3>(&some).encode::<Blake3>().expect("encodes");
+        let expected = naive.path(Hasher::BLAKE3, &some).encode(Hasher::BLAKE3).expect("encodes");
         assert!(proof == expected, "{what}: another path of {number}");
     }
 }
@@ -285,8 +285,9 @@ impl World {
             }
             let at = witnesses.iter().position(|witness| witness.0 == *number);
             let (_, witness) = witnesses.remove(at.expect("a witness for what was accessed"));
-            let naive = model.naive::<Blake3>();
-            let expected = naive.witness::<Blake3>(&ops::<Blake3>(&own)).encode::<Blake3>();
+            let naive = model.naive(Hasher::BLAKE3);
+            let expected =
+                naive.witness(Hasher::BLAKE3, &ops(Hasher::BLAKE3, &own)).encode(Hasher::BLAKE3);
             assert!(*witness == *expected.expect("encodes"), "{what}: another witness of {number}");
         }
         assert!(witnesses.iter().all(|(number, _)| *number == 0), "{what}: no others");
@@ -447,10 +448,14 @@ impl World {
                 assert!(model.values.is_empty(), "{}: loaded over values", self.what());
                 model.values = pairs;
                 self.written.insert(number);
-                let mut root = model.naive::<Blake3>().root::<Blake3>();
+                let mut root = model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3);
                 if let Some((_, before)) = before {
                     let message = [before, root.to_bytes()].concat();
-                    root = Blake3::keyed(b"pleach plain namespace digest v1", &message).into();
+                    root = pleach_core::hasher::keyed_blake3(
+                        b"pleach plain namespace digest v1",
+                        &message,
+                    )
+                    .into();
                     assert_eq!(self.db.roots().digest(number), Some(root.to_bytes()));
                 }
                 assert_eq!(report.root, root, "{number}");
@@ -730,7 +735,7 @@ fn a_dropped_namespace_that_cannot_be_read_waits() {
 fn a_namespace_is_added_again_right_after_its_drop() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let options = pleach::Options::new(folder.path()).create(true).cache_mib(16).threads(2).small();
-    let db = pleach::Pleach::open(options).expect("created");
+    let db = pleach::Db::open(options).expect("created");
     for round in 0..10 {
         if round % 2 == 0 { db.add_namespace(5) } else { db.add_plain_namespace(5) }
             .expect("added");

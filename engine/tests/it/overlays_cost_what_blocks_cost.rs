@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 
-use pleach::{Access, LoadOptions, Options, Overlay, SessionOptions, Value};
-use pleach_core::Blake3;
+use pleach::load::LoadOptions;
+use pleach::{Access, Options, Overlay, SessionOptions, Value};
 use pleach_io::sim::{SimDisk, SimRuntime};
 
 use crate::common::uniform as key;
@@ -38,7 +38,7 @@ fn batch(round: u64) -> Vec<Access> {
     (0..BATCH).map(access).collect()
 }
 
-type Chain = VecDeque<Overlay<Blake3, SimDisk, SimRuntime>>;
+type Chain = VecDeque<Overlay>;
 
 fn finish_over(db: &SimDb, chain: &mut Chain, round: u64) -> pleach::Node {
     let options = match chain.back() {

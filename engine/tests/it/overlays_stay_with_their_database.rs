@@ -4,8 +4,7 @@
 
 use std::path::Path;
 
-use pleach::{Access, Db, Error, Geometry, Options, Overlay, Pleach, SessionOptions, Value};
-use pleach_core::Blake3;
+use pleach::{Access, Db, Error, Geometry, Options, Overlay, SessionOptions, Value};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
 use crate::common::commit;
@@ -14,13 +13,13 @@ fn put(key: u8, value: u8) -> Access {
     Access::write([key; 32], Some(Value::from(&[value])))
 }
 
-fn open(folder: &Path) -> Pleach {
+fn open(folder: &Path) -> Db {
     let geometry = Geometry { segment_pages: 64, log_segment: 1 << 20, ..Geometry::default() };
     let options = Options::new(folder).create(true).threads(2).cache_mib(8).geometry(geometry);
-    Pleach::open(options).expect("opened")
+    Db::open(options).expect("opened")
 }
 
-fn overlay(db: &Pleach, accesses: Vec<Access>) -> Overlay {
+fn overlay(db: &Db, accesses: Vec<Access>) -> Overlay {
     let session = db.session(SessionOptions::new()).expect("a session");
     session.finish(accesses).expect("finished").into_overlay()
 }
@@ -54,7 +53,7 @@ fn an_overlay_of_a_copy_of_the_database_is_refused() {
     let first = SimDisk::new(1, SimOptions::default());
     let open = |disk: &SimDisk| {
         let options = Options::new("").create(true).threads(1).cache_mib(8);
-        Db::<Blake3, _, _>::open_on(disk.clone(), SimRuntime::new(1), options).expect("opened")
+        Db::open_on(disk.clone(), SimRuntime::new(1), options).expect("opened")
     };
     open(&first).close().expect("closed");
     let second = SimDisk::from_image(&first.image(), 1);
@@ -78,7 +77,7 @@ fn an_overlay_of_an_earlier_open_is_refused() {
     ));
     assert!(matches!(early.commit(), Err(Error::Closed)));
     let options = Options::new(folders[0].path());
-    assert!(Pleach::open(options).is_err(), "the overlay reads from the folder");
+    assert!(Db::open(options).is_err(), "the overlay reads from the folder");
     drop(early);
     assert_eq!(open(folders[0].path()).commit_number(), 0);
 }

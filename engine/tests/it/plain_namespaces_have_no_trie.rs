@@ -1,8 +1,9 @@
 //! A plain namespace is committed with the others, and has what they have but nodes, hashes and proofs.
 
-use pleach::{Access, Blake3, Error, LoadOptions, Overlay, SessionOptions, Value};
+use pleach::load::LoadOptions;
+use pleach::{Access, Error, Hasher, Overlay, SessionOptions, Value};
 use pleach_core::{Key, Node};
-use pleach_io::sim::{SimDisk, SimRuntime};
+use pleach_io::sim::SimDisk;
 
 use crate::common::{commit, uniform};
 use crate::crash::{Setup, SimDb, unrecorded};
@@ -47,7 +48,7 @@ fn digest(before: [u8; 32], accesses: &[Access]) -> [u8; 32] {
             }
         }
     }
-    Blake3::keyed(b"pleach plain namespace digest v1", &message)
+    pleach_core::hasher::keyed_blake3(b"pleach plain namespace digest v1", &message)
 }
 
 fn digest_of(db: &SimDb) -> [u8; 32] {
@@ -116,14 +117,14 @@ fn its_digest_is_that_of_its_changes_and_is_there_again_after_restarts() {
             commit(&db, batch);
             assert_eq!(digest_of(&db), expected);
         }
-        let over_all = db.roots().over_all::<Blake3>();
+        let over_all = db.roots().over_all(Hasher::BLAKE3);
         if close {
             db.close().expect("closed");
         }
         drop(db);
         let (db, _) = setup.open(&disk, 2).expect("opens");
         assert_eq!(digest_of(&db), expected);
-        assert_eq!(db.roots().over_all::<Blake3>(), over_all, "it has no place in it");
+        assert_eq!(db.roots().over_all(Hasher::BLAKE3), over_all, "it has no place in it");
         assert_eq!((db.roots().get(PLAIN), db.roots().iter().count()), (None, 1));
     }
 }
@@ -207,7 +208,8 @@ fn a_load_has_one_digest_and_leaves_no_nodes() {
         let after = db.metrics();
         assert_eq!(report.root.to_bytes(), digest_of(&db));
         let message = [[0; 32], root.to_bytes()].concat();
-        let expected = Blake3::keyed(b"pleach plain namespace digest v1", &message);
+        let expected =
+            pleach_core::hasher::keyed_blake3(b"pleach plain namespace digest v1", &message);
         assert_eq!(digest_of(&db), expected, "of the root that the same pairs have in a trie");
         assert_eq!(after.leaf_pages, 2 * before.leaf_pages);
         assert_eq!(after.leaf_pages_with_nodes, before.leaf_pages_with_nodes);
@@ -282,15 +284,15 @@ fn what_it_cannot_do_is_refused() {
         namespace.prove(&uniform(1)),
         namespace.prove_many(&[]),
         namespace.prove_range(&range),
-        namespace.prove_change(&namespace, &range),
+        namespace.prove_change(namespace, &range),
     ] {
         let Err(error) = refused else { panic!("a proof of a plain namespace") };
         assert!(matches!(error, Error::Plain(PLAIN)), "{error}");
         assert!(error.to_string().contains("plain"), "{error}");
     }
     let (key, proof) = (pleach::proof::roots::key(PLAIN), session.prove_namespace(PLAIN));
-    let over_all = session.roots().over_all::<Blake3>();
-    let verified = pleach::proof::path::verify::<Blake3>(&proof, &over_all).expect("holds");
+    let over_all = session.roots().over_all(Hasher::BLAKE3);
+    let verified = pleach::proof::path::verify(Hasher::BLAKE3, &proof, &over_all).expect("holds");
     assert_eq!(verified.get(&key), pleach::proof::Lookup::Absent, "no proof leads to its digest");
     // A witness is of the others.
     let mut batch = plain(3..6);
@@ -323,7 +325,7 @@ fn it_is_committed_with_merkle_namespaces() {
     }
 }
 
-type SimOverlay = Overlay<Blake3, SimDisk, SimRuntime>;
+type SimOverlay = Overlay;
 
 fn overlay(db: &SimDb, over: Option<&SimOverlay>, batch: Vec<Access>) -> SimOverlay {
     let options = over.map_or(SessionOptions::new(), |over| SessionOptions::new().over(over));

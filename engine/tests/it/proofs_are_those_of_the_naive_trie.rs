@@ -4,7 +4,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pleach::{Access, Blake3, Error, Geometry, Key, LoadOptions, Options};
+use pleach::load::LoadOptions;
+use pleach::{Access, Error, Geometry, Hasher, Key, Options};
 use pleach::{SessionOptions, Value};
 use pleach_core::proof::{Lookup, change, multi, path, range};
 use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
@@ -17,24 +18,24 @@ use crate::crash::SimDb;
 /// What the model says of a key, as a verifier says it.
 fn said(model: &Model, key: &Key) -> Lookup {
     match model.values.get(key) {
-        Some(value) => Lookup::Present(pleach_core::node::value_hash::<Blake3>(value)),
+        Some(value) => Lookup::Present(pleach_core::node::value_hash(Hasher::BLAKE3, value)),
         None => Lookup::Absent,
     }
 }
 
 fn check(session: &SimSession, model: &Model, keys: &[Key]) {
-    let naive = model.naive::<Blake3>();
-    assert_eq!(session.root(), naive.root::<Blake3>());
+    let naive = model.naive(Hasher::BLAKE3);
+    assert_eq!(session.root(), naive.root(Hasher::BLAKE3));
     let proof = session.prove_many(keys).expect("proven");
-    assert_eq!(proof, naive.multi::<Blake3>(keys).encode::<Blake3>().expect("encoded"));
-    let verified = multi::verify::<Blake3>(&proof, &session.root()).expect("verified");
+    assert_eq!(proof, naive.multi(Hasher::BLAKE3, keys).encode(Hasher::BLAKE3).expect("encoded"));
+    let verified = multi::verify(Hasher::BLAKE3, &proof, &session.root()).expect("verified");
     for key in keys {
         assert_eq!(verified.get(key), said(model, key));
     }
     for key in keys.iter().take(3) {
         let proof = session.prove(key).expect("proven");
-        assert_eq!(proof, naive.path::<Blake3>(key).encode::<Blake3>().expect("encoded"));
-        let verified = path::verify::<Blake3>(&proof, &session.root()).expect("verified");
+        assert_eq!(proof, naive.path(Hasher::BLAKE3, key).encode(Hasher::BLAKE3).expect("encoded"));
+        let verified = path::verify(Hasher::BLAKE3, &proof, &session.root()).expect("verified");
         assert_eq!(verified.get(key), said(model, key));
     }
 }
@@ -114,22 +115,23 @@ fn of_ranges_and_of_what_changed_in_them_between_any_two_states() {
             }
             let at = states.rng.index(states.kept.len());
             let (session, model) = &states.kept[at];
-            let (naive, root) = (model.naive::<Blake3>(), session.root());
+            let (naive, root) = (model.naive(Hasher::BLAKE3), session.root());
             let context = format!("seed {seed} round {round}");
             let proof = session.prove_range(&(first..=last)).expect("proven");
-            assert!(proof == naive.range::<Blake3>(&first, &last), "{context}: range");
-            let proven = range::verify::<Blake3>(&proof, &root, &first, &last).expect("verified");
+            assert!(proof == naive.range(Hasher::BLAKE3, &first, &last), "{context}: range");
+            let proven =
+                range::verify(Hasher::BLAKE3, &proof, &root, &first, &last).expect("verified");
             let pairs = naive.pairs().range(first..=last).map(|(key, hash)| (*key, *hash));
             assert!(proven.pairs().eq(pairs), "{context}: pairs");
             for (other, model) in &states.kept {
-                let later = model.naive::<Blake3>();
+                let later = model.naive(Hasher::BLAKE3);
                 let proof = session.prove_change(other, &(first..=last)).expect("proven");
                 assert!(
-                    proof == naive.change::<Blake3>(&later, &first, &last),
+                    proof == naive.change(Hasher::BLAKE3, &later, &first, &last),
                     "{context}: change"
                 );
                 let (from, to) = (session.root(), other.root());
-                let proven = change::verify::<Blake3>(&proof, &from, &to, &first, &last);
+                let proven = change::verify(Hasher::BLAKE3, &proof, &from, &to, &first, &last);
                 changed += proven.expect("verified").changes().count();
             }
         }
@@ -157,14 +159,15 @@ fn of_a_range_without_its_long_values_and_of_what_changed_without_the_rest() {
     let proof = before.prove_change(&after, &all).expect("proven");
     assert!(misses() - read <= 10, "only pages of what changed");
     let (from, to) = (before.root(), after.root());
-    let proven = change::verify::<Blake3>(&proof, &from, &to, all.start(), all.end());
+    let proven = change::verify(Hasher::BLAKE3, &proof, &from, &to, all.start(), all.end());
     let mut keys: Vec<Key> = proven.expect("verified").changes().map(|one| one.0).collect();
     let mut expected = vec![uniform(0), uniform(2)];
     keys.sort_unstable();
     expected.sort_unstable();
     assert_eq!(keys, expected);
     let proof = after.prove_range(&all).expect("proven");
-    let proven = range::verify::<Blake3>(&proof, &to, all.start(), all.end()).expect("verified");
+    let proven =
+        range::verify(Hasher::BLAKE3, &proof, &to, all.start(), all.end()).expect("verified");
     assert_eq!(proven.pairs().count(), 20_000 - 2);
     assert_eq!(proven.proves(&uniform(7), Some(&long)), Some(true));
     assert!(after.read(&uniform(7)).is_err());
@@ -182,11 +185,15 @@ fn of_an_empty_database_one_key_and_no_keys() {
     let db = open(folder.path(), 16);
     for round in 0..3 {
         let session = db.session(SessionOptions::new()).expect("a session");
-        let naive = model.naive::<Blake3>();
+        let naive = model.naive(Hasher::BLAKE3);
         for keys in [&[uniform(1)][..], &[uniform(7), uniform(1), uniform(7)], &[]] {
             let proof = session.prove_many(keys).expect("proven");
-            assert_eq!(proof, naive.multi::<Blake3>(keys).encode::<Blake3>().expect("encoded"));
-            let verified = multi::verify::<Blake3>(&proof, &session.root()).expect("verified");
+            assert_eq!(
+                proof,
+                naive.multi(Hasher::BLAKE3, keys).encode(Hasher::BLAKE3).expect("encoded")
+            );
+            let verified =
+                multi::verify(Hasher::BLAKE3, &proof, &session.root()).expect("verified");
             assert!(keys.iter().all(|key| verified.get(key) == said(&model, key)));
             // Without keys it answers for none.
             assert_eq!(
@@ -195,7 +202,8 @@ fn of_an_empty_database_one_key_and_no_keys() {
             );
         }
         let proof = session.prove(&uniform(1)).expect("proven");
-        let expected = naive.path::<Blake3>(&uniform(1)).encode::<Blake3>().expect("encoded");
+        let expected =
+            naive.path(Hasher::BLAKE3, &uniform(1)).encode(Hasher::BLAKE3).expect("encoded");
         assert_eq!(proof, expected);
         let accesses = match round {
             0 => vec![Access::write(uniform(1), Some(Value::from(b"one")))],
@@ -297,7 +305,7 @@ fn while_commits_and_flushes_run() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let options = Options::new(folder.path()).create(true).cache_mib(16).threads(2).in_flight(16);
     let options = options.flush_at(1).geometry(Geometry::small()).log_limit_bytes(256 << 10);
-    let db = pleach::Pleach::open(options).expect("created");
+    let db = pleach::Db::open(options).expect("created");
     let mut model = Model::default();
     let write = |model: &mut Model, round: u64| {
         let one =
@@ -316,14 +324,14 @@ fn while_commits_and_flushes_run() {
                 let session = db.session(SessionOptions::new()).expect("a session");
                 let (model, ended) = (model.clone(), &ended);
                 scope.spawn(move || {
-                    let naive = model.naive::<Blake3>();
+                    let naive = model.naive(Hasher::BLAKE3);
                     let mut rng = Rng::new(thread);
                     let mut count = 0;
                     while count < 3 || !ended.load(Ordering::Relaxed) {
                         let size = [1, 30, 500][rng.index(3)];
                         let keys: Vec<Key> = (0..size).map(|_| uniform(rng.below(9000))).collect();
                         let proof = session.prove_many(&keys).expect("proven");
-                        let expected = naive.multi::<Blake3>(&keys).encode::<Blake3>();
+                        let expected = naive.multi(Hasher::BLAKE3, &keys).encode(Hasher::BLAKE3);
                         assert!(
                             proof == expected.expect("encoded"),
                             "thread {thread}: {size} keys"

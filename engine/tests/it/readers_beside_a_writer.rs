@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use pleach::load::LoadOptions;
 use pleach::{
-    Access, Blake3, Db, Durability, Error, Geometry, LoadOptions, Options, Pleach, Session,
-    SessionOptions, Value, proof, witness,
+    Access, Db, Durability, Error, Geometry, Hasher, Options, Session, SessionOptions, Value,
+    proof, witness,
 };
 use pleach_core::{Key, proof::Lookup};
 use pleach_io::sim::{SimDisk, SimRuntime};
@@ -16,7 +17,7 @@ use crate::common::{Model, Rng, commit, uniform};
 use crate::crash::workload::{batch, value};
 use crate::crash::{Setup, SimDb, seeds, unrecorded};
 
-type SimSession = Session<Blake3, SimDisk, SimRuntime>;
+type SimSession = Session;
 
 /// What the model has of a commit: the pairs of namespace 0, and of namespace 5 while it exists.
 #[derive(Clone, Default)]
@@ -153,7 +154,7 @@ impl Writer {
 
     /// Looks at a reader's session: its state is that of its commit, or too old. Says which.
     fn look(&mut self, session: &SimSession) -> bool {
-        let (number, setup) = (session.number(), format!("{:?}", self.setup));
+        let (number, setup) = (session.commit_number(), format!("{:?}", self.setup));
         let state = self.states[usize::try_from(number).expect("few")].clone();
         let looked = self.compare(session, &state);
         match looked {
@@ -173,12 +174,12 @@ impl Writer {
     }
 
     fn compare(&mut self, session: &SimSession, state: &State) -> Result<(), Error> {
-        let what = format!("{:?}, commit {}", self.setup, session.number());
+        let what = format!("{:?}, commit {}", self.setup, session.commit_number());
         let pairs = session.iter(..).collect::<Result<Vec<_>, _>>()?;
         let expected = state.model.values.iter().map(|(key, value)| (*key, value.clone()));
         assert!(pairs.into_iter().eq(expected), "{what}");
-        let naive = state.model.naive::<Blake3>();
-        assert_eq!(session.root(), naive.root::<Blake3>(), "{what}");
+        let naive = state.model.naive(Hasher::BLAKE3);
+        assert_eq!(session.root(), naive.root(Hasher::BLAKE3), "{what}");
         let ids = (0..8).map(|_| self.rng.below(self.setup.ids + 2));
         let keys: Vec<Key> = ids.map(|id| crate::common::key(self.setup.keys, id)).collect();
         session.prefetch(&keys);
@@ -187,13 +188,13 @@ impl Writer {
             assert_eq!(session.read(key)?, found, "{what}");
         }
         let proof = session.prove_many(&keys)?;
-        let verified = proof::multi::verify::<Blake3>(&proof, &session.root()).expect("a proof");
+        let verified =
+            proof::multi::verify(Hasher::BLAKE3, &proof, &session.root()).expect("a proof");
         for key in &keys {
-            let there = state
-                .model
-                .values
-                .get(key)
-                .map(|value| Lookup::Present(pleach_core::node::value_hash::<Blake3>(value)));
+            let there =
+                state.model.values.get(key).map(|value| {
+                    Lookup::Present(pleach_core::node::value_hash(Hasher::BLAKE3, value))
+                });
             assert_eq!(verified.get(key), there.unwrap_or(Lookup::Absent), "{what}");
         }
         match (&state.other, session.namespace(5)) {
@@ -212,7 +213,8 @@ impl Writer {
     /// A block is made on the reader's newest state, with the root that it would have, and cannot be committed.
     fn finish_on(&mut self, reader: &SimDb) {
         let session = reader.session(SessionOptions::new()).expect("a session");
-        let mut model = self.states[usize::try_from(session.number()).expect("few")].model.clone();
+        let mut model =
+            self.states[usize::try_from(session.commit_number()).expect("few")].model.clone();
         let accesses = batch(&mut self.rng, &self.setup, &model);
         model.apply(&accesses);
         let before = session.root();
@@ -224,9 +226,9 @@ impl Writer {
                 return;
             }
         };
-        assert_eq!(block.root(), model.naive::<Blake3>().root::<Blake3>());
+        assert_eq!(block.root(), model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3));
         let witness = block.take_witness().expect("asked for");
-        let verified = witness::verify::<Blake3>(&witness, &before).expect("a witness");
+        let verified = witness::verify(Hasher::BLAKE3, &witness, &before).expect("a witness");
         assert_eq!(*verified.new_root(), block.root());
         let refused = block.commit().expect_err("another process writes");
         assert!(matches!(refused.error(), Error::ReadOnly), "{}", refused.error());
@@ -354,7 +356,7 @@ fn readers_beside_a_thread_that_writes_see_whole_commits() {
     let geometry = Geometry { segment_pages: 64, log_segment: 1 << 20, size_factor: 150 };
     let options = Options::new(folder.path()).cache_mib(64).threads(1).geometry(geometry);
     let writing = options.clone().create(true).log_limit_bytes(4 << 20).flush_at(1).history(40);
-    let db = Pleach::open(writing.durability(Durability::None)).expect("created");
+    let db = Db::open(writing.durability(Durability::None)).expect("created");
     let write = |number: u64| {
         let pair = |id: u64| {
             let len = if id.is_multiple_of(500) { 9000 } else { 40 };
@@ -384,7 +386,7 @@ fn readers_beside_a_thread_that_writes_see_whole_commits() {
                     while newest.load(Ordering::Acquire) < 5 {
                         std::thread::yield_now();
                     }
-                    let reader = Pleach::open(options).expect("opens beside the writer");
+                    let reader = Db::open(options).expect("opens beside the writer");
                     (0..crate::common::cases(60))
                         .map(|at| look_at(&reader, newest, KEYS, at + turn))
                         .sum()
@@ -402,12 +404,12 @@ fn readers_beside_a_thread_that_writes_see_whole_commits() {
 }
 
 /// Reads a state at one moment; says how many could be read to their end.
-fn look_at(reader: &Pleach, newest: &AtomicU64, keys: u64, at: u64) -> u64 {
+fn look_at(reader: &Db, newest: &AtomicU64, keys: u64, at: u64) -> u64 {
     let least = newest.load(Ordering::Acquire);
     let number = reader.refresh().expect("goes on");
     assert!(number >= least, "{number} is older than {least}");
     let session = reader.at(number - at % 3).expect("in the history");
-    let number = session.number();
+    let number = session.commit_number();
     let check = |id: u64, value: Option<&Value>| {
         let last = (1..=number).rev().find(|at| id == 0 || (id + at).is_multiple_of(7));
         let written = value.map(|value| u64::from_be_bytes(*value.first_chunk().expect("8 bytes")));

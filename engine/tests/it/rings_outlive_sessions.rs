@@ -2,12 +2,13 @@
 //! and registering its memory costs as much as a dozen reads.
 
 use crate::common::{Keys, key};
-use pleach::{Geometry, LoadOptions, Options, Session, SessionOptions, Value};
-use pleach_core::{Blake3, Key};
+use pleach::load::LoadOptions;
+use pleach::{Geometry, Options, Session, SessionOptions, Value};
+use pleach_core::Key;
 use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
 use pleach_io::{IoError, Operation};
 
-type SimSession = Session<Blake3, SimDisk, SimRuntime>;
+type SimSession = Session;
 
 fn is_refused(result: &Result<Vec<Option<Value>>, pleach::Error>) -> bool {
     matches!(result, Err(pleach::Error::Io(IoError::Os { operation: Operation::SetUpRing, .. })))
@@ -18,7 +19,7 @@ fn sessions_of_one_thread_share_a_ring_and_other_threads_make_their_own() {
     let disk = SimDisk::new(1, SimOptions::default());
     let geometry = Geometry::least();
     let options = Options::new("").create(true).cache_kib(512).in_flight(16).geometry(geometry);
-    let db = pleach::Db::<Blake3, _, _>::open_on(disk.clone(), SimRuntime::new(1), options);
+    let db = pleach::Db::open_on(disk.clone(), SimRuntime::new(1), options);
     let db = db.expect("created");
     let pairs = (0..60_000).map(|id| (key(Keys::Uniform, id), Value::from(&id.to_le_bytes())));
     db.bulk_load(pairs, &LoadOptions::new()).expect("loaded");

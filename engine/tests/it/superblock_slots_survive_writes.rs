@@ -15,7 +15,7 @@ fn sample() -> Superblock {
     Superblock {
         database: 0x1234,
         created_by: 1,
-        hasher: 1,
+        hasher: pleach::Hasher::BLAKE3.into(),
         compatible: 0,
         read_only_compatible: 0,
         incompatible: 0,
@@ -50,9 +50,9 @@ fn sample() -> Superblock {
     }
 }
 
-fn created() -> (SimDisk, SuperblockStore<SimDisk>) {
+fn created() -> (SimDisk, SuperblockStore) {
     let disk = SimDisk::new(1, SimOptions::default());
-    let store = SuperblockStore::create(disk.clone(), &sample()).expect("no faults");
+    let store = SuperblockStore::create(disk.clone().into(), &sample()).expect("no faults");
     disk.sync_folder().expect("no faults");
     (disk, store)
 }
@@ -72,8 +72,8 @@ fn forge(page: &mut [u8; PAGE], at: usize, bytes: &[u8]) {
     page[..8].copy_from_slice(&checksum.to_le_bytes());
 }
 
-fn open(disk: &SimDisk) -> Result<SuperblockStore<SimDisk>, SuperblockError> {
-    SuperblockStore::open(disk.clone(), OpenMode::Write)
+fn open(disk: &SimDisk) -> Result<SuperblockStore, SuperblockError> {
+    SuperblockStore::open(disk.clone().into(), OpenMode::Write)
 }
 
 #[test]
@@ -90,7 +90,9 @@ fn a_superblock_comes_back_and_no_byte_of_it_can_change() {
         // Reserved bytes and ranges are checked even under a good checksum.
         if at >= 296 {
             forge(&mut bad, at, &[1]);
-            assert_eq!(Superblock::decode(&bad, 1), Err(SlotError::Field(296)));
+            // The name of an application's hasher, which this is not, and the rest.
+            let field = if at < 328 { 296 } else { 328 };
+            assert_eq!(Superblock::decode(&bad, 1), Err(SlotError::Field(field)));
         }
     }
 }

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use pleach::tools::{CheckOptions, check};
-use pleach::{Options, Pleach};
+use pleach::{Db, Options};
 use pleach_io::Device as _;
 use pleach_io::sim::SimDisk;
 
@@ -34,7 +34,7 @@ fn the_folder_of_format_6_opens_with_all_that_it_had() {
     unpacked(folder.path());
     let report = check(folder.path(), CheckOptions::default()).expect("checked");
     assert!(report.findings.is_empty(), "{:?}", report.findings);
-    let db = Pleach::open(Options::new(folder.path()).cache_mib(16)).expect("opened");
+    let db = Db::open(Options::new(folder.path()).cache_mib(16)).expect("opened");
     let expected = filled(&SimDisk::new(3, unrecorded()));
     assert_eq!((db.commit_number(), db.blob()), (5, b"block 17".to_vec()));
     assert_eq!(db.roots(), expected.roots(), "digests, too");

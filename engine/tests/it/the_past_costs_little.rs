@@ -1,6 +1,7 @@
 //! What reads and proofs of the history's commits take, in counts: page lookups and hashes.
 
-use pleach::{Access, Durability, Key, LoadOptions, Options, Pleach, SessionOptions, Value};
+use pleach::load::LoadOptions;
+use pleach::{Access, Db, Durability, Key, Options, SessionOptions, Value};
 
 use crate::common::uniform as key;
 
@@ -17,13 +18,13 @@ fn changed(commit: u64) -> impl Iterator<Item = u64> {
     (0..CHANGES).map(move |at| (commit * CHANGES + at) * 7919 % ACCOUNTS)
 }
 
-fn open(folder: &std::path::Path) -> Pleach {
+fn open(folder: &std::path::Path) -> Db {
     let options = Options::new(folder).create(true).cache_mib(256).threads(2);
     let options = options.durability(Durability::None).history(COMMITS).history_bytes(1 << 30);
-    Pleach::open(options).expect("opened")
+    Db::open(options).expect("opened")
 }
 
-fn loaded(folder: &std::path::Path) -> Pleach {
+fn loaded(folder: &std::path::Path) -> Db {
     let db = open(folder);
     let pairs = (0..ACCOUNTS).map(|id| (key(id), value(0)));
     db.bulk_load(pairs, &LoadOptions::default()).expect("loaded");
@@ -34,7 +35,7 @@ fn writes(commit: u64) -> Vec<Access> {
     changed(commit).map(|id| Access::write(key(id), Some(value(commit)))).collect()
 }
 
-fn opened(folder: &std::path::Path) -> Pleach {
+fn opened(folder: &std::path::Path) -> Db {
     let db = loaded(folder);
     for commit in 1..=COMMITS {
         let session = db.session(SessionOptions::new()).expect("a session");
@@ -75,7 +76,7 @@ fn a_value_that_was_replaced_is_read_without_its_page() {
 }
 
 /// Hashes of a proof, the first time and the second.
-fn hashes(db: &Pleach, back: u64, keys: &[Key]) -> [u64; 2] {
+fn hashes(db: &Db, back: u64, keys: &[Key]) -> [u64; 2] {
     let session = db.at(db.commit_number() - back).expect("in the history");
     [(); 2].map(|()| {
         let before = db.metrics().hashes;
@@ -86,7 +87,7 @@ fn hashes(db: &Pleach, back: u64, keys: &[Key]) -> [u64; 2] {
 
 /// Asserts that proofs of these states take at most so many times the hashes of one of the newest, `now`: a page that has
 /// changed since is hashed from its keys. The first proof takes what later ones take.
-fn cost_so_much(db: &Pleach, states: &[u64], keys: &[Key], now: u64, times: u64) {
+fn cost_so_much(db: &Db, states: &[u64], keys: &[Key], now: u64, times: u64) {
     for back in states {
         let [first, then] = hashes(db, *back, keys);
         println!("{back} back: {first} and {then} hashes, {now} now");

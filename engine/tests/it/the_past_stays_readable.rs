@@ -1,15 +1,16 @@
 //! Commits of the history are read, proven and rolled back as they were then: beside further commits,
 //! flushes and checkpoints, and after restarts. The oracle has a map for each commit.
 
-use pleach::{Access, Durability, Error, Holder, Options, Session, SessionOptions, Value};
+use pleach::status::Holder;
+use pleach::{Access, Durability, Error, Options, Session, SessionOptions, Value};
 use pleach_io::sim::{SimDisk, SimRuntime};
 
 use crate::common::{Keys, Model, Rng, bytes, cases, ops};
 use crate::crash::workload::batch;
 use crate::crash::{Setup, SimDb, unrecorded};
-use pleach::Blake3;
+use pleach::Hasher;
 
-type SimSession = Session<Blake3, SimDisk, SimRuntime>;
+type SimSession = Session;
 
 /// A commit as the oracle knows it.
 #[derive(Clone, Default)]
@@ -86,11 +87,11 @@ impl Run {
     /// A session reads and proves what the oracle has of its commit.
     fn check(&mut self, session: SimSession, commit: u64, all: bool) {
         let what = format!("{:?}, commit {commit} at {}", self.setup, self.tip());
-        assert_eq!(session.number(), commit, "{what}");
+        assert_eq!(session.commit_number(), commit, "{what}");
         let then = self.at(commit).clone();
-        let naive = then.model.naive::<Blake3>();
+        let naive = then.model.naive(Hasher::BLAKE3);
         let session_root = session.root();
-        assert_eq!(session_root, naive.root::<Blake3>(), "{what}");
+        assert_eq!(session_root, naive.root(Hasher::BLAKE3), "{what}");
         let ids: Vec<u64> = if all {
             (0..self.setup.ids).collect()
         } else {
@@ -107,18 +108,19 @@ impl Run {
         let expected = then.model.values.iter().map(|(key, value)| (*key, value.clone()));
         assert!(pairs.eq(expected), "{what}: all pairs");
         let proof = session.prove_many(&keys).expect("proven");
-        let expected = naive.multi::<Blake3>(&keys).encode::<Blake3>();
+        let expected = naive.multi(Hasher::BLAKE3, &keys).encode(Hasher::BLAKE3);
         assert!(proof == expected.expect("encodes"), "{what}: another multiproof");
         let again = session.fork().expect("as old as the first");
         if let Some((reads, proof)) = &then.proof {
             let mut block = again.finish(reads.clone()).expect("finished");
-            assert_eq!(block.root(), naive.root::<Blake3>(), "{what}");
+            assert_eq!(block.root(), naive.root(Hasher::BLAKE3), "{what}");
             let found = block.take_witness().expect("asked for");
             assert!(*found == **proof, "{what}: another witness than then");
         }
         let over = session.fork().expect("as old as the first");
         let reads = self.reads();
-        let expected = naive.witness::<Blake3>(&ops::<Blake3>(&reads)).encode::<Blake3>();
+        let expected =
+            naive.witness(Hasher::BLAKE3, &ops(Hasher::BLAKE3, &reads)).encode(Hasher::BLAKE3);
         let mut block = session.finish(reads).expect("finished");
         let found = block.take_witness().expect("asked for");
         assert!(*found == *expected.expect("encodes"), "{what}: another witness");
@@ -128,8 +130,12 @@ impl Run {
         let mut model = then.model.clone();
         model.apply(&writes);
         let block = over.finish(writes).expect("finished");
-        assert_eq!(block.root(), model.naive::<Blake3>().root::<Blake3>(), "{what}: over it");
-        let newest = self.at(self.tip()).model.naive::<Blake3>().root::<Blake3>();
+        assert_eq!(
+            block.root(),
+            model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3),
+            "{what}: over it"
+        );
+        let newest = self.at(self.tip()).model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3);
         // By the root, not by the number: the past may have come back.
         if session_root != newest {
             let refused = block.commit().expect_err("its parent is not the newest commit");
@@ -143,7 +149,7 @@ impl Run {
             let found = db.commit_at(commit).expect("in the history");
             let then = self.at(commit);
             assert_eq!((found.number, &found.blob), (commit, &then.blob), "{:?}", self.setup);
-            assert_eq!(found.root, then.model.naive::<Blake3>().root::<Blake3>());
+            assert_eq!(found.root, then.model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3));
             let session = db.at(commit).expect("in the history");
             self.check(session, commit, false);
         }
@@ -193,7 +199,12 @@ impl Run {
             _ => db.rollback_to(self.tip() - back).expect("in the history"),
         };
         assert_eq!(number, self.tip() + 1);
-        assert_eq!(db.root(), then.model.naive::<Blake3>().root::<Blake3>(), "{:?}", self.setup);
+        assert_eq!(
+            db.root(),
+            then.model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3),
+            "{:?}",
+            self.setup
+        );
         assert_eq!(db.blob(), then.blob);
         self.committed(then);
     }
@@ -381,7 +392,7 @@ fn a_history_is_as_long_as_it_should_be_whatever_memory_it_has() {
                 assert!(values.iter().all(|found| *found == value(commit - 1)), "{commit}");
                 assert_eq!(session.iter(..).count(), 200);
                 let proof = session.prove(&key(5)).expect("proven");
-                let read = pleach::proof::path::verify::<Blake3>(&proof, &session.root());
+                let read = pleach::proof::path::verify(Hasher::BLAKE3, &proof, &session.root());
                 assert!(read.is_ok(), "{read:?}");
             }
             let none = db.at(0).expect("in the history");
@@ -430,7 +441,7 @@ fn a_bulk_load_is_where_the_history_begins() {
     let key = crate::common::uniform;
     let value = |number: u64| Value::from(number.to_be_bytes().as_slice());
     let pairs = (0..100).map(|id| (key(id), value(id)));
-    db.bulk_load(pairs, &pleach::LoadOptions::default()).expect("loaded");
+    db.bulk_load(pairs, &pleach::load::LoadOptions::default()).expect("loaded");
     let loaded = db.root();
     assert_eq!(db.history(), 1..=1);
     assert!(matches!(db.rollback(1), Err(Error::SnapshotTooOld { .. })));
@@ -459,7 +470,7 @@ fn readers_beside_commits_see_their_commit_or_are_told() {
         .durability(pleach::Durability::None)
         .history(20)
         .history_bytes(700 << 10);
-    let db = pleach::Pleach::open(options).expect("opened");
+    let db = pleach::Db::open(options).expect("opened");
     let write = |number: u64| {
         let value = Value::from(number.to_be_bytes().as_slice());
         let writes =
@@ -502,8 +513,9 @@ fn readers_beside_commits_see_their_commit_or_are_told() {
                         {
                             Ok(mut block) => {
                                 let proof = block.take_witness().expect("asked for");
-                                let verified = pleach::witness::verify::<Blake3>(&proof, &root)
-                                    .expect("valid");
+                                let verified =
+                                    pleach::witness::verify(Hasher::BLAKE3, &proof, &root)
+                                        .expect("valid");
                                 assert_eq!(verified.op_count(), 8);
                             }
                             Err(Error::SnapshotTooOld { .. }) => told += 1,
@@ -532,7 +544,7 @@ fn a_long_history_keeps_few_files_open() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let options = Options::new(folder.path()).create(true).cache_mib(16).threads(2).small();
     let options = options.history(100_000).history_bytes(1 << 30).durability(Durability::None);
-    let db = pleach::Pleach::open(options).expect("created");
+    let db = pleach::Db::open(options).expect("created");
     for number in 0..700_u64 {
         let value = Value::from(vec![u8::try_from(number % 251).expect("a byte"); 60_000]);
         let put = vec![Access::write(crate::common::uniform(number % 9), Some(value))];

@@ -1,8 +1,9 @@
 //! Thousands of changes below one child: roots and witnesses are those of the naive trie, and
 //! what a block does not access is not hashed again.
 
-use pleach::{Access, Blake3, LoadOptions, Options, SessionOptions, Value};
-use pleach_core::{Hasher as _, Key, witness};
+use pleach::load::LoadOptions;
+use pleach::{Access, Hasher, Options, SessionOptions, Value};
+use pleach_core::{Key, witness};
 use pleach_io::sim::{SimDisk, SimRuntime};
 
 use crate::common::{Keys, Model, Rng, batch, cases, commit, key, ops};
@@ -34,18 +35,18 @@ fn run(seed: u64, kind: Keys) {
         let size = [9_000, 40, 3_000, 1, 500, 9_000][round];
         let accesses = batch(&mut rng, kind, 15_000, size);
         let session = db.session(SessionOptions::new()).expect("a session");
-        let before = model.naive::<Blake3>();
+        let before = model.naive(Hasher::BLAKE3);
         let mut block = session.finish(accesses.clone()).expect("finished");
         let expected = before
-            .witness::<Blake3>(&ops::<Blake3>(&accesses))
-            .encode::<Blake3>()
+            .witness(Hasher::BLAKE3, &ops(Hasher::BLAKE3, &accesses))
+            .encode(Hasher::BLAKE3)
             .expect("encodes");
         let witness = block.take_witness().expect("asked for");
         model.apply(&accesses);
-        let root = model.naive::<Blake3>().root::<Blake3>();
+        let root = model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3);
         assert_eq!(block.root(), root, "seed {seed} round {round}: root");
         assert_eq!(*witness, *expected, "seed {seed} round {round}: witness");
-        let verified = witness::verify::<Blake3>(&witness, &before.root::<Blake3>());
+        let verified = witness::verify(Hasher::BLAKE3, &witness, &before.root(Hasher::BLAKE3));
         assert_eq!(*verified.expect("verifies").new_root(), root);
         // An overlay on the block, and a block on the state two rounds ago.
         let overlay = block.into_overlay();
@@ -54,7 +55,11 @@ fn run(seed: u64, kind: Keys) {
         let mut ahead = model.clone();
         ahead.apply(&more);
         let block = over.finish(more).expect("finished");
-        assert_eq!(block.root(), ahead.naive::<Blake3>().root::<Blake3>(), "seed {seed}: overlay");
+        assert_eq!(
+            block.root(),
+            ahead.naive(Hasher::BLAKE3).root(Hasher::BLAKE3),
+            "seed {seed}: overlay"
+        );
         overlay.commit().expect("committed");
         if let Some((session, mut then)) = before_all
             .replace((db.session(SessionOptions::new()).expect("a session"), model.clone()))
@@ -62,7 +67,11 @@ fn run(seed: u64, kind: Keys) {
             let more = batch(&mut rng, kind, 15_000, 600);
             then.apply(&more);
             let block = session.finish(more).expect("finished");
-            assert_eq!(block.root(), then.naive::<Blake3>().root::<Blake3>(), "seed {seed}: then");
+            assert_eq!(
+                block.root(),
+                then.naive(Hasher::BLAKE3).root(Hasher::BLAKE3),
+                "seed {seed}: then"
+            );
         }
     }
 }
@@ -131,12 +140,12 @@ fn parts_become_empty() {
     let mut step = |accesses: Vec<Access>| {
         model.apply(&accesses);
         commit(&db, accesses);
-        assert_eq!(db.root(), model.naive::<Blake3>().root::<Blake3>());
+        assert_eq!(db.root(), model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3));
     };
     step(keys.iter().map(|key| Access::write(*key, Some(Value::from(&key[..8])))).collect());
     let quarter = |key: &&Key| key[0] < 0x40;
     step(keys.iter().filter(quarter).map(|key| Access::write(*key, None)).collect());
-    step(vec![Access::write(Blake3::hash(b"another"), Some(Value::from(b"one")))]);
+    step(vec![Access::write(Hasher::BLAKE3.hash(b"another"), Some(Value::from(b"one")))]);
     step(keys[1..].iter().map(|key| Access::write(*key, None)).collect());
     step(vec![Access::write(keys[7], Some(Value::from(b"again")))]);
 }

@@ -1,10 +1,10 @@
 //! Overlays, blocks and witnesses count against the budget: the leaf cache gives way, and gets it back.
 
-use pleach::{Access, Durability, Key, Node, Options, Overlay, Pleach, SessionOptions, Value};
-use pleach_core::{Blake3, Hasher};
+use pleach::{Access, Db, Durability, Key, Node, Options, Overlay, SessionOptions, Value};
+use pleach_core::Hasher;
 
 fn key(id: u64) -> Key {
-    Blake3::hash(&id.to_be_bytes())
+    Hasher::BLAKE3.hash(&id.to_be_bytes())
 }
 
 /// A batch that writes `count` keys.
@@ -16,12 +16,12 @@ fn batch(round: u64, count: u64) -> Vec<Access> {
         .collect()
 }
 
-fn opened(folder: &tempfile::TempDir, mib: u64) -> Pleach {
+fn opened(folder: &tempfile::TempDir, mib: u64) -> Db {
     let options = Options::new(folder.path()).create(true).small().cache_mib(mib);
-    Pleach::open(options.durability(Durability::None)).expect("opened")
+    Db::open(options.durability(Durability::None)).expect("opened")
 }
 
-fn overlay(db: &Pleach, over: Option<&Overlay>, batch: Vec<Access>) -> Overlay {
+fn overlay(db: &Db, over: Option<&Overlay>, batch: Vec<Access>) -> Overlay {
     let options = SessionOptions::new();
     let options = over.map_or(options.clone(), |below| options.over(below));
     let session = db.session(options).expect("a session");

@@ -3,7 +3,7 @@
 //! "the log of past commits is damaged" beside a writer that was started again.
 
 use pleach::tools::stat_on;
-use pleach::{Access, Blake3, Db, Error, Geometry, Options, Session, Value};
+use pleach::{Access, Db, Error, Geometry, Options, Session, Value};
 use pleach_io::sim::{SimDisk, SimRuntime};
 use pleach_io::{Device, OpenMode, PageBuf};
 
@@ -11,7 +11,7 @@ use crate::common::held_device::{Gate, Held};
 use crate::common::{commit, uniform};
 use crate::crash::{SimDb, unrecorded};
 
-type Reader = Db<Blake3, Held, SimRuntime>;
+type Reader = Db;
 
 /// Commits that are made, each of which changes two keys.
 const COMMITS: u64 = 60;
@@ -43,7 +43,7 @@ fn commit_some(db: &SimDb, numbers: std::ops::RangeInclusive<u64>) {
     }
 }
 
-fn read<D: Device>(session: &Session<Blake3, D, SimRuntime>, key: u64) -> Result<u64, Error> {
+fn read(session: &Session, key: u64) -> Result<u64, Error> {
     let value = session.read(&uniform(key))?.expect("written by each commit");
     Ok(u64::from_be_bytes(*value.first_chunk().expect("8 bytes")))
 }
@@ -92,12 +92,12 @@ fn a_superblock_that_is_exchanged_between_open_and_read_is_read_anew() {
     let db = writer(&disk, 40);
     commit_some(&db, 1..=8);
     let (held, gate) = Held::new(disk.clone());
-    let expected = stat_on(&held).expect("looked at");
+    let expected = stat_on(held.clone(), None).expect("looked at");
     assert!(expected.in_use && expected.opening.notes.is_empty());
     for file in ["super", "incarnation"] {
         for others in 0..6 {
             gate.behind_open(file, others, put_a_copy_in_its_place);
-            let found = stat_on(&held).expect("looked at");
+            let found = stat_on(held.clone(), None).expect("looked at");
             let what = format!("{file}, behind open {others}");
             assert!(found.opening.notes.is_empty(), "{what}: {:?}", found.opening.notes);
             assert_eq!(found.other_slot, expected.other_slot, "{what}");

@@ -7,12 +7,10 @@ use std::sync::Arc;
 use nomt_core::hasher::{Blake3Hasher, NodeHasher, Sha2Hasher, ValueHasher};
 use pleach::proof::{self, Lookup};
 use pleach::{
-    Access, AccessKind, Blake3, Error, Hasher, Key, Namespace, Node, Roots, Session, Sha2, Value,
-    ValueHash,
+    Access, AccessKind, Error, Hasher, Key, Namespace, Node, Roots, Session, Value, ValueHash,
 };
 use pleach_core::TERMINATOR;
 use pleach_core::naive::Naive;
-use pleach_io::{Device, Runtime};
 
 use crate::common::{Rng, ops};
 use crate::plan::{NAMESPACES, PLAIN, Setup};
@@ -21,20 +19,20 @@ use crate::plan::{NAMESPACES, PLAIN, Setup};
 const NAIVE: usize = 4000;
 
 /// A hasher that `nomt-core` has, too.
-pub trait Judged: Hasher {
-    type Nomt: NodeHasher + ValueHasher;
+pub trait Judged: NodeHasher + ValueHasher {
+    const HASHER: Hasher;
 }
 
-impl Judged for Blake3 {
-    type Nomt = Blake3Hasher;
+impl Judged for Blake3Hasher {
+    const HASHER: Hasher = Hasher::BLAKE3;
 }
 
-impl Judged for Sha2 {
-    type Nomt = Sha2Hasher;
+impl Judged for Sha2Hasher {
+    const HASHER: Hasher = Hasher::SHA2_256;
 }
 
 fn root_of<H: Judged>(leaves: impl Iterator<Item = (Key, [u8; 32])>) -> Node {
-    nomt_core::update::build_trie::<H::Nomt>(0, leaves, |_| {}).into()
+    nomt_core::update::build_trie::<H>(0, leaves, |_| {}).into()
 }
 
 /// What a namespace has.
@@ -78,9 +76,10 @@ impl Space {
                 self.values.remove(&access.key);
             }
             AccessKind::Write(Some(value)) | AccessKind::ReadWrite(Some(value)) => {
-                let hash = H::Nomt::hash_value(value);
+                let hash = H::hash_value(value);
                 self.values.insert(access.key, (value.clone(), hash));
             }
+            _ => unreachable!("not made here"),
         }
     }
 }
@@ -118,7 +117,7 @@ fn digest<H: Judged>(before: Node, accesses: &[Access]) -> Node {
                 if value.len() > 1024 =>
             {
                 message.push(2);
-                message.extend_from_slice(&H::Nomt::hash_value(value));
+                message.extend_from_slice(&H::hash_value(value));
             }
             AccessKind::Write(Some(value)) | AccessKind::ReadWrite(Some(value)) => {
                 message.push(1);
@@ -129,7 +128,7 @@ fn digest<H: Judged>(before: Node, accesses: &[Access]) -> Node {
             _ => message.push(0),
         }
     }
-    Blake3::keyed(b"pleach plain namespace digest v1", &message).into()
+    pleach_core::hasher::keyed_blake3(b"pleach plain namespace digest v1", &message).into()
 }
 
 impl State {
@@ -183,7 +182,7 @@ impl State {
         witness: &[u8],
     ) {
         let [before, after] = [self, after].map(|state| &state.0[&namespace]);
-        let verified = match proof::witness::verify::<H>(witness, &before.root) {
+        let verified = match proof::witness::verify(H::HASHER, witness, &before.root) {
             Ok(verified) => verified,
             Err(error) => panic!("the witness of namespace {namespace}: {error}"),
         };
@@ -193,34 +192,34 @@ impl State {
             assert_eq!(verified.get(&access.key), before.said(&access.key));
         }
         if before.values.len() + accesses.len() <= NAIVE {
-            let naive = before.naive().witness::<H>(&ops::<H>(accesses));
+            let naive = before.naive().witness(H::HASHER, &ops(H::HASHER, accesses));
             assert!(
-                naive.encode::<H>().expect("encodes") == witness,
+                naive.encode(H::HASHER).expect("encodes") == witness,
                 "another witness than the naive trie's"
             );
         }
     }
 
     /// A session says what the state has, of keys that the seed draws; `all` of them.
-    pub fn assert_says<H: Judged, D: Device, R: Runtime>(
+    pub fn assert_says<H: Judged>(
         &self,
-        session: &Session<H, D, R>,
+        session: &Session,
         setup: &Setup,
         rng: &mut Rng,
         all: bool,
     ) {
         self.assert_roots(session.roots(), "a session");
-        let over_all = session.roots().over_all::<H>();
+        let over_all = session.roots().over_all(H::HASHER);
         assert_eq!(over_all, self.over_all::<H>(), "the root over all");
         for number in NAMESPACES {
             let space = self.0.get(&number);
             let proof = session.prove_namespace(number);
-            let verified = proof::path::verify::<H>(&proof, &over_all).expect("verifies");
+            let verified = proof::path::verify(H::HASHER, &proof, &over_all).expect("verifies");
             let said = space.filter(|_| number != PLAIN).map(|space| space.root.to_bytes().into());
             let said = said.map_or(Lookup::Absent, Lookup::Present);
             assert_eq!(verified.get(&proof::roots::key(number)), said);
             match (session.namespace(number), space) {
-                (Ok(namespace), Some(space)) => space.assert_says(&namespace, setup, rng, all),
+                (Ok(namespace), Some(space)) => space.assert_says::<H>(namespace, setup, rng, all),
                 (Err(Error::Namespace(missing)), None) => assert_eq!(missing, number),
                 (found, _) => panic!("namespace {number} is there: {}", found.is_ok()),
             }
@@ -228,18 +227,14 @@ impl State {
     }
 
     /// Proofs of change lead from one state to another.
-    pub fn assert_change<H: Judged, D: Device, R: Runtime>(
-        &self,
-        session: &Session<H, D, R>,
-        later: &Self,
-        to: &Session<H, D, R>,
-    ) {
+    pub fn assert_change<H: Judged>(&self, session: &Session, later: &Self, to: &Session) {
         let whole = [0; 32]..=[0xff; 32];
         for (number, before) in self.0.iter().filter(|(number, _)| **number != PLAIN) {
             let Some(after) = later.0.get(number) else { continue };
             let namespaces = [session, to].map(|of| of.namespace(*number).expect("it exists"));
-            let proof = namespaces[0].prove_change(&namespaces[1], &whole).expect("proven");
-            let verified = proof::change::verify::<H>(
+            let proof = namespaces[0].prove_change(namespaces[1], &whole).expect("proven");
+            let verified = proof::change::verify(
+                H::HASHER,
                 &proof,
                 &before.root,
                 &after.root,
@@ -253,7 +248,7 @@ impl State {
             assert!(changes.iter().eq(differing), "changes of namespace {number}");
             if *number > 0 {
                 let first = to.namespace(0).expect("it always exists");
-                let mixed = namespaces[0].prove_change(&first, &whole);
+                let mixed = namespaces[0].prove_change(first, &whole);
                 assert!(matches!(mixed, Err(Error::ForeignSession)), "namespaces mixed");
             }
         }
@@ -261,13 +256,7 @@ impl State {
 }
 
 impl Space {
-    fn assert_says<H: Judged, D: Device, R: Runtime>(
-        &self,
-        session: &Namespace<'_, H, D, R>,
-        setup: &Setup,
-        rng: &mut Rng,
-        all: bool,
-    ) {
+    fn assert_says<H: Judged>(&self, session: &Namespace, setup: &Setup, rng: &mut Rng, all: bool) {
         let number = session.number();
         let count = [1, 12, 60][rng.index(3)];
         let mut keys: Vec<Key> = (0..count).map(|_| setup.key(rng.below(setup.ids))).collect();
@@ -300,14 +289,14 @@ impl Space {
             return;
         }
         let proof = session.prove(&keys[0]).expect("proven");
-        let verified = proof::path::verify::<H>(&proof, &self.root).expect("verifies");
+        let verified = proof::path::verify(H::HASHER, &proof, &self.root).expect("verifies");
         assert_eq!(verified.get(&keys[0]), self.said(&keys[0]));
         let proof = session.prove_many(&keys).expect("proven");
-        let verified = proof::multi::verify::<H>(&proof, &self.root).expect("verifies");
+        let verified = proof::multi::verify(H::HASHER, &proof, &self.root).expect("verifies");
         assert!(keys.iter().all(|key| verified.get(key) == self.said(key)), "proof of {number}");
         let proof = session.prove_range(&(first..=last)).expect("proven");
         let verified =
-            proof::range::verify::<H>(&proof, &self.root, &first, &last).expect("verifies");
+            proof::range::verify(H::HASHER, &proof, &self.root, &first, &last).expect("verifies");
         assert!(verified.pairs().eq(pairs().map(|(key, value)| (*key, value.1.into()))));
     }
 }

@@ -3,23 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pleach::{Db, Hasher};
-use pleach_io::os::OsDevice;
+use pleach::Db;
 use pleach_io::sim::{CrashMode, SimDisk, SimOptions, SimRuntime};
-use pleach_io::threads::Threads;
-use pleach_io::{Device, Runtime};
 
 use crate::plan::Opening;
 
-pub type DbOf<H, P> = Db<H, <P as Place>::Device, <P as Place>::Runtime>;
-
 pub trait Place {
-    type Device: Device;
-    type Runtime: Runtime;
-
     fn path(&self) -> &Path;
 
-    fn open<H: Hasher>(&mut self, opening: &Opening, seed: u64) -> pleach::Result<DbOf<H, Self>>
+    fn open(&mut self, opening: &Opening, seed: u64) -> pleach::Result<Db>
     where
         Self: Sized;
 
@@ -53,14 +45,11 @@ impl Simulated {
 }
 
 impl Place for Simulated {
-    type Device = SimDisk;
-    type Runtime = SimRuntime;
-
     fn path(&self) -> &Path {
         Path::new("sim")
     }
 
-    fn open<H: Hasher>(&mut self, opening: &Opening, seed: u64) -> pleach::Result<DbOf<H, Self>> {
+    fn open(&mut self, opening: &Opening, seed: u64) -> pleach::Result<Db> {
         self.runtime = SimRuntime::with_clock(seed, self.disk.clock(), opening.threads);
         Db::open_on(self.disk.clone(), self.runtime.clone(), opening.options.clone())
     }
@@ -85,14 +74,11 @@ impl Folder {
 }
 
 impl Place for Folder {
-    type Device = OsDevice;
-    type Runtime = Threads;
-
     fn path(&self) -> &Path {
         &self.0
     }
 
-    fn open<H: Hasher>(&mut self, opening: &Opening, _seed: u64) -> pleach::Result<DbOf<H, Self>> {
+    fn open(&mut self, opening: &Opening, _seed: u64) -> pleach::Result<Db> {
         Db::open(opening.options.clone())
     }
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use pleach::{Durability, Geometry, Key, Options};
+use pleach::{Durability, Geometry, Hasher, Key, Options};
 
 use crate::common::{self, Keys, Rng};
 
@@ -160,6 +160,7 @@ impl Setup {
         let cache_kib = if least { one_of(&mut rng, &[1024, 4096]) } else { 16 << 10 };
         let options = Options::new(path)
             .create(true)
+            .hasher(if self.sha2 { Hasher::SHA2_256 } else { Hasher::BLAKE3 })
             .cache_kib(cache_kib)
             .threads(threads)
             .in_flight(one_of(&mut rng, &[1, 4, 64]))

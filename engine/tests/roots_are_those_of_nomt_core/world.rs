@@ -1,19 +1,16 @@
 //! A database beside its model, and what each step of a plan does to both.
 
 use std::collections::BTreeSet;
+use std::marker::PhantomData;
 
 use pleach::{
-    Access, AccessKind, Block, Durability, Error, Key, Overlay, Session, SessionOptions, Value,
+    Access, AccessKind, Block, Db, Durability, Error, Key, Overlay, Session, SessionOptions, Value,
 };
 
 use crate::common::{Rng, bytes};
 use crate::model::{Judged, State, is_write, of};
-use crate::place::{DbOf, Place};
+use crate::place::Place;
 use crate::plan::{NAMESPACES, Op, Opening, PLAIN, Plan, Setup, Shape, Step, Then};
-
-type SessionOf<H, P> = Session<H, <P as Place>::Device, <P as Place>::Runtime>;
-type BlockOf<H, P> = Block<H, <P as Place>::Device, <P as Place>::Runtime>;
-type OverlayOf<H, P> = Overlay<H, <P as Place>::Device, <P as Place>::Runtime>;
 
 /// Sessions and overlays that are kept at a time.
 const KEPT: usize = 6;
@@ -34,11 +31,12 @@ struct Known {
 }
 
 struct World<H: Judged, P: Place> {
+    hasher: PhantomData<H>,
     setup: Setup,
     place: P,
     opening: Opening,
     /// Absent only while it is opened again.
-    db: Option<DbOf<H, P>>,
+    db: Option<Db>,
     /// By number of the commit.
     commits: Vec<State>,
     /// The oldest commit of the history.
@@ -48,8 +46,8 @@ struct World<H: Judged, P: Place> {
     /// The newest commit that is durable, whatever the mode.
     durable: u64,
     known: Vec<Known>,
-    overlays: Vec<(OverlayOf<H, P>, usize)>,
-    sessions: Vec<(SessionOf<H, P>, State)>,
+    overlays: Vec<(Overlay, usize)>,
+    sessions: Vec<(Session, State)>,
     /// Namespaces that were dropped at some time.
     dropped: BTreeSet<u8>,
     seen: Seen,
@@ -104,6 +102,7 @@ impl<H: Judged, P: Place> World<H, P> {
         let opening = plan.setup.opening(place.path(), plan.seed);
         let db = place.open(&opening, plan.seed).expect("created");
         Self {
+            hasher: PhantomData,
             setup: plan.setup,
             place,
             opening,
@@ -120,7 +119,7 @@ impl<H: Judged, P: Place> World<H, P> {
         }
     }
 
-    fn db(&self) -> &DbOf<H, P> {
+    fn db(&self) -> &Db {
         self.db.as_ref().expect("open between steps")
     }
 
@@ -149,8 +148,10 @@ impl<H: Judged, P: Place> World<H, P> {
             for reader in 0..2 {
                 let (sessions, mut rng) = (&sessions, Rng::new(step.seed ^ reader));
                 scope.spawn(move || {
-                    for (session, state) in sessions.iter().filter(|one| one.0.number() >= from) {
-                        state.assert_says(session, &setup, &mut rng, false);
+                    for (session, state) in
+                        sessions.iter().filter(|one| one.0.commit_number() >= from)
+                    {
+                        state.assert_says::<H>(session, &setup, &mut rng, false);
                     }
                 });
             }
@@ -184,16 +185,16 @@ impl<H: Judged, P: Place> World<H, P> {
             Op::Past => self.look_back(&mut rng),
             Op::Look => {
                 let (session, _, state) = self.session(&mut rng);
-                state.assert_says(&session, &self.setup, &mut rng, false);
+                state.assert_says::<H>(&session, &self.setup, &mut rng, false);
             }
             Op::Hold => self.hold(&mut rng),
             Op::LetGo if self.sessions.is_empty() => {}
             Op::LetGo => {
                 let (session, state) = self.sessions.swap_remove(rng.index(self.sessions.len()));
-                state.assert_says(&session, &self.setup, &mut rng, false);
+                state.assert_says::<H>(&session, &self.setup, &mut rng, false);
                 let again = session.fork().expect("it can be read");
                 drop(session);
-                state.assert_says(&again, &self.setup, &mut rng, false);
+                state.assert_says::<H>(&again, &self.setup, &mut rng, false);
             }
             Op::Add => self.add(&mut rng),
             Op::DropNamespace => self.drop_namespace(&mut rng),
@@ -212,13 +213,13 @@ impl<H: Judged, P: Place> World<H, P> {
     }
 
     /// A session on the tip or on an overlay.
-    fn session(&self, rng: &mut Rng) -> (SessionOf<H, P>, Option<usize>, State) {
+    fn session(&self, rng: &mut Rng) -> (Session, Option<usize>, State) {
         let over = rng.index(self.overlays.len() + 1).checked_sub(1);
         let (session, state) = self.session_on(over, false);
         (session, over, state)
     }
 
-    fn session_on(&self, over: Option<usize>, witness: bool) -> (SessionOf<H, P>, State) {
+    fn session_on(&self, over: Option<usize>, witness: bool) -> (Session, State) {
         let options = SessionOptions::new().witness(witness);
         let Some((overlay, id)) = over.map(|at| &self.overlays[at]) else {
             return (self.db().session(options).expect("a session"), self.tip().clone());
@@ -342,15 +343,15 @@ impl<H: Judged, P: Place> World<H, P> {
             }
         }
         self.logged += accesses.iter().map(bytes_of).sum::<usize>();
-        let session = refused::<H, P>(session, rng, &before, &accesses);
+        let session = refused(session, rng, &before, &accesses);
         let after = before.after::<H>(&accesses);
         let mut block = session.finish(accesses.clone()).expect("finished");
-        check_block::<H, P>(&mut block, (&before, &after), &accesses, witness, rng);
+        check_block::<H>(&mut block, (&before, &after), &accesses, witness, rng);
         let parent = over.map(|at| self.overlays[at].1);
         match then {
             Then::Commit => {
                 let untaken = self.untaken(parent);
-                let committed = block.commit().map_err(Error::from);
+                let committed = block.commit().map_err(pleach::CommitError::into_error);
                 self.committed_if_fits(committed, &untaken, &before, after);
             }
             Then::Overlay | Then::CommitOverlay => {
@@ -446,10 +447,10 @@ impl<H: Judged, P: Place> World<H, P> {
     /// Lets go what is on states beyond the history, whose undo may not be in memory.
     fn let_go(&mut self) {
         let (from, db) = (self.from, self.db.as_ref().expect("open between steps"));
-        self.sessions.retain(|(session, _)| session.number() >= from);
+        self.sessions.retain(|(session, _)| session.commit_number() >= from);
         self.overlays.retain(|(overlay, _)| {
             let session = db.session(SessionOptions::new().over(overlay)).expect("a session");
-            session.number() >= from
+            session.commit_number() >= from
         });
     }
 
@@ -476,18 +477,18 @@ impl<H: Judged, P: Place> World<H, P> {
         self.durable = number;
     }
 
-    fn past(&self, rng: &mut Rng) -> (SessionOf<H, P>, State) {
+    fn past(&self, rng: &mut Rng) -> (Session, State) {
         let commit = self.from + rng.below(self.number() - self.from + 1);
         (self.db().at(commit).expect("in the history"), self.at(commit).clone())
     }
 
     fn look_back(&self, rng: &mut Rng) {
         let (session, state) = self.past(rng);
-        let commit = self.db().commit_at(session.number()).expect("in the history");
+        let commit = self.db().commit_at(session.commit_number()).expect("in the history");
         state.assert_roots(&commit.roots, "a commit of the history");
-        state.assert_says(&session, &self.setup, rng, false);
+        state.assert_says::<H>(&session, &self.setup, rng, false);
         let (other, _, now) = self.session(rng);
-        state.assert_change(&session, &now, &other);
+        state.assert_change::<H>(&session, &now, &other);
     }
 
     fn hold(&mut self, rng: &mut Rng) {
@@ -568,7 +569,7 @@ impl<H: Judged, P: Place> World<H, P> {
             self.place = survivor;
         }
         self.opening = self.setup.opening(self.place.path(), seed);
-        let db = match self.place.open::<H>(&self.opening, seed) {
+        let db = match self.place.open(&self.opening, seed) {
             Ok(db) => db,
             Err(error) => panic!("an open of what was acknowledged: {error}"),
         };
@@ -588,13 +589,13 @@ impl<H: Judged, P: Place> World<H, P> {
         self.check_tip();
         let mut rng = Rng::new(seed);
         let (session, state) = self.session_on(None, false);
-        state.assert_says(&session, &self.setup, &mut rng, true);
+        state.assert_says::<H>(&session, &self.setup, &mut rng, true);
     }
 
     fn end(mut self, seed: u64) -> Seen {
         let mut rng = Rng::new(seed);
         for (session, state) in std::mem::take(&mut self.sessions) {
-            state.assert_says(&session, &self.setup, &mut rng, false);
+            state.assert_says::<H>(&session, &self.setup, &mut rng, false);
         }
         self.overlays.clear();
         let overlays = self.db().metrics().overlay_bytes;
@@ -619,12 +620,7 @@ fn bytes_of(access: &Access) -> usize {
 }
 
 /// An access in a namespace that is not there gives everything back.
-fn refused<H: Judged, P: Place>(
-    session: SessionOf<H, P>,
-    rng: &mut Rng,
-    before: &State,
-    accesses: &[Access],
-) -> SessionOf<H, P> {
+fn refused(session: Session, rng: &mut Rng, before: &State, accesses: &[Access]) -> Session {
     let missing = NAMESPACES[rng.index(NAMESPACES.len())];
     if before.0.contains_key(&missing) || rng.below(4) > 0 {
         return session;
@@ -638,8 +634,8 @@ fn refused<H: Judged, P: Place>(
     session
 }
 
-fn check_block<H: Judged, P: Place>(
-    block: &mut BlockOf<H, P>,
+fn check_block<H: Judged>(
+    block: &mut Block,
     (before, after): (&State, &State),
     accesses: &[Access],
     witness: bool,
@@ -665,7 +661,7 @@ fn check_block<H: Judged, P: Place>(
     assert!(witnesses.iter().map(|one| one.0).eq(expected), "witnesses of other namespaces");
     let writes = accesses.iter().filter(|access| is_write(access)).count();
     assert_eq!((block.change_count(), block.changes().count()), (writes, writes));
-    let at = |change: &pleach::Change<'_, H, _, _>| (change.namespace(), *change.key());
+    let at = |change: &pleach::Change<'_>| (change.namespace(), *change.key());
     assert!(block.changes().map(|one| at(&one)).is_sorted_by(|a, b| a < b));
     let every = 1 + writes / 40;
     for change in block.changes().step_by(every) {

@@ -5,11 +5,12 @@ use std::{fs, io, path::Path};
 use pleach::internals::names;
 use pleach::{Access, Db, Geometry, Options, SessionOptions, Value};
 use pleach_change_index::ChangeIndex;
-use pleach_core::Blake3;
+use pleach_core::Hasher;
 use pleach_core::proof::{Roots, block, through};
 use pleach_fuzz::Input;
+use pleach_fuzz::sim::unrecorded;
 use pleach_io::PAGE;
-use pleach_io::sim::{Image, SimDisk, SimOptions, SimRuntime};
+use pleach_io::sim::{Image, SimDisk, SimRuntime};
 
 fn main() -> io::Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
@@ -34,41 +35,41 @@ fn main() -> io::Result<()> {
         let mut input = Input(&stream);
         let (set, ops) = (input.set(), input.ops());
         let keys: Vec<_> = ops.iter().map(|op| op.key).chain([[seed; 32]]).collect();
-        let root = set.root::<Blake3>();
+        let root = set.root(Hasher::BLAKE3);
         let with_root = |bytes: Vec<u8>| [root.to_bytes().to_vec(), bytes].concat();
         let encoded = "small enough for the format";
-        let witness = set.witness::<Blake3>(&ops).encode::<Blake3>().expect(encoded);
+        let witness = set.witness(Hasher::BLAKE3, &ops).encode(Hasher::BLAKE3).expect(encoded);
         save("witness_decode", seed, &with_root(witness))?;
-        let multi = set.multi::<Blake3>(&keys).encode::<Blake3>().expect(encoded);
+        let multi = set.multi(Hasher::BLAKE3, &keys).encode(Hasher::BLAKE3).expect(encoded);
         save("proof_decode", seed, &with_root(multi))?;
-        let path = set.path::<Blake3>(&keys[0]).encode::<Blake3>().expect(encoded);
+        let path = set.path(Hasher::BLAKE3, &keys[0]).encode(Hasher::BLAKE3).expect(encoded);
         save("proof_decode", 100 + seed, &with_root(path.clone()))?;
         // Even: the bytes of a proof, behind choice and keys of the range and the roots.
         let (first, last) = ([0; 32], [0xff; 32]);
         let head = [0, 0, 0, 0, 0, 0];
-        let range = set.range::<Blake3>(&first, &last);
+        let range = set.range(Hasher::BLAKE3, &first, &last);
         save("range_verify", 100 + seed, &[&head[..], root.as_bytes(), &range].concat())?;
         let mut to = set.clone();
         to.apply(&ops);
-        let change = set.change::<Blake3>(&to, &first, &last);
-        let roots = [root.to_bytes(), to.root::<Blake3>().to_bytes()].concat();
+        let change = set.change(Hasher::BLAKE3, &to, &first, &last);
+        let roots = [root.to_bytes(), to.root(Hasher::BLAKE3).to_bytes()].concat();
         let bytes = [&head[..], &roots, &change].concat();
         save("change_verify", 100 + seed, &bytes)?;
         // Even: a root over all, and the bytes of a block or of a proof through it.
         save("block_verify", seed, &shaped)?;
         save("block_soundness", seed, &self::stream(seed, 90 * usize::from(seed) + 40))?;
         let roots = Roots::from_iter([(seed, root), (0x80, root), (0x81, Default::default())]);
-        let witness = set.witness::<Blake3>(&ops).encode::<Blake3>().expect(encoded);
+        let witness = set.witness(Hasher::BLAKE3, &ops).encode(Hasher::BLAKE3).expect(encoded);
         let parts = [
-            block::Part { ns: seed, after: Some(to.root::<Blake3>()), witness: Some(&witness) },
+            block::Part { ns: seed, after: Some(to.root(Hasher::BLAKE3)), witness: Some(&witness) },
             block::Part { ns: 0x81, after: None, witness: None },
         ];
         let behind_root =
-            |bytes: &[u8]| [&[0], &roots.over_all::<Blake3>().to_bytes()[..], bytes].concat();
-        if let Ok(block) = block::build::<Blake3>(&roots, &parts) {
+            |bytes: &[u8]| [&[0], &roots.over_all(Hasher::BLAKE3).to_bytes()[..], bytes].concat();
+        if let Ok(block) = block::build(Hasher::BLAKE3, &roots, &parts) {
             save("block_verify", 100 + seed, &behind_root(&block))?;
         }
-        let through = through::build::<Blake3>(&roots, 0x80, &path).expect(encoded);
+        let through = through::build(Hasher::BLAKE3, &roots, 0x80, &path).expect(encoded);
         save("block_verify", 200 + seed, &behind_root(&through))?;
         for (name, bytes) in (20 * seed..).zip(index(2 + seed)) {
             save("change_index", name, &bytes)?;
@@ -125,12 +126,7 @@ fn index(shard: u8) -> Vec<Vec<u8>> {
 
 /// A change stream: a key comes, one changes, one goes, as does a namespace.
 fn changes(seed: u8) -> Vec<u8> {
-    let number = u64::from(seed);
-    let disk = SimDisk::new(number, SimOptions { record: false, ..SimOptions::default() });
-    let runtime = SimRuntime::with_clock(number, disk.clock(), 1);
-    let options = Options::new("sim").create(true).cache_kib(512).threads(1).history(5);
-    let options = options.geometry(Geometry::least());
-    let db = Db::<Blake3, _, _>::open_on(disk, runtime, options).expect("created");
+    let (db, _) = create(seed, 5);
     let put = |id: u8, value: Option<u8>| {
         Access::write([id; 32], value.map(|value| Value::from(&[value; 9])))
     };
@@ -168,14 +164,18 @@ fn filled(bytes: &[u8]) -> &[u8] {
     &bytes[..end]
 }
 
+/// A new database, and its disk.
+fn create(seed: u8, history: u64) -> (Db, SimDisk) {
+    let disk = SimDisk::new(seed.into(), unrecorded());
+    let runtime = SimRuntime::with_clock(seed.into(), disk.clock(), 1);
+    let options = Options::new("sim").create(true).cache_kib(512).threads(1).history(history);
+    let options = options.geometry(Geometry::least());
+    (Db::open_on(&disk, runtime, options).expect("created"), disk)
+}
+
 /// A database with a few commits, location records and checkpoints, all within its first log segment.
 fn database(seed: u8) -> Image {
-    let number = u64::from(seed);
-    let disk = SimDisk::new(number, SimOptions { record: false, ..SimOptions::default() });
-    let runtime = SimRuntime::with_clock(number, disk.clock(), 1);
-    let options =
-        Options::new("sim").create(true).cache_kib(512).threads(1).geometry(Geometry::least());
-    let db = Db::<Blake3, _, _>::open_on(disk.clone(), runtime, options).expect("created");
+    let (db, disk) = create(seed, 0);
     for commit in 0..=seed.min(2) {
         let session = db.session(SessionOptions::new()).expect("a session");
         let access = |id: u8| Access::write([id * 16 + seed; 32], Some(Value::from(&[commit; 8])));

@@ -15,11 +15,11 @@ use crate::device::{Completion, Queue, Request, Transfer};
 use crate::error::Result;
 use crate::threads::no_thread;
 
-use super::files::{self, OsFile};
+use super::files;
 
 /// A request, and where its completion goes.
 struct Job {
-    request: Request<OsFile>,
+    request: Request,
     reply: Sender<Completion>,
 }
 
@@ -61,9 +61,9 @@ fn serve(inbox: &Receiver<Job>) {
     while let Ok(Job { request, reply }) = inbox.recv() {
         let Request { file, transfer, offset, mut buf, token } = request;
         let result = match transfer {
-            Transfer::Read => files::read(&file, &mut buf, offset),
-            Transfer::Write => files::write(&file, &buf, offset),
-            Transfer::Sync => files::sync(&file),
+            Transfer::Read => files::read(file.of(), &mut buf, offset),
+            Transfer::Write => files::write(file.of(), &buf, offset),
+            Transfer::Sync => files::sync(file.of()),
         };
         // Before the reply: when the caller has all completions and drops its handle, the file
         // is closed.
@@ -77,7 +77,7 @@ fn serve(inbox: &Receiver<Job>) {
 pub(super) struct PoolQueue {
     pool: Arc<Pool>,
     depth: usize,
-    staged: VecDeque<Request<OsFile>>,
+    staged: VecDeque<Request>,
     /// Requests that the pool has and whose completions have not been received.
     running: usize,
     reply: Sender<Completion>,
@@ -92,8 +92,6 @@ impl PoolQueue {
 }
 
 impl Queue for PoolQueue {
-    type File = OsFile;
-
     fn depth(&self) -> usize {
         self.depth
     }
@@ -102,7 +100,7 @@ impl Queue for PoolQueue {
         self.staged.len() + self.running
     }
 
-    fn push(&mut self, request: Request<OsFile>) {
+    fn push(&mut self, request: Request) {
         assert!(self.in_flight() < self.depth, "a queue's depth is the caller's to respect");
         self.staged.push_back(request);
     }

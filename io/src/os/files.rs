@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use crate::buffer::PageBuf;
-use crate::device::{OpenMode, Transfer};
+use crate::device::{OpenFile, OpenMode, Transfer};
 use crate::error::{IoError, Operation, Result};
 use crate::page::PAGE;
 
@@ -35,9 +35,9 @@ const ZEROS: usize = 64;
 /// Sector assumed where the kernel does not say what O_DIRECT needs.
 const SECTOR: u32 = 512;
 
-/// Handle of an open file. Cloning is cheap; the file closes with its last handle.
+/// An open file.
 #[derive(Clone, Debug)]
-pub struct OsFile(Arc<FileInner>);
+pub(super) struct OsFile(Arc<FileInner>);
 
 #[derive(Debug)]
 pub(super) struct FileInner {
@@ -71,12 +71,13 @@ pub(super) enum Direct {
     Refused,
 }
 
-impl OsFile {
-    /// Name within the folder.
-    pub fn name(&self) -> &str {
+impl OpenFile for OsFile {
+    fn name(&self) -> &str {
         &self.0.name
     }
+}
 
+impl OsFile {
     pub(super) fn id(&self) -> u64 {
         self.0.id
     }

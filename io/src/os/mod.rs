@@ -60,7 +60,9 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::buffer::PageBuf;
-use crate::device::{Completion, Device, DeviceInfo, LockMode, OpenMode, Queue, Request};
+use crate::device::{
+    Completion, Device, DeviceInfo, Disk, File, LockMode, OpenMode, Queue, Request,
+};
 use crate::error::{IoError, Operation, Result};
 use crate::page::PAGE;
 use crate::pool::PagePool;
@@ -73,8 +75,6 @@ use files::Direct;
 use lock::{HeldLock, LOCK_NAME};
 use setup::Setup;
 use uring::RingQueue;
-
-pub use files::OsFile;
 
 /// Largest depth of a queue: the kernel's limit for a ring.
 pub const MAX_DEPTH: usize = 32768;
@@ -226,6 +226,30 @@ impl OsDevice {
         Ok(Arc::clone(self.0.pool.get_or_init(|| Homed::new(pool))))
     }
 
+    /// A queue over a ring of this kind, or on the blocking pool.
+    fn queue_of(&self, depth: usize, ring: Option<Setup>) -> Result<Box<dyn Queue>> {
+        if depth > MAX_DEPTH {
+            return Err(os_error(&self.0.path, 0, Operation::SetUpRing, libc::EINVAL));
+        }
+        self.0.home.check()?;
+        let depth = depth.max(1);
+        let Some(setup) = ring else {
+            return Ok(OsQueue::boxed(PoolQueue::new(self.pool()?, depth)));
+        };
+        match RingQueue::new(setup, depth, self.0.lock.clone()) {
+            Ok(queue) => Ok(OsQueue::boxed(queue)),
+            Err(refusal) if self.0.options.io == IoMode::Auto => {
+                let pool = self.pool()?;
+                let mut state = self.0.state.lock();
+                if state.notes.is_empty() {
+                    state.notes.push(say_no_ring(&self.0.path, &refusal));
+                }
+                Ok(OsQueue::boxed(PoolQueue::new(pool, depth)))
+            }
+            Err(refusal) => Err(failed_std(&self.0.path, Operation::SetUpRing)(refusal)),
+        }
+    }
+
     /// The folder's entry `name` is there and no folder itself.
     fn is_listed(&self, name: &[u8], kind: FileType) -> bool {
         let kind = match kind {
@@ -316,10 +340,13 @@ fn open_folder(folder: &Path, create: bool) -> Result<OwnedFd> {
     })
 }
 
-impl Device for OsDevice {
-    type File = OsFile;
-    type Queue = OsQueue;
+impl From<OsDevice> for Disk {
+    fn from(value: OsDevice) -> Self {
+        Arc::new(value)
+    }
+}
 
+impl Device for OsDevice {
     fn info(&self) -> DeviceInfo {
         let state = self.0.state.lock();
         DeviceInfo {
@@ -343,7 +370,7 @@ impl Device for OsDevice {
         Ok(names)
     }
 
-    fn open(&self, name: &str, mode: OpenMode) -> Result<OsFile> {
+    fn open(&self, name: &str, mode: OpenMode) -> Result<File> {
         match mode {
             OpenMode::Read => {}
             OpenMode::Write | OpenMode::WriteCached => {
@@ -357,7 +384,7 @@ impl Device for OsDevice {
         if state == Direct::Refused {
             self.say_buffered();
         }
-        Ok(file)
+        Ok(File::new(file))
     }
 
     fn remove(&self, name: &str) -> Result<()> {
@@ -412,136 +439,84 @@ impl Device for OsDevice {
         Ok((bytes(stat.f_bavail), bytes(stat.f_blocks)))
     }
 
-    fn len(&self, file: &OsFile) -> Result<u64> {
-        files::len(file)
+    fn len(&self, file: &File) -> Result<u64> {
+        files::len(file.of())
     }
 
-    fn set_len(&self, file: &OsFile, len: u64) -> Result<()> {
+    fn set_len(&self, file: &File, len: u64) -> Result<()> {
         self.check_writable(file.name(), Operation::Resize)?;
-        files::set_len(file, len)
+        files::set_len(file.of(), len)
     }
 
-    fn allocate(&self, file: &OsFile, offset: u64, len: u64) -> Result<()> {
+    fn allocate(&self, file: &File, offset: u64, len: u64) -> Result<()> {
         self.check_writable(file.name(), Operation::Allocate)?;
-        files::allocate(file, offset, len)
+        files::allocate(file.of(), offset, len)
     }
 
-    fn read_at(&self, file: &OsFile, buf: &mut PageBuf, offset: u64) -> Result<()> {
-        files::read(file, buf, offset)
+    fn read_at(&self, file: &File, buf: &mut PageBuf, offset: u64) -> Result<()> {
+        files::read(file.of(), buf, offset)
     }
 
-    fn write_at(&self, file: &OsFile, buf: &PageBuf, pages: usize, offset: u64) -> Result<()> {
+    fn write_at(&self, file: &File, buf: &PageBuf, pages: usize, offset: u64) -> Result<()> {
         self.0.home.check()?;
         let Some(bytes) = pages.checked_mul(PAGE).and_then(|len| buf.get(..len)) else {
             return Err(os_error(file.name(), offset, Operation::Write, libc::EINVAL));
         };
-        files::write(file, bytes, offset)
+        files::write(file.of(), bytes, offset)
     }
 
-    fn sync(&self, file: &OsFile) -> Result<()> {
-        files::sync(file)
+    fn sync(&self, file: &File) -> Result<()> {
+        files::sync(file.of())
     }
 
     /// At most [`MAX_DEPTH`] deep; a depth of 0 becomes 1. Where the kernel refuses this ring
     /// (memory), [`IoMode::Auto`] gives a queue on the blocking pool and notes it.
-    fn queue(&self, depth: usize) -> Result<OsQueue> {
-        if depth > MAX_DEPTH {
-            return Err(os_error(&self.0.path, 0, Operation::SetUpRing, libc::EINVAL));
-        }
-        self.0.home.check()?;
-        let depth = depth.max(1);
-        let Some(setup) = self.0.ring else {
-            return Ok(OsQueue::pool(self.pool()?, depth));
-        };
-        match RingQueue::new(setup, depth, self.0.lock.clone()) {
-            Ok(queue) => Ok(OsQueue::new(Engine::Ring(Box::new(queue)))),
-            Err(refusal) if self.0.options.io == IoMode::Auto => {
-                let pool = self.pool()?;
-                let mut state = self.0.state.lock();
-                if state.notes.is_empty() {
-                    state.notes.push(say_no_ring(&self.0.path, &refusal));
-                }
-                Ok(OsQueue::pool(pool, depth))
-            }
-            Err(refusal) => Err(failed_std(&self.0.path, Operation::SetUpRing)(refusal)),
-        }
+    fn queue(&self, depth: usize) -> Result<Box<dyn Queue>> {
+        self.queue_of(depth, self.0.ring)
+    }
+
+    fn movable_queue(&self, depth: usize) -> Result<Box<dyn Queue>> {
+        // The other kinds process completions on the thread that has submitted.
+        self.queue_of(depth, self.0.ring.map(|_| Setup::Plain))
     }
 }
 
-/// A queue on a folder's files. It is the process's that made it: in a child that was forked since, the ring is the
-/// parent's, and the threads of the pool are missing.
-pub struct OsQueue(Homed<Engine>);
+/// A queue of the process that made it: in a child that was forked since, the ring is the parent's, and the threads of
+/// the pool are missing.
+struct OsQueue<Q>(Homed<Q>);
 
-impl core::fmt::Debug for OsQueue {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("OsQueue")
-            .field("depth", &self.depth())
-            .field("in_flight", &self.in_flight())
-            .finish_non_exhaustive()
+impl<Q: Queue> OsQueue<Q> {
+    fn boxed(queue: Q) -> Box<dyn Queue> {
+        Box::new(Self(Homed::new(queue)))
     }
 }
 
-enum Engine {
-    Ring(Box<RingQueue>),
-    Pool(PoolQueue),
-}
-
-impl OsQueue {
-    fn new(engine: Engine) -> Self {
-        Self(Homed::new(engine))
-    }
-
-    fn pool(pool: Arc<Pool>, depth: usize) -> Self {
-        Self::new(Engine::Pool(PoolQueue::new(pool, depth)))
-    }
-}
-
-impl Queue for OsQueue {
-    type File = OsFile;
-
+impl<Q: Queue> Queue for OsQueue<Q> {
     fn depth(&self) -> usize {
-        match &*self.0 {
-            Engine::Ring(queue) => queue.depth(),
-            Engine::Pool(queue) => queue.depth(),
-        }
+        self.0.depth()
     }
 
     fn in_flight(&self) -> usize {
-        match &*self.0 {
-            Engine::Ring(queue) => queue.in_flight(),
-            Engine::Pool(queue) => queue.in_flight(),
-        }
+        self.0.in_flight()
     }
 
-    fn push(&mut self, request: Request<OsFile>) {
-        match &mut *self.0 {
-            Engine::Ring(queue) => queue.push(request),
-            Engine::Pool(queue) => queue.push(request),
-        }
+    fn push(&mut self, request: Request) {
+        self.0.push(request);
     }
 
     fn submit(&mut self) -> Result<()> {
         self.0.home().check()?;
-        match &mut *self.0 {
-            Engine::Ring(queue) => queue.submit(),
-            Engine::Pool(queue) => queue.submit(),
-        }
+        self.0.submit()
     }
 
     fn poll(&mut self) -> Option<Completion> {
         self.0.home().check().ok()?;
-        match &mut *self.0 {
-            Engine::Ring(queue) => queue.poll(),
-            Engine::Pool(queue) => queue.poll(),
-        }
+        self.0.poll()
     }
 
     fn wait_for(&mut self, count: usize) -> Result<Option<Completion>> {
         self.0.home().check()?;
-        match &mut *self.0 {
-            Engine::Ring(queue) => queue.wait_for(count),
-            Engine::Pool(queue) => queue.wait_for(count),
-        }
+        self.0.wait_for(count)
     }
 
     fn wait(&mut self) -> Result<Option<Completion>> {
@@ -549,11 +524,7 @@ impl Queue for OsQueue {
     }
 
     fn register(&mut self, pool: &PagePool) -> bool {
-        let is_here = self.0.home().is_here();
-        match &mut *self.0 {
-            Engine::Ring(queue) => is_here && queue.register(pool),
-            Engine::Pool(_) => false,
-        }
+        self.0.home().is_here() && self.0.register(pool)
     }
 }
 

@@ -31,7 +31,7 @@ use std::time::Duration;
 use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::buffer::PageBuf;
-use crate::device::{Completion, Queue, Request, Transfer};
+use crate::device::{Completion, File, Queue, Request, Transfer};
 use crate::error::{Operation, Result};
 use crate::pool::PagePool;
 
@@ -56,7 +56,7 @@ const RING: &str = "io_uring";
 struct Running {
     token: u64,
     offset: u64,
-    file: OsFile,
+    file: File,
     buf: PageBuf,
     progress: Progress,
 }
@@ -127,7 +127,7 @@ impl RingQueue {
         while let Some(number) = self.staged.pop_front() {
             let slot = &mut self.slots[number as usize];
             let Some(running) = &mut slot.running else { continue };
-            let target = self.files.target(&ring, &running.file);
+            let target = self.files.target(&ring, running.file.of());
             let user_data = u64::from(slot.generation) << 32 | u64::from(number);
             let entry = entry(running, target, &self.fixed).user_data(user_data);
             // SAFETY: the entry points into the buffer of a slot. The slot owns the buffer and
@@ -237,8 +237,6 @@ impl RingQueue {
 }
 
 impl Queue for RingQueue {
-    type File = OsFile;
-
     fn depth(&self) -> usize {
         self.slots.len()
     }
@@ -247,10 +245,10 @@ impl Queue for RingQueue {
         self.slots.len() - self.free.len() + self.ready.len()
     }
 
-    fn push(&mut self, request: Request<OsFile>) {
+    fn push(&mut self, request: Request) {
         assert!(self.in_flight() < self.depth(), "a queue's depth is the caller's to respect");
         let Request { file, transfer, offset, buf, token } = request;
-        let progress = Progress::new(transfer, buf.len(), file.align());
+        let progress = Progress::new(transfer, buf.len(), file.of::<OsFile>().align());
         let refused = check_range(file.name(), transfer, offset, buf.len());
         if refused.is_err() || progress.is_empty() {
             self.ready.push_back(Completion { token, buf, result: refused });

@@ -18,7 +18,9 @@ use super::queue::SimQueue;
 use super::state::{Event, FileId, FolderOp};
 use super::trace::Trace;
 use crate::buffer::PageBuf;
-use crate::device::{Device, DeviceInfo, LockMode, OpenMode, Transfer};
+use crate::device::{
+    Device, DeviceInfo, Disk, File, LockMode, OpenFile, OpenMode, Queue, Transfer,
+};
 use crate::error::{IoError, LockHolder, Operation, Result};
 use crate::page::PAGE;
 
@@ -156,10 +158,19 @@ impl Outcome {
     }
 }
 
-impl Device for SimDisk {
-    type File = SimFile;
-    type Queue = SimQueue;
+impl From<SimDisk> for Disk {
+    fn from(value: SimDisk) -> Self {
+        Arc::new(value)
+    }
+}
 
+impl From<&SimDisk> for Disk {
+    fn from(value: &SimDisk) -> Self {
+        Arc::new(value.clone())
+    }
+}
+
+impl Device for SimDisk {
     fn info(&self) -> DeviceInfo {
         DeviceInfo { engine: "simulated", direct: true, note: String::new() }
     }
@@ -170,7 +181,7 @@ impl Device for SimDisk {
         Ok(inner.state.names.keys().map(ToString::to_string).collect())
     }
 
-    fn open(&self, name: &str, mode: OpenMode) -> Result<SimFile> {
+    fn open(&self, name: &str, mode: OpenMode) -> Result<File> {
         let mut inner = self.lock_inner();
         let creates = mode == OpenMode::CreateNew;
         let operation = if creates { Operation::Create } else { Operation::Open };
@@ -191,7 +202,7 @@ impl Device for SimDisk {
             }
         };
         let token = Arc::clone(&inner.tokens[id.0]);
-        Ok(SimFile::new(name, id, mode != OpenMode::Read, token))
+        Ok(File::new(SimFile::new(name, id, mode != OpenMode::Read, token)))
     }
 
     fn remove(&self, name: &str) -> Result<()> {
@@ -256,14 +267,16 @@ impl Device for SimDisk {
         Ok((size.saturating_sub(inner.used()), size))
     }
 
-    fn len(&self, file: &SimFile) -> Result<u64> {
+    fn len(&self, file: &File) -> Result<u64> {
+        let file: &SimFile = file.of();
         let mut inner = self.lock_inner();
         let id = inner.check(file);
         inner.begin(Operation::Length, file.name(), 0)?;
         Ok(inner.state.files[id.0].visible.len())
     }
 
-    fn set_len(&self, file: &SimFile, len: u64) -> Result<()> {
+    fn set_len(&self, file: &File, len: u64) -> Result<()> {
+        let file: &SimFile = file.of();
         let mut inner = self.lock_inner();
         let id = inner.check(file);
         inner.begin(Operation::Resize, file.name(), len)?;
@@ -274,7 +287,8 @@ impl Device for SimDisk {
         Ok(())
     }
 
-    fn allocate(&self, file: &SimFile, offset: u64, len: u64) -> Result<()> {
+    fn allocate(&self, file: &File, offset: u64, len: u64) -> Result<()> {
+        let file: &SimFile = file.of();
         let mut inner = self.lock_inner();
         let id = inner.check(file);
         inner.begin(Operation::Allocate, file.name(), offset)?;
@@ -302,7 +316,8 @@ impl Device for SimDisk {
         }
     }
 
-    fn read_at(&self, file: &SimFile, buf: &mut PageBuf, offset: u64) -> Result<()> {
+    fn read_at(&self, file: &File, buf: &mut PageBuf, offset: u64) -> Result<()> {
+        let file: &SimFile = file.of();
         let mut inner = self.lock_inner();
         inner.check(file);
         file.admit(Transfer::Read, offset, buf.len())?;
@@ -311,7 +326,8 @@ impl Device for SimDisk {
         inner.finish_read(file, &plan, offset, buf)
     }
 
-    fn write_at(&self, file: &SimFile, buf: &PageBuf, pages: usize, offset: u64) -> Result<()> {
+    fn write_at(&self, file: &File, buf: &PageBuf, pages: usize, offset: u64) -> Result<()> {
+        let file: &SimFile = file.of();
         let mut inner = self.lock_inner();
         inner.check(file);
         let Some(bytes) = pages.checked_mul(PAGE).and_then(|len| buf.get(..len)) else {
@@ -326,15 +342,16 @@ impl Device for SimDisk {
         inner.finish_write(file, ticket)
     }
 
-    fn sync(&self, file: &SimFile) -> Result<()> {
+    fn sync(&self, file: &File) -> Result<()> {
+        let file: &SimFile = file.of();
         let mut inner = self.lock_inner();
         let ticket = inner.start_sync(file);
         inner.clock.advance(ticket.delay);
         inner.finish_sync(file, &ticket)
     }
 
-    fn queue(&self, depth: usize) -> Result<SimQueue> {
+    fn queue(&self, depth: usize) -> Result<Box<dyn Queue>> {
         self.lock_inner().begin(Operation::SetUpRing, "", 0)?;
-        Ok(SimQueue::new(Arc::clone(&self.0), depth))
+        Ok(Box::new(SimQueue::new(Arc::clone(&self.0), depth)))
     }
 }

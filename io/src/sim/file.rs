@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::state::FileId;
-use crate::device::Transfer;
+use crate::device::{OpenFile, Transfer};
 use crate::error::{IoError, Operation, Result};
 use crate::page::PAGE;
 
@@ -17,16 +17,17 @@ struct Handle {
 
 /// Handle of an open simulated file.
 #[derive(Clone, Debug)]
-pub struct SimFile(Arc<Handle>);
+pub(super) struct SimFile(Arc<Handle>);
+
+impl OpenFile for SimFile {
+    fn name(&self) -> &str {
+        &self.0.name
+    }
+}
 
 impl SimFile {
     pub(super) fn new(name: Arc<str>, id: FileId, writable: bool, token: Arc<()>) -> Self {
         Self(Arc::new(Handle { name, id, writable, token }))
-    }
-
-    /// The name under which it was opened.
-    pub fn name(&self) -> &str {
-        &self.0.name
     }
 
     pub(super) fn id(&self) -> FileId {

@@ -16,6 +16,7 @@ use super::ledger::{Injected, LedgerEntry};
 use super::options::{Quota, SimOptions};
 use super::rng::Rng;
 use super::state::{Event, FileId, Masks, OpId, State, SyncEnd};
+use crate::device::OpenFile;
 use crate::error::{IoError, Operation, Result};
 use crate::page::PAGE;
 

@@ -26,27 +26,17 @@ enum Work {
 }
 
 struct Outstanding {
-    request: Request<SimFile>,
+    request: Request,
     work: Work,
     ready: Duration,
 }
 
 /// Submission queue of a [`SimDisk`](super::SimDisk).
-pub struct SimQueue {
+pub(super) struct SimQueue {
     disk: Arc<Mutex<Inner>>,
     depth: usize,
-    pushed: Vec<Request<SimFile>>,
+    pushed: Vec<Request>,
     outstanding: Vec<Outstanding>,
-}
-
-impl core::fmt::Debug for SimQueue {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("SimQueue")
-            .field("depth", &self.depth)
-            .field("pushed", &self.pushed.len())
-            .field("outstanding", &self.outstanding.len())
-            .finish_non_exhaustive()
-    }
 }
 
 impl SimQueue {
@@ -81,12 +71,13 @@ impl SimQueue {
 
 fn show(inner: &mut Inner, other: &Outstanding) {
     if let Work::Write(ticket) = &other.work {
-        inner.show(&other.request.file, ticket);
+        inner.show(other.request.file.of(), ticket);
     }
 }
 
-fn start(inner: &mut Inner, mut request: Request<SimFile>) -> Outstanding {
-    let (file, offset) = (&request.file, request.offset);
+fn start(inner: &mut Inner, mut request: Request) -> Outstanding {
+    let (file, offset) = (request.file.of::<SimFile>().clone(), request.offset);
+    let file = &file;
     inner.check(file);
     let len = if request.transfer == Transfer::Sync { 0 } else { request.buf.len() };
     let offset_checked = if request.transfer == Transfer::Sync { 0 } else { offset };
@@ -122,19 +113,18 @@ fn start(inner: &mut Inner, mut request: Request<SimFile>) -> Outstanding {
 
 fn complete(inner: &mut Inner, ended: Outstanding) -> Completion {
     let Request { file, offset, mut buf, token, .. } = ended.request;
+    let file: &SimFile = file.of();
     let result = match ended.work {
-        Work::Read(plan) => inner.finish_read(&file, &plan, offset, &mut buf),
+        Work::Read(plan) => inner.finish_read(file, &plan, offset, &mut buf),
         Work::Looked(result) => result,
-        Work::Write(ticket) => inner.finish_write(&file, ticket),
-        Work::Sync(ticket) => inner.finish_sync(&file, &ticket),
+        Work::Write(ticket) => inner.finish_write(file, ticket),
+        Work::Sync(ticket) => inner.finish_sync(file, &ticket),
         Work::Rejected(error) => Err(error),
     };
     Completion { token, buf, result }
 }
 
 impl Queue for SimQueue {
-    type File = SimFile;
-
     fn depth(&self) -> usize {
         self.depth
     }
@@ -143,7 +133,7 @@ impl Queue for SimQueue {
         self.pushed.len() + self.outstanding.len()
     }
 
-    fn push(&mut self, request: Request<SimFile>) {
+    fn push(&mut self, request: Request) {
         assert!(self.in_flight() < self.depth, "the queue holds its {} requests", self.depth);
         self.pushed.push(request);
     }

@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use super::clock::SimClock;
 use super::rng::Rng;
 use crate::error::Result;
-use crate::runtime::{Event, Runtime, Step, Task};
+use crate::runtime::{Event, Executor, Notify, Runtime, Step, Task, TaskHandle};
 
 /// What a step takes at least.
 const STEP: Duration = Duration::from_micros(1);
@@ -76,19 +76,12 @@ impl core::fmt::Debug for SimRuntime {
 }
 
 /// Event of a [`SimRuntime`].
-#[derive(Clone)]
-pub struct SimEvent {
+struct SimEvent {
     shared: Arc<Shared>,
     id: u64,
 }
 
-impl core::fmt::Debug for SimEvent {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("SimEvent").field("id", &self.id).finish_non_exhaustive()
-    }
-}
-
-impl Event for SimEvent {
+impl Notify for SimEvent {
     fn notify(&self) {
         let mut tasks = self.shared.tasks.lock();
         *tasks.notified.entry(self.id).or_default() += 1;
@@ -102,15 +95,9 @@ impl Event for SimEvent {
 }
 
 /// Handle of a task; dropping it steps the tasks until this one has ended.
-pub struct SimHandle {
+struct SimHandle {
     runtime: SimRuntime,
     id: u64,
-}
-
-impl core::fmt::Debug for SimHandle {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("SimHandle").field("id", &self.id).finish_non_exhaustive()
-    }
 }
 
 impl SimRuntime {
@@ -228,10 +215,19 @@ impl SimRuntime {
     }
 }
 
-impl Runtime for SimRuntime {
-    type Event = SimEvent;
-    type Handle = SimHandle;
+impl From<SimRuntime> for Executor {
+    fn from(value: SimRuntime) -> Self {
+        Arc::new(value)
+    }
+}
 
+impl From<&SimRuntime> for Executor {
+    fn from(value: &SimRuntime) -> Self {
+        Arc::new(value.clone())
+    }
+}
+
+impl Runtime for SimRuntime {
     fn now(&self) -> Duration {
         self.0.clock.now()
     }
@@ -240,27 +236,28 @@ impl Runtime for SimRuntime {
         self.0.random.lock().next()
     }
 
-    fn event(&self) -> SimEvent {
+    fn event(&self) -> Event {
         let mut tasks = self.0.tasks.lock();
         tasks.next += 1;
-        SimEvent { shared: Arc::clone(&self.0), id: tasks.next }
+        Event::new(SimEvent { shared: Arc::clone(&self.0), id: tasks.next })
     }
 
-    fn spawn(&self, name: &str, event: &SimEvent, task: Task) -> Result<SimHandle> {
+    fn spawn(&self, name: &str, event: &Event, task: Task) -> Result<TaskHandle> {
         let mut tasks = self.0.tasks.lock();
         tasks.next += 1;
         let id = tasks.next;
-        let (name, task) = (name.to_owned(), Some(task));
-        tasks.entries.insert(id, Entry { name, event: event.id, mode: Mode::Ready, task });
-        Ok(SimHandle { runtime: self.clone(), id })
+        let (name, event, task) = (name.to_owned(), event.of::<SimEvent>().id, Some(task));
+        tasks.entries.insert(id, Entry { name, event, mode: Mode::Ready, task });
+        Ok(Box::new(SimHandle { runtime: self.clone(), id }))
     }
 
     fn wait(
         &self,
-        event: &SimEvent,
+        event: &Event,
         timeout: Option<Duration>,
         done: &mut dyn FnMut() -> bool,
     ) -> bool {
+        let event = event.of::<SimEvent>().id;
         let deadline = timeout.map(|timeout| self.now().saturating_add(timeout));
         // Sometimes the background is faster than the caller.
         let extra = {
@@ -268,12 +265,12 @@ impl Runtime for SimRuntime {
             if tasks.rng.chance(1, 4) { tasks.rng.index(4) } else { 0 }
         };
         self.step_some(extra);
-        let mut seen = self.notified(event.id);
+        let mut seen = self.notified(event);
         if done() {
             return true;
         }
         for _ in 0..STEPS_LIMIT {
-            let now = self.notified(event.id);
+            let now = self.notified(event);
             if now != seen {
                 seen = now;
                 if done() {

@@ -4,7 +4,7 @@
 //! use std::sync::Arc;
 //! use std::sync::atomic::{AtomicU32, Ordering};
 //!
-//! use pleach_io::{Event, Runtime, Step, Threads};
+//! use pleach_io::{Runtime, Step, Threads};
 //!
 //! let threads = Threads::new(2)?;
 //! let (asked, answered) = (threads.event(), threads.event());
@@ -17,7 +17,7 @@
 //!         Step::Done
 //!     })
 //! };
-//! let handle = threads.spawn("counter", &asked, task)?;
+//! let handle = threads.start("counter", &asked, task)?;
 //! threads.wait(&answered, None, &mut || count.load(Ordering::Relaxed) == 1);
 //! handle.join()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -29,7 +29,7 @@
 //! * `fork_join`'s index `i` runs on pool thread `i` and on no other, except inside a job, where
 //!   all indices run on the calling thread (a worker that waited for workers could wait for ever);
 //! * a panic in a task ends that task, is logged through `tracing::error!` and reported by
-//!   [`TaskHandle::join`]; nobody waits for the task in vain;
+//!   [`ThreadTask::join`]; nobody waits for the task in vain;
 //! * threads that sleep are in no table of the process: a child that is forked meanwhile would find threads there that it
 //!   does not have, which is how `parking_lot` keeps those that sleep. So the locks of this module are the standard
 //!   library's.
@@ -49,7 +49,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::error::Result;
 use crate::process::{Home, Homed};
-use crate::runtime::{Event, Runtime, Step, Task};
+use crate::runtime::{Event, Executor, Notify, Runtime, Step, Task, TaskHandle};
 
 pub(crate) use sleep::no_thread;
 use sleep::{lock, sleep};
@@ -76,11 +76,32 @@ impl Threads {
         let workers = Homed::new(Workers::start(workers.max(1))?);
         Ok(Self(Arc::new(Inner { start: Instant::now(), workers })))
     }
+
+    /// Starts a background task as [`Runtime::spawn`] does, with a handle that says how it ended.
+    ///
+    /// # Errors
+    /// When the system gives no further thread; the task is dropped.
+    pub fn start(&self, name: &str, event: &Event, mut task: Task) -> Result<ThreadTask> {
+        let panicked = Arc::new(AtomicBool::new(false));
+        let (event, flag, label) = (event.clone(), panicked.clone(), name.to_owned());
+        let body = move || {
+            let result = catch_unwind(AssertUnwindSafe(|| run(&label, event.of(), &mut task)));
+            // What the task captured may panic on being dropped, too.
+            let dropped = catch_unwind(AssertUnwindSafe(|| drop(task)));
+            if result.is_err() || dropped.is_err() {
+                flag.store(true, Ordering::Release);
+                tracing::error!(task = label, "a background task panicked");
+            }
+        };
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+        let thread = thread.map_err(|error| no_thread(name, &error))?;
+        Ok(ThreadTask { thread: Some(thread), home: Home::here(), panicked })
+    }
 }
 
 /// An event: a number that grows, and sleepers.
 #[derive(Clone, Debug, Default)]
-pub struct ThreadEvent(Arc<EventInner>);
+struct ThreadEvent(Arc<EventInner>);
 
 #[derive(Debug, Default)]
 struct EventInner {
@@ -111,7 +132,7 @@ impl ThreadEvent {
     }
 }
 
-impl Event for ThreadEvent {
+impl Notify for ThreadEvent {
     fn notify(&self) {
         *lock(&self.0.number) += 1;
         self.0.changed.notify_all();
@@ -120,7 +141,7 @@ impl Event for ThreadEvent {
 
 /// A spawned task. Dropping it waits for the task's end; in the task itself it does not.
 #[derive(Debug)]
-pub struct TaskHandle {
+pub struct ThreadTask {
     thread: Option<JoinHandle<()>>,
     home: Home,
     panicked: Arc<AtomicBool>,
@@ -131,7 +152,7 @@ pub struct TaskHandle {
 #[error("a background task panicked")]
 pub struct TaskPanicked;
 
-impl TaskHandle {
+impl ThreadTask {
     /// Waits for the task's end.
     pub fn join(mut self) -> std::result::Result<(), TaskPanicked> {
         self.wait();
@@ -155,7 +176,7 @@ impl TaskHandle {
     }
 }
 
-impl Drop for TaskHandle {
+impl Drop for ThreadTask {
     fn drop(&mut self) {
         self.wait();
     }
@@ -183,10 +204,13 @@ fn deadline(timeout: Option<Duration>) -> Option<Instant> {
     timeout.and_then(|time| Instant::now().checked_add(time))
 }
 
-impl Runtime for Threads {
-    type Event = ThreadEvent;
-    type Handle = TaskHandle;
+impl From<Threads> for Executor {
+    fn from(value: Threads) -> Self {
+        Arc::new(value)
+    }
+}
 
+impl Runtime for Threads {
     fn now(&self) -> Duration {
         self.0.start.elapsed()
     }
@@ -202,34 +226,21 @@ impl Runtime for Threads {
         }
     }
 
-    fn event(&self) -> ThreadEvent {
-        ThreadEvent::default()
+    fn event(&self) -> Event {
+        Event::new(ThreadEvent::default())
     }
 
-    fn spawn(&self, name: &str, event: &ThreadEvent, mut task: Task) -> Result<TaskHandle> {
-        let panicked = Arc::new(AtomicBool::new(false));
-        let (event, flag, label) = (event.clone(), panicked.clone(), name.to_owned());
-        let body = move || {
-            let result = catch_unwind(AssertUnwindSafe(|| run(&label, &event, &mut task)));
-            // What the task captured may panic on being dropped, too.
-            let dropped = catch_unwind(AssertUnwindSafe(|| drop(task)));
-            if result.is_err() || dropped.is_err() {
-                flag.store(true, Ordering::Release);
-                tracing::error!(task = label, "a background task panicked");
-            }
-        };
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
-        let thread = thread.map_err(|error| no_thread(name, &error))?;
-        Ok(TaskHandle { thread: Some(thread), home: Home::here(), panicked })
+    fn spawn(&self, name: &str, event: &Event, task: Task) -> Result<TaskHandle> {
+        Ok(Box::new(self.start(name, event, task)?))
     }
 
     fn wait(
         &self,
-        event: &ThreadEvent,
+        event: &Event,
         timeout: Option<Duration>,
         done: &mut dyn FnMut() -> bool,
     ) -> bool {
-        let deadline = deadline(timeout);
+        let (deadline, event) = (deadline(timeout), event.of::<ThreadEvent>());
         loop {
             let seen = event.number();
             if done() {

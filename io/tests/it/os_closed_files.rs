@@ -10,9 +10,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use crate::os_support::{filled, open};
-use pleach_io::{
-    Device, IoMode, OpenMode, OsFile, OsOptions, OsQueue, PageBuf, Queue, Request, Transfer,
-};
+use pleach_io::{Device, IoMode, OpenMode, OsOptions, PageBuf, Queue, Request, Transfer};
 
 fn is_open_elsewhere(path: &Path) -> bool {
     let file = File::options().write(true).open(path).expect("open");
@@ -21,7 +19,7 @@ fn is_open_elsewhere(path: &Path) -> bool {
     result != 0
 }
 
-fn read(queue: &mut OsQueue, file: &OsFile, times: usize) {
+fn read(queue: &mut Box<dyn Queue>, file: &pleach_io::File, times: usize) {
     for _ in 0..times {
         let (file, buf) = (file.clone(), PageBuf::zeroed(1));
         queue.push(Request { file, transfer: Transfer::Read, offset: 0, buf, token: 0 });

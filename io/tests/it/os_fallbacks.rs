@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use crate::os_support::{bytes, command, filled, role};
 use pleach_io::{
-    Device, DeviceInfo, IoError, IoMode, OpenMode, Operation, OsDevice, OsOptions, PageBuf, Queue,
+    Device, DeviceInfo, IoError, IoMode, OpenMode, Operation, OsDevice, OsOptions, PageBuf,
     Request, Transfer,
 };
 

@@ -4,8 +4,7 @@ use std::path::Path;
 
 use crate::os_support::{all_modes, bytes, command, filled, open, role};
 use pleach_io::{
-    Device, IoError, OpenMode, Operation, OsDevice, OsOptions, PAGE, PageBuf, Queue, Request,
-    Transfer,
+    Device, IoError, OpenMode, Operation, OsDevice, OsOptions, PAGE, PageBuf, Request, Transfer,
 };
 
 fn device(folder: &Path) -> OsDevice {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::os_support::{cases, command, filled, role, start};
 use pleach_io::{
-    Device, IoError, LockHolder, LockMode, OpenMode, OsDevice, OsOptions, Queue, Request, Transfer,
+    Device, IoError, LockHolder, LockMode, OpenMode, OsDevice, OsOptions, Request, Transfer,
 };
 
 fn device(folder: &Path) -> OsDevice {

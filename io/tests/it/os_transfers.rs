@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::os_support::{Rng, all_modes, bytes, cases, filled, open};
 use pleach_io::{
-    Completion, Device, IoError, IoMode, OpenMode, Operation, OsDevice, OsFile, OsOptions, PAGE,
+    Completion, Device, File, IoError, IoMode, OpenMode, Operation, OsDevice, OsOptions, PAGE,
     PageBuf, PagePool, Queue, Request, Transfer,
 };
 
@@ -29,7 +29,7 @@ struct Expected {
 
 impl Model {
     /// A random request, or `None` when its pages are in use.
-    fn draw(&mut self, file: &OsFile) -> Option<Request<OsFile>> {
+    fn draw(&mut self, file: &File) -> Option<Request> {
         let pages = 1 + self.rng.below(5);
         let first = self.rng.below(FILE_PAGES - pages + 1);
         let token = self.next;
@@ -83,7 +83,7 @@ fn buffer(pool: &PagePool, pages: usize) -> PageBuf {
     }
 }
 
-fn run_model(device: &OsDevice, file: &OsFile, depth: usize, seed: u64, content: &mut Vec<u8>) {
+fn run_model(device: &OsDevice, file: &File, depth: usize, seed: u64, content: &mut Vec<u8>) {
     let mut queue = device.queue(depth).expect("queue");
     assert_eq!(queue.depth(), depth);
     let pool = PagePool::new(3, depth);
@@ -193,7 +193,7 @@ fn requests_that_cannot_be_are_errors_and_empty_ones_succeed() {
         device.set_len(&created, bytes(2)).expect("resize");
         let file = device.open("data", OpenMode::Read).expect("open");
         let mut queue = device.queue(8).expect("queue");
-        let push = |queue: &mut pleach_io::OsQueue, transfer, offset, pages, token| {
+        let push = |queue: &mut Box<dyn Queue>, transfer, offset, pages, token| {
             let buf = PageBuf::zeroed(pages);
             queue.push(Request { file: file.clone(), transfer, offset, buf, token });
         };

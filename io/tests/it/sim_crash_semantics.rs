@@ -1,10 +1,9 @@
 //! What a power failure may and may not leave, one rule a test.
 
 use pleach_io::sim::{
-    CrashMode, CrashPoint, Fault, Grain, Image, Rule, SECTOR, SimDisk, SimFile, SimOptions, Times,
-    code,
+    CrashMode, CrashPoint, Fault, Grain, Image, Rule, SECTOR, SimDisk, SimOptions, Times, code,
 };
-use pleach_io::{Device, OpenMode, Operation, PAGE, PageBuf, Queue, Request, Transfer};
+use pleach_io::{Device, File, OpenMode, Operation, PAGE, PageBuf, Request, Transfer};
 
 fn page(byte: u8) -> PageBuf {
     let mut buf = PageBuf::zeroed(1);
@@ -13,7 +12,7 @@ fn page(byte: u8) -> PageBuf {
 }
 
 /// A disk with the durable file "f" of `pages` pages of ones, and its handle.
-fn disk_with_file(pages: usize) -> (SimDisk, SimFile) {
+fn disk_with_file(pages: usize) -> (SimDisk, File) {
     let disk = SimDisk::new(7, SimOptions::default());
     let file = disk.open("f", OpenMode::CreateNew).unwrap();
     disk.sync_folder().unwrap();
@@ -25,7 +24,7 @@ fn disk_with_file(pages: usize) -> (SimDisk, SimFile) {
     (disk, file)
 }
 
-fn write(file: &SimFile, byte: u8, at: u64, token: u64) -> Request<SimFile> {
+fn write(file: &File, byte: u8, at: u64, token: u64) -> Request {
     let offset = at * PAGE as u64;
     Request { file: file.clone(), transfer: Transfer::Write, offset, buf: page(byte), token }
 }

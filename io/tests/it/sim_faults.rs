@@ -6,9 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pleach_io::sim::{
     Aftermath, Asserts, CrashMode, Damage, DamageKind, Fault, FaultRates, Injected, PageOf, Quota,
-    Rule, SimDisk, SimFile, SimOptions, Times, Unpolled, code,
+    Rule, SimDisk, SimOptions, Times, Unpolled, code,
 };
-use pleach_io::{Device, IoError, OpenMode, Operation, PAGE, PageBuf, Queue, Request, Transfer};
+use pleach_io::{Device, File, IoError, OpenMode, Operation, PAGE, PageBuf, Request, Transfer};
 
 const PAGE_U64: u64 = PAGE as u64;
 
@@ -18,7 +18,7 @@ fn page(byte: u8) -> PageBuf {
     buf
 }
 
-fn disk_with(name: &str, pages: &[u8]) -> (SimDisk, SimFile) {
+fn disk_with(name: &str, pages: &[u8]) -> (SimDisk, File) {
     let disk = SimDisk::new(3, SimOptions::default());
     let file = disk.open(name, OpenMode::CreateNew).unwrap();
     for (at, &byte) in pages.iter().enumerate() {
@@ -29,7 +29,7 @@ fn disk_with(name: &str, pages: &[u8]) -> (SimDisk, SimFile) {
     (disk, file)
 }
 
-fn read(disk: &SimDisk, file: &SimFile, at: u64) -> Result<PageBuf, IoError> {
+fn read(disk: &SimDisk, file: &File, at: u64) -> Result<PageBuf, IoError> {
     let mut buf = PageBuf::zeroed(1);
     disk.read_at(file, &mut buf, at * PAGE_U64).map(|()| buf)
 }
@@ -41,7 +41,7 @@ fn code_of(error: &IoError) -> i32 {
     }
 }
 
-fn request(file: &SimFile, transfer: Transfer, buf: PageBuf, token: u64) -> Request<SimFile> {
+fn request(file: &File, transfer: Transfer, buf: PageBuf, token: u64) -> Request {
     Request { file: file.clone(), transfer, offset: 0, buf, token }
 }
 

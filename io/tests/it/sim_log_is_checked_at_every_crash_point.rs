@@ -4,8 +4,8 @@
 use std::time::Instant;
 
 use pleach_io::Result;
-use pleach_io::sim::{CrashMode, Grain, SimDisk, SimFile, SimOptions};
-use pleach_io::{Device, OpenMode, PAGE, PageBuf};
+use pleach_io::sim::{CrashMode, Grain, SimDisk, SimOptions};
+use pleach_io::{Device, File, OpenMode, PAGE, PageBuf};
 
 #[derive(Clone, Copy, PartialEq)]
 enum Syncs {
@@ -17,7 +17,7 @@ enum Syncs {
 /// One record a page: number, and a checksum over the rest of the page.
 struct Log {
     disk: SimDisk,
-    file: SimFile,
+    file: File,
     next: u64,
     syncs: Syncs,
 }

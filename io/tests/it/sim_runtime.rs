@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use pleach_io::sim::{SimClock, SimEvent, SimHandle, SimRuntime};
-use pleach_io::{Event, Runtime, Step};
+use pleach_io::sim::{SimClock, SimRuntime};
+use pleach_io::{Event, Runtime, Step, TaskHandle};
 
 fn message(run: impl FnOnce()) -> String {
     let panic = catch_unwind(AssertUnwindSafe(run)).expect_err("it panics");
@@ -17,7 +17,7 @@ fn message(run: impl FnOnce()) -> String {
 }
 
 /// A task that counts its steps and goes idle; `stop` at 1000 ends it.
-fn counter(runtime: &SimRuntime, count: &Arc<AtomicU32>) -> (SimEvent, SimHandle) {
+fn counter(runtime: &SimRuntime, count: &Arc<AtomicU32>) -> (Event, TaskHandle) {
     let (event, steps) = (runtime.event(), Arc::clone(count));
     let task = move || match steps.fetch_add(1, Ordering::Relaxed) {
         1000.. => Step::Done,

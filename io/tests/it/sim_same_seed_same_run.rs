@@ -1,7 +1,7 @@
 //! One seed gives one run: same trace, same ledger, same clock, whatever happens.
 
 use pleach_io::sim::{Asserts, FaultRates, Rng, SimDisk, SimOptions, SimRuntime, Unpolled};
-use pleach_io::{Device, Event, OpenMode, PageBuf, Queue, Request, Runtime, Step, Transfer};
+use pleach_io::{Device, OpenMode, PageBuf, Request, Runtime, Step, Transfer};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

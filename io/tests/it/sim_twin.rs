@@ -1,8 +1,8 @@
 //! Random operations against an obvious model: a `Vec<u8>` of durable bytes a file, one of bytes
 //! that reads see, and lists of what is pending.
 
-use pleach_io::sim::{CrashMode, FaultRates, Image, Rng, SECTOR, SimDisk, SimFile, SimOptions};
-use pleach_io::{Device, OpenMode, PAGE, PageBuf, Queue, Request, Transfer};
+use pleach_io::sim::{CrashMode, FaultRates, Image, Rng, SECTOR, SimDisk, SimOptions};
+use pleach_io::{Device, File, OpenMode, PAGE, PageBuf, Queue, Request, Transfer};
 
 const PAGES: u64 = 12;
 const NAMES: [&str; 2] = ["a", "b"];
@@ -65,8 +65,8 @@ impl TwinFile {
 
 struct Twin {
     disk: SimDisk,
-    queue: pleach_io::sim::SimQueue,
-    handles: Vec<SimFile>,
+    queue: Box<dyn Queue>,
+    handles: Vec<File>,
     files: Vec<TwinFile>,
     rng: Rng,
     now: u64,
@@ -122,7 +122,7 @@ impl Twin {
         }
     }
 
-    fn write(&mut self, file: usize, handle: &SimFile) {
+    fn write(&mut self, file: usize, handle: &File) {
         let Some((page, count)) = self.free_run(file) else { return };
         let pages = usize::try_from(count).unwrap();
         let buf = self.fill(pages);
@@ -130,13 +130,13 @@ impl Twin {
         self.files[file].complete(self.now, Change::Write { page, data: buf.to_vec() });
     }
 
-    fn push(&mut self, file: SimFile, transfer: Transfer, offset: u64, buf: PageBuf) {
+    fn push(&mut self, file: File, transfer: Transfer, offset: u64, buf: PageBuf) {
         self.token += 1;
         self.queue.push(Request { file, transfer, offset, buf, token: self.token });
         self.queue.submit().unwrap();
     }
 
-    fn push_write(&mut self, file: usize, handle: SimFile) {
+    fn push_write(&mut self, file: usize, handle: File) {
         let Some((page, count)) = self.free_run(file) else { return };
         let buf = self.fill(usize::try_from(count).unwrap());
         let data = buf.to_vec();
@@ -144,7 +144,7 @@ impl Twin {
         self.files[file].flying.push((self.token, Change::Write { page, data }));
     }
 
-    fn change_length(&mut self, file: usize, handle: &SimFile) {
+    fn change_length(&mut self, file: usize, handle: &File) {
         let pages = self.rng.below(PAGES);
         // A cut has no order with the writes in flight: the model would have to guess.
         if self.files[file].flying.is_empty() && self.rng.chance(1, 2) {
@@ -179,7 +179,7 @@ impl Twin {
     }
 
     /// Reads see what has completed; where a write is in flight, that or the new data.
-    fn read(&mut self, file: usize, handle: &SimFile) {
+    fn read(&mut self, file: usize, handle: &File) {
         let twin = &self.files[file];
         let growing = twin.flying.iter().any(|(_, change)| {
             let mut longer = twin.seen.clone();

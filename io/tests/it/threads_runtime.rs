@@ -7,7 +7,7 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use pleach_io::threads::TaskPanicked;
-use pleach_io::{Event, Runtime, Step, Threads};
+use pleach_io::{Runtime, Step, Threads};
 
 fn runtime(workers: usize) -> Threads {
     Threads::new(workers).expect("threads")
@@ -103,7 +103,7 @@ fn the_last_handle_may_go_inside_a_job() {
         })
     };
     runtime.fork_join(2, &|_| drop(keep.lock().expect("alive").take()));
-    let handle = runtime.spawn("last", &event, task).expect("a thread");
+    let handle = runtime.start("last", &event, task).expect("a thread");
     drop(runtime);
     assert_eq!(handle.join(), Ok(()));
     assert!(gone.load(Ordering::Acquire));
@@ -131,7 +131,7 @@ fn no_notification_is_lost() {
             other.notify();
             Step::Again
         };
-        runtime.spawn("ping", &events[me], Box::new(task)).expect("a thread")
+        runtime.start("ping", &events[me], Box::new(task)).expect("a thread")
     });
     for handle in handles {
         assert_eq!(handle.join(), Ok(()));
@@ -142,9 +142,9 @@ fn no_notification_is_lost() {
 fn a_panicking_task_ends_and_says_so() {
     let runtime = runtime(1);
     let event = runtime.event();
-    let handle = runtime.spawn("bad", &event, Box::new(|| panic!("on purpose"))).expect("a thread");
+    let handle = runtime.start("bad", &event, Box::new(|| panic!("on purpose"))).expect("a thread");
     assert_eq!(handle.join(), Err(TaskPanicked));
-    drop(runtime.spawn("bad", &event, Box::new(|| panic!("on purpose"))).expect("a thread"));
+    drop(runtime.start("bad", &event, Box::new(|| panic!("on purpose"))).expect("a thread"));
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn dropping_a_handle_waits_for_done() {
         done.store(true, Ordering::Release);
         Step::Done
     };
-    let handle = runtime.spawn("slow", &event, Box::new(task)).expect("a thread");
+    let handle = runtime.start("slow", &event, Box::new(task)).expect("a thread");
     stop.store(true, Ordering::Release);
     event.notify();
     assert!(!handle.is_finished() || ended.load(Ordering::Acquire));
@@ -179,7 +179,7 @@ fn idle_for_steps_again_without_a_notification() {
         if steps < 4 { Step::IdleFor(Duration::from_millis(5)) } else { Step::Done }
     };
     let start = Instant::now();
-    let handle = runtime.spawn("timer", &runtime.event(), Box::new(task)).expect("a thread");
+    let handle = runtime.start("timer", &runtime.event(), Box::new(task)).expect("a thread");
     assert_eq!(handle.join(), Ok(()));
     assert!(start.elapsed() >= Duration::from_millis(15));
 }

@@ -1,7 +1,7 @@
 //! What keys that part far down cost. That the results are right is compared elsewhere, with the general fold.
 
 use super::*;
-use crate::hasher::Blake3;
+use crate::hasher::Hasher;
 use crate::node::{leaf, value_hash};
 
 /// Shares `bits` bits with the key of zeros.
@@ -18,7 +18,7 @@ const RIGHT: Node = {
 };
 
 /// A treelet whose prefix has the keys of a bucket on the left, and something known on the right.
-fn begin(folder: &mut TreeletFolder<Blake3>) -> u8 {
+fn begin(folder: &mut TreeletFolder) -> u8 {
     folder.begin((0, None), way(0), 1, |_| [TERMINATOR, RIGHT]);
     folder.bucket_of(0)
 }
@@ -31,7 +31,7 @@ fn a_leaf_that_is_left_alone_costs_no_hash_a_bit() {
         for (accessed, what) in
             [(false, Change::Keep), (true, Change::Keep), (true, Change::Delete)]
         {
-            let mut folder = TreeletFolder::<Blake3>::default();
+            let mut folder = TreeletFolder::new(Hasher::BLAKE3);
             folder.clear();
             let at = begin(&mut folder);
             if accessed {
@@ -44,8 +44,12 @@ fn a_leaf_that_is_left_alone_costs_no_hash_a_bit() {
             folder.bucket(at, true);
             let treelet = folder.end();
             folder.run();
-            let hash = value_hash::<Blake3>(b"1");
-            let expected = crate::node::combine::<Blake3>(&leaf::<Blake3>(&[0; 32], &hash), &RIGHT);
+            let hash = value_hash(Hasher::BLAKE3, b"1");
+            let expected = crate::node::combine(
+                Hasher::BLAKE3,
+                &leaf(Hasher::BLAKE3, &[0; 32], &hash),
+                &RIGHT,
+            );
             assert_eq!(*folder.node(treelet), expected, "{bits}");
             assert!(folder.hashed() <= 4, "{bits} bits: {} hashes", folder.hashed());
         }
@@ -55,7 +59,7 @@ fn a_leaf_that_is_left_alone_costs_no_hash_a_bit() {
 /// Two keys that part far down take as many hashes as there are bits, and memory for two keys.
 #[test]
 fn a_long_way_up_takes_the_memory_of_a_step() {
-    let mut folder = TreeletFolder::<Blake3>::default();
+    let mut folder = TreeletFolder::new(Hasher::BLAKE3);
     folder.clear();
     for _ in 0..512 {
         let at = begin(&mut folder);
@@ -72,11 +76,11 @@ fn a_long_way_up_takes_the_memory_of_a_step() {
     // Values, leaves, a block each from 240 up to 0.
     assert_eq!(folder.hashed(), 512 * (4 + 241));
     assert!(folder.stages.len() <= ROUNDS + 8, "{} stages", folder.stages.len());
-    let right = leaf::<Blake3>(&beside(240), &value_hash::<Blake3>(b"2"));
-    let left = leaf::<Blake3>(&[0; 32], &value_hash::<Blake3>(b"1"));
-    let mut expected = crate::node::combine::<Blake3>(&left, &right);
+    let right = leaf(Hasher::BLAKE3, &beside(240), &value_hash(Hasher::BLAKE3, b"2"));
+    let left = leaf(Hasher::BLAKE3, &[0; 32], &value_hash(Hasher::BLAKE3, b"1"));
+    let mut expected = crate::node::combine(Hasher::BLAKE3, &left, &right);
     for _ in 1..240 {
-        expected = crate::node::combine::<Blake3>(&expected, &TERMINATOR);
+        expected = crate::node::combine(Hasher::BLAKE3, &expected, &TERMINATOR);
     }
-    assert_eq!(node, crate::node::combine::<Blake3>(&expected, &RIGHT));
+    assert_eq!(node, crate::node::combine(Hasher::BLAKE3, &expected, &RIGHT));
 }

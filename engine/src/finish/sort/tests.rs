@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use pleach_core::{Blake3, Key};
+use pleach_core::{Hasher, Key};
 
 use super::*;
 
@@ -21,14 +21,14 @@ type Form = fn(usize) -> Key;
 
 /// Spread; of one lead; of one first byte; ascending.
 const FORMS: [Form; 4] = [
-    |id| Blake3::hash(&id.to_le_bytes()),
+    |id| Hasher::BLAKE3.hash(&id.to_le_bytes()),
     |id| {
         let mut key = [7; 32];
         key[24..].copy_from_slice(&id.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
         key
     },
     |id| {
-        let mut key = Blake3::hash(&id.to_le_bytes());
+        let mut key = Hasher::BLAKE3.hash(&id.to_le_bytes());
         key[0] = 9;
         key
     },
@@ -65,14 +65,14 @@ fn accesses_come_in_order_whatever_their_keys_and_whoever_sorts_them() {
             let expected: BTreeMap<(u8, Key), usize> =
                 (0..count).map(|id| ((accesses[id].namespace, accesses[id].key), id)).collect();
             let before = accesses.clone();
-            let sorted = sorter.sort::<Blake3>(&accesses, &run).expect("each key once");
+            let sorted = sorter.sort(Hasher::BLAKE3, &accesses, &run).expect("each key once");
             let found = sorted
                 .namespaces()
                 .flat_map(|(namespace, part)| part.iter().map(move |access| (namespace, access)));
             let mut expected = expected.into_iter();
             for (namespace, found) in found {
                 let ((own, key), id) = expected.next().expect("no more than there are");
-                let same = key_access::<Blake3>(&accesses[id]).expect("short");
+                let same = key_access(Hasher::BLAKE3, &accesses[id]).expect("short");
                 assert_eq!((namespace, found), (own, &KeyAccess { key, ..same }));
             }
             assert!(expected.next().is_none(), "all are there");
@@ -87,7 +87,7 @@ fn a_key_that_comes_twice_is_named_and_long_values_do_not_stay() {
     let mut sorter = Sorter::default();
     let long = Value::from(vec![201; 3000]);
     accesses[4] = Access::write(accesses[4].key, Some(long.clone()));
-    assert!(sorter.sort::<Blake3>(&accesses, &backwards).is_ok());
+    assert!(sorter.sort(Hasher::BLAKE3, &accesses, &backwards).is_ok());
     let holds = |sorter: &Sorter| {
         let values = sorter.sorted.iter().filter_map(|access| access.writes.as_ref());
         values
@@ -99,18 +99,18 @@ fn a_key_that_comes_twice_is_named_and_long_values_do_not_stay() {
     assert_eq!(holds(&sorter), 0);
     let bytes = sorter.bytes();
     accesses.push(Access::read(accesses[17].key));
-    let twice = sorter.sort::<Blake3>(&accesses, &at_once).err();
+    let twice = sorter.sort(Hasher::BLAKE3, &accesses, &at_once).err();
     assert!(matches!(twice, Some(Error::RepeatedKey(key)) if key == accesses[17].key));
     sorter.clear();
     assert_eq!(holds(&sorter), 0, "after a failure, too");
     assert!(sorter.bytes() >= bytes, "the memory stays");
     // A small batch is cleared without a walk over what the large one has left.
     accesses.truncate(10);
-    assert!(sorter.sort::<Blake3>(&accesses, &at_once).is_ok());
+    assert!(sorter.sort(Hasher::BLAKE3, &accesses, &at_once).is_ok());
     assert_eq!((holds(&sorter), sorter.set), (1, 10));
     sorter.clear();
     assert_eq!((holds(&sorter), sorter.set), (0, 0));
     // In two namespaces it is two keys.
     accesses.push(Access { namespace: 1, ..Access::read(accesses[7].key) });
-    assert!(sorter.sort::<Blake3>(&accesses, &backwards).is_ok());
+    assert!(sorter.sort(Hasher::BLAKE3, &accesses, &backwards).is_ok());
 }

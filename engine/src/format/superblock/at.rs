@@ -43,12 +43,13 @@ pub(super) const DURABILITY: usize = HISTORY + 8;
 pub(super) const PAD_DURABILITY: usize = DURABILITY + 1;
 pub(super) const PERIOD: usize = PAD_DURABILITY + 3;
 pub(super) const HISTORY_FROM: usize = PERIOD + 4;
-pub(super) const REST: usize = HISTORY_FROM + 8;
+pub(super) const HASHER_NAME: usize = HISTORY_FROM + 8;
+pub(super) const REST: usize = HASHER_NAME + 32;
 
 const _: () = assert!(DATABASE.is_multiple_of(8) && COMPATIBLE.is_multiple_of(8));
 const _: () = assert!(LOG_SEGMENT.is_multiple_of(8) && GENERATION.is_multiple_of(8));
 const _: () = assert!(TABLE_PAGE.is_multiple_of(8) && REPLAY.is_multiple_of(8));
-const _: () = assert!(REST == 296 && REST <= PAGE);
+const _: () = assert!(REST == 328 && REST <= PAGE);
 
 /// Bytes that are zero.
 pub(super) const RESERVED: [(usize, usize); 6] = [

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pleach_beatree::{Stored, Value};
-use pleach_core::{Blake3, Hasher as _, Key, Node, Prefix};
+use pleach_core::{Hasher, Key, Node, Prefix};
 
 use super::trie::{LayerNo, Layers, Trie};
 use super::{Chain, Layer, Overlaid, OverlayNode, Overlays, Said, TakenBy};
@@ -198,7 +198,7 @@ fn chain_of(layers: u64, all: &Arc<Overlays>) -> Chain {
     let mut chain = Chain::default();
     for layer in 0..layers {
         let keys: std::collections::BTreeSet<Key> =
-            (0..1000).map(|id| Blake3::hash(&(1000 * layer + id).to_be_bytes())).collect();
+            (0..1000).map(|id| Hasher::BLAKE3.hash(&(1000 * layer + id).to_be_bytes())).collect();
         let changes =
             keys.into_iter().map(|key| Changed { key, new: Stored::Absent, prior: Stored::Absent });
         let changes = vec![Arc::new(changes.collect())];
@@ -220,7 +220,7 @@ fn a_lookup_reads_few_branches_and_mostly_none_in_vain() {
     let steps = |from: u64, there: bool| {
         let counted = Counted(&chain, Cell::new(0));
         for id in from..from + 10_000 {
-            let found = newest.find(&counted, &Blake3::hash(&id.to_be_bytes()));
+            let found = newest.find(&counted, &Hasher::BLAKE3.hash(&id.to_be_bytes()));
             assert_eq!(found.is_some(), there, "{id}");
         }
         f64::from(counted.1.get()) / 10_000.0

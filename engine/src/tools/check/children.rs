@@ -15,6 +15,7 @@ use crate::open::pages::{Visited, parse};
 /// What a page is held against.
 #[derive(Clone, Copy)]
 pub(super) struct Known {
+    pub(super) hasher: Hasher,
     pub(super) database: u64,
     /// Number of the newest commit.
     pub(super) commit: u64,
@@ -37,15 +38,15 @@ pub(super) enum Found {
 }
 
 /// Folds children, and reads nothing.
-pub(super) struct ChildrenFolder<H: Hasher> {
+pub(super) struct ChildrenFolder {
     known: Known,
-    folder: BatchFolder<H>,
+    folder: BatchFolder,
     children: Children,
 }
 
-impl<H: Hasher> ChildrenFolder<H> {
+impl ChildrenFolder {
     pub(super) fn fold(known: Known, batch: Vec<Visited<'_>>) -> Children {
-        let (folder, children) = (BatchFolder::new(), Children::default());
+        let (folder, children) = (BatchFolder::new(known.hasher), Children::default());
         let mut own = Self { known, folder, children };
         for visited in batch {
             own.child(visited);

@@ -6,13 +6,12 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
-use std::marker::PhantomData;
 
 use pleach_beatree::leaf_fold::PendingChange;
 use pleach_beatree::{RegionState, Stored};
 use pleach_core::fold::BatchFolder;
 use pleach_core::{Hasher, Key, Node, Prefix, TERMINATOR, node::combine};
-use pleach_io::{Device, PageBuf};
+use pleach_io::{File, PageBuf};
 
 use super::report::of;
 use crate::error::{Result, hex};
@@ -25,22 +24,10 @@ use crate::state::view::put_over;
 use crate::tools::Opened;
 
 /// What does not fit. A trie with a page that cannot be read is left out: the page is a finding of its own.
-pub(super) fn findings<H: Hasher, D: Device>(
-    opened: &Opened<D>,
-    leaf: &D::File,
-    recovered: &Recovered,
-) -> Vec<String> {
+pub(super) fn findings(opened: &Opened, leaf: &File, recovered: &Recovered) -> Vec<String> {
     let of_trie = |trie| {
         let nodes = HashMap::new();
-        let mut past = Past::<H, D> {
-            opened,
-            leaf,
-            recovered,
-            trie,
-            nodes,
-            before: Vec::new(),
-            hasher: PhantomData,
-        };
+        let mut past = Past { opened, leaf, recovered, trie, nodes, before: Vec::new() };
         past.gather().map_or_else(|_| Vec::new(), |()| past.findings())
     };
     recovered.tries.iter().flat_map(of_trie).collect()
@@ -50,9 +37,9 @@ pub(super) fn findings<H: Hasher, D: Device>(
 type Replaced = (u64, Key, Stored);
 
 /// The past of a trie.
-struct Past<'a, H: Hasher, D: Device> {
-    opened: &'a Opened<D>,
-    leaf: &'a D::File,
+struct Past<'a> {
+    opened: &'a Opened,
+    leaf: &'a File,
     recovered: &'a Recovered,
     trie: &'a RecoveredTrie,
     /// The nodes of regions, of the pages of those with a change instead, and all above them. A plain trie has none but
@@ -60,10 +47,9 @@ struct Past<'a, H: Hasher, D: Device> {
     nodes: HashMap<Prefix, Node>,
     /// The nodes of pages before commits.
     before: Vec<(u64, Prefix, Node)>,
-    hasher: PhantomData<H>,
 }
 
-impl<H: Hasher, D: Device> Past<'_, H, D> {
+impl Past<'_> {
     /// The present, and what nodes were before commits.
     fn gather(&mut self) -> Result<()> {
         for region in self.trie.regions.regions() {
@@ -117,12 +103,12 @@ impl<H: Hasher, D: Device> Past<'_, H, D> {
         let mut pending = Vec::new();
         state.copy_pending(&prefix, &mut pending);
         put_over(&mut pairs, 0, pending.into_iter());
-        self.set(prefix, node_of::<H>(&prefix, &pairs));
+        self.set(prefix, node_of(self.opened.hasher, &prefix, &pairs));
         for same in replaced.chunk_by(|a, b| a.0 == b.0) {
             let then: BTreeMap<Key, Stored> =
                 same.iter().map(|(_, key, prior)| (*key, prior.clone())).collect();
             put_over(&mut pairs, 0, then.into_iter());
-            self.before.push((same[0].0, prefix, node_of::<H>(&prefix, &pairs)));
+            self.before.push((same[0].0, prefix, node_of(self.opened.hasher, &prefix, &pairs)));
         }
         Ok(())
     }
@@ -133,7 +119,7 @@ impl<H: Hasher, D: Device> Past<'_, H, D> {
         while let (Some(parent), Some(sibling)) = (at.parent(), at.sibling()) {
             let Some(other) = self.nodes.get(&sibling) else { return };
             let (left, right) = if at.is_right() { (other, &node) } else { (&node, other) };
-            node = combine::<H>(left, right);
+            node = combine(self.opened.hasher, left, right);
             at = parent;
             self.nodes.insert(at, node);
         }
@@ -179,8 +165,8 @@ impl<H: Hasher, D: Device> Past<'_, H, D> {
 }
 
 /// The node of a page of these pairs.
-fn node_of<H: Hasher>(prefix: &Prefix, pairs: &[PendingChange]) -> Node {
-    let mut folder = BatchFolder::<H>::new();
+fn node_of(hasher: Hasher, prefix: &Prefix, pairs: &[PendingChange]) -> Node {
+    let mut folder = BatchFolder::new(hasher);
     folder.begin(prefix.len());
     for (key, stored) in pairs {
         if let Some(value) = stored.fold_value() {

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use pleach_io::sim::{SimDisk, SimFile, SimQueue};
-use pleach_io::threads::{TaskHandle, ThreadEvent};
+use pleach_io::sim::SimDisk;
 use pleach_io::{
-    Completion, Device, DeviceInfo, IoError, LockMode, OpenMode, Operation, PageBuf, PagePool,
-    Queue, Request, Result, Runtime, Task, Threads, Transfer,
+    Completion, Device, DeviceInfo, Disk, Event, Executor, File, IoError, LockMode, OpenMode,
+    Operation, PageBuf, PagePool, Queue, Request, Result, Runtime, Task, TaskHandle, Threads,
+    Transfer,
 };
 
 /// Nothing takes this long, however loaded the machine: whoever waits for so long waits in vain.
@@ -52,6 +52,12 @@ struct State {
     mishap: Option<Mishap>,
     /// What comes right behind an open of a file, before it is read, and how many opens of it come before that one.
     behind_open: Option<BehindOpen>,
+}
+
+impl std::fmt::Debug for Gate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gate").finish_non_exhaustive()
+    }
 }
 
 /// What the test, the device and the runtime share.
@@ -164,7 +170,7 @@ impl Gate {
         (state.waits, state.in_vain)
     }
 
-    fn count(&self, file: &SimFile, offset: u64) {
+    fn count(&self, file: &File, offset: u64) {
         let page = (file.name().to_owned(), offset / 4096);
         *self.state.lock().reads.entry(page).or_default() += 1;
     }
@@ -194,7 +200,7 @@ impl Gate {
     }
 }
 
-fn failed(file: &SimFile, offset: u64) -> IoError {
+fn failed(file: &File, offset: u64) -> IoError {
     IoError::Os {
         file: file.name().to_owned(),
         offset,
@@ -206,7 +212,7 @@ fn failed(file: &SimFile, offset: u64) -> IoError {
 }
 
 /// A simulated disk behind a gate.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Held {
     disk: SimDisk,
     gate: Arc<Gate>,
@@ -219,17 +225,20 @@ impl Held {
     }
 }
 
-impl Device for Held {
-    type File = SimFile;
-    type Queue = HeldQueue;
+impl From<Held> for Disk {
+    fn from(device: Held) -> Self {
+        Arc::new(device)
+    }
+}
 
+impl Device for Held {
     fn info(&self) -> DeviceInfo {
         self.disk.info()
     }
     fn list(&self) -> Result<Vec<String>> {
         self.disk.list()
     }
-    fn open(&self, name: &str, mode: OpenMode) -> Result<SimFile> {
+    fn open(&self, name: &str, mode: OpenMode) -> Result<File> {
         let file = self.disk.open(name, mode)?;
         self.gate.opened(&self.disk, name);
         Ok(file)
@@ -252,16 +261,16 @@ impl Device for Held {
     fn free_space(&self) -> Result<(u64, u64)> {
         self.disk.free_space()
     }
-    fn len(&self, file: &SimFile) -> Result<u64> {
+    fn len(&self, file: &File) -> Result<u64> {
         self.disk.len(file)
     }
-    fn set_len(&self, file: &SimFile, len: u64) -> Result<()> {
+    fn set_len(&self, file: &File, len: u64) -> Result<()> {
         self.disk.set_len(file, len)
     }
-    fn allocate(&self, file: &SimFile, offset: u64, len: u64) -> Result<()> {
+    fn allocate(&self, file: &File, offset: u64, len: u64) -> Result<()> {
         self.disk.allocate(file, offset, len)
     }
-    fn read_at(&self, file: &SimFile, buf: &mut PageBuf, offset: u64) -> Result<()> {
+    fn read_at(&self, file: &File, buf: &mut PageBuf, offset: u64) -> Result<()> {
         self.gate.count(file, offset);
         match self.gate.pass() {
             None => self.disk.read_at(file, buf, offset),
@@ -269,27 +278,32 @@ impl Device for Held {
             Some(Mishap::Panics) => panic!("the test says so"),
         }
     }
-    fn write_at(&self, file: &SimFile, buf: &PageBuf, pages: usize, offset: u64) -> Result<()> {
+    fn write_at(&self, file: &File, buf: &PageBuf, pages: usize, offset: u64) -> Result<()> {
         self.disk.write_at(file, buf, pages, offset)
     }
-    fn sync(&self, file: &SimFile) -> Result<()> {
+    fn sync(&self, file: &File) -> Result<()> {
         if file.name().starts_with("log-") && self.gate.pass_sync() {
             return Err(failed(file, 0));
         }
         self.disk.sync(file)
     }
-    fn queue(&self, depth: usize) -> Result<HeldQueue> {
+    fn queue(&self, depth: usize) -> Result<Box<dyn Queue>> {
         let queue = self.disk.queue(depth)?;
-        Ok(HeldQueue { queue, gate: Arc::clone(&self.gate), reads: BTreeMap::new(), writes: 0 })
+        Ok(Box::new(HeldQueue {
+            queue,
+            gate: Arc::clone(&self.gate),
+            reads: BTreeMap::new(),
+            writes: 0,
+        }))
     }
 }
 
 /// A queue whose reads end when the gate is open.
 pub struct HeldQueue {
-    queue: SimQueue,
+    queue: Box<dyn Queue>,
     gate: Arc<Gate>,
     /// Reads that have not ended, by token.
-    reads: BTreeMap<u64, (SimFile, u64)>,
+    reads: BTreeMap<u64, (File, u64)>,
     /// Writes of leaf pages that have not ended.
     writes: usize,
 }
@@ -306,15 +320,13 @@ impl HeldQueue {
 }
 
 impl Queue for HeldQueue {
-    type File = SimFile;
-
     fn depth(&self) -> usize {
         self.queue.depth()
     }
     fn in_flight(&self) -> usize {
         self.queue.in_flight()
     }
-    fn push(&mut self, request: Request<SimFile>) {
+    fn push(&mut self, request: Request) {
         if request.transfer == Transfer::Read {
             self.gate.count(&request.file, request.offset);
             self.reads.insert(request.token, (request.file.clone(), request.offset));
@@ -350,7 +362,7 @@ impl Queue for HeldQueue {
 
 /// Threads on which a wait with a bound, which is one for a page in flight, has all the time that a
 /// loaded machine needs.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Patient {
     threads: Threads,
     gate: Arc<Gate>,
@@ -363,25 +375,28 @@ impl Patient {
     }
 }
 
-impl Runtime for Patient {
-    type Event = ThreadEvent;
-    type Handle = TaskHandle;
+impl From<Patient> for Executor {
+    fn from(runtime: Patient) -> Self {
+        Arc::new(runtime)
+    }
+}
 
+impl Runtime for Patient {
     fn now(&self) -> Duration {
         self.threads.now()
     }
     fn random(&self) -> u64 {
         self.threads.random()
     }
-    fn event(&self) -> ThreadEvent {
+    fn event(&self) -> Event {
         self.threads.event()
     }
-    fn spawn(&self, name: &str, event: &ThreadEvent, task: Task) -> pleach_io::Result<TaskHandle> {
+    fn spawn(&self, name: &str, event: &Event, task: Task) -> pleach_io::Result<TaskHandle> {
         self.threads.spawn(name, event, task)
     }
     fn wait(
         &self,
-        event: &ThreadEvent,
+        event: &Event,
         timeout: Option<Duration>,
         done: &mut dyn FnMut() -> bool,
     ) -> bool {

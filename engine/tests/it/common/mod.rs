@@ -7,11 +7,10 @@ pub mod states;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use pleach::{Access, AccessKind, Db, Options, Pleach, SessionOptions, Value};
+use pleach::{Access, AccessKind, Db, Options, SessionOptions, Value};
 use pleach_core::naive::Naive;
 use pleach_core::proof::{self, Op};
 use pleach_core::{Hasher, Key};
-use pleach_io::{Device, Runtime};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore as _, SeedableRng as _};
 
@@ -46,7 +45,7 @@ pub enum Keys {
 
 pub fn key(kind: Keys, id: u64) -> Key {
     match kind {
-        Keys::Uniform => pleach_core::Blake3::hash(&id.to_be_bytes()),
+        Keys::Uniform => Hasher::BLAKE3.hash(&id.to_be_bytes()),
         Keys::Sequential => {
             let mut key = [0; 32];
             key[24..].copy_from_slice(&id.to_be_bytes());
@@ -54,7 +53,7 @@ pub fn key(kind: Keys, id: u64) -> Key {
         }
         Keys::SharedPrefix => {
             let mut key = [0xa5; 32];
-            let hash = pleach_core::Blake3::hash(&id.to_be_bytes());
+            let hash = Hasher::BLAKE3.hash(&id.to_be_bytes());
             key[7] = 0xa0 | hash[0] & 0x0f;
             key[8..].copy_from_slice(&hash[..24]);
             key
@@ -69,13 +68,13 @@ pub fn uniform(id: u64) -> Key {
 
 /// A database in a folder of the system, created if it is not there, with two workers and a few reads in
 /// flight. Old sessions are never told that they are too old.
-pub fn open(folder: &Path, cache_mib: u64) -> Pleach {
+pub fn open(folder: &Path, cache_mib: u64) -> Db {
     let options = Options::new(folder).create(true).cache_mib(cache_mib).threads(2).in_flight(16);
-    Pleach::open(options.history_bytes(1 << 30)).expect("opened")
+    Db::open(options.history_bytes(1 << 30)).expect("opened")
 }
 
 /// Commits a batch on the newest state, and gives its number.
-pub fn commit<H: Hasher, D: Device, R: Runtime>(db: &Db<H, D, R>, accesses: Vec<Access>) -> u64 {
+pub fn commit(db: &Db, accesses: Vec<Access>) -> u64 {
     let session = db.session(SessionOptions::new()).expect("a session");
     session.finish(accesses).expect("finished").commit().expect("committed")
 }
@@ -106,8 +105,8 @@ pub struct Model {
 }
 
 impl Model {
-    pub fn naive<H: Hasher>(&self) -> Naive {
-        self.values.iter().map(|(key, value)| (*key, H::hash(value).into())).collect()
+    pub fn naive(&self, hasher: Hasher) -> Naive {
+        self.values.iter().map(|(key, value)| (*key, hasher.hash(value).into())).collect()
     }
 
     pub fn apply(&mut self, accesses: &[Access]) {
@@ -123,17 +122,18 @@ impl Model {
 }
 
 /// The same batch as the naive trie takes it.
-pub fn ops<H: Hasher>(accesses: &[Access]) -> Vec<Op> {
+pub fn ops(hasher: Hasher, accesses: &[Access]) -> Vec<Op> {
     let mut ops: Vec<Op> = accesses
         .iter()
         .map(|access| {
             let hash = |value: &Option<Value>| {
-                value.as_ref().map(|value| pleach_core::node::value_hash::<H>(value))
+                value.as_ref().map(|value| pleach_core::node::value_hash(hasher, value))
             };
             let kind = match &access.kind {
                 AccessKind::Read => proof::Access::Read,
                 AccessKind::Write(value) => proof::Access::Write(hash(value)),
                 AccessKind::ReadWrite(value) => proof::Access::ReadWrite(hash(value)),
+                _ => unreachable!("not made here"),
             };
             Op { key: access.key, access: kind }
         })

@@ -2,14 +2,14 @@
 //! sessions that are kept while commits, flushes, checkpoints and reopens go on. On the simulated disk,
 //! from a seed.
 
-use pleach::{Blake3, Db, Geometry, Options, Overlay, Session, SessionOptions};
+use pleach::{Db, Geometry, Options, Overlay, Session, SessionOptions};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
 use super::{Keys, Model, Rng, batch, key};
 
-type SimDb = Db<Blake3, SimDisk, SimRuntime>;
-type SimOverlay = Overlay<Blake3, SimDisk, SimRuntime>;
-pub type SimSession = Session<Blake3, SimDisk, SimRuntime>;
+type SimDb = Db;
+type SimOverlay = Overlay;
+pub type SimSession = Session;
 
 /// Sessions that are kept at a time.
 const KEPT: usize = 6;

@@ -1,6 +1,6 @@
 //! Is what a crash has left the state of a commit that may be there, whole, and fit for work?
 
-use pleach::{Access, Blake3, SessionOptions};
+use pleach::{Access, Hasher, SessionOptions};
 use pleach_core::witness;
 use pleach_io::sim::SimDisk;
 
@@ -93,11 +93,14 @@ pub fn past(
         let keys: Vec<_> = (0..setup.ids).map(|id| setup.key(id)).collect();
         let proof = session.prove_many(&keys);
         let proof = proof.unwrap_or_else(|error| panic!("{what}: proving {commit}: {error}"));
-        let expected = model.naive::<Blake3>().multi::<Blake3>(&keys).encode::<Blake3>();
+        let expected =
+            model.naive(Hasher::BLAKE3).multi(Hasher::BLAKE3, &keys).encode(Hasher::BLAKE3);
         assert!(proof == expected.expect("encodes"), "{what}: the multiproof as of {commit}");
         let reads = vec![Access::read(setup.key(commit % setup.ids))];
-        let expected =
-            model.naive::<Blake3>().witness::<Blake3>(&ops::<Blake3>(&reads)).encode::<Blake3>();
+        let expected = model
+            .naive(Hasher::BLAKE3)
+            .witness(Hasher::BLAKE3, &ops(Hasher::BLAKE3, &reads))
+            .encode(Hasher::BLAKE3);
         let mut block =
             session.finish(reads).unwrap_or_else(|error| panic!("{what}: {commit}: {error}"));
         let proof = block.take_witness().expect("asked for");
@@ -127,15 +130,17 @@ fn fresh_witness(
     what: &dyn std::fmt::Display,
 ) {
     let accesses = batch(rng, setup, model);
-    let before = model.naive::<Blake3>();
-    let expected =
-        before.witness::<Blake3>(&ops::<Blake3>(&accesses)).encode::<Blake3>().expect("encodes");
+    let before = model.naive(Hasher::BLAKE3);
+    let expected = before
+        .witness(Hasher::BLAKE3, &ops(Hasher::BLAKE3, &accesses))
+        .encode(Hasher::BLAKE3)
+        .expect("encodes");
     let session = db.session(SessionOptions::new()).expect("a session");
     let mut block =
         session.finish(accesses).unwrap_or_else(|error| panic!("{what}: a finish: {error}"));
     let found = block.take_witness().expect("asked for");
     assert!(*found == *expected, "{what}: another witness");
-    let verified = witness::verify::<Blake3>(&found, &db.root());
+    let verified = witness::verify(Hasher::BLAKE3, &found, &db.root());
     assert!(
         verified.is_ok_and(|verified| *verified.new_root() == block.root()),
         "{what}: the witness's root"

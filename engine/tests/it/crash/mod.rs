@@ -7,13 +7,13 @@ pub mod workload;
 
 use std::time::Duration;
 
-use pleach::{Blake3, Db, Durability, Error, Geometry, Options};
-use pleach_core::{Hasher as _, Key, Node};
+use pleach::{Db, Durability, Error, Geometry, Hasher, Options};
+use pleach_core::{Key, Node};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
 use crate::common::{Keys, Model, Rng, cases, key};
 
-pub type SimDb = Db<Blake3, SimDisk, SimRuntime>;
+pub type SimDb = Db;
 
 /// Mark of "commit `number` was begun".
 pub fn begun(number: u64) -> u64 {
@@ -149,7 +149,7 @@ impl Default for History {
 
 impl History {
     pub fn push(&mut self, model: Model) {
-        self.states.push((model.naive::<Blake3>().root::<Blake3>(), model));
+        self.states.push((model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3), model));
     }
 
     /// Forgets the states from `number` on: their commits failed.
@@ -196,5 +196,5 @@ pub fn report(name: &str, schedules: u64, since: std::time::Instant) {
 
 /// A value's hash, as proofs have it.
 pub fn hash(value: &[u8]) -> pleach_core::ValueHash {
-    Blake3::hash(value).into()
+    Hasher::BLAKE3.hash(value).into()
 }

@@ -94,12 +94,12 @@ pub fn commit_one(
     );
     runtime.step_some(rng.index(4));
     model.apply(&accesses);
-    let block = session.finish(accesses)?;
+    let block = session.finish(accesses).map_err(pleach::FinishError::into_error)?;
     runtime.step_some(rng.index(4));
     history.push(model);
     assert_eq!(block.root(), history.root(number), "root of commit {number}");
     disk.mark(begun(number));
-    assert_eq!(block.commit()?, number);
+    assert_eq!(block.commit().map_err(pleach::CommitError::into_error)?, number);
     disk.mark(acknowledged(number));
     Ok(())
 }

@@ -8,6 +8,7 @@ use pleach::internals::log::{Header, scan};
 use pleach::internals::log::{
     Kind, LogError, LogPos, LogWriter, Point, RecordBuf, ScanEnd, ScanError, ScanInput, Tail,
 };
+use pleach_io::Disk;
 use pleach_io::sim::{Rng, SimDisk};
 
 pub const DATABASE: u64 = 0x0123_4567_89ab_cdef;
@@ -47,7 +48,7 @@ pub fn input(incarnation: u32, durable_through: impl Into<LogPos>) -> ScanInput 
 /// Scans and collects headers and bodies.
 pub fn read_log(disk: &SimDisk, input: &ScanInput) -> Result<(Found, ScanEnd), ScanError> {
     let mut found = Vec::new();
-    let end = scan(disk, input, |view| {
+    let end = scan(&Disk::from(disk), input, |view| {
         found.push((view.header, view.body.to_vec()));
         Ok::<_, ScanError>(())
     })?;
@@ -59,17 +60,17 @@ pub fn continue_log(
     disk: &SimDisk,
     end: &ScanEnd,
     incarnation: u32,
-) -> Result<(LogWriter<SimDisk>, Tail), LogError> {
+) -> Result<(LogWriter, Tail), LogError> {
     let start = WriterStart::after(end, DATABASE, incarnation, LogPos::START, LogPos::START);
-    let writer = LogWriter::open(disk.clone(), OPTIONS, &start)?;
+    let writer = LogWriter::open(disk.clone().into(), OPTIONS, &start)?;
     let tail = writer.tail();
     Ok((writer, tail))
 }
 
 /// A new log.
-pub fn new_log(disk: &SimDisk) -> (LogWriter<SimDisk>, Tail) {
+pub fn new_log(disk: &SimDisk) -> (LogWriter, Tail) {
     let start = WriterStart::new_log(DATABASE, 1);
-    let writer = LogWriter::open(disk.clone(), OPTIONS, &start).expect("an empty folder");
+    let writer = LogWriter::open(disk.clone().into(), OPTIONS, &start).expect("an empty folder");
     let tail = writer.tail();
     (writer, tail)
 }

@@ -1,0 +1,54 @@
+//! Which hasher a database was created with, as the superblock records it.
+
+use std::fmt;
+
+use pleach_core::Hasher;
+
+/// Bytes of a name.
+pub(super) const NAME: usize = 32;
+
+/// The number of a hasher and, where an application made it, its name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordedHasher {
+    /// [`Hasher::id`].
+    pub id: u8,
+    /// The name, then zeros; only zeros for a hasher of Pleach's own.
+    pub name: [u8; NAME],
+}
+
+impl RecordedHasher {
+    /// Is it an application's, which has a name?
+    pub(super) fn is_named(&self) -> bool {
+        self.id == Hasher::APPLICATION
+    }
+
+    /// The hasher: `wanted`, or without that one of Pleach's own. `None` where that is another one.
+    pub(crate) fn hasher(self, wanted: Option<Hasher>) -> Option<Hasher> {
+        let found = wanted.or_else(|| Hasher::of_id(self.id))?;
+        (Self::from(found) == self).then_some(found)
+    }
+}
+
+impl From<Hasher> for RecordedHasher {
+    fn from(hasher: Hasher) -> Self {
+        let mut name = [0; NAME];
+        if hasher.id() == Hasher::APPLICATION {
+            let bytes = hasher.name().as_bytes();
+            name[..bytes.len()].copy_from_slice(bytes);
+        }
+        Self { id: hasher.id(), name }
+    }
+}
+
+impl fmt::Display for RecordedHasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(own) = self.hasher(None) {
+            return f.write_str(own.name());
+        }
+        let len = self.name.iter().position(|byte| *byte == 0).unwrap_or(NAME);
+        match std::str::from_utf8(&self.name[..len]) {
+            Ok(name) if len > 0 => f.write_str(name),
+            _ => write!(f, "number {}", self.id),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Iterators over the pairs of a session's state.
+
+use std::fmt;
+use std::iter::FusedIterator;
+use std::ops::RangeBounds;
+use std::sync::Arc;
+
+use pleach_beatree::{Stored, Value};
+use pleach_core::Key;
+use pleach_io::Homed;
+
+use super::Namespace;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::handles::{Counted, Kind};
+use crate::read::scan::{Scan, long_value};
+
+/// The pairs of a range, in key order from the front and against it from the back. From
+/// [`Namespace::iter`](crate::Namespace::iter), which says more.
+///
+/// After an error it is at its end, from both sides: all pairs before the failure were given, and none after
+/// it, so that no gap goes unnoticed. Another iterator can go on behind the last key that was given.
+///
+/// It has what it reads: it may go to another thread, and outlive the session, whose state it holds. A
+/// [`Db::close`](crate::Db::close) reports it as an open handle.
+pub struct Iter {
+    scan: Homed<Scan>,
+    namespace: Namespace,
+    _counted: Counted,
+}
+
+impl Iter {
+    pub(crate) fn new(
+        engine: &Arc<Engine>,
+        namespace: &Namespace,
+        range: &impl RangeBounds<Key>,
+    ) -> Self {
+        Self {
+            scan: Homed::new(Scan::new(&engine.scanners, range)),
+            namespace: namespace.share(),
+            _counted: engine.count(Kind::Iterator),
+        }
+    }
+
+    /// Goes to another range, which need not lie in the first one: what is given next are its pairs, as from a new iterator,
+    /// for less. So `seek(key..)` and [`Iterator::next`] give the first pair from a key on, and `seek(..key)` and
+    /// [`DoubleEndedIterator::next_back`] the one before it.
+    pub fn seek(&mut self, range: impl RangeBounds<Key>) {
+        self.scan.seek(&range);
+    }
+
+    /// A pair with its value, which may have to be read.
+    fn pair(&mut self, (key, stored): (Key, Stored)) -> Result<(Key, Value)> {
+        if let Stored::Inline(value) = stored {
+            return Ok((key, value));
+        }
+        let (db, view) = (self.namespace.state(), self.namespace.view());
+        let value = long_value(db, view, &key, stored);
+        let value = value.inspect_err(|_| self.scan.end())?;
+        Ok((key, value.expect("a scan gives what is present")))
+    }
+}
+
+impl Iterator for Iter {
+    type Item = Result<(Key, Value)>;
+
+    #[inline(never)]
+    fn next(&mut self) -> Option<Self::Item> {
+        // Nearly all pairs, made where the caller wants them. Inlined, they are made elsewhere and moved.
+        if let Some((key, value)) = self.scan.next_inline() {
+            return Some(Ok((key, Value::from(value))));
+        }
+        let next = self.scan.next(self.namespace.state(), self.namespace.view())?;
+        Some(next.and_then(|pair| self.pair(pair)))
+    }
+}
+
+impl DoubleEndedIterator for Iter {
+    #[inline(never)]
+    fn next_back(&mut self) -> Option<Self::Item> {
+        if let Some((key, value)) = self.scan.next_back_inline() {
+            return Some(Ok((key, Value::from(value))));
+        }
+        let last = self.scan.next_back(self.namespace.state(), self.namespace.view())?;
+        Some(last.and_then(|pair| self.pair(pair)))
+    }
+}
+
+impl FusedIterator for Iter {}
+
+impl fmt::Debug for Iter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Iter").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,383 @@
+//! A namespace of a session's state: reads, prefetches, iterations and proofs.
+//!
+//! A session has one for namespace 0 and makes others when they are asked for; all of them stand on its one pin.
+
+mod iter;
+
+use std::fmt;
+use std::ops::{RangeBounds, RangeInclusive};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use pleach_beatree::Value;
+use pleach_core::{Key, Node};
+
+use crate::engine::Engine;
+use crate::error::{Error, Hex, Result};
+use crate::finish::{Claim, prove};
+use crate::format::trie_kind::TrieKind;
+use crate::metrics::Counters;
+use crate::prefetch::lookup;
+use crate::prefetch::requests::PrefetchRequests;
+use crate::prefetch::values::{LookedUp, SlotPair};
+use crate::prove::{differing, prove_change, prove_range};
+use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
+use crate::read::many::{self, For};
+use crate::read::past;
+use crate::read::point;
+use crate::roots::TrieRoot;
+use crate::state::State;
+use crate::state::view::View;
+
+pub use iter::Iter;
+
+/// So many keys are looked up at once in a replica, and in so many parts two states are compared.
+const REPLICA_KEYS: usize = 256;
+
+/// A namespace of the state that a session reads. From [`Session::namespace`](crate::Session::namespace); a session itself is
+/// its namespace 0. Any number of threads may use one.
+pub struct Namespace(Arc<Inner>);
+
+struct Inner {
+    engine: Arc<Engine>,
+    state: Arc<State>,
+    view: View,
+    root: TrieRoot,
+    /// Has anything been prefetched?
+    prefetches: AtomicBool,
+    /// What readers can still look up of it.
+    requests: Mutex<PrefetchRequests>,
+}
+
+impl fmt::Debug for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Namespace")
+            .field("number", &self.0.view.namespace)
+            .field("root", &Hex(self.0.root.node.as_ref()))
+            .finish_non_exhaustive()
+    }
+}
+
+impl Namespace {
+    /// A view of a trie, whose root there is `root`.
+    pub(crate) fn new(engine: &Arc<Engine>, state: Arc<State>, view: View, root: TrieRoot) -> Self {
+        debug_assert_eq!(state.namespace, view.namespace, "one namespace");
+        let (prefetches, requests) = (AtomicBool::new(false), Mutex::default());
+        Self(Arc::new(Inner {
+            engine: Arc::clone(engine),
+            state,
+            view,
+            root,
+            prefetches,
+            requests,
+        }))
+    }
+
+    pub(crate) fn state(&self) -> &Arc<State> {
+        &self.0.state
+    }
+
+    pub(crate) fn view(&self) -> &View {
+        &self.0.view
+    }
+
+    /// The same for an iterator, which is counted as a handle of its own.
+    pub(crate) fn share(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+
+    /// The view, or one like it where iterators go on with this one.
+    pub(crate) fn into_view(self) -> View {
+        match Arc::try_unwrap(self.0) {
+            Ok(inner) => inner.view,
+            Err(inner) => inner.state.commits.view_like(&inner.view),
+        }
+    }
+
+    pub(crate) fn trie_root(&self) -> &TrieRoot {
+        &self.0.root
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u8 {
+        self.0.view.namespace
+    }
+
+    /// Its root in the session's state; none of a plain one.
+    pub fn root(&self) -> Option<Node> {
+        self.0.root.merkle()
+    }
+
+    /// The digest of a plain namespace in the session's state; see [`Roots::digest`](crate::Roots::digest).
+    pub fn digest(&self) -> Option<[u8; 32]> {
+        self.0.root.digest()
+    }
+
+    /// The value of a key; `None` when it has none. A key whose page is not cached costs
+    /// one read of 4 KiB, on the calling thread; a long value is read on top of that.
+    ///
+    /// # Errors
+    /// [`Io`](crate::Error::Io) and [`Corrupt`](crate::Error::Corrupt), of the page that the key is in;
+    /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld) when later commits have replaced more than undo may
+    /// take.
+    pub fn read(&self, key: &Key) -> Result<Option<Value>> {
+        if self.has_prefetched()
+            && let Some(found) = self.looked_up(key)
+        {
+            return Ok(found.value().map(Value::from));
+        }
+        self.with::<_>(|view| point::value(&self.0.state, view, key))
+    }
+
+    /// Is there anything that was prefetched, in this process?
+    fn has_prefetched(&self) -> bool {
+        self.0.prefetches.load(Ordering::Relaxed) && self.0.state.home.is_here()
+    }
+
+    /// Does something with the view, all undo that it needs at hand.
+    #[inline]
+    pub(crate) fn with<T>(&self, what: impl FnMut(&View) -> Result<T>) -> Result<T> {
+        past::with::<T>(&self.0.state, &self.0.view, what)
+    }
+
+    /// The prefetched value of a key. Where that is late, a key batch is looked up here, which costs less
+    /// than its keys one by one.
+    fn looked_up(&self, key: &Key) -> Option<LookedUp> {
+        if self.0.view.overlaid(key).is_some() {
+            return None;
+        }
+        let (db, prefetching) = (&self.0.state, &self.0.engine.prefetching);
+        let get = || prefetching.values().get(self.0.view.namespace, self.0.view.base, key);
+        let found = get().or_else(|| {
+            let request = self.0.requests.lock().first()?;
+            let _guard = db.store.enter();
+            if lookup::help(db, prefetching, &request) { get() } else { None }
+        })?;
+        // A dropped trie that was looked up may have been given up by then.
+        self.0.view.check().ok()?;
+        Counters::add(&db.counters.value_cache_hits, 1);
+        Some(found)
+    }
+
+    /// The values of many keys: one for each key, in their order. Pages that are not
+    /// cached are read together, as many at once as the options allow.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; the values that could be read are lost with it.
+    pub fn read_many(&self, keys: &[Key]) -> Result<Vec<Option<Value>>> {
+        if !self.has_prefetched() {
+            return self.look_up_many(keys);
+        }
+        let mut values = vec![None; keys.len()];
+        let mut missing = Vec::new();
+        for (from, batch) in (0..).step_by(KEY_BATCH).zip(keys.chunks(KEY_BATCH)) {
+            self.looked_up_before(batch, |at, found| match found {
+                Some(found) => values[from + at] = found.value().map(Value::from),
+                None => missing.push(from + at),
+            });
+        }
+        Counters::add(&self.0.state.counters.value_cache_hits, (keys.len() - missing.len()) as u64);
+        // What is late is looked up together here, rather than waited for.
+        let late: Vec<Key> = missing.iter().map(|at| keys[*at]).collect();
+        for (at, value) in missing.into_iter().zip(self.look_up_many(&late)?) {
+            values[at] = value;
+        }
+        Ok(values)
+    }
+
+    /// Gives what was prefetched of up to [`KEY_BATCH`] keys, each with its index. Their waits for memory overlap.
+    fn looked_up_before(&self, keys: &[Key], mut give: impl FnMut(usize, Option<LookedUp>)) {
+        let (prefetched, view) = (self.0.engine.prefetching.values(), &self.0.view);
+        let mut pairs = [SlotPair::default(); KEY_BATCH];
+        for (key, pair) in keys.iter().zip(&mut pairs) {
+            *pair = prefetched.pair(view.namespace, key);
+            prefetched.cpu_prefetch(*pair);
+        }
+        for (at, (key, pair)) in keys.iter().zip(pairs).enumerate() {
+            let found = || prefetched.get_in(pair, (view.namespace, view.base), key);
+            let found = if view.overlaid(key).is_some() { None } else { found() };
+            give(at, found.filter(|_| view.check().is_ok()));
+        }
+    }
+
+    /// The values of many keys that were not prefetched.
+    fn look_up_many(&self, keys: &[Key]) -> Result<Vec<Option<Value>>> {
+        let most = if self.0.state.replica.is_some() { REPLICA_KEYS } else { keys.len().max(1) };
+        let mut values = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(most) {
+            values.extend(self.with::<_>(|view| self.try_many(view, keys))?);
+        }
+        Ok(values)
+    }
+
+    fn try_many(&self, view: &View, keys: &[Key]) -> Result<Vec<Option<Value>>> {
+        let db = &self.0.state;
+        // One key is not worth a ring.
+        if let [] | [_] = keys {
+            let read = |key| point::value(db, view, key);
+            return keys.iter().map(read).collect();
+        }
+        many::bring(db, &self.0.engine.readers, For::Values(view), keys)?;
+        let mut values = Vec::with_capacity(keys.len());
+        for batch in keys.chunks(KEY_BATCH) {
+            {
+                let _guard = db.store.enter();
+                cpu_prefetch(db, batch.iter(), Reach::Cell);
+            }
+            for key in batch {
+                values.push(point::value(db, view, key)?);
+            }
+        }
+        Ok(values)
+    }
+
+    /// Starts to bring in the values and pages of these keys, with the trie above them, and returns at
+    /// once. Call it as soon as keys are known, with many of them together: a call costs about a microsecond,
+    /// whatever the number of keys. Nothing fails here: what could not be prefetched is read when it is needed. Beyond
+    /// 2^18 keys that wait in all sessions together, keys are left out. Pages go on to be read after the session has been
+    /// finished: announce the next block's keys, too, before you finish this one.
+    pub fn prefetch(&self, keys: &[Key]) {
+        // It looks up beside those who read, and would not wait while a replica catches up.
+        if self.0.state.replica.is_some() || !self.0.state.home.is_here() {
+            return;
+        }
+        if let Some(request) =
+            self.0.engine.prefetching.request(&self.0.state, self.0.view.base, keys)
+        {
+            self.0.requests.lock().push(request);
+            self.0.prefetches.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The pairs of a range of keys, in key order from the front and against it from the back
+    /// ([`Iterator::rev`], or both ends at once). An empty or inverted range has none.
+    ///
+    /// Like reads, it sees the state of this session, whatever is committed and flushed meanwhile, and blocks
+    /// nobody, however long it rests. From the second page on, pages are read ahead: first four, then more and
+    /// more, up to four times the reads in flight that the options allow and a 128th of the memory budget;
+    /// neighbours in the file are one read. Pages that are
+    /// cached are read there; of the others only the first 32 of a range enter the cache. A long value is
+    /// read when its key is given. Eight iterators read ahead at the same time; more read page by page.
+    ///
+    /// An iterator has what it reads, and may go to other threads and outlive the session. After an error it ends: see [`Iter`].
+    ///
+    /// ```
+    /// # use pleach::{Access, Options, Db, SessionOptions, Value};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let db = Db::open(Options::new(folder.path()).create(true).cache_mib(64))?;
+    /// # let session = db.session(SessionOptions::new())?;
+    /// # let put = |id| Access::write([id; 32], Some(Value::from(&[id])));
+    /// # session.finish((1..=9).map(put).collect())?.commit()?;
+    /// let session = db.session(SessionOptions::new())?;
+    /// for pair in session.iter([2; 32]..[4; 32]) {
+    ///     let (key, value) = pair?;
+    ///     assert_eq!(key[0], value[0]);
+    /// }
+    /// let (last, _) = session.iter(..).next_back().expect("nine keys")?;
+    /// assert_eq!(last, [9; 32]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn iter(&self, range: impl RangeBounds<Key>) -> Iter {
+        Iter::new(&self.0.engine, self, &range)
+    }
+
+    /// Proves what the state says of a key, present or absent: a path proof, which
+    /// [`proof::path::verify`](pleach_core::proof::path::verify) checks against [`Self::root`]. The session
+    /// goes on; proofs, reads and finishes may come at the same time, from any threads.
+    ///
+    /// # Errors
+    /// As [`Self::read`], of any page that the path needs.
+    pub fn prove(&self, key: &Key) -> Result<Vec<u8>> {
+        self.proof(Claim::Key(key))
+    }
+
+    /// Proves what the state says of these keys, present or absent, in any order and as often as they come:
+    /// one multiproof, which [`proof::multi::verify`](pleach_core::proof::multi::verify) checks against
+    /// [`Self::root`]. Pages that are not cached are read together, as many at once as the options allow; up
+    /// to 128 keys are folded on the calling thread, more by all workers.
+    ///
+    /// No keys give the multiproof without terminals. It is the right one, and verifies against any root:
+    /// it answers for no key.
+    ///
+    /// # Errors
+    /// As [`Self::read`], of any page that the proof needs, and [`BatchTooLarge`](crate::Error::BatchTooLarge)
+    /// for a proof of which a part would have 4 GiB.
+    pub fn prove_many(&self, keys: &[Key]) -> Result<Vec<u8>> {
+        let mut keys = keys.to_vec();
+        keys.sort_unstable();
+        keys.dedup();
+        self.proof(Claim::Keys(&keys))
+    }
+
+    fn proof(&self, claim: Claim) -> Result<Vec<u8>> {
+        let Engine { finisher, readers, .. } = &*self.0.engine;
+        let root = self.proven()?;
+        self.with::<_>(|view| prove(&self.0.state, (finisher, readers), (view, root), claim))
+    }
+
+    /// Proves all pairs of a range of keys, both ends included, and that there is no other:
+    /// [`proof::range::verify`](pleach_core::proof::range::verify) checks it against [`Self::root`] and the same
+    /// ends. The proof has 66 bytes for each pair, in memory, and reads the range like [`Self::iter`], but no long
+    /// values.
+    ///
+    /// # Errors
+    /// [`EmptyRange`](crate::Error::EmptyRange), and those of [`Self::prove_many`].
+    pub fn prove_range(&self, range: &RangeInclusive<Key>) -> Result<Vec<u8>> {
+        let root = self.proven()?;
+        self.with::<_>(|view| prove_range(&self.0.engine, &self.0.state, (view, root), range))
+    }
+
+    /// Proves which keys of a range, both ends included, differ between this state and another one, with the
+    /// hashes of both values, and that no other key does:
+    /// [`proof::change::verify`](pleach_core::proof::change::verify) checks it against the roots of both and
+    /// the same ends. The other state may be newer or older, of a commit or an overlay. What differs is known
+    /// from undo and overlays: the range itself is not read.
+    ///
+    /// # Errors
+    /// [`EmptyRange`](crate::Error::EmptyRange), [`ForeignSession`](crate::Error::ForeignSession) for a session
+    /// of another open, and those of [`Self::prove_many`].
+    pub fn prove_change(&self, to: &Self, range: &RangeInclusive<Key>) -> Result<Vec<u8>> {
+        self.same_trie(to)?;
+        let (before, after) = (self.proven()?, to.proven()?);
+        self.with::<_>(|from| {
+            let prove = |to: &View| {
+                prove_change(&self.0.engine, &self.0.state, (from, before), (to, after), range)
+            };
+            to.with::<_>(prove)
+        })
+    }
+
+    /// The keys that differ between this state and another one of the same trie, in order.
+    pub(crate) fn changed_keys(&self, to: &Self) -> Result<Vec<Key>> {
+        // In a replica part by part: pages move while they are read, and then all of it is read again.
+        let parts = if self.0.state.replica.is_some() { REPLICA_KEYS } else { 1 };
+        let step = 256 / parts;
+        let mut keys = Vec::new();
+        for part in 0..parts {
+            let (mut first, mut last): (Key, Key) = ([0; 32], [0xff; 32]);
+            first[0] = u8::try_from(part * step).expect("a byte");
+            last[0] = u8::try_from(part * step + step - 1).expect("a byte");
+            keys.extend(self.with::<_>(|from| {
+                to.with::<_>(|to| differing(&self.0.engine, &self.0.state, from, to, (first, last)))
+            })?);
+        }
+        Ok(keys)
+    }
+
+    /// Is another state one of the same trie?
+    pub(crate) fn same_trie(&self, to: &Self) -> Result<()> {
+        let is_same = Arc::ptr_eq(&self.0.state.index, &to.0.state.index);
+        if is_same { Ok(()) } else { Err(Error::ForeignSession) }
+    }
+
+    /// The root that proofs lead to; a plain namespace has none.
+    fn proven(&self) -> Result<&Node> {
+        match self.0.root.kind {
+            TrieKind::Merkle => Ok(&self.0.root.node),
+            TrieKind::Plain => Err(Error::Plain(self.0.view.namespace)),
+        }
+    }
+}
