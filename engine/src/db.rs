@@ -196,7 +196,7 @@ impl Db {
             engine.state.commits.view_at(commit)
         };
         let (view, tip) = found.map_err(|error| self.or_lost(&engine, error))?;
-        past::with::<_>(&engine.state, &view, View::check)?;
+        past::with(&engine.state, &view, View::check)?;
         Ok(Session::new(&engine, (view, tip), SessionOptions::new(), Holder::Snapshot))
     }
 

@@ -83,7 +83,7 @@ struct Made {
 fn make(engine: &Engine, (view, prev): (View, Tip), wanted: u64) -> Result<Made> {
     let db = &engine.state;
     let (then, Tip { roots, blob, .. }) = db.commits.view_at(wanted)?;
-    let undone = past::with::<_>(db, &then, |then| {
+    let undone = past::with(db, &then, |then| {
         let of = |namespace| Ok((namespace, then.of(namespace).undone_all()?));
         roots.all().map(|(namespace, _)| of(namespace)).collect::<Result<Vec<_>>>()
     })?;

@@ -240,15 +240,14 @@ impl Scrub<'_> {
         let mut done = read(raw);
         if done.is_err() && db.replica.is_some() {
             // The process that writes may have moved it.
-            done =
-                past::with::<_>(db, reading.view(), |view| match point::stored(db, view, key)? {
-                    Stored::Overflow(raw) => read(&raw),
-                    _ => Ok(()),
-                });
+            done = past::with(db, reading.view(), |view| match point::stored(db, view, key)? {
+                Stored::Overflow(raw) => read(&raw),
+                _ => Ok(()),
+            });
         }
         if let Err(error) = done {
             // Of a state that can be read no longer the runs may be another value's.
-            past::with::<_>(db, reading.view(), View::check)?;
+            past::with(db, reading.view(), View::check)?;
             let page = page_of_value(device, Some(file), raw, &error);
             self.bad(OVERFLOW_FILE, page, Some((db.namespace, Prefix::new(key, 256))), error);
         }

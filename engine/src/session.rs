@@ -195,7 +195,7 @@ impl Session {
         }
         let state = self.engine.trie(namespace);
         // Its trie is there as long as the state can be read. Then another one may have the number.
-        self.first.with::<_>(View::check)?;
+        self.first.with(View::check)?;
         let state = state?;
         let reading = || Namespace::new(&self.engine, state, self.first.view().of(namespace), root);
         Ok(other.get_or_init(reading))
@@ -208,7 +208,7 @@ impl Session {
     pub fn fork(&self) -> Result<Self> {
         self.engine.state.home.check()?;
         let view = self.engine.state.commits.view_like(self.first.view());
-        past::with::<_>(&self.engine.state, &view, View::check)?;
+        past::with(&self.engine.state, &view, View::check)?;
         let options =
             SessionOptions { witness: self.witness, over: self.parent.clone(), label: None };
         Ok(Self::new(&self.engine, (view, self.says.clone()), options, Holder::Session))
@@ -278,10 +278,11 @@ impl Session {
             accesses.iter().cloned().partition(is_prefix);
         let mut known: HashSet<(u8, Key)> =
             all.iter().map(|access| (access.namespace, access.key)).collect();
-        for Access { namespace, key: first, kind } in prefixes {
+        for Access { namespace, key: mut first, kind } in prefixes {
             let AccessKind::DeletePrefix(bytes) = kind else { continue };
-            let mut last = first;
-            last[usize::from(bytes)..].fill(0xff);
+            let (mut last, bytes) = (first, usize::from(bytes).min(32));
+            first[bytes..].fill(0);
+            last[bytes..].fill(0xff);
             for pair in self.namespace(namespace)?.iter(first..=last) {
                 let (key, _) = pair?;
                 if known.insert((namespace, key)) {
@@ -313,7 +314,7 @@ impl Session {
         for (namespace, accesses) in sorted.namespaces() {
             let reading = self.namespace(namespace)?;
             let (db, before) = (reading.state(), reading.trie_root());
-            let finished = reading.with::<_>(|view| {
+            let finished = reading.with(|view| {
                 finish(db, finisher, &under_way, (view, &before.node), accesses, self.witness)
             });
             match finished {

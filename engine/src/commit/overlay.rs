@@ -513,7 +513,7 @@ impl Candidate<'_> {
             };
             let (db, view) = (self.engine.trie(namespace)?, target.view.of(namespace));
             let finisher = &self.engine.finisher;
-            let finished = past::with::<_>(&db, &view, |view| {
+            let finished = past::with(&db, &view, |view| {
                 finish(&db, finisher, &under_way, (view, &before.node), &accesses, false)
             })?;
             folded.push(TrieOutcome { namespace, chunks: finished.chunks });

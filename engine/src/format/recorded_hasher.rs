@@ -47,7 +47,7 @@ impl fmt::Display for RecordedHasher {
         }
         let len = self.name.iter().position(|byte| *byte == 0).unwrap_or(NAME);
         match std::str::from_utf8(&self.name[..len]) {
-            Ok(name) if len > 0 => f.write_str(name),
+            Ok(name) if len > 0 => write!(f, "{}", name.escape_default()),
             _ => write!(f, "number {}", self.id),
         }
     }

@@ -127,7 +127,7 @@ impl Namespace {
         {
             return Ok(found.value().map(Value::from));
         }
-        self.with::<_>(|view| point::value(&self.0.state, view, key))
+        self.with(|view| point::value(&self.0.state, view, key))
     }
 
     /// Is there anything that was prefetched, in this process?
@@ -206,7 +206,7 @@ impl Namespace {
         let most = if self.0.state.replica.is_some() { REPLICA_KEYS } else { keys.len().max(1) };
         let mut values = Vec::with_capacity(keys.len());
         for keys in keys.chunks(most) {
-            values.extend(self.with::<_>(|view| self.try_many(view, keys))?);
+            values.extend(self.with(|view| self.try_many(view, keys))?);
         }
         Ok(values)
     }
@@ -315,7 +315,7 @@ impl Namespace {
     fn proof(&self, claim: Claim) -> Result<Vec<u8>> {
         let Engine { finisher, readers, .. } = &*self.0.engine;
         let root = self.proven()?;
-        self.with::<_>(|view| prove(&self.0.state, (finisher, readers), (view, root), claim))
+        self.with(|view| prove(&self.0.state, (finisher, readers), (view, root), claim))
     }
 
     /// Proves all pairs of a range of keys, both ends included, and that there is no other:
@@ -327,7 +327,7 @@ impl Namespace {
     /// [`EmptyRange`](crate::Error::EmptyRange), and those of [`Self::prove_many`].
     pub fn prove_range(&self, range: &RangeInclusive<Key>) -> Result<Vec<u8>> {
         let root = self.proven()?;
-        self.with::<_>(|view| prove_range(&self.0.engine, &self.0.state, (view, root), range))
+        self.with(|view| prove_range(&self.0.engine, &self.0.state, (view, root), range))
     }
 
     /// Proves which keys of a range, both ends included, differ between this state and another one, with the
@@ -342,11 +342,11 @@ impl Namespace {
     pub fn prove_change(&self, to: &Self, range: &RangeInclusive<Key>) -> Result<Vec<u8>> {
         self.same_trie(to)?;
         let (before, after) = (self.proven()?, to.proven()?);
-        self.with::<_>(|from| {
+        self.with(|from| {
             let prove = |to: &View| {
                 prove_change(&self.0.engine, &self.0.state, (from, before), (to, after), range)
             };
-            to.with::<_>(prove)
+            to.with(prove)
         })
     }
 
@@ -360,8 +360,8 @@ impl Namespace {
             let (mut first, mut last): (Key, Key) = ([0; 32], [0xff; 32]);
             first[0] = u8::try_from(part * step).expect("a byte");
             last[0] = u8::try_from(part * step + step - 1).expect("a byte");
-            keys.extend(self.with::<_>(|from| {
-                to.with::<_>(|to| differing(&self.0.engine, &self.0.state, from, to, (first, last)))
+            keys.extend(self.with(|from| {
+                to.with(|to| differing(&self.0.engine, &self.0.state, from, to, (first, last)))
             })?);
         }
         Ok(keys)

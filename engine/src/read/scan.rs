@@ -156,12 +156,12 @@ impl Scan {
     /// Those that are of no page: nothing comes after them.
     pub(crate) fn next_page(&mut self, db: &State, view: &View) -> Option<Result<ScannedPage>> {
         let rest = self.rest?;
-        let step = past::with::<_>(db, view, |view| self.step(db, view, Way::Forwards, rest));
+        let step = past::with(db, view, |view| self.step(db, view, Way::Forwards, rest));
         match (step, self.came_to.take()) {
             (Ok(()), Some(page)) => Some(Ok(page)),
             (Err(error), Some(page)) if page.is_of(&error) => {
                 // Of a state that can be read no longer nothing is known.
-                let readable = past::with::<_>(db, view, View::check);
+                let readable = past::with(db, view, View::check);
                 Some(readable.map(|()| page).map_err(|_| error))
             }
             (Err(error), _) => {
@@ -197,7 +197,7 @@ impl Scan {
                 return Some(Ok(pair));
             }
             let Some(rest) = self.rest else { return self.back.at_hand.first().map(Ok) };
-            let step = past::with::<_>(db, view, |view| self.step(db, view, Way::Forwards, rest));
+            let step = past::with(db, view, |view| self.step(db, view, Way::Forwards, rest));
             if let Err(error) = step {
                 self.end();
                 return Some(Err(error));
@@ -213,7 +213,7 @@ impl Scan {
                 return Some(Ok(pair));
             }
             let Some(rest) = self.rest else { return self.front.at_hand.last().map(Ok) };
-            let step = past::with::<_>(db, view, |view| self.step(db, view, Way::Backwards, rest));
+            let step = past::with(db, view, |view| self.step(db, view, Way::Backwards, rest));
             if let Err(error) = step {
                 self.end();
                 return Some(Err(error));
@@ -285,9 +285,7 @@ pub(crate) fn long_value(
     let value = overflow::value(db, view.base, stored, false);
     match value {
         // It has moved by now: it is looked up again.
-        Err(_) if db.replica.is_some() => {
-            past::with::<_>(db, view, |view| point::value(db, view, key))
-        }
+        Err(_) if db.replica.is_some() => past::with(db, view, |view| point::value(db, view, key)),
         value => value,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use pleach::{Access, Db, Error, Hasher, Key, SessionOptions, Value, witness};
+use pleach::{Access, AccessKind, Db, Error, Hasher, Key, SessionOptions, Value, witness};
 
 use crate::common::{Model, Rng, commit, open, ops};
 
@@ -60,6 +60,22 @@ fn with_other_accesses_and_prefixes_within_prefixes() {
     }
     assert!(model.values.len() > 20);
     commit(&db, vec![Access::delete_prefix(&[])]);
+    assert_eq!(db.root(), pleach_core::TERMINATOR);
+}
+
+/// An access has public fields: what is behind the prefix in the key says nothing, nor do more bytes than there are.
+#[test]
+fn however_the_access_was_made() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = open(folder.path(), 16);
+    commit(&db, vec![put([7; 32], 1), put([8; 32], 2)]);
+    let made =
+        |key, bytes| Access { kind: AccessKind::DeletePrefix(bytes), ..Access::write(key, None) };
+    commit(&db, vec![made([8; 32], 200)]);
+    assert!(db.get(&[8; 32]).expect("read").is_none());
+    let mut key = [0xff; 32];
+    key[0] = 7;
+    commit(&db, vec![made(key, 1)]);
     assert_eq!(db.root(), pleach_core::TERMINATOR);
 }
 
