@@ -21,8 +21,8 @@ one name package="pleach":
     cargo test -p {{package}} -- {{name}} --nocapture
 
 # One seed of the crash tests: all crash points that the test draws from it, or the one at a boundary.
-crash seed="0" boundary="" test="an_acknowledged_commit_survives":
-    PLEACH_SEED={{seed}} PLEACH_BOUNDARY={{boundary}} PLEACH_CASES=1 cargo test -p pleach --test it -- {{test}} --nocapture
+crash seed="0" boundary="" test="a_power_failure":
+    PLEACH_SEED={{seed}} PLEACH_BOUNDARY={{boundary}} PLEACH_CASES=1 cargo test -p pleach --test plans_follow_their_models -- {{test}} --nocapture
 
 # The ordering rules as a model, with the size of each counter-example; a larger depth goes deeper.
 model depth="":
@@ -36,9 +36,9 @@ fuzz target="" seconds="60":
 bench name="fold":
     cargo bench -p pleach-core --features naive --bench {{name}}
 
-# The transfer workload of this tree beside that of a revision, in turns: just beside HEAD~1 3 --log2 22
-beside revision="" turns="3" *flags:
-    .ci/beside "{{revision}}" {{turns}} {{flags}}
+# The transfer workload of this tree beside that of a revision, in turns: just beside HEAD~1 transfer --log2 22
+beside revision="HEAD" *workload:
+    .ci/beside "{{revision}}" {{workload}}
 
 # The documentation of all crates, and the links and file names in docs/.
 docs:

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use pleach::export::{StreamError, export, export_changes};
 use pleach::{Db, Error, Session};
+use pleach_ops::export::{StreamError, export, export_changes};
 
 use crate::error::{ArchiveError, Result};
 use crate::listing::Listing;
@@ -171,9 +171,9 @@ pub fn backup(archive: &Archive, db: &Db, options: &BackupOptions) -> Result<Bac
 fn is_too_old(error: &ArchiveError) -> bool {
     matches!(
         error,
-        ArchiveError::Database(
+        ArchiveError::Database(pleach_ops::Error::Db(
             Error::SnapshotTooOld { .. } | Error::HistoryLost { .. } | Error::ForeignSession
-        )
+        ))
     )
 }
 
@@ -223,7 +223,9 @@ impl Backup<'_> {
             }) {
                 Ok(()) => (at, older) = (to, between),
                 // Half as many are tried until it is one commit, which always fits.
-                Err(ArchiveError::Database(Error::Stream(StreamError::TooLarge { .. }))) => {
+                Err(ArchiveError::Database(pleach_ops::Error::Stream(StreamError::TooLarge {
+                    ..
+                }))) => {
                     (most, older) = (((to - at) / 2).max(1), Some(session));
                 }
                 Err(error) => return Err(error),
@@ -243,7 +245,7 @@ impl Backup<'_> {
     fn write(
         &mut self,
         piece: Piece,
-        stream: impl FnOnce(&mut Upload<'_>) -> pleach::Result<(u64, u64)>,
+        stream: impl FnOnce(&mut Upload<'_>) -> pleach_ops::Result<(u64, u64)>,
     ) -> Result<()> {
         if let Some(database) = self.owner {
             let text = format!("This is an archive of the Pleach database {database:016x}.\n");

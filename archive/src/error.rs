@@ -7,13 +7,19 @@ use crate::names::Piece;
 /// A result of this crate.
 pub type Result<T, E = ArchiveError> = std::result::Result<T, E>;
 
+impl From<pleach::Error> for ArchiveError {
+    fn from(error: pleach::Error) -> Self {
+        Self::Database(error.into())
+    }
+}
+
 /// An error of an archive, a backup or a restore.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArchiveError {
     /// The database refused or failed.
     #[error("{0}")]
-    Database(#[from] pleach::Error),
+    Database(#[from] pleach_ops::Error),
     /// The object store refused or failed. What was done before stays; try again.
     #[error("{object}: the object store failed: {source}; look at the store and try again")]
     Store {

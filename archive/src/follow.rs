@@ -6,10 +6,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pleach::export::{
+use pleach::{Db, Hasher, Options, Roots};
+use pleach_ops::Error;
+use pleach_ops::export::{
     ChangeReader, ImportOptions, StreamError, StreamReader, apply_changes, import,
 };
-use pleach::{Db, Error, Hasher, Options, Roots};
 
 use crate::cursor::Cursor;
 use crate::error::{ArchiveError, Result};
@@ -397,9 +398,9 @@ fn of_piece(error: Error, piece: Piece, failure: &Failure) -> ArchiveError {
     let error = failure.or(error);
     match error {
         ArchiveError::Database(Error::Stream(StreamError::Hasher { .. })) => error,
-        ArchiveError::Database(why @ (Error::Stream(_) | Error::OtherRoot { .. })) => {
-            damaged(piece, why)
-        }
+        ArchiveError::Database(
+            why @ (Error::Stream(_) | Error::Db(pleach::Error::OtherRoot { .. })),
+        ) => damaged(piece, why),
         error => error,
     }
 }

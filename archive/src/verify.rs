@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
 
-use pleach::export::{ChangeHead, ChangeReader, StreamError, StreamHead, StreamReader};
 use pleach::{Node, Roots};
+use pleach_ops::export::{ChangeHead, ChangeReader, StreamError, StreamHead, StreamReader};
 
 use crate::error::{ArchiveError, Result};
 use crate::names::Piece;

@@ -1,4 +1,4 @@
-//! What is printed and written of results: a table, the JSON, the page, README's table and docs/performance.md.
+//! What is printed and written of results: a table, the JSON, the page and README's table.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::engine::{Kind, Level};
 use crate::error::{Error, Result, usage};
 use crate::machine::gib;
-use crate::measure::{Figure, Tail, Unit, rounded};
+use crate::measure::{Figure, Unit, rounded};
 use crate::run::{Document, Run};
 
 /// The figures that stand for a workload: its name, what their case begins with, and their name. The page has all,
@@ -58,24 +58,21 @@ const MARKS: (&str, &str) = ("<!-- figures -->", "<!-- /figures -->");
 pub struct ReportArgs {
     /// Results as JSON, as `--json` or `compare` writes them
     results: PathBuf,
-    /// Writes one HTML page (without this and the next two: the tables are printed)
+    /// Writes one HTML page (without this and the next: the tables are printed)
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
     /// Writes a short table into a Markdown file, between `<!-- figures -->` and `<!-- /figures -->`
     #[arg(long, value_name = "FILE")]
     readme: Option<PathBuf>,
-    /// Writes all figures, a table a workload, between the same marks
-    #[arg(long, value_name = "FILE")]
-    performance: Option<PathBuf>,
     /// Allows results of several commits or machines, and says so
     #[arg(long)]
     mixed: bool,
 }
 
 pub fn run(args: &ReportArgs) -> Result<()> {
-    let ReportArgs { results, page, readme, performance, mixed } = args;
+    let ReportArgs { results, page, readme, mixed } = args;
     let documents = read(results)?;
-    if page.is_none() && readme.is_none() && performance.is_none() {
+    if page.is_none() && readme.is_none() {
         return crate::print(&documents.iter().map(table).collect::<Vec<_>>().join("\n"));
     }
     let origin = origin(&documents, *mixed)?;
@@ -94,14 +91,6 @@ pub fn run(args: &ReportArgs) -> Result<()> {
             cells[0] = format!("`{}`: {}", command(document), cells[0]);
         }
         replace(path, &format!("{LEGEND}\n\n{}\n{origin}", markdown(&cells)))?;
-    }
-    if let Some(path) = performance {
-        let table = |one| {
-            let cells = cells(&names(one), "**", Detail::Tails);
-            format!("\n## `nomt-bench {}`\n\n{}", command(one), markdown(&cells))
-        };
-        let tables: String = documents.iter().map(table).collect();
-        replace(path, &format!("{origin}\n\n{LEGEND}\n{tables}"))?;
     }
     Ok(())
 }
@@ -173,8 +162,6 @@ enum Detail {
     Ratios,
     /// The value and the ratio.
     Values,
-    /// The tail of latencies as well.
-    Tails,
 }
 
 /// Cells of a table: a row a figure, a column an engine that has one of them. `bold` stands around those where pleach is
@@ -189,10 +176,7 @@ fn cells(rows: &[Row], bold: &str, detail: Detail) -> Vec<Vec<String>> {
         let cell = |engine: &&str| {
             let run = document.runs.iter().find(|run| run.backend == *engine)?;
             let figure = of(run, case, name)?;
-            let mut value = shown(figure.p50, figure.unit);
-            if let Some(Tail { p99, max, .. }) = figure.tail.filter(|_| detail == Detail::Tails) {
-                value = format!("{value}, p99 {}, worst {}", rounded(p99), rounded(max));
-            }
+            let value = shown(figure.p50, figure.unit);
             let Some(beside) = compared(document, run, figure) else { return Some(value) };
             let survives = figure.commits && run.survives != own(document)?.survives;
             let survives = survives.then(|| format!("survives {}", run.survives));

@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-const CRATES: [&str; 7] = ["core", "io", "beatree", "engine", "change-index", "archive", "cli"];
+const CRATES: [&str; 10] =
+    ["core", "io", "beatree", "engine", "ops", "change-index", "archive", "c", "nomt", "cli"];
 
 /// The code of each part, without comments and unit tests.
 fn parts(at: &Path, top: Option<&str>, all: &mut BTreeMap<String, String>) {

@@ -6,10 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use indicatif::ProgressBar;
-use pleach::export::{
-    self, ExportReport, ImportOptions, ImportProgress, ImportReport, StreamReader,
-};
-use pleach::{Db, Hasher, Key, Node, Options, proof, tools};
+use pleach::{Db, Hasher, Key, Node, Options, Progress, proof};
+use pleach_ops::export::{self, ExportReport, ImportOptions, ImportReport, StreamReader};
 use serde_json::{Value, json};
 
 use crate::args::{
@@ -116,7 +114,7 @@ pub(crate) fn rollback(args: &RollbackArgs) -> Result<()> {
         let db = Db::open(Options::new(folder))?;
         let (commit, root) = (db.rollback_to(args.to)?, db.root());
         db.close()?;
-        Ok((commit, root))
+        Ok::<_, pleach::Error>((commit, root))
     };
     let (commit, root) = roll_back().map_err(CliError::engine(folder))?;
     if args.folder.json {
@@ -204,7 +202,7 @@ fn import_into(
     folder: &Path,
     from: StreamReader<impl Read>,
     memory_mib: u64,
-    progress: Option<ImportProgress>,
+    progress: Option<Progress>,
 ) -> Result<ImportReport> {
     let number = from.head().hasher;
     let hasher = Hasher::of_id(number).ok_or_else(|| {
@@ -218,7 +216,7 @@ fn import_into(
         let db = Db::open(options.hasher(hasher))?;
         let report = export::import(&db, from, &how)?;
         db.close()?;
-        Ok(report)
+        Ok::<_, pleach_ops::Error>(report)
     };
     import().map_err(CliError::engine(folder))
 }
@@ -240,10 +238,10 @@ pub(crate) fn import(args: &ImportArgs) -> Result<()> {
     };
     // Before a folder is made: what is no stream leaves nothing behind.
     let from = StreamReader::new(BufReader::with_capacity(1 << 20, from))
-        .map_err(|error| CliError::engine(&args.folder)(error.into()))?;
+        .map_err(|error| CliError::engine(&args.folder)(error))?;
     let shown = bar.clone();
-    let progress: ImportProgress =
-        Arc::new(move |namespace, _| shown.set_message(format!("import, namespace {namespace}")));
+    let progress: Progress =
+        Arc::new(move |pairs, _| shown.set_message(format!("import, {pairs} pairs")));
     let report = import_into(&args.folder, from, args.memory_mib, Some(progress))?;
     bar.finish_and_clear();
     print_import(&report, args.json)
@@ -273,7 +271,7 @@ fn print_import(report: &ImportReport, json: bool) -> Result<()> {
 /// Reads with one thread and loads with another: what `export` and `import` do, without a file between them.
 pub(crate) fn upgrade(args: &UpgradeArgs) -> Result<()> {
     let folder = args.folder.folder.path()?;
-    let stat = tools::stat(folder).map_err(CliError::engine(folder))?;
+    let stat = pleach_ops::stat(folder).map_err(CliError::engine(folder))?;
     let Some(to) = &args.to else {
         let format = stat.superblock.created_by;
         let text = format!(
@@ -301,7 +299,7 @@ pub(crate) fn upgrade(args: &UpgradeArgs) -> Result<()> {
             })
         });
         let imported = StreamReader::new(BufReader::with_capacity(1 << 20, reader))
-            .map_err(|error| CliError::engine(to)(error.into()))
+            .map_err(|error| CliError::engine(to)(error))
             .and_then(|from| import_into(to, from, args.memory_mib, None));
         (exporting.join(), imported)
     });

@@ -16,6 +16,9 @@ pub(crate) fn open_reading(folder: &Path) -> Result<Db> {
 }
 
 /// The same, and gives what `read` gets from the database.
-pub(crate) fn reading<T>(folder: &Path, read: impl FnOnce(&Db) -> pleach::Result<T>) -> Result<T> {
+pub(crate) fn reading<T, E: Into<pleach_ops::Error>>(
+    folder: &Path,
+    read: impl FnOnce(&Db) -> core::result::Result<T, E>,
+) -> Result<T> {
     read(&open_reading(folder)?).map_err(CliError::engine(folder))
 }

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use pleach::errors::{Contradiction, CreationError};
-use pleach::export::StreamError;
+use pleach::internals::error::{Contradiction, CreationError};
 use pleach_archive::ArchiveError;
+use pleach_ops::export::StreamError;
 
 /// The result of anything that can fail here.
 pub(crate) type Result<T> = core::result::Result<T, CliError>;
@@ -92,10 +92,19 @@ impl CliError {
     }
 
     /// Wraps an error of the engine about a folder, and adds which of these commands may help.
-    pub(crate) fn engine(folder: &Path) -> impl Fn(pleach::Error) -> Self + '_ {
+    pub(crate) fn engine<E: Into<pleach_ops::Error>>(folder: &Path) -> impl Fn(E) -> Self + '_ {
         move |error| {
+            let error = match error.into() {
+                pleach_ops::Error::Db(error) => error,
+                error => {
+                    return Self {
+                        code: Some(error.code()),
+                        ..Self::new(kind_of(&error), error.to_string())
+                    };
+                }
+            };
             let at = folder.display();
-            let kind = kind_of(&error);
+            let kind = kind_of_db(&error);
             let text = match &error {
                 pleach::Error::Missing => {
                     format!(
@@ -149,7 +158,19 @@ fn kind_of_archive(error: &ArchiveError) -> ErrorKind {
     }
 }
 
-fn kind_of(error: &pleach::Error) -> ErrorKind {
+fn kind_of(error: &pleach_ops::Error) -> ErrorKind {
+    use pleach_ops::Error as E;
+    match error {
+        E::Db(error) => kind_of_db(error),
+        E::Stream(
+            StreamError::Cut { .. } | StreamError::Damaged { .. } | StreamError::Contents { .. },
+        ) => ErrorKind::Damaged,
+        E::Stream(StreamError::Read(_) | StreamError::Write(_)) => ErrorKind::System,
+        _ => ErrorKind::Usage,
+    }
+}
+
+fn kind_of_db(error: &pleach::Error) -> ErrorKind {
     use pleach::Error as E;
     match error {
         E::Io(pleach::errors::IoError::Locked(_)) => ErrorKind::InUse,
@@ -157,9 +178,6 @@ fn kind_of(error: &pleach::Error) -> ErrorKind {
         | E::StalePage { .. }
         | E::Quarantined { .. }
         | E::HistoryLost { .. }
-        | E::Stream(
-            StreamError::Cut { .. } | StreamError::Damaged { .. } | StreamError::Contents { .. },
-        )
         | E::Corrupt(
             Contradiction::Backup { .. }
             | Contradiction::OtherValue { .. }
@@ -167,12 +185,9 @@ fn kind_of(error: &pleach::Error) -> ErrorKind {
             | Contradiction::Pairs { .. },
         )
         | E::OtherRoot { .. } => ErrorKind::Damaged,
-        E::Io(_)
-        | E::Stream(StreamError::Read(_) | StreamError::Write(_))
-        | E::Full(_)
-        | E::Overtaken { .. }
-        | E::Poisoned(_)
-        | E::InDoubt(_) => ErrorKind::System,
+        E::Io(_) | E::Full(_) | E::Overtaken { .. } | E::Poisoned(_) | E::InDoubt(_) => {
+            ErrorKind::System
+        }
         // What was given to compare with: an archive, or its commit.
         E::Corrupt(Contradiction::OtherState { .. } | Contradiction::Restored { .. }) => {
             ErrorKind::Usage

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-use pleach::tools::{self, CheckOptions, CheckReport, NamespaceStat, Severity, Stat, Verdict};
 use pleach::{Commit, Db, Error};
+use pleach_ops::{self, CheckOptions, CheckReport, NamespaceStat, Severity, Stat, Verdict};
 use serde_json::{Value, json};
 
 use crate::args::{CheckArgs, DumpArgs, ExplainArgs, FolderArgs, KeyArgs};
@@ -14,18 +14,15 @@ use crate::output::{self, hex};
 
 pub(crate) fn stat(args: &FolderArgs) -> Result<()> {
     let folder = args.folder.path()?;
-    let stat = tools::stat(folder).map_err(CliError::engine(folder))?;
-    let notice = tools::notice(folder).map_err(CliError::engine(folder))?;
+    let stat = pleach_ops::stat(folder).map_err(CliError::engine(folder))?;
     if args.json {
-        return output::json(&stat_json(&stat, notice.as_deref()));
+        return output::json(&stat_json(&stat));
     }
-    output::print(&format!("{stat}\n"))?;
-    // What the process that has it open says of itself.
-    output::print(&notice.unwrap_or_default())
+    output::print(&format!("{stat}\n"))
 }
 
 /// Figures as JSON, schema 1. Fields may be added under the same number.
-fn stat_json(stat: &Stat, notice: Option<&str>) -> Value {
+fn stat_json(stat: &Stat) -> Value {
     let block = &stat.superblock;
     let slot = |generation: u64, commit: u64| json!({"generation": generation, "commit": commit});
     json!({
@@ -64,7 +61,6 @@ fn stat_json(stat: &Stat, notice: Option<&str>) -> Value {
         "log_cut_bytes": stat.opening.cut.map(|cut| cut.bytes),
         "fell_back": stat.opening.fell_back.as_ref().map(ToString::to_string),
         "in_use": stat.in_use,
-        "notice": notice.map(|notice| notice.lines().collect::<Vec<_>>()),
         "notes": stat.opening.notes.iter().map(ToString::to_string).collect::<Vec<_>>(),
     })
 }
@@ -83,7 +79,7 @@ fn namespace_json(namespace: &NamespaceStat) -> Value {
 
 pub(crate) fn namespaces(args: &FolderArgs) -> Result<()> {
     let folder = args.folder.path()?;
-    let stat = tools::stat(folder).map_err(CliError::engine(folder))?;
+    let stat = pleach_ops::stat(folder).map_err(CliError::engine(folder))?;
     if args.json {
         let namespaces = stat.namespaces.iter().map(namespace_json).collect::<Value>();
         return output::json(&json!({
@@ -146,7 +142,7 @@ fn commit_json(commit: &Commit) -> Value {
 pub(crate) fn check(args: &CheckArgs) -> Result<()> {
     let path = args.folder.folder.path()?;
     let options = CheckOptions::default().past(!args.newest);
-    let report = match tools::check(path, options) {
+    let report = match pleach_ops::check(path, options) {
         // What can be checked beside the process that writes.
         Err(pleach::Error::Io(pleach::errors::IoError::Locked(_))) => {
             return scrub_folder(path, 0, args.root, args.folder.json);
@@ -247,7 +243,7 @@ pub(crate) fn get(args: &KeyArgs) -> Result<()> {
 
 pub(crate) fn explain(ExplainArgs { key: args, history }: &ExplainArgs) -> Result<()> {
     let folder = args.folder.folder.path()?;
-    let explain = if *history { tools::explain_past } else { tools::explain };
+    let explain = if *history { pleach_ops::explain_past } else { pleach_ops::explain };
     let told = explain(folder, args.namespace, &args.key).map_err(CliError::engine(folder))?;
     if args.folder.json {
         return output::json(&json!({

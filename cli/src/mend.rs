@@ -3,11 +3,12 @@
 use std::ffi::OsStr;
 use std::io::Write as _;
 use std::path::Path;
+use std::sync::Arc;
 
-use pleach::repair::{self, LostCommits, RepairReport, RollForwardReport, SalvageReport};
-use pleach::scrub::{self, BadPage, ScrubOptions, ScrubProgress, ScrubReport};
-use pleach::{Db, Key, tools};
+use pleach::scrub::{self, ScrubOptions, ScrubReport};
+use pleach::{BadPage, Db, Key, Progress};
 use pleach_archive::{Archive, ArchiveError, Follower};
+use pleach_ops::repair::{self, LostCommits, RepairReport, RollForwardReport, SalvageReport};
 use serde_json::{Value, json};
 
 use crate::archive::restoring;
@@ -26,15 +27,15 @@ pub(crate) fn scrub_folder(
 ) -> Result<()> {
     let bar = bar("scrub");
     let shown = bar.clone();
-    let tell: ScrubProgress = Box::new(move |done, all| {
-        shown.set_length(all);
+    let tell: Progress = Arc::new(move |done, all| {
+        shown.set_length(all.unwrap_or(done));
         shown.set_position(done);
     });
     let options = ScrubOptions::new().bytes_per_second(bytes_per_second).progress(Some(tell));
     let scrub = |db: &Db| {
         let session = db.snapshot()?;
         let root = session.roots().get(0).map(|root| root.to_string());
-        Ok((scrub::scrub(&session, &options)?, root))
+        Ok::<_, pleach::Error>((scrub::scrub(&session, &options)?, root))
     };
     let (report, root) = reading(folder, scrub)?;
     bar.finish_and_clear();
@@ -171,7 +172,7 @@ fn from_archive(args: &RepairArgs, folder: &Path, archive: &OsStr, to: &Path) ->
     let archive = Archive::open(archive)?;
     // Where neither superblocks nor log tell its id, there are no commits to be made again.
     let of = archive.list()?.database();
-    if let (Some(archived), Ok(database)) = (of, tools::id(folder))
+    if let (Some(archived), Ok(database)) = (of, pleach_ops::id(folder))
         && archived != database
     {
         return Err(ArchiveError::OtherDatabase { archived, database }.into());

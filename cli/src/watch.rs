@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-use pleach::{Db, tools};
+use pleach::Db;
 use serde_json::{Value, json};
 
 use crate::args::TopArgs;
@@ -25,8 +25,6 @@ struct Line {
     pending_bytes: u64,
     leaf_pages: u64,
     root: String,
-    /// What the process says of itself.
-    notice: Option<String>,
 }
 
 impl Line {
@@ -35,13 +33,12 @@ impl Line {
             "schema": 1, "commit": self.commit, "commits_per_second": self.commits_per_second,
             "history": self.history, "pending_entries": self.pending_entries,
             "pending_bytes": self.pending_bytes, "leaf_pages": self.leaf_pages, "root": self.root,
-            "notice": self.notice.as_ref().map(|notice| notice.lines().collect::<Vec<_>>()),
         })
     }
 
     fn text(&self) -> String {
         format!(
-            "{:>10} {:>9.1} {:>8} {:>11} {:>9.1} {:>10} {}…\n{}",
+            "{:>10} {:>9.1} {:>8} {:>11} {:>9.1} {:>10} {}…\n",
             self.commit,
             self.commits_per_second,
             self.history,
@@ -49,7 +46,6 @@ impl Line {
             as_mib(self.pending_bytes),
             self.leaf_pages,
             self.root.get(..16).unwrap_or_default(),
-            self.notice.as_deref().unwrap_or_default(),
         )
     }
 }
@@ -68,8 +64,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<()> {
         std::thread::sleep(Duration::from_secs(args.interval));
         let commit = db.refresh().map_err(CliError::engine(folder))?;
         let now = Instant::now();
-        let notice = tools::notice(folder).ok().flatten();
-        let line = line(&db, commit.saturating_sub(before.1), now - before.0, notice);
+        let line = line(&db, commit.saturating_sub(before.1), now - before.0);
         before = (now, commit);
         let head = "    commit commits/s  history     pending       MiB leaf pages root\n";
         let text = if args.folder.json {
@@ -88,7 +83,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<()> {
     Ok(())
 }
 
-fn line(db: &Db, commits: u64, passed: Duration, notice: Option<String>) -> Line {
+fn line(db: &Db, commits: u64, passed: Duration) -> Line {
     let (metrics, history) = (db.metrics(), db.history());
     #[expect(clippy::cast_precision_loss, reason = "printed with one digit")]
     let commits_per_second = commits as f64 / passed.as_secs_f64();
@@ -100,6 +95,5 @@ fn line(db: &Db, commits: u64, passed: Duration, notice: Option<String>) -> Line
         pending_bytes: metrics.pending_bytes,
         leaf_pages: metrics.leaf_pages,
         root: db.root().to_string(),
-        notice,
     }
 }

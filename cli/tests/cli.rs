@@ -5,10 +5,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use pleach::export::export;
 use pleach::load::LoadOptions;
 use pleach::{Access, Db, Hasher, Key, Options, SessionOptions, Value as Bytes};
 use pleach_archive::{Archive, BackupOptions, backup};
+use pleach_ops::export::export;
 use serde_json::Value;
 use tempfile::TempDir;
 

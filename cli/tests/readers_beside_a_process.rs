@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::binaries;
-use pleach::tools::{FoldValue, RootFolder};
 use pleach::{Db, Error, Hasher, Options};
+use pleach_ops::{FoldValue, RootFolder};
 
 /// Ended with the test.
 struct Workload(Child);

@@ -45,6 +45,7 @@
 //!
 //! * [`node`]: what a node is, and the one rule that combines two of them; [`prefix`]: where in the
 //!   trie a node is; [`hasher`]: the hash functions, one message or many at a time;
+//! * [`range`]: ranges of keys, and those of a prefix;
 //! * [`proof`]: path proofs, multiproofs and witnesses, their encoding and their verifiers; the one
 //!   root over all namespaces of a database, and proofs through it;
 //! * [`fold`]: from sorted keys to nodes and proofs, all hashing in batches;
@@ -65,7 +66,9 @@ extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
+// What is hidden is the engine's: hashing of pages and their encodings may change in any version.
 mod cpu_prefetch;
+#[doc(hidden)]
 pub mod fold;
 pub mod hasher;
 mod lanes;
@@ -74,19 +77,22 @@ pub mod naive;
 pub mod node;
 #[cfg(feature = "nomt")]
 pub mod nomt;
+#[doc(hidden)]
 pub mod page;
 pub mod prefix;
 pub mod proof;
-// Public for the page tree, whose tables are searched like pages; no part of the trie's rules.
+pub mod range;
 #[doc(hidden)]
 pub mod search;
+#[doc(hidden)]
 pub mod tree;
 
+#[doc(hidden)]
 pub use cpu_prefetch::cpu_prefetch;
 pub use hasher::{Hasher, KeyedBlake3, keyed_blake3};
 pub use node::{Key, Node, NodeKind, TERMINATOR, ValueHash};
 pub use prefix::Prefix;
-pub use proof::{Limits, Lookup, Roots, VerifyError, roots, witness};
+pub use proof::{Limits, Lookup, VerifyError, roots, witness};
 
 /// The examples of the README compile.
 #[cfg(doctest)]

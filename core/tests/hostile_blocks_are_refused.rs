@@ -8,7 +8,7 @@ use pleach_core::{
     Hasher, Key, Node, TERMINATOR, ValueHash, VerifyError,
     naive::Naive,
     proof::{
-        Access, BuildError, DecodeError, Kind, Op, Roots, block, path, roots, through,
+        Access, BuildError, DecodeError, Kind, NamespaceRoots, Op, block, path, roots, through,
         wire::{self, Sizes},
     },
 };
@@ -20,9 +20,9 @@ fn trie(byte: u8) -> Naive {
 }
 
 /// Namespaces 0, 1 and 7; 7 is empty.
-fn state() -> Roots {
+fn state() -> NamespaceRoots {
     let root = |byte| trie(byte).root(BLAKE3);
-    Roots::from_iter([(0, root(0)), (1, root(1)), (7, TERMINATOR)])
+    NamespaceRoots::from_iter([(0, root(0)), (1, root(1)), (7, TERMINATOR)])
 }
 
 /// An encoding of these parts, whatever they are.

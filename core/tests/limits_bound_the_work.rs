@@ -13,7 +13,7 @@ use common::{SPREADS, below, cases, mutate::mutate, rng, set, some_keys, some_op
 use pleach_core::{
     Hasher, Key, Limits, Node, TERMINATOR, VerifyError,
     naive::Naive,
-    proof::{Access, Limit, Op, Roots, block, change, multi, path, range, witness},
+    proof::{Access, Limit, NamespaceRoots, Op, block, change, multi, path, range, witness},
 };
 
 thread_local! {
@@ -191,7 +191,8 @@ fn the_hashes_of_a_block_are_counted_together_before_the_first() {
     for seed in 0..cases(40) {
         let mut rng = rng(seed);
         let tries: Vec<Naive> = SPREADS.iter().map(|spread| set(*spread, &mut rng, 30)).collect();
-        let roots: Roots = (0..).zip(&tries).map(|(ns, set)| (ns, set.root(COUNTING))).collect();
+        let roots: NamespaceRoots =
+            (0..).zip(&tries).map(|(ns, set)| (ns, set.root(COUNTING))).collect();
         let batches = tries.iter().zip(SPREADS).map(|(set, spread)| {
             let mut after = set.clone();
             let ops = some_ops(set, spread, &mut rng, 20);

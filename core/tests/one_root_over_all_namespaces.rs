@@ -14,7 +14,8 @@ use pleach_core::{
     Hasher, Key, Limits, Lookup, Node, TERMINATOR, VerifyError,
     naive::Naive,
     proof::{
-        Access, Kind, Limit, Op, Roots, block, change, multi, path, range, roots, through, witness,
+        Access, Kind, Limit, NamespaceRoots, Op, block, change, multi, path, range, roots, through,
+        witness,
     },
 };
 use proptest::prelude::*;
@@ -27,12 +28,12 @@ const ALL: (Key, Key) = ([0; 32], [0xff; 32]);
 
 type Tries = BTreeMap<u8, Naive>;
 
-fn roots_of(tries: &Tries) -> Roots {
+fn roots_of(tries: &Tries) -> NamespaceRoots {
     tries.iter().map(|(ns, trie)| (*ns, trie.root(BLAKE3))).collect()
 }
 
 /// The trie of roots, by its definition.
-fn naive(roots: &Roots) -> Naive {
+fn naive(roots: &NamespaceRoots) -> Naive {
     let pair = |(ns, root): (u8, &Node)| {
         let mut key = [0; 32];
         key[0] = ns;
@@ -56,7 +57,7 @@ fn tries(rng: &mut ChaCha8Rng) -> Tries {
     (0..count).map(|_| (ns(rng), trie(rng))).collect()
 }
 
-fn agrees<H: Oracle>(roots: &Roots, to: &Roots, accesses: &[(u8, Access)]) {
+fn agrees<H: Oracle>(roots: &NamespaceRoots, to: &NamespaceRoots, accesses: &[(u8, Access)]) {
     let slow = naive(roots);
     assert_eq!(roots.over_all(H::HASHER), slow.root(H::HASHER));
     assert_eq!(roots.over_all(H::HASHER), oracle_root::<H>(&slow));
@@ -85,7 +86,7 @@ fn access() -> impl Strategy<Value = Access> {
     })
 }
 
-fn any_roots() -> impl Strategy<Value = Roots> {
+fn any_roots() -> impl Strategy<Value = NamespaceRoots> {
     let root = prop_oneof![Just([0; 32]), any::<[u8; 32]>()];
     let map = prop::collection::btree_map(any::<u8>(), root, 0..40);
     map.prop_map(|map| map.into_iter().map(|(ns, root)| (ns, root.into())).collect())
@@ -106,11 +107,11 @@ proptest! {
 
 #[test]
 fn none_one_and_all_namespaces() {
-    let none = Roots::new();
+    let none = NamespaceRoots::new();
     assert_eq!(none.over_all(BLAKE3), TERMINATOR);
-    let empty = Roots::from_iter([(0, TERMINATOR)]);
+    let empty = NamespaceRoots::from_iter([(0, TERMINATOR)]);
     assert_ne!(empty.over_all(BLAKE3), TERMINATOR, "an empty namespace exists");
-    let all: Roots = (0..=255).map(|ns| (ns, Node::new([ns; 32]))).collect();
+    let all: NamespaceRoots = (0..=255).map(|ns| (ns, Node::new([ns; 32]))).collect();
     let reads: Vec<_> = (0..=255).map(|ns| (ns, Access::Read)).collect();
     for roots in [&none, &empty, &all] {
         agrees::<Blake3Hasher>(roots, &all, &reads);

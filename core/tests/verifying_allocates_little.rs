@@ -14,7 +14,10 @@ use common::{SPREADS, below, cases, mutate::mutate, rng, set, some_keys, some_op
 use pleach_core::{
     Hasher, Key, Node, TERMINATOR,
     naive::{self, Naive},
-    proof::{Kind, Roots, block, change, multi, path, range, through, wire, wire::Sizes, witness},
+    proof::{
+        Kind, NamespaceRoots, block, change, multi, path, range, through, wire, wire::Sizes,
+        witness,
+    },
 };
 
 const BLAKE3: Hasher = Hasher::BLAKE3;
@@ -108,7 +111,7 @@ fn memory_is_bounded_for_blocks_over_all_namespaces() {
         let set = set(common::Spread::Uniform, &mut rng, count);
         let ops = naive::reads(&[[0x55; 32]]);
         let witness = set.witness(BLAKE3, &ops).encode(BLAKE3).unwrap();
-        let roots: Roots = (0..=255).map(|ns| (ns, set.root(BLAKE3))).collect();
+        let roots: NamespaceRoots = (0..=255).map(|ns| (ns, set.root(BLAKE3))).collect();
         let part = |ns| block::Part { ns, after: Some(set.root(BLAKE3)), witness: Some(&witness) };
         let parts: Vec<_> = (0..=255).map(part).collect();
         let mut bytes = block::build(BLAKE3, &roots, &parts).unwrap();

@@ -150,7 +150,7 @@ fn committed(
     let (mut wall, mut on_processors) = (0.0, 0.0);
     for number in 0..commits {
         let writes = distinct(accounts, number + 1000, changes).into_iter();
-        let writes = writes.map(|key| Access::write(key, Some(value(number)))).collect();
+        let writes: Vec<_> = writes.map(|key| Access::write(key, Some(value(number)))).collect();
         let session = db.session(SessionOptions::new().witness(false))?;
         let block = session.finish(writes)?;
         let begun = Instant::now();
@@ -196,7 +196,7 @@ fn read_all(session: &Session, keys: &[Key]) -> Result<(), Error> {
 }
 
 fn prove(session: &Session, keys: &[Key]) -> Result<(), Error> {
-    let accesses = keys.iter().map(|key| Access::read(*key)).collect();
+    let accesses: Vec<_> = keys.iter().map(|key| Access::read(*key)).collect();
     let mut block = session.fork()?.finish(accesses).map_err(pleach::FinishError::into_error)?;
     assert!(block.take_witness().is_some());
     Ok(())

@@ -183,7 +183,7 @@ fn age(folder: &Path, accounts: u64, every: u64) -> Result<(), Failure> {
     let ids: Vec<u64> = (0..accounts).step_by(usize::try_from(every)?).collect();
     for batch in ids.chunks(20_000) {
         let value = |id: u64| Some(Value::from(&(id + 1).to_be_bytes()));
-        let writes = batch.iter().map(|id| Access::write(key(*id), value(*id))).collect();
+        let writes: Vec<_> = batch.iter().map(|id| Access::write(key(*id), value(*id))).collect();
         db.session(SessionOptions::new())?.finish(writes)?.commit()?;
     }
     db.drain(0)?;

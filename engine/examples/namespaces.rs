@@ -76,7 +76,7 @@ impl Side {
             let write = Access::read_write(key(*id), Some(value.clone()));
             write.in_namespace(namespace(*id, self.of))
         };
-        let accesses = ids.iter().map(access).collect();
+        let accesses: Vec<_> = ids.iter().map(access).collect();
         let since = Instant::now();
         let block = session.finish(accesses)?;
         let finish = since.elapsed();

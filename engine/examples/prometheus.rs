@@ -18,7 +18,7 @@ fn block(db: &Db, number: u64) -> Result<(), Box<dyn std::error::Error>> {
         let key = Hasher::BLAKE3.hash(&(id * 7919 % 100_000).to_be_bytes());
         Access::read_write(key, Some(Value::from(number.to_be_bytes().as_slice())))
     };
-    let accesses = (number * 1000..number * 1000 + 1000).map(put).collect();
+    let accesses = (number * 1000..number * 1000 + 1000).map(put);
     db.session(SessionOptions::new())?.finish(accesses)?.commit()?;
     Ok(())
 }

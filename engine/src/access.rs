@@ -47,8 +47,8 @@ impl Access {
         Self { namespace: 0, key, kind: AccessKind::ReadWrite(value) }
     }
 
-    /// Deletes all keys of namespace 0 that begin with these bytes, such as the storage of an account, but those with an access of
-    /// their own in the same batch. Keys that they had are found by an iteration at the finish, and are deletes as any
+    /// Deletes all keys of namespace 0 that begin with these bytes, such as the storage of an account, but those that the same
+    /// batch writes; a key that it reads was read before the delete. Keys that they had are found by an iteration at the finish, and are deletes as any
     /// other: the witness proves each of them, and not that there were no more.
     ///
     /// # Panics

@@ -2,79 +2,36 @@
 //!
 //! The copy is what a power failure right behind one record of the log would leave: an image of its own, the log from there
 //! to that record, and all leaf pages and overflow runs that these two name. Its superblock comes last, so that a copy which
-//! was cut off does not open. Then it is checked, every page of it, as `pleach check` does.
+//! was cut off does not open. Crate `pleach-ops` verifies it then.
 
 use std::time::Duration;
 
 use pleach_beatree::page_no::page_offset;
-use pleach_core::Hasher;
 use pleach_io::{Disk, LockMode, OpenMode, PAGE, PageBuf};
 
 use crate::checkpoint::{BackupImage, write_backup_image};
 use crate::engine::Engine;
-use crate::error::{Contradiction, Error, NoRoom, Result};
+use crate::error::{Error, NoRoom, Result};
 use crate::format::creation::{self, CreationError, DirectoryState};
+use crate::format::incarnation;
 use crate::format::names::{IMAGES, LEAF_FILE, OVERFLOW_FILE, SPILL_FILE, is_ours};
 use crate::format::superblock_store::SuperblockStore;
-use crate::format::{incarnation, notice};
 use crate::handles::Holder;
 use crate::history;
+use crate::load::Progress;
 use crate::roots::Roots;
 use crate::state::State;
 use crate::state::view::View;
-use crate::tools::{CheckOptions, Verdict, check_on};
 
 /// Pages of one read and write.
 const CHUNK: usize = 256;
 /// Tries to hold the oldest commit of the history, which moves on.
 const TRIES: u32 = 64;
 
-/// Told how many of how many bytes of pages are copied.
-pub type BackupProgress = Box<dyn Fn(u64, u64) + Send + Sync>;
-
-/// Options of [`Db::backup_to`](crate::Db::backup_to).
-pub struct BackupOptions {
-    verify: bool,
-    progress: Option<BackupProgress>,
-}
-
-impl Default for BackupOptions {
-    fn default() -> Self {
-        Self { verify: true, progress: None }
-    }
-}
-
-impl std::fmt::Debug for BackupOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("BackupOptions").field("verify", &self.verify).finish_non_exhaustive()
-    }
-}
-
-impl BackupOptions {
-    /// The backup is verified, and no progress told.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Is every page of the backup read again, and hashed up to the roots of its newest commit?
-    #[must_use]
-    pub fn verify(mut self, verify: bool) -> Self {
-        self.verify = verify;
-        self
-    }
-
-    /// A function that is told how far the copying is.
-    #[must_use]
-    pub fn progress(mut self, progress: Option<BackupProgress>) -> Self {
-        self.progress = progress;
-        self
-    }
-}
-
-/// What a backup has.
+/// What a copy has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct BackupReport {
+pub struct CopyReport {
     /// The number of its newest commit.
     pub commit: u64,
     /// Roots and digests of that commit.
@@ -85,13 +42,13 @@ pub struct BackupReport {
     pub time: Duration,
 }
 
-/// See [`Db::backup_on`](crate::Db::backup_on).
+/// See [`Db::copy_on`](crate::Db::copy_on).
 pub(crate) fn backup(
     engine: &Engine,
     target: &Disk,
-    options: &BackupOptions,
-) -> Result<BackupReport> {
-    copy(engine, target, options).map_err(|error| match error.device() {
+    progress: Option<&Progress>,
+) -> Result<CopyReport> {
+    copy(engine, target, progress).map_err(|error| match error.device() {
         // What the database itself could not write has poisoned it.
         Some(full) if full.is_full() && !engine.state.commits.sequencer().lock().is_poisoned() => {
             Error::Full(NoRoom::Backup(full.clone()))
@@ -100,7 +57,7 @@ pub(crate) fn backup(
     })
 }
 
-fn copy(engine: &Engine, target: &Disk, options: &BackupOptions) -> Result<BackupReport> {
+fn copy(engine: &Engine, target: &Disk, progress: Option<&Progress>) -> Result<CopyReport> {
     let db = &engine.state;
     let since = db.pace.now();
     let lock = target.lock(LockMode::Exclusive)?;
@@ -120,13 +77,12 @@ fn copy(engine: &Engine, target: &Disk, options: &BackupOptions) -> Result<Backu
     for name in [LEAF_FILE, OVERFLOW_FILE, SPILL_FILE].into_iter().chain(IMAGES) {
         target.open(name, OpenMode::CreateNew)?;
     }
-    notice::create(target)?;
     let (copied, bytes) = {
         // What the history names of long values stays, and no number of a page that is looked up from here on is used again.
         let _held = hold(db)?;
         let _guard = db.store.enter();
         let copied = write_backup_image(db, target)?;
-        let bytes = copy_pages(db, target, options)?;
+        let bytes = copy_pages(db, target, progress)?;
         (copied, bytes)
     };
     let BackupImage { superblock, newest } = copied;
@@ -136,12 +92,9 @@ fn copy(engine: &Engine, target: &Disk, options: &BackupOptions) -> Result<Backu
     SuperblockStore::create(target.clone(), &superblock)?;
     target.sync_folder()?;
     drop(lock);
-    if options.verify {
-        verify(target, db.hasher, newest.number, &newest.roots)?;
-    }
     let log = superblock.durable_through.saturating_since(superblock.log_from());
     let image = page_offset(u64::from(superblock.image.pages));
-    Ok(BackupReport {
+    Ok(CopyReport {
         commit: newest.number,
         roots: newest.roots,
         bytes: bytes + log + image,
@@ -182,7 +135,7 @@ fn hold(db: &State) -> Result<View> {
 }
 
 /// Copies the pages of both files as they are, used and free; gives their bytes.
-fn copy_pages(db: &State, target: &Disk, options: &BackupOptions) -> Result<u64> {
+fn copy_pages(db: &State, target: &Disk, progress: Option<&Progress>) -> Result<u64> {
     let device = db.store.device();
     let mut files = Vec::new();
     for name in [LEAF_FILE, OVERFLOW_FILE] {
@@ -219,27 +172,12 @@ fn copy_pages(db: &State, target: &Disk, options: &BackupOptions) -> Result<u64>
                 target.write_at(copy, &buf, pages, at)?;
             }
             at += (pages * PAGE) as u64;
-            if let Some(progress) = &options.progress {
-                progress(done + at, all);
+            if let Some(progress) = progress {
+                progress(done + at, Some(all));
             }
         }
         target.sync(copy)?;
         done += len;
     }
     Ok(all)
-}
-
-/// Checks the backup as a whole.
-fn verify(target: &Disk, hasher: Hasher, commit: u64, roots: &Roots) -> Result<()> {
-    // Without the past, which takes memory for the undo of all of it.
-    let report = check_on(target.clone(), CheckOptions::default().hasher(hasher).past(false))?;
-    let finding = report.findings.first().map(|finding| finding.what.clone());
-    let is_right = report.commit == commit && report.root == roots.first();
-    match finding {
-        None if report.verdict() == Verdict::Clean && is_right => Ok(()),
-        found => {
-            let what = found.unwrap_or_else(|| format!("its newest commit is {}", report.commit));
-            Err(Contradiction::Backup { what }.into())
-        }
-    }
 }

@@ -24,6 +24,13 @@ pub struct BadPage {
     pub error: Error,
 }
 
+impl BadPage {
+    #[doc(hidden)]
+    pub fn new(file: &str, page: u64, keys: Option<(u8, Prefix)>, error: Error) -> Self {
+        Self { file: file.to_owned(), page, keys, error }
+    }
+}
+
 impl fmt::Display for BadPage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { file, page, keys, error } = self;
@@ -36,7 +43,7 @@ impl fmt::Display for BadPage {
 }
 
 /// Which page of a long value is bad: the first one, where there is no file.
-pub(crate) fn page_of_value(device: &Disk, file: Option<&File>, raw: &[u8], error: &Error) -> u64 {
+pub fn page_of_value(device: &Disk, file: Option<&File>, raw: &[u8], error: &Error) -> u64 {
     match error {
         Error::Page { page, .. }
         | Error::Corrupt(

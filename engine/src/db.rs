@@ -1,24 +1,25 @@
 //! An open database, as its owner holds it.
 
 use std::fmt;
-use std::ops::RangeInclusive;
+use std::ops::{RangeBounds, RangeInclusive};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pleach_beatree::Value;
+use pleach_core::proof::ChangeProof;
 use pleach_core::{Hasher, Key, Node};
 use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::threads::Threads;
 use pleach_io::{DeviceInfo, Disk, Executor};
 
-use crate::backup::{BackupOptions, BackupReport, backup};
+use crate::backup::{CopyReport, backup};
 use crate::engine::Engine;
 use crate::error::{Error, Hex, NoRoom, Result};
 use crate::format::trie_kind::TrieKind;
 use crate::handles::{Holder, Kind, OpenHandles};
 use crate::history;
-use crate::load::{self, Fill, LoadOptions, LoadReport};
+use crate::load::{self, LoadOptions, LoadReport, Progress};
 use crate::machine;
 use crate::metrics::Metrics;
 use crate::namespaces;
@@ -68,6 +69,8 @@ impl fmt::Debug for Db {
 impl Db {
     /// Opens the database in a folder; creates it when the options say so.
     ///
+    /// Blocks while it reads the newest image and replays the log behind it: seconds after a kill.
+    ///
     /// # Errors
     /// A wrong, foreign or newer folder, another hasher, a second process, damage: each has its own
     /// variant, and nothing has been changed.
@@ -87,23 +90,6 @@ impl Db {
         let runtime = Threads::new(options.threads)?;
         Self::open_on(device, runtime, options)
     }
-
-    /// Copies the database to a folder, which is missing or empty, while sessions and commits go on: the state of one commit, the
-    /// newest at some moment of the call, with its history. The copy is a database, which opens as after a power failure
-    /// behind that commit. Unless the options say otherwise, every page of it is read again and hashed up to the roots.
-    ///
-    /// Meanwhile checkpoints wait until the log is copied, and pages that flushes replace are not used again, so the files of the
-    /// database grow. A copy that was cut off, or failed, does not open: remove it.
-    ///
-    /// # Errors
-    /// [`Error::Creation`] when the folder is not empty; [`Error::Full`]; those of reading, of the device, and
-    /// [`Contradiction::Backup`](crate::errors::Contradiction::Backup) when the copy is not right.
-    pub fn backup_to(&self, folder: &Path, options: &BackupOptions) -> Result<BackupReport> {
-        // Before a folder is made.
-        drop(self.0.open()?);
-        let os = OsOptions { create_folder: true, ..OsOptions::default() };
-        self.backup_on(OsDevice::open(folder, os).map_err(no_folder)?, options)
-    }
 }
 
 impl Db {
@@ -120,21 +106,40 @@ impl Db {
         Ok(Self(Arc::new(Owner::new(open(device.into(), runtime.into(), options)?))))
     }
 
-    /// [`Self::backup_to`] another device of the same kind.
+    /// Copies the database to a folder, which is missing or empty, while sessions and commits go on: the state of one commit, the
+    /// newest at some moment of the call, with its history. The copy is a database, which opens as after a power failure
+    /// behind that commit. `progress` is told how many of how many bytes of pages are copied. Nothing is verified: `pleach_ops::backup`
+    /// makes a copy, reads every page of it again and hashes it up to the roots.
+    ///
+    /// Meanwhile checkpoints wait until the log is copied, and pages that flushes replace are not used again, so the files of the
+    /// database grow. A copy that was cut off, or failed, does not open: remove it.
+    ///
+    /// Blocks until the copy is durable.
+    ///
+    /// # Errors
+    /// [`Error::Creation`] when the folder is not empty; [`Error::Full`]; those of reading, and of the device.
+    pub fn copy_to(&self, folder: &Path, progress: Option<&Progress>) -> Result<CopyReport> {
+        // Before a folder is made.
+        drop(self.0.open()?);
+        let os = OsOptions { create_folder: true, ..OsOptions::default() };
+        self.copy_on(OsDevice::open(folder, os).map_err(no_folder)?, progress)
+    }
+
+    /// [`Self::copy_to`] another device of the same kind.
     ///
     /// # Errors
     /// As there.
-    pub fn backup_on(
+    pub fn copy_on(
         &self,
         target: impl Into<Disk>,
-        options: &BackupOptions,
-    ) -> Result<BackupReport> {
+        progress: Option<&Progress>,
+    ) -> Result<CopyReport> {
         // A close that comes meanwhile lets this end.
         let (_counted, engine) = {
             let engine = self.0.open()?;
             (engine.count(Kind::Backup), Arc::clone(&engine))
         };
-        backup(&engine, &target.into(), options)
+        backup(&engine, &target.into(), progress)
     }
 
     /// How the open found the database: what was cut off, whether it had been closed, what it had to
@@ -168,6 +173,8 @@ impl Db {
     /// to, image and log are read anew, and sessions that began before give [`Error::SnapshotTooOld`].
     ///
     /// A database that was opened for writing is at its newest commit always.
+    ///
+    /// Blocks while it reads what the writing process has added to the log.
     ///
     /// # Errors
     /// Those of reading; of opening, where image and log are read anew.
@@ -241,13 +248,34 @@ impl Db {
         Ok(Commit { number, root: roots.first(), roots, blob: blob.to_vec() })
     }
 
-    /// Proves which keys of a range differ between two commits of the history, with the hashes of their values
-    /// before and after, and that no other key of it does: what [`Namespace::prove_change`](crate::Namespace::prove_change) gives for sessions on
-    /// them. [`proof::change::verify`](pleach_core::proof::change::verify) checks it against their two roots.
+    /// The commit that a rollback went back to; `None` of a commit that is no rollback. The state of a rollback is that of this
+    /// older commit; what was committed in between is still in the history. Commits that a restore, a follower or a repair has made
+    /// again are no rollbacks.
+    ///
+    /// # Errors
+    /// As [`Self::at`], of the commit before it: the oldest commit of the history has no record there that says it.
+    pub fn rolled_back_to(&self, commit: u64) -> Result<Option<u64>> {
+        let engine = self.0.open()?;
+        check_exists(&engine, commit)?;
+        let Some(before) = commit.checked_sub(1) else { return Ok(None) };
+        history::reach(&engine.state, before)?;
+        let said = engine.state.commits.undo().rolled_back_to(commit);
+        said.map_err(|error| self.or_lost(&engine, error))
+    }
+
+    /// Proves which keys of a range differ between two commits of the history, with the hashes of their values before
+    /// and after, and that no other key of it does: what [`Namespace::prove_change`](crate::Namespace::prove_change)
+    /// gives for sessions on them. [`proof::change::verify`](pleach_core::proof::change::verify) checks it against
+    /// their two roots.
     ///
     /// # Errors
     /// As [`Self::at`] and [`Namespace::prove_change`](crate::Namespace::prove_change).
-    pub fn prove_change(&self, from: u64, to: u64, range: &RangeInclusive<Key>) -> Result<Vec<u8>> {
+    pub fn prove_change(
+        &self,
+        from: u64,
+        to: u64,
+        range: impl RangeBounds<Key>,
+    ) -> Result<ChangeProof> {
         let (from, to) = (self.at(from)?, self.at(to)?);
         from.prove_change(&to, range)
     }
@@ -295,6 +323,8 @@ impl Db {
     ///
     /// Of the newest commit it commits nothing, and gives that commit's number, once it is durable.
     ///
+    /// Blocks as a commit does ([`Block::commit`](crate::Block::commit)).
+    ///
     /// # Errors
     /// [`Error::SnapshotTooOld`] before the history, [`Error::HistoryLost`] where it is damaged,
     /// [`Error::NoSuchCommit`] after the newest commit;
@@ -336,6 +366,8 @@ impl Db {
     /// newest commit become stale, since their states are without it. Where one of this number was dropped and nobody
     /// can read it any more, this waits until its pages are free, ten seconds at most.
     ///
+    /// Blocks as a commit does ([`Block::commit`](crate::Block::commit)).
+    ///
     /// # Errors
     /// [`Error::NamespaceExists`]; [`Error::NamespaceInUse`] while one of this number that was dropped can still
     /// be read ([`Pin::readable`]), or when ten seconds were not enough; [`Error::StaleParent`] when other commits came
@@ -363,6 +395,8 @@ impl Db {
     /// be read has it any more, its pages are free and its number can be added again. Blocks and
     /// overlays on the newest commit become stale.
     ///
+    /// Blocks as a commit does ([`Block::commit`](crate::Block::commit)).
+    ///
     /// # Errors
     /// [`Error::Namespace`] where there is none; [`Error::NamespaceExists`] for namespace 0, which always does;
     /// [`Error::StaleParent`] when other commits came between at each of many tries; and those of a commit.
@@ -376,29 +410,52 @@ impl Db {
     /// this returns, whatever the durability mode. Nothing is committed meanwhile, and nothing before it can be
     /// read afterwards. A load that fails leaves the database as it was.
     ///
+    /// Blocks until the load is durable.
+    ///
     /// # Errors
-    /// [`Error::NotEmpty`] when the namespace has pairs, or pages of such as were deleted;
-    /// [`Error::Namespace`] when there is none of that number; [`Error::InUse`] while a session or an overlay
-    /// is open that can be read, and while a backup or another load runs; [`Error::RepeatedKey`]; [`Error::ValueTooLarge`]; [`Error::Full`]; [`Error::Closed`],
-    /// also when the database is closed meanwhile; [`Error::InDoubt`] after a failed write or sync of
-    /// its checkpoints, also where a file system that copies on writing has no room for what was reserved. `NotEmpty`, `Poisoned`, and an `InUse` or `Closed` of the beginning have taken
-    /// nothing from the items; a load that failed later wants them from their beginning.
+    /// [`Error::NotEmpty`] when the namespace has pairs, or pages of such as were deleted; [`Error::Namespace`] when
+    /// there is none of that number; [`Error::InUse`] while a session or an overlay is open that can be read, and while
+    /// a backup or another load runs; [`Error::RepeatedKey`]; [`Error::ValueTooLarge`]; [`Error::Full`];
+    /// [`Error::Closed`], also when the database is closed meanwhile; [`Error::InDoubt`] after a failed write or sync
+    /// of its checkpoints, also where a file system that copies on writing has no room for what was reserved.
+    /// `NotEmpty`, `Poisoned`, and an `InUse` or `Closed` of the beginning have taken nothing from the items; a load
+    /// that failed later wants them from their beginning.
     pub fn bulk_load(
         &self,
-        mut items: impl Iterator<Item = (Key, Value)>,
+        pairs: impl IntoIterator<Item = (Key, Value)>,
         options: &LoadOptions,
     ) -> Result<LoadReport> {
-        self.load(&mut |chunk| load::fill(chunk, || Ok(items.next())), options)
+        self.try_bulk_load(pairs.into_iter().map(Ok), options)
     }
 
-    /// [`Self::bulk_load`] of items that may fail, which fails the load.
-    pub(crate) fn load(&self, fill: Fill<'_>, options: &LoadOptions) -> Result<LoadReport> {
+    /// [`Self::bulk_load`] of pairs that may be errors. The first error ends the load, which changes nothing then.
+    ///
+    /// # Errors
+    /// The first of the pairs'; those of [`Self::bulk_load`].
+    pub fn try_bulk_load<E: From<Error>>(
+        &self,
+        pairs: impl IntoIterator<Item = core::result::Result<(Key, Value), E>>,
+        options: &LoadOptions,
+    ) -> core::result::Result<LoadReport, E> {
         // The caller's iterator may do with the database what it wants, close it, too.
         let (_counted, engine) = {
             let engine = self.0.open()?;
             (engine.count(Kind::Load), Arc::clone(&engine))
         };
-        load::bulk_load(&engine.state, fill, options)
+        let (mut pairs, mut failed) = (pairs.into_iter(), None);
+        let mut next = || match pairs.next().transpose() {
+            Ok(pair) => Ok(pair),
+            Err(error) => {
+                failed = Some(error);
+                Err(Error::Closed) // Ends the load, and is replaced below.
+            }
+        };
+        let loaded =
+            load::bulk_load(&engine.state, &mut |chunk| load::fill(chunk, &mut next), options);
+        match failed {
+            Some(error) => Err(error),
+            None => loaded.map_err(E::from),
+        }
     }
 
     /// The number that the database was created with. Copies of its files have it, too; imports and databases restored from an
@@ -507,6 +564,8 @@ impl Db {
     /// for [`Durability::None`](crate::Durability::None) and
     /// [`Durability::Periodic`](crate::Durability::Periodic), where commits do not wait for that.
     ///
+    /// Blocks for one write and one sync.
+    ///
     /// # Errors
     /// [`InDoubt`](Error::InDoubt) after a failed write or sync: some of the commits may be lost in a crash.
     /// [`Poisoned`](Error::Poisoned), [`Closed`](Error::Closed).
@@ -549,6 +608,8 @@ impl Db {
     /// Gives how many sessions, blocks and overlays live on, and loads and backups run. They go on reading, and the folder stays
     /// locked until the last of them is dropped. Of two closes at the same time one waits for the other, and gives `Closed` when
     /// that was done.
+    ///
+    /// Blocks while it writes a checkpoint. The drop of the last clone blocks until the background tasks have ended.
     ///
     /// # Errors
     /// [`Error::Poisoned`] after a failed write or sync, and

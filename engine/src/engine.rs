@@ -80,7 +80,7 @@ impl Engine {
     /// No commit takes a ticket from here on; commits that wait for room fail.
     pub(crate) fn refuse_commits(&self) {
         self.state.commits.sequencer().close();
-        self.state.pace.tell();
+        self.state.pace.notify();
     }
 
     /// Lets the background tasks come to their end, and waits for it.

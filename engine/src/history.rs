@@ -75,12 +75,12 @@ pub(crate) struct History {
 
 /// A history that is ready.
 pub(crate) struct Recovered {
-    pub(crate) undo: Arc<Undo>,
+    pub undo: Arc<Undo>,
     /// Where the newest record says that the history begins; 0 where that is not known.
     pub(crate) stated: u64,
     pub(crate) held: Held,
-    pub(crate) held_runs: Vec<PageRun>,
-    pub(crate) long_values: Vec<(u64, Stored)>,
+    pub held_runs: Vec<PageRun>,
+    pub long_values: Vec<(u64, Stored)>,
     pub(crate) lost: Option<Error>,
 }
 
@@ -302,7 +302,8 @@ impl History {
         if self.limits.commits == 0 {
             self.undo.barrier(header.number);
         } else {
-            let before = Before { start: header.position, roots, blob: before.blob.into() };
+            let (blob, back_to) = (before.blob.into(), before.back_to);
+            let before = Before { start: header.position, roots, blob, back_to };
             let log_after = self.replay.checked_since(end).unwrap_or(0);
             if self.undo.is_beyond_memory(log_after) {
                 let overflow = replaced.iter().map(Restored::overflow_bytes).sum();
@@ -417,7 +418,7 @@ fn roots_before(
 }
 
 /// The root of a namespace before a commit, as this entry of its record says.
-pub(crate) fn root_before(entry: &NamespaceView<'_>) -> Option<TrieRoot> {
+pub fn root_before(entry: &NamespaceView<'_>) -> Option<TrieRoot> {
     let existed = !matches!(entry.kind, EntryKind::Added | EntryKind::Restored);
     existed.then_some(TrieRoot { kind: entry.trie, node: *entry.previous_root })
 }
@@ -431,7 +432,7 @@ pub(crate) fn roots_after(before: &Roots, commit: u64, entry: &NamespaceView<'_>
 }
 
 /// The root of a namespace after a commit, as this entry of its record says.
-pub(crate) fn root_after(entry: &NamespaceView<'_>) -> Option<TrieRoot> {
+pub fn root_after(entry: &NamespaceView<'_>) -> Option<TrieRoot> {
     let exists = entry.kind != EntryKind::Dropped;
     exists.then_some(TrieRoot { kind: entry.trie, node: *entry.new_root })
 }

@@ -34,12 +34,12 @@
 //!
 //! # Sessions
 //!
-//! A [`Session`] reads one fixed state, whatever is committed meanwhile, namespace 0 by itself ([`Namespace`]): [`Namespace::read`] from any number
-//! of threads, [`Namespace::read_many`] at the device's full depth, [`Namespace::prefetch`] to return at once.
-//! *Announce the keys of a block with `prefetch` as soon as they are known*, in one call or key by key: on
-//! pages that are not cached, 50,000 accesses without it took 926 ms against 120.
-//! [`Session::finish`] takes what a block did with its keys ([`Access`]), in any order and each key once, and
-//! gives a [`Block`]: a root, and a [`Witness`] unless told otherwise. Nothing is written by then.
+//! A [`Session`] reads one fixed state, whatever is committed meanwhile, namespace 0 by itself ([`Namespace`]):
+//! [`Namespace::read`] from any number of threads, [`Namespace::read_many`] at the device's full depth,
+//! [`Namespace::prefetch`] to return at once. *Announce the keys of a block with `prefetch` as soon as they are known*,
+//! in one call or key by key: on pages that are not cached, 50,000 accesses without it took 926 ms against 120.
+//! [`Session::finish`] takes what a block did with its keys ([`Access`]), in any order and each key once, and gives a
+//! [`Block`]: a root, and a [`Witness`] unless told otherwise. Nothing is written by then.
 //!
 //! [`Namespace::iter`] goes through the pairs of a range of keys, in order, from either end, and reads ahead.
 //!
@@ -78,16 +78,18 @@
 //! # Overlays
 //!
 //! A block that is not to be committed yet becomes an [`Overlay`]: a state in memory that sessions stand on
-//! ([`SessionOptions::over`]), in chains of any length and with branches; a lookup takes as many steps
-//! over a long chain as over a short one. [`Overlay::commit`] makes one commit of a chain; what stands on it stays valid, what stands beside it is
-//! stale. One whose parent is the newest commit, or is just being committed by another thread, costs what its block
-//! would have cost. [`Block::changes`] and [`Overlay::changes`] list what is written, with the values before.
+//! ([`SessionOptions::over`]), in chains of any length and with branches; a lookup takes as many steps over a long
+//! chain as over a short one. [`Overlay::commit`] makes one commit of a chain; what stands on it stays valid, what
+//! stands beside it is stale. One whose parent is the newest commit, or is just being committed by another thread,
+//! costs what its block would have cost. [`Block::changes`] and [`Overlay::changes`] list what is written, with the
+//! values before.
 //!
 //! # Proofs
 //!
 //! [`Namespace::prove`] proves what a state says of one key, [`Namespace::prove_many`] what it says of many, present
 //! or absent; [`Namespace::prove_range`] proves all pairs of a range, and that there is no other,
-//! [`Namespace::prove_change`] which keys of a range differ from another session's state. Like a read, a proof is
+//! [`Namespace::prove_change`] which keys of a range differ from another session's state. Each gives a type of its own
+//! ([`proof::KeyProof`] and the others), bytes that know their verifier. Like a read, a proof is
 //! of the state that the session reads, and the session goes on. [`witness`] and [`mod@proof`] are the verifiers,
 //! which need neither the database nor an operating system (crate `pleach-core`). The roots are those of
 //! `nomt-core`.
@@ -105,7 +107,7 @@
 //! let proof = session.prove_many(&[[1; 32], [9; 32]])?;
 //!
 //! // Whoever trusts the root:
-//! let verified = proof::multi::verify(Hasher::BLAKE3, &proof, &session.root())?;
+//! let verified = proof.verify(Hasher::BLAKE3, &session.root())?;
 //! let hash = pleach_core::node::value_hash(Hasher::BLAKE3, b"7");
 //! assert_eq!(verified.get(&[1; 32]), proof::Lookup::Present(hash));
 //! assert_eq!(verified.get(&[9; 32]), proof::Lookup::Absent);
@@ -158,7 +160,7 @@
 //! said, with file, offset and errno. What is refused comes back with its reason: [`FinishError`] has the
 //! session, [`CommitError`] the block. After a failed write or sync ([`Error::Poisoned`], and
 //! [`Error::InDoubt`] for the commit that met it) the database reads on and commits nothing until it is
-//! opened again. Damage is found before anything is changed; [`tools::check`] lists all of it, and [`tools`]
+//! opened again. Damage is found before anything is changed; `pleach_ops::check` lists all of it, and that crate
 //! looks into a folder that nobody writes to.
 //!
 //! ```
@@ -200,7 +202,7 @@
 #![warn(missing_debug_implementations)]
 
 mod access;
-pub mod backup;
+mod backup;
 mod bad_page;
 mod checkpoint;
 mod commit;
@@ -208,7 +210,6 @@ mod db;
 mod digest;
 mod engine;
 mod error;
-pub mod export;
 mod finish;
 mod flush;
 mod format;
@@ -229,23 +230,24 @@ mod owner;
 mod prefetch;
 mod prove;
 mod read;
-pub mod repair;
 mod rollback;
 mod roots;
 pub mod scrub;
 mod session;
 mod state;
 mod timings;
-pub mod tools;
 mod watchdog;
 
 pub use access::{Access, AccessKind, MAX_VALUE};
+pub use bad_page::BadPage;
+pub use commit::CommitOptions;
 pub use commit::block::{Block, CommitError};
 pub use commit::changes::Change;
 pub use commit::overlay::Overlay;
 pub use db::Db;
 pub use error::{Advice, Error, Outcome, Result};
 pub use finish::witness::Witness;
+pub use load::Progress;
 pub use metrics::Metrics;
 pub use namespace::{Iter, Namespace};
 pub use options::{Durability, Geometry, IoMode, Options};
@@ -256,6 +258,7 @@ pub use session::{FinishError, Session, SessionOptions};
 
 /// What an open database says of itself.
 pub mod status {
+    pub use crate::backup::CopyReport;
     pub use crate::handles::{Holder, OpenHandles};
     pub use crate::opening::{LostHistory, Note, Opening};
     pub use crate::state::beats::TaskState;
@@ -264,30 +267,43 @@ pub mod status {
     pub use crate::timings::Phase;
 }
 
-/// What the variants of [`Error`] carry.
+/// What callers may tell apart in the variants of [`Error`]. What else the variants carry is their cause, to be displayed and logged:
+/// its types may change in any version. [`Error::code`], [`Error::outcome`], [`Error::advice`] and [`Error::device`] do not.
 pub mod errors {
-    pub use pleach_beatree::space::SpaceError;
-    pub use pleach_core::page::{OverflowError, PageError};
     pub use pleach_io::{IoError, LockHolder, Operation};
 
-    pub use crate::error::{Contradiction, NoRoom, PoisonCause};
-    pub use crate::format::bytes::BodyError;
-    pub use crate::format::creation::CreationError;
-    pub use crate::format::image_error::ImageError;
-    pub use crate::format::incarnation::IncarnationError;
-    pub use crate::format::position::LogPos;
-    pub use crate::format::superblock::{SlotError, SuperblockError};
-    pub use crate::log::error::{BadSegment, DurableEvidence, Invalid, LogError, ScanError};
+    pub use crate::error::{NoRoom, PoisonCause};
     pub use crate::options::InvalidOption;
 }
 
-/// The log and the formats of the small files, for tests and fuzzers; no part of the interface.
+/// What `pleach-ops`, tests and fuzzers need of the engine; no part of the interface.
 #[doc(hidden)]
 pub mod internals {
-    pub use crate::format::{
-        commit_body, creation, incarnation, location_body, names, record, superblock,
-        superblock_store, trie_kind,
-    };
+    pub mod history {
+        pub use crate::history::{root_after, root_before};
+    }
+
+    /// Causes of errors.
+    pub mod error {
+        pub use pleach_beatree::space::SpaceError;
+        pub use pleach_core::page::{OverflowError, PageError};
+
+        pub use crate::error::{Contradiction, full_or, hex};
+        pub use crate::format::bytes::BodyError;
+        pub use crate::format::creation::CreationError;
+        pub use crate::format::image_error::ImageError;
+        pub use crate::format::incarnation::IncarnationError;
+        pub use crate::format::position::LogPos;
+        pub use crate::format::superblock::{SlotError, SuperblockError};
+        pub use crate::log::error::{BadSegment, DurableEvidence, Invalid, LogError, ScanError};
+    }
+
+    pub mod format {
+        pub use crate::format::{
+            bytes, commit_body, creation, incarnation, location_body, names, position, record,
+            superblock, superblock_store, trie_kind,
+        };
+    }
 
     pub mod log {
         pub use crate::format::bytes::BodyError;
@@ -297,6 +313,28 @@ pub mod internals {
         pub use crate::log::scan::{CutReport, ScanEnd, ScanInput, scan};
         pub use crate::log::segment::{SegmentOptions, SegmentStats, Segments, create};
         pub use crate::log::writer::{LogWriter, Tail, WriterStart};
+        pub use crate::log::{copies, headers, identity, segments, whole_records};
+    }
+
+    pub mod open {
+        pub use crate::open::{examine, examine_beside, pages, recovery};
+    }
+
+    pub mod options {
+        pub use crate::options::{Below, HistoryLimits};
+    }
+
+    pub mod roots {
+        pub use crate::roots::TrieRoot;
+    }
+
+    pub mod state {
+        pub use crate::bad_page::page_of_value;
+        pub use crate::state::last_changes::LastSeen;
+        pub use crate::state::overflow::{read_from, runs};
+        pub use crate::state::replaced::stored;
+        pub use crate::state::undo::Undo;
+        pub use crate::state::view::put_over;
     }
 }
 
@@ -304,6 +342,11 @@ pub mod internals {
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;
+
+/// Those of the guide, too.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/embed.md")]
+struct Guide;
 
 /// That of the package's README, too.
 #[cfg(doctest)]

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use crate::commit::{Target, commit, wait_for_publication};
+use crate::commit::{CommitOptions, Target, commit, wait_for_publication};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::format::commit_body::EntryKind;
@@ -93,7 +93,7 @@ fn attempt(engine: &Engine, namespace: u8, added: Option<TrieKind>) -> Result<u6
     let target = Target {
         view: &view,
         follows: newest.number,
-        exact: true,
+        options: CommitOptions::new().exact(true),
         prev: &newest,
         roots: &newest.roots.with([(namespace, root)]),
         fates: &[(namespace, fate)],
@@ -131,7 +131,7 @@ mod tests {
         let target = Target {
             view: &view,
             follows: newest.number,
-            exact: true,
+            options: CommitOptions::new().exact(true),
             prev: &newest,
             roots: &newest.roots.with([(5, Some(TrieRoot::empty(TrieKind::Merkle)))]),
             fates: &[(5, EntryKind::Added)],

@@ -244,6 +244,14 @@ impl Options {
         self
     }
 
+    /// Does the open read the whole history, so that its damage shows?
+    #[doc(hidden)]
+    #[must_use]
+    pub fn reads_history(mut self, reads: bool) -> Self {
+        self.reads_history = reads;
+        self
+    }
+
     /// How many commits change a page before it is rewritten, 1 to 255 (default 8; decision 0014). Fewer
     /// when memory fills.
     #[doc(hidden)]
@@ -325,7 +333,7 @@ impl Options {
     }
 
     /// Opens a database whose newest commit has recorded a wrong root of a namespace, if the pairs of that namespace give
-    /// this one. [`Contradiction::Root`](crate::errors::Contradiction::Root) names both; compare the second with the root that
+    /// this one. `Contradiction::Root` names both; compare the second with the root that
     /// the chain has at this block. The state is written with its right root before the open returns; states before it may be
     /// lost to the history at the next open. Where no root is wrong, this says nothing.
     #[must_use]
@@ -408,7 +416,7 @@ impl Options {
 
 /// What a history may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HistoryLimits {
+pub struct HistoryLimits {
     /// Past commits that can be read.
     pub(crate) commits: u64,
     /// Bytes of memory for all undo, that of pinned commits included.
@@ -423,14 +431,14 @@ pub(crate) struct HistoryLimits {
 
 impl HistoryLimits {
     /// So many commits, and bytes of memory, with all that they take of the disk.
-    pub(crate) fn of_disk(commits: u64, bytes: u64, below: Below) -> Self {
+    pub fn of_disk(commits: u64, bytes: u64, below: Below) -> Self {
         Self { commits, bytes, log_bytes: u64::MAX, value_bytes: u64::MAX, below }
     }
 }
 
 /// Does an open read the records of the history that lie below the replay start?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Below {
+pub enum Below {
     /// It does.
     Read,
     /// It does where it has to know what they name: runs of long values, or a dropped trie.

@@ -9,13 +9,14 @@
 //! values are compared.
 
 use std::collections::BTreeSet;
-use std::ops::RangeInclusive;
+use std::ops::{Bound, RangeBounds};
 
 use pleach_beatree::Stored;
 use pleach_core::fold::FoldValue;
 use pleach_core::node::value_hash;
 use pleach_core::prefix::common_len;
-use pleach_core::proof::{BuildError, change, range};
+use pleach_core::proof::{BuildError, ChangeProof, RangeProof, change, range};
+use pleach_core::range::{key_before, key_range};
 use pleach_core::{Hasher, Key, Node, Prefix, ValueHash};
 
 use crate::engine::Engine;
@@ -35,11 +36,10 @@ pub(crate) fn prove_range(
     engine: &Engine,
     db: &State,
     state: Proven<'_>,
-    keys: &RangeInclusive<Key>,
-) -> Result<Vec<u8>> {
-    let (first, last) = ends(keys)?;
+    (first, last): (Key, Key),
+) -> Result<RangeProof> {
     let bounds = multiproof(engine, db, state, &[first, last])?;
-    let mut scan = Scan::new(&engine.scanners, keys);
+    let mut scan = Scan::new(&engine.scanners, &(first..=last));
     let mut failed = None;
     let pairs = std::iter::from_fn(|| match scan.next(db, state.0)? {
         Ok((key, stored)) => {
@@ -53,7 +53,7 @@ pub(crate) fn prove_range(
     let built = range::build(db.hasher, &bounds, &first, &last, pairs);
     match failed {
         Some(error) => Err(error),
-        None => built.map_err(not_built),
+        None => Ok(built.map_err(not_built)?.into()),
     }
 }
 
@@ -63,22 +63,43 @@ pub(crate) fn prove_change(
     db: &State,
     from: Proven<'_>,
     to: Proven<'_>,
-    keys: &RangeInclusive<Key>,
-) -> Result<Vec<u8>> {
-    let (first, last) = ends(keys)?;
+    (first, last): (Key, Key),
+) -> Result<ChangeProof> {
     let mut opened = differing(engine, db, from.0, to.0, (first, last))?;
     opened.extend([first, last]);
     opened.sort_unstable();
     opened.dedup();
     let before = multiproof(engine, db, from, &opened)?;
     let after = multiproof(engine, db, to, &opened)?;
-    change::build(db.hasher, &before, &after, &first, &last).map_err(not_built)
+    Ok(change::build(db.hasher, &before, &after, &first, &last).map_err(not_built)?.into())
 }
 
-/// First and last key.
-fn ends(keys: &RangeInclusive<Key>) -> Result<(Key, Key)> {
-    let (first, last) = (*keys.start(), *keys.end());
-    if first > last { Err(Error::EmptyRange { first, last }) } else { Ok((first, last)) }
+/// The last key of the part of a range that has so many pairs, one at least: it lies before the next pair, if there is one.
+pub(crate) fn last_of_part(
+    engine: &Engine,
+    db: &State,
+    view: &View,
+    (first, last): (Key, Key),
+    pairs: usize,
+) -> Result<Key> {
+    let mut scan = Scan::new(&engine.scanners, &(first..=last));
+    for _ in 0..pairs.max(1) {
+        if scan.next(db, view).transpose()?.is_none() {
+            return Ok(last);
+        }
+    }
+    let next = scan.next(db, view).transpose()?;
+    Ok(next.map_or(last, |(key, _)| key_before(&key).expect("a pair comes before it")))
+}
+
+/// First and last key of a range that has some.
+pub(crate) fn ends(range: &impl RangeBounds<Key>) -> Result<(Key, Key)> {
+    let named = |bound: Bound<&Key>| match bound {
+        Bound::Included(key) | Bound::Excluded(key) => *key,
+        Bound::Unbounded => [0; 32],
+    };
+    let (first, last) = (named(range.start_bound()), named(range.end_bound()));
+    key_range(range).ok_or(Error::EmptyRange { first, last })
 }
 
 /// The multiproof of these keys, in order; neighbours may be the same.

@@ -13,7 +13,7 @@ use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_beatree::stored::overflow_cell;
 use pleach_core::{Key, Node};
 
-use crate::commit::{Target, commit};
+use crate::commit::{CommitOptions, Target, commit};
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
 use crate::finish::outcome::TrieOutcome;
@@ -72,7 +72,7 @@ struct Made {
     view: View,
     prev: Tip,
     /// The commit that it goes back to, pinned.
-    _then: View,
+    then: View,
     roots: Roots,
     blob: Arc<[u8]>,
     fates: Vec<(u8, EntryKind)>,
@@ -133,7 +133,7 @@ fn make(engine: &Engine, (view, prev): (View, Tip), wanted: u64) -> Result<Made>
         outcomes.push(TrieOutcome { namespace, chunks: finished.chunks });
     }
     fates.sort_unstable_by_key(|(namespace, _)| *namespace);
-    Ok(Made { view, prev, _then: then, roots, blob, fates, outcomes })
+    Ok(Made { view, prev, then, roots, blob, fates, outcomes })
 }
 
 /// The root of a Merkle namespace that the commit `base` does not have, as its dropped trie has it: that of the commit
@@ -151,7 +151,7 @@ impl Made {
         Target {
             view: &self.view,
             follows: self.view.base,
-            exact: true,
+            options: CommitOptions { exact: true, at_once: false, back_to: Some(self.then.base) },
             prev: &self.prev,
             roots: &self.roots,
             fates: &self.fates,
@@ -202,8 +202,8 @@ mod tests {
     use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
     use super::*;
-    use crate::tools::{CheckOptions, check_on};
     use crate::{Access, Db, Geometry, Options, SessionOptions, Value};
+    use pleach_ops::{CheckOptions, check_on};
 
     type SimDb = Db;
 
@@ -266,7 +266,7 @@ mod tests {
             let (db, engine, mut late) = overtaken(&disk, plain);
             let mut outcomes = std::mem::take(&mut late.outcomes);
             let ticketed = Cell::new(false);
-            let wrong = Target { exact: false, ..late.target(&ticketed) };
+            let wrong = Target { options: CommitOptions::new(), ..late.target(&ticketed) };
             commit(&engine, &wrong, &mut outcomes, &late.blob).expect("committed");
             if plain {
                 put(&db, 3);

@@ -3,16 +3,16 @@
 use std::fmt;
 use std::sync::Arc;
 
-use pleach_core::proof::roots as trie_of_roots;
+use pleach_core::proof::{KeyProof, NamespaceRoots, roots as trie_of_roots};
 use pleach_core::{Hasher, Node, TERMINATOR};
 
 use crate::error::Hex;
 use crate::format::trie_kind::TrieKind;
 
-/// The roots of all namespaces of one state, in the order of their numbers. A namespace that exists and is
-/// empty has [`TERMINATOR`] for its root; one that does not exist has none. Namespace 0 always exists. A plain
-/// namespace ([`Db::add_plain_namespace`](crate::Db::add_plain_namespace)) has no root: a *digest* stands in its place, which depends on how the
-/// state came about, and which no proof leads to.
+/// The roots of all namespaces of one state, in the order of their numbers. A namespace that exists and is empty has
+/// [`TERMINATOR`] for its root; one that does not exist has none. Namespace 0 always exists. A plain namespace
+/// ([`Db::add_plain_namespace`](crate::Db::add_plain_namespace)) has no root: a *digest* stands in its place, which
+/// depends on how the state came about, and which no proof leads to.
 ///
 /// Of two states with the same roots, digests and blob, one can take the other's place. They say nothing of namespaces that
 /// were dropped and can still be restored ([`Db::rollback`](crate::Db::rollback)).
@@ -35,10 +35,11 @@ pub struct Commit {
 
 /// What a namespace's state is known by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TrieRoot {
-    pub(crate) kind: TrieKind,
+pub struct TrieRoot {
+    /// Has it nodes?
+    pub kind: TrieKind,
     /// The root, or the digest of a plain trie.
-    pub(crate) node: Node,
+    pub node: Node,
 }
 
 impl TrieRoot {
@@ -48,19 +49,20 @@ impl TrieRoot {
     }
 
     /// The root, unless the trie is plain.
-    pub(crate) fn merkle(self) -> Option<Node> {
+    pub fn merkle(self) -> Option<Node> {
         (self.kind == TrieKind::Merkle).then_some(self.node)
     }
 
     /// The digest of a plain trie.
-    pub(crate) fn digest(self) -> Option<[u8; 32]> {
+    pub fn digest(self) -> Option<[u8; 32]> {
         (self.kind == TrieKind::Plain).then(|| self.node.to_bytes())
     }
 }
 
 impl Roots {
     /// Roots by namespace, ascending; namespace 0 is the first.
-    pub(crate) fn new(roots: impl IntoIterator<Item = (u8, TrieRoot)>) -> Self {
+    #[doc(hidden)]
+    pub fn new(roots: impl IntoIterator<Item = (u8, TrieRoot)>) -> Self {
         let roots: Arc<[(u8, TrieRoot)]> = roots.into_iter().collect();
         debug_assert!(roots.is_sorted_by(|a, b| a.0 < b.0), "namespaces ascend");
         debug_assert!(roots.first().is_some_and(|first| first.0 == 0), "namespace 0 exists");
@@ -69,7 +71,9 @@ impl Roots {
 
     /// These roots with some others in their places: those of namespaces that are there, or that are added by
     /// a root and dropped by none.
-    pub(crate) fn with(&self, others: impl IntoIterator<Item = (u8, Option<TrieRoot>)>) -> Self {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with(&self, others: impl IntoIterator<Item = (u8, Option<TrieRoot>)>) -> Self {
         let mut roots = self.0.to_vec();
         for (namespace, root) in others {
             match (roots.binary_search_by_key(&namespace, |entry| entry.0), root) {
@@ -88,7 +92,7 @@ impl Roots {
     }
 
     /// The root of namespace 0.
-    pub(crate) fn first(&self) -> Node {
+    pub fn first(&self) -> Node {
         self.0.first().map_or(TERMINATOR, |first| first.1.node)
     }
 
@@ -103,7 +107,8 @@ impl Roots {
     }
 
     /// The root or digest of a namespace; none when it does not exist.
-    pub(crate) fn of(&self, namespace: u8) -> Option<TrieRoot> {
+    #[doc(hidden)]
+    pub fn of(&self, namespace: u8) -> Option<TrieRoot> {
         self.find(namespace).map(|(_, root)| root)
     }
 
@@ -122,9 +127,9 @@ impl Roots {
     }
 
     /// Proves the root of a namespace, or that there is none, in the root over all.
-    pub(crate) fn prove(&self, hasher: Hasher, namespace: u8) -> Vec<u8> {
-        let roots: trie_of_roots::Roots = self.iter().collect();
-        roots.prove(hasher, namespace).expect("a path of eight siblings at most has an encoding")
+    pub(crate) fn prove(&self, hasher: Hasher, namespace: u8) -> KeyProof {
+        let proof = NamespaceRoots::from(self).prove(hasher, namespace);
+        proof.expect("a path of eight siblings at most has an encoding").into()
     }
 
     /// Namespaces and their roots, ascending, without the plain ones.
@@ -138,10 +143,16 @@ impl Roots {
     }
 
     /// All namespaces, ascending.
-    pub(crate) fn all(
-        &self,
-    ) -> impl ExactSizeIterator<Item = (u8, TrieRoot)> + DoubleEndedIterator + '_ {
+    #[doc(hidden)]
+    pub fn all(&self) -> impl ExactSizeIterator<Item = (u8, TrieRoot)> + DoubleEndedIterator + '_ {
         self.0.iter().copied()
+    }
+}
+
+/// Without the plain namespaces: what a light client keeps.
+impl From<&Roots> for NamespaceRoots {
+    fn from(roots: &Roots) -> Self {
+        roots.iter().collect()
     }
 }
 

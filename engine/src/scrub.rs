@@ -17,14 +17,14 @@ use pleach_core::fold::RootFolder;
 use pleach_core::{Key, Node, Prefix};
 use pleach_io::{OpenMode, PAGE};
 
-pub use crate::bad_page::BadPage;
-use crate::bad_page::page_of_value;
+use crate::bad_page::{BadPage, page_of_value};
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
 use crate::format::names::{LEAF_FILE, OVERFLOW_FILE, segment_name};
 use crate::format::position::LogPos;
 use crate::format::superblock::Superblock;
 use crate::format::superblock_store::SuperblockStore;
+use crate::load::Progress;
 use crate::log::{Broken, ScanError, next_record, walk};
 use crate::namespace::Namespace;
 use crate::read::scan::Scan;
@@ -39,15 +39,12 @@ const NAP: Duration = Duration::from_millis(100);
 /// Records that are read between two looks at the stop flag.
 const RECORDS: u64 = 16;
 
-/// Told how many of about how many bytes were read. Commits that go on meanwhile change the second one.
-pub type ScrubProgress = Box<dyn Fn(u64, u64) + Send + Sync>;
-
 /// Options of [`scrub`].
 #[derive(Default)]
 pub struct ScrubOptions {
     bytes_per_second: u64,
     stop: Option<Arc<AtomicBool>>,
-    progress: Option<ScrubProgress>,
+    progress: Option<Progress>,
 }
 
 impl fmt::Debug for ScrubOptions {
@@ -78,9 +75,10 @@ impl ScrubOptions {
         self
     }
 
-    /// A function that is told how far the scrub is, once for each page, long value and record.
+    /// A function that is told how many of about how many bytes were read, once for each page, long value and record. Commits that
+    /// go on meanwhile change the second number.
     #[must_use]
-    pub fn progress(mut self, progress: Option<ScrubProgress>) -> Self {
+    pub fn progress(mut self, progress: Option<Progress>) -> Self {
         self.progress = progress;
         self
     }
@@ -292,14 +290,14 @@ impl Scrub<'_> {
 
     fn bad(&mut self, file: &str, page: u64, keys: Option<(u8, Prefix)>, error: Error) {
         tracing::error!(file, page, ?keys, %error, "a scrub has found a page that cannot be used");
-        self.report.bad.push(BadPage { file: file.to_owned(), page, keys, error });
+        self.report.bad.push(BadPage::new(file, page, keys, error));
     }
 
     /// So many bytes were read.
     fn read(&mut self, bytes: u64) {
         self.report.bytes += bytes;
         if let Some(progress) = &self.options.progress {
-            progress(self.report.bytes, self.all.max(self.report.bytes));
+            progress(self.report.bytes, Some(self.all.max(self.report.bytes)));
         }
     }
 

@@ -1,11 +1,13 @@
 //! Sessions: reading a state, prefetching it, and finishing a batch over it. What is read of each namespace
 //! is in [`crate::namespace`].
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
+use pleach_core::proof::KeyProof;
+use pleach_core::range::with_prefix;
 use pleach_core::{Hasher, Key, Node};
 
 use crate::access::{Access, AccessKind};
@@ -85,24 +87,24 @@ impl fmt::Debug for SessionOptions {
 }
 
 /// A namespace that may be asked for.
-type Asked = OnceLock<Namespace>;
+type LazyNamespace = OnceLock<Namespace>;
 
 /// A session on one fixed state. Reads take `&self` and may come from any number of threads.
 ///
-/// It reads namespace 0 by itself, as a [`Namespace`], to which it dereferences; [`Session::namespace`] gives any of the state's. A session sees the
-/// namespaces of its state for as long as it lives: none that was added after it began, and those that were
-/// dropped since.
+/// It reads namespace 0 by itself, as a [`Namespace`], to which it dereferences; [`Session::namespace`] gives any of
+/// the state's. A session sees the namespaces of its state for as long as it lives: none that was added after it began,
+/// and those that were dropped since.
 ///
 /// A session that outlives the close of its database goes on reading, and keeps the folder locked for
 /// that; what it finishes cannot be committed ([`Error::Closed`](crate::Error::Closed)).
 pub struct Session {
     engine: Arc<Engine>,
     /// The state that it reads; the number is that of the commit below overlays.
-    says: Tip,
+    tip: Tip,
     /// Namespace 0, whose view has the pin of all.
     first: Namespace,
     /// Those after it, in the order of the roots, each from when it is first asked for.
-    others: Box<[Asked]>,
+    others: Box<[LazyNamespace]>,
     parent: Option<Overlay>,
     witness: bool,
     /// The last field, so that it goes last.
@@ -113,7 +115,7 @@ impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session")
             .field("base", &self.commit_number())
-            .field("roots", &self.says.roots)
+            .field("roots", &self.tip.roots)
             .finish_non_exhaustive()
     }
 }
@@ -130,19 +132,19 @@ impl Session {
     /// A session on a view of this state.
     pub(crate) fn new(
         engine: &Arc<Engine>,
-        (view, says): (View, Tip),
+        (view, tip): (View, Tip),
         options: SessionOptions,
         holder: Holder,
     ) -> Self {
         tracing::trace!(commit = view.base, ?holder, "a session begins");
         view.held_by(holder, options.label);
-        let first = TrieRoot { kind: TrieKind::Merkle, node: says.roots.first() };
-        let others = says.roots.all().skip(1).map(|_| OnceLock::new()).collect();
+        let first = TrieRoot { kind: TrieKind::Merkle, node: tip.roots.first() };
+        let others = tip.roots.all().skip(1).map(|_| OnceLock::new()).collect();
         Self {
             engine: Arc::clone(engine),
             first: Namespace::new(engine, Arc::clone(&engine.state), view, first),
             others,
-            says,
+            tip,
             parent: options.over,
             witness: options.witness,
             counted: engine.count(Kind::Session),
@@ -161,15 +163,16 @@ impl Session {
 
     /// Roots of all namespaces of the state that this session reads.
     pub fn roots(&self) -> &Roots {
-        &self.says.roots
+        &self.tip.roots
     }
 
     /// The application's blob of the state that this session reads; empty when none was ever set.
     pub fn blob(&self) -> &[u8] {
-        &self.says.blob
+        &self.tip.blob
     }
 
-    pub(crate) fn hasher(&self) -> Hasher {
+    /// The hash function of the database.
+    pub fn hasher(&self) -> Hasher {
         self.engine.state.hasher
     }
 
@@ -187,7 +190,7 @@ impl Session {
             return Ok(&self.first);
         }
         let missing = Error::Namespace(namespace);
-        let Some((at, root)) = self.says.roots.find(namespace) else { return Err(missing) };
+        let Some((at, root)) = self.tip.roots.find(namespace) else { return Err(missing) };
         self.engine.state.home.check()?;
         let other = &self.others[at - 1];
         if let Some(reading) = other.get() {
@@ -211,18 +214,13 @@ impl Session {
         past::with(&self.engine.state, &view, View::check)?;
         let options =
             SessionOptions { witness: self.witness, over: self.parent.clone(), label: None };
-        Ok(Self::new(&self.engine, (view, self.says.clone()), options, Holder::Session))
+        Ok(Self::new(&self.engine, (view, self.tip.clone()), options, Holder::Session))
     }
 
-    /// Is a namespace the same trie in this state and in another one? It is not, when it was dropped and added again between
-    /// them.
-    pub(crate) fn same_namespace(&self, to: &Self, namespace: u8) -> Result<()> {
-        self.namespace(namespace)?.same_trie(to.namespace(namespace)?)
-    }
-
-    /// The keys of a namespace that differ between this state and another one, in order; all of them in memory.
-    pub(crate) fn changed_keys(&self, to: &Self, namespace: u8) -> Result<Vec<Key>> {
-        self.namespace(namespace)?.changed_keys(to.namespace(namespace)?)
+    /// The number that the database was created with ([`Db::id`](crate::Db::id)).
+    #[doc(hidden)]
+    pub fn database(&self) -> u64 {
+        self.engine.state.store.database()
     }
 
     /// Proves which root a namespace has in this state, or that there is none (a plain one has none), in the one root over all
@@ -230,18 +228,24 @@ impl Session {
     /// bytes. Put together with a proof in the namespace
     /// ([`proof::through`](pleach_core::proof::through)) it proves what that says, to whoever keeps the root
     /// over all alone.
-    pub fn prove_namespace(&self, namespace: u8) -> Vec<u8> {
-        self.says.roots.prove(self.hasher(), namespace)
+    pub fn prove_namespace(&self, namespace: u8) -> KeyProof {
+        self.tip.roots.prove(self.hasher(), namespace)
     }
 
     /// Finishes a batch: its accesses in any order and of any namespaces of the state, each key of a namespace
     /// once. The engine itself finds out which values the accesses saw. Nothing is written.
     ///
+    /// Blocks while it reads the pages that are not in memory, and hashes: all workers take part.
+    ///
     /// # Errors
     /// [`RepeatedKey`](crate::Error::RepeatedKey), [`ValueTooLarge`](crate::Error::ValueTooLarge),
     /// [`Namespace`](crate::Error::Namespace) for an access in a namespace that the state does not have, and
     /// those of reading. The session and the accesses come back with the error.
-    pub fn finish(self, accesses: Vec<Access>) -> Result<Block, FinishError> {
+    pub fn finish(self, accesses: impl IntoIterator<Item = Access>) -> Result<Block, FinishError> {
+        self.finish_list(accesses.into_iter().collect())
+    }
+
+    fn finish_list(self, accesses: Vec<Access>) -> Result<Block, FinishError> {
         if let Err(forked) = self.engine.state.home.check() {
             return Err(FinishError::new(self, accesses, forked.into()));
         }
@@ -261,7 +265,7 @@ impl Session {
         };
         Ok(Block::new(
             self.engine,
-            (self.first.into_view(), self.says),
+            (self.first.into_view(), self.tip),
             self.parent,
             finished,
             self.counted.into_kind(Kind::Block),
@@ -276,17 +280,19 @@ impl Session {
         }
         let (prefixes, mut all): (Vec<Access>, Vec<Access>) =
             accesses.iter().cloned().partition(is_prefix);
-        let mut known: HashSet<(u8, Key)> =
-            all.iter().map(|access| (access.namespace, access.key)).collect();
-        for Access { namespace, key: mut first, kind } in prefixes {
+        let own = all.iter().enumerate().map(|(at, one)| ((one.namespace, one.key), at));
+        let mut known: HashMap<(u8, Key), usize> = own.collect();
+        for Access { namespace, key, kind } in prefixes {
             let AccessKind::DeletePrefix(bytes) = kind else { continue };
-            let (mut last, bytes) = (first, usize::from(bytes).min(32));
-            first[bytes..].fill(0);
-            last[bytes..].fill(0xff);
-            for pair in self.namespace(namespace)?.iter(first..=last) {
+            let prefix = &key[..usize::from(bytes).min(32)];
+            for pair in self.namespace(namespace)?.iter(with_prefix(prefix)) {
                 let (key, _) = pair?;
-                if known.insert((namespace, key)) {
-                    all.push(Access::write(key, None).in_namespace(namespace));
+                let at = *known.entry((namespace, key)).or_insert(all.len());
+                match all.get_mut(at).map(|access| &mut access.kind) {
+                    None => all.push(Access::write(key, None).in_namespace(namespace)),
+                    Some(kind @ AccessKind::Read) => *kind = AccessKind::ReadWrite(None),
+                    // What the batch writes comes after the delete.
+                    Some(_) => {}
                 }
             }
         }
@@ -330,7 +336,7 @@ impl Session {
                 }
             }
         }
-        Ok(FinishedBatch { roots: self.says.roots.with(roots), layouts, outcomes, witnesses })
+        Ok(FinishedBatch { roots: self.tip.roots.with(roots), layouts, outcomes, witnesses })
     }
 }
 

@@ -1,16 +1,13 @@
 //! The task that watches the others ([`crate::state::beats`]).
 //!
 //! The watchdog looks once a second while any task is at work, and sleeps otherwise: who begins to
-//! work while it sleeps wakes it. It decides nothing; it says who has not come further, once each time, and
-//! keeps the notice in the folder true ([`crate::format::notice`]).
+//! work while it sleeps wakes it. It decides nothing: it logs which tasks make no progress, once each time.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pleach_io::Step;
 
-use crate::format::notice::Notice;
 use crate::state::State;
 use crate::state::beats::{Beats, Task};
 
@@ -52,46 +49,29 @@ impl Named {
 pub(crate) struct Watchdog {
     db: Arc<State>,
     named: Named,
-    notice: Notice,
 }
 
 impl Watchdog {
     pub(crate) fn new(db: Arc<State>) -> Self {
-        let notice = Notice::new(db.store.device());
-        Self { db, named: Named::default(), notice }
+        Self { db, named: Named::default() }
     }
 
     /// One look.
     pub(crate) fn step(&mut self) -> Step {
-        let (pace, device) = (&self.db.pace, self.db.store.device());
+        let pace = &self.db.pace;
         if pace.is_closing() {
-            self.notice.tell(device, String::new());
             return Step::Done;
         }
         let beats = pace.beats();
         // Before the look: who begins to work after it finds this and wakes the watchdog.
         beats.set_asleep(true);
         let busy = self.named.look(beats, pace.now());
-        // After the events: on a device that hangs this may be the last that is heard.
-        self.notice.tell(device, matter(&self.db));
         if busy {
             beats.set_asleep(false);
             return Step::IdleFor(LOOK.min(beats.limit() / 2));
         }
         Step::Idle
     }
-}
-
-/// What is the matter, a line each: tasks that do not come further, pages that are set aside.
-fn matter(db: &State) -> String {
-    let mut lines = String::new();
-    for task in db.pace.tasks().iter().filter(|task| task.stalled) {
-        let _ = writeln!(lines, "the task {} does not come further: {}", task.name, task.stage);
-    }
-    for page in db.store.quarantine().list() {
-        let _ = writeln!(lines, "page {} of {} is set aside: {}", page.page, page.file, page.error);
-    }
-    lines
 }
 
 #[cfg(test)]
@@ -153,7 +133,7 @@ mod tests {
         beats.enter(Task::Prefetch, IDLE, seconds(1));
         beats.enter(Task::Flush, ENDED, seconds(1));
         for now in (0..100).step_by(9) {
-            beats.comes_further(Task::Checkpoint, seconds(now));
+            beats.heartbeat(Task::Checkpoint, seconds(now));
             named.look(&beats, seconds(now + 9));
             assert_eq!(named.0, [false; 3]);
         }

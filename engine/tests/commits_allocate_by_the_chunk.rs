@@ -41,7 +41,8 @@ fn allocations(db: &Db, size: u64, round: u64) -> u64 {
     let ids = (0..size).map(|at| (at * 13 + round * 7) % ACCOUNTS);
     let keys: Vec<Key> = ids.map(key).collect();
     let value = Value::from(&round.to_le_bytes());
-    let accesses = keys.iter().map(|key| Access::read_write(*key, Some(value.clone()))).collect();
+    let accesses: Vec<_> =
+        keys.iter().map(|key| Access::read_write(*key, Some(value.clone()))).collect();
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     let session = db.session(SessionOptions::new()).expect("a session");
     session.prefetch(&keys);

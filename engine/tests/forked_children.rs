@@ -12,13 +12,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use pleach::backup::BackupOptions;
 use pleach::errors::{IoError, LockHolder};
 use pleach::load::LoadOptions;
 use pleach::{
     Access, Advice, CommitError, Db, Durability, Error, FinishError, Geometry, IoMode, Iter,
     Options, Outcome, Overlay, Session, SessionOptions, Value, Witness,
 };
+use pleach_ops::BackupOptions;
 
 use forks::{alone, begin_in_child, end, fork, in_child};
 
@@ -92,7 +92,7 @@ fn is_refused_everything(held: Held, other_folder: &Path) {
     refused(db.add_plain_namespace(4));
     refused(db.drop_namespace(1));
     refused(db.bulk_load(std::iter::empty(), &LoadOptions::new()));
-    refused(db.backup_to(&other_folder.join("backup"), &BackupOptions::default()));
+    refused(pleach_ops::backup(&db, &other_folder.join("backup"), &BackupOptions::default()));
     assert!(!other_folder.join("backup").exists(), "nothing was made for it");
     refused(db.sync());
     refused(db.drain(0));

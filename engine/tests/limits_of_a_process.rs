@@ -157,7 +157,7 @@ fn commit(db: &Db, id: u64) -> Result<u64, pleach::CommitError> {
         Access::write(place, Some(Value::from([7; 500].as_slice())))
     };
     let session = db.session(SessionOptions::new()).expect("a session");
-    session.finish((0..100).map(put).collect()).expect("finished").commit()
+    session.finish((0..100).map(put).collect::<Vec<_>>()).expect("finished").commit()
 }
 
 /// It poisoned the database.

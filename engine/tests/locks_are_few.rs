@@ -38,7 +38,8 @@ fn taken(counts: &[LockCount], name: &str) -> u64 {
 fn batch(db: &Db, round: u64) -> [Vec<LockCount>; 3] {
     let keys: Vec<Key> = (0..KEYS).map(|at| key((at * 13 + round * 7) % ACCOUNTS)).collect();
     let value = Value::from(&round.to_le_bytes());
-    let accesses = keys.iter().map(|key| Access::read_write(*key, Some(value.clone()))).collect();
+    let accesses: Vec<_> =
+        keys.iter().map(|key| Access::read_write(*key, Some(value.clone()))).collect();
     let session = db.session(SessionOptions::new()).expect("a session");
     let before = counts();
     session.read_many(&keys).expect("read");

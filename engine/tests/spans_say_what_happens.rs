@@ -61,7 +61,8 @@ fn spans_and_events_are_those_of_the_manual() {
         for round in 0..60_u8 {
             let put = |id| Access::write([id; 32], Some(Value::from(vec![1; 100])));
             let session = db.session(SessionOptions::new()).expect("a session");
-            let block = session.finish((round..round + 20).map(put).collect()).expect("finished");
+            let block =
+                session.finish((round..round + 20).map(put).collect::<Vec<_>>()).expect("finished");
             block.commit().expect("committed");
             reader.refresh().expect("goes on");
             runtime.step_some(100);

@@ -23,11 +23,11 @@ use std::time::{Duration, Instant};
 use common::{Model, Rng, bytes, uniform};
 use parking_lot::{Mutex, RwLock};
 use pleach::load::LoadOptions;
-use pleach::tools::{CheckOptions, check};
 use pleach::{
     Access, Block, Db, Durability, Error, Geometry, Hasher, Key, Options, Overlay, Roots, Session,
     SessionOptions, Value,
 };
+use pleach_ops::{CheckOptions, check};
 
 const THREADS: u64 = 8;
 /// Operations of a thread in a round, at most.
@@ -274,7 +274,7 @@ impl World<'_> {
                     let naive = content.naive(Hasher::BLAKE3);
                     assert_eq!(naive.root(Hasher::BLAKE3).to_bytes(), name.1, "{}", what());
                     let expected = naive.multi(Hasher::BLAKE3, &keys).encode(Hasher::BLAKE3);
-                    assert!(proof == expected.expect("encodes"), "{}: a proof", what());
+                    assert!(proof == expected.expect("encodes").into(), "{}: a proof", what());
                 }
             }
         }
@@ -525,7 +525,7 @@ impl World<'_> {
         let root = content.naive(Hasher::BLAKE3).root(Hasher::BLAKE3);
         self.ledger.lock().register((false, root.to_bytes()), &content);
         let options = LoadOptions::new().namespace(namespace).memory_mib(1);
-        let Some(report) = or_refused(db.bulk_load(content.values.into_iter(), &options)) else {
+        let Some(report) = or_refused(db.bulk_load(content.values, &options)) else {
             return;
         };
         assert_eq!(report.root, root);
@@ -568,8 +568,7 @@ impl World<'_> {
         let (namespace, (plain, _)) = empty[rng.index(empty.len())];
         let content = self.pairs(rng);
         let options = LoadOptions::new().namespace(namespace).memory_mib(1);
-        let Some(report) = or_refused(db.bulk_load(content.values.clone().into_iter(), &options))
-        else {
+        let Some(report) = or_refused(db.bulk_load(content.values.clone(), &options)) else {
             return;
         };
         let mut ledger = self.ledger.lock();

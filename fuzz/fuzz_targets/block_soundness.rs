@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use pleach_core::{
     Hasher, TERMINATOR,
     naive::Naive,
-    proof::{Op, Roots, block, change, path, roots, through},
+    proof::{NamespaceRoots, Op, block, change, path, roots, through},
 };
 use pleach_fuzz::{Input, block_agrees, through_agrees};
 
 type Tries = BTreeMap<u8, Naive>;
 
-fn roots_of(tries: &Tries) -> Roots {
+fn roots_of(tries: &Tries) -> NamespaceRoots {
     tries.iter().map(|(ns, trie)| (*ns, trie.root(Hasher::BLAKE3))).collect()
 }
 

@@ -5,7 +5,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pleach::export::{ChangeReader, StreamError, StreamReader};
+use pleach_ops::export::{ChangeReader, StreamError, StreamReader};
 use twox_hash::XxHash3_64;
 
 fn read(bytes: &[u8]) -> Result<(), StreamError> {

@@ -7,11 +7,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pleach::internals::commit_body::CommitView;
-use pleach::internals::location_body::LocationView;
+use pleach::internals::format::commit_body::CommitView;
+use pleach::internals::format::location_body::LocationView;
+use pleach::internals::format::names::segment_name as name;
+use pleach::internals::format::record::{HEADER_LEN, MAGIC, body_checksum};
 use pleach::internals::log::{Header, Kind, Point, ScanError, ScanInput, scan};
-use pleach::internals::names::segment_name as name;
-use pleach::internals::record::{HEADER_LEN, MAGIC, body_checksum};
 use pleach_fuzz::sim::unrecorded;
 use pleach_io::PAGE;
 use pleach_io::sim::{Content, Image, SimDisk};

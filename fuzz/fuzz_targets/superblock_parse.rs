@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pleach::internals::superblock::{FORMAT_VERSION, MAGIC, Superblock};
+use pleach::internals::format::superblock::{FORMAT_VERSION, MAGIC, Superblock};
 use pleach_io::PAGE;
 use twox_hash::XxHash3_64;
 

@@ -9,9 +9,9 @@ use std::ops::Range;
 
 use crate::model::{Draw, State, add, session};
 use crate::sim::{PERIOD, Setup};
-use pleach::tools::{CheckOptions, Finding, Severity, check_on};
 use pleach::{Db, Durability, Error};
 use pleach_io::sim::{CrashMode, CrashPoint, SimDisk, SimOptions, SimRuntime};
+use pleach_ops::{CheckOptions, Finding, Severity, check_on};
 
 /// Power cuts of one input.
 const CUTS: usize = 3;

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pleach::tools::{CheckOptions, Finding, check_on};
 use pleach::{
     Access, AccessKind, Block, Db, Error, Namespace, Session, SessionOptions, Value, Witness,
 };
@@ -11,6 +10,7 @@ use pleach_core::naive::Naive;
 use pleach_core::proof::{self, Op};
 use pleach_core::{Hasher, Key, Lookup, Node, TERMINATOR, ValueHash, keyed_blake3, witness};
 use pleach_io::sim::SimDisk;
+use pleach_ops::{CheckOptions, Finding, check_on};
 
 use crate::Input;
 use crate::sim::reader;

@@ -1,8 +1,9 @@
 //! Change streams: each changed byte, cut and wrong state is refused and changes nothing; one that was cut off while it was
 //! applied goes on. The stream is written here a second time, from docs/export.md alone.
 
-use pleach::export::{ApplyReport, ChangeReader, StreamError, apply_changes, export_changes};
-use pleach::{Db, Error, SessionOptions};
+use pleach::{Db, SessionOptions};
+use pleach_ops::Error;
+use pleach_ops::export::{ApplyReport, ChangeReader, StreamError, apply_changes, export_changes};
 
 use crate::common::{Key, World, commit, key, open, put, state_of};
 
@@ -144,12 +145,15 @@ fn a_namespace_that_is_added_again_is_not_taken_for_unchanged() {
         commit(&world.db, vec![put(0, id, Some(vec![1]))], None);
     }
     let refused = world.db.add_namespace(3).expect_err("it can be read");
-    assert!(matches!(refused, Error::NamespaceInUse { namespace: 3, .. }), "{refused}");
+    assert!(matches!(refused, pleach::Error::NamespaceInUse { namespace: 3, .. }), "{refused}");
     drop(older);
     world.db.add_namespace(3).expect("added again");
     commit(&world.db, vec![put(3, 1, Some(vec![1]))], None);
     let refused = stream(&world.db, 2, world.db.commit_number()).expect_err("too old");
-    assert!(matches!(refused, Error::SnapshotTooOld { commit: 2, .. }), "{refused}");
+    assert!(
+        matches!(refused, Error::Db(pleach::Error::SnapshotTooOld { commit: 2, .. })),
+        "{refused}"
+    );
     let _ = world.below(1);
 }
 
@@ -166,7 +170,7 @@ fn sessions_that_make_no_stream_are_refused() {
     let same = export_changes(&session(&world.db, to), &session(&world.db, to), sink());
     assert!(matches!(same, Err(Error::Stream(StreamError::Order { .. }))), "{same:?}");
     let foreign = export_changes(&session(&copy, 3), &session(&world.db, to), sink());
-    assert!(matches!(foreign, Err(Error::ForeignSession)), "{foreign:?}");
+    assert!(matches!(foreign, Err(Error::Db(pleach::Error::ForeignSession))), "{foreign:?}");
 }
 
 fn read(bytes: &[u8]) -> Result<u64, StreamError> {
@@ -200,9 +204,10 @@ fn a_stream_with_a_changed_byte_is_refused() {
     assert_eq!((copy.commit_number(), state_of(&copy)), before);
     // The two kinds are not taken for one another.
     let mut full = Vec::new();
-    pleach::export::export(&world.db.snapshot().expect("a snapshot"), &mut full).expect("exported");
+    pleach_ops::export::export(&world.db.snapshot().expect("a snapshot"), &mut full)
+        .expect("exported");
     assert!(matches!(apply(&copy, &full), Err(Error::Stream(StreamError::NoChanges))));
-    let other = pleach::export::StreamReader::new(&*bytes).expect_err("changes");
+    let other = pleach_ops::export::StreamReader::new(&*bytes).expect_err("changes");
     assert_eq!(other, StreamError::NoStream);
 }
 
@@ -347,7 +352,7 @@ fn hostile_streams_with_right_checksums_are_refused_and_change_nothing() {
     // Another root than the changes lead to: nothing stays of a namespace that was added for it, either.
     let wrong = [(0, 0, 3, [zero, other], change), stay, (2, 0, 2, [none, other], change)];
     let refused = apply(&copy, &Stream::of((2, 8), 3, 4, b"", &wrong)).expect_err("another root");
-    assert!(matches!(refused, Error::OtherRoot { .. }), "{refused}");
+    assert!(matches!(refused, Error::Db(pleach::Error::OtherRoot { .. })), "{refused}");
     assert!(state_of(&copy) == before.1);
     // Two more commits: it came and went.
     assert_eq!(copy.commit_number(), before.0 + 2);

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use object_store::local::LocalFileSystem;
 use pleach::load::LoadOptions;
-use pleach::tools::{CheckOptions, check};
 use pleach::{Access, Db, Error, Options, SessionOptions, Value};
 use pleach_archive::{Archive, RestoreOptions, RestoreReport, restore};
+use pleach_ops::{CheckOptions, check};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use tempfile::TempDir;

@@ -369,7 +369,7 @@ fn a_full_of_a_copy_that_went_another_way_is_refused() {
     let archive = world.archive();
     backup(&archive, &world.db, &BackupOptions::new()).expect("a full");
     let (folder, place) = (world.path("copy"), world.path("archive-of-the-copy"));
-    world.db.backup_to(&folder, &pleach::backup::BackupOptions::new()).expect("copied");
+    pleach_ops::backup(&world.db, &folder, &pleach_ops::BackupOptions::new()).expect("copied");
     let copy = open(&folder, 50);
     commit(&world.db, vec![put(0, 1, Some(vec![1]))], None);
     commit(&copy, vec![put(0, 1, Some(vec![2]))], None);

@@ -117,7 +117,13 @@ fn a_follower_with_a_history_waits_for_a_dropped_namespace() {
     let added = piece(&mut world);
     let refused = follower.step().expect_err("the history has it");
     assert!(
-        matches!(refused, ArchiveError::Database(Error::NamespaceInUse { namespace: 4, .. })),
+        matches!(
+            refused,
+            ArchiveError::Database(pleach_ops::Error::Db(Error::NamespaceInUse {
+                namespace: 4,
+                ..
+            }))
+        ),
         "{refused}"
     );
     follower.db().close().expect("closed");
@@ -177,7 +183,7 @@ fn prune_keeps_what_a_later_commit_needs() {
     let folder = world.folder.path().join("archive");
     let file = folder.join(Piece::Full { commit: 3 }.name());
     let file = std::fs::File::create(file).expect("made");
-    pleach::export::export(&world.db.at(3).expect("in the history"), file).expect("exported");
+    pleach_ops::export::export(&world.db.at(3).expect("in the history"), file).expect("exported");
     assert_eq!(prune(&archive, 1).expect("pruned"), []);
     world.restore_and_compare(&archive, 4);
     world.restore_and_compare(&archive, 3);

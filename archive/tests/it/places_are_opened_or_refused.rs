@@ -138,7 +138,7 @@ fn an_archive_of_a_copy_that_went_another_way_is_refused() {
     let archive = world.archive();
     commit(&world.db, vec![put(0, 1, Some(vec![1]))], None);
     let copy = world.path("copy");
-    world.db.backup_to(&copy, &pleach::backup::BackupOptions::new()).expect("copied");
+    pleach_ops::backup(&world.db, &copy, &pleach_ops::BackupOptions::new()).expect("copied");
     commit(&world.db, vec![put(0, 1, Some(vec![2]))], None);
     backup(&archive, &world.db, &BackupOptions::new()).expect("backed up");
     let copy = open(&copy, 9);

@@ -81,8 +81,8 @@ const LEADS_AROUND: usize = 24;
 /// A commit with at most this many changed children puts its changes in one by one, each at the price
 /// of moving what lies after it. With more of them everything is moved once.
 pub(super) const FEW: usize = 6;
-/// So it does with more changes than this, however few children they are in: a page that is not written yet may
-/// get all changes of a block.
+/// A commit with more changes than this moves everything once, too, even if they are in few children: a page that is not written
+/// yet may get all changes of a block.
 pub(super) const FEW_CHANGES: usize = 8 * FEW;
 
 /// The pending changes of one region; see the module.

@@ -209,7 +209,7 @@ impl Engine for PleachEngine {
                 Op::ReadWrite(value) => AccessKind::ReadWrite(value),
             },
         });
-        let mut block = session.finish(own.collect()).map_err(wrap)?;
+        let mut block = session.finish(own.collect::<Vec<_>>()).map_err(wrap)?;
         let witness = block.take_witness();
         if let Some(number) = self.mark.take() {
             block.set_blob(number.to_be_bytes().to_vec()).map_err(wrap)?;
@@ -345,7 +345,7 @@ impl Witness for PleachWitness {
 
 /// What the offline checker finds in a closed database.
 pub fn check(folder: &std::path::Path) -> Result<()> {
-    let report = pleach::tools::check(folder, pleach::tools::CheckOptions::default());
+    let report = pleach_ops::check(folder, pleach_ops::CheckOptions::default());
     let report = report.map_err(wrap)?;
     match report.findings.first() {
         None => Ok(()),

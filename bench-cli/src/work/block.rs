@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
 use pleach::Value;
-use pleach::backup::BackupOptions;
 use pleach_core::{Hasher, Key};
+use pleach_ops::BackupOptions;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -454,7 +454,7 @@ fn work_beside(
         begun += 1;
         if what == Beside::Backup {
             let folder = at.join("backup");
-            db.backup_to(&folder, &BackupOptions::new()).map_err(of_engine("pleach"))?;
+            pleach_ops::backup(db, &folder, &BackupOptions::new()).map_err(of_engine("pleach"))?;
             std::fs::remove_dir_all(&folder).map_err(Error::file(&folder))?;
         } else {
             let session = db.snapshot().map_err(of_engine("pleach"))?;

@@ -154,9 +154,9 @@ fn prove(engine: &mut dyn Engine, way: &str, some: &Accounts, run: &Accounts) ->
     let (generate, proofs) = timed(|| -> pleach::Result<Vec<Vec<u8>>> {
         let session = own.db.session(SessionOptions::new())?;
         match way {
-            "path" => keys.iter().map(|key| session.prove(key)).collect(),
-            "multiproof" => Ok(vec![session.prove_many(&keys)?]),
-            _ => Ok(vec![session.prove_range(&(run[0].0..=run[run.len() - 1].0))?]),
+            "path" => keys.iter().map(|key| Ok(session.prove(key)?.into())).collect(),
+            "multiproof" => Ok(vec![session.prove_many(&keys)?.into()]),
+            _ => Ok(vec![session.prove_range(run[0].0..=run[run.len() - 1].0)?.into()]),
         }
     });
     let proofs = proofs.map_err(of_engine("pleach"))?;

@@ -18,11 +18,11 @@
 //!
 //! ```
 //! use pleach_core::naive::Naive;
-//! use pleach_core::proof::{Access, Op, Roots, block};
+//! use pleach_core::proof::{Access, Op, NamespaceRoots, block};
 //! use pleach_core::{Hasher, TERMINATOR};
 //!
 //! let mut trie = Naive::from_iter([([1; 32], [10; 32].into())]);
-//! let mut roots = Roots::from_iter([(0, trie.root(Hasher::BLAKE3)), (7, TERMINATOR)]);
+//! let mut roots = NamespaceRoots::from_iter([(0, trie.root(Hasher::BLAKE3)), (7, TERMINATOR)]);
 //! let before = roots.over_all(Hasher::BLAKE3);
 //!
 //! // A block changes a key in namespace 0 and drops namespace 7.
@@ -49,7 +49,7 @@ use super::{
     frame::{self, Frame},
     limits::Limits,
     op::{Access, Op},
-    roots::{self, Roots},
+    roots::{self, NamespaceRoots},
     terminal::Terminal,
     through::check_terminal,
     wire::{Kind, Parts},
@@ -253,7 +253,11 @@ pub struct Part<'a> {
 
 /// Makes the encoding of a block on these roots from what it did with each namespace: ascending,
 /// each once. What the witnesses say is not verified.
-pub fn build(hasher: Hasher, before: &Roots, parts: &[Part<'_>]) -> Result<Vec<u8>, BuildError> {
+pub fn build(
+    hasher: Hasher,
+    before: &NamespaceRoots,
+    parts: &[Part<'_>],
+) -> Result<Vec<u8>, BuildError> {
     if !parts.is_sorted_by(|one, next| one.ns < next.ns) {
         return Err(DecodeError::OpOrder.into());
     }

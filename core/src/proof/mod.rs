@@ -5,13 +5,14 @@
 //! operations, so that its verifier computes the new root as well.
 //!
 //! * [`path`], [`multi`], [`witness`]: one key, many keys, a batch with its new root;
-//! * [`range`], [`change`]: all keys of a range, and what changed in one between two roots;
+//! * [`mod@range`], [`change`]: all keys of a range, and what changed in one between two roots;
 //! * [`roots`]: the one root over all namespaces of a database; [`through`]: proofs in a namespace
 //!   for whoever knows it; [`block`]: a block's batches in several namespaces, with the root after;
 //! * [`terminal`], [`op`]: the two kinds of records, and their bytes;
 //! * [`wire`]: the header, the three sections and what makes an encoding canonical;
 //! * `walk`: subtries completed from left to right on an explicit stack; `slots`: where their
 //!   siblings are; `sides`: two states of the same range side by side;
+//! * [`KeyProof`], [`KeysProof`], [`RangeProof`], [`ChangeProof`]: encodings, a type for each claim;
 //! * [`Unverified`]: what an encoding claims, without a root;
 //! * [`Limits`]: what a verification may take.
 //!
@@ -48,6 +49,7 @@
 )]
 
 pub mod block;
+mod bytes;
 pub mod change;
 mod error;
 mod frame;
@@ -70,6 +72,7 @@ mod walk;
 pub mod wire;
 pub mod witness;
 
+pub use bytes::{ChangeProof, KeyProof, KeysProof, RangeProof};
 pub use change::Change;
 pub use error::{BuildError, DecodeError, EncodeError, Limit, VerifyError};
 pub use limits::Limits;
@@ -77,7 +80,7 @@ pub use lookup::Lookup;
 pub use multi::MultiProof;
 pub use op::{Access, Op};
 pub use path::PathProof;
-pub use roots::Roots;
+pub use roots::NamespaceRoots;
 pub use terminal::Terminal;
 pub use unverified::Unverified;
 pub use wire::Kind;

@@ -7,10 +7,10 @@
 //! not exist has no leaf. Two keys differ in their first byte, so nothing is deeper than 8.
 //!
 //! ```
-//! use pleach_core::proof::{Roots, path, roots};
+//! use pleach_core::proof::{NamespaceRoots, path, roots};
 //! use pleach_core::{Hasher, Lookup, TERMINATOR};
 //!
-//! let roots = Roots::from_iter([(0, [7; 32].into()), (9, TERMINATOR)]);
+//! let roots = NamespaceRoots::from_iter([(0, [7; 32].into()), (9, TERMINATOR)]);
 //! let over_all = roots.over_all(Hasher::BLAKE3);
 //!
 //! let verified = path::verify(Hasher::BLAKE3, &roots.prove(Hasher::BLAKE3, 9)?, &over_all)?;
@@ -56,14 +56,14 @@ pub fn namespace(key: &Key) -> Option<u8> {
 
 /// The root over all of these namespaces, each with its root, in any order.
 pub fn over_all<'a>(hasher: Hasher, roots: impl IntoIterator<Item = (u8, &'a Node)>) -> Node {
-    roots.into_iter().map(|(ns, root)| (ns, *root)).collect::<Roots>().over_all(hasher)
+    roots.into_iter().map(|(ns, root)| (ns, *root)).collect::<NamespaceRoots>().over_all(hasher)
 }
 
 /// The namespaces that exist, each with its root. At most 256 entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Roots(BTreeMap<u8, Node>);
+pub struct NamespaceRoots(BTreeMap<u8, Node>);
 
-impl Roots {
+impl NamespaceRoots {
     /// No namespace.
     pub const fn new() -> Self {
         Self(BTreeMap::new())
@@ -180,7 +180,7 @@ impl Roots {
 }
 
 /// Of two roots of one namespace the later one stands.
-impl FromIterator<(u8, Node)> for Roots {
+impl FromIterator<(u8, Node)> for NamespaceRoots {
     fn from_iter<I: IntoIterator<Item = (u8, Node)>>(roots: I) -> Self {
         Self(roots.into_iter().collect())
     }

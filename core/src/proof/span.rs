@@ -1,7 +1,7 @@
 //! A span of keys, both ends included: the range that a proof is about.
 
 use super::{error::DecodeError, list::List, terminal::Terminal};
-use crate::{node::Key, prefix::Prefix};
+use crate::{node::Key, prefix::Prefix, range::key_after};
 
 /// All keys from `first` to `last`; `first` is not after `last`.
 #[derive(Clone, Copy, Debug)]
@@ -56,24 +56,11 @@ impl Span {
         let mut reached: Option<Key> = None;
         for terminal in list.iter() {
             let prefix = terminal.prefix();
-            if reached.is_some_and(|last| successor(&last) != Some(*prefix.first_key())) {
+            if reached.is_some_and(|last| key_after(&last) != Some(*prefix.first_key())) {
                 return Err(DecodeError::RangeGap);
             }
             reached = Some(prefix.last_key());
         }
         Ok(())
     }
-}
-
-/// The next key; `None` after the last one.
-fn successor(key: &Key) -> Option<Key> {
-    let mut next = *key;
-    for byte in next.iter_mut().rev() {
-        let (sum, carry) = byte.overflowing_add(1);
-        *byte = sum;
-        if !carry {
-            return Some(next);
-        }
-    }
-    None
 }

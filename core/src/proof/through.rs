@@ -7,11 +7,11 @@
 //!
 //! ```
 //! use pleach_core::naive::Naive;
-//! use pleach_core::proof::{Roots, path, through};
+//! use pleach_core::proof::{NamespaceRoots, path, through};
 //! use pleach_core::{Hasher, Lookup, TERMINATOR};
 //!
 //! let trie = Naive::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
-//! let roots = Roots::from_iter([(0, TERMINATOR), (5, trie.root(Hasher::BLAKE3))]);
+//! let roots = NamespaceRoots::from_iter([(0, TERMINATOR), (5, trie.root(Hasher::BLAKE3))]);
 //! let inner = trie.path(Hasher::BLAKE3, &[2; 32]).encode(Hasher::BLAKE3)?;
 //! let bytes = through::build(Hasher::BLAKE3, &roots, 5, &inner)?;
 //!
@@ -33,7 +33,7 @@ use super::{
     limits::Limits,
     lookup::Lookup,
     path,
-    roots::{self, Roots},
+    roots::{self, NamespaceRoots},
     terminal::Terminal,
     wire::Kind,
 };
@@ -115,7 +115,12 @@ pub fn open_with<'a>(
 
 /// Makes a proof through the root over `roots`. `inner` is an encoded proof in the namespace: a
 /// path proof, multiproof, witness or range proof; empty when the namespace does not exist.
-pub fn build(hasher: Hasher, roots: &Roots, ns: u8, inner: &[u8]) -> Result<Vec<u8>, BuildError> {
+pub fn build(
+    hasher: Hasher,
+    roots: &NamespaceRoots,
+    ns: u8,
+    inner: &[u8],
+) -> Result<Vec<u8>, BuildError> {
     check_inner(hasher, OF_ONE_ROOT, roots.get(ns).is_some(), inner)?;
     Ok(frame::assemble(hasher, Kind::Through, ns, &roots.prove(hasher, ns)?, &[inner])?)
 }
@@ -209,8 +214,8 @@ pub fn open_change_with<'a>(
 /// not exist; empty when these are the same.
 pub fn build_change(
     hasher: Hasher,
-    from: &Roots,
-    to: &Roots,
+    from: &NamespaceRoots,
+    to: &NamespaceRoots,
     ns: u8,
     inner: &[u8],
 ) -> Result<Vec<u8>, BuildError> {

@@ -131,7 +131,7 @@ impl Scenario {
             let values = ids().map(|id| value(id, commit, self.value));
             let accesses = keys.iter().zip(values);
             let accesses = accesses.map(|(key, value)| Access::read_write(*key, Some(value)));
-            let mut block = session.finish(accesses.collect())?;
+            let mut block = session.finish(accesses)?;
             let witness = block.take_witness().ok_or("a witness was asked for")?;
             if self.chain == 0 {
                 block.commit()?;

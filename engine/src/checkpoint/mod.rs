@@ -65,7 +65,7 @@ impl Checkpointer {
             Err(Error::Full(why)) => {
                 tracing::warn!(%why, "no room for a checkpoint; it is tried again");
                 self.db.pace.set_checkpoint_full(true);
-                self.db.pace.tell();
+                self.db.pace.notify();
                 self.work = None;
                 self.db.pace.enters(Task::Checkpoint, IDLE);
                 Step::IdleFor(Duration::from_millis(500))
@@ -126,7 +126,7 @@ impl Checkpointer {
         match copy_regions(work, self.db.options.checkpoint_regions)? {
             Progress::Some if work.regions() == from => {}
             Progress::Some => {
-                self.db.pace.comes_further(Task::Checkpoint);
+                self.db.pace.heartbeat(Task::Checkpoint);
             }
             Progress::All => {
                 if let Some(work) = self.work.take() {
@@ -137,7 +137,7 @@ impl Checkpointer {
                 self.history_differs = false;
                 self.failures = 0;
                 self.db.pace.set_checkpoint_error(None);
-                self.db.pace.tell();
+                self.db.pace.notify();
             }
             Progress::Unreadable(error) => return Ok(self.puts_off(error)),
         }
@@ -154,7 +154,7 @@ impl Checkpointer {
         tracing::error!(%error, ?wait, "no checkpoint can be made; it is tried again");
         self.not_before = self.db.pace.now().saturating_add(wait);
         self.db.pace.set_checkpoint_error(Some(error));
-        self.db.pace.tell();
+        self.db.pace.notify();
         if self.db.pace.is_closing() { Step::Done } else { Step::IdleFor(wait) }
     }
 

@@ -10,8 +10,8 @@ use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
 use super::checkpoint;
 use super::write::{Progress, Started, copy_regions, finish, start};
 use crate::load::LoadOptions;
-use crate::tools::{CheckOptions, check_on};
 use crate::{Access, Db, Options, SessionOptions, Value};
+use pleach_ops::{CheckOptions, check_on};
 
 type SimDb = Db;
 
@@ -73,7 +73,8 @@ fn nodes_that_are_away_stay_away() {
         assert_eq!(resident(&db), (regions, 0));
     }
     // Some are in memory, and changed.
-    let put = (0..5).map(|at| Access::write(id(at), Some(Value::from(vec![2; 200])))).collect();
+    let put: Vec<_> =
+        (0..5).map(|at| Access::write(id(at), Some(Value::from(vec![2; 200])))).collect();
     let session = db.session(SessionOptions::new()).expect("a session");
     session.finish(put).expect("finished").commit().expect("committed");
     let (_, before) = resident(&db);
@@ -102,7 +103,8 @@ fn what_fails_beside_writes_and_syncs_poisons_nothing() {
         // More than the log may have without a checkpoint, and less than twice that.
         for round in 0..18 {
             let value = Value::from(vec![round; 1000]);
-            let put = (0..20).map(|at| Access::write(id(at), Some(value.clone()))).collect();
+            let put: Vec<_> =
+                (0..20).map(|at| Access::write(id(at), Some(value.clone()))).collect();
             let session = db.session(SessionOptions::new()).expect("a session");
             session.finish(put).expect("finished").commit().expect("committed");
             runtime.step_some(20);
@@ -162,7 +164,11 @@ fn a_region_that_was_copied_late_knows_its_commits_after_a_crash() {
     let put = |db: &SimDb, value: u8| {
         let put = |at| Access::write(id(at), Some(Value::from(vec![value; 200])));
         let session = db.session(SessionOptions::new()).expect("a session");
-        session.finish((0..3000).map(put).collect()).expect("finished").commit().expect("committed")
+        session
+            .finish((0..3000).map(put).collect::<Vec<_>>())
+            .expect("finished")
+            .commit()
+            .expect("committed")
     };
     put(&db, 1);
     let at_cut = put(&db, 2);

@@ -430,7 +430,7 @@ pub(super) fn finish(db: &State, work: Work, clean_end: Option<LogPos>) -> Resul
     Counters::add(&db.counters.checkpoints, 1);
     Counters::add(&db.counters.checkpoints_overtaken, u64::from(overtaken));
     db.commits.sequencer().segments().retire(older.min(newest))?;
-    db.pace.tell();
+    db.pace.notify();
     db.measure_index();
     tracing::debug!(pages = image.pages, position = %cut.position, "a checkpoint is written");
     Ok(())

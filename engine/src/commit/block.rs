@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use pleach_core::Node;
 
+use super::CommitOptions;
 use super::changes::{Change, changes};
 use super::overlay::{Candidate, Outcomes, Overlay, Parts};
 use crate::engine::Engine;
@@ -112,6 +113,11 @@ impl Block {
         })
     }
 
+    /// The application's blob in the block's state: its parent's, unless [`Self::set_blob`] gave another.
+    pub fn blob(&self) -> &[u8] {
+        &self.parts.blob
+    }
+
     /// Gives the commit a blob, bytes that mean something to the application alone; without one it has
     /// that of the state it was made on.
     ///
@@ -131,13 +137,26 @@ impl Block {
     /// parent is just being committed by another thread is committed after it, with the same sync where
     /// that is possible.
     ///
+    /// Blocks for the commits before it, for room where the background is behind, and for its own write; with
+    /// [`Durability::Commit`](crate::Durability::Commit) for a sync.
+    ///
     /// # Errors
     /// [`Error::StaleParent`] when the newest commit has other roots than the block's parent, or another blob; [`Error::InUse`] while a
     /// bulk load runs; [`Error::Full`]
     /// when the device has no room (nothing has happened, and the block can be tried again);
     /// [`Error::Poisoned`] after a failed write or sync; [`Error::Closed`] once the database was closed
     /// or dropped. The block comes back with each of them.
-    pub fn commit(mut self) -> Result<u64, CommitError> {
+    pub fn commit(self) -> Result<u64, CommitError> {
+        self.commit_with(CommitOptions::new())
+    }
+
+    /// [`Self::commit`] with options: directly behind the parent alone, or without waiting.
+    ///
+    /// # Errors
+    /// As [`Self::commit`]. With [`CommitOptions::exact`] [`Error::StaleParent`] when the newest commit is not the parent, and
+    /// [`Error::ParentNotCommitted`] when the parent is an overlay that is not committed; [`Error::WouldWait`] without
+    /// [`CommitOptions::wait`].
+    pub fn commit_with(mut self, options: CommitOptions) -> Result<u64, CommitError> {
         let Parts { engine, view, parent, prev, roots, blob, layouts, outcomes } = &mut self.parts;
         let candidate = Candidate {
             engine,
@@ -147,6 +166,7 @@ impl Block {
             roots,
             blob,
             layer: None,
+            options,
             layouts: Some(*layouts),
         };
         let committed = candidate.commit(outcomes.list_mut());

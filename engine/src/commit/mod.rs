@@ -1,6 +1,6 @@
 //! The commit protocol; `docs/commit-and-recovery.md` has the rules and why.
 //!
-//! 1. `wait` while the pending changes or the log are full.
+//! 1. `wait` while the pending changes or the log are full, unless the caller forbids it.
 //! 2. `check-parent`, before anything is written for the block: its parent's roots and blob are those of the newest
 //!    ticketed commit. A rollback, an add and a drop follow one commit, by its number.
 //! 3. `spill-values`: long values go to the overflow file, which is synced.
@@ -56,6 +56,7 @@ use crate::state::{PoisonOnPanic, State, overflow};
 use crate::timings::Phase;
 use apply::apply_all;
 use refold::join_chunks;
+pub use target::CommitOptions;
 use target::{Part, parts};
 pub(crate) use target::{Target, wait_for_publication};
 use throttle::throttle;
@@ -80,21 +81,21 @@ pub(crate) fn commit(
         let mut taken = Vec::new();
         let committed = attempt(engine, target, outcomes, &mut taken, blob);
         if committed.is_err() {
-            // Their cells name runs that are free again unless a record was queued; a second commit must
-            // not name them.
-            for Taken { part, chunk, changes } in taken {
+            // The failed commit has freed its overflow runs: put the values back, so that a retry does not refer to the runs.
+            for TakenValues { part, chunk, changes } in taken {
                 outcomes[part].chunks[chunk].changes = changes;
             }
         }
         let overtaken = matches!(committed, Err(Error::StaleParent { .. })) && tries < OVERTAKEN;
-        if !overtaken || check_parent(&engine.state, target).is_err() {
+        if !overtaken {
             return committed;
         }
+        check_parent(&engine.state, target)?;
     }
 }
 
 /// The changes of a chunk whose long values were replaced by their overflow cells.
-struct Taken {
+struct TakenValues {
     part: usize,
     chunk: usize,
     changes: ChangeList,
@@ -105,17 +106,15 @@ fn attempt(
     engine: &Engine,
     target: &Target<'_>,
     outcomes: &mut [TrieOutcome],
-    taken: &mut Vec<Taken>,
+    taken: &mut Vec<TakenValues>,
     blob: &Arc<[u8]>,
 ) -> Result<u64> {
     let db = &*engine.state;
-    throttle(db)?;
+    throttle(db, target.options.at_once)?;
     let preparing = db.timings.begin(Phase::Prepare);
     // Before anything is written for it: a block that was given back may be committed again and again.
     let parent = check_parent(db, target)?;
-    // Undo of a state that is the newest again, or still, is not needed to read it.
-    let moved = parent != target.follows || target.view.check().is_err();
-    let newer = moved.then(|| stand_on(db, target, parent)).transpose()?;
+    let newer = newer_view(db, target, parent)?;
     let view = newer.as_ref().unwrap_or(target.view);
     let target = &Target { view, follows: parent, ..*target };
     let mut parts = parts(engine, view, outcomes)?;
@@ -133,7 +132,7 @@ fn attempt(
         .map(|one| &one.prior);
     if db.commits.undo().keeps_history() && priors.any(is_long) {
         // Values of an overlay below, which is committed by now: the record names what its commit has written.
-        renew_priors(&mut parts, &stand_on(db, target, parent)?, is_long)?;
+        renew_priors(&mut parts, &rebase(db, target, parent)?, is_long)?;
     }
     let spilled = spill_values(db, &mut parts, taken)?;
     let number = parent + 1;
@@ -166,10 +165,17 @@ fn attempt(
     Ok(number)
 }
 
+/// A view of the newest commit, where the batch was made on another commit, or on one that cannot be read any more: undo of a
+/// state that is the newest again, or still, is not needed to read it.
+fn newer_view(db: &State, target: &Target<'_>, parent: u64) -> Result<Option<View>> {
+    let moved = parent != target.follows || target.view.check().is_err();
+    moved.then(|| rebase(db, target, parent)).transpose()
+}
+
 /// The parent's state came back under another number, or its own cannot be read any more: what the block
 /// says of the state before is as of an older commit, whose long values may be gone once nobody pins it.
 /// Gives a view of the newest commit, which has the same state.
-fn stand_on(db: &State, target: &Target<'_>, parent: u64) -> Result<View> {
+fn rebase(db: &State, target: &Target<'_>, parent: u64) -> Result<View> {
     wait_for_publication(db, parent)?;
     let (view, tip) = db.commits.tip_view();
     if !tip.is_state_of(target.prev) || view.base != parent {
@@ -267,7 +273,7 @@ fn publish(
         state.in_flight -= 1;
     }
     db.store.begin_batch(number + 1);
-    db.pace.tell();
+    db.pace.notify();
     db.pace.wake();
     drop(publishing);
     // Behind the number: nobody waits for it.
@@ -283,7 +289,7 @@ const LOG_VALUE: usize = 64 << 10;
 fn spill_values<'a>(
     db: &'a State,
     parts: &mut [Part<'_>],
-    taken: &mut Vec<Taken>,
+    taken: &mut Vec<TakenValues>,
 ) -> Result<Tentative<'a>> {
     let mut spilled = db.space.tentative();
     for (part, Part { db, chunks, .. }) in parts.iter_mut().enumerate() {
@@ -292,7 +298,7 @@ fn spill_values<'a>(
                 continue;
             }
             // An overlay goes on reading the values from memory.
-            taken.push(Taken { part, chunk: at, changes: Arc::clone(&chunk.changes) });
+            taken.push(TakenValues { part, chunk: at, changes: Arc::clone(&chunk.changes) });
             for changed in Arc::make_mut(&mut chunk.changes).iter_mut() {
                 if let Stored::Large(large) = &changed.new
                     && is_long(&changed.new)

@@ -8,8 +8,8 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use pleach_beatree::leaf_fold::KeyAccess;
@@ -19,7 +19,7 @@ use pleach_core::{Node, Prefix};
 use super::apply::advance_all;
 use super::changes::{Change, changes};
 use super::ticket::check_parent;
-use super::{Target, commit, wait_for_publication};
+use super::{CommitOptions, Target, commit, newer_view};
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
 use crate::finish::outcome::{ChunkOutcome, TrieOutcome};
@@ -32,7 +32,7 @@ use crate::metrics::Counters;
 use crate::read::past;
 use crate::roots::Roots;
 use crate::state::commits::Tip;
-use crate::state::overlays::{Chain, Layer, Part, Said, TakenBy};
+use crate::state::overlays::{Chain, Layer, LayerParts, Part, TakenBy};
 use crate::state::undo::{ChangeList, Changed};
 use crate::state::view::View;
 
@@ -143,6 +143,8 @@ pub(super) struct Parts {
 /// What an overlay's handles share.
 struct OverlayInner {
     links: Mutex<Links>,
+    /// The overlay that it was made on. A commit of this one lets go of it.
+    parent: Weak<OverlayInner>,
     layer: Arc<Layer>,
     /// The overlays that its session read, and this one.
     chain: Chain,
@@ -188,7 +190,7 @@ impl Overlay {
     pub(super) fn new(parts: Parts, counted: Counted) -> Self {
         let Parts { mut outcomes, view, parent, prev, roots, blob, engine, .. } = parts;
         outcomes.become_overlays();
-        let said = outcomes.list.iter().map(|TrieOutcome { namespace, chunks }| Said {
+        let said = outcomes.list.iter().map(|TrieOutcome { namespace, chunks }| LayerParts {
             namespace: *namespace,
             changes: chunks.iter().map(|chunk| Arc::clone(&chunk.changes)).collect(),
             nodes: nodes(chunks),
@@ -196,10 +198,12 @@ impl Overlay {
         view.held_by(Holder::Overlay, None);
         let below = view.overlays();
         let layer = Layer::new(engine.state.commits.overlays(), below, said.collect());
+        let made_on = parent.as_ref().map_or_else(Weak::new, |parent| Arc::downgrade(&parent.0));
         Self(Arc::new(OverlayInner {
             chain: below.with(&layer),
             layer,
             links: Mutex::new(Links { parent, view }),
+            parent: made_on,
             outcomes: Mutex::new(outcomes),
             prev,
             roots,
@@ -229,10 +233,20 @@ impl Overlay {
         &self.0.prev.roots
     }
 
-    /// The overlay that it was made on; `None` when that was a commit, and once this overlay is
-    /// committed by itself, because what is below it is let go then.
+    /// The application's blob in the overlay's state.
+    pub fn blob(&self) -> &[u8] {
+        &self.0.blob
+    }
+
+    /// Are both the same overlay, rather than two with the same state?
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// The overlay that it was made on, committed or not; `None` when that was a commit. Once this overlay is committed it keeps
+    /// nothing below alive: then `None`, too, when nobody else has the parent.
     pub fn parent(&self) -> Option<Self> {
-        self.0.links.lock().parent.clone()
+        self.0.parent.upgrade().map(Self)
     }
 
     /// Is it committed, by itself or with one above it?
@@ -324,16 +338,27 @@ impl Overlay {
     /// An overlay whose parent is the newest commit costs what [`Block::commit`](crate::Block::commit) costs:
     /// nothing is folded again. A parent that another thread is just committing counts as committed.
     ///
+    /// Blocks as [`Block::commit`](crate::Block::commit).
+    ///
     /// # Errors
     /// As [`Block::commit`](crate::Block::commit); the overlay stays as it was.
     pub fn commit(&self) -> Result<u64> {
+        self.commit_with(CommitOptions::new())
+    }
+
+    /// [`Self::commit`] with options: directly behind the parent alone, or without waiting.
+    ///
+    /// # Errors
+    /// As [`Block::commit_with`](crate::Block::commit_with); the overlay stays as it was.
+    pub fn commit_with(&self, options: CommitOptions) -> Result<u64> {
         let OverlayInner { links, outcomes, layer, prev, roots, blob, engine, .. } = &*self.0;
         let db = &engine.state;
         db.home.check()?;
-        let mut outcomes = outcomes.lock();
+        let held = if options.at_once { outcomes.try_lock() } else { Some(outcomes.lock()) };
+        let mut outcomes = held.ok_or(Error::WouldWait)?;
         if let Some(taken) = layer.taken() {
             drop(outcomes);
-            wait_for_publication(db, taken.commit).map_err(|error| error.in_doubt())?;
+            options.wait_for(db, taken.commit)?;
             return Ok(taken.commit);
         }
         let (view, parent) = {
@@ -348,6 +373,7 @@ impl Overlay {
             roots,
             blob,
             layer: Some(layer),
+            options,
             layouts: None,
         };
         let (number, follows) = candidate.commit(&mut outcomes.list)?;
@@ -397,6 +423,7 @@ pub(super) struct Candidate<'a> {
     pub(super) blob: &'a Arc<[u8]>,
     /// Of the overlay.
     pub(super) layer: Option<&'a Layer>,
+    pub(super) options: CommitOptions,
     /// As [`Target::layouts`].
     pub(super) layouts: Option<u64>,
 }
@@ -408,6 +435,9 @@ impl Candidate<'_> {
         self.engine.state.home.check()?;
         let untaken = || self.parent.map_or_else(|| (Vec::new(), self.view.base), Overlay::untaken);
         let (mut below, mut base) = untaken();
+        if self.options.exact && !below.is_empty() {
+            return Err(Error::ParentNotCommitted);
+        }
         loop {
             let ticketed = Cell::new(false);
             let committed = match below.last() {
@@ -419,8 +449,7 @@ impl Candidate<'_> {
                 && !ticketed.get()
                 && let Some(taken) = self.layer.and_then(Layer::taken)
             {
-                wait_for_publication(&self.engine.state, taken.commit)
-                    .map_err(|error| error.in_doubt())?;
+                self.options.wait_for(&self.engine.state, taken.commit)?;
                 return Ok((taken.commit, self.view.base));
             }
             if !matches!(committed, Err(Error::StaleParent { .. })) {
@@ -443,12 +472,11 @@ impl Candidate<'_> {
         outcomes: &mut [TrieOutcome],
         ticketed: &Cell<bool>,
     ) -> Result<u64> {
-        let Self { engine, view, prev, roots, blob, layer, layouts, .. } = *self;
+        let Self { engine, view, prev, roots, blob, layer, options, layouts, .. } = *self;
         let layers: Vec<(&Layer, bool)> = layer.map(|layer| (layer, true)).into_iter().collect();
-        let layers = &layers;
-        let fates = &[];
+        let (layers, fates) = (&layers, &[]);
         let target =
-            Target { view, follows, exact: false, prev, roots, fates, layers, layouts, ticketed };
+            Target { view, follows, options, prev, roots, fates, layers, layouts, ticketed };
         commit(engine, &target, outcomes, blob)
     }
 
@@ -466,11 +494,17 @@ impl Candidate<'_> {
         let mut layers: Vec<(&Layer, bool)> =
             self.layer.map(|layer| (layer, true)).into_iter().collect();
         layers.extend(below.iter().map(|overlay| (&*overlay.0.layer, false)));
-        let (roots, layers, fates, layouts) = (self.roots, &layers, &[], None);
+        let Self { options, roots, .. } = *self;
+        let (layers, fates, layouts) = (&layers, &[], None);
         let target =
-            Target { view, follows, exact: false, prev, roots, fates, layers, layouts, ticketed };
+            Target { view, follows, options, prev, roots, fates, layers, layouts, ticketed };
         // Before anything is folded for it.
-        check_parent(&engine.state, &target)?;
+        let parent = check_parent(&engine.state, &target)?;
+        let newer = newer_view(&engine.state, &target, parent)?;
+        let target = match &newer {
+            Some(view) => Target { view, follows: parent, ..target },
+            None => target,
+        };
         let mut folded = Vec::new();
         let committed = self.fold_merged(&target, below, outcomes, &mut folded).and_then(|fates| {
             let target = Target { fates: &fates, ..target };
@@ -584,6 +618,7 @@ mod tests {
             roots,
             blob,
             layer: Some(layer),
+            options: CommitOptions::new(),
             layouts: None,
         };
         let (number, _) = candidate.commit(&mut below.0.outcomes.lock().list).expect("committed");

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::finish::outcome::{ChunkOutcome, TrieOutcome};
 use crate::format::commit_body::EntryKind;
 use crate::roots::Roots;
@@ -13,6 +13,45 @@ use crate::state::commits::Tip;
 use crate::state::overlays::Layer;
 use crate::state::view::View;
 
+/// How a block or an overlay is committed: [`Block::commit_with`](crate::Block::commit_with),
+/// [`Overlay::commit_with`](crate::Overlay::commit_with).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CommitOptions {
+    pub(crate) exact: bool,
+    pub(crate) at_once: bool,
+    /// The commit that a rollback goes back to, for its record.
+    pub(crate) back_to: Option<u64>,
+}
+
+impl CommitOptions {
+    /// As `commit` does it: on any state that is equal to the parent's, together with the overlays below, and waiting.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Only directly behind the parent: the newest commit must be the one that it was made on, or the own commit of the overlay that
+    /// it was made on (default: false). Otherwise it is enough that roots and blob are equal.
+    #[must_use]
+    pub fn exact(self, exact: bool) -> Self {
+        Self { exact, ..self }
+    }
+
+    /// May it wait for other commits, for a finish over the same overlay, and for the background to make room (default: true)? Without
+    /// that it gives [`Error::WouldWait`]. It waits for its own write and sync in any case.
+    #[must_use]
+    pub fn wait(self, wait: bool) -> Self {
+        Self { at_once: !wait, ..self }
+    }
+
+    /// Waits for the commit of another thread, if it may.
+    pub(super) fn wait_for(self, db: &State, number: u64) -> Result<()> {
+        if self.at_once && db.commits.published() < number {
+            return Err(Error::WouldWait);
+        }
+        wait_for_publication(db, number).map_err(|error| error.in_doubt())
+    }
+}
+
 /// What a commit leads from and to.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'a> {
@@ -20,9 +59,8 @@ pub(crate) struct Target<'a> {
     pub(crate) view: &'a View,
     /// The commit that has this state, as far as the caller knows.
     pub(crate) follows: u64,
-    /// Is its parent that very commit, or any one with the same roots and blob? These say nothing of dropped tries: a commit
-    /// that adds, drops or restores namespaces is exact.
-    pub(crate) exact: bool,
+    /// Roots and blob say nothing of dropped tries: a commit that adds, drops or restores namespaces is exact.
+    pub(crate) options: CommitOptions,
     pub(crate) prev: &'a Tip,
     pub(crate) roots: &'a Roots,
     /// What becomes of namespaces that exist on one side only, ascending; none of them changes where it is

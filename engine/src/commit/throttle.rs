@@ -1,16 +1,20 @@
 //! Commit `wait`: commits wait while there are too many pending changes or too much log.
 
-use crate::error::{NoRoom, Result};
+use crate::error::{Error, NoRoom, Result};
 use crate::metrics::Counters;
 use crate::state::State;
 
 /// Waits while pending changes or the log are over their limits, until the background has made room or
-/// says that it cannot.
-pub(super) fn throttle(db: &State) -> Result<()> {
+/// says that it cannot; `at_once` gives an error instead.
+pub(super) fn throttle(db: &State, at_once: bool) -> Result<()> {
     let pending_is_full = || db.budget.pending_is_full();
     let log_is_full = || db.budget.log_is_full(db.log_length());
     if !pending_is_full() && !log_is_full() {
         return Ok(());
+    }
+    if at_once {
+        db.pace.wake();
+        return refused(db, pending_is_full(), log_is_full()).and(Err(Error::WouldWait));
     }
     let since = db.pace.now();
     let mut outcome = Ok(());

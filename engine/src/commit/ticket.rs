@@ -55,7 +55,7 @@ pub(super) fn ticket(
     spilled: Tentative<'_>,
 ) -> Result<Ticketed> {
     let Target { follows, roots, layers, .. } = *target;
-    let (db, number) = (&*engine.state, follows + 1);
+    let (db, number, back_to) = (&*engine.state, follows + 1, target.options.back_to);
     let undo = db.commits.undo();
     let (mut tries, mut folded_at) = (0, target.layouts);
     loop {
@@ -79,7 +79,7 @@ pub(super) fn ticket(
         let kept_from = if past.is_some() { undo.begin_after(number) } else { number };
         let encoded: Vec<Encoded> =
             parts.iter().map(|part| sections(db, part.chunks, past.is_some())).collect();
-        let before = past.as_deref().map(|blob| RecordBefore { kept_from, blob });
+        let before = past.as_deref().map(|blob| RecordBefore { kept_from, blob, back_to });
         let (mut record, nodes) = encode(db, blob, target, (parts, encoded), before);
         let bytes = record.len();
         if bytes > MAX_RECORD {
@@ -112,8 +112,8 @@ pub(super) fn ticket(
             layer.take(TakenBy { commit: number, own: *own });
         }
         undo.state(start + bytes, kept_from);
-        let replaced =
-            past.map(|blob| (nodes, Before { start, roots: target.prev.roots.clone(), blob }));
+        let roots = target.prev.roots.clone();
+        let replaced = past.map(|blob| (nodes, Before { start, roots, blob, back_to }));
         return Ok(Ticketed { end: start + bytes, replaced });
     }
 }
@@ -227,7 +227,10 @@ fn hold_structures(tries: &[Trie]) -> Vec<HeldStructure<'_>> {
 pub(super) fn check_parent(db: &State, target: &Target<'_>) -> Result<u64> {
     let state = db.commits.sequencer().lock();
     state.check_open()?;
-    let same = if target.exact {
+    if target.options.at_once && state.in_flight > 0 {
+        return Err(Error::WouldWait);
+    }
+    let same = if target.options.exact {
         state.newest.number == target.follows
     } else {
         state.newest.is_state_of(target.prev)

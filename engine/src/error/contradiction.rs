@@ -259,13 +259,13 @@ pub enum Contradiction {
         page: u64,
     },
     /// The nodes of a region left memory each time they were brought back.
-    #[error("the nodes over {} leave as fast as they come", hex(key))]
+    #[error("the nodes over {} were evicted each time before they could be used", hex(key))]
     NodesLeave {
         /// A key of the region.
         key: Key,
     },
     /// A region changed each time its nodes were folded.
-    #[error("{prefix:?} changes faster than it is folded")]
+    #[error("{prefix:?} kept changing while it was hashed")]
     RegionChanges {
         /// The region.
         prefix: Prefix,

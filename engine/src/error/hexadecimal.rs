@@ -9,7 +9,8 @@ impl std::fmt::Debug for Hex<'_> {
     }
 }
 
-pub(crate) fn hex(bytes: impl AsRef<[u8]>) -> String {
+/// Bytes in hexadecimal.
+pub fn hex(bytes: impl AsRef<[u8]>) -> String {
     use std::fmt::Write as _;
     bytes.as_ref().iter().fold(String::new(), |mut text, byte| {
         write!(text, "{byte:02x}").expect("writing to a string");

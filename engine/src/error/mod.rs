@@ -17,7 +17,6 @@ use pleach_core::page::PageError;
 use pleach_io::IoError;
 
 use crate::format::creation::CreationError;
-use crate::format::export_block::StreamError;
 use crate::format::image_error::ImageError;
 use crate::format::incarnation::IncarnationError;
 use crate::format::recorded_hasher::RecordedHasher;
@@ -27,7 +26,8 @@ use crate::log::{LogError, ScanError};
 use crate::options::InvalidOption;
 
 pub use contradiction::Contradiction;
-pub(crate) use hexadecimal::{Hex, hex};
+pub(crate) use hexadecimal::Hex;
+pub use hexadecimal::hex;
 pub use no_room::NoRoom;
 pub use outcome::{Advice, Outcome};
 
@@ -151,6 +151,14 @@ pub enum Error {
         /// Newest commit.
         tip: u64,
     },
+    /// A commit that may not wait ([`CommitOptions::wait`](crate::CommitOptions::wait)) would have to, for another commit or for
+    /// room.
+    #[error("the commit would have to wait: try it again, or let it wait")]
+    WouldWait,
+    /// An exact commit ([`CommitOptions::exact`](crate::CommitOptions::exact)) of what was made on an overlay that is not
+    /// committed.
+    #[error("the overlay below is not committed: commit that one first")]
+    ParentNotCommitted,
     /// The commit is not readable any more: it is beyond the history, and what later commits replaced took more memory
     /// than undo may take; or the history took more disk than it may.
     #[error(
@@ -291,9 +299,6 @@ pub enum Error {
         /// Theirs.
         found: pleach_core::Node,
     },
-    /// An export stream is not what it should be, or does not fit the database.
-    #[error("{0}")]
-    Stream(#[from] StreamError),
     /// A load wants the database to itself, and something else is open or under way; or a load has it to itself.
     #[error("{}", in_use(*.0))]
     InUse(Holder),
@@ -407,7 +412,8 @@ impl From<ImageError> for Error {
 
 impl Error {
     /// The database has another hasher than the one that was given, or one that is not Pleach's own and was not given.
-    pub(crate) fn wrong_hasher(wanted: Option<Hasher>, found: &RecordedHasher) -> Self {
+    #[doc(hidden)]
+    pub fn wrong_hasher(wanted: Option<Hasher>, found: &RecordedHasher) -> Self {
         Self::WrongHasher { expected: wanted.map(Hasher::name), found: found.to_string() }
     }
 
@@ -451,6 +457,7 @@ impl Error {
             }
             // Bounds of what others may do in between: they come and go.
             Self::Overtaken { .. }
+            | Self::WouldWait
             | Self::Corrupt(
                 Contradiction::NodesLeave { .. }
                 | Contradiction::RegionChanges { .. }
@@ -473,6 +480,7 @@ impl Error {
             | Self::Options(_)
             | Self::WrongHasher { .. }
             | Self::ForeignOverlay
+            | Self::ParentNotCommitted
             | Self::ForeignSession
             | Self::NoSuchCommit { .. }
             | Self::HistoryShort { cause: None, .. }
@@ -487,7 +495,6 @@ impl Error {
             | Self::ReadOnly
             | Self::NamespaceExists(_)
             | Self::OtherRoot { .. }
-            | Self::Stream(_)
             | Self::NotEmpty(_) => Advice::FixCall,
             Self::StaleParent { .. } | Self::SnapshotTooOld { .. } => Advice::MakeAgain,
             Self::InUse(_) | Self::NamespaceInUse { .. } => Advice::CloseOthers,
@@ -591,7 +598,7 @@ impl From<ScanError> for Error {
 }
 
 /// An error of the device where having no room is no failure: nothing names yet what was to be written.
-pub(crate) fn full_or(what: fn(IoError) -> NoRoom) -> impl Fn(IoError) -> Error {
+pub fn full_or(what: fn(IoError) -> NoRoom) -> impl Fn(IoError) -> Error {
     move |error| if error.is_full() { Error::Full(what(error)) } else { error.into() }
 }
 

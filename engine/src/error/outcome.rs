@@ -33,7 +33,7 @@ pub enum Advice {
     OpenHere,
     /// Open it with the version of this software that it belongs to.
     OtherVersion,
-    /// Something is damaged or missing: `pleach check` says what. `pleach repair` ([`repair`](crate::repair)) cuts a damaged log, rolls
+    /// Something is damaged or missing: `pleach check` says what. `pleach repair` (`pleach_ops::repair`) cuts a damaged log, rolls
     /// a backup forward, or salvages what is whole (`docs/operating.md`); else make a new database.
     Restore,
 }

@@ -94,7 +94,7 @@ fn advice_and_text_say_the_same() {
     let cases = [
         (Error::Io(eio()), Advice::Retry, "Write of leaf"),
         (set_aside(&Error::Io(eio())), Advice::Retry, "`Db::quarantined` lists them"),
-        (leave.into(), Advice::Retry, "leave as fast as they come"),
+        (leave.into(), Advice::Retry, "were evicted each time"),
         (full(), Advice::FreeSpace, "free some space and try again"),
         (Error::StaleParent { base: 1, tip: 2 }, Advice::MakeAgain, "make it again on the newest"),
         (Error::InUse(Holder::Session), Advice::CloseOthers, "a session is open: drop it"),

@@ -34,7 +34,7 @@ use super::scratch::{FoldSpace, PageFold};
 use crate::read::key_batch::{KEY_BATCH, PAGES_AHEAD, Reach, cpu_prefetch};
 use crate::state::State;
 use crate::state::budget::FlushPolicy;
-use crate::state::index::{Located, located};
+use crate::state::index::{PageRef, located};
 use crate::state::node_versions::NodeThen;
 use crate::state::overlays::OverlayNode;
 use crate::state::reader::Done;
@@ -48,7 +48,7 @@ const OP_BYTES: usize = 72;
 pub(super) struct PageTask {
     pub(super) child: u32,
     pub(super) prefix: Prefix,
-    pub(super) at: Option<Located>,
+    pub(super) at: Option<PageRef>,
     pub(super) page: Option<Arc<CachedPage>>,
     pub(super) accesses: Range<usize>,
     pub(super) pending: Range<usize>,

@@ -16,7 +16,7 @@ use pleach_core::{Key, Node, Prefix};
 pub(crate) use super::emit::Fragment;
 use super::witness::Witness;
 use crate::roots::Roots;
-use crate::state::index::Located;
+use crate::state::index::PageRef;
 use crate::state::undo::{ChangeList, Changed};
 
 /// What a finish gives, of one namespace.
@@ -99,7 +99,7 @@ pub(crate) struct PageNode {
     /// Does the commit make the page due for a flush?
     pub(crate) flush_due: bool,
     /// The page, when its treelet learns something.
-    pub(crate) page: Option<(Located, Arc<CachedPage>)>,
+    pub(crate) page: Option<(PageRef, Arc<CachedPage>)>,
 }
 
 impl PageNode {

@@ -19,7 +19,7 @@ use crate::read::many::{self, Brought, For};
 use crate::read::point;
 use crate::read::spare::PageReaders;
 use crate::state::State;
-use crate::state::index::Located;
+use crate::state::index::PageRef;
 use crate::state::undo::Changed;
 use crate::state::view::View;
 use crate::timings::Phase;
@@ -75,7 +75,7 @@ fn changes(
             brought = many::bring_and_hold(db, readers, For::Values(view), &keys)?;
         }
     }
-    let held = |at: Located| {
+    let held = |at: PageRef| {
         let (_, page) = brought.get(&at.page).filter(|(tag, _)| *tag == at.tag)?;
         Some(Arc::clone(page))
     };

@@ -42,7 +42,7 @@ fn a_panic_leaves_no_page_claimed() {
         // Nothing is cached: pages are in flight while the first chunks are folded.
         let db = open();
         let session = db.session(SessionOptions::new()).expect("a session");
-        let batch = (0..10_000).map(|at| Access::write(key(at), None)).collect();
+        let batch: Vec<_> = (0..10_000).map(|at| Access::write(key(at), None)).collect();
         FUSE.store(fuse, Ordering::SeqCst);
         let finished = catch_unwind(AssertUnwindSafe(|| session.finish(batch).map(|_| ())));
         FUSE.store(0, Ordering::SeqCst);

@@ -20,7 +20,7 @@ use crate::metrics::Counters;
 use crate::read::key_batch::PAGES_AHEAD;
 use crate::state::State;
 use crate::state::in_flight::Reading;
-use crate::state::reader::{Asked, Done, PageReader, PageRequest};
+use crate::state::reader::{Done, PageReader, PageRequest, Submitted};
 
 /// Batches of up to this many accesses are folded on the calling thread, which costs less than waking
 /// workers.
@@ -357,9 +357,9 @@ fn ask(db: &State, reader: &mut PageReader<Purpose>, chunk: &mut Chunk) {
             return;
         };
         match reader.ask(&db.store, &db.nodes, page, (chunk.index, missing)) {
-            Asked::InFlight => {}
-            Asked::Done((_, missing), done) => chunk.complete(missing, done),
-            Asked::Elsewhere((_, missing)) => chunk.elsewhere.push(missing),
+            Submitted::InFlight => {}
+            Submitted::Done((_, missing), done) => chunk.complete(missing, done),
+            Submitted::Elsewhere((_, missing)) => chunk.elsewhere.push(missing),
         }
     }
 }

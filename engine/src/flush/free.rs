@@ -55,7 +55,7 @@ impl Leaving {
             let freed = self.freed.pop_front().expect("just seen");
             db.space.release_leaves(freed.stamp);
             self.values.push_back((freed.stamp, freed.commit));
-            db.pace.tell();
+            db.pace.notify();
         }
         // Long values are named by the undo of older views that can be read, and of the history.
         if self.values.is_empty() {

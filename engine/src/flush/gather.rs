@@ -19,9 +19,9 @@ use crate::error::Result;
 use crate::format::names::LEAF_FILE;
 use crate::format::position::LogPos;
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
-use crate::state::index::{Located, located};
+use crate::state::index::{PageRef, located};
 use crate::state::quarantine::Why;
-use crate::state::reader::{Asked, Done, PageReader, PageRequest};
+use crate::state::reader::{Done, PageReader, PageRequest, Submitted};
 use crate::state::{State, overflow};
 
 /// Pages read or runs written at once.
@@ -32,7 +32,7 @@ pub(super) const MERGE_PERCENT: usize = 60;
 
 /// Which of the pages that it is given a round takes.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Wanted {
+pub(super) enum RoundKind {
     /// Those that at least this many commits have changed since they were written.
     Changed(u8),
     /// Whatever pends on them: those that merge with a sibling, which is read for that, and those that lie at
@@ -59,7 +59,7 @@ pub(super) fn gather(
     db: &State,
     reader: &mut PageReader<usize>,
     prefixes: &[Prefix],
-    wanted: Wanted,
+    wanted: RoundKind,
     gathered: &mut Gathered,
 ) -> Result<()> {
     let _guard = db.store.enter();
@@ -71,7 +71,7 @@ pub(super) fn gather(
         if gathered.covers(prefix) {
             continue;
         }
-        if let Wanted::Tidied { behind: None } = wanted {
+        if let RoundKind::Tidied { behind: None } = wanted {
             bring_siblings(db, prefix);
         }
         let mut add = || {
@@ -104,7 +104,7 @@ impl Gathered {
         region: &Arc<Region>,
         state: &RegionState,
         prefix: &Prefix,
-        wanted: Wanted,
+        wanted: RoundKind,
     ) {
         let child = state.children().find(prefix.first_key());
         if db.store.page_is_aside(state, child) {
@@ -112,17 +112,17 @@ impl Gathered {
         }
         // In its place: as it is, or, of pages that are tidied, merged.
         let takes_alone = match wanted {
-            Wanted::Changed(least) => {
+            RoundKind::Changed(least) => {
                 if state.commits_since_write(child) < least {
                     return;
                 }
                 true
             }
-            Wanted::Tidied { behind } => behind
+            RoundKind::Tidied { behind } => behind
                 .is_some_and(|behind| state.children().page(child).is_some_and(|at| at >= behind)),
         };
         let own = old_page(db, state, child);
-        if own.pending.is_empty() && matches!(wanted, Wanted::Changed(_)) {
+        if own.pending.is_empty() && matches!(wanted, RoundKind::Changed(_)) {
             return;
         }
         let mut range = own.prefix;
@@ -253,10 +253,10 @@ fn read_missing(
         while next < missing.len() && reader.has_room() {
             let leaf = PageRequest::Leaf(missing[next].0);
             match reader.ask(&db.store, &db.nodes, leaf, next) {
-                Asked::InFlight => {}
-                Asked::Done(index, Done::Leaf(_, page)) => missing[index].1.read(page),
-                Asked::Done(_, Done::Nodes) => unreachable!("leaf pages were asked for"),
-                Asked::Elsewhere(index) => elsewhere.push(index),
+                Submitted::InFlight => {}
+                Submitted::Done(index, Done::Leaf(_, page)) => missing[index].1.read(page),
+                Submitted::Done(_, Done::Nodes) => unreachable!("leaf pages were asked for"),
+                Submitted::Elsewhere(index) => elsewhere.push(index),
             }
             next += 1;
         }
@@ -274,7 +274,7 @@ fn read_missing(
 }
 
 /// The old pages that are not cached, and where they are.
-fn missing_pages(rewrites: &mut [Rewrite]) -> Vec<(Located, &mut OldPage)> {
+fn missing_pages(rewrites: &mut [Rewrite]) -> Vec<(PageRef, &mut OldPage)> {
     let mut missing = Vec::new();
     for rewrite in rewrites {
         let state = rewrite.region.read();
@@ -282,7 +282,7 @@ fn missing_pages(rewrites: &mut [Rewrite]) -> Vec<(Located, &mut OldPage)> {
             let child = state.children().find(old.prefix.first_key());
             if let (Some(page), None) = (old.number, &old.page) {
                 let (tag, namespace) = (state.children().tag(child), state.namespace());
-                missing.push((Located { page, tag, namespace }, old));
+                missing.push((PageRef { page, tag, namespace }, old));
             }
         }
     }
@@ -290,7 +290,7 @@ fn missing_pages(rewrites: &mut [Rewrite]) -> Vec<(Located, &mut OldPage)> {
 }
 
 /// Takes in a page that has been read.
-fn take(db: &State, (at, old): &mut (Located, &mut OldPage), done: Result<Done>) {
+fn take(db: &State, (at, old): &mut (PageRef, &mut OldPage), done: Result<Done>) {
     match done {
         Ok(Done::Leaf(_, page)) => old.read(page),
         Ok(Done::Nodes) => unreachable!("leaf pages were asked for"),

@@ -28,9 +28,9 @@ use crate::format::names::LEAF_FILE;
 use crate::metrics::Counters;
 use crate::state::images::LAST_NUMBERS;
 use crate::state::in_flight::Reading;
-use crate::state::index::{Located, located};
+use crate::state::index::{PageRef, located};
 use crate::state::quarantine::Why;
-use crate::state::reader::{Asked, Done, PageReader, PageRequest};
+use crate::state::reader::{Done, PageReader, PageRequest, Submitted};
 use crate::state::{State, overflow};
 
 /// Regions that one record gives up, and leaf pages, unless the first region has more.
@@ -62,7 +62,7 @@ struct Left {
 /// A page that is read for the runs that it names; `left` is the place of its region.
 struct Named {
     left: usize,
-    at: Located,
+    at: PageRef,
     prefix: Prefix,
 }
 
@@ -156,10 +156,10 @@ fn read_runs(trie: &State, named: &[Named], all: &mut Vec<Left>) -> Result<()> {
                 take(next, Ok(Done::Leaf(at, page)));
             } else {
                 match reader.ask(&trie.store, &trie.nodes, PageRequest::Leaf(at), next) {
-                    Asked::InFlight => {}
-                    Asked::Done(index, done) => take(index, Ok(done)),
+                    Submitted::InFlight => {}
+                    Submitted::Done(index, done) => take(index, Ok(done)),
                     // For keys that were announced before nobody could ask for them any more.
-                    Asked::Elsewhere(index) => elsewhere.push(index),
+                    Submitted::Elsewhere(index) => elsewhere.push(index),
                 }
             }
             next += 1;

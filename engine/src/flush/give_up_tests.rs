@@ -7,8 +7,8 @@ use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
 use crate::load::LoadOptions;
 use crate::state::in_flight::PageId;
-use crate::tools::{CheckOptions, check_on};
 use crate::{Access, Db, Options, SessionOptions, Value};
+use pleach_ops::{CheckOptions, check_on};
 
 type SimDb = Db;
 
@@ -19,7 +19,11 @@ fn id(id: u64) -> Key {
 fn put(db: &SimDb, namespace: u8, ids: std::ops::Range<u64>, len: usize) {
     let put = |at| Access::write(id(at), Some(Value::from(vec![7; len]))).in_namespace(namespace);
     let session = db.session(SessionOptions::new()).expect("a session");
-    session.finish(ids.map(put).collect()).expect("finished").commit().expect("committed");
+    session
+        .finish(ids.map(put).collect::<Vec<_>>())
+        .expect("finished")
+        .commit()
+        .expect("committed");
 }
 
 fn open(disk: &SimDisk) -> (SimDb, SimRuntime) {
@@ -186,7 +190,7 @@ fn no_pages_are_moved_beside_a_load() {
     put(&db, 0, 0..9000, 100);
     db.drain(0).expect("flushed");
     // So few are left that the file is far too long, and pages have to move to its front.
-    let gone = (20..9000).map(|at| Access::write(id(at), None)).collect();
+    let gone: Vec<_> = (20..9000).map(|at| Access::write(id(at), None)).collect();
     let session = db.session(SessionOptions::new()).expect("a session");
     session.finish(gone).expect("finished").commit().expect("committed");
     db.drain(0).expect("flushed");

@@ -70,7 +70,7 @@ use crate::state::tries::Trie;
 use choose::fullest;
 use due::{hold, in_order, still_due};
 use free::{Leaving, SYNC_AFTER, sync_log};
-use gather::{DEPTH, Wanted};
+use gather::{DEPTH, RoundKind};
 use give_up::{GivenUp, give_up};
 use round::Round;
 use tidy::{Joining, Tidy};
@@ -175,7 +175,7 @@ impl Flusher {
                 if !tidied {
                     self.db.pace.set_flush_full(true);
                 }
-                self.db.pace.tell();
+                self.db.pace.notify();
                 self.db.pace.enters(Task::Flush, IDLE);
                 if self.db.pace.is_closing() {
                     // They stay in the log; whoever closes does not wait for room.
@@ -238,7 +238,7 @@ impl Flusher {
                 self.stage = Stage::Idle;
                 self.limit = self.db.budget.round_pages().min(self.limit * 2);
                 self.db.pace.set_flush_full(false);
-                self.db.pace.tell();
+                self.db.pace.notify();
                 Ok(Step::Again)
             }
         }
@@ -283,7 +283,7 @@ impl Flusher {
         if !is_pressed
             && let Some(prefixes) = self.due_pages(drain).or_else(|| self.chosen_pages(drain))
         {
-            let wanted = Wanted::Changed(self.least_commits(drain));
+            let wanted = RoundKind::Changed(self.least_commits(drain));
             return Ok(self.begins(published, &prefixes, wanted));
         }
         self.tidies_up(published, drain)
@@ -337,7 +337,7 @@ impl Flusher {
                 }
                 GivenUp::Busy | GivenUp::Aside => continue,
             }
-            self.db.pace.tell();
+            self.db.pace.notify();
             return Ok(true);
         }
         Ok(false)
@@ -359,7 +359,7 @@ impl Flusher {
                     // pages would come to nothing. Looked at after the pages were, so that they are not new.
                     return Ok(self.idle());
                 }
-                return Ok(self.begins(published, &prefixes, Wanted::Tidied { behind }));
+                return Ok(self.begins(published, &prefixes, RoundKind::Tidied { behind }));
             }
         }
         if drain || self.db.budget.is_pressed() {
@@ -385,7 +385,7 @@ impl Flusher {
     }
 
     /// Begins a round of these pages.
-    fn begins(&mut self, published: u64, prefixes: &[Prefix], wanted: Wanted) -> Step {
+    fn begins(&mut self, published: u64, prefixes: &[Prefix], wanted: RoundKind) -> Step {
         if let Err(error) = self.gather(prefixes, wanted) {
             return self.puts_off(published, prefixes, error);
         }
@@ -398,7 +398,7 @@ impl Flusher {
         Step::Again
     }
 
-    fn gather(&mut self, prefixes: &[Prefix], wanted: Wanted) -> Result<()> {
+    fn gather(&mut self, prefixes: &[Prefix], wanted: RoundKind) -> Result<()> {
         if self.queue.is_none() {
             self.queue = Some(self.db.store.device().queue(DEPTH)?);
         }
@@ -430,7 +430,7 @@ impl Flusher {
     fn says_why(&self, published: u64, error: Option<Error>) {
         if let Some(error) = error {
             self.db.pace.flush_is_stuck(published, error);
-            self.db.pace.tell();
+            self.db.pace.notify();
         }
     }
 

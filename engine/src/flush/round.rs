@@ -25,7 +25,7 @@ use pleach_io::{Completion, PAGE, PageBuf, Queue, Request, Transfer};
 
 use super::build::{Merged, fill};
 use super::cells::{OldPage, make_nodes};
-use super::gather::{Gathered, Wanted, gather};
+use super::gather::{Gathered, RoundKind, gather};
 use super::rewrite::{Rewrite, disagree};
 use super::tidy::Tidy;
 use crate::error::{NoRoom, Result, full_or};
@@ -80,9 +80,9 @@ impl Round {
         db: &State,
         reader: &mut PageReader<usize>,
         prefixes: &[Prefix],
-        wanted: Wanted,
+        wanted: RoundKind,
     ) -> Result<()> {
-        self.tidies = matches!(wanted, Wanted::Tidied { .. });
+        self.tidies = matches!(wanted, RoundKind::Tidied { .. });
         let mut rewrites = std::mem::take(&mut self.rewrites);
         rewrites.clear();
         let mut gathered = Gathered { rewrites, log_position: LogPos::START };

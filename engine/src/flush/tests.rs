@@ -11,8 +11,8 @@ use pleach_io::Operation;
 use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
 
 use crate::state::images::Making;
-use crate::tools::{CheckOptions, check_on};
 use crate::{Access, Db, Durability, Error, Geometry, Options, SessionOptions, Value};
+use pleach_ops::{CheckOptions, check_on};
 
 /// Where keys are appended: some regions are always about to split, many are flushed with them.
 const FRONTS: u64 = 48;
@@ -58,7 +58,7 @@ fn nobody_sees_a_region_that_is_too_large_for_its_page() {
             Access::write(key, Some(Value::from(&next.to_le_bytes().repeat(12)[..])))
         });
         let session = db.session(SessionOptions::new().witness(false)).expect("a session");
-        let block = session.finish(accesses.collect()).expect("finished");
+        let block = session.finish(accesses).expect("finished");
         block.commit().expect("committed");
     }
     stop.store(true, Ordering::Relaxed);
@@ -84,7 +84,7 @@ fn id(id: u64) -> Key {
 
 fn put(db: &SimDb, ids: std::ops::Range<u64>, byte: u8) {
     let value = Value::from(vec![byte; 100]);
-    let put = ids.map(|at| Access::write(id(at), Some(value.clone()))).collect();
+    let put: Vec<_> = ids.map(|at| Access::write(id(at), Some(value.clone()))).collect();
     let session = db.session(SessionOptions::new()).expect("a session");
     session.finish(put).expect("finished").commit().expect("committed");
 }
@@ -273,7 +273,7 @@ fn to_be_joined() -> (SimDb, SimDisk, SimRuntime, Making) {
     put(&db, 0..9000, 1);
     db.drain(0).expect("flushed");
     let making = db.state().images.begins().expect("no other is in the making");
-    let gone = (20..9000).map(|at| Access::write(id(at), None)).collect();
+    let gone: Vec<_> = (20..9000).map(|at| Access::write(id(at), None)).collect();
     let session = db.session(SessionOptions::new()).expect("a session");
     session.finish(gone).expect("finished").commit().expect("committed");
     db.drain(0).expect("flushed");
@@ -332,7 +332,7 @@ fn a_block_that_was_folded_before_a_join_commits_after_it() {
         (0..1500).map(put).chain([Access::write(id(5000), Some(Value::from(vec![4; 100_000])))])
     };
     let session = db.session(SessionOptions::new()).expect("a session");
-    let block = session.finish(accesses().collect()).expect("finished");
+    let block = session.finish(accesses().collect::<Vec<_>>()).expect("finished");
     drop(making);
     settle(&runtime);
     assert_eq!(regions(&db).0, 1);
@@ -342,7 +342,7 @@ fn a_block_that_was_folded_before_a_join_commits_after_it() {
     let (twin, ..) = sim();
     put(&twin, 0..20, 1);
     let session = twin.session(SessionOptions::new()).expect("a session");
-    session.finish(accesses().collect()).expect("finished").commit().expect("committed");
+    session.finish(accesses().collect::<Vec<_>>()).expect("finished").commit().expect("committed");
     assert_eq!((db.root(), twin.root()), (root, root));
     put(&db, 0..3000, 5);
     put(&twin, 0..3000, 5);

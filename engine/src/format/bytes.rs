@@ -52,7 +52,7 @@ pub enum BodyError {
 
 /// Writes a fixed-size field at a constant offset.
 #[inline]
-pub(crate) fn put<const N: usize>(bytes: &mut [u8], at: usize, field: [u8; N]) {
+pub fn put<const N: usize>(bytes: &mut [u8], at: usize, field: [u8; N]) {
     bytes[at..at + N].copy_from_slice(&field);
 }
 
@@ -67,30 +67,32 @@ pub(crate) fn get<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     field
 }
 
-/// [`get`] as a number.
+/// A field as a number.
 #[inline]
-pub(crate) fn get_u64(bytes: &[u8], at: usize) -> u64 {
+pub fn get_u64(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(get(bytes, at))
 }
 
-/// [`get`] as a number.
+/// A field as a number.
 #[inline]
-pub(crate) fn get_u32(bytes: &[u8], at: usize) -> u32 {
+pub fn get_u32(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(get(bytes, at))
 }
 
 /// What is left of a byte string.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cursor<'a> {
+pub struct Cursor<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Cursor<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+    /// Reads from the first byte on.
+    pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Is nothing left?
+    pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
@@ -100,7 +102,7 @@ impl<'a> Cursor<'a> {
 
     /// The next `len` bytes; a length that does not fit is an error, whatever its size.
     #[inline]
-    pub(crate) fn take(&mut self, len: u64) -> Result<&'a [u8], BodyError> {
+    pub fn take(&mut self, len: u64) -> Result<&'a [u8], BodyError> {
         let len = usize::try_from(len).map_err(|_| BodyError::Truncated)?;
         let (head, rest) = self.rest.split_at_checked(len).ok_or(BodyError::Truncated)?;
         self.rest = rest;
@@ -108,19 +110,22 @@ impl<'a> Cursor<'a> {
     }
 
     #[inline]
-    pub(crate) fn array<const N: usize>(&mut self) -> Result<&'a [u8; N], BodyError> {
+    /// The next `N` bytes.
+    pub fn array<const N: usize>(&mut self) -> Result<&'a [u8; N], BodyError> {
         let (head, rest) = self.rest.split_first_chunk().ok_or(BodyError::Truncated)?;
         self.rest = rest;
         Ok(head)
     }
 
     #[inline]
-    pub(crate) fn u8(&mut self) -> Result<u8, BodyError> {
+    /// The next field of this type.
+    pub fn u8(&mut self) -> Result<u8, BodyError> {
         Ok(self.array::<1>()?[0])
     }
 
     #[inline]
-    pub(crate) fn u16(&mut self) -> Result<u16, BodyError> {
+    /// The next field of this type.
+    pub fn u16(&mut self) -> Result<u16, BodyError> {
         Ok(u16::from_le_bytes(*self.array()?))
     }
 
@@ -131,7 +136,8 @@ impl<'a> Cursor<'a> {
     }
 
     #[inline]
-    pub(crate) fn u32(&mut self) -> Result<u32, BodyError> {
+    /// The next field of this type.
+    pub fn u32(&mut self) -> Result<u32, BodyError> {
         Ok(u32::from_le_bytes(*self.array()?))
     }
 
@@ -142,12 +148,13 @@ impl<'a> Cursor<'a> {
     }
 
     #[inline]
-    pub(crate) fn u64(&mut self) -> Result<u64, BodyError> {
+    /// The next field of this type.
+    pub fn u64(&mut self) -> Result<u64, BodyError> {
         Ok(u64::from_le_bytes(*self.array()?))
     }
 
     /// Reserved bytes, which must be zero.
-    pub(crate) fn reserved<const N: usize>(&mut self) -> Result<(), BodyError> {
+    pub fn reserved<const N: usize>(&mut self) -> Result<(), BodyError> {
         if *self.array::<N>()? == [0; N] { Ok(()) } else { Err(BodyError::Reserved) }
     }
 }

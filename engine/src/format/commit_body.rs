@@ -7,7 +7,7 @@
 //!             | bytes of changes u64 | bytes of nodes u64 | bytes of undo u64
 //!             | previous root 32 | new root 32
 //! blob        the application's bytes
-//! before      with flag 1: length u32 | the blob before
+//! before      with flag 1: length u32 | the blob before; with flag 2, too: the commit that a rollback goes back to u64
 //! sections    for each namespace:
 //!   changes   key 32 | value, ascending by key
 //!   nodes     prefix | node 32, ascending by prefix
@@ -62,6 +62,8 @@ pub const MAX_OVERFLOW_CELL: u32 = 4000;
 const HEAD_LEN: usize = 16;
 const ENTRY_LEN: usize = 16 + 3 * 8 + 2 * 32;
 const FLAG_UNDO: u16 = 1;
+/// Only together with the other one.
+const FLAG_ROLLBACK: u16 = 2;
 
 const ABSENT: u8 = 0;
 const INLINE: u8 = 1;
@@ -143,4 +145,6 @@ pub struct Before<'a> {
     pub kept_from: u64,
     /// The blob before.
     pub blob: &'a [u8],
+    /// The commit that this one goes back to, if it is a rollback.
+    pub back_to: Option<u64>,
 }

@@ -16,6 +16,7 @@
 //! children of both. `freed` are the
 //! page numbers that were given up. Runs are those of overflow values.
 
+use pleach_core::range::key_after;
 use pleach_core::{Key, Node, Prefix};
 
 use super::bytes::{BodyError, Cursor, push_u24, push_u40};
@@ -322,22 +323,11 @@ impl Tiling {
             return false;
         }
         let last = page.last_key();
-        self.next = if last == self.range.last_key() { None } else { successor(last) };
+        self.next = if last == self.range.last_key() { None } else { key_after(&last) };
         true
     }
 
     fn complete(&self) -> bool {
         self.next.is_none()
     }
-}
-
-fn successor(mut key: Key) -> Option<Key> {
-    for byte in key.iter_mut().rev() {
-        let (next, carry) = byte.overflowing_add(1);
-        *byte = next;
-        if !carry {
-            return Some(key);
-        }
-    }
-    None
 }

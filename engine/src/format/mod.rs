@@ -4,28 +4,25 @@
 //! | module | what |
 //! |---|---|
 //! | [`names`] | the files of a database, by name |
-//! | [`superblock`], [`superblock_store`], [`incarnation`], [`creation`], [`mod@spare`], [`notice`] | the small files |
+//! | [`superblock`], [`superblock_store`], [`incarnation`], [`creation`], [`mod@spare`] | the small files |
 //! | [`record`], [`commit_body`], [`location_body`], [`position`] | what is in the log's segments |
 //! | [`image`], [`table`], [`pending`], [`image_error`] | what is in an image |
-//! | [`export_block`] | the blocks of an export stream |
 //! | [`trie_kind`] | what a namespace's trie is |
 //! | [`bytes`] | fields, little-endian |
 //!
 //! Leaf, branch, overflow and stream pages are `pleach_core::page`'s. Nothing here imports anything of
 //! the engine; `error` imports the errors from here.
 
-pub(crate) mod bytes;
+pub mod bytes;
 pub mod commit_body;
 pub mod creation;
-pub(crate) mod export_block;
 pub(crate) mod image;
 pub(crate) mod image_error;
 pub mod incarnation;
 pub mod location_body;
 pub mod names;
-pub(crate) mod notice;
 pub(crate) mod pending;
-pub(crate) mod position;
+pub mod position;
 pub mod record;
 pub(crate) mod recorded_hasher;
 pub(crate) mod spare;

@@ -2,7 +2,7 @@
 //! removed as ours, is decided here.
 
 /// Superblocks.
-pub(crate) const SUPERBLOCK: &str = "super";
+pub const SUPERBLOCK: &str = "super";
 /// What a copy of the superblocks goes into.
 pub(crate) const SUPERBLOCK_SPARE: &str = "super.spare";
 /// Count of the writable opens.
@@ -10,15 +10,13 @@ pub(crate) const INCARNATION: &str = "incarnation";
 /// What a copy of the incarnation goes into.
 pub(crate) const INCARNATION_SPARE: &str = "incarnation.spare";
 /// Leaf pages.
-pub(crate) const LEAF_FILE: &str = "leaf";
+pub const LEAF_FILE: &str = "leaf";
 /// Values too long for a leaf page.
-pub(crate) const OVERFLOW_FILE: &str = "overflow";
+pub const OVERFLOW_FILE: &str = "overflow";
 /// Branch pages that had to leave memory between two checkpoints.
 pub(crate) const SPILL_FILE: &str = "spill";
 /// Pairs of a bulk load that did not fit its memory.
 pub(crate) const LOAD_SPILL_FILE: &str = "load-spill";
-/// What an open database tells whoever looks into its folder.
-pub(crate) const NOTICE: &str = "notice";
 /// Marker of a creation that has not come to its end.
 pub const MARKER: &str = "CREATING";
 /// The marker in the making.
@@ -33,10 +31,10 @@ pub const SEGMENT_SPARE: &str = "log.spare";
 const SEGMENT_PREFIX: &str = "log-";
 
 /// Without these there is no database. Beside them: the log's segments, and one image.
-pub(crate) const REQUIRED: [&str; 4] = [SUPERBLOCK, INCARNATION, LEAF_FILE, OVERFLOW_FILE];
+pub const REQUIRED: [&str; 4] = [SUPERBLOCK, INCARNATION, LEAF_FILE, OVERFLOW_FILE];
 
 /// The two images, of which the one in use must be there.
-pub(crate) const IMAGES: [&str; 2] = [image_name(ImageFile::A), image_name(ImageFile::B)];
+pub const IMAGES: [&str; 2] = [image_name(ImageFile::A), image_name(ImageFile::B)];
 
 /// The spares that copies go into. A missing one is made again when there is room.
 const SPARES: [&str; 3] = [SUPERBLOCK_SPARE, INCARNATION_SPARE, SEGMENT_SPARE];
@@ -61,7 +59,7 @@ impl ImageFile {
 }
 
 /// Name of an image file.
-pub(crate) const fn image_name(file: ImageFile) -> &'static str {
+pub const fn image_name(file: ImageFile) -> &'static str {
     match file {
         ImageFile::A => "image-a",
         ImageFile::B => "image-b",
@@ -73,6 +71,9 @@ pub fn segment_name(index: u64) -> String {
     format!("{SEGMENT_PREFIX}{index:016x}")
 }
 
+/// Databases of earlier builds have this file; nobody reads it.
+const OLD_NOTICE: &str = "notice";
+
 /// The index in a log segment's name; `None` when it is not one.
 pub fn parse_segment_name(name: &str) -> Option<u64> {
     let digits = name.strip_prefix(SEGMENT_PREFIX)?;
@@ -83,11 +84,11 @@ pub fn parse_segment_name(name: &str) -> Option<u64> {
 
 /// The names of a database's files beside its log segments.
 pub(crate) fn fixed() -> impl Iterator<Item = &'static str> {
-    let others = [SPILL_FILE, NOTICE, SEGMENT_TEMPORARY];
+    let others = [SPILL_FILE, OLD_NOTICE, SEGMENT_TEMPORARY];
     REQUIRED.into_iter().chain(IMAGES).chain(SPARES).chain(others)
 }
 
 /// May a database of ours have a file of this name in its folder?
-pub(crate) fn is_ours(name: &str) -> bool {
+pub fn is_ours(name: &str) -> bool {
     fixed().any(|fixed| fixed == name) || parse_segment_name(name).is_some()
 }

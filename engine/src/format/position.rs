@@ -10,7 +10,7 @@ use pleach_io::PAGE;
 pub const BLOCK: u64 = PAGE as u64;
 
 /// Smallest segment.
-pub(crate) const MIN_SEGMENT: u64 = 2 * PAGE as u64;
+pub const MIN_SEGMENT: u64 = 2 * PAGE as u64;
 
 /// Is this a size that segments may have?
 pub(crate) fn valid_segment_size(size: u64) -> bool {

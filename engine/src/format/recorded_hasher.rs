@@ -23,7 +23,7 @@ impl RecordedHasher {
     }
 
     /// The hasher: `wanted`, or without that one of Pleach's own. `None` where that is another one.
-    pub(crate) fn hasher(self, wanted: Option<Hasher>) -> Option<Hasher> {
+    pub fn hasher(self, wanted: Option<Hasher>) -> Option<Hasher> {
         let found = wanted.or_else(|| Hasher::of_id(self.id))?;
         (Self::from(found) == self).then_some(found)
     }

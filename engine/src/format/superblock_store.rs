@@ -131,7 +131,7 @@ impl SuperblockStore {
     }
 
     /// The file of a database whose log a repair has cut here: no superblock knows of anything behind that.
-    pub(crate) fn cut_log(mut self, end: LogPos, prepared_through: LogPos) -> PageBuf {
+    pub fn cut_log(mut self, end: LogPos, prepared_through: LogPos) -> PageBuf {
         for superblock in std::iter::once(&mut self.newest).chain(self.other.as_mut().ok()) {
             superblock.durable_through = superblock.durable_through.min(end);
             superblock.prepared_through = prepared_through;

@@ -21,6 +21,7 @@ mod blocks;
 mod build;
 mod collect;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -53,8 +54,9 @@ const TICK: u64 = 1 << 16;
 /// The default memory is at most this.
 const DEFAULT_MEMORY: u64 = 8 << 30;
 
-/// Told how far a load has come.
-pub type Progress = Box<dyn Fn(u64) + Send + Sync>;
+/// A function that is told how far something has come: how much is done, and how much there is where that is known. Each user says
+/// what is counted.
+pub type Progress = Arc<dyn Fn(u64, Option<u64>) + Send + Sync>;
 
 /// Options of [`Db::bulk_load`](crate::Db::bulk_load).
 #[derive(Default)]
@@ -118,7 +120,7 @@ impl LoadOptions {
 
     fn tell(&self, done: u64) {
         if let Some(progress) = &self.progress {
-            progress(done);
+            progress(done, None);
         }
     }
 }
@@ -374,7 +376,7 @@ fn publish(
     drop(structure);
     db.store.begin_batch(commit + 1);
     db.count_leaf_pages(isize::try_from(built.pages).expect("fewer than 2^40 pages"));
-    db.pace.tell();
+    db.pace.notify();
     Ok(node)
 }
 

@@ -76,7 +76,7 @@ where
 
 /// Shows each record of the log that is whole, in order, whatever lies between them, until `visit` breaks off. What was cut off
 /// once, and was not written over, is among them.
-pub(crate) fn whole_records<E>(
+pub fn whole_records<E>(
     device: &Disk,
     database: u64,
     segment_size: u64,
@@ -180,7 +180,7 @@ fn next_whole(
 
 /// The database of the log, and the bytes of its segments, as its own files tell them: for who has no superblock. `None` when
 /// no segment has a whole record.
-pub(crate) fn identity(device: &Disk) -> Result<Option<(u64, u64)>, ScanError> {
+pub fn identity(device: &Disk) -> Result<Option<(u64, u64)>, ScanError> {
     let mut sizes = BTreeSet::new();
     for name in device.list()?.iter().filter(|name| parse_segment_name(name).is_some()) {
         let len = device.open(name, OpenMode::Read).and_then(|file| device.len(&file));
@@ -197,7 +197,7 @@ pub(crate) fn identity(device: &Disk) -> Result<Option<(u64, u64)>, ScanError> {
 
 /// Shows each good header that lies at its own position from `from` on, whatever its body: what it says was true when it was
 /// written. False when some of the log there could not be read.
-pub(crate) fn headers(
+pub fn headers(
     device: &Disk,
     database: u64,
     segment_size: u64,

@@ -53,7 +53,7 @@ pub(crate) fn copy(
 
 /// Writes what takes the place of a segment, for a repair: its first `kept` bytes, and blank pages behind them. A page that cannot be
 /// read is left blank; if it holds bytes of `needed`, that is an error.
-pub(crate) fn fill(
+pub fn fill(
     device: &Disk,
     file: &File,
     size: u64,

@@ -82,7 +82,7 @@ pub enum ScanError {
         invalid: Invalid,
         /// How far the log is known to have been synced.
         durable_through: LogPos,
-        /// What says so.
+        /// The evidence for that.
         evidence: DurableEvidence,
     },
     /// A record of an incarnation that is yet to come: the incarnation file is an old one.

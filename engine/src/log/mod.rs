@@ -15,16 +15,19 @@
 //! then, to write, [`LogWriter::open`].
 
 mod chain;
-pub(crate) mod copies;
+pub mod copies;
 pub(crate) mod error;
 mod reader;
 pub(crate) mod scan;
 pub(crate) mod segment;
 pub(crate) mod writer;
 
-pub(crate) use chain::{Broken, chain, headers, identity, next_record, walk, whole_records};
+pub(crate) use chain::chain;
+pub(crate) use chain::{Broken, next_record, walk};
+pub use chain::{headers, identity, whole_records};
 pub(crate) use error::{LogError, ScanError};
-pub(crate) use reader::segments;
-pub(crate) use scan::{CutReport, ScanEnd, ScanInput, scan, scan_whole};
+pub use reader::segments;
+pub(crate) use scan::scan_whole;
+pub(crate) use scan::{CutReport, ScanEnd, ScanInput, scan};
 pub(crate) use segment::{SegmentOptions, Segments};
 pub(crate) use writer::{LogWriter, Tail, WriterStart};

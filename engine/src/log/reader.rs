@@ -20,7 +20,7 @@ pub(super) fn magic_in(bytes: &[u8]) -> Option<u64> {
 }
 
 /// The indices of the log's segments in a folder, ascending. A file whose name says more than positions can reach is none of them.
-pub(crate) fn segments(device: &Disk, size: u64) -> Result<Vec<u64>, IoError> {
+pub fn segments(device: &Disk, size: u64) -> Result<Vec<u64>, IoError> {
     let names = device.list()?;
     let indices = names.iter().filter_map(|name| parse_segment_name(name));
     let mut indices: Vec<u64> =

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use pleach_beatree::Value;
+use pleach_core::proof::{ChangeProof, KeyProof, KeysProof, RangeProof};
 use pleach_core::{Key, Node};
 
 use crate::engine::Engine;
@@ -21,7 +22,7 @@ use crate::metrics::Counters;
 use crate::prefetch::lookup;
 use crate::prefetch::requests::PrefetchRequests;
 use crate::prefetch::values::{LookedUp, SlotPair};
-use crate::prove::{differing, prove_change, prove_range};
+use crate::prove::{differing, ends, last_of_part, prove_change, prove_range};
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::read::many::{self, For};
 use crate::read::past;
@@ -117,6 +118,8 @@ impl Namespace {
     /// The value of a key; `None` when it has none. A key whose page is not cached costs
     /// one read of 4 KiB, on the calling thread; a long value is read on top of that.
     ///
+    /// Blocks for one read of the device when the page is not in memory, for two with a long value.
+    ///
     /// # Errors
     /// [`Io`](crate::Error::Io) and [`Corrupt`](crate::Error::Corrupt), of the page that the key is in;
     /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld) when later commits have replaced more than undo may
@@ -162,6 +165,8 @@ impl Namespace {
 
     /// The values of many keys: one for each key, in their order. Pages that are not
     /// cached are read together, as many at once as the options allow.
+    ///
+    /// Blocks until all pages are read, as many at once as [`Options::in_flight`](crate::Options::in_flight) says.
     ///
     /// # Errors
     /// As [`Self::read`]; the values that could be read are lost with it.
@@ -269,7 +274,7 @@ impl Namespace {
     /// # let db = Db::open(Options::new(folder.path()).create(true).cache_mib(64))?;
     /// # let session = db.session(SessionOptions::new())?;
     /// # let put = |id| Access::write([id; 32], Some(Value::from(&[id])));
-    /// # session.finish((1..=9).map(put).collect())?.commit()?;
+    /// # session.finish((1..=9).map(put))?.commit()?;
     /// let session = db.session(SessionOptions::new())?;
     /// for pair in session.iter([2; 32]..[4; 32]) {
     ///     let (key, value) = pair?;
@@ -280,36 +285,49 @@ impl Namespace {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// Does not block; each step does that comes to a page which has not been read ahead.
     pub fn iter(&self, range: impl RangeBounds<Key>) -> Iter {
         Iter::new(&self.0.engine, self, &range)
     }
 
-    /// Proves what the state says of a key, present or absent: a path proof, which
-    /// [`proof::path::verify`](pleach_core::proof::path::verify) checks against [`Self::root`]. The session
+    /// Has the state no pair here? It reads one at most.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.iter(..).next().transpose()?.is_none())
+    }
+
+    /// Proves what the state says of a key, present or absent: [`KeyProof::verify`] checks it against [`Self::root`]. The session
     /// goes on; proofs, reads and finishes may come at the same time, from any threads.
+    ///
+    /// Blocks while it reads the pages of the path that are not in memory.
     ///
     /// # Errors
     /// As [`Self::read`], of any page that the path needs.
-    pub fn prove(&self, key: &Key) -> Result<Vec<u8>> {
-        self.proof(Claim::Key(key))
+    pub fn prove(&self, key: &Key) -> Result<KeyProof> {
+        Ok(self.proof(Claim::Key(key))?.into())
     }
 
-    /// Proves what the state says of these keys, present or absent, in any order and as often as they come:
-    /// one multiproof, which [`proof::multi::verify`](pleach_core::proof::multi::verify) checks against
-    /// [`Self::root`]. Pages that are not cached are read together, as many at once as the options allow; up
-    /// to 128 keys are folded on the calling thread, more by all workers.
+    /// Proves what the state says of these keys, present or absent, in any order and as often as they come: one
+    /// multiproof, which [`KeysProof::verify`] checks against [`Self::root`]. Pages that are not cached are read
+    /// together, as many at once as the options allow; up to 128 keys are folded on the calling thread, more by all
+    /// workers.
     ///
     /// No keys give the multiproof without terminals. It is the right one, and verifies against any root:
     /// it answers for no key.
     ///
+    /// Blocks as [`Self::prove`], for all keys at once.
+    ///
     /// # Errors
     /// As [`Self::read`], of any page that the proof needs, and [`BatchTooLarge`](crate::Error::BatchTooLarge)
     /// for a proof of which a part would have 4 GiB.
-    pub fn prove_many(&self, keys: &[Key]) -> Result<Vec<u8>> {
+    pub fn prove_many(&self, keys: &[Key]) -> Result<KeysProof> {
         let mut keys = keys.to_vec();
         keys.sort_unstable();
         keys.dedup();
-        self.proof(Claim::Keys(&keys))
+        Ok(self.proof(Claim::Keys(&keys))?.into())
     }
 
     fn proof(&self, claim: Claim) -> Result<Vec<u8>> {
@@ -318,40 +336,62 @@ impl Namespace {
         self.with(|view| prove(&self.0.state, (finisher, readers), (view, root), claim))
     }
 
-    /// Proves all pairs of a range of keys, both ends included, and that there is no other:
-    /// [`proof::range::verify`](pleach_core::proof::range::verify) checks it against [`Self::root`] and the same
-    /// ends. The proof has 66 bytes for each pair, in memory, and reads the range like [`Self::iter`], but no long
+    /// Proves all pairs of a range of keys, and that there is no other: [`RangeProof::verify`] checks it against [`Self::root`] and
+    /// the same range. The proof has 66 bytes for each pair, in memory, and reads the range like [`Self::iter`], but no long
     /// values.
+    ///
+    /// Blocks while it reads the range.
     ///
     /// # Errors
     /// [`EmptyRange`](crate::Error::EmptyRange), and those of [`Self::prove_many`].
-    pub fn prove_range(&self, range: &RangeInclusive<Key>) -> Result<Vec<u8>> {
-        let root = self.proven()?;
-        self.with(|view| prove_range(&self.0.engine, &self.0.state, (view, root), range))
+    pub fn prove_range(&self, range: impl RangeBounds<Key>) -> Result<RangeProof> {
+        self.prove_ends(ends(&range)?)
     }
 
-    /// Proves which keys of a range, both ends included, differ between this state and another one, with the
-    /// hashes of both values, and that no other key does:
-    /// [`proof::change::verify`](pleach_core::proof::change::verify) checks it against the roots of both and
-    /// the same ends. The other state may be newer or older, of a commit or an overlay. What differs is known
-    /// from undo and overlays: the range itself is not read.
+    /// [`Self::prove_range`] of the beginning of a range, with at most so many pairs (one at least), and the keys that it is about: the last of them
+    /// is the end of the range, or lies before the first pair that is left out. What comes behind it is the next call's range.
+    ///
+    /// # Errors
+    /// As [`Self::prove_range`].
+    pub fn prove_range_part(
+        &self,
+        range: impl RangeBounds<Key>,
+        pairs: usize,
+    ) -> Result<(RangeProof, RangeInclusive<Key>)> {
+        let (first, last) = ends(&range)?;
+        let (engine, state) = (&self.0.engine, &self.0.state);
+        let last = self.with(|view| last_of_part(engine, state, view, (first, last), pairs))?;
+        Ok((self.prove_ends((first, last))?, first..=last))
+    }
+
+    fn prove_ends(&self, ends: (Key, Key)) -> Result<RangeProof> {
+        let root = self.proven()?;
+        self.with(|view| prove_range(&self.0.engine, &self.0.state, (view, root), ends))
+    }
+
+    /// Proves which keys of a range differ between this state and another one, with the hashes of both values, and that
+    /// no other key does: [`ChangeProof::verify`] checks it against the roots of both and the same range. The other
+    /// state may be newer or older, of a commit or an overlay. What differs is known from undo and overlays: the range
+    /// itself is not read.
     ///
     /// # Errors
     /// [`EmptyRange`](crate::Error::EmptyRange), [`ForeignSession`](crate::Error::ForeignSession) for a session
     /// of another open, and those of [`Self::prove_many`].
-    pub fn prove_change(&self, to: &Self, range: &RangeInclusive<Key>) -> Result<Vec<u8>> {
-        self.same_trie(to)?;
+    pub fn prove_change(&self, to: &Self, range: impl RangeBounds<Key>) -> Result<ChangeProof> {
+        let ends = ends(&range)?;
+        self.check_same_trie(to)?;
         let (before, after) = (self.proven()?, to.proven()?);
         self.with(|from| {
             let prove = |to: &View| {
-                prove_change(&self.0.engine, &self.0.state, (from, before), (to, after), range)
+                prove_change(&self.0.engine, &self.0.state, (from, before), (to, after), ends)
             };
             to.with(prove)
         })
     }
 
-    /// The keys that differ between this state and another one of the same trie, in order.
-    pub(crate) fn changed_keys(&self, to: &Self) -> Result<Vec<Key>> {
+    /// The keys that differ between this state and another one of the same trie, in order; all of them in memory.
+    #[doc(hidden)]
+    pub fn changed_keys(&self, to: &Self) -> Result<Vec<Key>> {
         // In a replica part by part: pages move while they are read, and then all of it is read again.
         let parts = if self.0.state.replica.is_some() { REPLICA_KEYS } else { 1 };
         let step = 256 / parts;
@@ -367,8 +407,9 @@ impl Namespace {
         Ok(keys)
     }
 
-    /// Is another state one of the same trie?
-    pub(crate) fn same_trie(&self, to: &Self) -> Result<()> {
+    /// Is another state one of the same trie? It is not where the namespace was dropped and added again between them.
+    #[doc(hidden)]
+    pub fn check_same_trie(&self, to: &Self) -> Result<()> {
         let is_same = Arc::ptr_eq(&self.0.state.index, &to.0.state.index);
         if is_same { Ok(()) } else { Err(Error::ForeignSession) }
     }

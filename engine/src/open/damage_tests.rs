@@ -15,11 +15,12 @@ use crate::format::commit_body::{
 use crate::format::location_body::{LocationEncoder, NewPage, Rewrite};
 use crate::format::names::{image_name, segment_name};
 use crate::format::position::{BLOCK, LogPos};
+use crate::format::superblock_store::SuperblockStore;
 use crate::format::trie_kind::TrieKind;
 use crate::load::LoadOptions;
 use crate::state::images::LAST_NUMBERS;
-use crate::tools::{CheckOptions, Verdict, check_on, stat_on};
 use crate::{Access, Db, Error, Geometry, Options, SessionOptions, Value};
+use pleach_ops::{CheckOptions, Verdict, check_on};
 
 type SimDb = Db;
 
@@ -453,7 +454,8 @@ fn an_open_that_cannot_make_a_missing_file_changes_nothing() {
     let (db, _runtime) = open(&disk, options()).expect("created");
     commit(&db, vec![long(0, 1)]).expect("committed");
     db.close().expect("closed");
-    let in_use = stat_on(&disk, None).expect("looked at").superblock.image.file;
+    let superblocks = SuperblockStore::open((&disk).into(), OpenMode::Read).expect("opened");
+    let in_use = superblocks.newest().image.file;
     disk.remove(image_name(in_use.other())).expect("there");
     disk.remove("spill").expect("there");
     let image = disk.image();

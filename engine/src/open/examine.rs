@@ -21,15 +21,19 @@ use crate::opening::{LostHistory, Note, Opening};
 use crate::options::HistoryLimits;
 
 /// A database as its folder has it.
-pub(crate) struct Examined {
+#[expect(missing_debug_implementations, reason = "hidden from users")]
+pub struct Examined {
     /// With the superblock in use that recovery went from.
-    pub(crate) superblocks: SuperblockStore,
-    pub(crate) incarnation: Incarnation,
-    pub(crate) recovered: Recovered,
+    pub superblocks: SuperblockStore,
+    /// The number of the last writable open.
+    pub incarnation: Incarnation,
+    /// The database in memory.
+    pub recovered: Recovered,
     pub(crate) space: Space,
     /// The log is kept from this position on.
     pub(crate) log_from: LogPos,
-    pub(crate) opening: Opening,
+    /// What was found and gone around.
+    pub opening: Opening,
     /// What the superblocks know of the log.
     known: Known,
     pub(super) limits: HistoryLimits,
@@ -48,7 +52,7 @@ impl Examined {
     }
 
     /// Could the older checkpoint serve, should the newest be damaged? `None` when there is none.
-    pub(crate) fn older_serves(&self, device: &Disk) -> Option<bool> {
+    pub fn older_serves(&self, device: &Disk) -> Option<bool> {
         let older = self.superblocks.other().ok()?;
         let known = Known { clean: false, ..self.known };
         let recovered =
@@ -58,7 +62,7 @@ impl Examined {
 }
 
 /// Opens the superblocks, the first look at a folder that holds a database.
-pub(crate) fn superblocks(device: &Disk, mode: OpenMode) -> Result<SuperblockStore> {
+pub fn superblocks(device: &Disk, mode: OpenMode) -> Result<SuperblockStore> {
     open_all(device, mode)?;
     let store = SuperblockStore::open(device.clone(), mode)?;
     store.newest().check_features(mode == OpenMode::Write)?;
@@ -82,7 +86,7 @@ fn open_all(device: &Disk, mode: OpenMode) -> Result<()> {
 }
 
 /// Examines a database. Writes nothing. Where another process writes it, what that does meanwhile may make this fail.
-pub(crate) fn examine(
+pub fn examine(
     hasher: Option<Hasher>,
     device: &Disk,
     mut superblocks: SuperblockStore,
@@ -291,7 +295,7 @@ pub(crate) fn plainly(error: Error) -> Error {
 }
 
 /// A folder that is not there has no database in it.
-pub(crate) fn no_folder(error: IoError) -> Error {
+pub fn no_folder(error: IoError) -> Error {
     match error {
         IoError::Os { operation: Operation::OpenFolder, .. } if error.is_not_found() => {
             Error::Missing

@@ -1,7 +1,7 @@
 //! A read-only open of a database that another process may write (`docs/readers.md`), and how it follows that one's log.
 //!
-//! It takes no lock and writes nothing. Image and log are read as a recovery reads them; then each record that comes is applied to the same
-//! regions as in a recovery, and published.
+//! It takes no lock and writes nothing. Image and log are read as a recovery reads them; then each record that comes is
+//! applied to the same regions as in a recovery, and published.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,7 +63,7 @@ pub(crate) fn open_replica(device: Disk, runtime: Executor, options: Options) ->
 }
 
 /// Reads image and log while another process may write them: again, where it has written over what is read.
-pub(crate) fn examine_beside(
+pub fn examine_beside(
     hasher: Option<Hasher>,
     device: &Disk,
     limits: impl Fn(&Superblock) -> HistoryLimits,

@@ -2,19 +2,19 @@
 //! created in it. Then the files are taken over for writing, and the background tasks start.
 //!
 //! Everything is opened, measured and checked before the first byte is written. The folder's lock is
-//! held from before the examination on. Only `Db::open` calls this; [`crate::tools`] stop after
+//! held from before the examination on. Only `Db::open` calls this; the tools of `pleach-ops` stop after
 //! [`examine`].
 
 mod assemble;
 #[cfg(test)]
 mod damage_tests;
-pub(crate) mod examine;
+pub mod examine;
 mod follow;
-pub(crate) mod pages;
+pub mod pages;
 mod rebuild;
 #[cfg(test)]
 mod rebuild_tests;
-pub(crate) mod recovery;
+pub mod recovery;
 #[cfg(test)]
 mod tests;
 mod trie;
@@ -30,11 +30,11 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::flush::Flusher;
 use crate::format::creation::{self, DirectoryState};
-use crate::format::names::{IMAGES, LEAF_FILE, NOTICE, OVERFLOW_FILE, SPILL_FILE};
+use crate::format::incarnation;
+use crate::format::names::{IMAGES, LEAF_FILE, OVERFLOW_FILE, SPILL_FILE};
 use crate::format::superblock::{self, FORMAT_VERSION, Geometry, Superblock};
 use crate::format::superblock_store::SuperblockStore;
 use crate::format::trie_kind::TrieKind;
-use crate::format::{incarnation, notice};
 use crate::log::{LogWriter, SegmentOptions, WriterStart, segment};
 use crate::opening::Opening;
 use crate::options::{Durability, Options};
@@ -47,7 +47,8 @@ use crate::watchdog::Watchdog;
 pub(crate) use assemble::Opened;
 use assemble::{OpenAs, Started, assemble};
 use examine::{Examined, plainly};
-pub(crate) use follow::{examine_beside, open_replica};
+pub use follow::examine_beside;
+pub(crate) use follow::open_replica;
 use recovery::LogEnd;
 
 /// Opens a database, creates it when the options say so, and starts its tasks.
@@ -134,7 +135,6 @@ fn create(device: &Disk, runtime: &Executor, options: &Options) -> Result<()> {
             let file = device.open(name, OpenMode::CreateNew)?;
             device.sync(&file)?;
         }
-        notice::create(device)?;
         incarnation::create(device, database, incarnation::FIRST)?;
         segment::create(device, database, options.geometry.log_segment)?;
         let image = first_image(
@@ -183,7 +183,7 @@ fn begin(
     lock: Box<dyn Send + Sync>,
 ) -> Result<Shared> {
     let Examined { mut superblocks, mut recovered, space, log_from, opening, .. } = examined;
-    recovered.hold_what_is_lost();
+    recovered.retain_unreadable_runs();
     if let Some(cut) = &opening.cut {
         tracing::warn!(
             position = %cut.position,
@@ -223,8 +223,8 @@ fn begin(
     assemble(device, runtime, options, started, OpenAs::Writer { lock, log_limit })
 }
 
-/// Makes the files that are missing and hold nothing: the image that is not in use, the spill file, the
-/// notice. When one cannot be made, none is.
+/// Makes the files that are missing and hold nothing: the image that is not in use, and the spill file. When one cannot be made,
+/// none is.
 fn make_missing(device: &Disk) -> Result<()> {
     let names = device.list()?;
     let missing = |file: &&str| !names.iter().any(|name| name == file);
@@ -237,11 +237,6 @@ fn make_missing(device: &Disk) -> Result<()> {
             return Err(error.into());
         }
         made.push(file);
-    }
-    if !names.iter().any(|name| name == NOTICE)
-        && let Err(error) = notice::create(device)
-    {
-        tracing::warn!(%error, "the database cannot tell what is the matter through its folder");
     }
     Ok(())
 }

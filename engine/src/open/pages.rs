@@ -15,14 +15,17 @@ use crate::format::names::LEAF_FILE;
 const DEPTH: usize = 64;
 
 /// A child of a region, with its page as it was read.
-pub(crate) struct Visited<'a> {
-    pub(crate) region: &'a Arc<Region>,
-    pub(crate) child: usize,
+#[expect(missing_debug_implementations, reason = "hidden from users")]
+pub struct Visited<'a> {
+    /// The region of the page.
+    pub region: &'a Arc<Region>,
+    /// Its place among the children of the region.
+    pub child: usize,
     /// `None` for a prefix without a page.
-    pub(crate) page: Option<core::result::Result<PageBuf, IoError>>,
+    pub page: Option<core::result::Result<PageBuf, IoError>>,
 }
 
-struct Asked<'a> {
+struct Pending<'a> {
     region: &'a Arc<Region>,
     child: usize,
     page: Page,
@@ -35,21 +38,22 @@ enum Page {
 }
 
 /// Visits all children of all regions of a trie in key order, until `visit` says false. Without the file each page is its error.
-pub(crate) fn visit<'a>(
+#[expect(clippy::missing_panics_doc, reason = "a completion has the token of a request")]
+pub fn visit<'a, E: From<Error>>(
     device: &Disk,
     file: core::result::Result<&File, &IoError>,
     index: &'a RegionIndex,
-    mut visit: impl FnMut(Visited<'a>) -> Result<bool>,
-) -> Result<()> {
-    let mut queue = device.queue(DEPTH)?;
+    mut visit: impl FnMut(Visited<'a>) -> Result<bool, E>,
+) -> Result<(), E> {
+    let mut queue = device.queue(DEPTH).map_err(Error::from)?;
     let mut children = index.regions().iter().flat_map(|region| {
         let children = region.read().children().clone();
         (0..children.len()).map(move |child| (region, child, children.page(child)))
     });
-    let mut asked: VecDeque<Asked<'a>> = VecDeque::new();
+    let mut pending: VecDeque<Pending<'a>> = VecDeque::new();
     let mut first = 0u64;
     let outcome = loop {
-        while asked.len() < 2 * DEPTH && queue.in_flight() < DEPTH {
+        while pending.len() < 2 * DEPTH && queue.in_flight() < DEPTH {
             let Some((region, child, number)) = children.next() else { break };
             let page = match (number, file) {
                 (None, _) => Page::Here(None),
@@ -62,16 +66,16 @@ pub(crate) fn visit<'a>(
                     transfer: Transfer::Read,
                     offset: number.offset(),
                     buf: PageBuf::zeroed(1),
-                    token: first + asked.len() as u64,
+                    token: first + pending.len() as u64,
                 });
             }
-            asked.push_back(Asked { region, child, page });
+            pending.push_back(Pending { region, child, page });
         }
-        let Some(front) = asked.front_mut() else { break Ok(()) };
+        let Some(front) = pending.front_mut() else { break Ok(()) };
         if let Page::Here(page) = &mut front.page {
             let page = page.take();
             let visited = Visited { region: front.region, child: front.child, page };
-            asked.pop_front();
+            pending.pop_front();
             first += 1;
             match visit(visited) {
                 Ok(true) => continue,
@@ -79,19 +83,19 @@ pub(crate) fn visit<'a>(
                 Err(error) => break Err(error),
             }
         }
-        let Some(completion) = queue.wait()? else { break Ok(()) };
-        let at = usize::try_from(completion.token - first).expect("within what was asked for");
-        asked[at].page = Page::Here(Some(completion.result.map(|()| completion.buf)));
+        let Some(completion) = queue.wait().map_err(Error::from)? else { break Ok(()) };
+        let at = usize::try_from(completion.token - first).expect("within what was pending for");
+        pending[at].page = Page::Here(Some(completion.result.map(|()| completion.buf)));
     };
     while queue.in_flight() > 0 {
         // Results that nobody wants any more.
-        drop(queue.wait()?);
+        drop(queue.wait().map_err(Error::from)?);
     }
     outcome
 }
 
 /// A page as the index of a namespace expects it, parsed.
-pub(crate) fn parse(
+pub fn parse(
     buf: &PageBuf,
     database: u64,
     namespace: u8,

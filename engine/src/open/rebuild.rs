@@ -14,7 +14,7 @@ use pleach_io::{Disk, OpenMode};
 
 use super::pages::{Visited, parse, visit};
 use super::trie::root_of;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::names::LEAF_FILE;
 
 /// Computes all nodes of a trie's index from its pairs, puts them into its regions, and gives the root.
@@ -39,7 +39,7 @@ pub(super) fn rebuild(
             state.replace_nodes(tiling);
             state.renew_own(hasher);
         }
-        Ok(true)
+        Ok::<_, Error>(true)
     })?;
     Ok(root_of(hasher, index))
 }

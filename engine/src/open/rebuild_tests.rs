@@ -5,8 +5,8 @@ use pleach_core::{Hasher, Key, Node};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
 use crate::error::{Contradiction, Error, Result};
-use crate::tools::{CheckOptions, check_on};
 use crate::{Access, Db, Options, SessionOptions, Value};
+use pleach_ops::{CheckOptions, check_on};
 
 type SimDb = Db;
 
@@ -25,7 +25,7 @@ fn open(disk: &SimDisk, accept: Option<Node>) -> Result<SimDb> {
 fn put(db: &SimDb, keys: std::ops::Range<u64>, byte: u8) {
     let session = db.session(SessionOptions::new()).expect("a session");
     let writes = keys.map(|at| Access::write(key(at), Some(Value::from(&[byte; 40]))));
-    session.finish(writes.collect()).expect("finished").commit().expect("committed");
+    session.finish(writes.collect::<Vec<_>>()).expect("finished").commit().expect("committed");
 }
 
 /// A database of two commits, the first of which is in leaf pages, and the second a buffered change over them.

@@ -4,13 +4,13 @@
 //! * `image`: the superblock names an image, and the hash of its table. For each namespace branch pages are
 //!   read from the root down, each with the tag that its parent expects; they give the regions with their
 //!   nodes and log positions. Then come the changes that pend, and in the end the overflow map.
-//! * `history`: where the records of past commits below the replay start begin, or all of them ([`crate::history`]).
+//! * `history`: where the records of past commits below the replay start begin, or all of them (`crate::history`).
 //! * `scan`, `replay`: the log from the replay start on. A record is applied to a region only when it ends
 //!   after that region's own log position. Commits add pending changes and nodes, location records move
 //!   pages. No leaf page is read.
 //! * `check-root`: the nodes of each trie fold to a root, which must be that of the last commit; of one that
 //!   is dropped, that of the commit before the drop, as long as the history reaches back to it. Where they do not, all
-//!   nodes of the trie are computed anew from its pairs ([`super::rebuild`]), which reads every leaf page. A plain trie has no
+//!   nodes of the trie are computed anew from its pairs (`super::rebuild`), which reads every leaf page. A plain trie has no
 //!   nodes: each record's digest is checked against the one before and its changes.
 
 use std::collections::HashSet;
@@ -26,7 +26,7 @@ use pleach_core::{Hasher, Node};
 use pleach_io::{Disk, OpenMode};
 
 use super::rebuild::rebuild;
-pub(crate) use super::trie::RecoveredTrie;
+pub use super::trie::RecoveredTrie;
 use super::trie::{Moved, TrieReplay, leaf_number};
 use crate::digest;
 use crate::error::{Contradiction, Error, Result};
@@ -51,33 +51,40 @@ use crate::state::space::Held;
 use crate::state::undo::Undo;
 
 /// A database's state in memory, as the device has it.
-pub(crate) struct Recovered {
+#[expect(missing_debug_implementations, reason = "hidden from users")]
+pub struct Recovered {
     /// The database's own.
     pub(crate) hasher: Hasher,
     /// The tries of all namespaces, in ascending order; those that are dropped and not given up, too.
-    pub(crate) tries: Vec<RecoveredTrie>,
-    pub(crate) extents: Extents,
-    pub(crate) tip: Tip,
-    pub(crate) scan: ScanEnd,
-    pub(crate) pending_bytes: usize,
-    pub(crate) pending_entries: usize,
+    pub tries: Vec<RecoveredTrie>,
+    /// Pages of both files that are in use.
+    pub extents: Extents,
+    /// The newest commit.
+    pub tip: Tip,
+    /// Where and how the log ends.
+    pub scan: ScanEnd,
+    /// Bytes of changes that pend.
+    pub pending_bytes: usize,
+    /// Changes that pend.
+    pub pending_entries: usize,
     /// Numbers of all leaf pages.
-    pub(crate) leaf_pages: Vec<PageNo>,
+    pub leaf_pages: Vec<PageNo>,
     /// How many of them have nodes.
     pub(crate) leaf_pages_with_nodes: u64,
     /// The image names pages of the leaf file below this one.
     pub(crate) image_leaf_end: u32,
     /// The history.
-    pub(crate) undo: Arc<Undo>,
+    pub undo: Arc<Undo>,
     /// Namespaces whose nodes were computed from their pairs, since those in the files were wrong.
     pub(crate) rebuilt: Vec<u8>,
     /// Has the newest state another root than its commit has recorded, as the caller wants it?
     pub(crate) root_accepted: bool,
     /// Runs of the overflow file that the history alone names: what releases them, and all of them.
     pub(crate) held: Held,
-    pub(crate) held_runs: Vec<PageRun>,
+    /// Runs of the overflow file that the history alone names.
+    pub held_runs: Vec<PageRun>,
     /// Long values that the history names, with the commit that has replaced each.
-    pub(crate) long_values: Vec<(u64, Stored)>,
+    pub long_values: Vec<(u64, Stored)>,
     /// Where the newest record says that the history begins; 0 where that is not known.
     pub(crate) history_stated: u64,
     /// Why some of the history is not there, or all of it, though it should be.
@@ -88,7 +95,7 @@ impl Recovered {
     /// When some of the history could not be read: which runs that names nobody knows, and the next open may read it
     /// again. So whatever is free waits, as they would, for a durable record that says that the window has moved past it (rule
     /// `runs-after-window`).
-    pub(super) fn hold_what_is_lost(&mut self) {
+    pub(super) fn retain_unreadable_runs(&mut self) {
         let end = self.scan.end.position;
         if self.history_lost.is_some() && self.extents.retire_free(end.get()) {
             self.held.push_back((end, self.tip.number));
@@ -96,7 +103,7 @@ impl Recovered {
     }
 
     /// The trie of a namespace of the newest commit's state.
-    pub(crate) fn trie(&self, namespace: u8) -> Result<&RecoveredTrie> {
+    pub fn trie(&self, namespace: u8) -> Result<&RecoveredTrie> {
         let found = self.tries.iter().find(|trie| trie.namespace == namespace);
         found.filter(|trie| trie.dropped.is_none()).ok_or(Error::Namespace(namespace))
     }
@@ -115,7 +122,7 @@ pub(super) struct Replay {
 
 /// Where a recovery takes the log to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LogEnd {
+pub enum LogEnd {
     /// Where no valid record follows, unless that is damage.
     Proven,
     /// There, also where another process is writing on: what follows is damage only if no valid record comes there.

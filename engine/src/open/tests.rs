@@ -21,8 +21,8 @@ use crate::roots::{Roots, TrieRoot};
 use crate::state::State;
 use crate::state::commits::Tip;
 use crate::state::tries::Trie;
-use crate::tools::{CheckOptions, CheckReport, check_on, stat_on};
 use crate::{Db, Geometry, Options, Value};
+use pleach_ops::{CheckOptions, CheckReport, check_on, stat_on};
 
 type SimDb = Db;
 type SimState = State;

@@ -28,12 +28,15 @@ use crate::state::tries::empty_region;
 const DEEPEST: u16 = 255;
 
 /// A trie as recovery has found it.
-pub(crate) struct RecoveredTrie {
-    pub(crate) namespace: u8,
+#[expect(missing_debug_implementations, reason = "hidden from users")]
+pub struct RecoveredTrie {
+    /// Its number.
+    pub namespace: u8,
     pub(crate) kind: TrieKind,
     /// The commit that has dropped it, when it is dropped.
-    pub(crate) dropped: Option<u64>,
-    pub(crate) regions: RegionIndex,
+    pub dropped: Option<u64>,
+    /// Its index.
+    pub regions: RegionIndex,
 }
 
 /// What a location record says of a range: its new pages with their nodes, and the last commit that they

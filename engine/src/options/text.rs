@@ -7,11 +7,11 @@ use std::time::Duration;
 use pleach_core::Hasher;
 use pleach_io::IoMode;
 
-use super::{Durability, InvalidOption, Options};
+use super::{Durability, Geometry, InvalidOption, Options};
 
 impl Options {
     /// Sets options from `key=value` pairs, which white space or commas separate, such as `cache_mib=4096 history=128
-    /// durability=periodic:100`. Keys are the names of this type's methods; switches are `true` or `false`, `durability` is
+    /// durability=periodic:100`. Keys are the names of this type's methods; switches are `true` or `false`, as is `small`, `durability` is
     /// `commit`, `none` or `periodic:` and milliseconds, `io` is `auto`, `uring` or `blocking`, `hasher` is `blake3` or
     /// `sha2-256`. [`Display`](fmt::Display) gives such a text.
     ///
@@ -55,6 +55,10 @@ impl Options {
             }
             "direct" => self.direct = parsed(value, SWITCH)?,
             "log_limit_mib" => self.log_limit = Some(mib(value)?),
+            "small" => {
+                let small = parsed(value, SWITCH)?;
+                self.geometry = if small { Geometry::small() } else { Geometry::default() };
+            }
             "history" => self.history = Some(parsed(value, NUMBER)?),
             "history_bytes" => self.history_bytes = Some(parsed(value, NUMBER)?),
             "history_log_bytes" => self.history_log_bytes = parsed(value, NUMBER)?,

@@ -16,16 +16,16 @@ use super::requests::{MissingPage, PrefetchRequest, Prefetching, Purpose};
 use super::values::{SlotPair, ValueCache};
 use crate::read::key_batch::KEY_BATCH;
 use crate::state::State;
-use crate::state::index::{Located, located};
+use crate::state::index::{PageRef, located};
 use crate::state::reader::PageRequest;
 
 /// How far the lookup of a key has come.
 #[derive(Default)]
-struct Found {
+struct LookedUpKey {
     /// The slots for its value.
     pair: SlotPair,
     /// Where its page is.
-    at: Option<Located>,
+    at: Option<PageRef>,
     /// Does the page have the value?
     has_value: bool,
     page: Option<Arc<CachedPage>>,
@@ -64,7 +64,7 @@ pub(super) fn look_up(
     debug_assert_eq!(namespace, db.namespace, "keys are looked up in their trie");
     let of = (namespace, base);
     let (values, cache) = (prefetching.values(), db.store.cache());
-    let mut found: [Found; KEY_BATCH] = std::array::from_fn(|_| Found::default());
+    let mut found: [LookedUpKey; KEY_BATCH] = std::array::from_fn(|_| LookedUpKey::default());
     {
         let regions = db.index.load();
         for (key, found) in keys.iter().zip(&mut found) {
@@ -113,7 +113,7 @@ fn find(
     values: &ValueCache,
     of: (u8, u64),
     key: &Key,
-    found: &mut Found,
+    found: &mut LookedUpKey,
     last: &mut Option<NodePage>,
     missing: &mut impl FnMut(MissingPage),
 ) {

@@ -28,7 +28,7 @@ use crate::state::State;
 use crate::state::beats::{IDLE, Task};
 use crate::state::in_flight::Reading;
 use crate::state::quarantine::backoff;
-use crate::state::reader::{Asked, Done, PageReader, PageRequest};
+use crate::state::reader::{Done, PageReader, PageRequest, Submitted};
 use lookup::{keep_cell, look_up};
 use requests::{MissingPage, PrefetchRequest, Prefetching, Purpose};
 
@@ -45,7 +45,7 @@ pub(crate) struct Prefetcher {
     reader: Option<PageReader<Purpose>>,
     /// The request that is being looked up.
     request: Option<InTrie>,
-    /// Found missing and not asked for yet.
+    /// Keys that are missing and not asked for yet.
     missing: VecDeque<MissingPage>,
     /// The page of nodes that was missing last: neighbouring keys share it.
     nodes: Option<NodePage>,
@@ -121,7 +121,7 @@ impl Prefetcher {
             self.failures = 0;
             if !more {
                 // It has waited for a page and got it.
-                db.pace.comes_further(Task::Prefetch);
+                db.pace.heartbeat(Task::Prefetch);
             }
             self.reader = Some(reader);
             return Ok(Step::Again);
@@ -159,8 +159,8 @@ impl Prefetcher {
             }
             match reader.ask(&self.db.store, &self.db.nodes, request, purpose) {
                 // A page that is in flight for another key: this one gets no value, and finds the page.
-                Asked::InFlight | Asked::Elsewhere(_) => {}
-                Asked::Done(purpose, done) => self.take(purpose, Ok(done)),
+                Submitted::InFlight | Submitted::Elsewhere(_) => {}
+                Submitted::Done(purpose, done) => self.take(purpose, Ok(done)),
             }
         }
         false

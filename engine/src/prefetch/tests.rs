@@ -4,13 +4,13 @@ use pleach_beatree::PageNo;
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
 use crate::state::in_flight::Reading;
-use crate::state::index::Located;
-use crate::state::reader::{Asked, PageReader, PageRequest};
+use crate::state::index::PageRef;
+use crate::state::reader::{PageReader, PageRequest, Submitted};
 use crate::{Db, Geometry, Options};
 
 /// A close gives up what is on its way. A page that the flush had moved, and whose file was cut since, cannot be read
 /// then, which nobody needs to hear of: the simulated disk, which wants each error to be looked at, ended a test
-/// of the history there (seed 1000 of `the_past_stays_readable`).
+/// of the history there.
 #[test]
 fn a_reader_that_goes_takes_what_is_on_its_way() {
     let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
@@ -21,9 +21,9 @@ fn a_reader_that_goes_takes_what_is_on_its_way() {
     let mut reader: PageReader<()> =
         PageReader::new(&state.store, 4, Reading::Keys).expect("a ring");
     let page = PageNo::new(1 << 20);
-    let behind = PageRequest::Leaf(Located { page, tag: 0, namespace: 0 });
+    let behind = PageRequest::Leaf(PageRef { page, tag: 0, namespace: 0 });
     let asked = reader.ask(&state.store, &state.nodes, behind, ());
-    assert!(matches!(asked, Asked::InFlight), "it is not cached");
+    assert!(matches!(asked, Submitted::InFlight), "it is not cached");
     reader.submit().expect("handed over");
     assert_eq!(reader.in_flight(), 1);
     drop(reader);

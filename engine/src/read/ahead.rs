@@ -18,12 +18,13 @@ use std::collections::VecDeque;
 
 use pleach_beatree::RegionState;
 use pleach_beatree::cache::NO_BATCH;
+use pleach_core::range::key_before;
 use pleach_core::{Key, Prefix};
 
 use super::spare::{InUse, SpareReaders};
 use crate::error::Result;
 use crate::state::State;
-use crate::state::index::{Located, located};
+use crate::state::index::{PageRef, located};
 use crate::state::run_reader::{RUN, RunNo, RunPage, RunReader, Wanted, runs};
 
 /// Pages that are read ahead when an iterator comes to its second page; twice as many at the third, and so on.
@@ -45,7 +46,7 @@ pub(super) enum Way {
 /// A page ahead.
 struct Ahead {
     prefix: Prefix,
-    at: Located,
+    at: PageRef,
     page: Page,
 }
 
@@ -54,7 +55,7 @@ enum Page {
     /// It is to be read when there is room.
     Wanted,
     /// The page of this index in a run that was asked for.
-    Asked(RunNo, usize),
+    Submitted(RunNo, usize),
     /// It was cached, or too many others read ahead.
     NotRead,
 }
@@ -150,7 +151,7 @@ impl ReadAhead {
                     }
                     let after = match way {
                         Way::Forwards => prefix.next().map(|next| *next.first_key()),
-                        Way::Backwards => before(prefix.first_key()),
+                        Way::Backwards => key_before(prefix.first_key()),
                     };
                     match neighbour(state, child, way) {
                         Some(next) if named.len() < window => child = next,
@@ -207,7 +208,7 @@ impl ReadAhead {
                     break 'runs;
                 };
                 for (page, index) in &run[..count] {
-                    self.named[*index].page = Page::Asked(number, first.pages_to(*page));
+                    self.named[*index].page = Page::Submitted(number, first.pages_to(*page));
                 }
                 self.wanted -= count;
                 run = &run[count..];
@@ -222,7 +223,7 @@ impl ReadAhead {
         &mut self,
         db: &State,
         prefix: &Prefix,
-        at: Located,
+        at: PageRef,
     ) -> Result<Option<RunPage>> {
         let mut found = None;
         while let Some(front) = self.named.front() {
@@ -233,7 +234,7 @@ impl ReadAhead {
             if later {
                 break;
             }
-            if let Page::Asked(run, index) = front.page
+            if let Page::Submitted(run, index) = front.page
                 && front.at == at
             {
                 found = self.wait(run, index).inspect_err(|_| self.give_up())?;
@@ -254,7 +255,7 @@ impl ReadAhead {
 
     fn forget_first(&mut self) {
         match self.named.pop_front().map(|ahead| ahead.page) {
-            Some(Page::Asked(run, _)) => {
+            Some(Page::Submitted(run, _)) => {
                 let reader = self.reader.as_mut().and_then(InUse::made).expect("it was asked");
                 reader.forget(run);
             }
@@ -309,30 +310,4 @@ fn neighbour(state: &RegionState, child: usize, way: Way) -> Option<usize> {
         Way::Forwards => Some(child + 1).filter(|next| *next < state.children().len()),
         Way::Backwards => child.checked_sub(1),
     }
-}
-
-/// The key before this one.
-pub(super) fn before(key: &Key) -> Option<Key> {
-    let mut before = *key;
-    for byte in before.iter_mut().rev() {
-        let (less, borrows) = byte.overflowing_sub(1);
-        *byte = less;
-        if !borrows {
-            return Some(before);
-        }
-    }
-    None
-}
-
-/// The key after this one.
-pub(super) fn after(key: &Key) -> Option<Key> {
-    let mut after = *key;
-    for byte in after.iter_mut().rev() {
-        let (more, carries) = byte.overflowing_add(1);
-        *byte = more;
-        if !carries {
-            return Some(after);
-        }
-    }
-    None
 }

@@ -11,12 +11,12 @@ use pleach_beatree::cache::CachedPage;
 use pleach_core::Key;
 
 use super::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
-use super::point::{Found, find};
+use super::point::{Source, find};
 use super::spare::PageReaders;
 use crate::error::Result;
 use crate::state::State;
 use crate::state::in_flight::Reading;
-use crate::state::index::Located;
+use crate::state::index::PageRef;
 use crate::state::reader::{Done, PageReader, PageRequest};
 use crate::state::view::View;
 
@@ -31,14 +31,14 @@ pub(crate) enum For<'a> {
 
 impl For<'_> {
     /// The page that a key needs. The caller has entered the store.
-    fn page(self, db: &State, key: &Key) -> Option<Located> {
+    fn page(self, db: &State, key: &Key) -> Option<PageRef> {
         match self {
             Self::Values(view) if view.overlaid(key).is_some() => None,
             // Whoever reads the key later is told if that undo is gone by then.
             Self::Values(view) if matches!(view.undone(key), Ok(Some(_))) => None,
             Self::Values(_) => match find(db, key) {
-                Found::Page(at) => Some(at),
-                Found::Pending(_) | Found::Nothing => None,
+                Source::Page(at) => Some(at),
+                Source::Pending(_) | Source::Nothing => None,
             },
             Self::Proof => db.index.locate(key),
         }
@@ -79,7 +79,7 @@ fn bring_each(
     readers: &PageReaders,
     purpose: For<'_>,
     keys: &[Key],
-    each: &mut dyn FnMut(Located, Arc<CachedPage>),
+    each: &mut dyn FnMut(PageRef, Arc<CachedPage>),
 ) -> Result<()> {
     if db.all_is_here() {
         return Ok(());
@@ -101,7 +101,7 @@ fn fetch(
     purpose: For<'_>,
     reader: &mut PageReader<()>,
     keys: &[Key],
-    each: &mut dyn FnMut(Located, Arc<CachedPage>),
+    each: &mut dyn FnMut(PageRef, Arc<CachedPage>),
 ) -> Result<()> {
     let _guard = db.store.enter();
     let batch = db.store.batch();
@@ -130,7 +130,7 @@ fn fetch(
 fn take(
     db: &State,
     reader: &mut PageReader<()>,
-    each: &mut dyn FnMut(Located, Arc<CachedPage>),
+    each: &mut dyn FnMut(PageRef, Arc<CachedPage>),
 ) -> Result<()> {
     let mut next = reader.wait(&db.store, &db.nodes, 1)?;
     while let Some(((), done)) = next {

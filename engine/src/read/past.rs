@@ -19,8 +19,7 @@ use crate::state::view::View;
 /// Tries of an operation between which memory has moved on.
 const TRIES: u32 = 8;
 
-/// Does something with a view that has all undo it needs at hand; once more, some times at most, where commits that come
-/// meanwhile drop some of that from memory.
+/// Runs `what` on a view with complete undo; retries up to eight times when commits evict undo meanwhile.
 ///
 /// # Errors
 /// [`Error::SnapshotTooOld`], those of reading the log, and those of `what`; [`IoError::Forked`](pleach_io::IoError::Forked) in

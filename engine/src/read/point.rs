@@ -11,16 +11,16 @@ use pleach_beatree::{Stored, Value};
 use pleach_core::Key;
 
 use crate::error::Result;
-use crate::state::index::{Located, located};
+use crate::state::index::{PageRef, located};
 use crate::state::view::View;
 use crate::state::{State, overflow};
 
 /// Where the value of a key is.
-pub(super) enum Found {
+pub(super) enum Source {
     /// Among the pending changes.
     Pending(Stored),
     /// In this page, if it is there at all.
-    Page(Located),
+    Page(PageRef),
     /// There is no page for it.
     Nothing,
 }
@@ -40,7 +40,7 @@ pub(crate) fn stored_with(
     db: &State,
     view: &View,
     key: &Key,
-    held: impl FnOnce(Located) -> Option<Arc<CachedPage>>,
+    held: impl FnOnce(PageRef) -> Option<Arc<CachedPage>>,
 ) -> Result<Stored> {
     if let Some(stored) = view.overlaid(key) {
         return Ok(stored);
@@ -53,9 +53,9 @@ pub(crate) fn stored_with(
         return Ok(stored);
     }
     match found {
-        Found::Pending(stored) => Ok(stored),
-        Found::Nothing => Ok(Stored::Absent),
-        Found::Page(at) => {
+        Source::Pending(stored) => Ok(stored),
+        Source::Nothing => Ok(Stored::Absent),
+        Source::Page(at) => {
             let find = |page: &CachedPage| page.get(key).map_or(Stored::Absent, Stored::from_cell);
             match db.store.read_cached(at, key, find) {
                 Some(stored) => Ok(stored),
@@ -66,9 +66,9 @@ pub(crate) fn stored_with(
 }
 
 /// Looks a key up in the index. The caller has entered the store.
-pub(super) fn find(db: &State, key: &Key) -> Found {
+pub(super) fn find(db: &State, key: &Key) -> Source {
     db.index.in_region(key, |_, state| match state.pending_of(key) {
-        Some(pending) => Found::Pending(pending.stored.clone()),
-        None => located(state, state.children().find(key)).map_or(Found::Nothing, Found::Page),
+        Some(pending) => Source::Pending(pending.stored.clone()),
+        None => located(state, state.children().find(key)).map_or(Source::Nothing, Source::Page),
     })
 }

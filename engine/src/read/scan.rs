@@ -13,20 +13,21 @@
 //! what has not been given yet, in this order.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::{Bound, Range, RangeBounds};
+use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::{PageNo, RegionState, Stored, Value};
 use pleach_core::page::leaf::{Cell, LeafView};
+use pleach_core::range::{key_after, key_before, key_range};
 use pleach_core::{Key, Prefix};
 
-use super::ahead::{ReadAhead, Way, after, before};
+use super::ahead::{ReadAhead, Way};
 use super::past;
 use super::point;
 use super::spare::SpareReaders;
 use crate::error::{Error, Result};
-use crate::state::index::{Located, located};
+use crate::state::index::{PageRef, located};
 use crate::state::run_reader::{RunPage, RunReader};
 use crate::state::view::{View, put_over};
 use crate::state::{State, overflow};
@@ -45,7 +46,7 @@ pub(crate) struct Scan {
     front: End,
     back: End,
     /// The page that the last step has come to, and what is wrong with it.
-    came_to: Option<ScannedPage>,
+    current_page: Option<ScannedPage>,
 }
 
 /// What a scrub comes to: a child of a region.
@@ -125,7 +126,7 @@ struct Over {
 /// What a step finds in the index.
 struct Captured {
     prefix: Prefix,
-    at: Option<Located>,
+    at: Option<PageRef>,
     pending: Vec<Pair>,
     /// Does undo or an overlay have a say?
     differs: bool,
@@ -140,7 +141,7 @@ impl Scan {
             pages: 0,
         };
         let (front, back) = (end(Way::Forwards), end(Way::Backwards));
-        Self { rest: inclusive(range), front, back, came_to: None }
+        Self { rest: key_range(range), front, back, current_page: None }
     }
 
     /// From now on every page is read from the device, also one that is cached, and none enters the cache.
@@ -157,7 +158,7 @@ impl Scan {
     pub(crate) fn next_page(&mut self, db: &State, view: &View) -> Option<Result<ScannedPage>> {
         let rest = self.rest?;
         let step = past::with(db, view, |view| self.step(db, view, Way::Forwards, rest));
-        match (step, self.came_to.take()) {
+        match (step, self.current_page.take()) {
             (Ok(()), Some(page)) => Some(Ok(page)),
             (Err(error), Some(page)) if page.is_of(&error) => {
                 // Of a state that can be read no longer nothing is known.
@@ -228,7 +229,7 @@ impl Scan {
             end.ahead.forget_all();
             end.pages = 0;
         }
-        self.rest = inclusive(range);
+        self.rest = key_range(range);
     }
 
     /// Nothing comes any more.
@@ -241,7 +242,7 @@ impl Scan {
 
     /// Goes on by one page.
     fn step(&mut self, db: &State, view: &View, way: Way, rest: (Key, Key)) -> Result<()> {
-        self.came_to = None;
+        self.current_page = None;
         let (end, key) = match way {
             Way::Forwards => (&mut self.front, rest.0),
             Way::Backwards => (&mut self.back, rest.1),
@@ -256,16 +257,18 @@ impl Scan {
         let range =
             (rest.0.max(*captured.prefix.first_key()), rest.1.min(captured.prefix.last_key()));
         self.rest = match way {
-            Way::Forwards => after(&range.1).filter(|_| range.1 < rest.1).map(|key| (key, rest.1)),
+            Way::Forwards => {
+                key_after(&range.1).filter(|_| range.1 < rest.1).map(|key| (key, rest.1))
+            }
             Way::Backwards => {
-                before(&range.0).filter(|_| range.0 > rest.0).map(|key| (rest.0, key))
+                key_before(&range.0).filter(|_| range.0 > rest.0).map(|key| (rest.0, key))
             }
         };
         let number = captured.at.map(|at| at.page);
         let prefix = captured.prefix;
-        let came_to = |error| Some(ScannedPage { prefix, page: number, error });
+        let current_page = |error| Some(ScannedPage { prefix, page: number, error });
         let page = captured.at.map(|at| end.page(db, &prefix, at)).transpose();
-        self.came_to = came_to(page.as_ref().err().cloned());
+        self.current_page = current_page(page.as_ref().err().cloned());
         let page = page?;
         drop(guard);
         // Undo may have gone while it was asked.
@@ -315,7 +318,7 @@ impl End {
     }
 
     /// A page that the index names. The caller has entered the store.
-    fn page(&mut self, db: &State, prefix: &Prefix, at: Located) -> Result<Leaf> {
+    fn page(&mut self, db: &State, prefix: &Prefix, at: PageRef) -> Result<Leaf> {
         self.pages += 1;
         let keep = self.pages <= KEPT && !self.ahead.reads_from_device();
         if let Some(page) = self.ahead.come_to(db, prefix, at)? {
@@ -410,53 +413,4 @@ fn cells(view: &LeafView<'_>, captured: &Captured, first: &Key, last: &Key) -> R
         view.find(last).map_or_else(|after| after, |found| found + 1)
     };
     view.lower_bound(first)..to
-}
-
-/// First and last key of a range; `None` when it has none.
-fn inclusive(range: &impl RangeBounds<Key>) -> Option<(Key, Key)> {
-    let first = match range.start_bound() {
-        Bound::Included(key) => *key,
-        Bound::Excluded(key) => after(key)?,
-        Bound::Unbounded => [0; 32],
-    };
-    let last = match range.end_bound() {
-        Bound::Included(key) => *key,
-        Bound::Excluded(key) => before(key)?,
-        Bound::Unbounded => [0xff; 32],
-    };
-    (first <= last).then_some((first, last))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::ops::Bound::{Excluded, Included, Unbounded};
-
-    use super::*;
-
-    #[test]
-    fn bounds_of_all_kinds_become_a_first_and_a_last_key() {
-        let key = |bytes: [u8; 2]| {
-            let mut key = [0; 32];
-            key[30..].copy_from_slice(&bytes);
-            key
-        };
-        let (zero, all) = ([0; 32], [0xff; 32]);
-        let bounds = |from, to| inclusive(&(from, to));
-        assert_eq!(bounds(Unbounded, Unbounded), Some((zero, all)));
-        assert_eq!(
-            bounds(Excluded(key([0, 0xff])), Excluded(key([2, 0]))),
-            Some((key([1, 0]), key([1, 0xff])))
-        );
-        assert_eq!(bounds(Included(zero), Included(zero)), Some((zero, zero)));
-        assert_eq!(bounds(Included(all), Unbounded), Some((all, all)));
-        for empty in [
-            bounds(Excluded(all), Unbounded),
-            bounds(Unbounded, Excluded(zero)),
-            bounds(Included(key([1, 0])), Excluded(key([1, 0]))),
-            bounds(Excluded(key([1, 0])), Excluded(key([1, 1]))),
-            bounds(Included(key([1, 1])), Included(key([1, 0]))),
-        ] {
-            assert_eq!(empty, None);
-        }
-    }
 }

@@ -106,7 +106,7 @@ impl Beats {
     }
 
     /// A task has come further in its stage.
-    pub(crate) fn comes_further(&self, task: Task, now: Duration) {
+    pub(crate) fn heartbeat(&self, task: Task, now: Duration) {
         self.beat(task).at.lock().1 = now;
     }
 

@@ -78,7 +78,7 @@ impl InFlight {
     /// Waits until nobody reads the page, but no longer than a device takes. False when it is still being
     /// read.
     pub(crate) fn wait(&self, page: PageId) -> bool {
-        // Said under the lock: who takes the page out afterwards knows that somebody waits.
+        // Noted under the lock: who takes the page out afterwards knows that somebody waits.
         let mut landed = || match self.pages.lock().get_mut(&page) {
             None => true,
             Some(awaited) => {
@@ -90,7 +90,7 @@ impl InFlight {
     }
 
     /// Tells those who wait that pages are done.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn notify(&self) {
         self.done.notify();
     }
 
@@ -119,7 +119,7 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         if self.release() {
-            self.table.tell();
+            self.table.notify();
         }
     }
 }
@@ -170,7 +170,7 @@ mod tests {
                             0 => drop(claim),
                             1 => {
                                 if claim.done() {
-                                    reader.tell();
+                                    reader.notify();
                                 }
                             }
                             _ => {

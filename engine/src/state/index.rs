@@ -33,7 +33,7 @@ const REPLACED: usize = 258;
 
 /// Where a key's page is, as far as the index knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Located {
+pub(crate) struct PageRef {
     pub(crate) page: PageNo,
     pub(crate) tag: u32,
     /// The namespace that the page must be of.
@@ -204,7 +204,7 @@ impl Index {
     }
 
     /// Where a key's page is; `None` when it has none.
-    pub(crate) fn locate(&self, key: &Key) -> Option<Located> {
+    pub(crate) fn locate(&self, key: &Key) -> Option<PageRef> {
         self.in_region(key, |_, state| located(state, state.children().find(key)))
     }
 
@@ -249,9 +249,9 @@ impl Index {
 
 /// Where a child's page is; `None` when it has none.
 #[inline]
-pub(crate) fn located(state: &RegionState, child: usize) -> Option<Located> {
+pub(crate) fn located(state: &RegionState, child: usize) -> Option<PageRef> {
     let (tag, namespace) = (state.children().tag(child), state.namespace());
-    state.children().page(child).map(|page| Located { page, tag, namespace })
+    state.children().page(child).map(|page| PageRef { page, tag, namespace })
 }
 
 #[cfg(test)]

@@ -86,7 +86,7 @@ impl LastChanges {
 
     /// Is it to be made anew for `keys` keys when all through commit `floor` is gone: has it far too many lines, or has it
     /// counted far?
-    pub(super) fn is_worn(&self, keys: usize, floor: u64) -> bool {
+    pub(super) fn needs_rebuild(&self, keys: usize, floor: u64) -> bool {
         self.bits > bits_for(keys) + TOO_MANY || floor.saturating_sub(self.origin) > 1 << 31
     }
 
@@ -209,7 +209,8 @@ const SEEN: usize = 4;
 
 /// The tables of one map that a reader has found.
 #[derive(Default)]
-pub(crate) struct LastSeen([OnceLock<Arc<LastChanges>>; SEEN]);
+#[expect(missing_debug_implementations, reason = "hidden from users")]
+pub struct LastSeen([OnceLock<Arc<LastChanges>>; SEEN]);
 
 impl LastSeen {
     /// Asks the present table, which `newest` gives.
@@ -335,7 +336,11 @@ mod tests {
         assert_eq!([4 << 22, 1 << 40, usize::MAX].map(bits_for), [MOST; 3]);
         let table = LastChanges::new(512, 50);
         assert!(table.suits(512) && !table.suits(513));
-        assert!(!table.is_worn(64, 60) && table.is_worn(32, 60) && table.is_worn(512, 1 << 33));
+        assert!(
+            !table.needs_rebuild(64, 60)
+                && table.needs_rebuild(32, 60)
+                && table.needs_rebuild(512, 1 << 33)
+        );
         let none = LastChanges::none();
         assert_eq!((none.bytes(), none.after(u32::MAX, 0), none.suits(0)), (0, None, false));
     }

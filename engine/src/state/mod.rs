@@ -239,7 +239,7 @@ impl Shared {
     /// A failed write or sync: refuses all further writes.
     pub(crate) fn poison(&self, error: &Error) {
         self.commits.sequencer().poison(error);
-        self.pace.tell();
+        self.pace.notify();
     }
 
     /// Makes room in the log for a record; a full disk shows here, and nothing happened.
@@ -256,7 +256,7 @@ impl Shared {
     fn tell_of_poison<T>(&self, result: Result<T>) -> Result<T> {
         result.inspect_err(|error| {
             if error.is_poisoned() {
-                self.pace.tell();
+                self.pace.notify();
             }
         })
     }
@@ -296,7 +296,7 @@ impl Drop for PoisonOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.commits.sequencer().poison_by_panic();
-            self.0.pace.tell();
+            self.0.pace.notify();
         }
     }
 }

@@ -27,7 +27,7 @@ use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::{File, OpenMode, PageBuf};
 
 use super::in_flight::PageId;
-use super::index::{Index, Located};
+use super::index::{Index, PageRef};
 use super::quarantine::{Quarantined, Why};
 use super::ranks::{MOVES, NODE_GATE};
 use super::store::Store;
@@ -268,7 +268,7 @@ impl NodeStore {
         let _guard = self.store.enter();
         let mut folder = BatchFolder::new(self.hasher);
         for _ in 0..ROUNDS {
-            let mut children: Vec<(Prefix, Option<Located>, Vec<PendingChange>)> = Vec::new();
+            let mut children: Vec<(Prefix, Option<PageRef>, Vec<PendingChange>)> = Vec::new();
             let position = {
                 let state = region.read();
                 if state.is_retired()
@@ -280,7 +280,7 @@ impl NodeStore {
                     let mut changes = Vec::new();
                     state.copy_pending(&child.prefix, &mut changes);
                     let namespace = self.namespace;
-                    let at = child.page.map(|page| Located { page, tag: child.tag, namespace });
+                    let at = child.page.map(|page| PageRef { page, tag: child.tag, namespace });
                     children.push((child.prefix, at, changes));
                 }
                 state.log_position()

@@ -106,7 +106,7 @@ fn read(db: &State, raw: &[u8], stays: bool) -> Result<Value> {
 }
 
 /// Reads a value from a file that is open for reading; every page and the value's hash are checked.
-pub(crate) fn read_from(
+pub fn read_from(
     hasher: Hasher,
     device: &Disk,
     file: &File,
@@ -151,7 +151,7 @@ fn overflow_identity(database: u64, page: u64) -> Identity {
 }
 
 /// The runs that a stored state occupies in the overflow file.
-pub(crate) fn runs(stored: &Stored) -> Vec<PageRun> {
+pub fn runs(stored: &Stored) -> Vec<PageRun> {
     match stored {
         Stored::Overflow(raw) => overflow_cell(raw).runs().collect(),
         _ => Vec::new(),

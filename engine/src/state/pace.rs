@@ -80,7 +80,7 @@ impl Pace {
     }
 
     /// Something has come further: whoever waits looks again.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn notify(&self) {
         self.progress.notify();
     }
 
@@ -192,8 +192,8 @@ impl Pace {
     }
 
     /// A task has come further in its stage.
-    pub(crate) fn comes_further(&self, task: Task) {
-        self.beats.comes_further(task, self.now());
+    pub(crate) fn heartbeat(&self, task: Task) {
+        self.beats.heartbeat(task, self.now());
     }
 
     /// Does something that is no part of the task's own work and may take long: the stage before

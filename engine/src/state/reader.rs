@@ -4,7 +4,7 @@
 //! A caller asks ([`PageReader::ask`]), goes on with something else, and takes what is done
 //! ([`PageReader::poll`], [`PageReader::wait`]): checked, and in the cache or in its region. With each page
 //! comes back what the caller asked it for. A page that somebody else is reading is not asked for; the
-//! caller hears so ([`Asked::Elsewhere`]) and comes for it with [`Store::leaf`](super::store::Store::leaf)
+//! caller hears so ([`Submitted::Elsewhere`]) and comes for it with [`Store::leaf`](super::store::Store::leaf)
 //! or [`NodeStore::make_resident`](super::nodes::NodeStore::make_resident), which wait for it. It does so
 //! when it has nothing in flight itself, so that no two readers wait for each other.
 //!
@@ -20,7 +20,7 @@ use pleach_beatree::region::{NodePage, Nodes};
 use pleach_io::{Completion, PAGE, PageBuf, PagePool, Queue, Request, Transfer};
 
 use super::in_flight::{Claim, InFlight, PageId, Reading};
-use super::index::Located;
+use super::index::PageRef;
 use super::nodes::NodeStore;
 use super::store::Store;
 use crate::error::{Error, Result};
@@ -28,20 +28,20 @@ use crate::metrics::Counters;
 
 /// Those who wait are told of this number of pages at once: a wake-up costs more than a page, and who was
 /// told of one would wait for the next.
-const TOLD: usize = 32;
+const NOTIFY_EVERY: usize = 32;
 
 /// A page that a reader is asked for.
 #[derive(Clone, Debug)]
 pub(crate) enum PageRequest {
     /// A leaf page.
-    Leaf(Located),
+    Leaf(PageRef),
     /// The branch page with a region's nodes.
     Nodes(Arc<Region>, NodePage),
 }
 
 /// What came of asking.
 #[derive(Debug)]
-pub(crate) enum Asked<T> {
+pub(crate) enum Submitted<T> {
     /// It is on its way.
     InFlight,
     /// It has come since the caller looked.
@@ -54,7 +54,7 @@ pub(crate) enum Asked<T> {
 #[derive(Debug)]
 pub(crate) enum Done {
     /// A leaf page, in the cache.
-    Leaf(Located, Arc<CachedPage>),
+    Leaf(PageRef, Arc<CachedPage>),
     /// Nodes, in their region if they are still its own.
     Nodes,
 }
@@ -70,7 +70,7 @@ pub(crate) struct PageReader<T> {
     in_flight: Arc<InFlight>,
     counters: Arc<Counters>,
     /// Pages that are done since those who wait were told.
-    untold: usize,
+    unnotified: usize,
     /// Does anybody wait for one of these?
     awaited: bool,
 }
@@ -97,7 +97,7 @@ impl<T> PageReader<T> {
             reading,
             in_flight: Arc::clone(store.in_flight()),
             counters,
-            untold: 0,
+            unnotified: 0,
             awaited: false,
         })
     }
@@ -123,24 +123,24 @@ impl<T> PageReader<T> {
         nodes: &NodeStore,
         request: PageRequest,
         purpose: T,
-    ) -> Asked<T> {
+    ) -> Submitted<T> {
         let (id, file, page) = match &request {
             PageRequest::Leaf(at) => (PageId::Leaf(at.page), store.leaf_file(), u64::from(at.page)),
             PageRequest::Nodes(_, node_page) => {
                 (PageId::Nodes(*node_page), nodes.file(node_page), node_page.page)
             }
         };
-        let Some(claim) = self.in_flight.claim(id) else { return Asked::Elsewhere(purpose) };
+        let Some(claim) = self.in_flight.claim(id) else { return Submitted::Elsewhere(purpose) };
         // Looked at again: whoever read it may have come to the end just now.
         match &request {
             PageRequest::Leaf(at) => {
                 if let Some(page) = store.cache().get(at.page, at.tag) {
-                    return Asked::Done(purpose, Done::Leaf(*at, page));
+                    return Submitted::Done(purpose, Done::Leaf(*at, page));
                 }
             }
             PageRequest::Nodes(region, node_page) => {
                 if !matches!(region.read().nodes(), Nodes::Paged(at) if at == node_page) {
-                    return Asked::Done(purpose, Done::Nodes);
+                    return Submitted::Done(purpose, Done::Nodes);
                 }
             }
         }
@@ -156,7 +156,7 @@ impl<T> PageReader<T> {
             token: slot as u64,
         });
         self.slots[slot] = Some(Slot { request, purpose, claim });
-        Asked::InFlight
+        Submitted::InFlight
     }
 
     /// Is this page of nodes being read through this reader?
@@ -204,9 +204,9 @@ impl<T> PageReader<T> {
         let read = completion.result.map_err(Error::from);
         let done = read.and_then(|()| self.bring(store, nodes, &request, &completion.buf));
         self.awaited |= claim.done();
-        self.untold += 1;
-        if self.untold >= TOLD || self.in_flight() < TOLD {
-            self.tell();
+        self.unnotified += 1;
+        if self.unnotified >= NOTIFY_EVERY || self.in_flight() < NOTIFY_EVERY {
+            self.notify_waiters();
         }
         (purpose, done)
     }
@@ -232,10 +232,10 @@ impl<T> PageReader<T> {
     }
 
     /// Tells those who wait of what is done.
-    fn tell(&mut self) {
-        self.untold = 0;
+    fn notify_waiters(&mut self) {
+        self.unnotified = 0;
         if std::mem::take(&mut self.awaited) {
-            self.in_flight.tell();
+            self.in_flight.notify();
         }
     }
 }
@@ -247,6 +247,6 @@ impl<T> Drop for PageReader<T> {
         while let Ok(Some(_)) = self.queue.wait() {}
         let bytes = (self.slots.len() * PAGE).cast_signed();
         Counters::change(&self.counters.buffer_bytes, -bytes);
-        self.tell();
+        self.notify_waiters();
     }
 }

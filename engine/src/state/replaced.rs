@@ -83,7 +83,7 @@ pub(crate) fn restored(
 }
 
 /// A value as the log has it.
-pub(crate) fn stored(hasher: Hasher, commit: u64, value: LogValue<'_>) -> Result<Stored> {
+pub fn stored(hasher: Hasher, commit: u64, value: LogValue<'_>) -> Result<Stored> {
     Ok(match value {
         LogValue::Absent => Stored::Absent,
         LogValue::Inline(bytes) => Stored::put(hasher, Value::from(bytes)),

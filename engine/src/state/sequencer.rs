@@ -28,10 +28,10 @@ use crate::roots::Roots;
 
 /// A commit as the newest one: of those that are published, or of those with a ticket.
 #[derive(Clone, Debug)]
-pub(crate) struct Tip {
-    pub(crate) number: u64,
-    pub(crate) roots: Roots,
-    pub(crate) blob: Arc<[u8]>,
+pub struct Tip {
+    pub number: u64,
+    pub roots: Roots,
+    pub blob: Arc<[u8]>,
 }
 
 impl Tip {

@@ -21,7 +21,7 @@ use pleach_core::{Key, Prefix};
 use pleach_io::{Disk, Executor, File, PageBuf};
 
 use super::in_flight::{InFlight, PageId, Reading};
-use super::index::{Located, located};
+use super::index::{PageRef, located};
 use super::pace::Pace;
 use super::quarantine::{Quarantine, Why};
 use crate::error::{Error, Result};
@@ -150,16 +150,16 @@ impl Store {
     }
 
     /// A page: from the cache, else read on the calling thread.
-    pub(crate) fn leaf(&self, at: Located) -> Result<Arc<CachedPage>> {
+    pub(crate) fn leaf(&self, at: PageRef) -> Result<Arc<CachedPage>> {
         self.leaf_for(at, Reading::Keys)
     }
 
     /// The same for the flush: see [`Self::admit_for_flush`].
-    pub(crate) fn leaf_for_flush(&self, at: Located) -> Result<Arc<CachedPage>> {
+    pub(crate) fn leaf_for_flush(&self, at: PageRef) -> Result<Arc<CachedPage>> {
         self.leaf_for(at, Reading::Flush)
     }
 
-    fn leaf_for(&self, at: Located, reading: Reading) -> Result<Arc<CachedPage>> {
+    fn leaf_for(&self, at: PageRef, reading: Reading) -> Result<Arc<CachedPage>> {
         if let Some(page) = self.cached(at, reading) {
             return Ok(page);
         }
@@ -203,7 +203,7 @@ impl Store {
         Counters::add(&self.counters.pages_read_over, between);
     }
 
-    fn cached(&self, at: Located, reading: Reading) -> Option<Arc<CachedPage>> {
+    fn cached(&self, at: PageRef, reading: Reading) -> Option<Arc<CachedPage>> {
         let page = self.cache.get(at.page, at.tag)?;
         if reading == Reading::Keys {
             Counters::add(&self.counters.cache_hits, 1);
@@ -215,7 +215,7 @@ impl Store {
     #[inline]
     pub(crate) fn read_cached<T>(
         &self,
-        at: Located,
+        at: PageRef,
         key: &Key,
         read: impl FnOnce(&CachedPage) -> T,
     ) -> Option<T> {
@@ -228,7 +228,7 @@ impl Store {
 
     /// Checks a page that was read and puts it into the cache. A page that contradicts the index is
     /// refused: the next commit on it would fold what it has into the root.
-    pub(crate) fn admit(&self, at: Located, buf: &PageBuf) -> Result<Arc<CachedPage>> {
+    pub(crate) fn admit(&self, at: PageRef, buf: &PageBuf) -> Result<Arc<CachedPage>> {
         self.check_leaf(at, buf.page(0))?;
         self.refuse_contradicting(at.page)?;
         let page = self.cache.insert(at.page, at.tag, buf.page(0), self.batch());
@@ -240,7 +240,7 @@ impl Store {
 
     /// The same for the flush, which looks for itself whether a page contradicts the index. Such a page
     /// is the flush's alone until then.
-    pub(crate) fn admit_for_flush(&self, at: Located, buf: &PageBuf) -> Result<Arc<CachedPage>> {
+    pub(crate) fn admit_for_flush(&self, at: PageRef, buf: &PageBuf) -> Result<Arc<CachedPage>> {
         if self.refuse_contradicting(at.page).is_ok() {
             return self.admit(at, buf);
         }
@@ -249,12 +249,12 @@ impl Store {
     }
 
     /// Checks a page that was read for an iterator alone, without a claim.
-    pub(crate) fn check_apart(&self, at: Located, page: &Page) -> Result<()> {
+    pub(crate) fn check_apart(&self, at: PageRef, page: &Page) -> Result<()> {
         self.check_leaf(at, page)
     }
 
     /// Reads a page for an iterator alone, on the calling thread.
-    pub(crate) fn read_apart(&self, at: Located) -> Result<Arc<CachedPage>> {
+    pub(crate) fn read_apart(&self, at: PageRef) -> Result<Arc<CachedPage>> {
         self.count_scanned(1, 0);
         let mut buf = self.buffers.take();
         self.device.read_at(&self.leaf, &mut buf, at.page.offset())?;
@@ -265,7 +265,7 @@ impl Store {
 
     /// An iterator comes to a page that it has read apart, and that the index names now that it has entered;
     /// with `keep`, others will find it.
-    pub(crate) fn use_apart(&self, at: Located, page: &Page, keep: bool) -> Result<()> {
+    pub(crate) fn use_apart(&self, at: PageRef, page: &Page, keep: bool) -> Result<()> {
         self.refuse_contradicting(at.page)?;
         if keep {
             self.cache.insert(at.page, at.tag, page, NO_BATCH);
@@ -276,7 +276,7 @@ impl Store {
     }
 
     /// A page, if it is cached. This is not a use.
-    pub(crate) fn peek(&self, at: Located) -> Option<Arc<CachedPage>> {
+    pub(crate) fn peek(&self, at: PageRef) -> Option<Arc<CachedPage>> {
         let page = self.cache.peek(at.page, at.tag)?;
         Counters::add(&self.counters.cache_hits, 1);
         Some(page)
@@ -286,7 +286,7 @@ impl Store {
         self.quarantine.contradicting(LEAF_FILE, u64::from(page)).map_or(Ok(()), Err)
     }
 
-    fn check_leaf(&self, at: Located, page: &Page) -> Result<()> {
+    fn check_leaf(&self, at: PageRef, page: &Page) -> Result<()> {
         let number = u64::from(at.page);
         let bad = |error| Error::Page { file: LEAF_FILE, page: number, error };
         LeafView::parse(page, &self.leaf_identity(at.page)).map_err(bad)?;

@@ -58,7 +58,7 @@ impl Recent {
 }
 
 /// Roots and blob of a past commit.
-type Said = (Roots, Arc<[u8]>);
+type LayerParts = (Roots, Arc<[u8]>);
 
 struct Guarded {
     window: Window,
@@ -76,11 +76,14 @@ impl Guarded {
         self.pins.oldest(|commit| self.window.reads(commit))
     }
 
-    fn past(&self, commit: u64) -> Result<Said> {
-        match self.window.past(commit) {
-            Some(before) => Ok((before.roots.clone(), Arc::clone(&before.blob))),
-            None => Err(Error::SnapshotTooOld { commit, oldest: self.window.from() }),
-        }
+    /// What the commit after a past one says.
+    fn said(&self, commit: u64) -> Result<&Before> {
+        let too_old = Error::SnapshotTooOld { commit, oldest: self.window.from() };
+        self.window.past(commit).ok_or(too_old)
+    }
+
+    fn past(&self, commit: u64) -> Result<LayerParts> {
+        self.said(commit).map(|before| (before.roots.clone(), Arc::clone(&before.blob)))
     }
 }
 
@@ -93,7 +96,8 @@ const PARALLEL: usize = 512;
 const TURNS: usize = 8;
 
 /// Undo of the newest commits.
-pub(crate) struct Undo {
+#[expect(missing_debug_implementations, reason = "hidden from users")]
+pub struct Undo {
     limits: HistoryLimits,
     /// The newest commit that was pushed.
     newest: AtomicU64,
@@ -409,7 +413,7 @@ impl Undo {
     }
 
     /// Pins a past commit of the window, and gives its roots and blob.
-    pub(super) fn pin_past(&self, commit: u64, now: Duration) -> Result<(PinId, Said)> {
+    pub(super) fn pin_past(&self, commit: u64, now: Duration) -> Result<(PinId, LayerParts)> {
         let mut guarded = self.guarded.lock();
         let said = guarded.past(commit)?;
         Ok((guarded.pins.add(commit, now), said))
@@ -459,17 +463,22 @@ impl Undo {
     }
 
     /// The oldest commit that can be asked for.
-    pub(crate) fn from(&self) -> u64 {
+    pub fn from(&self) -> u64 {
         self.guarded.lock().window.from()
     }
 
     /// Roots and blob of a commit that is not the newest one.
-    pub(crate) fn past(&self, commit: u64) -> Result<Said> {
+    pub fn past(&self, commit: u64) -> Result<LayerParts> {
         self.guarded.lock().past(commit)
     }
 
+    /// What a commit that is not the first goes back to, if it is a rollback.
+    pub(crate) fn rolled_back_to(&self, commit: u64) -> Result<Option<u64>> {
+        self.guarded.lock().said(commit - 1).map(|before| before.back_to)
+    }
+
     /// Where the log begins that the window needs; none when the window has no past.
-    pub(crate) fn log_from(&self) -> Option<LogPos> {
+    pub fn log_from(&self) -> Option<LogPos> {
         self.guarded.lock().window.begins().map(|(from, _)| from)
     }
 

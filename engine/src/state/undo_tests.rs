@@ -45,6 +45,7 @@ fn commit(undo: &Undo, number: u64) {
         start: (number * 100).into(),
         roots: Roots::new([(0, TrieRoot { kind: TrieKind::Merkle, node: [1; 32].into() })]),
         blob: Arc::default(),
+        back_to: None,
     };
     undo.push(number, vec![Undone { namespace: 0, changes, nodes }], Some(before));
 }

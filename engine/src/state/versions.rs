@@ -365,7 +365,7 @@ impl VersionMap {
         self.oldest.fetch_max(floor + 1, Ordering::Relaxed);
         // Nobody puts a commit in meanwhile.
         let (last, before) = (self.last(), self.keys.load(Ordering::Relaxed));
-        let anew = last.is_worn(before, floor).then(|| LastChanges::new(before, floor));
+        let anew = last.needs_rebuild(before, floor).then(|| LastChanges::new(before, floor));
         let (mut left, mut keys) = (anew.as_ref().unwrap_or(&last).bytes(), 0);
         for map in self.shards.get().into_iter().flatten() {
             let mut map = map.0.write();

@@ -386,7 +386,7 @@ fn pages_then(children: &ChildTable, replaced: &[ReplacedNode]) -> Vec<NodeThen>
 }
 
 /// Puts `changes` over those that are there from `from` on, both sorted; of two for one key the newer wins.
-pub(crate) fn put_over(
+pub fn put_over(
     below: &mut Vec<PendingChange>,
     from: usize,
     changes: impl Iterator<Item = (Key, Stored)>,

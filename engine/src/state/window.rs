@@ -11,8 +11,8 @@
 //! fewer where a limit in bytes of disk says so, or where the records with undo begin. *Dropped* is where undo in memory
 //! begins. Without a limit it is `from`, or an older commit that is pinned; what takes more than
 //! [`HistoryLimits::bytes`] of memory is dropped from there, the oldest first, pinned or not, and is read back from the log
-//! when somebody needs it ([`super::logged`]). Both only rise. *Readable* is each state from the smaller of the two
-//! on, and no older one, whoever holds it: there is no other notion of it.
+//! when somebody needs it ([`super::logged`]). Both only rise. A commit is *readable* when it is at
+//! least the smaller of the two.
 //!
 //! Invariants: `from <= tip`, `dropped <= tip`; the commits that are kept are all those after the smaller of `from` and
 //! `dropped`, in order. Pure bookkeeping, guarded by the lock of [`super::undo`].
@@ -34,6 +34,8 @@ pub(crate) struct Before {
     pub(crate) roots: Roots,
     /// The blob before.
     pub(crate) blob: Arc<[u8]>,
+    /// The commit that this one goes back to, if it is a rollback.
+    pub(crate) back_to: Option<u64>,
 }
 
 /// Commits of the window whose records an open has left unread: those up to the one that its replay started behind.

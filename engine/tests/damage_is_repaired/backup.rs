@@ -1,13 +1,13 @@
 //! A backup and the log of the damaged folder give each commit again, whatever else of the folder is left; without a backup
 //! what is whole is written out, and what is lost is named.
 
-use pleach::backup::BackupOptions;
-use pleach::errors::Contradiction;
-use pleach::export::{ImportOptions, StreamReader, import};
-use pleach::repair::{RollForwardReport, roll_forward_on, salvage_on};
+use pleach::internals::error::Contradiction;
 use pleach::{Error, Geometry};
 use pleach_io::sim::SimDisk;
 use pleach_io::{Device as _, OpenMode, PageBuf};
+use pleach_ops::BackupOptions;
+use pleach_ops::export::{ImportOptions, StreamReader, import};
+use pleach_ops::repair::{RollForwardReport, roll_forward_on, salvage_on};
 
 use crate::common::{
     Chain, MERKLE, PLAIN, Pairs, SimDb, States, damage, disk_of, is_named, new_disk, open, options,
@@ -26,7 +26,8 @@ fn subject() -> (SimDisk, States, Vec<(u64, SimDisk)>) {
         chain.commit(keys);
         if round % 8 == 1 {
             let backup = new_disk();
-            let report = chain.db.backup_on(&backup, &BackupOptions::new()).expect("backed up");
+            let report = pleach_ops::backup_on(&chain.db, &backup, &BackupOptions::new())
+                .expect("backed up");
             backups.push((report.commit, backup));
         }
         match round {
@@ -119,7 +120,8 @@ fn an_imported_state_and_an_empty_database_are_rolled_forward_too() {
     // An import has numbers of its own.
     let (then, mut stream) = (newest - 3, Vec::new());
     let db = open(&disk_of(&disk.image()), HISTORY).expect("opens");
-    pleach::export::export(&db.at(then).expect("in the history"), &mut stream).expect("exported");
+    pleach_ops::export::export(&db.at(then).expect("in the history"), &mut stream)
+        .expect("exported");
     let copy = new_disk();
     let sizes = Geometry { segment_pages: 16, log_segment: 64 << 10, size_factor: 150 };
     let options = options(HISTORY).log_limit_bytes(1 << 20).geometry(sizes);
@@ -340,7 +342,7 @@ fn a_lost_long_value_that_was_replaced_is_gone_over() {
     let mut chain = Chain::new(&disk, HISTORY);
     chain.commit(20);
     let backup = new_disk();
-    chain.db.backup_on(&backup, &BackupOptions::new()).expect("backed up");
+    pleach_ops::backup_on(&chain.db, &backup, &BackupOptions::new()).expect("backed up");
     for (id, len) in [(1, 70_000), (2, 9), (1, 80_000), (3, 90_000), (1, 7)] {
         chain.put(id, len);
     }

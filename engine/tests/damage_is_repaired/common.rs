@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use pleach::repair::LostCommits;
 use pleach::{Access, Db, Error, Geometry, Hasher, Key, Options, Roots, SessionOptions, Value};
 use pleach_io::sim::{Damage, Image, PageOf, SimDisk, SimOptions, SimRuntime};
+use pleach_ops::repair::LostCommits;
 
 pub(crate) type SimDb = Db;
 /// The pairs of all namespaces.
@@ -108,7 +108,7 @@ impl Chain {
             Access::write(*key, value.clone().map(Value::from)).in_namespace(*namespace)
         });
         let session = self.db.session(SessionOptions::new().witness(false)).expect("a session");
-        let mut block = session.finish(accesses.collect()).expect("finished");
+        let mut block = session.finish(accesses).expect("finished");
         block.set_blob(self.draws.to_le_bytes().to_vec()).expect("short");
         let number = block.commit().expect("committed");
         for (at, value) in changes {

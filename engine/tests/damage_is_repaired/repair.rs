@@ -2,11 +2,11 @@
 //! names those behind it.
 
 use pleach::load::LoadOptions;
-use pleach::repair::{RepairReport, repair_on};
-use pleach::tools::Verdict;
 use pleach::{Error, Value};
 use pleach_io::sim::{Fault, Image, Rule, SimDisk, SimOptions, Times, code};
 use pleach_io::{Device as _, OpenMode, Operation};
+use pleach_ops::Verdict;
+use pleach_ops::repair::{RepairReport, repair_on};
 
 use crate::common::{
     Chain, States, damage, disk_of, is_named, key, new_disk, open, pairs, runtime, unrecorded,

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use pleach::load::LoadOptions;
 use pleach::scrub::{ScrubOptions, ScrubReport, scrub};
-use pleach::tools::{CheckOptions, check_on};
 use pleach::{Access, Db, Options, SessionOptions, Value};
 use pleach_io::sim::SimDisk;
+use pleach_ops::{CheckOptions, check_on};
 
 use crate::common::{Chain, SimDb, damage, disk_of, key, new_disk, open, pairs};
 
@@ -117,7 +117,8 @@ fn a_scrub_beside_commits_finds_nothing_and_keeps_its_pace() {
             for round in 0..u64::MAX {
                 let put = |id: u64| Access::write(key(id), Some(value(id + round)));
                 let session = db.session(SessionOptions::new().witness(false)).expect("a session");
-                let block = session.finish((0..300).map(|id| put(id * 29 % 9000)).collect());
+                let block =
+                    session.finish((0..300).map(|id| put(id * 29 % 9000)).collect::<Vec<_>>());
                 block.expect("finished").commit().expect("committed");
                 if done.load(Ordering::Relaxed) {
                     return;
@@ -138,7 +139,8 @@ fn a_scrub_beside_commits_finds_nothing_and_keeps_its_pace() {
     // It takes its time, and the flag ends it.
     let (rate, last) = (4_000_000, Arc::new(AtomicU64::new(0)));
     let told = Arc::clone(&last);
-    let tell: pleach::scrub::ScrubProgress = Box::new(move |done, all| {
+    let tell: pleach::Progress = Arc::new(move |done, all| {
+        let all = all.expect("known");
         assert!(done <= all && done > told.swap(done, Ordering::Relaxed));
     });
     let paced = ScrubOptions::new().bytes_per_second(rate).progress(Some(tell));

@@ -29,7 +29,7 @@ fn a_finish_finds_the_pages_that_its_session_has_read() {
             session.read(&key(100_000 + batch * 4000 + id)).expect("read");
         }
         let before = db.metrics();
-        let accesses =
+        let accesses: Vec<_> =
             own.iter().map(|key| Access::read_write(*key, Some(Value::from(b"8")))).collect();
         let block = session.finish(accesses).expect("finished");
         let after = db.metrics();

@@ -33,7 +33,7 @@ fn grow(seed: u64) {
             Access::write(key, Some(Value::from(&next.to_le_bytes().repeat(12)[..])))
         });
         let session = db.session(SessionOptions::new().witness(false)).expect("a session");
-        let block = session.finish(accesses.collect()).expect("finished");
+        let block = session.finish(accesses).expect("finished");
         block.commit().unwrap_or_else(|error| panic!("batch {batch}: {error}"));
     }
     assert!(db.metrics().checkpoints > 5, "checkpoints ran beside the flush");

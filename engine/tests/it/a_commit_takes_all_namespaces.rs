@@ -23,7 +23,7 @@ fn all_256_of_them() {
         })
     });
     let session = db.session(SessionOptions::new()).expect("a session");
-    let mut block = session.finish(accesses.collect()).expect("finished");
+    let mut block = session.finish(accesses).expect("finished");
     assert_eq!(block.take_witnesses().len(), 256);
     assert_eq!(block.commit().expect("committed"), 256);
     let after = db.metrics();

@@ -4,9 +4,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use pleach::repair::repair;
-use pleach::tools::{CheckOptions, Verdict, check, stat};
 use pleach::{Access, Db, Geometry, Options, SessionOptions, Value};
+use pleach_ops::repair::repair;
+use pleach_ops::{CheckOptions, Verdict, check, stat};
 
 use crate::common::{commit, uniform};
 

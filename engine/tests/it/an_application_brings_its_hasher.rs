@@ -1,11 +1,11 @@
 //! A database with an application's own hash function is as any other to whoever has that function, and names it to
 //! whoever does not.
 
-use pleach::backup::BackupOptions;
-use pleach::repair::repair_on;
-use pleach::tools::{CheckOptions, check_on, explain_on, stat_on};
 use pleach::{Access, Advice, Db, Error, Hasher, Options, SessionOptions, Value, proof, witness};
 use pleach_io::{OsDevice, OsOptions, Threads};
+use pleach_ops::BackupOptions;
+use pleach_ops::repair::repair_on;
+use pleach_ops::{CheckOptions, check_on, explain_on, stat_on};
 
 use crate::common::commit;
 
@@ -31,7 +31,7 @@ fn as_any_other() {
     assert_eq!(db.hasher().expect("open"), TURNED);
     let before = db.root();
     let session = db.session(SessionOptions::new()).expect("a session");
-    let mut block = session.finish((0..200).map(put).collect()).expect("finished");
+    let mut block = session.finish((0..200).map(put).collect::<Vec<_>>()).expect("finished");
     let proven = block.take_witness().expect("asked for");
     block.commit().expect("committed");
     let verified = witness::verify(TURNED, &proven, &before).expect("verifies");
@@ -43,7 +43,7 @@ fn as_any_other() {
     assert!(proof::path::verify(Hasher::BLAKE3, &proof, &db.root()).is_err());
     commit(&db, vec![Access::write(TURNED.hash(&[7]), None)]);
     // The copy is checked up to its roots.
-    db.backup_to(&copy, &BackupOptions::default()).expect("copied");
+    pleach_ops::backup(&db, &copy, &BackupOptions::default()).expect("copied");
     let root = db.root();
     db.close().expect("closed");
     for at in [&at, &copy] {
@@ -76,9 +76,9 @@ fn who_does_not_have_it_is_told_its_name() {
         assert!(error.to_string().contains("turned-blake3"), "{error}");
         assert_eq!(error.advice(), Advice::FixCall);
     }
-    let error = pleach::tools::stat(folder.path()).expect_err("nobody gave it").to_string();
+    let error = pleach_ops::stat(folder.path()).expect_err("nobody gave it").to_string();
     assert!(error.contains("turned-blake3"), "{error}");
-    assert_eq!(pleach::tools::hasher(folder.path()).expect("recorded"), "turned-blake3");
+    assert_eq!(pleach_ops::hasher(folder.path()).expect("recorded"), "turned-blake3");
     Db::open(options().hasher(TURNED)).expect("its own");
 }
 

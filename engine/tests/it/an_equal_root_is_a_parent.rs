@@ -120,7 +120,9 @@ fn chains_stand_on_a_state_that_came_back() {
         commit(&db, (0..500).map(|id| put(id, b"a")).collect());
         let one = finish(&db, (100..300).map(|id| put(id, b"b")).collect()).into_overlay();
         let session = db.session(SessionOptions::new().over(&one)).expect("a session");
-        let two = session.finish((200..400).map(|id| put(id, b"c")).collect()).expect("finished");
+        let two = session
+            .finish((200..400).map(|id| put(id, b"c")).collect::<Vec<_>>())
+            .expect("finished");
         let two = two.into_overlay();
         commit(&db, (0..500).map(|id| put(id, b"q")).collect());
         db.drain(0).expect("drained");

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pleach::tools::{explain_on, stat_on};
 use pleach::{Access, Db, Error, Geometry, Options, SessionOptions, Value};
 use pleach_io::Device;
 use pleach_io::sim::{Damage, PageOf, SimDisk, SimRuntime};
+use pleach_ops::{explain_on, stat_on};
 
 use crate::common::held_device::{Gate, Held};
 use crate::common::{commit, uniform};

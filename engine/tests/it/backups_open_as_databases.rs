@@ -4,11 +4,14 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use pleach::backup::{BackupOptions, BackupProgress};
-use pleach::errors::{CreationError, NoRoom};
-use pleach::{Access, Db, Durability, Error, Geometry, Hasher, Options, SessionOptions, Value};
+use pleach::errors::NoRoom;
+use pleach::internals::error::CreationError;
+use pleach::{
+    Access, Db, Durability, Error, Geometry, Hasher, Options, Progress, SessionOptions, Value,
+};
 use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times};
 use pleach_io::{Device as _, OpenMode, Operation};
+use pleach_ops::BackupOptions;
 
 use crate::common::{Model, Rng, commit, uniform};
 use crate::crash::workload::{batch, value};
@@ -99,7 +102,7 @@ impl Source {
 /// A source that goes on each time that a backup tells its progress.
 fn beside(source: &Arc<Mutex<Source>>) -> BackupOptions {
     let source = Arc::clone(source);
-    let progress: BackupProgress = Box::new(move |_, _| source.lock().expect("sound").go_on());
+    let progress: Progress = Arc::new(move |_, _| source.lock().expect("sound").go_on());
     BackupOptions::new().progress(Some(progress))
 }
 
@@ -118,7 +121,7 @@ fn a_backup_beside_commits_flushes_and_checkpoints_is_one_commit() {
         for turn in 0..3 {
             let disk = SimDisk::new(100 + turn, unrecorded());
             let before = db.commit_number();
-            let report = db.backup_on(&disk, &beside(&source)).expect("backed up");
+            let report = pleach_ops::backup_on(&db, &disk, &beside(&source)).expect("backed up");
             // What came while pages were copied is not in it.
             assert!(report.commit >= before && report.commit <= db.commit_number());
             let source = source.lock().expect("sound");
@@ -156,7 +159,7 @@ fn a_backup_that_fails_harms_nobody_and_is_refused_or_whole() {
                 pleach_io::sim::code::EIO
             };
             disk.inject(Rule::nth(operation, "", nth, Times::Once, Fault::Errno(code)));
-            let result = db.backup_on(&disk, &options);
+            let result = pleach_ops::backup_on(&db, &disk, &options);
             disk.heal();
             assert!(!db.is_poisoned(), "{operation:?} {nth}");
             let source = source.lock().expect("sound");
@@ -189,7 +192,8 @@ fn a_backup_that_was_cut_off_is_refused_or_whole() {
     let mut source = Source::new(4);
     (0..4).for_each(|_| source.go_on());
     let disk = SimDisk::new(1, SimOptions::default());
-    source.db.backup_on(&disk, &BackupOptions::new().verify(false)).expect("backed up");
+    pleach_ops::backup_on(&source.db, &disk, &BackupOptions::new().verify(false))
+        .expect("backed up");
     disk.mark(DONE);
     disk.open("after", OpenMode::CreateNew).expect("made");
     let (root, mut refused, mut whole) = (source.db.root(), 0, 0);
@@ -222,12 +226,14 @@ fn a_backup_that_was_cut_off_is_refused_or_whole() {
 fn a_backup_wants_an_empty_folder() {
     let source = Source::new(1);
     let disk = SimDisk::new(1, unrecorded());
-    source.db.backup_on(&disk, &BackupOptions::new()).expect("backed up");
-    let again = source.db.backup_on(&disk, &BackupOptions::new()).expect_err("there is one");
+    pleach_ops::backup_on(&source.db, &disk, &BackupOptions::new()).expect("backed up");
+    let again =
+        pleach_ops::backup_on(&source.db, &disk, &BackupOptions::new()).expect_err("there is one");
     assert!(matches!(again, Error::Creation(CreationError::Exists)), "{again}");
     let disk = SimDisk::new(1, unrecorded());
     disk.open("letter.txt", OpenMode::CreateNew).expect("made");
-    let foreign = source.db.backup_on(&disk, &BackupOptions::new()).expect_err("not empty");
+    let foreign =
+        pleach_ops::backup_on(&source.db, &disk, &BackupOptions::new()).expect_err("not empty");
     assert!(matches!(foreign, Error::Creation(CreationError::NotADatabase { .. })), "{foreign}");
 }
 
@@ -244,10 +250,10 @@ fn a_full_target_is_told_as_full_and_what_is_left_there_as_unfinished() {
             let disk = SimDisk::new(nth, unrecorded());
             let code = pleach_io::sim::code::ENOSPC;
             disk.inject(Rule::nth(operation, "", nth, Times::Once, Fault::Errno(code)));
-            let Err(full) = source.db.backup_on(&disk, &options) else { break };
+            let Err(full) = pleach_ops::backup_on(&source.db, &disk, &options) else { break };
             assert!(matches!(full, Error::Full(NoRoom::Backup(_))), "{operation:?} {nth}: {full}");
             disk.heal();
-            match source.db.backup_on(&disk, &options) {
+            match pleach_ops::backup_on(&source.db, &disk, &options) {
                 Err(Error::Creation(CreationError::Unfinished { .. })) => unfinished += 1,
                 // It failed before it had made anything, or nothing but the name of the superblock was left to be synced.
                 Ok(_) | Err(Error::Creation(CreationError::Exists)) => {}
@@ -265,19 +271,19 @@ fn a_close_lets_a_backup_go_on() {
     source.db.drain(0).expect("flushed");
     let (db, number) = (source.db.clone(), source.db.commit_number());
     let closed = Arc::new(AtomicBool::new(false));
-    let progress: BackupProgress = {
+    let progress: Progress = {
         let (db, closed) = (db.clone(), Arc::clone(&closed));
-        Box::new(move |_, _| {
+        Arc::new(move |_, _| {
             if !closed.swap(true, Ordering::Relaxed) {
                 assert_eq!(db.close().expect("closed").backups, 1);
             }
         })
     };
     let disk = SimDisk::new(1, unrecorded());
-    let report = db.backup_on(&disk, &BackupOptions::new().progress(Some(progress)));
+    let report = pleach_ops::backup_on(&db, &disk, &BackupOptions::new().progress(Some(progress)));
     assert_eq!(report.expect("backed up").commit, number);
     assert!(closed.load(Ordering::Relaxed));
-    let late = db.backup_on(SimDisk::new(1, unrecorded()), &BackupOptions::new());
+    let late = pleach_ops::backup_on(&db, SimDisk::new(1, unrecorded()), &BackupOptions::new());
     assert!(matches!(late, Err(Error::Closed)), "{late:?}");
     source.check(&disk, number);
 }
@@ -323,7 +329,7 @@ fn backups_beside_threads_are_one_commit() {
                 }
                 let copy = folder.path().join(format!("copy-{turn}"));
                 let before = newest.load(Ordering::Acquire);
-                (db.backup_to(&copy, &BackupOptions::new()), before, copy)
+                (pleach_ops::backup(&db, &copy, &BackupOptions::new()), before, copy)
             })
             .collect();
         // Before anything is asserted: the writer would go on for ever.

@@ -4,11 +4,11 @@
 
 use crate::common::{Keys, Rng, bytes, cases, key};
 use pleach::load::LoadOptions;
-use pleach::tools::{CheckOptions, check_on};
 use pleach::{Access, Db, Error, Options, Value};
 use pleach_core::{Key, Node, TERMINATOR};
 use pleach_io::Device as _;
 use pleach_io::sim::{Quota, SimDisk, SimOptions, SimRuntime, code};
+use pleach_ops::{CheckOptions, check_on};
 
 type SimDb = Db;
 
@@ -45,7 +45,7 @@ fn crash_everywhere(seed: u64, count: u64) -> (usize, usize) {
     let db = open(&disk, seed).expect("created");
     disk.mark(BEGUN);
     let load = LoadOptions::new().memory_mib(1);
-    let root = db.bulk_load(pairs(seed, count).into_iter(), &load).expect("loaded").root;
+    let root = db.bulk_load(pairs(seed, count), &load).expect("loaded").root;
     disk.mark(DONE);
     let trace = disk.trace();
     drop(db);
@@ -63,7 +63,7 @@ fn crash_everywhere(seed: u64, count: u64) -> (usize, usize) {
                     empty += 1;
                     let again = open(&survivor, seed).expect("opened");
                     let load = LoadOptions::new().memory_mib(1);
-                    let report = again.bulk_load(pairs(seed, count).into_iter(), &load);
+                    let report = again.bulk_load(pairs(seed, count), &load);
                     assert_eq!(report.expect("loaded again").root, root, "{outcome}");
                 }
                 (found, 1) if found == root => loaded += 1,
@@ -100,7 +100,7 @@ fn a_full_disk_leaves_the_empty_database_usable() {
         let Ok(db) = open(&disk, kib) else { continue };
         let before = disk.free_space().expect("known").0;
         let load = LoadOptions::new().memory_mib(1);
-        match db.bulk_load(pairs(1, 20_000).into_iter(), &load) {
+        match db.bulk_load(pairs(1, 20_000), &load) {
             Err(Error::Full(_)) => refused += 1,
             Ok(_) => continue,
             Err(other) => panic!("{kib} KiB: {other}"),
@@ -109,7 +109,7 @@ fn a_full_disk_leaves_the_empty_database_usable() {
         assert!(!disk.list().expect("listed").iter().any(|name| name == "load-spill"));
         let after = disk.free_space().expect("known").0;
         assert!(after + (256 << 10) >= before, "{kib} KiB: {before} were free, now {after}");
-        let few = db.bulk_load(pairs(1, 20).into_iter(), &LoadOptions::new().memory_mib(1));
+        let few = db.bulk_load(pairs(1, 20), &LoadOptions::new().memory_mib(1));
         if let Ok(report) = few {
             assert_eq!(reopen_root(db, &disk, kib), report.root);
         }
@@ -135,14 +135,14 @@ fn a_disk_that_is_full_at_any_page_refuses_the_load() {
             block.commit().expect("committed");
             disk.set_quota(Some(Quota { bytes: disk.used() + room * 4096, code: code::ENOSPC }));
             let load = LoadOptions::new().memory_mib(1);
-            match db.bulk_load(pairs(1, 500).into_iter(), &load) {
+            match db.bulk_load(pairs(1, 500), &load) {
                 Err(Error::Full(_)) => refused += 1,
                 Ok(_) => break,
                 Err(other) => panic!("{room} pages: {other}"),
             }
             assert_eq!((db.root(), db.commit_number()), (TERMINATOR, 1));
             disk.set_quota(None);
-            db.bulk_load(pairs(1, 500).into_iter(), &load).expect("there is room now");
+            db.bulk_load(pairs(1, 500), &load).expect("there is room now");
         }
         assert!(refused > 10, "{refused} disks were too small");
     }

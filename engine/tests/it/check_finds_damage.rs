@@ -8,9 +8,9 @@ use std::path::Path;
 
 use crate::common::{Keys, Rng, bytes, commit, key};
 use pleach::load::LoadOptions;
-use pleach::tools::{CheckOptions, CheckReport, Verdict, check, explain, explain_past, stat};
 use pleach::{Access, Db, Error, Options, Value};
 use pleach_core::Key;
+use pleach_ops::{CheckOptions, CheckReport, Verdict, check, explain, explain_past, stat};
 
 const PAGE: u64 = 4096;
 
@@ -24,7 +24,7 @@ fn database(path: &Path, rng: &mut Rng) -> BTreeMap<Key, Value> {
         .map(|id| (key(Keys::Uniform, id), bytes(rng, if id % 300 == 7 { 9000 } else { 8 })))
         .collect();
     let db = Db::open(options(path)).expect("created");
-    db.bulk_load(model.clone().into_iter(), &LoadOptions::new()).expect("loaded");
+    db.bulk_load(model.clone(), &LoadOptions::new()).expect("loaded");
     for round in 0..3 {
         let writes: BTreeMap<Key, Option<Value>> = (0..40)
             .map(|_| {
@@ -191,7 +191,7 @@ fn many_findings_are_complete_and_in_key_order() {
     let pairs: BTreeMap<Key, Value> =
         (0..40_000).map(|id| (key(Keys::Uniform, id), value(id))).collect();
     let db = Db::open(options(path)).expect("created");
-    db.bulk_load(pairs.clone().into_iter(), &LoadOptions::new()).expect("loaded");
+    db.bulk_load(pairs.clone(), &LoadOptions::new()).expect("loaded");
     db.close().expect("closed");
     let sound = checked(path);
     assert!(sound.findings.is_empty(), "{:#?}", sound.findings);
@@ -372,7 +372,7 @@ fn a_folder_in_the_place_of_a_file_fails_the_open_and_nothing_changes() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("db");
     database(&path, &mut Rng::new(8));
-    for name in ["spill", "image-a", "image-b", "notice", "super.spare", "log.spare", "log.new"] {
+    for name in ["spill", "image-a", "image-b", "super.spare", "log.spare", "log.new"] {
         let aside = folder.path().join(name);
         let moved = fs::rename(path.join(name), &aside).is_ok();
         fs::create_dir(path.join(name)).expect("made");

@@ -161,6 +161,6 @@ fn a_load_that_is_closed_meanwhile_leaves_an_empty_database() {
     let again = open(folder.path());
     assert!(again.opened().closed && again.commit_number() == 0);
     again.close().expect("closed");
-    let report = pleach::tools::check(folder.path(), pleach::tools::CheckOptions::default());
+    let report = pleach_ops::check(folder.path(), pleach_ops::CheckOptions::default());
     assert_eq!(report.expect("checked").findings, []);
 }

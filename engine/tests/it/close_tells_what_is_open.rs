@@ -88,6 +88,6 @@ fn close_writes_its_checkpoint_under_open_sessions() {
     let reader = db.session(SessionOptions::new()).expect("a session");
     assert_eq!(db.close().expect("closed").sessions, 1);
     drop(reader);
-    let stat = pleach::tools::stat(folder.path()).expect("looked into");
+    let stat = pleach_ops::stat(folder.path()).expect("looked into");
     assert_eq!(stat.log_replay_bytes, 0, "the checkpoint has all of it");
 }

@@ -1,10 +1,10 @@
 //! A crash or an error during creation leaves a folder in which creation works; a folder that
 //! belongs to somebody else is named and not touched; an incarnation is given out once.
 
-use pleach::internals::creation::{CreationError, DirectoryState, MARKER, create, inspect};
-use pleach::internals::incarnation::{self, IncarnationError, raise};
-use pleach::internals::superblock::{self, Geometry, Superblock, SuperblockError};
-use pleach::internals::superblock_store::SuperblockStore;
+use pleach::internals::format::creation::{CreationError, DirectoryState, MARKER, create, inspect};
+use pleach::internals::format::incarnation::{self, IncarnationError, raise};
+use pleach::internals::format::superblock::{self, Geometry, Superblock, SuperblockError};
+use pleach::internals::format::superblock_store::SuperblockStore;
 use pleach_io::sim::{Aftermath, Content, Fault, Image, Rule, SimDisk, SimOptions, Times, code};
 use pleach_io::{Device, Disk, IoError, OpenMode, Operation, PageBuf};
 

@@ -111,7 +111,11 @@ fn a_failed_read_gives_back_session_and_accesses() {
         for round in 0..8 {
             let many = (250 * round..250 * (round + 1))
                 .map(|id| Access::write(key(Keys::Uniform, id), Some(bytes(&mut rng, 500))));
-            session(&db).finish(many.collect()).expect("finished").commit().expect("committed");
+            session(&db)
+                .finish(many.collect::<Vec<_>>())
+                .expect("finished")
+                .commit()
+                .expect("committed");
         }
         db.drain(0).expect("room");
         db.close().expect("closed");
@@ -296,7 +300,7 @@ fn commits_that_wait_for_room_are_told_of_the_close() {
         // More changes than may be pending: whoever comes now waits, unless the background is held.
         let full = (0..4000)
             .map(|id| Access::write(key(Keys::Uniform, id), Some(Value::from(vec![1; 900]))));
-        session().finish(full.collect()).expect("finished").commit().expect("committed");
+        session().finish(full.collect::<Vec<_>>()).expect("finished").commit().expect("committed");
         let (tell, told) = mpsc::channel();
         for mut block in stale {
             let tell = tell.clone();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pleach::load::LoadOptions;
-use pleach::{Access, Advice, Error, Outcome, SessionOptions, Value, tools};
+use pleach::{Access, Advice, Error, Outcome, SessionOptions, Value};
 use pleach_core::{Key, Node};
 use pleach_io::sim::{Aftermath, Fault, Image, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
 
@@ -140,10 +140,10 @@ fn attempt(op: Op, setup: &Setup, disk: &SimDisk, arm: &mut dyn FnMut()) -> Atte
     if matches!(op, Op::Stat | Op::Check | Op::Reader | Op::Explain) {
         let (disk, key, setup) = (disk.clone(), setup.key(1), setup.clone());
         let look = move || match op {
-            Op::Stat => tools::stat_on(&disk, None).map(drop),
-            Op::Check => tools::check_on(&disk, tools::CheckOptions::default()).map(drop),
+            Op::Stat => pleach_ops::stat_on(&disk, None).map(drop),
+            Op::Check => pleach_ops::check_on(&disk, pleach_ops::CheckOptions::default()).map(drop),
             Op::Reader => read_all(&disk, &setup),
-            _ => tools::explain_on(&disk, None, 0, &key, true).map(drop),
+            _ => pleach_ops::explain_on(&disk, None, 0, &key, true).map(drop),
         };
         arm();
         return Attempt::of(look(), look);
@@ -462,7 +462,7 @@ fn refusals_did_not_happen_and_say_what_to_do() {
 fn every_code_is_in_the_documentation_once() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |path: &str| std::fs::read_to_string(folder.join(path)).expect("it is there");
-    let source = read("src/error/code.rs");
+    let source = read("src/error/code.rs") + &read("../ops/src/error.rs");
     let numbers =
         source.lines().filter_map(|line| line.trim().strip_suffix(',')?.rsplit(' ').next());
     let mut coded: Vec<u16> = numbers.filter_map(|number| number.parse().ok()).collect();

@@ -1,11 +1,11 @@
 //! An export stream has the whole of a state, and an import makes it again, or says what is wrong and changes nothing.
 //! The stream is written here a second time, from docs/export.md alone.
 
-use pleach::export::{ImportOptions, ImportReport, StreamError, StreamReader, export, import};
-use pleach::tools;
-use pleach::{Access, Db, Error, Geometry, Options, SessionOptions, Value};
+use pleach::{Access, Db, Geometry, Options, SessionOptions, Value};
 use pleach_core::{Key, Node};
 use pleach_io::sim::{SimDisk, SimRuntime};
+use pleach_ops::Error;
+use pleach_ops::export::{ImportOptions, ImportReport, StreamError, StreamReader, export, import};
 use twox_hash::XxHash3_64;
 
 use crate::common::{commit, uniform};
@@ -43,7 +43,7 @@ pub(crate) fn filled(disk: &SimDisk) -> SimDb {
     commit(&db, of(0, 0..300).chain(of(MERKLE, 0..70)).collect());
     db.drain(0).expect("flushed");
     let session = db.session(SessionOptions::new()).expect("a session");
-    let mut block = session.finish(of(PLAIN, 50..120).collect()).expect("finished");
+    let mut block = session.finish(of(PLAIN, 50..120).collect::<Vec<_>>()).expect("finished");
     block.set_blob(b"block 17".to_vec()).expect("short");
     block.commit().expect("committed");
     db
@@ -89,7 +89,7 @@ fn an_imported_database_has_pairs_roots_and_blob_of_the_exported_one() {
     let again = exported(&copy);
     assert_eq!(again.len(), stream.len());
     copy.close().expect("closed");
-    let report = tools::check_on(&to, tools::CheckOptions::default()).expect("checked");
+    let report = pleach_ops::check_on(&to, pleach_ops::CheckOptions::default()).expect("checked");
     assert!(report.findings.is_empty(), "{:?}", report.findings);
     // Once more changes nothing.
     let report = imported(&to, &stream).expect("imported");
@@ -275,7 +275,7 @@ fn hostile_streams_with_right_checksums_are_refused_and_change_nothing() {
     let to = disk();
     let refused = imported(&to, &Stream::of(other, 2, &PAIRS, &[])).expect_err("another root");
     assert!(
-        matches!(refused, Error::OtherRoot { expected, found } if (expected, found) == (other, root)),
+        matches!(refused, Error::Db(pleach::Error::OtherRoot { expected, found }) if (expected, found) == (other, root)),
         "{refused}"
     );
     assert_eq!(open(&to).root(), pleach_core::TERMINATOR);

@@ -11,108 +11,10 @@ use pleach::{Access, Db, Error, Geometry, Key, Options, SessionOptions, Value};
 use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
 use pleach_io::{IoError, Operation};
 
-use crate::common::states::States;
-use crate::common::{Rng, cases, commit, uniform};
+use crate::common::{Rng, commit, uniform};
 use crate::crash::SimDb;
 
 type Pairs = Vec<(Key, Value)>;
-
-/// A bound at a key that may be there, or none.
-fn bound(states: &mut States) -> Bound<Key> {
-    match states.rng.below(5) {
-        0 => Bound::Unbounded,
-        1 | 2 => Bound::Included(states.key()),
-        _ => Bound::Excluded(states.key()),
-    }
-}
-
-/// What a map has in a range; none in one that is empty or inverted.
-fn expected(values: &BTreeMap<Key, Value>, range: (Bound<Key>, Bound<Key>)) -> Pairs {
-    let starts = |key: &Key| match range.0 {
-        Bound::Unbounded => true,
-        Bound::Included(first) => first <= *key,
-        Bound::Excluded(first) => first < *key,
-    };
-    let ends = |key: &Key| match range.1 {
-        Bound::Unbounded => true,
-        Bound::Included(last) => *key <= last,
-        Bound::Excluded(last) => *key < last,
-    };
-    let within = values.iter().filter(|(key, _)| starts(key) && ends(key));
-    within.map(|(key, value)| (*key, value.clone())).collect()
-}
-
-#[test]
-fn over_any_range_of_any_state_that_is_kept_from_both_ends() {
-    let mut scanned = 0;
-    for seed in 0..cases(24) {
-        let mut states = States::new(seed);
-        for round in 0..40 {
-            states.next();
-            let range = match states.rng.below(4) {
-                0 => (Bound::Unbounded, Bound::Unbounded),
-                _ => (bound(&mut states), bound(&mut states)),
-            };
-            let at = states.rng.index(states.kept.len());
-            let (session, model) = &states.kept[at];
-            let expected = expected(&model.values, range);
-            let mut pairs = session.iter(range);
-            // The chance of a step from behind, of eight.
-            let back = [0, 0, 8, 8, 1, 4][states.rng.index(6)];
-            let (mut front, mut behind) = (Pairs::new(), Pairs::new());
-            let enough = if states.rng.below(4) == 0 { 50 } else { usize::MAX };
-            loop {
-                let backwards = states.rng.below(8) < back;
-                let pair = if backwards { pairs.next_back() } else { pairs.next() };
-                let Some(pair) = pair else { break };
-                if backwards { &mut behind } else { &mut front }.push(pair.expect("read"));
-                if front.len() + behind.len() == enough {
-                    break;
-                }
-            }
-            let context = format!("seed {seed} round {round} {range:?}");
-            if front.len() + behind.len() < enough {
-                assert!(pairs.next().is_none() && pairs.next_back().is_none(), "{context}: ended");
-                behind.reverse();
-                front.append(&mut behind);
-                assert!(front == expected, "{context}: {} of {}", front.len(), expected.len());
-            } else {
-                let (ahead, last) = (front.len(), expected.len() - behind.len());
-                behind.reverse();
-                assert!(front == expected[..ahead] && behind == expected[last..], "{context}");
-            }
-        }
-        scanned += states.db().metrics().pages_scanned;
-    }
-    assert!(scanned > 100, "{scanned} pages read ahead");
-}
-
-/// Iterators that rest in the middle while all else goes on.
-#[test]
-fn that_rests_between_its_steps_sees_nothing_of_what_happens_meanwhile() {
-    for seed in 100..100 + cases(16) {
-        let mut states = States::new(seed);
-        for _ in 0..6 {
-            states.next();
-        }
-        let Some((session, model)) = states.kept.pop() else { continue };
-        let expected: Pairs = model.values.into_iter().collect();
-        let (mut front, mut behind) = (Pairs::new(), Pairs::new());
-        let mut pairs = session.iter(..);
-        let step = expected.len() / 12 + 1;
-        for _ in 0..8 {
-            front.extend((&mut pairs).take(step).map(|pair| pair.expect("read")));
-            behind.extend((&mut pairs).rev().take(step / 2).map(|pair| pair.expect("read")));
-            states.next_without_reopen();
-            states.step();
-        }
-        front.extend(pairs.map(|pair| pair.expect("read")));
-        behind.reverse();
-        front.append(&mut behind);
-        assert!(front == expected, "seed {seed}: {} of {}", front.len(), expected.len());
-        drop(session);
-    }
-}
 
 const LOADED: u64 = 30_000;
 
@@ -328,7 +230,7 @@ fn goes_from_thread_to_thread_with_reads_in_flight() {
     let model: BTreeMap<Key, Value> =
         (0..60_000).map(|id| (uniform(id), Value::from(&id.to_le_bytes()))).collect();
     let db = Db::open(options()).expect("created");
-    db.bulk_load(model.clone().into_iter(), &LoadOptions::new()).expect("loaded");
+    db.bulk_load(model.clone(), &LoadOptions::new()).expect("loaded");
     db.close().expect("closed");
     let db = Db::open(options()).expect("opened");
     let mut iterator = db.session(SessionOptions::new()).expect("a session").iter(..);
@@ -354,7 +256,7 @@ fn outlives_its_session_and_is_reported_by_a_close() {
     let session = db.session(SessionOptions::new()).expect("a session");
     let mut iterator = session.iter(..);
     let first = iterator.next().expect("many").expect("read");
-    let deletes = (0..500).map(|id| Access::write(uniform(id), None)).collect();
+    let deletes: Vec<_> = (0..500).map(|id| Access::write(uniform(id), None)).collect();
     session.finish(deletes).expect("finished").commit().expect("committed");
     let newest = db.session(SessionOptions::new()).expect("a session");
     assert_eq!(newest.iter(..).count() as u64, LOADED - 500);

@@ -45,7 +45,7 @@ fn known_pages_hash_paths() {
             }
         };
         let session = db.session(SessionOptions::new()).expect("a session");
-        let block = session.finish((0..BATCH).map(access).collect()).expect("finished");
+        let block = session.finish((0..BATCH).map(access).collect::<Vec<_>>()).expect("finished");
         block.commit().expect("committed");
         let after = db.metrics();
         counts.push(after.hashes - before.hashes);
@@ -102,7 +102,8 @@ fn pages_of_names_hash_paths() {
         }
         let before = db.metrics();
         let session = db.session(SessionOptions::new()).expect("a session");
-        let block = session.finish(accesses.values().cloned().collect()).expect("finished");
+        let block =
+            session.finish(accesses.values().cloned().collect::<Vec<_>>()).expect("finished");
         block.commit().expect("committed");
         let after = db.metrics();
         counts.push(after.hashes - before.hashes);

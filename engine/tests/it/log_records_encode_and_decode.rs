@@ -1,14 +1,16 @@
 //! Bodies of records come back as they were encoded, their bytes never change by accident, and
 //! no bytes at all make a view panic or read past its end.
 
-use pleach::internals::commit_body::{
+use pleach::internals::format::commit_body::{
     Before, ChangeSection, CommitView, EntryKind, NamespacePart, NodeSection, Replaced, Value,
     commit_record,
 };
-use pleach::internals::location_body::{LocationEncoder, LocationView, NewPage, Rewrite, Run};
+use pleach::internals::format::location_body::{
+    LocationEncoder, LocationView, NewPage, Rewrite, Run,
+};
+use pleach::internals::format::record::body_checksum;
+use pleach::internals::format::trie_kind::TrieKind;
 use pleach::internals::log::{BodyError, RecordBuf};
-use pleach::internals::record::body_checksum;
-use pleach::internals::trie_kind::TrieKind;
 use pleach_core::{Key, Node, Prefix};
 use pleach_io::sim::Rng;
 
@@ -30,7 +32,7 @@ fn keys(rng: &mut Rng, count: usize) -> Vec<Key> {
 
 type Bytes = Option<Vec<u8>>;
 
-const BEFORE: Before<'_> = Before { kept_from: 3, blob: b"height 16" };
+const BEFORE: Before<'_> = Before { kept_from: 3, blob: b"height 16", back_to: None };
 
 struct Sample {
     changes: Vec<(Key, Bytes, Bytes)>,
@@ -362,6 +364,20 @@ fn an_entry_that_contradicts_its_kind_is_refused() {
     let mut reserved = record(part(3, EntryKind::Added, [0, 0], false));
     reserved[ENTRY + 3] = 1;
     assert_eq!(walk(&reserved).err(), Some(BodyError::Reserved));
+}
+
+#[test]
+fn a_rollback_says_what_it_goes_back_to() {
+    let before = Some(Before { back_to: Some(7), ..BEFORE });
+    let part = || vec![part(0, EntryKind::Changed, [1, 2], false)];
+    let mut body = bytes(&commit_record(DATABASE, 9, &[], before, part()));
+    assert_eq!(CommitView::parse(&body).expect("our own bytes").before, before);
+    assert_eq!(body.len(), bytes(&commit_record(DATABASE, 9, &[], Some(BEFORE), part())).len() + 8);
+    // The flags. A rollback has undo, and there is no other flag.
+    for flags in [2, 4, 7] {
+        body[2] = flags;
+        assert_eq!(walk(&body).err(), Some(BodyError::Flags(flags.into())));
+    }
 }
 
 #[test]

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use crate::log_support::{cases, continue_log, input, new_log, read_log, record};
+use pleach::internals::format::record::body_checksum;
 use pleach::internals::log::{LogError, LogWriter, RecordBuf, Tail};
-use pleach::internals::record::body_checksum;
 use pleach_io::sim::{Aftermath, Fault, Quota, Rng, Rule, SimDisk, SimOptions, Times, code};
 use pleach_io::{Device as _, Operation};
 

@@ -4,8 +4,8 @@
 use crate::log_support::{
     DATABASE, SEGMENT, cases, continue_log, input, new_log, read_log, record,
 };
+use pleach::internals::format::names::segment_name as name;
 use pleach::internals::log::{BLOCK, BadSegment, Header, LogPos, Point, ScanError, ScanInput};
-use pleach::internals::names::segment_name as name;
 use pleach_io::sim::{Damage, Fault, PageOf, Rng, Rule, SimDisk, SimOptions, Times, code};
 use pleach_io::{Device, OpenMode, Operation, PageBuf};
 
@@ -246,7 +246,7 @@ fn a_record_of_an_older_incarnation_does_not_follow_even_when_it_chains() {
                 number: 1,
                 durable_through: LogPos::START,
                 previous,
-                body_checksum: pleach::internals::record::body_checksum(DATABASE, []),
+                body_checksum: pleach::internals::format::record::body_checksum(DATABASE, []),
                 incarnation,
                 prepared_through: SEGMENT.into(),
             };

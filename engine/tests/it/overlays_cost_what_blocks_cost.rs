@@ -21,7 +21,7 @@ fn open(seed: u64) -> (SimDb, SimRuntime) {
     let db = SimDb::open_on(disk, runtime.clone(), options).expect("opened");
     let mut items: Vec<_> = (0..ACCOUNTS).map(|id| (key(id), Value::from(&[1; 8]))).collect();
     items.sort_by_key(|item| item.0);
-    db.bulk_load(items.into_iter(), &LoadOptions::new()).expect("loaded");
+    db.bulk_load(items, &LoadOptions::new()).expect("loaded");
     (db, runtime)
 }
 
@@ -109,7 +109,11 @@ fn a_commit_after_splits_hashes_few_pages() {
         overlay.commit().expect("committed");
     }
     let session = db.session(SessionOptions::new()).expect("a session");
-    session.finish((0..400).map(new).collect()).expect("finished").commit().expect("committed");
+    session
+        .finish((0..400).map(new).collect::<Vec<_>>())
+        .expect("finished")
+        .commit()
+        .expect("committed");
     for round in 20..23 {
         finish_over(&db, &mut chain, round);
     }

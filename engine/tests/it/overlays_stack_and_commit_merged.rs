@@ -2,9 +2,7 @@
 //! chains commit merged, what stands above stays valid, siblings become stale, and old bases are
 //! read as of their commit.
 
-#![allow(clippy::cast_possible_truncation, reason = "small draws of a seeded generator")]
-
-use crate::common::{Keys, Model, Rng, batch, cases, commit, key, ops};
+use crate::common::{Keys, Model, commit, key, ops};
 use pleach::{Access, Db, Error, Hasher, Options, SessionOptions, Value};
 
 fn open(path: &std::path::Path) -> Db {
@@ -21,67 +19,6 @@ fn open(path: &std::path::Path) -> Db {
 
 fn put(id: u64, value: u64) -> Access {
     Access::read_write(key(Keys::Uniform, id), Some(Value::from(&value.to_be_bytes()[..])))
-}
-
-#[test]
-fn chains_follow_the_model() {
-    for seed in 0..cases(6) {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let db = open(folder.path());
-        let mut rng = Rng::new(seed);
-        let ids = [5, 300, 5000][(seed % 3) as usize];
-        let mut model = Model::default();
-        let mut overlays: Vec<pleach::Overlay> = Vec::new();
-        for round in 0..24 {
-            let accesses = batch(&mut rng, Keys::Uniform, ids, 200);
-            let options = SessionOptions::new();
-            let options = match overlays.last() {
-                Some(overlay) => options.over(overlay),
-                None => options,
-            };
-            let session = db.session(options).expect("a session");
-            for access in &accesses {
-                let found = session.read(&access.key).expect("read");
-                assert_eq!(
-                    found,
-                    model.values.get(&access.key).cloned(),
-                    "seed {seed} round {round}"
-                );
-            }
-            let before = model.naive(Hasher::BLAKE3);
-            let mut block = session.finish(accesses.clone()).expect("finished");
-            let expected = before
-                .witness(Hasher::BLAKE3, &ops(Hasher::BLAKE3, &accesses))
-                .encode(Hasher::BLAKE3)
-                .expect("encodes");
-            assert_eq!(
-                block.take_witness().as_deref(),
-                Some(&expected[..]),
-                "seed {seed} round {round}: witness"
-            );
-            model.apply(&accesses);
-            assert_eq!(
-                block.root(),
-                model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3),
-                "seed {seed} round {round}: root"
-            );
-            overlays.push(block.into_overlay());
-            if rng.below(3) == 0 {
-                // Commit part of the chain; what is above stays valid.
-                let at = rng.below(overlays.len() as u64) as usize;
-                overlays[at].commit().expect("committed");
-                assert_eq!(db.root(), overlays[at].root());
-                overlays.drain(..at);
-            }
-        }
-        if let Some(last) = overlays.last() {
-            last.commit().expect("committed");
-        }
-        drop(overlays);
-        assert_eq!(db.root(), model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3));
-        drop(db);
-        assert_eq!(open(folder.path()).root(), model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3));
-    }
 }
 
 /// A commit of an overlay let its ancestors go, and with them what they had changed, also for sessions

@@ -1,66 +1,11 @@
 //! A delete of a prefix gives the roots and the witness of the deletes of its keys.
 
-use std::collections::BTreeSet;
+use pleach::{Access, AccessKind, Error, Key, SessionOptions, Value};
 
-use pleach::{Access, AccessKind, Db, Error, Hasher, Key, SessionOptions, Value, witness};
-
-use crate::common::{Model, Rng, commit, open, ops};
-
-/// Keys of 40 accounts, whose storage shares their first two bytes.
-fn slot(rng: &mut Rng) -> Key {
-    let account = u8::try_from(rng.below(40)).expect("small");
-    let mut key = [0; 32];
-    (key[0], key[1]) = (account % 3, account);
-    key[24..].copy_from_slice(&rng.below(500).to_be_bytes());
-    key
-}
+use crate::common::{commit, open};
 
 fn put(key: Key, value: u64) -> Access {
     Access::write(key, Some(Value::from(value.to_le_bytes())))
-}
-
-/// What a batch means: deletes of the keys there are, and the accesses that have their own.
-fn meant(model: &Model, batch: &[Access], prefixes: &[Vec<u8>]) -> Vec<Access> {
-    let own: BTreeSet<Key> = batch.iter().map(|access| access.key).collect();
-    let below = |key: &&Key| prefixes.iter().any(|prefix| key.starts_with(prefix));
-    let deleted = model.values.keys().filter(below).filter(|key| !own.contains(*key));
-    let deletes = deleted.map(|key| Access::write(*key, None));
-    batch.iter().cloned().chain(deletes).collect()
-}
-
-fn step(db: &Db, model: &mut Model, rng: &mut Rng) {
-    let keys: BTreeSet<Key> = (0..60).map(|_| slot(rng)).collect();
-    let batch: Vec<Access> = keys.into_iter().map(|key| put(key, rng.next())).collect();
-    // Some of accounts, some that have others in them, some that are keys, and some without keys.
-    let prefixes: Vec<Vec<u8>> = (0..rng.below(4))
-        .map(|_| slot(rng)[..[1, 2, 2, 2, 31, 32][rng.index(6)]].to_vec())
-        .collect();
-    let expected = meant(model, &batch, &prefixes);
-    let before = model.naive(Hasher::BLAKE3);
-    let proven = before.witness(Hasher::BLAKE3, &ops(Hasher::BLAKE3, &expected));
-    let mut accesses = batch;
-    accesses.extend(prefixes.iter().map(|prefix| Access::delete_prefix(prefix)));
-    let session = db.session(SessionOptions::new()).expect("a session");
-    let mut block = session.finish(accesses).expect("finished");
-    let witness = block.take_witness().expect("asked for");
-    assert_eq!(*witness, *proven.encode(Hasher::BLAKE3).expect("encodes"));
-    let root = before.root(Hasher::BLAKE3);
-    witness::verify(Hasher::BLAKE3, &witness, &root).expect("verifies");
-    model.apply(&expected);
-    assert_eq!(block.root(), model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3));
-    block.commit().expect("committed");
-}
-
-#[test]
-fn with_other_accesses_and_prefixes_within_prefixes() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let (db, mut model, mut rng) = (open(folder.path(), 16), Model::default(), Rng::new(3));
-    for _ in 0..60 {
-        step(&db, &mut model, &mut rng);
-    }
-    assert!(model.values.len() > 20);
-    commit(&db, vec![Access::delete_prefix(&[])]);
-    assert_eq!(db.root(), pleach_core::TERMINATOR);
 }
 
 /// An access has public fields: what is behind the prefix in the key says nothing, nor do more bytes than there are.
@@ -92,4 +37,27 @@ fn in_a_namespace_that_is_there() {
     let refused = session.finish(vec![Access::delete_prefix(&[7]).in_namespace(9)]);
     let (_, accesses, error) = refused.expect_err("no such namespace").into_parts();
     assert!(matches!(error, Error::Namespace(9)) && accesses.len() == 1);
+}
+
+/// A key that the batch reads was read before the delete; what it writes comes after it.
+#[test]
+fn after_reads_and_before_writes_of_the_same_batch() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = open(folder.path(), 16);
+    let key = |last: u8| {
+        let mut key = [7; 32];
+        key[31] = last;
+        key
+    };
+    commit(&db, (0..4).map(|last| put(key(last), 1)).collect());
+    let batch = vec![
+        Access::read(key(0)),
+        put(key(1), 2),
+        Access::read_write(key(2), Some(Value::from(3_u64.to_le_bytes()))),
+        Access::read(key(9)),
+        Access::delete_prefix(&[7]),
+    ];
+    commit(&db, batch);
+    let values = [0, 1, 2, 3, 9].map(|last| db.get(&key(last)).expect("read").is_some());
+    assert_eq!(values, [false, true, true, false, false]);
 }

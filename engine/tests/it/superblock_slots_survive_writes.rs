@@ -1,12 +1,12 @@
 //! One superblock is always left: through torn writes, failed syncs and damage of one slot; and
 //! what is not ours, or not ours any more, is told by name.
 
-use pleach::internals::log::Point;
-use pleach::internals::superblock::{
+use pleach::internals::format::superblock::{
     DurabilityMode, FILE, FORMAT_VERSION, Geometry, ImageFile, ImageRef, SLOT_DISTANCE, SlotError,
     Superblock, SuperblockError,
 };
-use pleach::internals::superblock_store::SuperblockStore;
+use pleach::internals::format::superblock_store::SuperblockStore;
+use pleach::internals::log::Point;
 use pleach_io::sim::{Aftermath, Fault, Rng, Rule, SimDisk, SimOptions, Times};
 use pleach_io::{Device, OpenMode, Operation, PAGE, PageBuf};
 use twox_hash::XxHash3_64;

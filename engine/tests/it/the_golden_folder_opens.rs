@@ -7,10 +7,10 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use pleach::tools::{CheckOptions, check};
 use pleach::{Db, Options};
 use pleach_io::Device as _;
 use pleach_io::sim::SimDisk;
+use pleach_ops::{CheckOptions, check};
 
 use crate::crash::unrecorded;
 use crate::exports_are_imported::{EMPTY, MERKLE, PLAIN, filled, pairs};

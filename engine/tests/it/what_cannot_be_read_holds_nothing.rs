@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use pleach::tools::{CheckOptions, check_on};
 use pleach::{Access, Error, Options, SessionOptions, Value};
 use pleach_io::sim::{SimDisk, SimRuntime};
+use pleach_ops::{CheckOptions, check_on};
 
 use crate::common::{commit, uniform};
 use crate::crash::{Setup, SimDb, unrecorded};

@@ -29,7 +29,7 @@ fn run(seed: u64, kind: Keys) {
         let all: Vec<_> =
             items.iter().map(|item| Access::write(item.0, Some(item.1.clone()))).collect();
         model.apply(&all);
-        db.bulk_load(items.into_iter(), &LoadOptions::new()).expect("loaded");
+        db.bulk_load(items, &LoadOptions::new()).expect("loaded");
     }
     for round in 0..6 {
         let size = [9_000, 40, 3_000, 1, 500, 9_000][round];
@@ -99,7 +99,7 @@ fn the_end_of_a_list_costs_what_is_at_the_end() {
     let put = |id: u64| Access::write(key(Keys::Sequential, id), Some(Value::from(&[1; 24])));
     // A page from the start, below which it all comes.
     let first = (key(Keys::Sequential, 0), Value::from(&[1; 24]));
-    db.bulk_load([first].into_iter(), &LoadOptions::new()).expect("loaded");
+    db.bulk_load([first], &LoadOptions::new()).expect("loaded");
     commit(&db, (1..20_000).map(put).collect());
     for round in 0..5 {
         let before = db.metrics().hashes;
@@ -119,7 +119,7 @@ fn a_treelet_that_tells_enough_apart_is_used() {
     let pairs = (0..60).map(|id| (key(Keys::Uniform, id), Value::from(&[0; 8])));
     let mut pairs: Vec<(Key, Value)> = pairs.collect();
     pairs.sort_unstable_by_key(|pair| pair.0);
-    db.bulk_load(pairs.into_iter(), &LoadOptions::new()).expect("loaded");
+    db.bulk_load(pairs, &LoadOptions::new()).expect("loaded");
     for round in 0..6 {
         commit(&db, (round * 60..round * 60 + 60).map(|id| put(id, 1)).collect());
     }

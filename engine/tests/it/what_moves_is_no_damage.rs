@@ -2,10 +2,10 @@
 //! reader that has opened such a file before, and reads it afterwards, called that damage: `at` and sessions of older commits gave
 //! "the log of past commits is damaged" beside a writer that was started again.
 
-use pleach::tools::stat_on;
 use pleach::{Access, Db, Error, Geometry, Options, Session, Value};
 use pleach_io::sim::{SimDisk, SimRuntime};
 use pleach_io::{Device, OpenMode, PageBuf};
+use pleach_ops::stat_on;
 
 use crate::common::held_device::{Gate, Held};
 use crate::common::{commit, uniform};

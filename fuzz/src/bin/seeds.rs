@@ -2,11 +2,11 @@
 
 use std::{fs, io, path::Path};
 
-use pleach::internals::names;
+use pleach::internals::format::names;
 use pleach::{Access, Db, Geometry, Options, SessionOptions, Value};
 use pleach_change_index::ChangeIndex;
 use pleach_core::Hasher;
-use pleach_core::proof::{Roots, block, through};
+use pleach_core::proof::{NamespaceRoots, block, through};
 use pleach_fuzz::Input;
 use pleach_fuzz::sim::unrecorded;
 use pleach_io::PAGE;
@@ -58,7 +58,8 @@ fn main() -> io::Result<()> {
         // Even: a root over all, and the bytes of a block or of a proof through it.
         save("block_verify", seed, &shaped)?;
         save("block_soundness", seed, &self::stream(seed, 90 * usize::from(seed) + 40))?;
-        let roots = Roots::from_iter([(seed, root), (0x80, root), (0x81, Default::default())]);
+        let roots =
+            NamespaceRoots::from_iter([(seed, root), (0x80, root), (0x81, Default::default())]);
         let witness = set.witness(Hasher::BLAKE3, &ops).encode(Hasher::BLAKE3).expect(encoded);
         let parts = [
             block::Part { ns: seed, after: Some(to.root(Hasher::BLAKE3)), witness: Some(&witness) },
@@ -84,7 +85,7 @@ fn main() -> io::Result<()> {
         let mut stream = Vec::new();
         let disk = SimDisk::from_image(&image, 1);
         let reader = pleach_fuzz::sim::reader(&disk).expect("opens");
-        pleach::export::export(&reader.snapshot().expect("a session"), &mut stream)
+        pleach_ops::export::export(&reader.snapshot().expect("a session"), &mut stream)
             .expect("exported");
         // As it is, and as the blocks that the target makes of its input.
         save("export_stream", seed, &stream)?;
@@ -142,7 +143,7 @@ fn changes(seed: u8) -> Vec<u8> {
         put(seed + 9, Some(3)).in_namespace(seed + 1),
     ]);
     let (mut stream, [older, newer]) = (Vec::new(), [1, 3].map(|at| db.at(at).expect("a commit")));
-    pleach::export::export_changes(&older, &newer, &mut stream).expect("written");
+    pleach_ops::export::export_changes(&older, &newer, &mut stream).expect("written");
     stream
 }
 
@@ -179,7 +180,7 @@ fn database(seed: u8) -> Image {
     for commit in 0..=seed.min(2) {
         let session = db.session(SessionOptions::new()).expect("a session");
         let access = |id: u8| Access::write([id * 16 + seed; 32], Some(Value::from(&[commit; 8])));
-        let block = session.finish((0..=seed).map(access).collect()).expect("finished");
+        let block = session.finish((0..=seed).map(access)).expect("finished");
         block.commit().expect("committed");
         if seed % 2 == 1 {
             db.drain(0).expect("flushed");

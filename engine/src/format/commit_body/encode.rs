@@ -3,7 +3,8 @@
 use pleach_core::{Key, Node, Prefix};
 
 use super::{
-    ABSENT, Before, ENTRY_LEN, EntryKind, FLAG_UNDO, HEAD_LEN, INLINE, MAX_BLOB, OVERFLOW, Value,
+    ABSENT, Before, ENTRY_LEN, EntryKind, FLAG_ROLLBACK, FLAG_UNDO, HEAD_LEN, INLINE, MAX_BLOB,
+    OVERFLOW, Value,
 };
 use crate::format::record::{Kind, RecordBuf};
 use crate::format::trie_kind::TrieKind;
@@ -166,7 +167,9 @@ pub fn commit_record(
 
     let mut front = Vec::with_capacity(HEAD_LEN + namespaces.len() * ENTRY_LEN + blob.len());
     front.extend_from_slice(&count.to_le_bytes());
-    let flags = if before.is_some() { FLAG_UNDO } else { 0 };
+    let back_to = before.and_then(|before| before.back_to);
+    let rollback = if back_to.is_some() { FLAG_ROLLBACK } else { 0 };
+    let flags = if before.is_some() { FLAG_UNDO | rollback } else { 0 };
     front.extend_from_slice(&flags.to_le_bytes());
     front.extend_from_slice(&blob_len.to_le_bytes());
     front.extend_from_slice(&before.map_or(0, |before| before.kept_from).to_le_bytes());
@@ -179,6 +182,7 @@ pub fn commit_record(
         assert!(len <= MAX_BLOB, "it was a blob before");
         front.extend_from_slice(&len.to_le_bytes());
         front.extend_from_slice(before.blob);
+        front.extend(back_to.iter().flat_map(|commit| commit.to_le_bytes()));
     }
 
     let pieces: usize = namespaces.iter().map(|ns| 2 * ns.changes.len() + 3 * ns.nodes.len()).sum();

@@ -3,8 +3,8 @@
 use pleach_core::{Key, Node, Prefix};
 
 use super::{
-    ABSENT, Before, ENTRY_LEN, EntryKind, FLAG_UNDO, INLINE, MAX_BLOB, MAX_OVERFLOW_CELL, OVERFLOW,
-    Value,
+    ABSENT, Before, ENTRY_LEN, EntryKind, FLAG_ROLLBACK, FLAG_UNDO, INLINE, MAX_BLOB,
+    MAX_OVERFLOW_CELL, OVERFLOW, Value,
 };
 use crate::format::bytes::{BodyError, Cursor};
 use crate::format::trie_kind::TrieKind;
@@ -28,7 +28,7 @@ impl<'a> CommitView<'a> {
         let flags = cursor.u16()?;
         let blob_len = cursor.u32()?;
         let kept_from = cursor.u64()?;
-        if flags & !FLAG_UNDO != 0 {
+        if !matches!(flags & !FLAG_ROLLBACK, 0 | FLAG_UNDO) || flags == FLAG_ROLLBACK {
             return Err(BodyError::Flags(flags));
         }
         let has_undo = flags & FLAG_UNDO != 0;
@@ -39,7 +39,9 @@ impl<'a> CommitView<'a> {
         let blob = take_blob(&mut cursor, blob_len)?;
         let before = if has_undo {
             let len = cursor.u32()?;
-            Some(Before { kept_from, blob: take_blob(&mut cursor, len)? })
+            let blob = take_blob(&mut cursor, len)?;
+            let back_to = if flags & FLAG_ROLLBACK == 0 { None } else { Some(cursor.u64()?) };
+            Some(Before { kept_from, blob, back_to })
         } else {
             None
         };

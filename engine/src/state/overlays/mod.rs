@@ -50,7 +50,7 @@ pub(crate) struct TakenBy {
 }
 
 /// What an overlay is to say of one namespace.
-pub(crate) struct Said {
+pub(crate) struct LayerParts {
     pub(crate) namespace: u8,
     /// Sorted lists, each before the next.
     pub(crate) changes: Vec<ChangeList>,
@@ -85,7 +85,7 @@ pub(crate) struct Part {
 
 impl Layer {
     /// A layer over a chain, with what it says of each namespace, ascending.
-    pub(crate) fn new(all: &Arc<Overlays>, below: &Chain, said: Vec<Said>) -> Arc<Self> {
+    pub(crate) fn new(all: &Arc<Overlays>, below: &Chain, said: Vec<LayerParts>) -> Arc<Self> {
         let parts: Box<[Part]> =
             said.into_iter().map(Part::new).filter(|part| !part.changes.is_empty()).collect();
         debug_assert!(parts.is_sorted_by(|a, b| a.namespace < b.namespace), "namespaces ascend");
@@ -147,7 +147,7 @@ impl Layer {
 }
 
 impl Part {
-    fn new(Said { namespace, mut changes, mut nodes }: Said) -> Self {
+    fn new(LayerParts { namespace, mut changes, mut nodes }: LayerParts) -> Self {
         changes.retain(|list| !list.is_empty());
         let starts = changes.iter().scan(0, |next, list| {
             let start = *next;

@@ -9,7 +9,7 @@ use pleach_beatree::{Stored, Value};
 use pleach_core::{Hasher, Key, Node, Prefix};
 
 use super::trie::{LayerNo, Layers, Trie};
-use super::{Chain, Layer, Overlaid, OverlayNode, Overlays, Said, TakenBy};
+use super::{Chain, Layer, LayerParts, Overlaid, OverlayNode, Overlays, TakenBy};
 use crate::state::undo::Changed;
 
 /// A generator like any other: the next number below a bound.
@@ -77,7 +77,7 @@ fn over(parent: &Model, all: &Arc<Overlays>, seed: &mut u64, number: u64, ids: u
         }
         let changed = |(key, new)| Changed { key, new, prior: Stored::Absent };
         let list: Vec<Changed> = changes.into_iter().map(changed).collect();
-        said.push(Said {
+        said.push(LayerParts {
             namespace,
             changes: list.chunks(7).map(|part| Arc::new(part.to_vec())).collect(),
             nodes: [nodes.into_iter().collect(), Vec::new()],
@@ -202,7 +202,7 @@ fn chain_of(layers: u64, all: &Arc<Overlays>) -> Chain {
         let changes =
             keys.into_iter().map(|key| Changed { key, new: Stored::Absent, prior: Stored::Absent });
         let changes = vec![Arc::new(changes.collect())];
-        let said = Said { namespace: 0, changes, nodes: Default::default() };
+        let said = LayerParts { namespace: 0, changes, nodes: Default::default() };
         let layer = Layer::new(all, &chain, vec![said]);
         chain = chain.with(&layer);
         chain.make_readable();

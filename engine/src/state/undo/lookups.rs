@@ -86,7 +86,7 @@ impl Undo {
     }
 
     /// The oldest commit after `base` that changed a key, and what it replaced; of commits that are put in.
-    pub(crate) fn change_after(
+    pub fn change_after(
         &self,
         namespace: u8,
         key: &Key,
@@ -98,7 +98,7 @@ impl Undo {
 
     /// The states as of `base` of all of a namespace's keys in some ranges, which ascend, that later commits changed:
     /// in order.
-    pub(crate) fn within(
+    pub fn within(
         &self,
         namespace: u8,
         ranges: &[RangeInclusive<Key>],

@@ -2,7 +2,6 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
 pub mod held_device;
-pub mod states;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -95,7 +95,10 @@ pub fn past(
         let proof = proof.unwrap_or_else(|error| panic!("{what}: proving {commit}: {error}"));
         let expected =
             model.naive(Hasher::BLAKE3).multi(Hasher::BLAKE3, &keys).encode(Hasher::BLAKE3);
-        assert!(proof == expected.expect("encodes"), "{what}: the multiproof as of {commit}");
+        assert!(
+            proof == expected.expect("encodes").into(),
+            "{what}: the multiproof as of {commit}"
+        );
         let reads = vec![Access::read(setup.key(commit % setup.ids))];
         let expected = model
             .naive(Hasher::BLAKE3)

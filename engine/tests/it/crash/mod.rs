@@ -178,11 +178,6 @@ pub fn seeds(first: u64, count: u64) -> std::ops::Range<u64> {
     from..from + cases(count)
 }
 
-/// The one crash point to look at, as failures name it: `PLEACH_BOUNDARY`.
-pub fn only_boundary() -> Option<usize> {
-    std::env::var("PLEACH_BOUNDARY").ok().and_then(|boundary| boundary.parse().ok())
-}
-
 /// A period that a periodic database's test waits out.
 pub const PERIOD: Duration = Duration::from_millis(20);
 

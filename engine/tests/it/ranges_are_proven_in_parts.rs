@@ -1,0 +1,84 @@
+//! A long range is proven in parts of a few pairs each: together they have all its pairs, and each part says where it ends.
+
+use std::ops::Bound::{Excluded, Included, Unbounded};
+
+use pleach::proof::RangeProof;
+use pleach::{Access, Db, Error, Hasher, Key, Options, SessionOptions, Value};
+use pleach_core::range::{key_after, with_prefix};
+
+use crate::common::{commit, uniform};
+
+fn database(pairs: u64) -> (Db, tempfile::TempDir) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = Db::open(Options::new(folder.path()).create(true).small()).expect("created");
+    let put = |id| Access::write(uniform(id), Some(Value::from(&id.to_be_bytes())));
+    commit(&db, (0..pairs).map(put).collect());
+    (db, folder)
+}
+
+#[test]
+fn parts_have_all_pairs_of_the_range_and_no_more_than_asked_for() {
+    let (db, _folder) = database(200);
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let mut keys: Vec<Key> = (0..200).map(uniform).collect();
+    keys.sort_unstable();
+    let within = keys[10]..=keys[189];
+    for at_most in [0, 1, 7, 60, 179, 180, 181, 1000] {
+        let (mut from, mut found, mut parts) = (*within.start(), Vec::new(), 0);
+        loop {
+            let part = session.prove_range_part(from..=*within.end(), at_most).expect("proven");
+            let (proof, covered) = part;
+            let proof = RangeProof::from(Vec::from(proof));
+            let verified = proof.verify(Hasher::BLAKE3, &session.root(), covered.clone());
+            let pairs: Vec<Key> = verified.expect("holds").pairs().map(|pair| pair.0).collect();
+            assert!(pairs.len() <= at_most.max(1) && *covered.start() == from);
+            found.extend(pairs);
+            parts += 1;
+            if covered.end() == within.end() {
+                break;
+            }
+            from = key_after(covered.end()).expect("the range ends before");
+        }
+        assert!(found == keys[10..=189], "{at_most} a part");
+        assert_eq!(parts, 180_usize.div_ceil(at_most.max(1)), "{at_most} a part");
+    }
+}
+
+#[test]
+fn a_range_without_pairs_is_one_part_and_a_range_without_keys_is_refused() {
+    let (db, _folder) = database(0);
+    let session = db.session(SessionOptions::new()).expect("a session");
+    assert!(session.is_empty().expect("read"));
+    let (proof, covered) = session.prove_range_part(with_prefix(&[7]), 3).expect("proven");
+    assert_eq!(covered, with_prefix(&[7]));
+    let verified = proof.verify(Hasher::BLAKE3, &session.root(), covered).expect("holds");
+    assert_eq!(verified.pairs().count(), 0);
+    for empty in [[5; 32]..[5; 32], [6; 32]..[5; 32]] {
+        let refused = session.prove_range_part(empty.clone(), 3).map(drop);
+        assert!(matches!(refused, Err(Error::EmptyRange { .. })), "{refused:?}");
+        assert!(matches!(session.prove_range(empty.clone()), Err(Error::EmptyRange { .. })));
+        let change = session.prove_change(&session, empty);
+        assert!(matches!(change, Err(Error::EmptyRange { .. })));
+    }
+}
+
+/// All kinds of bounds name the range that the verifier is given.
+#[test]
+fn every_kind_of_range_is_proven_and_verified_as_it_is_written() {
+    let (db, _folder) = database(50);
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let (root, some) = (session.root(), uniform(7));
+    assert!(!session.is_empty().expect("read"));
+    let count = |proof: pleach::Result<RangeProof>,
+                 range: (std::ops::Bound<Key>, std::ops::Bound<Key>)| {
+        let proof = proof.expect("proven");
+        let verified = proof.verify(Hasher::BLAKE3, &root, range).expect("holds");
+        verified.pairs().count()
+    };
+    let before = count(session.prove_range(..some), (Unbounded, Excluded(some)));
+    let from = count(session.prove_range(some..), (Included(some), Unbounded));
+    let after =
+        count(session.prove_range((Excluded(some), Unbounded)), (Excluded(some), Unbounded));
+    assert_eq!((before + from, from), (50, after + 1));
+    assert_eq!(count(session.prove_range(..), (Unbounded, Unbounded)), 50);
+}

@@ -1,0 +1,142 @@
+//! Where a database is: on a simulated disk, or in a folder of the system.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pleach::Db;
+use pleach_io::sim::{CrashMode, SimDisk, SimOptions, SimRuntime, Trace};
+use pleach_io::{Device as _, OpenMode};
+use pleach_ops::{CheckOptions, CheckReport, check, check_on};
+
+use crate::plan::Opening;
+
+pub trait Place: Sized {
+    fn path(&self) -> &Path;
+
+    fn open(&mut self, opening: &Opening, seed: u64) -> pleach::Result<Db>;
+
+    /// Another open, for reading alone.
+    fn open_reader(&self, opening: &Opening, seed: u64) -> pleach::Result<Db>;
+
+    /// Gives the background time for some steps.
+    fn background(&self, steps: usize);
+
+    /// What a power failure leaves, now; nothing where that cannot be known.
+    fn after_power_cut(&self, seed: u64) -> Option<Self>;
+
+    /// From here on this commit is durable.
+    fn mark(&self, commit: u64);
+
+    /// What the checker says of a closed database.
+    fn check(&self) -> CheckReport;
+
+    /// The length of the files of pages and of long values, where files are looked at.
+    fn length(&self) -> u64;
+}
+
+pub struct Simulated {
+    disk: SimDisk,
+    runtime: SimRuntime,
+}
+
+pub fn unrecorded() -> SimOptions {
+    SimOptions { record: false, ..SimOptions::default() }
+}
+
+impl Simulated {
+    pub fn new(seed: u64, recorded: bool) -> Self {
+        let options = SimOptions { record: recorded, ..SimOptions::default() };
+        Self::on(SimDisk::new(seed, options), seed)
+    }
+
+    pub fn on(disk: SimDisk, seed: u64) -> Self {
+        let runtime = SimRuntime::with_clock(seed, disk.clock(), 1);
+        Self { disk, runtime }
+    }
+
+    pub fn trace(&self) -> Trace {
+        self.disk.trace()
+    }
+}
+
+impl Place for Simulated {
+    fn path(&self) -> &Path {
+        Path::new("sim")
+    }
+
+    fn open(&mut self, opening: &Opening, seed: u64) -> pleach::Result<Db> {
+        self.runtime = SimRuntime::with_clock(seed, self.disk.clock(), opening.threads);
+        Db::open_on(self.disk.clone(), self.runtime.clone(), opening.options.clone())
+    }
+
+    fn open_reader(&self, opening: &Opening, seed: u64) -> pleach::Result<Db> {
+        let runtime = SimRuntime::with_clock(seed, self.disk.clock(), opening.threads);
+        let options = opening.options.clone().create(false).read_only(true);
+        Db::open_on(self.disk.clone(), runtime, options)
+    }
+
+    fn background(&self, steps: usize) {
+        self.runtime.step_some(steps);
+        self.runtime.clock().advance(Duration::from_millis(steps as u64));
+    }
+
+    fn after_power_cut(&self, seed: u64) -> Option<Self> {
+        let outcome = self.disk.trace().crash_point(0).outcome(CrashMode::Random(seed));
+        Some(Self::on(outcome.disk_with(unrecorded()), seed))
+    }
+
+    fn mark(&self, commit: u64) {
+        self.disk.mark(commit);
+    }
+
+    fn check(&self) -> CheckReport {
+        check_on(&self.disk, CheckOptions::default()).expect("checked")
+    }
+
+    fn length(&self) -> u64 {
+        let length = |file| self.disk.len(&self.disk.open(file, OpenMode::Read)?);
+        ["leaf", "overflow"].into_iter().map(|file| length(file).expect("its length")).sum()
+    }
+}
+
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new(path: &Path) -> Self {
+        Self(path.to_path_buf())
+    }
+}
+
+impl Place for Folder {
+    fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn open(&mut self, opening: &Opening, _seed: u64) -> pleach::Result<Db> {
+        Db::open(opening.options.clone())
+    }
+
+    fn open_reader(&self, opening: &Opening, _seed: u64) -> pleach::Result<Db> {
+        Db::open(opening.options.clone().create(false).read_only(true))
+    }
+
+    fn background(&self, steps: usize) {
+        if steps > 0 {
+            std::thread::sleep(Duration::from_micros(steps as u64 * 20));
+        }
+    }
+
+    fn after_power_cut(&self, _seed: u64) -> Option<Self> {
+        None
+    }
+
+    fn mark(&self, _commit: u64) {}
+
+    fn check(&self) -> CheckReport {
+        check(&self.0, CheckOptions::default()).expect("checked")
+    }
+
+    fn length(&self) -> u64 {
+        0
+    }
+}

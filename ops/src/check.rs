@@ -1,0 +1,425 @@
+//! The offline checker: reads everything and lists all that does not fit. It is the judge: whatever does
+//! not open fails it, and what an open survives without a word is named, too: dead copies, a torn end of
+//! the log, missing spares, rights.
+//!
+//! * Recovery must succeed: superblock, image and log belong together, and the nodes of the index
+//!   fold to the commit's root.
+//! * Each leaf page is the one that the index expects: identity, checksum, tag, prefix; it was
+//!   written by a past open and contains no future commit.
+//! * The nodes that it stores, and with its pending changes the node in the index, are those that
+//!   its cells fold to; a plain trie's page stores zeros.
+//! * Each region's node follows from its children's.
+//! * What commits of the history replaced, put back over the pages, folds to the root that each of them recorded. A
+//!   plain namespace has no root: states with one digest have the same pairs.
+//! * Each page number is named once, each page of the overflow file is named once or free, never both,
+//!   never neither. Long values have their hash, those that the history alone names, too.
+//!
+//! One thread reads, in key order, long values included, so that a simulated disk sees the same each time;
+//! others fold the pages, a batch each (`docs/decisions/0022-worker-pools.md`). What they find is taken in
+//! in order.
+
+mod children;
+mod past;
+mod report;
+
+use std::collections::VecDeque;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, sync_channel};
+
+use pleach::internals::format::creation::CreationError;
+use pleach::internals::format::names;
+use pleach::internals::format::names::{LEAF_FILE, OVERFLOW_FILE};
+use pleach::internals::open::pages::{Visited, visit};
+use pleach::internals::open::recovery::Recovered;
+use pleach::internals::options::Below;
+use pleach::internals::state::{read_from, runs};
+use pleach::status::Opening;
+use pleach::{Error, Result};
+use pleach_beatree::{PageNo, Stored};
+use pleach_core::Hasher;
+use pleach_core::page::overflow::{OverflowCell, PageRun};
+use pleach_io::{Disk, File, IoError, OpenMode};
+use rayon::{Scope, ThreadPoolBuilder};
+
+use crate::opened::{Opened, device};
+use children::{Children, ChildrenFolder, FoundCell, Known};
+use report::of;
+
+pub use report::{CheckReport, Finding, Severity, Verdict};
+
+/// Children that are folded together.
+const BATCH: usize = 64;
+/// Batches read and not taken in yet, for each thread that folds.
+const AHEAD: usize = 4;
+
+/// What a check does.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckOptions {
+    values: bool,
+    past: bool,
+    hasher: Option<Hasher>,
+}
+
+impl Default for CheckOptions {
+    fn default() -> Self {
+        Self { values: true, past: true, hasher: None }
+    }
+}
+
+impl CheckOptions {
+    /// The hasher of a database whose application has made it. Without this, that is BLAKE3 or SHA-256.
+    #[must_use]
+    pub fn hasher(mut self, hasher: Hasher) -> Self {
+        self.hasher = Some(hasher);
+        self
+    }
+
+    /// Are the values in the overflow file read and hashed (default)?
+    #[must_use]
+    pub fn values(mut self, values: bool) -> Self {
+        self.values = values;
+        self
+    }
+
+    /// Are the states of the history put back and hashed, too (default)? That takes memory for all that its commits have
+    /// replaced: about 200 bytes a change.
+    #[must_use]
+    pub fn past(mut self, past: bool) -> Self {
+        self.past = past;
+        self
+    }
+}
+
+/// Checks the folder's database.
+///
+/// # Errors
+/// A folder without a database, or one that is open for writing. Whatever else is wrong is a finding.
+pub fn check(path: &Path, options: CheckOptions) -> Result<CheckReport> {
+    let device = device(path)?;
+    let mut report = check_on(device.clone(), options)?;
+    let names = device.list()?;
+    let ours = names.iter().map(String::as_str).filter(|name| names::is_ours(name));
+    let files = ours.chain([names::LOCK]).map(|name| (name, path.join(name), 0o600, "u+rw"));
+    for (name, path, wanted, rights) in
+        std::iter::once(("the folder", path.to_path_buf(), 0o700, "u+rwx")).chain(files)
+    {
+        // Root opens what nobody may: its mode says what others will meet.
+        let mode = std::fs::metadata(path).map(|found| found.permissions().mode());
+        if let Some(mode) = mode.ok().filter(|mode| mode & wanted != wanted) {
+            let what = format!(
+                "{name}: its owner may not read and write it (mode {:03o}): chmod {rights}",
+                mode & 0o777
+            );
+            report.add(Severity::Fatal, what);
+        }
+    }
+    Ok(report)
+}
+
+/// The same on any device.
+pub fn check_on(device: impl Into<Disk>, options: CheckOptions) -> Result<CheckReport> {
+    let device = &device.into();
+    match Opened::new(device, options.hasher).and_then(|opened| run(&opened, options)) {
+        Err(
+            error @ (Error::Missing
+            | Error::NotADatabase { .. }
+            | Error::WrongHasher { .. }
+            | Error::Creation(CreationError::Marker { .. })
+            | Error::Io(IoError::Locked(_))),
+        ) => Err(error),
+        Err(error) => Ok(does_not_open(device, &error)),
+        checked => checked,
+    }
+}
+
+/// The report on a database that does not open, with all files that it lacks.
+fn does_not_open(device: &Disk, error: &Error) -> CheckReport {
+    let mut report = CheckReport::default();
+    report.add(Severity::Fatal, format!("the database does not open: {error}"));
+    let names = device.list().unwrap_or_default();
+    for file in names::REQUIRED.iter().chain(&names::IMAGES) {
+        let named = matches!(error, Error::MissingFile { file: named } if named == file);
+        if !named && !names.iter().any(|name| name == file) {
+            report.add(Severity::Fatal, format!("`{file}` is missing"));
+        }
+    }
+    report
+}
+
+fn run(opened: &Opened, options: CheckOptions) -> Result<CheckReport> {
+    opened.require_lock()?;
+    // Without its undo the history is the newest commit.
+    let examined = if options.past {
+        opened.examine_whole()?
+    } else {
+        // All records are read, and their runs counted.
+        opened.examine_present(Below::Read)?
+    };
+    let older_serves = examined.older_serves(&opened.device);
+    let recovered = examined.recovered;
+    let mut checker = Checker {
+        opened,
+        incarnation: examined.incarnation.number,
+        options,
+        overflow: opened.device.open(OVERFLOW_FILE, OpenMode::Read)?,
+        runs: recovered.held_runs.clone(),
+        report: CheckReport {
+            root: recovered.tip.roots.first(),
+            commit: recovered.tip.number,
+            regions: recovered.tries.iter().map(|trie| trie.regions.regions().len() as u64).sum(),
+            namespaces: recovered.tip.roots.all().len() as u64,
+            older_serves,
+            ..CheckReport::default()
+        },
+    };
+    if let Err(error) = opened.newest.check_features(true) {
+        checker.report.add(Severity::Fatal, format!("it cannot be opened for writing: {error}"));
+    }
+    checker.opening(&examined.opening);
+    checker.leaf_pages(&recovered.leaf_pages);
+    checker.regions(&recovered);
+    let leaf = opened.device.open(LEAF_FILE, OpenMode::Read)?;
+    checker.children(&leaf, &recovered)?;
+    checker.long_values_of_the_past(&recovered);
+    for what in past::findings(opened, &leaf, &recovered) {
+        checker.finding(what);
+    }
+    checker.space(&recovered);
+    Ok(checker.report)
+}
+
+struct Checker<'a> {
+    opened: &'a Opened,
+    incarnation: u32,
+    options: CheckOptions,
+    overflow: File,
+    /// Runs of the overflow file that something names.
+    runs: Vec<PageRun>,
+    report: CheckReport,
+}
+
+impl Checker<'_> {
+    fn finding(&mut self, what: String) {
+        self.report.add(Severity::Survived, what);
+    }
+
+    /// What an open goes around.
+    fn opening(&mut self, opening: &Opening) {
+        if let Some(error) = &opening.fell_back {
+            self.finding(format!(
+                "the newest checkpoint cannot be used, its forerunner is: {error}"
+            ));
+        }
+        if let Some(cut) = &opening.cut {
+            let (at, bytes) = (cut.position, cut.bytes);
+            self.finding(match cut.records {
+                0 => format!(
+                    "the log ends torn at {at:#x}: no record there can be recognised; an open cuts it off"
+                ),
+                records => format!(
+                    "the log ends torn at {at:#x}: {records} records, {bytes} bytes; an open cuts them off"
+                ),
+            });
+        }
+        for note in &opening.notes {
+            self.finding(note.to_string());
+        }
+    }
+
+    fn leaf_pages(&mut self, pages: &[PageNo]) {
+        let mut pages = pages.to_vec();
+        pages.sort_unstable();
+        for pair in pages.chunk_by(|a, b| a == b).filter(|same| same.len() > 1) {
+            self.finding(format!("page {} of {LEAF_FILE} is named {} times", pair[0], pair.len()));
+        }
+    }
+
+    fn regions(&mut self, recovered: &Recovered) {
+        let tries = recovered.tries.iter().map(|trie| (trie.namespace, &trie.regions));
+        let regions = tries.flat_map(|(namespace, index)| {
+            index.regions().iter().map(move |region| (namespace, region))
+        });
+        for (namespace, region) in regions {
+            let at = format!("{}region {:?}", of(namespace), region.prefix());
+            let state = region.read();
+            if let Some(nodes) = state.resident_nodes()
+                && nodes.own() != state.own()
+            {
+                self.finding(format!("{at}: its node does not follow from its children's"));
+            }
+            for dropped in state.dropped() {
+                self.runs.extend(runs(&dropped.pending.stored));
+            }
+            let future = state
+                .pending()
+                .iter()
+                .filter(|pending| pending.commit > recovered.tip.number)
+                .count();
+            if future > 0 {
+                self.finding(format!("{at}: {future} changes of future commits"));
+            }
+        }
+    }
+
+    /// All children in key order. Few pages are folded here: threads cost more.
+    fn children(&mut self, leaf: &File, recovered: &Recovered) -> Result<()> {
+        let many = recovered.leaf_pages.len() > BATCH * AHEAD;
+        match many.then(|| ThreadPoolBuilder::new().build().ok()).flatten() {
+            None => self.fold_on(None, leaf, recovered),
+            Some(pool) => {
+                let threads = pool.current_num_threads();
+                pool.in_place_scope(|scope| self.fold_on(Some((scope, threads)), leaf, recovered))
+            }
+        }
+    }
+
+    fn fold_on<'a>(
+        &mut self,
+        threads: Option<(&Scope<'a>, usize)>,
+        leaf: &File,
+        recovered: &'a Recovered,
+    ) -> Result<()> {
+        let known = Known {
+            hasher: self.opened.hasher,
+            database: self.opened.newest.database,
+            commit: self.report.commit,
+            incarnation: self.incarnation,
+        };
+        let most = threads.map_or(0, |(_, count)| count * AHEAD);
+        let mut folding: VecDeque<Receiver<Children>> = VecDeque::new();
+        let mut start = |checker: &mut Self, batch: Vec<Visited<'a>>| {
+            let (give, take) = sync_channel(1);
+            let fold = move || {
+                // Nobody takes it after an error.
+                let _ = give.send(ChildrenFolder::fold(known, batch));
+            };
+            match threads {
+                Some((scope, _)) => scope.spawn(move |_| fold()),
+                None => fold(),
+            }
+            folding.push_back(take);
+            while folding.len() > most {
+                checker.take(folding.pop_front());
+            }
+        };
+        let mut batch = Vec::with_capacity(BATCH);
+        for trie in &recovered.tries {
+            visit(&self.opened.device, Ok(leaf), &trie.regions, |visited| {
+                batch.push(visited);
+                if batch.len() == BATCH {
+                    start(self, std::mem::replace(&mut batch, Vec::with_capacity(BATCH)));
+                }
+                Ok::<_, Error>(true)
+            })?;
+        }
+        start(self, batch);
+        while !folding.is_empty() {
+            self.take(folding.pop_front());
+        }
+        Ok(())
+    }
+
+    /// Takes in what came of a batch.
+    fn take(&mut self, folding: Option<Receiver<Children>>) {
+        // An error is a panic over there, which goes on where the threads end.
+        let Some(Ok(children)) = folding.map(|folding| folding.recv()) else { return };
+        self.report.pages += children.pages;
+        self.report.keys += children.keys;
+        for found in children.found {
+            match found {
+                FoundCell::Finding(what) => self.finding(what),
+                FoundCell::LongValue(raw, at) => self.long_value(&raw, &at),
+            }
+        }
+    }
+
+    fn long_value(&mut self, raw: &[u8], at: &str) {
+        self.report.long_values += 1;
+        match OverflowCell::parse(raw) {
+            Ok(cell) => self.runs.extend(cell.runs()),
+            Err(error) => {
+                return self.finding(format!("{at}: an overflow cell: {error}"));
+            }
+        }
+        self.read_value(raw, at);
+    }
+
+    /// Long values of the history. Its runs are among those that are named already.
+    fn long_values_of_the_past(&mut self, recovered: &Recovered) {
+        for (commit, stored) in &recovered.long_values {
+            if let Stored::Overflow(raw) = stored {
+                self.read_value(raw, &format!("the history, replaced by commit {commit}"));
+            }
+        }
+    }
+
+    fn read_value(&mut self, raw: &[u8], at: &str) {
+        if self.options.values {
+            let device = &self.opened.device;
+            let read = read_from(
+                self.opened.hasher,
+                device,
+                &self.overflow,
+                self.opened.newest.database,
+                raw,
+            );
+            if let Err(error) = read {
+                self.finding(format!("{at}: a long value: {error}"));
+            }
+        }
+    }
+
+    /// Every page of the overflow file is named once or free.
+    fn space(&mut self, recovered: &Recovered) {
+        let mut named = std::mem::take(&mut self.runs);
+        named.sort_unstable_by_key(|run| run.start);
+        let mut free = recovered.extents.free_runs().peekable();
+        let pages = recovered.extents.stats().pages;
+        // Where the last named run, and the last page that is accounted for, end.
+        let (mut named_to, mut at) = (0, 0);
+        for run in &named {
+            let end = run.start + u64::from(run.pages);
+            self.report.overflow_pages += u64::from(run.pages);
+            if run.start < named_to {
+                self.finding(format!(
+                    "pages {} to {} of {OVERFLOW_FILE} are named twice",
+                    run.start,
+                    named_to.min(end)
+                ));
+            }
+            if end > pages {
+                self.finding(format!(
+                    "pages {} to {end} of {OVERFLOW_FILE} lie after its {pages} pages",
+                    run.start
+                ));
+            }
+            while let Some((start, len)) = free.next_if(|(start, _)| *start < run.start) {
+                self.leak(at, start);
+                at = start + len;
+            }
+            self.leak(at, run.start);
+            if at > run.start.max(named_to) || free.peek().is_some_and(|(start, _)| *start < end) {
+                self.finding(format!(
+                    "pages {} to {end} of {OVERFLOW_FILE} are named and in part free",
+                    run.start
+                ));
+            }
+            named_to = named_to.max(end);
+            at = at.max(end);
+        }
+        for (start, len) in free {
+            self.leak(at, start);
+            at = at.max(start + len);
+        }
+        self.leak(at, pages);
+    }
+
+    fn leak(&mut self, from: u64, to: u64) {
+        if from < to {
+            self.finding(format!(
+                "pages {from} to {to} of {OVERFLOW_FILE} are neither named nor free"
+            ));
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Folding children of regions, a batch at a time, on any thread: pages, the nodes that they store, and the
+//! nodes in the index.
+
+use pleach::internals::error::hex;
+use pleach::internals::format::names::LEAF_FILE;
+use pleach::internals::open::pages::{Visited, parse};
+use pleach_beatree::leaf_fold::{PageState, PendingChange, below, fold_leaf};
+use pleach_beatree::stored::cell_value;
+use pleach_beatree::{PageNo, RegionState, Stored};
+use pleach_core::fold::BatchFolder;
+use pleach_core::page::leaf::{Cell, LeafView};
+use pleach_core::{Hasher, Prefix, TERMINATOR};
+
+use super::report::of;
+
+/// What a page is held against.
+#[derive(Clone, Copy)]
+pub(super) struct Known {
+    pub(super) hasher: Hasher,
+    pub(super) database: u64,
+    /// Number of the newest commit.
+    pub(super) commit: u64,
+    pub(super) incarnation: u32,
+}
+
+/// What came of a batch of children.
+#[derive(Default)]
+pub(super) struct Children {
+    /// In the order of the children.
+    pub(super) found: Vec<FoundCell>,
+    pub(super) pages: u64,
+    pub(super) keys: u64,
+}
+
+pub(super) enum FoundCell {
+    Finding(String),
+    /// A cell that names the overflow file, and where it is: still to be read.
+    LongValue(Box<[u8]>, String),
+}
+
+/// Folds children, and reads nothing.
+pub(super) struct ChildrenFolder {
+    known: Known,
+    folder: BatchFolder,
+    children: Children,
+}
+
+impl ChildrenFolder {
+    pub(super) fn fold(known: Known, batch: Vec<Visited<'_>>) -> Children {
+        let (folder, children) = (BatchFolder::new(known.hasher), Children::default());
+        let mut own = Self { known, folder, children };
+        for visited in batch {
+            own.child(visited);
+        }
+        own.children
+    }
+
+    fn finding(&mut self, what: String) {
+        self.children.found.push(FoundCell::Finding(what));
+    }
+
+    fn long_value(&mut self, raw: &[u8], namespace: u8, prefix: &Prefix) {
+        let at = format!("{}prefix {prefix:?}", of(namespace));
+        self.children.found.push(FoundCell::LongValue(raw.into(), at));
+    }
+
+    /// One child of a region: its page, what pends on it, and its node.
+    fn child(&mut self, visited: Visited<'_>) {
+        let state = visited.region.read();
+        let prefix = state.children().prefix(visited.child);
+        let mut changes: Vec<PendingChange> = Vec::new();
+        state.copy_pending(&prefix, &mut changes);
+        for (_, stored) in &changes {
+            if let Stored::Overflow(raw) = stored {
+                self.long_value(raw, state.namespace(), &prefix);
+            }
+        }
+        let Some(number) = state.children().page(visited.child) else {
+            self.children.keys +=
+                changes.iter().filter(|change| change.1.is_present()).count() as u64;
+            self.expect_node(&state, visited.child, None, &changes);
+            return;
+        };
+        self.children.pages += 1;
+        let buf = match visited.page {
+            Some(Ok(buf)) => buf,
+            Some(Err(error)) => {
+                return self.finding(format!("page {number} of {LEAF_FILE}: {error}"));
+            }
+            None => return,
+        };
+        let tag = state.children().tag(visited.child);
+        match parse(&buf, self.known.database, state.namespace(), number, tag) {
+            Err(error) => self.finding(error.to_string()),
+            Ok(view) => {
+                self.page(&view, &prefix, number, state.is_plain());
+                let present = changes.iter().filter(|change| change.1.is_present()).count();
+                let kept = view.len()
+                    - changes.iter().filter(|change| view.find(&change.0).is_ok()).count();
+                self.children.keys += (present + kept) as u64;
+                self.expect_node(&state, visited.child, Some(&view), &changes);
+            }
+        }
+    }
+
+    fn page(&mut self, view: &LeafView<'_>, prefix: &Prefix, number: PageNo, is_plain: bool) {
+        let at = format!("page {number} of {LEAF_FILE}");
+        if view.prefix() != *prefix {
+            self.finding(format!(
+                "{at}: it is for {:?}, the index wants {prefix:?}",
+                view.prefix()
+            ));
+        }
+        if view.applied_through() > self.known.commit {
+            self.finding(format!(
+                "{at}: it contains commit {}, the newest is {}",
+                view.applied_through(),
+                self.known.commit
+            ));
+        }
+        if view.flush() >> 32 > u64::from(self.known.incarnation) {
+            self.finding(format!(
+                "{at}: it was written by a future open, flush {:#x}",
+                view.flush()
+            ));
+        }
+        for (_, cell) in view.iter() {
+            if let Cell::Overflow(cell) = cell {
+                self.long_value(cell.bytes(), view.namespace(), prefix);
+            }
+        }
+        if !is_plain {
+            self.stored_nodes(view, &at);
+        } else if view.levels() > 0 && view.nodes().iter().any(|node| *node != TERMINATOR) {
+            self.finding(format!("{at}: it stores nodes, and is a plain namespace's"));
+        }
+    }
+
+    /// The nodes that a page stores are those of its cells.
+    fn stored_nodes(&mut self, view: &LeafView<'_>, at: &str) {
+        if view.levels() == 0 {
+            return;
+        }
+        self.folder.clear();
+        let mut cells = view.iter().peekable();
+        let mut folds = Vec::with_capacity(view.nodes().len());
+        for stored in 0..1u16 << view.levels() {
+            let prefix = below(&view.prefix(), view.levels(), stored);
+            self.folder.begin(prefix.len());
+            while let Some((key, cell)) = cells.next_if(|(key, _)| prefix.covers(key)) {
+                self.folder.unaccessed(&key, cell_value(&cell));
+            }
+            folds.push(self.folder.end().expect("no terminal is placed here"));
+        }
+        self.folder.run();
+        for (index, (fold, stored)) in folds.into_iter().zip(view.nodes()).enumerate() {
+            if self.folder.node(fold) != *stored {
+                self.finding(format!("{at}: its stored node {index} is not that of its cells"));
+            }
+        }
+    }
+
+    /// The node in the index is that of the page's cells and what pends on it.
+    fn expect_node(
+        &mut self,
+        state: &RegionState,
+        child: usize,
+        view: Option<&LeafView<'_>>,
+        changes: &[PendingChange],
+    ) {
+        if state.is_plain() {
+            return;
+        }
+        let Some(expected) = state.node(child).copied() else { return };
+        let prefix = state.children().prefix(child);
+        let found = if view.is_none() && changes.is_empty() {
+            TERMINATOR
+        } else {
+            self.folder.clear();
+            self.folder.begin(prefix.len());
+            let page = PageState { at: &prefix, leaf: view, pending: changes, treelet: None };
+            fold_leaf(&mut self.folder, &page, 0, &[], &mut Vec::new());
+            let fold = self.folder.end().expect("no terminal is placed here");
+            self.folder.run();
+            self.folder.node(fold)
+        };
+        if found != expected {
+            self.finding(format!(
+                "{}prefix {prefix:?}: its pairs fold to {}, the index has {}",
+                of(state.namespace()),
+                hex(found),
+                hex(expected)
+            ));
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! What can go wrong with streams, besides what can with a database.
+
+use pleach::{Advice, Outcome};
+
+/// The result of an operation on a stream.
+pub type Result<T, E = Error> = core::result::Result<T, E>;
+
+/// Why an export, an import or a salvage has failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The database has refused, or its device has failed.
+    #[error(transparent)]
+    Db(pleach::Error),
+    /// The stream is not what it should be, or does not fit the database.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+}
+
+/// What becomes an error of the database is one of these, too.
+impl<E> From<E> for Error
+where
+    pleach::Error: From<E>,
+{
+    fn from(error: E) -> Self {
+        Self::Db(error.into())
+    }
+}
+
+impl Error {
+    /// The number of this kind of error ([`pleach::Error::code`]): 415 for streams.
+    pub fn code(&self) -> u16 {
+        match self {
+            Self::Db(error) => error.code(),
+            Self::Stream(_) => 415,
+        }
+    }
+
+    /// What became of the operation ([`pleach::Error::outcome`]).
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            Self::Db(error) => error.outcome(),
+            Self::Stream(_) => Outcome::DidNotHappen,
+        }
+    }
+
+    /// What helps ([`pleach::Error::advice`]).
+    pub fn advice(&self) -> Advice {
+        match self {
+            Self::Db(error) => error.advice(),
+            Self::Stream(_) => Advice::FixCall,
+        }
+    }
+}
+
+/// What is wrong with an export stream or a change stream.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StreamError {
+    /// It could not be read.
+    #[error("the stream cannot be read: {0}")]
+    Read(String),
+    /// It could not be written.
+    #[error("the stream cannot be written: {0}")]
+    Write(String),
+    /// The first block is not that of an export stream.
+    #[error(
+        "this is no export stream: give a file that `pleach export` has written (`pleach_ops::export::export`)"
+    )]
+    NoStream,
+    /// The first block is not that of a change stream.
+    #[error(
+        "this is no change stream: give what `pleach backup` has written (`pleach_ops::export::export_changes`)"
+    )]
+    NoChanges,
+    /// A later version has written it.
+    #[error(
+        "the stream has version {found}, this software knows {known}: read it with a later version"
+    )]
+    Version {
+        /// Its version.
+        found: u16,
+        /// The version that can be read.
+        known: u16,
+    },
+    /// It ends within a block, or after one that is not the last.
+    #[error("the stream is cut off after {blocks} blocks: write it again, or copy it again")]
+    Cut {
+        /// Whole blocks.
+        blocks: u64,
+    },
+    /// A block does not have its checksum, or does not follow the one before.
+    #[error(
+        "block {block} of the stream is damaged, or does not follow the one before: copy the stream again"
+    )]
+    Damaged {
+        /// Number of the block, from 0.
+        block: u64,
+    },
+    /// A block with a right checksum says what no writer says.
+    #[error("block {block} of the stream has a right checksum and wrong contents: {what}")]
+    Contents {
+        /// Number of the block, from 0.
+        block: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// Bytes after the last block.
+    #[error("bytes follow the end of the stream: give one stream")]
+    Trailing,
+    /// The stream is of a database with another hasher.
+    #[error(
+        "the stream is of a database with hasher number {found}, this one has {expected}: open one with its own"
+    )]
+    Hasher {
+        /// Number of the hasher of the database.
+        expected: u8,
+        /// Number in the stream.
+        found: u8,
+    },
+    /// The database has other pairs already.
+    #[error("namespace {0} has other pairs than the export stream: import into a new database")]
+    OtherPairs(u8),
+    /// The database has a namespace that the stream does not have, or one of another kind.
+    #[error(
+        "namespace {0} is not in the export stream, or is of another kind there: import into a new database"
+    )]
+    OtherNamespace(u8),
+    /// The database is neither in the state before the changes nor in the one after them.
+    #[error(
+        "namespace {namespace} is not as in commit {from}, from which the changes go to {to}: \
+         apply change streams in their order, or import an export stream into a new database"
+    )]
+    OtherState {
+        /// The first namespace that differs.
+        namespace: u8,
+        /// The commit before the changes.
+        from: u64,
+        /// The commit after them.
+        to: u64,
+    },
+    /// Changes go from an older commit to a newer one.
+    #[error("there are no changes from commit {from} to {to}: give the older commit first")]
+    Order {
+        /// The commit that should be the older one.
+        from: u64,
+        /// The commit that should be the newer one.
+        to: u64,
+    },
+    /// The changes would not fit one commit of the database that they are applied to.
+    #[error(
+        "the changes from commit {from} to {to} take more than {limit} bytes, the limit of one stream: \
+         write a stream to a commit between them, and one from there"
+    )]
+    TooLarge {
+        /// The commit before the changes.
+        from: u64,
+        /// The commit after them.
+        to: u64,
+        /// Bytes that one stream may have.
+        limit: u64,
+    },
+}

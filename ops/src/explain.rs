@@ -1,0 +1,263 @@
+//! Where a key lies: region, page, what pends on it, and how deep its terminal sits.
+
+use std::path::Path;
+
+use pleach::internals::error::hex;
+use pleach::internals::format::names::LEAF_FILE;
+use pleach::internals::format::trie_kind::TrieKind;
+use pleach::internals::open::pages::parse;
+use pleach::internals::state::{LastSeen, Undo};
+use pleach::{Error, Result};
+use pleach_beatree::{RegionIndex, RegionState, Stored};
+use pleach_core::node::{NodeKind, kind};
+use pleach_core::prefix::{Prefix, common_len};
+use pleach_core::{Hasher, Key};
+use pleach_io::{Disk, OpenMode, PageBuf};
+
+use crate::opened::{Opened, device};
+
+/// Several lines about a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Explanation {
+    /// The lines.
+    pub lines: Vec<String>,
+    /// The newest commit.
+    pub commit: u64,
+    /// The region, by its place among all of the namespace.
+    pub region: usize,
+    /// Number of the leaf page; none where the prefix has none yet.
+    pub page: Option<u64>,
+    /// The commit of a change of the key that is not on the page yet.
+    pub pending: Option<u64>,
+    /// Does the key have a value?
+    pub present: bool,
+    /// Depth of the terminal that proves it, and so the number of siblings of its proof; 0 in a plain namespace, which
+    /// has no proofs.
+    pub depth: u16,
+}
+
+impl std::fmt::Display for Explanation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.lines.join("\n"))
+    }
+}
+
+/// Says where a key lies in a namespace of the folder's database, in the newest state.
+///
+/// # Errors
+/// A folder without a database, damage on the way to the key;
+/// [`Error::Namespace`](pleach::Error::Namespace) when there is none of this number.
+pub fn explain(path: &Path, namespace: u8, key: &Key) -> Result<Explanation> {
+    explain_on(device(path)?, None, namespace, key, false)
+}
+
+/// The same with what the key had before each commit of the history that changed it, the newest first: the whole history is
+/// read for that.
+///
+/// # Errors
+/// As [`explain`].
+pub fn explain_past(path: &Path, namespace: u8, key: &Key) -> Result<Explanation> {
+    explain_on(device(path)?, None, namespace, key, true)
+}
+
+/// The same on any device, with the `past` or without, of a database with any hasher: an application gives its own.
+///
+/// # Errors
+/// As [`explain`].
+pub fn explain_on(
+    device: impl Into<Disk>,
+    hasher: Option<Hasher>,
+    namespace: u8,
+    key: &Key,
+    past: bool,
+) -> Result<Explanation> {
+    let opened = Opened::new(&device.into(), hasher)?;
+    let left = if opened.is_live() { TRIES } else { 0 };
+    Explain { namespace, key, past }.explain(&opened, left)
+}
+
+/// Tries beside a process that writes.
+const TRIES: u32 = 16;
+
+#[derive(Clone, Copy)]
+struct Explain<'a> {
+    namespace: u8,
+    key: &'a Key,
+    past: bool,
+}
+
+impl Explain<'_> {
+    /// Where the page is another one by the time that it is read, so many more tries are `left`.
+    fn explain(self, opened: &Opened, left: u32) -> Result<Explanation> {
+        let Self { namespace, key, past } = self;
+        let examined = if past { opened.examine_whole()? } else { opened.examine()? };
+        let recovered = examined.recovered;
+        let regions = &recovered.trie(namespace)?.regions;
+        let root = recovered.tip.roots.of(namespace).ok_or(Error::Namespace(namespace))?;
+        let says = if root.kind == TrieKind::Plain { "plain, digest" } else { "root" };
+        let mut lines = vec![
+            format!("key      {}, namespace {namespace}", hex(key)),
+            format!("commit   {}, {says} {}", recovered.tip.number, hex(root.node)),
+        ];
+        let index = regions.find(key);
+        let region = &regions.regions()[index];
+        let state = region.read();
+        let child = state.children().find(key);
+        let prefix = state.children().prefix(child);
+        lines.push(format!(
+            "region   number {index} of {}, prefix {:?}, {} children, {} pending changes, last changed by commit {}",
+            regions.regions().len(),
+            region.prefix(),
+            state.children().len(),
+            state.pending().len(),
+            state.last_commit()
+        ));
+        let page = state.children().page(child);
+        let mut pairs: Vec<(Key, Stored)> = Vec::new();
+        match page {
+            None => lines.push(format!("page     none for prefix {prefix:?}")),
+            Some(number) => {
+                let file = opened.device.open(LEAF_FILE, OpenMode::Read)?;
+                let mut buf = PageBuf::zeroed(1);
+                opened.device.read_at(&file, &mut buf, number.offset())?;
+                let tag = state.children().tag(child);
+                let view = match parse(&buf, opened.newest.database, namespace, number, tag) {
+                    // It has moved: where the key is by now is found anew.
+                    Err(_) if left > 0 => return self.explain(opened, left - 1),
+                    view => view?,
+                };
+                lines.push(format!(
+                    "page     number {number}, tag {tag:#010x}, prefix {prefix:?}, {} keys, applied through commit {}, flush {:#x}",
+                    view.len(),
+                    view.applied_through(),
+                    view.flush()
+                ));
+                let cell = view.find(key).ok().map(|cell| Stored::from_cell(view.cell(cell)));
+                lines.push(format!("in page  {}", describe(&cell.unwrap_or_default())));
+                pairs.extend(view.iter().map(|(key, cell)| (key, Stored::from_cell(cell))));
+            }
+        }
+        let pending = state.pending_of(key).map(|pending| pending.commit);
+        match state.pending_of(key) {
+            None => lines.push("pending  nothing".to_owned()),
+            Some(pending) => {
+                lines.push(format!(
+                    "pending  {}, by commit {}",
+                    describe(&pending.stored),
+                    pending.commit
+                ));
+            }
+        }
+        let below = state.pending_below(&prefix).iter();
+        let changes = below.map(|pending| (pending.key, pending.stored.clone()));
+        pleach::internals::state::put_over(&mut pairs, 0, changes);
+        pairs.retain(|(_, stored)| stored.is_present());
+        let found = pairs.iter().find(|pair| pair.0 == *key);
+        lines.push(format!("value    {}", describe(found.map_or(&Stored::Absent, |pair| &pair.1))));
+        let present = found.is_some();
+        if past {
+            lines.extend(history(&recovered.undo, recovered.tip.number, namespace, key));
+        }
+        drop(state);
+        let commit = recovered.tip.number;
+        let page = page.map(|number| number.get().into());
+        let mut told =
+            Explanation { lines, commit, region: index, page, pending, present, depth: 0 };
+        if root.kind == TrieKind::Plain {
+            told.lines.push("proof    none: the namespace is plain".to_owned());
+            return Ok(told);
+        }
+        let keys: Vec<Key> = pairs.iter().map(|pair| pair.0).collect();
+        let depth = terminal_depth(regions, key, &prefix, &keys);
+        told.depth = depth;
+        told.lines.push(format!(
+            "proof    terminal at depth {depth}: {depth} siblings, {} bytes of nodes",
+            u32::from(depth) * 32
+        ));
+        Ok(told)
+    }
+}
+
+/// What the key had before each commit of the history that changed it, the newest first.
+fn history(undo: &Undo, tip: u64, namespace: u8, key: &Key) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut before = undo.from();
+    let seen = LastSeen::default();
+    let after = |before| undo.change_after(namespace, key, before, &seen);
+    while let Some((number, prior)) = after(before).filter(|_| before < tip) {
+        lines.push(format!("history  before commit {number}: {}", describe(&prior)));
+        before = number;
+    }
+    lines.reverse();
+    lines
+}
+
+fn describe(stored: &Stored) -> String {
+    match stored {
+        Stored::Absent => "absent".to_owned(),
+        Stored::Inline(value) => format!("{} bytes: {value:?}", value.len()),
+        Stored::Large(large) => format!("{} bytes, hash {}", large.bytes.len(), hex(large.hash)),
+        Stored::Overflow(raw) => {
+            let cell = pleach_beatree::stored::overflow_cell(raw);
+            let runs: Vec<String> =
+                cell.runs().map(|run| format!("{}+{}", run.start, run.pages)).collect();
+            let hash = hex(cell.value_hash());
+            format!(
+                "{} bytes in the overflow file, pages {}, hash {hash}",
+                cell.total_len(),
+                runs.join(" ")
+            )
+        }
+    }
+}
+
+/// Depth of the terminal on a key's path: the shallowest position with at most one key below.
+fn terminal_depth(index: &RegionIndex, key: &Key, page: &Prefix, keys: &[Key]) -> u16 {
+    let below = |depth: u16| keys.iter().filter(|other| common_len(key, other) >= depth).count();
+    let mut depth = page.len();
+    while below(depth) > 1 {
+        depth += 1;
+    }
+    if depth > page.len() {
+        return depth;
+    }
+    let mut count = keys.len();
+    while depth > 0 {
+        let sibling = Prefix::new(key, depth).sibling().expect("not the root");
+        count += keys_below(index, &sibling);
+        if count > 1 {
+            break;
+        }
+        depth -= 1;
+    }
+    depth
+}
+
+/// Keys below a position at which pages begin: 0, 1, or 2 for more.
+fn keys_below(index: &RegionIndex, at: &Prefix) -> usize {
+    let mut count = 0;
+    for region in &index.regions()[index.find(at.first_key())..] {
+        let state = region.read();
+        if !at.covers(region.prefix().first_key()) && !region.prefix().contains(at) {
+            break;
+        }
+        count += children_below(&state, at);
+        if count > 1 {
+            return 2;
+        }
+    }
+    count
+}
+
+fn children_below(state: &RegionState, at: &Prefix) -> usize {
+    let children =
+        (0..state.children().len()).filter(|child| at.contains(&state.children().prefix(*child)));
+    children
+        .map(|child| match state.node(child).map(kind) {
+            Some(NodeKind::Terminator) => 0,
+            Some(NodeKind::Leaf) => 1,
+            Some(NodeKind::Internal) | None => 2,
+        })
+        .sum()
+}

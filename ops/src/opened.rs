@@ -1,0 +1,130 @@
+//! A database folder that is opened for looking: recovered into memory as an open would, without a write.
+
+use std::path::Path;
+
+use pleach::internals::format::creation::{self, DirectoryState};
+use pleach::internals::format::superblock::{self, Superblock};
+use pleach::internals::format::superblock_store::SuperblockStore;
+use pleach::internals::open::examine::{self, Examined, no_folder};
+use pleach::internals::open::examine_beside;
+use pleach::internals::open::recovery::LogEnd;
+use pleach::internals::options::{Below, HistoryLimits};
+use pleach::{Error, Result};
+use pleach_core::Hasher;
+use pleach_io::os::{OsDevice, OsOptions};
+use pleach_io::{Disk, IoError, LockMode, OpenMode};
+
+/// A database, opened for looking.
+pub(crate) struct Opened {
+    pub(crate) device: Disk,
+    /// The newest superblock, which says what the database is.
+    pub(crate) newest: Superblock,
+    pub(crate) hasher: Hasher,
+    /// Keeps writers out; else says who writes.
+    lock: core::result::Result<Box<dyn Send + Sync>, IoError>,
+}
+
+impl Opened {
+    pub(crate) fn new(device: &Disk, hasher: Option<Hasher>) -> Result<Self> {
+        inspect(device)?;
+        let lock = match device.lock(LockMode::Shared) {
+            Err(error @ IoError::Locked(_)) => Err(error),
+            lock => Ok(lock?),
+        };
+        let newest = *SuperblockStore::open(device.clone(), OpenMode::Read)?.newest();
+        newest.check_features(false)?;
+        let found = newest.hasher.hasher(hasher);
+        let hasher = found.ok_or_else(|| Error::wrong_hasher(hasher, &newest.hasher))?;
+        Ok(Self { device: device.clone(), newest, hasher, lock })
+    }
+
+    /// Refuses a database that a process may be writing to.
+    pub(crate) fn require_lock(&self) -> Result<()> {
+        self.lock.as_ref().map(drop).map_err(|error| error.clone().into())
+    }
+
+    /// May a process be writing to it?
+    pub(crate) fn is_live(&self) -> bool {
+        self.lock.is_err()
+    }
+
+    /// The database as an open would find it, with the undo of its whole history in memory.
+    pub(crate) fn examine_whole(&self) -> Result<Examined> {
+        self.examine_with(|commits| limits(commits, Below::Read))
+    }
+
+    /// The same with the records left unread that are not replayed.
+    pub(crate) fn examine(&self) -> Result<Examined> {
+        self.examine_with(|commits| limits(commits, Below::Left))
+    }
+
+    /// The same without its history, of which `below` says whether it is read: a device that cannot read that is no reason to
+    /// give nothing.
+    pub(crate) fn examine_present(&self, below: Below) -> Result<Examined> {
+        self.examine_with(|_| limits(0, below))
+    }
+
+    /// The same with a log that ends where it is damaged, and whatever files of pages are there.
+    pub(crate) fn examine_salvage(&self) -> Result<Examined> {
+        let superblocks = SuperblockStore::open(self.device.clone(), OpenMode::Read)?;
+        let none = |_: &Superblock| limits(0, Below::Left);
+        examine::examine(Some(self.hasher), &self.device, superblocks, none, None, LogEnd::Salvage)
+    }
+
+    fn examine_with(&self, within: impl Fn(u64) -> HistoryLimits) -> Result<Examined> {
+        let within = |found: &Superblock| within(found.history);
+        if self.is_live() {
+            return examine_beside(Some(self.hasher), &self.device, within);
+        }
+        let superblocks = examine::superblocks(&self.device, OpenMode::Read)?;
+        examine::examine(Some(self.hasher), &self.device, superblocks, within, None, LogEnd::Proven)
+    }
+}
+
+/// Is there a database?
+fn inspect(device: &Disk) -> Result<()> {
+    match creation::inspect(device)? {
+        DirectoryState::Foreign(found) => Err(Error::NotADatabase { found }),
+        DirectoryState::Empty | DirectoryState::HalfCreated => Err(Error::Missing),
+        DirectoryState::NoSuperblock => {
+            Err(Error::MissingFile { file: superblock::FILE.to_owned() })
+        }
+        DirectoryState::Database => Ok(()),
+    }
+}
+
+pub(crate) fn device(path: &Path) -> Result<Disk> {
+    let options = OsOptions { read_only: true, ..OsOptions::default() };
+    Ok(OsDevice::open(path, options).map_err(no_folder)?.into())
+}
+
+/// The number of the folder's database ([`Db::id`](pleach::Db::id)). Where no superblock can be used its log tells it.
+///
+/// # Errors
+/// A folder without a database; two superblocks that cannot be used, and a log without a whole record.
+pub fn id(path: &Path) -> Result<u64> {
+    let device = device(path)?;
+    let superblocks = SuperblockStore::open(device.clone(), OpenMode::Read);
+    match superblocks {
+        Ok(superblocks) => Ok(superblocks.newest().database),
+        Err(error) => match pleach::internals::log::identity(&device)? {
+            Some((database, _)) => Ok(database),
+            None => inspect(&device).and(Err(error.into())),
+        },
+    }
+}
+
+/// The name of the hasher that the folder's database was created with.
+///
+/// # Errors
+/// A folder without a database, two superblocks that cannot be used.
+pub fn hasher(path: &Path) -> Result<String> {
+    let device = device(path)?;
+    inspect(&device)?;
+    Ok(SuperblockStore::open(device, OpenMode::Read)?.newest().hasher.to_string())
+}
+
+/// The history as the database was last opened with it, with all undo that is read in memory.
+pub(crate) fn limits(commits: u64, below: Below) -> HistoryLimits {
+    HistoryLimits::of_disk(commits, u64::MAX, below)
+}

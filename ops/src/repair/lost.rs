@@ -1,0 +1,131 @@
+//! The commits that a repair loses, as superblocks and whole records of the log tell them. "Not found" is not "not lost": where the
+//! files cannot say how far the commits went, that is said.
+
+use std::fmt;
+use std::ops::Range;
+
+use pleach::Result;
+use pleach::internals::format::names::segment_name;
+use pleach::internals::format::position::LogPos;
+use pleach::internals::format::record::{Header, Kind};
+use pleach::internals::format::superblock_store::SuperblockStore;
+use pleach::internals::log::{headers, segments};
+use pleach_io::{Disk, OpenMode};
+
+/// Commits that are lost.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LostCommits {
+    /// Those that are known: commits have numbers without gaps, so these are all from the first lost one to the newest that a
+    /// superblock or a whole record of the log names.
+    pub numbers: Range<u64>,
+    /// Commits after these may be lost, too: the log was longer than what is whole of it, or nothing says how long it was.
+    pub maybe_more: bool,
+}
+
+impl LostCommits {
+    /// Is nothing lost, as far as the files can tell?
+    pub fn is_none(&self) -> bool {
+        self.numbers.is_empty() && !self.maybe_more
+    }
+}
+
+impl fmt::Display for LostCommits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Range { start, end } = self.numbers;
+        match end.saturating_sub(start) {
+            0 if self.maybe_more => {
+                return write!(
+                    f,
+                    "those from {start} on, if there were any: the files do not tell"
+                );
+            }
+            0 => return f.write_str("none"),
+            1 => write!(f, "{start}")?,
+            _ => write!(f, "{start} to {}", end - 1)?,
+        }
+        if self.maybe_more {
+            f.write_str(", and perhaps later ones, of which the files have no trace")?;
+        }
+        Ok(())
+    }
+}
+
+/// How far a database had come, as its files have it.
+#[derive(Default)]
+pub(super) struct Reach {
+    /// The newest commit that a superblock or a whole record names.
+    newest: u64,
+    /// The last record that was seen ends here, or the one before the replay start of a superblock.
+    end: LogPos,
+    /// The log was synced below this.
+    durable_through: LogPos,
+    /// Segments had been prepared below this.
+    pub(super) prepared_through: LogPos,
+    /// Of the last record that was seen: one of an earlier open that lies behind it was cut off long ago.
+    incarnation: u32,
+    /// Was there a superblock, or a record?
+    known: bool,
+}
+
+impl Reach {
+    pub(super) fn new(superblocks: Option<&SuperblockStore>) -> Self {
+        let slots = superblocks.into_iter().flat_map(|store| {
+            std::iter::once(*store.newest()).chain(store.other().as_ref().ok().copied())
+        });
+        slots.fold(Self::default(), |reach, slot| Self {
+            newest: reach.newest.max(slot.commit),
+            end: reach.end.max(slot.replay.position),
+            durable_through: reach.durable_through.max(slot.durable_through),
+            prepared_through: reach.prepared_through.max(slot.prepared_through),
+            known: true,
+            ..reach
+        })
+    }
+
+    /// A whole record was seen, in the order of the log.
+    pub(super) fn record(&mut self, header: &Header) {
+        if header.incarnation < self.incarnation {
+            return;
+        }
+        self.incarnation = header.incarnation;
+        if header.kind == Kind::Commit {
+            self.newest = self.newest.max(header.number);
+        }
+        self.end = self.end.max(header.end());
+        self.durable_through = self.durable_through.max(header.durable_through);
+        self.prepared_through = self.prepared_through.max(header.prepared_through);
+        self.known = true;
+    }
+
+    /// What is lost when commit `kept` is the newest that is left. All whole records were seen.
+    pub(super) fn lost(
+        mut self,
+        device: &Disk,
+        (database, size): (u64, u64),
+        kept: u64,
+    ) -> Result<LostCommits> {
+        let end = self.end;
+        let all_read = headers(device, database, size, end, |header| {
+            self.durable_through = self.durable_through.max(header.durable_through);
+            self.prepared_through = self.prepared_through.max(header.prepared_through);
+        })?;
+        // One that is cut may have had records.
+        let mut there = Vec::new();
+        for index in segments(device, size)? {
+            let file = device.open(&segment_name(index), OpenMode::Read)?;
+            if device.len(&file)? == size {
+                there.push(index);
+            }
+        }
+        let last = self.prepared_through.get().div_ceil(size);
+        let missing = there
+            .first()
+            .is_none_or(|first| (*first..last).any(|index| there.binary_search(&index).is_err()));
+        let durable = self.durable_through > end;
+        Ok(LostCommits {
+            numbers: kept.saturating_add(1)..self.newest.max(kept).saturating_add(1),
+            maybe_more: !self.known || durable || missing || !all_read,
+        })
+    }
+}

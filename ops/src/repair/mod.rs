@@ -1,0 +1,126 @@
+//! Repair of a closed database whose files are damaged (`docs/repair.md`).
+//!
+//! * [`repair()`] makes a database open again whose log is damaged, and heals what an open heals by itself;
+//! * [`roll_forward`] brings a backup to the newest commit that the log of the damaged folder has: it cures every kind of
+//!   damage, lost files too;
+//! * [`salvage`] writes what is whole to an export stream, where there is no backup.
+//!
+//! Nothing is destroyed: each file that a repair replaces stays in the folder under another name, the others change nothing.
+//!
+//! ```
+//! use pleach_ops::BackupOptions;
+//! use pleach::{Access, Db, Options, SessionOptions, Value};
+//! use pleach_ops::repair;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let (folder, backup) = (folder.path().join("db"), folder.path().join("backup"));
+//! # let put = |db: &Db, value: &[u8]| -> Result<(), Box<dyn std::error::Error>> {
+//! #     let put = Access::write([7; 32], Some(Value::from(value)));
+//! #     db.session(SessionOptions::new())?.finish(vec![put])?.commit()?;
+//! #     Ok(())
+//! # };
+//! # let db = Db::open(Options::new(&folder).create(true).small().history(10))?;
+//! # put(&db, b"one")?;
+//! pleach_ops::backup(&db, &backup, &BackupOptions::new())?;
+//! # put(&db, b"two")?;
+//! # let root = db.root();
+//! db.close()?;
+//! std::fs::remove_file(folder.join("leaf"))?;
+//!
+//! let restored = Db::open(Options::new(&backup))?;
+//! let report = repair::roll_forward(&restored, &folder, None)?;
+//! assert!(report.through == 2 && report.lost.is_none() && restored.root() == root);
+//! # Ok(())
+//! # }
+//! ```
+
+mod cut;
+mod lost;
+mod roll_forward;
+mod salvage;
+
+use std::path::Path;
+
+use pleach::internals::log::ScanError;
+use pleach::internals::open::examine::no_folder;
+use pleach::status::Opening;
+use pleach::{Advice, Db, Error, Options, Result, Roots};
+use pleach_core::Hasher;
+use pleach_io::os::{OsDevice, OsOptions};
+use pleach_io::threads::Threads;
+use pleach_io::{Disk, Executor};
+
+use crate::opened::Opened;
+use crate::{CheckOptions, CheckReport, check_on};
+use cut::cut_log;
+
+pub use cut::CutLog;
+pub use lost::LostCommits;
+pub use roll_forward::{RollForwardReport, roll_forward, roll_forward_on};
+pub use salvage::{SalvageReport, salvage, salvage_on};
+
+/// What a repair has done.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RepairReport {
+    /// Number of the newest commit.
+    pub commit: u64,
+    /// Its roots and digests.
+    pub roots: Roots,
+    /// What the open has found, and healed: bad copies of superblock and incarnation, a bad image, a lost history.
+    pub opening: Opening,
+    /// The log was damaged, and was cut there.
+    pub cut: Option<CutLog>,
+    /// A check of the repaired database. Bad leaf pages and long values are among its findings: this does not mend them.
+    pub check: CheckReport,
+}
+
+/// Makes the folder's database open again at its newest commit whose log is whole. Nobody has it open.
+///
+/// What an open heals by itself is healed: one bad superblock, one bad copy of the incarnation, one bad image. A log that is damaged
+/// between replay start and end is cut there: commits behind the damage are lost ([`CutLog::lost`]). Before anything is
+/// changed the state in front of the damage is made in memory, and its roots are those that its commit has recorded. Files that
+/// are replaced stay in the folder, as `damaged-1.log-0000000000000003` say (or `damaged-2.`, …). A repair that was cut off leaves a
+/// database that is damaged as before, or one that is repaired: then do it again.
+///
+/// # Errors
+/// What the open has said, where this does not help: [`roll_forward`] over a backup does. [`Error::Full`], and those of the device.
+pub fn repair(path: &Path) -> Result<RepairReport> {
+    let device = OsDevice::open(path, OsOptions::default()).map_err(no_folder)?;
+    let runtime = Threads::new(2)?;
+    repair_on(device, None, runtime)
+}
+
+/// The same on any device, of a database with any hasher: an application gives its own.
+///
+/// # Errors
+/// As [`repair()`].
+pub fn repair_on(
+    device: impl Into<Disk>,
+    hasher: Option<Hasher>,
+    runtime: impl Into<Executor>,
+) -> Result<RepairReport> {
+    let (device, runtime) = (&device.into(), &runtime.into());
+    let hasher = Opened::new(device, hasher)?.hasher;
+    let options = || Options::new("").hasher(hasher).cache_mib(64).reads_history(true);
+    let open = || Db::open_on(device.clone(), runtime.clone(), options());
+    let (db, cut) = match open() {
+        Ok(db) => (db, None),
+        Err(error) if may_be_of_the_log(&error) => {
+            let cut = cut_log(hasher, device, &error)?;
+            (open()?, Some(cut))
+        }
+        Err(error) => return Err(error),
+    };
+    let (commit, roots, opening) = (db.commit_number(), db.roots(), db.opened().clone());
+    // The close writes an image, so that both are good again.
+    db.close()?;
+    let check = check_on(device.clone(), CheckOptions::default().hasher(hasher))?;
+    Ok(RepairReport { commit, roots, opening, cut, check })
+}
+
+/// With a bad image, too, it is the image's error that an open gives.
+fn may_be_of_the_log(error: &Error) -> bool {
+    matches!(error, Error::Scan(ScanError::Io(_))) || error.advice() == Advice::Restore
+}

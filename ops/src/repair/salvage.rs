@@ -1,0 +1,190 @@
+//! What is whole of a damaged database, as an export stream.
+
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use pleach::internals::error::Contradiction;
+use pleach::internals::format::names::{LEAF_FILE, OVERFLOW_FILE};
+use pleach::internals::format::superblock_store::SuperblockStore;
+use pleach::internals::log::{CutReport, ScanError, whole_records};
+use pleach::internals::open::examine::Examined;
+use pleach::internals::open::pages::{parse, visit};
+use pleach::internals::open::recovery::RecoveredTrie;
+use pleach::internals::options::Below;
+use pleach::internals::roots::TrieRoot;
+use pleach::internals::state::{page_of_value, read_from};
+use pleach::{BadPage, Roots};
+use pleach_beatree::Stored;
+use pleach_core::fold::{FoldValue, RootFolder};
+use pleach_core::{Hasher, Key, Prefix};
+use pleach_io::{Disk, OpenMode};
+
+use crate::error::Result;
+use crate::export::{ExportReport, StreamWriter};
+use crate::opened::{Opened, device};
+use crate::repair::lost::{LostCommits, Reach};
+
+/// What was salvaged.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct SalvageReport {
+    /// The stream. Its commit is the one before which nothing is missing of the log; with losses its state is that of no commit.
+    pub export: ExportReport,
+    /// The roots of the pairs that are in the stream; digests are those of the commit.
+    pub roots: Roots,
+    /// The roots that the commit has.
+    pub expected: Roots,
+    /// Why the database does not open as it is: its log is damaged, a file is cut or missing.
+    pub error: Option<pleach::Error>,
+    /// The commits that are lost with the log.
+    pub lost_commits: LostCommits,
+    /// The log ends in a record that was torn: a commit that was never acknowledged as durable. Rot in the very last record looks the
+    /// same.
+    pub torn: Option<CutReport>,
+    /// All pages that cannot be used: of a leaf page all pairs are lost that no later change has replaced, of a page of the overflow
+    /// file the pair of one key.
+    pub lost: Vec<BadPage>,
+}
+
+/// Writes an export stream of all pairs of the folder's database that can be read: of good pages, and changes that
+/// pend. Where something is lost, this is the state of no commit: its head has the roots that these pairs really have,
+/// so that it can be imported, and no other. A damaged log ends at the damage. Of a file that is cut or missing all
+/// pages are bad that it does not have. Everything is read twice; nothing in the folder is changed.
+///
+/// # Errors
+/// A folder without a database, one that is open for writing; [`Stream`](crate::Error::Stream) when the stream cannot
+/// be written. Without a superblock and an image there is nothing to be salvaged.
+pub fn salvage(path: &Path, to: &mut dyn Write) -> Result<SalvageReport> {
+    salvage_on(device(path)?, None, to)
+}
+
+/// The same on any device, of a database with any hasher: an application gives its own.
+///
+/// # Errors
+/// As [`salvage`].
+pub fn salvage_on(
+    device: impl Into<Disk>,
+    hasher: Option<Hasher>,
+    to: &mut dyn Write,
+) -> Result<SalvageReport> {
+    let opened = &Opened::new(&device.into(), hasher)?;
+    opened.require_lock()?;
+    let (examined, error) = match opened.examine_present(Below::Left) {
+        Ok(examined) => (examined, None),
+        Err(error) => match opened.examine_salvage() {
+            Ok(examined) => (examined, Some(error)),
+            Err(_) => return Err(error.into()),
+        },
+    };
+    let Examined { superblocks, recovered, opening, .. } = examined;
+    let mut lost_commits = LostCommits::default();
+    if error.is_some() {
+        // What the newest superblock knows counts, though its image may be bad.
+        let all = SuperblockStore::open(opened.device.clone(), OpenMode::Read)?;
+        let (mut reach, in_use) = (Reach::new(Some(&all)), superblocks.newest());
+        let (size, from) = (in_use.geometry.log_segment, in_use.replay.position);
+        whole_records::<ScanError>(&opened.device, in_use.database, size, from, |record| {
+            reach.record(&record.header);
+            Ok(ControlFlow::Continue(()))
+        })?;
+        let log = (in_use.database, size);
+        lost_commits = reach.lost(&opened.device, log, recovered.tip.number)?;
+    }
+    let (tip, mut lost) = (&recovered.tip, Vec::new());
+    let mut roots = Vec::new();
+    for (namespace, TrieRoot { kind, node }) in tip.roots.all() {
+        let mut folder = RootFolder::new(opened.hasher);
+        let list = |bad| {
+            lost.push(bad);
+            Ok(())
+        };
+        pairs(opened, recovered.trie(namespace)?, list, |key, value| {
+            let taken = folder.pair(key, FoldValue::Bytes(value));
+            taken.map_err(|_| Contradiction::KeyOrder { key: *key })?;
+            Ok(true)
+        })?;
+        let found = TrieRoot { kind, node: folder.root() };
+        roots.push((namespace, found.merkle().map_or(TrieRoot { kind, node }, |_| found)));
+    }
+    let roots = Roots::new(roots);
+    let mut again = 0;
+    let mut writer = StreamWriter::new(opened.hasher, to, (None, tip.number), &tip.blob, &roots)?;
+    for (namespace, _) in roots.all() {
+        writer.begin(namespace);
+        let go_over = |_| {
+            again += 1;
+            Ok(())
+        };
+        pairs(opened, recovered.trie(namespace)?, go_over, |key, value| {
+            writer.pair(key, value)?;
+            Ok(true)
+        })?;
+        writer.end()?;
+    }
+    if again != lost.len() {
+        let (first, second) = (lost.len(), again);
+        return Err(Contradiction::ReadsDiffer { first, second }.into());
+    }
+    let export = writer.finish()?;
+    let (expected, torn) = (tip.roots.clone(), opening.cut);
+    Ok(SalvageReport { export, roots, expected, error, lost_commits, torn, lost })
+}
+
+/// Gives all pairs of a trie to `each`, in key order, until it says false. A page that cannot be used is given to `bad`, which may
+/// go on without it.
+fn pairs(
+    opened: &Opened,
+    trie: &RecoveredTrie,
+    mut bad: impl FnMut(BadPage) -> Result<()>,
+    mut each: impl FnMut(&Key, &[u8]) -> Result<bool>,
+) -> Result<()> {
+    let (device, database, namespace) = (&opened.device, opened.newest.database, trie.namespace);
+    let [leaf, overflow] = [LEAF_FILE, OVERFLOW_FILE].map(|name| device.open(name, OpenMode::Read));
+    visit(device, leaf.as_ref(), &trie.regions, |visited| {
+        let state = visited.region.read();
+        let child = visited.child;
+        let prefix = state.children().prefix(child);
+        let pending = state.pending_below(&prefix);
+        let mut pairs: Vec<(Key, Stored)> = Vec::new();
+        if let (Some(page), Some(number)) = (visited.page, state.children().page(child)) {
+            let tag = state.children().tag(child);
+            let cells = page.map_err(pleach::Error::from).and_then(|buf| {
+                let view = parse(&buf, database, namespace, number, tag)?;
+                pairs.extend(view.iter().map(|(key, cell)| (key, Stored::from_cell(cell))));
+                Ok(())
+            });
+            if let Err(error) = cells {
+                let (page, keys) = (u64::from(number), Some((namespace, prefix)));
+                bad(BadPage::new(LEAF_FILE, page, keys, error))?;
+            }
+        }
+        let changes = pending.iter().map(|pending| (pending.key, pending.stored.clone()));
+        pleach::internals::state::put_over(&mut pairs, 0, changes);
+        for (key, stored) in pairs {
+            let value = match stored {
+                Stored::Absent => continue,
+                Stored::Inline(value) => value,
+                Stored::Large(large) => large.bytes.clone(),
+                Stored::Overflow(raw) => {
+                    let read = overflow.as_ref().map_err(|error| error.clone().into());
+                    match read
+                        .and_then(|file| read_from(opened.hasher, device, file, database, &raw))
+                    {
+                        Ok(value) => value,
+                        Err(error) => {
+                            let page = page_of_value(device, overflow.as_ref().ok(), &raw, &error);
+                            let keys = Some((namespace, Prefix::new(&key, 256)));
+                            bad(BadPage::new(OVERFLOW_FILE, page, keys, error))?;
+                            continue;
+                        }
+                    }
+                }
+            };
+            if !each(&key, &value)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    })
+}
