@@ -1,0 +1,158 @@
+//! The database.
+
+use std::marker::PhantomData;
+use std::path::Path;
+use std::sync::{Arc, atomic::AtomicU64, atomic::Ordering};
+
+use anyhow::{Context as _, Result, ensure};
+use parking_lot::RwLock;
+use pleach::{CommitOptions, Db, Error, Hasher, load::LoadOptions};
+
+use crate::hashing::{HashAlgorithm, hasher_of};
+use crate::{Root, import, metrics::Metrics, options::Options};
+
+/// What sessions, overlays and the database share. Who has the same one is of the same open database.
+pub(crate) struct Shared {
+    pub(crate) hasher: Hasher,
+    pub(crate) times_reads: bool,
+    /// Reads by sessions, and their nanoseconds.
+    pub(crate) reads: [AtomicU64; 2],
+}
+
+/// A state database with the interface of the crate `nomt`.
+///
+/// Dropping it writes nothing: what was committed is durable. The folder stays locked until all of its sessions, finished sessions and
+/// overlays are dropped, too.
+pub struct Nomt<T> {
+    pub(crate) db: Db,
+    pub(crate) shared: Arc<Shared>,
+    rollback: bool,
+    /// A rollback counts the commits back from the newest, so none may come between. Commits share it.
+    turns: RwLock<()>,
+    hasher: PhantomData<T>,
+}
+
+impl<T: HashAlgorithm> Nomt<T> {
+    /// Opens the database in the folder of the options, and creates one where the folder is missing or empty.
+    ///
+    /// # Errors
+    /// Without a commit worker; with a hasher that [`HashAlgorithm`] excludes, or another one than that of
+    /// the database; those of the engine, in a folder of the crate `nomt` itself, too ([`Self::import`]).
+    pub fn open(options: Options) -> Result<Self> {
+        let Options { metrics: times_reads, rollback, .. } = options;
+        let folder = options.path.clone();
+        let hasher = hasher_of::<T>()?;
+        let db = Db::open(options.engine().hasher(hasher));
+        let db = db.with_context(|| format!("cannot open {}", folder.display()))?;
+        let shared = Arc::new(Shared { hasher, times_reads, reads: Default::default() });
+        Ok(Self { db, shared, rollback, turns: RwLock::default(), hasher: PhantomData })
+    }
+
+    /// The database under this interface: history, ordered iteration, proofs of ranges, namespaces, backup. What is committed through it is
+    /// committed here, too.
+    pub fn engine(&self) -> &Db {
+        &self.db
+    }
+
+    /// The root of the newest commit.
+    pub fn root(&self) -> Root {
+        self.db.root().to_bytes().into()
+    }
+
+    /// Has the newest commit no key?
+    pub fn is_empty(&self) -> bool {
+        self.root().is_empty()
+    }
+
+    /// Has a write failed? Then nothing is committed until the database is opened again.
+    pub fn is_poisoned(&self) -> bool {
+        self.db.is_poisoned()
+    }
+
+    /// Loads all pairs of a folder that the crate `nomt` 1.0 has written, which nobody has open, into this database, which is
+    /// empty. The root is that of the folder then: compare them. Before it nothing can be rolled back to.
+    ///
+    /// # Errors
+    /// When this database is not empty, or a session or an overlay is there; when the folder is open, of another version or damaged.
+    /// Nothing is loaded then.
+    pub fn import(&self, folder: impl AsRef<Path>) -> Result<()> {
+        let pairs = import::pairs(folder.as_ref())?;
+        let pairs = pairs.map(|pair| pair.map(|(key, value)| (key, value.into())));
+        self.db.try_bulk_load(pairs, &LoadOptions::new()).map(drop)
+    }
+
+    /// Undoes the newest `n` commits. Commits that were rolled back are not counted again, nor are rollbacks.
+    ///
+    /// # Errors
+    /// Without [`Options::rollback`]; when so many commits are not kept ([`Options::max_rollback_log_len`]); those of the engine.
+    pub fn rollback(&self, n: usize) -> Result<()> {
+        ensure!(n == 0 || self.rollback, "rollback is not enabled: set `Options::rollback`");
+        let _alone = self.turns.write();
+        let failed = || format!("cannot go back {n} commits: see `Options::max_rollback_log_len`");
+        let mut commit = self.db.commit_number();
+        for _ in 0..n {
+            while let Some(older) = self.db.rolled_back_to(commit).with_context(failed)? {
+                commit = older;
+            }
+            commit = commit.checked_sub(1).with_context(failed)?;
+        }
+        self.db.rollback_to(commit).map(drop).with_context(failed)
+    }
+
+    /// The figures of this moment.
+    #[doc(hidden)]
+    pub fn metrics(&self) -> Metrics {
+        let [count, nanos] = self.shared.reads.each_ref().map(|sum| sum.load(Ordering::Relaxed));
+        Metrics(self.db.metrics(), nanos.checked_div(count))
+    }
+
+    /// How full the largest file is. There is no hash table: pages take the place of buckets.
+    pub fn hash_table_utilization(&self) -> HashTableUtilization {
+        let occupied = usize::try_from(self.db.metrics().leaf_pages).unwrap_or(usize::MAX);
+        HashTableUtilization { capacity: u32::MAX as usize, occupied }
+    }
+
+    /// Commits what was made through the same open database; what would have to wait, and may not, comes back.
+    pub(crate) fn commit<M>(
+        &self,
+        shared: &Arc<Shared>,
+        (made, exact, wait): (M, bool, bool),
+        commit: impl FnOnce(M, CommitOptions) -> Result<u64, Box<(M, Error)>>,
+    ) -> Result<Option<M>> {
+        ensure!(Arc::ptr_eq(shared, &self.shared), "it was made through another open database");
+        let turn = if wait { Some(self.turns.read()) } else { self.turns.try_read() };
+        if turn.is_none() {
+            return Ok(Some(made));
+        }
+        match commit(made, CommitOptions::new().exact(exact).wait(wait)).map_err(|failed| *failed) {
+            Ok(_) => Ok(None),
+            Err((made, Error::WouldWait)) => Ok(Some(made)),
+            Err((_, error)) => Err(error.into()),
+        }
+    }
+}
+
+/// Pages in use ([`Nomt::hash_table_utilization`]).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HashTableUtilization {
+    /// Pages that the file can have: 16 TiB.
+    pub capacity: usize,
+    /// Pages that are in use.
+    pub occupied: usize,
+}
+
+impl HashTableUtilization {
+    /// The part of them that is in use, between 0 and 1.
+    #[expect(clippy::cast_precision_loss, reason = "a rate")]
+    pub fn occupancy_rate(&self) -> f64 {
+        self.occupied as f64 / self.capacity as f64
+    }
+}
+
+/// Has no meaning here: files grow by themselves. It does not look at the folder.
+///
+/// # Errors
+/// None.
+pub fn grow_hashtable(_options: &Options) -> Result<()> {
+    Ok(())
+}

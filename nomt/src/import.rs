@@ -1,0 +1,116 @@
+//! The pairs of a folder that the crate `nomt` 1.0 has written.
+//!
+//! Three of its files are read. `meta` says how far the other two go and which of their pages are free; `bbn` has the lowest nodes of its
+//! B-tree, of which only the numbers of leaves matter here; `ln` has the leaves, with whole keys, and the pages of long values. A
+//! commit of the crate has written them when it returns, so that a folder can be read that was not closed.
+//!
+//! ```text
+//! meta      magic 4 | version u32 | free leaves u32 | leaves end u32 | free nodes u32 | nodes end u32
+//! free page next free page u32, 0 at the end | count u16 | pages u32
+//! node      own number u32 | count u16 | ... | leaves u32, at the end of the page
+//! leaf      count u16 | of each: key 32, offset of its value u16, with 0x8000 where it is long | values, the last at the end
+//! long      bytes u64 | hash 32 | up to 15 pages u32; each has: count u16 | bytes u16 | further pages u32 | bytes
+//! ```
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::{Value, trie::KeyPath};
+
+const PAGE: usize = 4096;
+const DAMAGED: &str = "the folder of the crate `nomt` is damaged";
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N]> {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).copied().context(DAMAGED)
+}
+
+fn short(bytes: &[u8], at: usize) -> Result<usize> {
+    Ok(u16::from_le_bytes(array(bytes, at)?).into())
+}
+
+fn number(bytes: &[u8], at: usize) -> Result<u32> {
+    Ok(u32::from_le_bytes(array(bytes, at)?))
+}
+
+fn numbers(bytes: &[u8], at: usize, count: usize) -> Result<Vec<u32>> {
+    (0..count).map(|index| number(bytes, at + 4 * index)).collect()
+}
+
+fn page(file: &File, number: u32) -> Result<[u8; PAGE]> {
+    let mut page = [0; PAGE];
+    file.read_exact_at(&mut page, u64::from(number) * PAGE as u64).context(DAMAGED)?;
+    Ok(page)
+}
+
+/// All pairs, in no order. Nobody may write the folder meanwhile: it is locked while this lives.
+pub(crate) fn pairs(folder: &Path) -> Result<impl Iterator<Item = Result<(KeyPath, Value)>>> {
+    let open = |name| File::open(folder.join(name)).with_context(|| format!("no file `{name}`"));
+    let (lock, meta, nodes, leaves) = (open(".lock")?, open("meta")?, open("bbn")?, open("ln")?);
+    lock.try_lock().context("the crate `nomt` has the folder open")?;
+    let meta = page(&meta, 0)?;
+    let version = number(&meta, 4)?;
+    ensure!(meta.starts_with(b"NOMT") && version == 1, "version {version} of `meta` is not known");
+    let free = free_pages(&nodes, number(&meta, 16)?)?;
+    let mut all = Vec::new();
+    for own in (1..number(&meta, 20)?).filter(|own| !free.contains(own)) {
+        let node = page(&nodes, own)?;
+        // Pages that were never written are zero.
+        if node != [0; PAGE] {
+            let count = short(&node, 4)?;
+            ensure!(number(&node, 0)? == own && 4 * count < PAGE, DAMAGED);
+            all.extend(numbers(&node, PAGE - 4 * count, count)?);
+        }
+    }
+    Ok(all.into_iter().flat_map(move |leaf| {
+        let _locked = &lock;
+        pairs_of(&leaves, leaf).unwrap_or_else(|error| vec![Err(error)])
+    }))
+}
+
+/// The free pages of a file, and those of the list itself.
+fn free_pages(file: &File, mut next: u32) -> Result<BTreeSet<u32>> {
+    let (mut free, mut list) = (BTreeSet::new(), BTreeSet::new());
+    while next != 0 {
+        ensure!(list.insert(next), DAMAGED);
+        let page = page(file, next)?;
+        free.extend(numbers(&page, 6, short(&page, 4)?)?);
+        next = number(&page, 0)?;
+    }
+    free.append(&mut list);
+    Ok(free)
+}
+
+fn pairs_of(leaves: &File, leaf: u32) -> Result<Vec<Result<(KeyPath, Value)>>> {
+    let leaf = page(leaves, leaf)?;
+    let (mut pairs, mut end) = (Vec::new(), PAGE);
+    for at in (0..short(&leaf, 0)?).rev().map(|index| 2 + 34 * index) {
+        let offset = short(&leaf, at + 32)?;
+        let (start, is_long) = (offset & 0x7fff, offset & 0x8000 != 0);
+        let bytes = leaf.get(start..end).context(DAMAGED)?;
+        let value = if is_long { long_value(leaves, bytes)? } else { bytes.to_vec() };
+        pairs.push(Ok((array(&leaf, at)?, value)));
+        end = start;
+    }
+    Ok(pairs)
+}
+
+fn long_value(leaves: &File, cell: &[u8]) -> Result<Value> {
+    let len = u64::from_le_bytes(array(cell, 0)?);
+    let mut pages = numbers(cell, 40, cell.len().saturating_sub(40) / 4)?;
+    let (mut value, mut read) = (Vec::new(), 0);
+    while let Some(next) = pages.get(read) {
+        let page = page(leaves, *next)?;
+        let (further, bytes) = (short(&page, 0)?, short(&page, 2)?);
+        pages.extend(numbers(&page, 4, further)?);
+        let from = 4 + 4 * further;
+        value.extend_from_slice(page.get(from..from + bytes).context(DAMAGED)?);
+        read += 1;
+        ensure!(value.len() as u64 <= len && read <= value.len(), DAMAGED);
+    }
+    ensure!(value.len() as u64 == len, DAMAGED);
+    Ok(value)
+}

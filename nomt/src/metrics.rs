@@ -1,0 +1,52 @@
+//! Figures, as the crate `nomt` has them, and what it asks of the kernel.
+
+/// The figures of the moment in which they were asked for ([`Nomt::metrics`](crate::Nomt::metrics)). [`pleach::Db::metrics`] has more.
+#[derive(Clone, Debug)]
+pub struct Metrics(pub(crate) pleach::Metrics, pub(crate) Option<u64>);
+
+impl Metrics {
+    /// Prints them to the standard output: those of the engine, and the mean of reads.
+    pub fn print(&self) {
+        println!("{self:#?}");
+    }
+
+    /// Leaf pages that were asked for. They have values and nodes.
+    pub fn get_page_requests(&self) -> u64 {
+        self.0.cache_hits + self.0.cache_misses
+    }
+
+    /// Those of them that were read from the device.
+    pub fn get_page_cache_misses(&self) -> u64 {
+        self.0.cache_misses
+    }
+
+    /// Always `None`: the engine does not time single pages.
+    pub fn get_page_fetch_time(&self) -> Option<u64> {
+        None
+    }
+
+    /// Mean nanoseconds of [`Session::read`](crate::Session::read); `None` before the first one, and without
+    /// [`Options::metrics`](crate::Options::metrics).
+    pub fn get_value_fetch_time(&self) -> Option<u64> {
+        self.1
+    }
+}
+
+/// May the process use `io_uring`? The engine uses threads where it may not.
+pub enum IoUringPermission {
+    /// It may.
+    Allowed,
+    /// It may not.
+    Denied,
+    /// The kernel has none.
+    NotSupported,
+}
+
+/// Asks the kernel for a ring.
+pub fn check_iou_permissions() -> IoUringPermission {
+    match io_uring::IoUring::new(8).map_err(|error| error.kind()) {
+        Ok(_) => IoUringPermission::Allowed,
+        Err(std::io::ErrorKind::PermissionDenied) => IoUringPermission::Denied,
+        Err(_) => IoUringPermission::NotSupported,
+    }
+}

@@ -1,0 +1,254 @@
+//! Sessions, what they finish, and overlays.
+
+use std::marker::PhantomData;
+use std::sync::{Arc, atomic::Ordering};
+use std::time::Instant;
+
+use anyhow::Result;
+use pleach::{Access, FinishError, SessionOptions};
+use pleach_core::{nomt as convert, proof as ours};
+
+use crate::database::{Nomt, Shared};
+use crate::{HashAlgorithm, KeyReadWrite, Root, Value, Witness, proof::PathProof, trie::KeyPath};
+
+/// Does a session make a witness?
+pub struct WitnessMode(bool);
+
+impl WitnessMode {
+    /// One of all reads and writes.
+    pub fn read_write() -> Self {
+        Self(true)
+    }
+
+    /// None.
+    pub fn disabled() -> Self {
+        Self(false)
+    }
+}
+
+/// Why overlays are no chain that a session can stand on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum InvalidAncestors {
+    /// One of them is not the parent of the one before it.
+    NotAncestor,
+    /// The last one's parent is not among them, and not committed. It never will be where it was dropped.
+    Incomplete,
+}
+
+/// What a session is begun with.
+#[derive(Default)]
+pub struct SessionParams {
+    witness: bool,
+    over: Option<pleach::Overlay>,
+}
+
+impl SessionParams {
+    /// Does the session make a witness (default: no)?
+    #[must_use]
+    pub fn witness_mode(self, WitnessMode(witness): WitnessMode) -> Self {
+        Self { witness, ..self }
+    }
+
+    /// The overlays that the session stands on, newest first: all that are not committed. Without any it reads the newest commit.
+    ///
+    /// # Errors
+    /// [`InvalidAncestors`], when each is not the parent of the one before it, or one is missing.
+    pub fn overlay<'a>(
+        self,
+        ancestors: impl IntoIterator<Item = &'a Overlay>,
+    ) -> Result<Self, InvalidAncestors> {
+        let mut ancestors = ancestors.into_iter().map(|overlay| &overlay.overlay);
+        let over = ancestors.next().cloned();
+        let mut below = over.as_ref().and_then(pleach::Overlay::parent);
+        for ancestor in ancestors {
+            if !below.is_some_and(|below| below.is(ancestor)) {
+                return Err(InvalidAncestors::NotAncestor);
+            }
+            below = ancestor.parent();
+        }
+        if below.is_some_and(|below| !below.is_committed()) {
+            return Err(InvalidAncestors::Incomplete);
+        }
+        Ok(Self { over, ..self })
+    }
+}
+
+impl<T: HashAlgorithm> Nomt<T> {
+    /// Begins a session. It waits for no commit.
+    ///
+    /// # Panics
+    /// Over overlays of another open database, and in a process that was forked since the open.
+    pub fn begin_session(&self, SessionParams { witness, over }: SessionParams) -> Session<T> {
+        let options = SessionOptions::new().witness(witness);
+        let options = over.iter().fold(options, SessionOptions::over);
+        let begun = self.db.session(options);
+        let reading = begun.unwrap_or_else(|error| panic!("the session cannot begin: {error}"));
+        Session { reading, over, shared: Arc::clone(&self.shared), hasher: PhantomData }
+    }
+}
+
+/// A session on one state, which it reads whatever is committed meanwhile. Unlike in the crate `nomt` it keeps no commit waiting.
+pub struct Session<T> {
+    reading: pleach::Session,
+    over: Option<pleach::Overlay>,
+    shared: Arc<Shared>,
+    hasher: PhantomData<T>,
+}
+
+impl<T> Session<T> {
+    /// The value and the pages of a key begin to be read, and this returns at once.
+    pub fn warm_up(&self, path: KeyPath) {
+        self.reading.prefetch(&[path]);
+    }
+
+    /// The value of a key; `None` when it has none.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn read(&self, path: KeyPath) -> Result<Option<Value>> {
+        let began = self.shared.times_reads.then(Instant::now);
+        let value = self.reading.read(&path)?;
+        if let Some(nanos) = began.and_then(|began| began.elapsed().as_nanos().try_into().ok()) {
+            let [count, sum] = &self.shared.reads;
+            count.fetch_add(1, Ordering::Relaxed);
+            sum.fetch_add(nanos, Ordering::Relaxed);
+        }
+        Ok(value.map(|value| value.to_vec()))
+    }
+
+    /// The root of the state that it reads.
+    pub fn prev_root(&self) -> Root {
+        self.reading.root().to_bytes().into()
+    }
+
+    /// Has no meaning here: the engine keeps what a commit replaces without being told.
+    pub fn preserve_prior_value(&self, _path: KeyPath) {}
+}
+
+impl<T: HashAlgorithm> Session<T> {
+    /// Proves what the state says of a key, present or absent.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn prove(&self, path: KeyPath) -> Result<PathProof> {
+        let bytes = Vec::from(self.reading.prove(&path)?);
+        let proof = ours::PathProof::decode(self.shared.hasher, &bytes)?;
+        Ok(convert::path_to(&proof)?)
+    }
+
+    /// Computes the root of the state after these accesses, each key once, in any order. Nothing is written.
+    ///
+    /// # Errors
+    /// A key that comes twice, a value of more than 64 MiB, and those of reading.
+    pub fn finish(self, actuals: Vec<(KeyPath, KeyReadWrite)>) -> Result<FinishedSession> {
+        let Self { reading, over, shared, .. } = self;
+        let value = |new: Option<Value>| new.map(pleach::Value::from);
+        let finished = reading.finish(actuals.into_iter().map(|(key, done)| match done {
+            KeyReadWrite::Read(_) => Access::read(key),
+            KeyReadWrite::Write(new) => Access::write(key, value(new)),
+            KeyReadWrite::ReadThenWrite(_, new) => Access::read_write(key, value(new)),
+        }));
+        Ok(FinishedSession { block: finished.map_err(FinishError::into_error)?, over, shared })
+    }
+}
+
+/// A session that is finished: a root, and the changes that lead to it.
+pub struct FinishedSession {
+    block: pleach::Block,
+    over: Option<pleach::Overlay>,
+    shared: Arc<Shared>,
+}
+
+impl FinishedSession {
+    /// The root of the state that it makes.
+    pub fn root(&self) -> Root {
+        self.block.root().to_bytes().into()
+    }
+
+    /// The root of the state that it was made on.
+    pub fn prev_root(&self) -> Root {
+        self.block.prev_root().to_bytes().into()
+    }
+
+    /// The witness, once, if the session was begun with one.
+    ///
+    /// # Panics
+    /// When the engine has made a witness that is none, which is a fault of it.
+    pub fn take_witness(&mut self) -> Option<Witness> {
+        let (bytes, hasher) = (self.block.take_witness()?, self.shared.hasher);
+        let witness = ours::Witness::decode(hasher, &bytes).expect("the engine's own bytes");
+        Some(convert::witness_to(hasher, &witness).expect("it has a path for each access"))
+    }
+
+    /// Keeps it in memory, as a state for further sessions.
+    pub fn into_overlay(self) -> Overlay {
+        Overlay { overlay: self.block.into_overlay(), shared: self.shared }
+    }
+
+    /// Commits it. It is durable when this returns.
+    ///
+    /// # Errors
+    /// When the newest root is not the one that it was made on, or the overlay that it was made on is not committed; when it is
+    /// of another open database; those of the engine, to be found by `downcast_ref::<pleach::Error>()`.
+    pub fn commit<T: HashAlgorithm>(self, nomt: &Nomt<T>) -> Result<()> {
+        self.commit_with(nomt, true).map(drop)
+    }
+
+    /// Commits it, unless that would have to wait for another commit, or for the background to make room: then it comes back.
+    /// Sessions keep no commit waiting.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub fn try_commit_nonblocking<T: HashAlgorithm>(self, nomt: &Nomt<T>) -> Result<Option<Self>> {
+        self.commit_with(nomt, false)
+    }
+
+    fn commit_with<T: HashAlgorithm>(self, nomt: &Nomt<T>, wait: bool) -> Result<Option<Self>> {
+        let Self { block, over, shared } = self;
+        // An equal root is enough, but overlays are not merged.
+        let merges = over.as_ref().is_some_and(|below| !below.is_committed());
+        let back = nomt.commit(&shared, (block, merges, wait), |block, options| {
+            block.commit_with(options).map_err(|failed| Box::new(failed.into_parts()))
+        })?;
+        Ok(back.map(|block| Self { block, over, shared }))
+    }
+}
+
+/// A finished session that is kept in memory.
+pub struct Overlay {
+    overlay: pleach::Overlay,
+    shared: Arc<Shared>,
+}
+
+impl Overlay {
+    /// The root of its state.
+    pub fn root(&self) -> Root {
+        self.overlay.root().to_bytes().into()
+    }
+
+    /// Commits it. It is durable when this returns.
+    ///
+    /// # Errors
+    /// When the newest commit is not that of the overlay that it was made on; where it was made on none, when the newest root is not
+    /// the one that it was made on; when it is of another open database; those of the engine.
+    pub fn commit<T: HashAlgorithm>(self, nomt: &Nomt<T>) -> Result<()> {
+        self.commit_with(nomt, true).map(drop)
+    }
+
+    /// Commits it, unless that would have to wait: as [`FinishedSession::try_commit_nonblocking`].
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub fn try_commit_nonblocking<T: HashAlgorithm>(self, nomt: &Nomt<T>) -> Result<Option<Self>> {
+        self.commit_with(nomt, false)
+    }
+
+    fn commit_with<T: HashAlgorithm>(self, nomt: &Nomt<T>, wait: bool) -> Result<Option<Self>> {
+        let Self { overlay, shared } = self;
+        let is_stacked = overlay.parent().is_some();
+        let back = nomt.commit(&shared, (overlay, is_stacked, wait), |overlay, options| {
+            overlay.commit_with(options).map_err(|error| Box::new((overlay, error)))
+        })?;
+        Ok(back.map(|overlay| Self { overlay, shared }))
+    }
+}
