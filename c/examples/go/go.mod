@@ -1,0 +1,3 @@
+module pleach.example
+
+go 1.20

@@ -1,0 +1,138 @@
+//! Batches: what a block does with its keys, step by step.
+
+use std::collections::BTreeMap;
+
+use pleach::{Access, Key, Value};
+
+use crate::error::{Failed, Fallible, free, guard};
+use crate::handle::{self, Handle, Out, bytes, given};
+
+/// A batch: what a block reads and writes.
+pub type PleachBatch = Handle<Batch>;
+
+/// One access for each key, as the engine wants it.
+#[derive(Default)]
+pub struct Batch {
+    keys: BTreeMap<(u8, Key), Steps>,
+    prefixes: Vec<Access>,
+}
+
+/// What was done with a key.
+#[derive(Default)]
+struct Steps {
+    read: bool,
+    write: Write,
+}
+
+/// The last write of a key.
+#[derive(Default)]
+enum Write {
+    #[default]
+    Nothing,
+    Delete,
+    Put(Value),
+}
+
+impl Batch {
+    /// The accesses; values that are longer than some bytes are shared, so the batch stays as it is for little.
+    pub(crate) fn accesses(&self) -> Vec<Access> {
+        let of_keys = self.keys.iter().map(|(&(namespace, key), Steps { read, write })| {
+            let access = match (read, write) {
+                (_, Write::Nothing) => Access::read(key),
+                (false, Write::Delete) => Access::write(key, None),
+                (true, Write::Delete) => Access::read_write(key, None),
+                (false, Write::Put(value)) => Access::write(key, Some(value.clone())),
+                (true, Write::Put(value)) => Access::read_write(key, Some(value.clone())),
+            };
+            access.in_namespace(namespace)
+        });
+        of_keys.chain(self.prefixes.iter().cloned()).collect()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// A batch without accesses.
+#[unsafe(no_mangle)]
+pub extern "C" fn pleach_batch_new(batch: Out<Box<PleachBatch>>) -> Failed {
+    guard(|| {
+        given(batch, "batch")?.write(Box::new(Handle::new(Batch::default())));
+        Ok(())
+    })
+}
+
+/// Frees a batch.
+#[unsafe(no_mangle)]
+pub extern "C" fn pleach_batch_free(batch: Option<Box<PleachBatch>>) {
+    free(batch);
+}
+
+/// The block has read this key: the witness proves its value before the block. A key may be read and written.
+#[unsafe(no_mangle)]
+pub extern "C" fn pleach_batch_read(
+    batch: Option<&PleachBatch>,
+    namespace: u8,
+    key: Option<&Key>,
+) -> Failed {
+    guard(|| step(batch, namespace, key, |steps| steps.read = true))
+}
+
+/// The block gives this key a value, of at most 64 MiB. The last put or delete of a key counts.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pleach_batch_put(
+    batch: Option<&PleachBatch>,
+    namespace: u8,
+    key: Option<&Key>,
+    value: *const u8,
+    value_len: usize,
+) -> Failed {
+    guard(|| {
+        // SAFETY: the caller's duty: NULL, or so many bytes.
+        let value = Value::from(unsafe { bytes(value, value_len, "value") }?);
+        step(batch, namespace, key, |steps| steps.write = Write::Put(value))
+    })
+}
+
+/// The block deletes this key.
+#[unsafe(no_mangle)]
+pub extern "C" fn pleach_batch_delete(
+    batch: Option<&PleachBatch>,
+    namespace: u8,
+    key: Option<&Key>,
+) -> Failed {
+    guard(|| step(batch, namespace, key, |steps| steps.write = Write::Delete))
+}
+
+fn step(
+    batch: Option<&PleachBatch>,
+    namespace: u8,
+    key: Option<&Key>,
+    what: impl FnOnce(&mut Steps),
+) -> Fallible<()> {
+    let key = *given(key, "key")?;
+    given(batch, "batch")?.change(|batch| {
+        what(batch.keys.entry((namespace, key)).or_default());
+        Ok(())
+    })
+}
+
+/// The block deletes all keys that begin with these bytes, at most 32, except those that it reads, puts or deletes by
+/// themselves, in whatever order the calls come: to delete a key that was read, call `pleach_batch_delete` for it, too.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pleach_batch_delete_prefix(
+    batch: Option<&PleachBatch>,
+    namespace: u8,
+    prefix: *const u8,
+    prefix_len: usize,
+) -> Failed {
+    guard(|| {
+        // SAFETY: the caller's duty: NULL, or so many bytes.
+        let prefix = unsafe { handle::prefix(prefix, prefix_len) }?;
+        given(batch, "batch")?.change(|batch| {
+            batch.prefixes.push(Access::delete_prefix(prefix).in_namespace(namespace));
+            Ok(())
+        })
+    })
+}

@@ -1,0 +1,175 @@
+//! An open database: open, close, the newest commit, namespaces, rollback.
+
+use std::ffi::c_char;
+
+use pleach::{Db, Error, Key, Options, Roots};
+
+use crate::bytes::PleachBytes;
+use crate::error::{Failed, Fallible, free, guard};
+use crate::handle::{Handle, Out, ask, given, path, text};
+
+/// An open database.
+pub type PleachDb = Handle<Db>;
+
+/// Kind of a namespace: there is none.
+pub const PLEACH_NO_NAMESPACE: u8 = 0;
+/// Kind of a namespace: with a Merkle trie, a root and proofs.
+pub const PLEACH_MERKLE: u8 = 1;
+/// Kind of a namespace: without a trie.
+pub const PLEACH_PLAIN: u8 = 2;
+
+/// Opens the database in a folder. Options are `key=value` pairs between white space or commas, such as
+/// `create=true cache_mib=64`: `cache_mib`, `create`, `direct`, `durability` (`commit`, `none`, `periodic:MILLISECONDS`),
+/// `hasher` (`blake3`, `sha2-256`), `history`, `history_bytes`, `history_log_bytes`, `in_flight`, `io` (`auto`, `uring`,
+/// `blocking`), `log_limit_mib`, `read_only`, `require_history`, `threads`. An empty text takes the defaults. One process opens a
+/// database for writing; any number open it with `read_only=true` beside it. Errors: codes 1xx to 3xx of docs/errors.md.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pleach_open(
+    folder: *const c_char,
+    options: *const c_char,
+    db: Out<Box<PleachDb>>,
+) -> Failed {
+    guard(|| {
+        let db = given(db, "db")?;
+        // SAFETY: the caller's duty: NULL, or text that ends with a NUL.
+        let folder = unsafe { path(folder, "folder") }?;
+        // SAFETY: the caller's duty: NULL, or text that ends with a NUL.
+        let options = unsafe { text(options, "options") }?;
+        let options = Options::new(folder).set(options).map_err(Error::from)?;
+        db.write(Box::new(Handle::new(Db::open(options)?)));
+        Ok(())
+    })
+}
+
+/// Closes the database with a checkpoint, so that the next open reads no log. `open_handles` becomes the number of
+/// sessions, blocks, overlays and cursors that live: they go on reading, and keep the folder locked until they are freed.
+/// After an error other than codes 601 to 603 the close can be repeated.
+#[unsafe(no_mangle)]
+pub extern "C" fn pleach_close(db: Option<&PleachDb>, open_handles: Out<usize>) -> Failed {
+    ask((db, "db"), (open_handles, "open_handles"), |db| {
+        let live = db.close()?;
+        Ok(live.sessions + live.blocks + live.overlays + live.iterators)
+    })
+}
+
+/// Frees the handle of a database. Without a `pleach_close` before, the next open reads the log; nothing is lost. This
+/// waits for background work.
+#[unsafe(no_mangle)]
+pub extern "C" fn pleach_db_free(db: Option<Box<PleachDb>>) {
+    free(db);
+}
+
+/// The number of the newest commit; 0 in a new database.
+#[unsafe(no_mangle)]
+pub extern "C" fn pleach_commit_number(db: Option<&PleachDb>, number: Out<u64>) -> Failed {
+    ask((db, "db"), (number, "number"), |db| Ok(db.commit_number()))
+}
+
+/// The root of a Merkle namespace in the newest commit; 32 zeros when the namespace is empty. Errors: 410, there is no
+/// such namespace; 411, it is plain.
+#[unsafe(no_mangle)]
+pub extern "C" fn pleach_root(db: Option<&PleachDb>, namespace: u8, root: Out<Key>) -> Failed {
+    ask((db, "db"), (root, "root"), |db| root_of(&db.roots(), namespace))
+}
+
+/// The root of a namespace, or why it has none.
+pub(crate) fn root_of(roots: &Roots, namespace: u8) -> Fallible<Key> {
+    let Some(root) = roots.get(namespace) else {
+        let is_plain = roots.digest(namespace).is_some();
+        return Err(
+            if is_plain { Error::Plain(namespace) } else { Error::Namespace(namespace) }.into()
+        );
+    };
+    Ok(root.to_bytes())
+}
+
+/// The commits that `pleach_session_at` and `pleach_rollback` reach: the oldest and the newest.
+#[unsafe(no_mangle)]
+pub extern "C" fn pleach_history(
+    db: Option<&PleachDb>,
+    oldest: Out<u64>,
+    newest: Out<u64>,
+) -> Failed {
+    guard(|| {
+        let (oldest, newest) = (given(oldest, "oldest")?, given(newest, "newest")?);
+        let commits = given(db, "db")?.read(|db| Ok(db.history()))?;
+        oldest.write(*commits.start());
+        newest.write(*commits.end());
+        Ok(())
+    })
+}
+
+/// The options that the database was opened with, as text without a NUL that `pleach_open` understands.
+#[unsafe(no_mangle)]
+pub extern "C" fn pleach_options(db: Option<&PleachDb>, options: Out<PleachBytes>) -> Failed {
+    ask((db, "db"), (options, "options"), |db| Ok(PleachBytes::of(db.options()?.to_string())))
+}
+
+/// The name of the database's hash function, without a NUL: what the functions `pleach_verify_` want.
+#[unsafe(no_mangle)]
+pub extern "C" fn pleach_hasher(db: Option<&PleachDb>, name: Out<PleachBytes>) -> Failed {
+    ask((db, "db"), (name, "name"), |db| Ok(PleachBytes::of(db.hasher()?.name())))
+}
+
+/// Makes all commits durable that were acknowledged before, for `durability=none` and `periodic`. Errors: 601 and 602
+/// after a failed write or sync.
+#[unsafe(no_mangle)]
+pub extern "C" fn pleach_sync(db: Option<&PleachDb>) -> Failed {
+    guard(|| given(db, "db")?.read(|db| Ok(db.sync()?)))
+}
+
+/// Goes on to the newest commit of a database that was opened with `read_only=true`, and gives its number. Sessions stay
+/// where they are.
+#[unsafe(no_mangle)]
+pub extern "C" fn pleach_refresh(db: Option<&PleachDb>, number: Out<u64>) -> Failed {
+    ask((db, "db"), (number, "number"), |db| Ok(db.refresh()?))
+}
+
+/// Undoes the newest `commits` commits by a new one, whose number it gives. Errors: 402, there are fewer; 501, another
+/// commit came between; 502, they are not in the history; and those of a commit.
+#[unsafe(no_mangle)]
+pub extern "C" fn pleach_rollback(db: Option<&PleachDb>, commits: u64, number: Out<u64>) -> Failed {
+    ask((db, "db"), (number, "number"), |db| Ok(db.rollback(commits)?))
+}
+
+/// Adds an empty namespace, a plain one if `plain`, and gives the number of the commit that does so. Blocks and overlays
+/// on the newest commit become stale. Errors: 412, it exists; 503, a dropped one of this number can still be read; and
+/// those of a commit.
+#[unsafe(no_mangle)]
+pub extern "C" fn pleach_namespace_add(
+    db: Option<&PleachDb>,
+    namespace: u8,
+    plain: bool,
+    number: Out<u64>,
+) -> Failed {
+    ask((db, "db"), (number, "number"), |db| {
+        Ok(if plain { db.add_plain_namespace(namespace)? } else { db.add_namespace(namespace)? })
+    })
+}
+
+/// Drops a namespace with all that is in it, and gives the number of the commit that does so. Blocks and overlays on the
+/// newest commit become stale. Errors: 410, there is none; 412, namespace 0 always exists; and those of a commit.
+#[unsafe(no_mangle)]
+pub extern "C" fn pleach_namespace_drop(
+    db: Option<&PleachDb>,
+    namespace: u8,
+    number: Out<u64>,
+) -> Failed {
+    ask((db, "db"), (number, "number"), |db| Ok(db.drop_namespace(namespace)?))
+}
+
+/// Lists the namespaces of the newest commit: `kinds[n]` becomes `PLEACH_NO_NAMESPACE`, `PLEACH_MERKLE` or `PLEACH_PLAIN`.
+#[unsafe(no_mangle)]
+pub extern "C" fn pleach_namespaces(db: Option<&PleachDb>, kinds: Out<[u8; 256]>) -> Failed {
+    ask((db, "db"), (kinds, "kinds"), |db| {
+        let roots = db.roots();
+        let mut found = [PLEACH_NO_NAMESPACE; 256];
+        for (namespace, _) in roots.iter() {
+            found[usize::from(namespace)] = PLEACH_MERKLE;
+        }
+        for (namespace, _) in roots.digests() {
+            found[usize::from(namespace)] = PLEACH_PLAIN;
+        }
+        Ok(found)
+    })
+}

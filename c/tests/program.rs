@@ -1,0 +1,78 @@
+//! `program.c` calls every function of the header, linked with the static library and checked by the address and
+//! undefined-behaviour sanitizers where the compiler has them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// What Rust's standard library needs of the system: `cargo rustc -p pleach-c --lib --crate-type staticlib --
+/// --print native-static-libs` prints it.
+const SYSTEM: [&str; 6] = ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"];
+
+/// The static library: cargo builds all kinds of the library for its tests, and puts it beside their programs.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("a path");
+    test.with_file_name("libpleach_c.a")
+}
+
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}\n{out}{errors}", output.status);
+    output
+}
+
+/// The compiler with these flags; none where it is not installed, or cannot link a program with them.
+fn compiler(name: &str, flags: &[&str], scratch: &Path) -> Option<Command> {
+    let empty = scratch.join("empty.c");
+    std::fs::write(&empty, "int main(void) { return 0; }\n").expect("written");
+    let mut compiler = Command::new(name);
+    compiler.args(flags);
+    let mut trial = Command::new(name);
+    trial.args(flags).arg(empty).arg("-o").arg(scratch.join("empty"));
+    let works = trial.output().is_ok_and(|output| output.status.success());
+    works.then_some(compiler)
+}
+
+#[test]
+fn a_c_program_uses_every_function() {
+    let scratch = tempfile::tempdir().expect("a folder");
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| std::fs::read_to_string(own.join(path)).expect(path);
+    let (header, source) = (read("include/pleach.h"), read("tests/program.c"));
+    let declared = header.lines().filter_map(|line| {
+        let line = line.strip_prefix("pleach_error *").or(line.strip_prefix("void "))?;
+        Some(line.split_once('(')?.0)
+    });
+    let unused: Vec<&str> = declared.filter(|name| !source.contains(&format!("{name}("))).collect();
+    assert!(unused.is_empty(), "program.c does not call {unused:?}");
+
+    let Some(plain) = compiler("cc", &[], scratch.path()) else {
+        println!("a C program: SKIPPED, no C compiler `cc` is installed");
+        return;
+    };
+    let sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    let mut compiler = compiler("cc", &sanitizers, scratch.path()).unwrap_or_else(|| {
+        println!("sanitizers of a C program: SKIPPED, `cc` has none");
+        plain
+    });
+    let program = scratch.path().join("program");
+    compiler.args(["-std=c11", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-D_GNU_SOURCE"]);
+    compiler.arg("-I").arg(own.join("include")).arg(own.join("tests/program.c"));
+    // The library after the program that needs it, the system's after the library.
+    compiler.arg(library()).args(SYSTEM).arg("-o").arg(&program);
+    run(&mut compiler);
+    let output = run(Command::new(&program).arg(scratch.path().join("state")));
+    print!("{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn the_header_is_cpp_too() {
+    let scratch = tempfile::tempdir().expect("a folder");
+    let Some(mut compiler) = compiler("c++", &["-xc++"], scratch.path()) else {
+        println!("the header in C++: SKIPPED, no compiler `c++` is installed");
+        return;
+    };
+    let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/pleach.h");
+    run(compiler.args(["-Wall", "-Wextra", "-Werror", "-fsyntax-only"]).arg(header));
+}

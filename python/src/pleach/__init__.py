@@ -1,0 +1,483 @@
+"""Pleach, an embedded state database for blockchain nodes: a key-value store and a binary Merkle trie.
+
+>>> with pleach.open("state", create=True) as db:
+...     session = db.session()
+...     batch = pleach.Batch()
+...     batch[pleach.hash_bytes(b"alice")] = b"90"
+...     block = session.finish(batch)
+...     number = block.commit()
+
+Keys, roots and hashes are ``bytes`` of length 32. Ranges have their first and their last key, and both belong to them.
+All objects may be used from any number of threads; calls release the GIL. Errors are ``pleach.Error``; a wrong
+length or a closed object is a ``ValueError``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, TypeVar, Union
+
+from . import _library as _c
+from ._library import Advice, Error, Outcome, Refused, lib
+
+__all__ = [
+    "Advice",
+    "Batch",
+    "Block",
+    "Cursor",
+    "Db",
+    "Error",
+    "Namespace",
+    "Outcome",
+    "Overlay",
+    "Refused",
+    "Session",
+    "hash_bytes",
+    "open",
+    "verify_key",
+    "verify_keys",
+    "verify_range",
+    "verify_witness",
+    "version",
+]
+
+_Self = TypeVar("_Self", bound="_Handle")
+Pair = Tuple[bytes, bytes]
+
+
+class _Handle:
+    """Something of the library that is freed by ``close``, at the end of a ``with``, or with its last reference."""
+
+    def __init__(self, pointer: _c.Pointer) -> None:
+        self._pointer: Optional[_c.Pointer] = pointer
+
+    @property
+    def _handle(self) -> _c.Pointer:
+        pointer = self._pointer
+        if pointer is None:
+            raise ValueError(f"this {type(self).__name__} was closed")
+        return pointer
+
+    def close(self) -> Any:
+        """Frees it. Calls of other threads that use it come to their end first."""
+        self._pointer = None
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
+
+
+def version() -> str:
+    """The version of the library."""
+    return str(lib.pleach_version().decode())
+
+
+def open(path: Union[str, bytes, "os.PathLike[str]"], **options: Union[str, int, bool]) -> Db:
+    """Opens the database in a folder, with options such as ``create=True, cache_mib=64, history=128``; ``pleach_open``
+    in pleach.h lists them."""
+    pairs = []
+    for name, value in options.items():
+        said = str(value).lower() if isinstance(value, bool) else str(value)
+        if any(letter.isspace() or letter == "," for letter in said):
+            raise ValueError(f"option {name}: {said!r} has a comma or white space")
+        pairs.append(f"{name}={said}")
+    folder, text = _c.text(os.fsencode(path)), _c.text(" ".join(pairs).encode())
+    return Db(_c.handle(lib.pleach_db_free, lambda db: lib.pleach_open(folder, text, db)))
+
+
+class Db(_Handle):
+    """An open database, from ``open``."""
+
+    def close(self) -> int:
+        """Writes a checkpoint and closes. Gives the number of sessions, blocks, overlays and cursors that live, which
+        go on reading and keep the folder locked. Without it nothing is lost, and the next open reads the log."""
+        if self._pointer is None:
+            return 0
+        live = ctypes.c_size_t()
+        lib.pleach_close(self._handle, ctypes.byref(live))
+        super().close()
+        return live.value
+
+    def commit_number(self) -> int:
+        """Number of the newest commit."""
+        return _c.number(lambda number: lib.pleach_commit_number(self._handle, number))
+
+    def root(self, namespace: int = 0) -> bytes:
+        """Root of a Merkle namespace in the newest commit."""
+        return _c.root(lambda root: lib.pleach_root(self._handle, _number(namespace), root))
+
+    def history(self) -> range:
+        """The commits that ``at`` and ``rollback`` reach."""
+        oldest, newest = ctypes.c_uint64(), ctypes.c_uint64()
+        lib.pleach_history(self._handle, ctypes.byref(oldest), ctypes.byref(newest))
+        return range(oldest.value, newest.value + 1)
+
+    def options(self) -> Dict[str, str]:
+        """The options that it was opened with."""
+        text = _c.some(_c.data(lambda text: lib.pleach_options(self._handle, text)))
+        return dict(pair.split("=", 1) for pair in text.decode().split())
+
+    def hasher(self) -> str:
+        """Name of its hash function."""
+        return _c.some(_c.data(lambda name: lib.pleach_hasher(self._handle, name))).decode()
+
+    def session(self, over: Optional[Overlay] = None, witness: bool = True) -> Session:
+        """A session on the newest commit, or on an overlay."""
+        base, flags = None if over is None else over._handle, 0 if witness else 1
+        make = lambda session: lib.pleach_session_open(self._handle, base, flags, session)
+        return Session(_c.handle(lib.pleach_session_free, make))
+
+    def at(self, commit: int) -> Session:
+        """A session on a commit of the history."""
+        make = lambda session: lib.pleach_session_at(self._handle, _long(commit), session)
+        return Session(_c.handle(lib.pleach_session_free, make))
+
+    def rollback(self, commits: int) -> int:
+        """Undoes the newest commits by a new one, and gives its number."""
+        commits = _long(commits)
+        return _c.number(lambda number: lib.pleach_rollback(self._handle, commits, number))
+
+    def sync(self) -> None:
+        """Makes all acknowledged commits durable, for ``durability="none"`` and ``"periodic:..."``."""
+        lib.pleach_sync(self._handle)
+
+    def refresh(self) -> int:
+        """Goes on to the newest commit of a database that was opened with ``read_only=True``."""
+        return _c.number(lambda number: lib.pleach_refresh(self._handle, number))
+
+    def add_namespace(self, namespace: int, plain: bool = False) -> int:
+        """Adds an empty namespace, and gives the number of the commit that does so. A plain one has no root."""
+        of = _number(namespace)
+        return _c.number(lambda made: lib.pleach_namespace_add(self._handle, of, plain, made))
+
+    def drop_namespace(self, namespace: int) -> int:
+        """Drops a namespace with all that is in it, and gives the number of the commit that does so."""
+        of = _number(namespace)
+        return _c.number(lambda made: lib.pleach_namespace_drop(self._handle, of, made))
+
+    def namespaces(self) -> Dict[int, bool]:
+        """The namespaces of the newest commit; is it a plain one?"""
+        kinds = ctypes.create_string_buffer(256)
+        lib.pleach_namespaces(self._handle, kinds)
+        return {number: kind == 2 for number, kind in enumerate(kinds.raw) if kind}
+
+
+class Namespace:
+    """A namespace of the state that a session reads, like a ``dict``; from ``Session.namespace``."""
+
+    def __init__(self, session: Session, number: int) -> None:
+        self._session = session
+        self.number = number
+
+    @property
+    def _at(self) -> Tuple[_c.Pointer, int]:
+        return self._session._handle, self.number
+
+    def root(self) -> bytes:
+        """Its root."""
+        return _c.root(lambda root: lib.pleach_session_root(*self._at, root))
+
+    def get(self, key: bytes, default: Optional[bytes] = None) -> Optional[bytes]:
+        """The value of a key, or the default where it has none."""
+        key = _c.key(key)
+        found = _c.data(lambda value: lib.pleach_session_read(*self._at, key, value))
+        return default if found is None else found
+
+    def __getitem__(self, key: bytes) -> bytes:
+        found = self.get(key)
+        if found is None:
+            raise KeyError(key)
+        return found
+
+    def __contains__(self, key: bytes) -> bool:
+        return self.get(key) is not None
+
+    def read_many(self, keys: Iterable[bytes]) -> List[Optional[bytes]]:
+        """The values of many keys, in their order, read together."""
+        asked = _c.keys(keys)
+        values = (_c.CBytes * len(asked))()
+        lib.pleach_session_read_many(*self._at, b"".join(asked), len(asked), values)
+        return [_c.take(value) for value in values]
+
+    def prefetch(self, keys: Iterable[bytes]) -> None:
+        """Announces keys: their pages begin to arrive, and the call returns at once."""
+        asked = _c.keys(keys)
+        lib.pleach_session_prefetch(*self._at, b"".join(asked), len(asked))
+
+    def cursor(
+        self,
+        first: Optional[bytes] = None,
+        last: Optional[bytes] = None,
+        *,
+        prefix: Optional[bytes] = None,
+    ) -> Cursor:
+        """A cursor over the keys from the first to the last, or over those that begin with a prefix."""
+        if prefix is not None:
+            if first is not None or last is not None:
+                raise ValueError("a prefix together with a first or last key")
+            prefix = _c.raw(prefix)
+            make = lambda made: lib.pleach_cursor_prefix(*self._at, prefix, len(prefix), made)
+        else:
+            ends = [None if key is None else _c.key(key) for key in (first, last)]
+            make = lambda made: lib.pleach_cursor_range(*self._at, *ends, made)
+        return Cursor(_c.handle(lib.pleach_cursor_free, make))
+
+    def items(
+        self,
+        first: Optional[bytes] = None,
+        last: Optional[bytes] = None,
+        *,
+        prefix: Optional[bytes] = None,
+    ) -> Iterator[Pair]:
+        """The pairs of a range or prefix, in the order of the keys."""
+        return iter(self.cursor(first, last, prefix=prefix))
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (key for key, _ in self.items())
+
+    def prove(self, key: bytes) -> bytes:
+        """Proves what the state says of a key, for ``verify_key``."""
+        key = _c.key(key)
+        return _c.some(_c.data(lambda proof: lib.pleach_session_prove(*self._at, key, proof)))
+
+    def prove_many(self, keys: Iterable[bytes]) -> bytes:
+        """Proves what the state says of these keys in one proof, for ``verify_keys``."""
+        asked = _c.keys(keys)
+        joined = b"".join(asked)
+        make = lambda proof: lib.pleach_session_prove_many(*self._at, joined, len(asked), proof)
+        return _c.some(_c.data(make))
+
+    def prove_range(
+        self, first: bytes, last: bytes, limit: Optional[int] = None
+    ) -> Tuple[bytes, bytes]:
+        """Proves all pairs of a range, at most so many, for ``verify_range``. Gives the proof, and the last key that it
+        is about: the next part begins behind it."""
+        first, last = _c.key(first), _c.key(last)
+        most = ctypes.c_size_t(-1).value if limit is None else _long(limit)
+        end = ctypes.create_string_buffer(32)
+        make = lambda proof: lib.pleach_session_prove_range(
+            *self._at, first, last, most, end, proof
+        )
+        return _c.some(_c.data(make)), end.raw
+
+
+class Session(Namespace, _Handle):
+    """One fixed state, whatever is committed meanwhile; by itself it reads namespace 0. From ``Db.session``."""
+
+    def __init__(self, pointer: _c.Pointer) -> None:
+        _Handle.__init__(self, pointer)
+        Namespace.__init__(self, self, 0)
+
+    @property
+    def _at(self) -> Tuple[_c.Pointer, int]:
+        return self._handle, 0
+
+    def namespace(self, namespace: int) -> Namespace:
+        """A namespace of this state."""
+        return Namespace(self, _number(namespace))
+
+    def commit_number(self) -> int:
+        """Number of the commit that it reads, below overlays where it reads one."""
+        return _c.number(lambda number: lib.pleach_session_commit_number(self._handle, number))
+
+    def finish(self, batch: Batch) -> Block:
+        """Makes a block of a batch. The session cannot be used afterwards, and the batch is empty; after an error both
+        are as they were."""
+        make = lambda block: lib.pleach_session_finish(self._handle, batch._handle, block)
+        return Block(_c.handle(lib.pleach_block_free, make))
+
+
+class Cursor(_Handle):
+    """A place between the pairs of a range, or on one. It outlives its session. From ``Namespace.cursor``."""
+
+    def __init__(self, pointer: _c.Pointer) -> None:
+        super().__init__(pointer)
+        # The pair is the cursor's until its next move.
+        self._copying = threading.Lock()
+
+    def _step(self, function: Any) -> Optional[Pair]:
+        pair = _c.CPair()
+        with self._copying:
+            function(self._handle, ctypes.byref(pair))
+            if not pair.key:
+                return None
+            value = ctypes.string_at(pair.value, pair.value_len)
+            return ctypes.string_at(pair.key, 32), value
+
+    def seek(self, key: bytes) -> None:
+        """Goes before a key: the next pair is the first from it on, the previous one the last before it."""
+        with self._copying:
+            lib.pleach_cursor_seek(self._handle, _c.key(key))
+
+    def next(self) -> Optional[Pair]:
+        """Goes to the next pair; none at the end."""
+        return self._step(lib.pleach_cursor_next)
+
+    def previous(self) -> Optional[Pair]:
+        """Goes to the pair before; none at the beginning."""
+        return self._step(lib.pleach_cursor_previous)
+
+    def close(self) -> None:
+        """Frees it."""
+        with self._copying:
+            super().close()
+
+    def __iter__(self) -> Iterator[Pair]:
+        while (pair := self.next()) is not None:
+            yield pair
+
+
+class Batch(_Handle):
+    """What a block reads and writes. ``batch[key] = value`` and ``del batch[key]`` are of namespace 0."""
+
+    def __init__(self) -> None:
+        super().__init__(_c.handle(lib.pleach_batch_free, lib.pleach_batch_new))
+
+    def read(self, key: bytes, namespace: int = 0) -> None:
+        """The block has read this key: the witness proves its value before the block."""
+        lib.pleach_batch_read(self._handle, _number(namespace), _c.key(key))
+
+    def put(self, key: bytes, value: bytes, namespace: int = 0) -> None:
+        """The block gives this key a value. The last put or delete of a key counts."""
+        value = _c.raw(value)
+        lib.pleach_batch_put(self._handle, _number(namespace), _c.key(key), value, len(value))
+
+    def delete(self, key: bytes, namespace: int = 0) -> None:
+        """The block deletes this key."""
+        lib.pleach_batch_delete(self._handle, _number(namespace), _c.key(key))
+
+    def delete_prefix(self, prefix: bytes, namespace: int = 0) -> None:
+        """The block deletes all keys that begin with these bytes, except those that it reads, puts or deletes by
+        themselves."""
+        prefix = _c.raw(prefix)
+        lib.pleach_batch_delete_prefix(self._handle, _number(namespace), prefix, len(prefix))
+
+    __setitem__ = put
+    __delitem__ = delete
+
+
+class Block(_Handle):
+    """A new root and the changes that lead to it, in memory. From ``Session.finish``."""
+
+    def root(self, namespace: int = 0) -> bytes:
+        """Root of a Merkle namespace in the block's state."""
+        return _c.root(lambda root: lib.pleach_block_root(self._handle, _number(namespace), root))
+
+    def previous_root(self, namespace: int = 0) -> bytes:
+        """Root of a Merkle namespace before the block."""
+        of = _number(namespace)
+        return _c.root(lambda root: lib.pleach_block_previous_root(self._handle, of, root))
+
+    def witness(self, namespace: int = 0) -> Optional[bytes]:
+        """Takes the witness of a namespace, once, for ``verify_witness``."""
+        of = _number(namespace)
+        return _c.data(lambda witness: lib.pleach_block_witness(self._handle, of, witness))
+
+    def commit(self) -> int:
+        """Commits the block, with the overlays below it, and gives the number of the commit. After an error the block
+        is as it was, and the commit can be tried again."""
+        return _c.number(lambda number: lib.pleach_block_commit(self._handle, number))
+
+    def into_overlay(self) -> Overlay:
+        """Keeps the block in memory as a state for sessions; the block cannot be used afterwards."""
+        make = lambda overlay: lib.pleach_block_into_overlay(self._handle, overlay)
+        return Overlay(_c.handle(lib.pleach_overlay_free, make))
+
+
+class Overlay(_Handle):
+    """A block that is kept in memory. ``Db.session(overlay)`` reads it."""
+
+    def root(self, namespace: int = 0) -> bytes:
+        """Root of a Merkle namespace in the overlay's state."""
+        of = _number(namespace)
+        return _c.root(lambda root: lib.pleach_overlay_root(self._handle, of, root))
+
+    def commit(self) -> int:
+        """Commits it and the overlays below it as one commit, and gives its number."""
+        return _c.number(lambda number: lib.pleach_overlay_commit(self._handle, number))
+
+
+def hash_bytes(data: bytes, hasher: str = "blake3") -> bytes:
+    """Hash of bytes by ``blake3`` or ``sha2-256``."""
+    data = _c.raw(data)
+    return _c.root(lambda hash: lib.pleach_hash(_name(hasher), data, len(data), hash))
+
+
+def verify_key(
+    root: bytes, proof: bytes, key: bytes, hasher: str = "blake3"
+) -> Optional[bytes]:
+    """What a proof says of a key: the hash of its value, or none where the key is absent. ``Refused`` when the proof is
+    wrong, ``KeyError`` when it is about other keys."""
+    root, key, proof = _c.key(root), _c.key(key), _c.raw(proof)
+    lookup, found = ctypes.create_string_buffer(1), ctypes.create_string_buffer(32)
+    lib.pleach_verify_key(_name(hasher), root, proof, len(proof), key, lookup, found)
+    return _answers([key], lookup, found)[key]
+
+
+def verify_keys(
+    root: bytes, proof: bytes, keys: Iterable[bytes], hasher: str = "blake3"
+) -> Dict[bytes, Optional[bytes]]:
+    """What a proof says of several keys, as ``verify_key``."""
+    root, proof, asked = _c.key(root), _c.raw(proof), _c.keys(keys)
+    lookups, found = _places(asked)
+    of_proof = (_name(hasher), root, proof, len(proof))
+    lib.pleach_verify_keys(*of_proof, b"".join(asked), len(asked), lookups, found)
+    return _answers(asked, lookups, found)
+
+
+def verify_range(
+    root: bytes, proof: bytes, first: bytes, last: bytes, hasher: str = "blake3"
+) -> Dict[bytes, bytes]:
+    """All keys of a range, in order, with the hashes of their values."""
+    root, first, last, proof = _c.key(root), _c.key(first), _c.key(last), _c.raw(proof)
+    of_proof = (_name(hasher), root, proof, len(proof), first, last)
+    pairs = _c.some(_c.data(lambda pairs: lib.pleach_verify_range(*of_proof, pairs)))
+    starts = range(0, len(pairs), 64)
+    return {pairs[at : at + 32]: pairs[at + 32 : at + 64] for at in starts}
+
+
+def verify_witness(
+    previous_root: bytes, witness: bytes, keys: Iterable[bytes] = (), hasher: str = "blake3"
+) -> Tuple[bytes, Dict[bytes, Optional[bytes]]]:
+    """The root after a block, and what the state before it said of these keys, as ``verify_key``."""
+    before, witness, asked = _c.key(previous_root), _c.raw(witness), _c.keys(keys)
+    lookups, found = _places(asked)
+    of_witness = (_name(hasher), before, witness, len(witness))
+    of_keys = (b"".join(asked), len(asked), lookups, found)
+    after = _c.root(lambda root: lib.pleach_verify_witness(*of_witness, *of_keys, root))
+    return after, _answers(asked, lookups, found)
+
+
+def _places(keys: List[bytes]) -> Tuple[Any, Any]:
+    """Room for the answers about these keys."""
+    return ctypes.create_string_buffer(len(keys)), ctypes.create_string_buffer(32 * len(keys))
+
+
+def _answers(keys: List[bytes], lookups: Any, hashes: Any) -> Dict[bytes, Optional[bytes]]:
+    found: Dict[bytes, Optional[bytes]] = {}
+    for at, (key, lookup) in enumerate(zip(keys, lookups.raw)):
+        if lookup == 2:
+            raise KeyError(key)
+        found[key] = hashes.raw[32 * at : 32 * at + 32] if lookup else None
+    return found
+
+
+def _name(hasher: str) -> bytes:
+    return _c.text(hasher.encode())
+
+
+def _number(namespace: int) -> int:
+    """ctypes would cut a larger number off."""
+    if not 0 <= namespace < 256:
+        raise ValueError(f"namespace {namespace}: they are 0 to 255")
+    return namespace
+
+
+def _long(number: int) -> int:
+    if not 0 <= number < 1 << 64:
+        raise ValueError(f"{number} is not a number of 64 bits")
+    return number

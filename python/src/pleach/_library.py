@@ -1,0 +1,207 @@
+"""The C library. Its prototypes are read from the header that lies beside it, so that they cannot differ from it."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Callable, Iterable, List, Optional
+
+
+class Outcome(IntEnum):
+    """What became of an operation that failed."""
+
+    DID_NOT_HAPPEN = 0
+    #: It took place as a whole or not at all: opening the database again tells.
+    UNKNOWN = 1
+
+
+class Advice(IntEnum):
+    """What to do about an error; ``Error.advice_text`` says it in a line."""
+
+    OTHER = 0
+    RETRY = 1
+    FREE_SPACE = 2
+    RAISE_LIMIT = 3
+    MAKE_AGAIN = 4
+    CLOSE_OTHERS = 5
+    FIX_CALL = 6
+    REOPEN = 7
+    OPEN_HERE = 8
+    OTHER_VERSION = 9
+    RESTORE = 10
+
+
+class Error(Exception):
+    """An error of the library. ``code`` is its number in docs/errors.md and pleach.h."""
+
+    def __init__(self, text: str, code: int, outcome: int, advice: int, advice_text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.outcome = Outcome(outcome)
+        self.advice = Advice(advice)
+        self.advice_text = advice_text
+
+
+class Refused(Error):
+    """A proof or witness that proves nothing."""
+
+
+class CError(ctypes.Structure):
+    _fields_ = [
+        ("code", ctypes.c_uint32),
+        ("outcome", ctypes.c_uint32),
+        ("advice", ctypes.c_uint32),
+        ("text", ctypes.c_char_p),
+        ("advice_text", ctypes.c_char_p),
+    ]
+
+
+class CBytes(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("len", ctypes.c_size_t), ("owner", ctypes.c_void_p)]
+
+
+class CPair(ctypes.Structure):
+    _fields_ = [
+        ("key", ctypes.c_void_p),
+        ("value", ctypes.c_void_p),
+        ("value_len", ctypes.c_size_t),
+    ]
+
+
+_TYPES = {
+    "bool": ctypes.c_bool,
+    "size_t": ctypes.c_size_t,
+    "uint8_t": ctypes.c_uint8,
+    "uint32_t": ctypes.c_uint32,
+    "uint64_t": ctypes.c_uint64,
+    "pleach_error": CError,
+    "pleach_bytes": CBytes,
+    "pleach_pair": CPair,
+}
+
+
+def _type(declared: str) -> Any:
+    """The type of a parameter, such as ``const uint8_t key[32]`` or ``pleach_db **db``."""
+    found = re.fullmatch(r"(?:const )?(\w+) (\**)\w+(\[\d+\])?", declared)
+    if not found:
+        raise ImportError(f"pleach.h: {declared!r} is not understood")
+    name, stars, array = found.groups()
+    # Texts, keys and places for keys: bytes, or a buffer.
+    if name == "char" or name == "uint8_t" and (stars or array):
+        return ctypes.c_char_p
+    of = _TYPES.get(name)
+    if of is None:  # A handle.
+        return ctypes.c_void_p if stars == "*" else ctypes.POINTER(ctypes.c_void_p)
+    return ctypes.POINTER(of) if stars else of
+
+
+def _load() -> ctypes.CDLL:
+    folder = Path(__file__).parent
+    library = ctypes.CDLL(str(folder / "libpleach_c.so"))
+    header = re.sub(r"/\*.*?\*/", "", (folder / "pleach.h").read_text("utf-8"), flags=re.DOTALL)
+    declared = re.findall(r"^([\w ]+[ *])(pleach_\w+)\(([^)]*)\);", header, flags=re.MULTILINE)
+    for result, name, parameters in declared:
+        function = getattr(library, name)
+        split = [" ".join(one.split()) for one in parameters.split(",")]
+        function.argtypes = [] if split == ["void"] else [_type(one) for one in split]
+        if result.startswith("pleach_error"):
+            function.restype = ctypes.POINTER(CError)
+            function.errcheck = _raise
+        else:
+            function.restype = None if result.startswith("void") else ctypes.c_char_p
+    return library
+
+
+def _raise(error: Any, _function: Any, _arguments: Any) -> None:
+    """Raises the error of a call, if there is one."""
+    if not error:
+        return
+    found = error.contents
+    code = found.code
+    texts = [text.decode("utf-8", "replace") for text in (found.text, found.advice_text)]
+    outcome, advice = found.outcome, found.advice
+    lib.pleach_error_free(error)
+    raised = Refused if code == 903 else Error
+    raise raised(texts[0], code, outcome, advice, texts[1])
+
+
+lib = _load()
+
+
+class Pointer:
+    """A pointer to a handle, which is freed with this: a call that has it keeps it, whoever closes the handle."""
+
+    def __init__(self, address: Optional[int], free: Callable[[Any], None]) -> None:
+        self._as_parameter_ = ctypes.c_void_p(address)
+        self._free = free
+
+    def __del__(self) -> None:
+        self._free(self._as_parameter_)
+
+
+def handle(free: Callable[[Any], None], make: Callable[[Any], None]) -> Pointer:
+    """The handle that a call gives."""
+    place = ctypes.c_void_p()
+    make(ctypes.byref(place))
+    return Pointer(place.value, free)
+
+
+def number(make: Callable[[Any], None]) -> int:
+    """The number that a call gives."""
+    place = ctypes.c_uint64()
+    make(ctypes.byref(place))
+    return place.value
+
+
+def take(found: CBytes) -> Optional[bytes]:
+    """A copy of bytes that the library gave, which are freed; none where there are none."""
+    try:
+        return ctypes.string_at(found.data, found.len) if found.data else None
+    finally:
+        lib.pleach_bytes_free(ctypes.byref(found))
+
+
+def data(make: Callable[[Any], None]) -> Optional[bytes]:
+    """The bytes that a call gives."""
+    place = CBytes()
+    make(ctypes.byref(place))
+    return take(place)
+
+
+def some(found: Optional[bytes]) -> bytes:
+    """The bytes of a call that always gives some."""
+    assert found is not None
+    return found
+
+
+def root(make: Callable[[Any], None]) -> bytes:
+    """The 32 bytes that a call gives."""
+    place = ctypes.create_string_buffer(32)
+    make(place)
+    return place.raw
+
+
+def key(given: bytes) -> bytes:
+    """A key, root or hash: the library reads 32 bytes, so there have to be as many."""
+    given = raw(given)
+    if len(given) != 32:
+        raise ValueError(f"a key or root of {len(given)} bytes: it has 32")
+    return given
+
+
+def raw(given: bytes) -> bytes:
+    """Bytes of something that has some: no number, of which `bytes` makes as many zeros."""
+    return given if isinstance(given, bytes) else bytes(memoryview(given))
+
+
+def keys(given: Iterable[bytes]) -> List[bytes]:
+    return [key(one) for one in given]
+
+
+def text(given: bytes) -> bytes:
+    """Text for C, which ends at the first NUL."""
+    if b"\0" in given:
+        raise ValueError("a NUL in a text")
+    return given

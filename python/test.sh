@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Builds the wheel, installs it into a fresh virtual environment and runs the tests there. Without a package registry
+# the tests run by unittest, and without setuptools on a copy of the package. What is missing is said and left out.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PYTHONDONTWRITEBYTECODE=1
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+
+if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
+  echo "python: SKIPPED, Python 3.9 or later is not installed here"
+  exit
+fi
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+if ! python3 -m venv "$folder/venv" >/dev/null 2>&1; then
+  echo "python: SKIPPED, the module venv is not installed here"
+  exit
+fi
+python=$folder/venv/bin/python
+quiet=(--quiet --disable-pip-version-check)
+# The build of tests, rather than one with optimizations of its own.
+cargo build --quiet -p pleach-c
+export PLEACH_LIBRARY=$target/debug/libpleach_c.so
+
+# A registry that cannot be had answers after some seconds.
+if "$python" -m pip install "${quiet[@]}" --retries 0 --timeout 10 pytest 'setuptools>=77' 2>/dev/null; then
+  # Building leaves files in the folder of the sources, and takes them the next time.
+  cp -r python "$folder/python" && rm -rf "$folder/python/build" && mkdir -p "$folder/c/include" && cp c/include/pleach.h "$folder/c/include"
+  "$python" -m pip wheel "${quiet[@]}" --no-build-isolation --no-deps --wheel-dir "$folder" "$folder/python"
+  "$python" -m pip install "${quiet[@]}" --no-deps --no-index "$folder"/pleach-*.whl
+  (cd "$folder" && "$python" -m pytest --quiet "$OLDPWD/python/tests" -p no:cacheprovider)
+else
+  echo "the wheel and pytest: SKIPPED, no package registry can be had; unittest runs the tests on a copy"
+  cp -r python/src/pleach "$folder" && cp "$PLEACH_LIBRARY" c/include/pleach.h "$folder/pleach"
+  PYTHONPATH=$folder "$python" -m unittest discover --start-directory python/tests
+fi

@@ -1,0 +1,323 @@
+"""Tests of the installed package, for unittest and pytest."""
+
+import gc
+import importlib.metadata
+import tempfile
+import threading
+import unittest
+from pathlib import Path
+
+import pleach
+
+
+def key(byte):
+    return bytes([byte]) * 32
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name) / "state"
+        self.db = pleach.open(self.folder, create=True, cache_mib=64, history=100)
+        self.addCleanup(self.db.close)
+
+    def block(self, pairs, over=None):
+        batch = pleach.Batch()
+        for of, value in pairs.items():
+            batch[of] = value
+        return self.db.session(over).finish(batch)
+
+    def refused(self, code, call, *arguments, **named):
+        with self.assertRaises(pleach.Error) as raised:
+            call(*arguments, **named)
+        self.assertEqual(raised.exception.code, code)
+        self.assertEqual(raised.exception.outcome, pleach.Outcome.DID_NOT_HAPPEN)
+        self.assertTrue(str(raised.exception) and raised.exception.advice_text)
+        return raised.exception
+
+
+class Reading(Case):
+    def setUp(self):
+        super().setUp()
+        self.block({key(n): b"v%d" % n for n in range(1, 10)}).commit()
+
+    def test_a_session_is_like_a_dict(self):
+        session = self.db.session()
+        self.assertEqual(session[key(3)], b"v3")
+        self.assertEqual(session.get(key(3)), b"v3")
+        self.assertIsNone(session.get(key(33)))
+        self.assertEqual(session.get(key(33), b"none"), b"none")
+        self.assertIn(key(3), session)
+        self.assertNotIn(key(33), session)
+        with self.assertRaises(KeyError):
+            session[key(33)]
+        self.assertEqual(list(session), [key(n) for n in range(1, 10)])
+        session.prefetch([key(1), key(2)])
+        self.assertEqual(session.read_many([key(1), key(33), key(2)]), [b"v1", None, b"v2"])
+        self.assertEqual(session.read_many([]), [])
+
+    def test_items_are_those_of_a_range_or_prefix(self):
+        session = self.db.session()
+        self.assertEqual(list(session.items(key(3), key(4))), [(key(3), b"v3"), (key(4), b"v4")])
+        self.assertEqual([pair[1] for pair in session.items(last=key(2))], [b"v1", b"v2"])
+        self.assertEqual(list(session.items(prefix=b"\5\5")), [(key(5), b"v5")])
+        self.assertEqual(len(list(session.items())), 9)
+        self.assertEqual(list(session.items(key(4), key(3))), [])
+        with self.assertRaises(ValueError):
+            session.items(key(1), prefix=b"\1")
+        self.refused(902, session.cursor, prefix=bytes(33))
+
+    def test_a_cursor_goes_both_ways_and_outlives_its_session(self):
+        with self.db.session() as session:
+            cursor = session.cursor(key(2), key(5))
+        self.assertIsNone(cursor.previous())
+        self.assertEqual(cursor.next(), (key(2), b"v2"))
+        cursor.seek(key(9))
+        self.assertIsNone(cursor.next())
+        self.assertEqual(cursor.previous(), (key(5), b"v5"))
+        cursor.seek(key(4))
+        self.assertEqual(cursor.previous(), (key(3), b"v3"))
+        self.assertEqual(cursor.next(), (key(4), b"v4"))
+        cursor.close()
+        with self.assertRaises(ValueError):
+            cursor.next()
+
+    def test_empty_values_and_zero_bytes_are_kept(self):
+        self.block({key(1): b"", key(2): b"a\0b", key(3): bytes(100_000)}).commit()
+        session = self.db.session()
+        self.assertEqual(session[key(1)], b"")
+        self.assertEqual(session[key(2)], b"a\0b")
+        self.assertEqual(session[key(3)], bytes(100_000))
+
+    def test_only_what_has_bytes_is_taken_for_bytes(self):
+        batch = pleach.Batch()
+        batch[bytearray(key(1))] = bytearray(b"array")
+        batch[memoryview(key(2))] = memoryview(b"view")
+        for wrong in (5, "text", None):
+            with self.assertRaises(TypeError):
+                batch[key(3)] = wrong
+            with self.assertRaises(TypeError):
+                batch.read(wrong)
+            with self.assertRaises(TypeError):
+                batch.delete_prefix(wrong)
+        self.db.session().finish(batch).commit()
+        values = self.db.session().read_many([key(1), key(2), key(3)])
+        self.assertEqual(values, [b"array", b"view", b"v3"])
+
+    def test_wrong_lengths_and_numbers_do_not_reach_the_library(self):
+        session, batch = self.db.session(), pleach.Batch()
+        for call in [
+            lambda: session.get(b"short"),
+            lambda: session.read_many([key(1), bytes(33)]),
+            lambda: batch.put(bytes(31), b""),
+            lambda: batch.put(key(1), b"", namespace=256),
+            lambda: session.namespace(-1),
+            lambda: pleach.verify_key(b"", b"", key(1)),
+            lambda: pleach.open("a\0b"),
+            lambda: pleach.open("a", durability="none,create=true"),
+            lambda: self.db.at(-1),
+            lambda: self.db.rollback(1 << 64),
+        ]:
+            with self.assertRaises(ValueError):
+                call()
+
+
+class Blocks(Case):
+    def test_a_block_has_a_root_and_a_witness_and_commits(self):
+        before = self.db.root()
+        batch = pleach.Batch()
+        batch[key(1)] = b"one"
+        batch.read(key(2))
+        block = self.db.session().finish(batch)
+        self.assertEqual(block.previous_root(), before)
+        witness = block.witness()
+        self.assertIsNone(block.witness())
+        after, seen = pleach.verify_witness(before, witness, [key(1), key(2)])
+        self.assertEqual(after, block.root())
+        self.assertEqual(seen, {key(1): None, key(2): None})
+        self.assertEqual(block.commit(), 1)
+        self.assertEqual(self.db.root(), after)
+        self.assertEqual(self.db.commit_number(), 1)
+        self.assertIsNone(self.db.session(witness=False).finish(batch).witness())
+
+    def test_a_failed_commit_keeps_the_block(self):
+        late, early = self.block({key(1): b"late"}), self.block({key(2): b"early"})
+        early.commit()
+        error = self.refused(501, late.commit)
+        self.assertEqual(error.advice, pleach.Advice.MAKE_AGAIN)
+        self.db.rollback(1)
+        late.commit()
+        self.assertEqual(self.db.session()[key(1)], b"late")
+        self.refused(902, late.commit)
+
+    def test_a_failed_finish_keeps_session_and_batch(self):
+        session, batch = self.db.session(), pleach.Batch()
+        batch.put(key(1), b"one", namespace=9)
+        self.refused(410, session.finish, batch)
+        self.assertIsNone(session.get(key(1)))
+        self.db.add_namespace(9)
+        session = self.db.session()
+        session.finish(batch).commit()
+        self.refused(902, session.get, key(1))
+        self.assertEqual(self.db.session().namespace(9)[key(1)], b"one")
+
+    def test_prefixes_and_keys_are_deleted(self):
+        self.block({key(n): b"v" for n in range(1, 6)}).commit()
+        batch = pleach.Batch()
+        batch.delete_prefix(b"\1")
+        del batch[key(2)]
+        batch.put(key(3), b"new")
+        batch.delete_prefix(b"\3")
+        self.db.session().finish(batch).commit()
+        self.assertEqual(list(self.db.session()), [key(3), key(4), key(5)])
+        self.refused(902, batch.delete_prefix, bytes(33))
+
+    def test_overlays_are_states(self):
+        one = self.block({key(1): b"one"}).into_overlay()
+        two = self.block({key(2): b"two"}, one).into_overlay()
+        fork = self.block({key(2): b"fork"}, one).into_overlay()
+        self.assertEqual(self.db.session(two).read_many([key(1), key(2)]), [b"one", b"two"])
+        self.assertEqual(two.commit(), 1)
+        self.assertEqual(self.db.root(), two.root())
+        self.refused(501, fork.commit)
+
+    def test_history_is_read_and_rolled_back(self):
+        for n in range(3):
+            self.block({key(1): b"%d" % n}).commit()
+        self.assertEqual(self.db.history(), range(0, 4))
+        self.assertEqual(self.db.at(2)[key(1)], b"1")
+        self.assertEqual(self.db.at(2).commit_number(), 2)
+        self.refused(401, self.db.at, 9)
+        self.assertEqual(self.db.rollback(2), 4)
+        self.assertEqual(self.db.session()[key(1)], b"0")
+
+    def test_namespaces_come_and_go(self):
+        self.db.add_namespace(5)
+        self.db.add_namespace(6, plain=True)
+        self.assertEqual(self.db.namespaces(), {0: False, 5: False, 6: True})
+        self.assertEqual(self.db.root(5), bytes(32))
+        self.refused(411, self.db.root, 6)
+        self.refused(412, self.db.add_namespace, 5)
+        self.db.drop_namespace(5)
+        self.refused(410, self.db.session().namespace(5).get, key(1))
+
+
+class Proofs(Case):
+    def setUp(self):
+        super().setUp()
+        self.block({key(n): b"v%d" % n for n in range(1, 10)}).commit()
+        self.session, self.root = self.db.session(), self.db.root()
+
+    def test_keys_are_proven(self):
+        proof = self.session.prove(key(1))
+        self.assertEqual(self.session.root(), self.root)
+        self.assertEqual(pleach.verify_key(self.root, proof, key(1)), pleach.hash_bytes(b"v1"))
+        absent = self.session.prove(key(77))
+        self.assertIsNone(pleach.verify_key(self.root, absent, key(77)))
+        proof = self.session.prove_many([key(2), key(77)])
+        self.assertEqual(
+            pleach.verify_keys(self.root, proof, [key(2), key(77)]),
+            {key(2): pleach.hash_bytes(b"v2"), key(77): None},
+        )
+        with self.assertRaises(KeyError):
+            pleach.verify_keys(self.root, proof, [key(9)])
+
+    def test_what_is_wrong_is_refused(self):
+        proof = self.session.prove(key(1))
+        for call in [
+            lambda: pleach.verify_key(key(1), proof, key(1)),
+            lambda: pleach.verify_key(self.root, proof[:-1], key(1)),
+            lambda: pleach.verify_key(self.root, b"", key(1)),
+            lambda: pleach.verify_key(self.root, proof, key(1), hasher="sha2-256"),
+            lambda: pleach.verify_keys(self.root, proof, [key(1)]),
+            lambda: pleach.verify_range(self.root, proof, key(1), key(2)),
+            lambda: pleach.verify_witness(self.root, proof),
+        ]:
+            with self.assertRaises(pleach.Refused):
+                call()
+        self.refused(902, pleach.hash_bytes, b"", "md5")
+
+    def test_ranges_are_proven_in_parts(self):
+        proof, last = self.session.prove_range(bytes(32), key(255))
+        self.assertEqual(last, key(255))
+        whole = pleach.verify_range(self.root, proof, bytes(32), key(255))
+        self.assertEqual(list(whole), [key(n) for n in range(1, 10)])
+        self.assertEqual(whole[key(4)], pleach.hash_bytes(b"v4"))
+        proof, last = self.session.prove_range(bytes(32), key(255), limit=2)
+        self.assertEqual(len(pleach.verify_range(self.root, proof, bytes(32), last)), 2)
+        self.refused(405, self.session.prove_range, key(2), key(1))
+
+
+class Databases(Case):
+    def test_open_says_what_is_wrong(self):
+        self.refused(201, pleach.open, self.folder / "missing")
+        self.refused(206, pleach.open, self.folder, cash_mib=1)
+        self.assertEqual(self.refused(102, pleach.open, self.folder).advice, pleach.Advice.CLOSE_OTHERS)
+
+    def test_options_and_versions(self):
+        self.assertEqual(self.db.options()["cache_mib"], "64")
+        self.assertEqual(self.db.hasher(), "blake3")
+        try:
+            installed = importlib.metadata.version("pleach")
+        except importlib.metadata.PackageNotFoundError:
+            self.skipTest("it is not installed")
+        self.assertEqual(pleach.version(), installed)
+
+    def test_a_close_leaves_sessions_reading(self):
+        self.block({key(1): b"one"}).commit()
+        session = self.db.session()
+        self.assertEqual(self.db.close(), 1)
+        self.assertEqual(self.db.close(), 0)
+        self.assertEqual(session[key(1)], b"one")
+        with self.assertRaises(ValueError):
+            self.db.root()
+        session.close()
+        with pleach.open(self.folder) as db:
+            self.assertEqual(db.session()[key(1)], b"one")
+
+    def test_readers_follow(self):
+        with pleach.open(self.folder, read_only=True) as reader:
+            self.block({key(1): b"one"}).commit()
+            self.db.sync()
+            self.assertEqual(reader.refresh(), 1)
+            self.assertEqual(reader.session()[key(1)], b"one")
+
+    def test_objects_go_in_any_order(self):
+        session = self.db.session()
+        self.db.close()
+        del self.db
+        gc.collect()
+        self.assertIsNone(session.get(key(1)))
+        self.db = pleach.open(self.folder, read_only=True)
+
+    def test_threads_share_a_session_that_is_closed_meanwhile(self):
+        self.block({key(n): b"v%d" % n for n in range(1, 10)}).commit()
+        session, wrong = self.db.session(), []
+        started = threading.Barrier(5)
+
+        def read():
+            started.wait()
+            try:
+                while True:
+                    if session[key(3)] != b"v3" or len(list(session.items())) != 9:
+                        wrong.append("another value")
+            except ValueError:
+                pass  # It was closed.
+            except BaseException as error:
+                wrong.append(error)
+
+        readers = [threading.Thread(target=read) for _ in range(4)]
+        for reader in readers:
+            reader.start()
+        started.wait()
+        for n in range(20):
+            self.block({key(3): b"%d" % n}).commit()
+        session.close()
+        for reader in readers:
+            reader.join()
+        self.assertEqual(wrong, [])
+
+
+if __name__ == "__main__":
+    unittest.main()
