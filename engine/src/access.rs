@@ -47,9 +47,10 @@ impl Access {
         Self { namespace: 0, key, kind: AccessKind::ReadWrite(value) }
     }
 
-    /// Deletes all keys of namespace 0 that begin with these bytes, such as the storage of an account, but those that the same
-    /// batch writes; a key that it reads was read before the delete. Keys that they had are found by an iteration at the finish, and are deletes as any
-    /// other: the witness proves each of them, and not that there were no more.
+    /// Deletes all keys of namespace 0 that begin with these bytes, such as the storage of an account, but those that
+    /// the same batch writes; a key that it reads was read before the delete. The finish finds the keys by an
+    /// iteration, and deletes each as any other: the witness proves each deletion, and not that there were no more
+    /// keys.
     ///
     /// # Panics
     /// When there are more than 32 bytes.

@@ -348,8 +348,9 @@ impl Namespace {
         self.prove_ends(ends(&range)?)
     }
 
-    /// [`Self::prove_range`] of the beginning of a range, with at most so many pairs (one at least), and the keys that it is about: the last of them
-    /// is the end of the range, or lies before the first pair that is left out. What comes behind it is the next call's range.
+    /// [`Self::prove_range`] of the beginning of a range, with at most so many pairs (one at least), and the keys that
+    /// it is about: the last of them is the end of the range, or lies before the first pair that is left out. What
+    /// comes behind it is the next call's range.
     ///
     /// # Errors
     /// As [`Self::prove_range`].

@@ -25,7 +25,7 @@ pub struct Visited<'a> {
     pub page: Option<core::result::Result<PageBuf, IoError>>,
 }
 
-struct Pending<'a> {
+struct PendingRead<'a> {
     region: &'a Arc<Region>,
     child: usize,
     page: Page,
@@ -50,7 +50,7 @@ pub fn visit<'a, E: From<Error>>(
         let children = region.read().children().clone();
         (0..children.len()).map(move |child| (region, child, children.page(child)))
     });
-    let mut pending: VecDeque<Pending<'a>> = VecDeque::new();
+    let mut pending: VecDeque<PendingRead<'a>> = VecDeque::new();
     let mut first = 0u64;
     let outcome = loop {
         while pending.len() < 2 * DEPTH && queue.in_flight() < DEPTH {
@@ -69,7 +69,7 @@ pub fn visit<'a, E: From<Error>>(
                     token: first + pending.len() as u64,
                 });
             }
-            pending.push_back(Pending { region, child, page });
+            pending.push_back(PendingRead { region, child, page });
         }
         let Some(front) = pending.front_mut() else { break Ok(()) };
         if let Page::Here(page) = &mut front.page {

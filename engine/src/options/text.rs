@@ -11,9 +11,9 @@ use super::{Durability, Geometry, InvalidOption, Options};
 
 impl Options {
     /// Sets options from `key=value` pairs, which white space or commas separate, such as `cache_mib=4096 history=128
-    /// durability=periodic:100`. Keys are the names of this type's methods; switches are `true` or `false`, as is `small`, `durability` is
-    /// `commit`, `none` or `periodic:` and milliseconds, `io` is `auto`, `uring` or `blocking`, `hasher` is `blake3` or
-    /// `sha2-256`. [`Display`](fmt::Display) gives such a text.
+    /// durability=periodic:100`. Keys are the names of this type's methods; switches are `true` or `false`, as is
+    /// `small`, `durability` is `commit`, `none` or `periodic:` and milliseconds, `io` is `auto`, `uring` or
+    /// `blocking`, `hasher` is `blake3` or `sha2-256`. [`Display`](fmt::Display) gives such a text.
     ///
     /// # Errors
     /// [`InvalidOption::Text`] names the first pair that is not understood.

@@ -58,7 +58,7 @@ impl Recent {
 }
 
 /// Roots and blob of a past commit.
-type LayerParts = (Roots, Arc<[u8]>);
+type PastState = (Roots, Arc<[u8]>);
 
 struct Guarded {
     window: Window,
@@ -77,13 +77,13 @@ impl Guarded {
     }
 
     /// What the commit after a past one says.
-    fn said(&self, commit: u64) -> Result<&Before> {
+    fn before(&self, commit: u64) -> Result<&Before> {
         let too_old = Error::SnapshotTooOld { commit, oldest: self.window.from() };
         self.window.past(commit).ok_or(too_old)
     }
 
-    fn past(&self, commit: u64) -> Result<LayerParts> {
-        self.said(commit).map(|before| (before.roots.clone(), Arc::clone(&before.blob)))
+    fn past(&self, commit: u64) -> Result<PastState> {
+        self.before(commit).map(|before| (before.roots.clone(), Arc::clone(&before.blob)))
     }
 }
 
@@ -413,7 +413,7 @@ impl Undo {
     }
 
     /// Pins a past commit of the window, and gives its roots and blob.
-    pub(super) fn pin_past(&self, commit: u64, now: Duration) -> Result<(PinId, LayerParts)> {
+    pub(super) fn pin_past(&self, commit: u64, now: Duration) -> Result<(PinId, PastState)> {
         let mut guarded = self.guarded.lock();
         let said = guarded.past(commit)?;
         Ok((guarded.pins.add(commit, now), said))
@@ -468,13 +468,13 @@ impl Undo {
     }
 
     /// Roots and blob of a commit that is not the newest one.
-    pub fn past(&self, commit: u64) -> Result<LayerParts> {
+    pub fn past(&self, commit: u64) -> Result<PastState> {
         self.guarded.lock().past(commit)
     }
 
     /// What a commit that is not the first goes back to, if it is a rollback.
     pub(crate) fn rolled_back_to(&self, commit: u64) -> Result<Option<u64>> {
-        self.guarded.lock().said(commit - 1).map(|before| before.back_to)
+        self.guarded.lock().before(commit - 1).map(|before| before.back_to)
     }
 
     /// Where the log begins that the window needs; none when the window has no past.
