@@ -39,7 +39,8 @@ impl Hasher {
         hash_short_many: Some(lanes::hash_short_many),
     };
 
-    /// SHA-256.
+    /// SHA-256, with the feature `sha2`.
+    #[cfg(feature = "sha2")]
     pub const SHA2_256: Self = Self {
         id: 2,
         name: "sha2-256",
@@ -48,17 +49,24 @@ impl Hasher {
         hash_short_many: None,
     };
 
+    /// Those of this crate.
+    const OWN: &[Self] = &[
+        Self::BLAKE3,
+        #[cfg(feature = "sha2")]
+        Self::SHA2_256,
+    ];
+
     /// The number of every hasher that an application makes.
     pub const APPLICATION: u8 = 255;
 
     /// The one of this crate with this number.
     pub fn of_id(id: u8) -> Option<Self> {
-        [Self::BLAKE3, Self::SHA2_256].into_iter().find(|own| own.id == id)
+        Self::OWN.iter().find(|own| own.id == id).copied()
     }
 
     /// The one of this crate with this name.
     pub fn of_name(name: &str) -> Option<Self> {
-        [Self::BLAKE3, Self::SHA2_256].into_iter().find(|own| own.name == name)
+        Self::OWN.iter().find(|own| own.name == name).copied()
     }
 
     /// An application's own hash function, which must never give 32 zero bytes: that is the terminator.

@@ -46,6 +46,7 @@ macro_rules! bytes32 {
             Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash,
             FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
         )]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
         #[repr(transparent)]
         pub struct $name([u8; 32]);
 

@@ -12,6 +12,7 @@ macro_rules! encoded {
         ///
         /// Made from the bytes of a proof, whole or not: verifying judges them.
         #[derive(Clone, Debug, PartialEq, Eq)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
         pub struct $name(Vec<u8>);
 
         impl From<Vec<u8>> for $name {

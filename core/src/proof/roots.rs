@@ -61,6 +61,7 @@ pub fn over_all<'a>(hasher: Hasher, roots: impl IntoIterator<Item = (u8, &'a Nod
 
 /// The namespaces that exist, each with its root. At most 256 entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct NamespaceRoots(BTreeMap<u8, Node>);
 
 impl NamespaceRoots {

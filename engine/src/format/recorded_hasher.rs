@@ -48,6 +48,10 @@ impl fmt::Display for RecordedHasher {
         let len = self.name.iter().position(|byte| *byte == 0).unwrap_or(NAME);
         match std::str::from_utf8(&self.name[..len]) {
             Ok(name) if len > 0 => write!(f, "{}", name.escape_default()),
+            // Where it is compiled in it was told above.
+            _ if self.id == 2 => {
+                f.write_str("sha2-256 (of the feature `sha2`, which this program lacks)")
+            }
             _ => write!(f, "number {}", self.id),
         }
     }
