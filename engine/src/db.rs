@@ -44,13 +44,8 @@ use crate::state::view::View;
 /// It is the process's that opened it. In a child that was forked since, every call that can fail gives
 /// [`IoError::Forked`](pleach_io::IoError::Forked), as do those of its sessions, blocks and overlays; to drop them there does
 /// nothing. A child opens the database itself, after the fork.
+#[derive(Clone)]
 pub struct Db(Arc<Owner>);
-
-impl Clone for Db {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
 
 impl fmt::Debug for Db {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -236,7 +236,6 @@ pub mod scrub;
 mod session;
 mod state;
 mod timings;
-mod watchdog;
 
 pub use access::{Access, AccessKind, MAX_VALUE};
 pub use bad_page::BadPage;

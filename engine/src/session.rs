@@ -30,6 +30,7 @@ use crate::state::commits::Tip;
 use crate::state::view::View;
 
 /// How a session is opened.
+#[derive(Clone, Debug)]
 pub struct SessionOptions {
     pub(crate) witness: bool,
     pub(crate) over: Option<Overlay>,
@@ -67,22 +68,6 @@ impl SessionOptions {
     pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
         self.label = Some(label.into());
         self
-    }
-}
-
-impl Clone for SessionOptions {
-    fn clone(&self) -> Self {
-        Self { witness: self.witness, over: self.over.clone(), label: self.label.clone() }
-    }
-}
-
-impl fmt::Debug for SessionOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SessionOptions")
-            .field("witness", &self.witness)
-            .field("over", &self.over)
-            .field("label", &self.label)
-            .finish()
     }
 }
 

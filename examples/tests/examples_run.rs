@@ -22,3 +22,8 @@ fn reader() {
 fn proof_service() {
     runs(env!("CARGO_BIN_EXE_proof_service"));
 }
+
+#[test]
+fn parallel_reads() {
+    runs(env!("CARGO_BIN_EXE_parallel_reads"));
+}

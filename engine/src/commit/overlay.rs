@@ -167,13 +167,8 @@ struct Links {
 }
 
 /// A block that is kept in memory as a state to be read. Clones are the same overlay.
+#[derive(Clone)]
 pub struct Overlay(Arc<OverlayInner>);
-
-impl Clone for Overlay {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
 
 impl fmt::Debug for Overlay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -76,8 +76,8 @@ fn changes(
         }
     }
     let held = |at: PageRef| {
-        let (_, page) = brought.get(&at.page).filter(|(tag, _)| *tag == at.tag)?;
-        Some(Arc::clone(page))
+        let page = brought.get(&at.page).filter(|(tag, _)| *tag == at.tag);
+        page.map_or_else(|| db.store.leaf(at), |(_, page)| Ok(Arc::clone(page)))
     };
     for batch in accesses.chunks(KEY_BATCH) {
         {

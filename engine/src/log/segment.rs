@@ -95,14 +95,9 @@ struct Shared {
 }
 
 /// The log's files. Clones share them.
+#[derive(Clone)]
 pub struct Segments {
     shared: Arc<Shared>,
-}
-
-impl Clone for Segments {
-    fn clone(&self) -> Self {
-        Self { shared: Arc::clone(&self.shared) }
-    }
 }
 
 impl core::fmt::Debug for Segments {

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use pleach_beatree::Value;
+use pleach_beatree::cache::CachedPage;
 use pleach_core::proof::{ChangeProof, KeyProof, KeysProof, RangeProof};
 use pleach_core::{Key, Node};
 
@@ -20,7 +21,7 @@ use crate::finish::{Claim, prove};
 use crate::format::trie_kind::TrieKind;
 use crate::metrics::Counters;
 use crate::prefetch::lookup;
-use crate::prefetch::requests::PrefetchRequests;
+use crate::prefetch::requests::{Missing, PrefetchRequests, Purpose};
 use crate::prefetch::values::{LookedUp, SlotPair};
 use crate::prove::{differing, ends, last_of_part, prove_change, prove_range};
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
@@ -28,11 +29,15 @@ use crate::read::many::{self, For};
 use crate::read::past;
 use crate::read::point;
 use crate::roots::TrieRoot;
-use crate::state::State;
+use crate::state::index::PageRef;
+use crate::state::reader::PageRequest;
 use crate::state::view::View;
+use crate::state::{State, overflow};
 
 pub use iter::Iter;
 
+/// Pages that are read for a key which moves from one to the other meanwhile, before the thread itself reads it.
+const PAGES_OF_A_KEY: u32 = 4;
 /// So many keys are looked up at once in a replica, and in so many parts two states are compared.
 const REPLICA_KEYS: usize = 256;
 
@@ -131,6 +136,55 @@ impl Namespace {
             return Ok(found.value().map(Value::from));
         }
         self.with(|view| point::value(&self.0.state, view, key))
+    }
+
+    /// As [`Self::read`] without blocking the thread that polls it: for executors that run many tasks at a time. The page of a
+    /// key is read through the ring of the prefetch task, up to [`Options::in_flight`](crate::Options::in_flight) pages for all
+    /// who wait; the task reads long values itself, one after the other. Nothing is asked for before the first poll, and a read
+    /// that is dropped is given up. Any executor may poll it.
+    ///
+    /// It does block where the state has to be read back from the log (an old one), in a replica, when the database was
+    /// closed meanwhile, and where the ring fails: then the thread reads as [`Self::read`] does.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub async fn read_async(&self, key: &Key) -> Result<Option<Value>> {
+        let Inner { engine, state, view, .. } = &*self.0;
+        if state.replica.is_some() {
+            return self.read(key);
+        }
+        if self.has_prefetched()
+            && let Some(found) = self.looked_up(key)
+        {
+            return Ok(found.value().map(Value::from));
+        }
+        let mut read: Option<(PageRef, Arc<CachedPage>)> = None;
+        for _ in 0..PAGES_OF_A_KEY {
+            let mut missing = None;
+            let stored = self.with(|view| {
+                point::stored_with(state, view, key, |at| match &read {
+                    Some((known, page)) if *known == at => Ok(Arc::clone(page)),
+                    _ => {
+                        missing = Some(at);
+                        Err(Error::WouldWait)
+                    }
+                })
+            });
+            if let Some(at) = missing {
+                let page = |reader| Missing::Page(PageRequest::Leaf(at), Purpose::Reader(reader));
+                let Ok(page) = engine.prefetching.ask(page).await else { break };
+                read = Some((at, page));
+                continue;
+            }
+            let stored = stored?;
+            if !overflow::is_away(state, &stored) {
+                return overflow::value(state, view.base, stored, true);
+            }
+            let value = |reader| Missing::LongValue(Arc::clone(state), view.base, stored, reader);
+            let Ok(value) = engine.prefetching.ask(value).await else { break };
+            return value;
+        }
+        self.read(key)
     }
 
     /// Is there anything that was prefetched, in this process?

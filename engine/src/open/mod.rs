@@ -43,7 +43,6 @@ use crate::prefetch::requests::Prefetching;
 use crate::roots::{Roots, TrieRoot};
 use crate::state::beats::{ENDED, IDLE, Task};
 use crate::state::{PoisonOnPanic, Shared, State};
-use crate::watchdog::Watchdog;
 pub(crate) use assemble::Opened;
 use assemble::{OpenAs, Started, assemble};
 use examine::{Examined, plainly};
@@ -247,7 +246,6 @@ fn start_tasks(engine: &Engine) -> Result<Vec<TaskHandle>> {
     let mut flusher = Flusher::new(Arc::clone(db));
     let mut checkpointer = Checkpointer::new(Arc::clone(db));
     let mut prefetcher = Prefetcher::new(Arc::clone(db), Arc::clone(prefetching));
-    let mut watchdog = Watchdog::new(Arc::clone(db));
     let guarded = |task: Task, mut step: pleach_io::Task| -> pleach_io::Task {
         let guarded = Arc::clone(db);
         Box::new(move || {
@@ -264,8 +262,8 @@ fn start_tasks(engine: &Engine) -> Result<Vec<TaskHandle>> {
         })
     };
     let (flush, checkpoint, prefetch) = (Task::Flush, Task::Checkpoint, Task::Prefetch);
-    let (work, beats) = (db.pace.work(), db.pace.beats().event());
-    let tasks: [(&str, &Event, pleach_io::Task); 4] = [
+    let work = db.pace.work();
+    let tasks: [(&str, &Event, pleach_io::Task); 3] = [
         (flush.name(), work, guarded(flush, Box::new(move || flusher.step()))),
         (checkpoint.name(), work, guarded(checkpoint, Box::new(move || checkpointer.step()))),
         (
@@ -273,7 +271,6 @@ fn start_tasks(engine: &Engine) -> Result<Vec<TaskHandle>> {
             prefetching.event(),
             guarded(prefetch, Box::new(move || prefetcher.step())),
         ),
-        ("pleach-watchdog", beats, Box::new(move || watchdog.step())),
     ];
     // Told to end before the handles are dropped, which wait for that.
     let start = |(name, event, task)| {

@@ -12,7 +12,7 @@ use pleach_beatree::region::{NodePage, Nodes};
 use pleach_core::Key;
 use pleach_core::page::leaf::Cell;
 
-use super::requests::{MissingPage, PrefetchRequest, Prefetching, Purpose};
+use super::requests::{Missing, PrefetchRequest, Prefetching, Purpose};
 use super::values::{SlotPair, ValueCache};
 use crate::read::key_batch::KEY_BATCH;
 use crate::state::State;
@@ -37,14 +37,7 @@ struct LookedUpKey {
 /// has entered the store.
 pub(crate) fn help(db: &State, prefetching: &Prefetching, request: &PrefetchRequest) -> bool {
     let Some(keys) = request.claim() else { return false };
-    let mut missing = false;
-    look_up(db, prefetching, request, keys, &mut None, &mut |page| {
-        missing = true;
-        prefetching.miss(page);
-    });
-    if missing {
-        prefetching.wake();
-    }
+    look_up(db, prefetching, request, keys, &mut None, &mut |missing| prefetching.miss(missing));
     true
 }
 
@@ -58,9 +51,9 @@ pub(super) fn look_up(
     request: &PrefetchRequest,
     keys: &[Key],
     last: &mut Option<NodePage>,
-    missing: &mut impl FnMut(MissingPage),
+    missing: &mut impl FnMut(Missing),
 ) {
-    let (namespace, base) = (request.namespace(), request.base());
+    let (namespace, base) = (request.namespace, request.base);
     debug_assert_eq!(namespace, db.namespace, "keys are looked up in their trie");
     let of = (namespace, base);
     let (values, cache) = (prefetching.values(), db.store.cache());
@@ -93,7 +86,7 @@ pub(super) fn look_up(
         let Some(page) = &found.page else {
             let value_as_of = found.has_value.then_some(base);
             let purpose = Purpose::Key { namespace, key: *key, value_as_of };
-            missing(MissingPage { request: PageRequest::Leaf(at), purpose });
+            missing(Missing::Page(PageRequest::Leaf(at), purpose));
             continue;
         };
         if found.has_value {
@@ -115,7 +108,7 @@ fn find(
     key: &Key,
     found: &mut LookedUpKey,
     last: &mut Option<NodePage>,
-    missing: &mut impl FnMut(MissingPage),
+    missing: &mut impl FnMut(Missing),
 ) {
     let mut nodes = None;
     db.index.in_region(key, |region, state| {
@@ -136,7 +129,7 @@ fn find(
     });
     if let Some((region, page)) = nodes {
         *last = Some(page);
-        missing(MissingPage { request: PageRequest::Nodes(region, page), purpose: Purpose::Nodes });
+        missing(Missing::Page(PageRequest::Nodes(region, page), Purpose::Nodes));
     }
 }
 

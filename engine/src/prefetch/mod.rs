@@ -16,21 +16,25 @@ mod tests;
 pub(crate) mod values;
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_channel::oneshot;
+use pleach_beatree::cache::CachedPage;
 use pleach_beatree::region::{NodePage, Nodes};
 use pleach_io::Step;
 
 use crate::error::Result;
 use crate::read::key_batch::KEY_BATCH;
-use crate::state::State;
 use crate::state::beats::{IDLE, Task};
-use crate::state::in_flight::Reading;
+use crate::state::in_flight::{PageId, Reading};
+use crate::state::index::PageRef;
 use crate::state::quarantine::backoff;
 use crate::state::reader::{Done, PageReader, PageRequest, Submitted};
+use crate::state::{State, overflow};
 use lookup::{keep_cell, look_up};
-use requests::{MissingPage, PrefetchRequest, Prefetching, Purpose};
+use requests::{Missing, PrefetchRequest, Prefetching, Purpose};
 
 /// Pages that are taken from the ring at once when it has many: each call costs as much as a page.
 const TAKEN: usize = 8;
@@ -45,8 +49,10 @@ pub(crate) struct Prefetcher {
     reader: Option<PageReader<Purpose>>,
     /// The request that is being looked up.
     request: Option<InTrie>,
-    /// Keys that are missing and not asked for yet.
-    missing: VecDeque<MissingPage>,
+    /// What is missing and not asked for yet.
+    missing: VecDeque<Missing>,
+    /// Pages that readers wait for and that were on their way already.
+    elsewhere: Vec<(PageRef, oneshot::Sender<Arc<CachedPage>>)>,
     /// The page of nodes that was missing last: neighbouring keys share it.
     nodes: Option<NodePage>,
     /// Rings in a row that failed, and when the next is made.
@@ -62,6 +68,7 @@ impl Prefetcher {
             reader: None,
             request: None,
             missing: VecDeque::with_capacity(2 * KEY_BATCH),
+            elsewhere: Vec::new(),
             nodes: None,
             failures: 0,
             not_before: Duration::ZERO,
@@ -81,7 +88,7 @@ impl Prefetcher {
                 tracing::warn!(%error, ?wait, "prefetching pauses");
                 self.not_before = self.db.pace.now().saturating_add(wait);
                 self.db.pace.enters(Task::Prefetch, IDLE);
-                Step::IdleFor(wait)
+                Step::Again
             }
         }
     }
@@ -89,12 +96,15 @@ impl Prefetcher {
     fn advance(&mut self) -> Result<Step> {
         let (db, prefetching) = (Arc::clone(&self.db), Arc::clone(&self.prefetching));
         if db.pace.is_closing() {
-            // Nothing is read any more: sessions may outlive the task and must not wait for it.
-            self.reader = None;
+            // Nothing is read any more: sessions may outlive the task and do not wait for it.
             return Ok(Step::Done);
         }
         let wait = self.not_before.saturating_sub(db.pace.now());
         if !wait.is_zero() {
+            // Those who wait for a page read it themselves, as long as there is no ring.
+            self.missing.clear();
+            self.elsewhere.clear();
+            prefetching.give_up();
             return Ok(Step::IdleFor(wait));
         }
         prefetching.works();
@@ -103,6 +113,9 @@ impl Prefetcher {
             Some(reader) => reader,
             None => PageReader::new(&db.store, db.options.in_flight, Reading::Keys)?,
         };
+        for (at, reader) in self.elsewhere.drain(..) {
+            self.missing.push_front(Missing::Page(PageRequest::Leaf(at), Purpose::Reader(reader)));
+        }
         let more = self.ask(&mut reader);
         if reader.in_flight() > 0 {
             if more {
@@ -135,6 +148,10 @@ impl Prefetcher {
 
     /// Nothing is in flight, and nothing to be asked for.
     fn rest(&self) -> Step {
+        if let Some((at, _)) = self.elsewhere.first() {
+            self.db.store.in_flight().wait(PageId::Leaf(at.page));
+            return Step::Again;
+        }
         if !self.missing.is_empty() {
             return Step::Again;
         }
@@ -148,19 +165,37 @@ impl Prefetcher {
             if self.missing.is_empty() && !self.look_up() {
                 return false;
             }
-            let Some(MissingPage { request, purpose }) = self.missing.pop_front() else {
-                return true;
-            };
-            if let PageRequest::Nodes(region, page) = &request {
-                let away = matches!(region.read().nodes(), Nodes::Paged(at) if at == page);
-                if !away || reader.reads_nodes(page) {
+            let (request, purpose) = match self.missing.pop_front() {
+                None => return true,
+                Some(Missing::Page(_, Purpose::Reader(answer))) if answer.is_canceled() => continue,
+                Some(Missing::Page(request, purpose)) => (request, purpose),
+                Some(Missing::LongValue(db, base, stored, answer)) => {
+                    if !answer.is_canceled() {
+                        let read = || overflow::value(&db, base, stored, true);
+                        // Where the application's hasher panics, its own thread is to see that: the reader reads it again.
+                        let read = catch_unwind(AssertUnwindSafe(read));
+                        let _cancelled = read.map(|value| answer.send(value));
+                    }
                     continue;
                 }
-            }
-            match reader.ask(&self.db.store, &self.db.nodes, request, purpose) {
+            };
+            let leaf = match &request {
+                PageRequest::Leaf(at) => Some(*at),
+                PageRequest::Nodes(region, page) => {
+                    let away = matches!(region.read().nodes(), Nodes::Paged(at) if at == page);
+                    if !away || reader.reads_nodes(page) {
+                        continue;
+                    }
+                    None
+                }
+            };
+            match (reader.ask(&self.db.store, &self.db.nodes, request, purpose), leaf) {
+                (Submitted::Elsewhere(Purpose::Reader(answer)), Some(at)) => {
+                    self.elsewhere.push((at, answer));
+                }
                 // A page that is in flight for another key: this one gets no value, and finds the page.
-                Submitted::InFlight | Submitted::Elsewhere(_) => {}
-                Submitted::Done(purpose, done) => self.take(purpose, Ok(done)),
+                (Submitted::InFlight | Submitted::Elsewhere(_), _) => {}
+                (Submitted::Done(purpose, done), _) => self.take(purpose, Ok(done)),
             }
         }
         false
@@ -178,7 +213,7 @@ impl Prefetcher {
         loop {
             let Some((request, db)) = &self.request else {
                 let Some(request) = self.prefetching.next() else { return false };
-                match trie(&self.db, request.namespace()) {
+                match trie(&self.db, request.namespace) {
                     Some(db) => self.request = Some((request, db)),
                     // Its session has gone, and its trie after it.
                     None => self.prefetching.is_done(&request),
@@ -209,9 +244,18 @@ impl Prefetcher {
                     keep_cell(values, pair, (namespace, base), &key, page.get(&key));
                 }
             }
+            // It may be cancelled by now.
+            (Ok(Done::Leaf(_, page)), Purpose::Reader(answer)) => drop(answer.send(page)),
             (Ok(_), _) => {}
             (Err(error), _) => tracing::debug!(%error, "a prefetched page was dropped"),
         }
+    }
+}
+
+impl Drop for Prefetcher {
+    /// Whether it has come to its end or has panicked.
+    fn drop(&mut self) {
+        self.prefetching.ends();
     }
 }
 

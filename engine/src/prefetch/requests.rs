@@ -9,10 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
+use futures_channel::oneshot;
+use pleach_beatree::cache::CachedPage;
+use pleach_beatree::{Stored, Value};
 use pleach_core::Key;
 use pleach_io::{Event, Executor};
 
 use super::values::ValueCache;
+use crate::error::Result;
 use crate::read::key_batch::KEY_BATCH;
 use crate::state::State;
 use crate::state::reader::PageRequest;
@@ -20,14 +24,16 @@ use crate::state::reader::PageRequest;
 /// Keys that may wait to be looked up.
 pub(crate) const WAITING: usize = 1 << 18;
 
-/// A page that is missing, and what it is read for.
-pub(crate) struct MissingPage {
-    pub(crate) request: PageRequest,
-    pub(crate) purpose: Purpose,
+/// What is missing in memory.
+pub(crate) enum Missing {
+    /// A page, and what it is read for.
+    Page(PageRequest, Purpose),
+    /// The long value that the trie has stored in a state of this commit.
+    LongValue(Arc<State>, u64, Stored, oneshot::Sender<Result<Option<Value>>>),
 }
 
 /// What a page is read for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) enum Purpose {
     /// The nodes in it.
     Nodes,
@@ -38,6 +44,8 @@ pub(crate) enum Purpose {
         /// It has the key's value as of this commit.
         value_as_of: Option<u64>,
     },
+    /// A reader that does not block ([`crate::Session::read_async`]).
+    Reader(oneshot::Sender<Arc<CachedPage>>),
 }
 
 /// The hand-over between sessions and the tasks.
@@ -48,10 +56,12 @@ pub(crate) struct Prefetching {
     /// Keys in the channel.
     waiting: AtomicUsize,
     /// What readers found missing in the key batches that they looked up themselves.
-    missing: (Sender<MissingPage>, Receiver<MissingPage>),
+    missing: (Sender<Missing>, Receiver<Missing>),
     event: Event,
     /// Does the prefetch task sleep until it is woken? Awake it looks again before it stops.
     asleep: AtomicBool,
+    /// Has the prefetch task ended?
+    ended: AtomicBool,
 }
 
 impl Prefetching {
@@ -67,6 +77,7 @@ impl Prefetching {
             missing: crossbeam_channel::unbounded(),
             event: runtime.event(),
             asleep: AtomicBool::new(true),
+            ended: AtomicBool::new(false),
         }
     }
 
@@ -125,19 +136,45 @@ impl Prefetching {
         self.waiting.fetch_sub(request.keys.len(), Ordering::Relaxed);
     }
 
-    /// A reader has found this missing.
-    pub(super) fn miss(&self, page: MissingPage) {
+    /// A reader has found this missing: the prefetch task is woken.
+    pub(super) fn miss(&self, missing: Missing) {
         // The receiver lives as long as the sender.
-        let _ = self.missing.0.send(page);
+        let _ = self.missing.0.send(missing);
+        self.wake();
+        // Looked at after the send, as `ends` empties the channel after it said so: one of the two sees the other.
+        if self.ended.load(Ordering::SeqCst) {
+            self.give_up();
+        }
+    }
+
+    /// Asks for what is missing. The receiver hears of a sender that was dropped when it is not read.
+    pub(crate) fn ask<T>(
+        &self,
+        missing: impl FnOnce(oneshot::Sender<T>) -> Missing,
+    ) -> oneshot::Receiver<T> {
+        let (sender, receiver) = oneshot::channel();
+        self.miss(missing(sender));
+        receiver
     }
 
     /// What a reader has found missing.
-    pub(super) fn next_missing(&self) -> Option<MissingPage> {
+    pub(super) fn next_missing(&self) -> Option<Missing> {
         self.missing.1.try_recv().ok()
     }
 
+    /// Nothing that is missing will be read: those who wait for it read it themselves.
+    pub(super) fn give_up(&self) {
+        while self.next_missing().is_some() {}
+    }
+
+    /// The prefetch task ends.
+    pub(super) fn ends(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        self.give_up();
+    }
+
     /// Wakes the prefetch task: there is something for it.
-    pub(super) fn wake(&self) {
+    fn wake(&self) {
         if self.asleep.swap(false, Ordering::SeqCst) {
             self.event.notify();
         }
@@ -161,8 +198,9 @@ impl Prefetching {
 
 /// Keys that a session wants prefetched, looked up in key batches by whoever has time.
 pub(crate) struct PrefetchRequest {
-    namespace: u8,
-    base: u64,
+    pub(super) namespace: u8,
+    /// The commit that its session reads.
+    pub(super) base: u64,
     keys: Vec<Key>,
     next: AtomicUsize,
 }
@@ -181,16 +219,6 @@ impl PrefetchRequest {
         let from = self.next.fetch_add(KEY_BATCH, Ordering::Relaxed);
         let end = self.keys.len().min(from.saturating_add(KEY_BATCH));
         self.keys.get(from..end).filter(|batch| !batch.is_empty())
-    }
-
-    /// The namespace that its keys are in.
-    pub(super) fn namespace(&self) -> u8 {
-        self.namespace
-    }
-
-    /// The commit that its session reads.
-    pub(super) fn base(&self) -> u64 {
-        self.base
     }
 }
 

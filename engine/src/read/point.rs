@@ -32,15 +32,15 @@ pub(crate) fn value(db: &State, view: &View, key: &Key) -> Result<Option<Value>>
 
 /// The state of a key as of a view; a long value is not read.
 pub(crate) fn stored(db: &State, view: &View, key: &Key) -> Result<Stored> {
-    stored_with(db, view, key, |_| None)
+    stored_with(db, view, key, |at| db.store.leaf(at))
 }
 
-/// The same by a caller who may hold the page, if the cache does not.
+/// The same by a caller who says where a page that is not cached comes from.
 pub(crate) fn stored_with(
     db: &State,
     view: &View,
     key: &Key,
-    held: impl FnOnce(PageRef) -> Option<Arc<CachedPage>>,
+    page: impl FnOnce(PageRef) -> Result<Arc<CachedPage>>,
 ) -> Result<Stored> {
     if let Some(stored) = view.overlaid(key) {
         return Ok(stored);
@@ -59,7 +59,7 @@ pub(crate) fn stored_with(
             let find = |page: &CachedPage| page.get(key).map_or(Stored::Absent, Stored::from_cell);
             match db.store.read_cached(at, key, find) {
                 Some(stored) => Ok(stored),
-                None => Ok(find(&*held(at).map_or_else(|| db.store.leaf(at), Ok)?)),
+                None => Ok(find(&*page(at)?)),
             }
         }
     }

@@ -1,14 +1,14 @@
-//! What each background task is at, and since when.
+//! What each background task is at, and since when. Whoever asks for the status or the metrics sees a task that has made no
+//! progress for too long.
 //!
 //! The stage changes when the work does, not with each step: a task that hangs in one step and one that
 //! steps round and round without progress look the same. Giving way to callers, waiting for room and
 //! having nothing to do are [`IDLE`].
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pleach_io::Event;
 
 /// Stage of a task that has nothing to do, or lets others go first.
 pub(crate) const IDLE: &str = "idle";
@@ -70,16 +70,13 @@ impl Beat {
 pub(crate) struct Beats {
     each: [Beat; Task::ALL.len()],
     limit: Duration,
-    /// Does the watchdog sleep until somebody begins to work?
-    asleep: AtomicBool,
-    event: Event,
 }
 
 impl Beats {
     /// Beats of idle tasks that are said to be stalled after `limit`.
-    pub(crate) fn new(event: Event, limit: Duration) -> Self {
+    pub(crate) fn new(limit: Duration) -> Self {
         let beat = |_| Beat { at: Mutex::new((IDLE, Duration::ZERO)), steps: AtomicU64::new(0) };
-        Self { each: Task::ALL.map(beat), limit, asleep: AtomicBool::new(true), event }
+        Self { each: Task::ALL.map(beat), limit }
     }
 
     pub(crate) fn beat(&self, task: Task) -> &Beat {
@@ -91,17 +88,18 @@ impl Beats {
         self.beat(task).steps.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A task is at `stage` now; nothing changes when it was before.
+    /// A task is at `stage` now; nothing changes when it was before. The log names a stage that was too long.
     pub(crate) fn enter(&self, task: Task, stage: &'static str, now: Duration) {
-        {
-            let mut at = self.beat(task).at.lock();
-            if at.0 == stage {
-                return;
-            }
+        let beat = self.beat(task);
+        let slow =
+            beat.at_work(now).filter(|(before, time)| *before != stage && *time >= self.limit);
+        let mut at = beat.at.lock();
+        if at.0 != stage {
             *at = (stage, now);
         }
-        if stage != IDLE && stage != ENDED && self.asleep.swap(false, Ordering::SeqCst) {
-            self.event.notify();
+        drop(at);
+        if let Some((stage, time)) = slow {
+            tracing::error!(task = task.name(), stage, ?time, "a background task was stalled");
         }
     }
 
@@ -127,21 +125,6 @@ impl Beats {
         self.list(now).iter().filter(|task| task.stalled).count() as u64
     }
 
-    /// Time without progress after which a task is said to be stalled.
-    pub(crate) fn limit(&self) -> Duration {
-        self.limit
-    }
-
-    /// The event on which the watchdog is stepped.
-    pub(crate) fn event(&self) -> &Event {
-        &self.event
-    }
-
-    /// Who begins to work from now on wakes the watchdog, or needs not.
-    pub(crate) fn set_asleep(&self, asleep: bool) {
-        self.asleep.store(asleep, Ordering::SeqCst);
-    }
-
     /// A task's stage, and since when.
     pub(crate) fn stage(&self, task: Task) -> (&'static str, Duration) {
         *self.beat(task).at.lock()
@@ -150,5 +133,49 @@ impl Beats {
     /// A task is where it was.
     pub(crate) fn set_stage(&self, task: Task, stage: (&'static str, Duration)) {
         *self.beat(task).at.lock() = stage;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STALLED: Duration = Duration::from_secs(10);
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_task_that_hangs_or_turns_round_and_round_is_stalled_after_10_seconds() {
+        let beats = Beats::new(STALLED);
+        beats.enter(Task::Flush, "publishing", seconds(100));
+        for now in 100..110 {
+            // It steps, and is where it was.
+            beats.steps(Task::Flush);
+            beats.enter(Task::Flush, "publishing", seconds(now));
+            assert_eq!(beats.stalled(seconds(now)), 0);
+        }
+        assert_eq!(beats.stalled(seconds(110)), 1);
+        let flush = &beats.list(seconds(112))[0];
+        assert_eq!((flush.name, flush.stage), ("pleach-flush", "publishing"));
+        assert_eq!((flush.since, flush.steps, flush.stalled), (seconds(12), 10, true));
+        beats.enter(Task::Flush, "gathering", seconds(113));
+        assert_eq!(beats.stalled(seconds(113)), 0);
+    }
+
+    #[test]
+    fn who_comes_further_or_has_nothing_to_do_is_not_stalled() {
+        let beats = Beats::new(STALLED);
+        beats.enter(Task::Checkpoint, "serialising", seconds(0));
+        beats.enter(Task::Prefetch, "reading", seconds(0));
+        beats.enter(Task::Prefetch, IDLE, seconds(1));
+        beats.enter(Task::Flush, ENDED, seconds(1));
+        for now in (0..100).step_by(9) {
+            beats.heartbeat(Task::Checkpoint, seconds(now));
+            assert_eq!(beats.stalled(seconds(now + 9)), 0);
+        }
+        let stalled = beats.list(seconds(200)).into_iter().filter(|task| task.stalled);
+        assert_eq!(stalled.map(|task| task.name).collect::<Vec<_>>(), ["pleach-checkpoint"]);
     }
 }

@@ -89,6 +89,11 @@ pub(crate) fn value(db: &State, base: u64, stored: Stored, stays: bool) -> Resul
     }
 }
 
+/// Is it a value that must be read from the device?
+pub(crate) fn is_away(db: &State, stored: &Stored) -> bool {
+    matches!(stored, Stored::Overflow(raw) if db.long_values.get(&Id::of(raw)).is_none())
+}
+
 /// A value from memory, or else from the device.
 fn read(db: &State, raw: &[u8], stays: bool) -> Result<Value> {
     db.home.check()?;

@@ -47,7 +47,7 @@ impl Pace {
         Arc::new(Self {
             work: runtime.event(),
             progress: runtime.event(),
-            beats: Beats::new(runtime.event(), stall_after),
+            beats: Beats::new(stall_after),
             runtime,
             foreground: Foreground::default(),
             closing: AtomicBool::new(false),
@@ -100,7 +100,6 @@ impl Pace {
         self.closing.store(true, Ordering::Release);
         self.paused.store(false, Ordering::Release);
         self.wake();
-        self.beats.event().notify();
     }
 
     /// Does the caller hold background work back?

@@ -25,6 +25,7 @@ use super::nodes::{NodeFiles, NodeStore};
 use crate::format::trie_kind::TrieKind;
 
 /// What is a namespace's own.
+#[derive(Clone)]
 pub(crate) struct Trie {
     pub(crate) namespace: u8,
     pub(crate) kind: TrieKind,
@@ -62,18 +63,6 @@ pub(crate) fn empty_region((namespace, kind): (u8, TrieKind), number: u64) -> Re
             Region::bulk_loaded(namespace, children, Tiling::single(&TERMINATOR), number)
         }
         TrieKind::Plain => Region::plain(namespace, children, number),
-    }
-}
-
-impl Clone for Trie {
-    fn clone(&self) -> Self {
-        Self {
-            namespace: self.namespace,
-            kind: self.kind,
-            dropped: self.dropped,
-            index: Arc::clone(&self.index),
-            nodes: Arc::clone(&self.nodes),
-        }
     }
 }
 

@@ -127,26 +127,3 @@ fn a_flush_that_hangs_in_the_device_is_named() {
     wait_for("nothing is stalled", || db.metrics().stalled_tasks == 0);
     db.close().expect("closed");
 }
-
-/// Nobody waits for the watchdog's next look.
-#[test]
-fn closing_and_dropping_end_the_watchdog_at_once() {
-    for close in [true, false] {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let options = Options::new(folder.path())
-            .create(true)
-            .cache_mib(16)
-            .flush_at(1)
-            .stall_after(Duration::from_secs(600))
-            .small();
-        let db = Db::open(options).expect("created");
-        put(&db, 7);
-        let since = Instant::now();
-        if close {
-            db.close().expect("closed");
-        } else {
-            drop(db);
-        }
-        assert!(since.elapsed() < Duration::from_millis(900), "{:?}", since.elapsed());
-    }
-}

@@ -10,6 +10,7 @@ mod a_load_ends_at_an_error;
 mod a_long_history_takes_few_files;
 mod a_page_that_two_ask_for_is_read_once;
 mod a_panicking_hasher_harms_nobody;
+mod a_read_need_not_block;
 mod a_region_keeps_its_inner_nodes;
 mod a_rollback_says_where_it_went;
 mod a_small_database_takes_little_disk;

@@ -1,6 +1,9 @@
 //! Where a database is: on a simulated disk, or in a folder of the system.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use pleach::Db;
@@ -32,6 +35,29 @@ pub trait Place: Sized {
 
     /// The length of the files of pages and of long values, where files are looked at.
     fn length(&self) -> u64;
+}
+
+thread_local! {
+    /// The runtime that this thread opened a simulated database on last.
+    static RUNTIME: RefCell<Option<SimRuntime>> = const { RefCell::new(None) };
+}
+
+/// What a read comes to that does not block: its thread gives the tasks of its simulated runtime steps meanwhile, where it has one.
+pub fn complete<T>(read: impl Future<Output = T>) -> T {
+    let (mut read, mut context) = (pin!(read), Context::from_waker(Waker::noop()));
+    for _ in 0..1_000_000 {
+        if let Poll::Ready(read) = read.as_mut().poll(&mut context) {
+            return read;
+        }
+        RUNTIME.with_borrow(|runtime| match runtime {
+            Some(runtime) if runtime.step_some(1) == 0 => {
+                runtime.clock().advance(Duration::from_millis(1));
+            }
+            Some(_) => {}
+            None => std::thread::sleep(Duration::from_micros(50)),
+        });
+    }
+    panic!("nobody reads the page");
 }
 
 pub struct Simulated {
@@ -66,6 +92,7 @@ impl Place for Simulated {
 
     fn open(&mut self, opening: &Opening, seed: u64) -> pleach::Result<Db> {
         self.runtime = SimRuntime::with_clock(seed, self.disk.clock(), opening.threads);
+        RUNTIME.set(Some(self.runtime.clone()));
         Db::open_on(self.disk.clone(), self.runtime.clone(), opening.options.clone())
     }
 
