@@ -2,7 +2,7 @@
 //!
 //! A target cuts its structures from the front with [`Input`]; when the bytes run out they are
 //! zeros, so every input is a valid one. Whole databases are opened by [`sim`] and compared with
-//! the oracle in [`model`]; [`api_model`], [`crash_schedule`], [`open_dir`] and [`treelet_fold`] are what the
+//! the oracle in [`model`]; [`api_model`], [`crash_schedule`], [`open_dir`], [`nomt_import`] and [`treelet_fold`] are what the
 //! targets of these names do, which `engine/tests/fuzz_models.rs`,
 //! `core/tests/fuzzed_treelets.rs` do with some inputs, too.
 
@@ -18,6 +18,7 @@ pub mod api_model;
 pub mod crash_schedule;
 mod input;
 pub mod model;
+pub mod nomt_import;
 pub mod open_dir;
 pub mod sim;
 pub mod treelet_fold;

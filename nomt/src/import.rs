@@ -47,7 +47,7 @@ fn page(file: &File, number: u32) -> Result<[u8; PAGE]> {
 }
 
 /// All pairs, in no order. Nobody may write the folder meanwhile: it is locked while this lives.
-pub(crate) fn pairs(folder: &Path) -> Result<impl Iterator<Item = Result<(KeyPath, Value)>>> {
+pub fn pairs(folder: &Path) -> Result<impl Iterator<Item = Result<(KeyPath, Value)>>> {
     let open = |name| File::open(folder.join(name)).with_context(|| format!("no file `{name}`"));
     let (lock, meta, nodes, leaves) = (open(".lock")?, open("meta")?, open("bbn")?, open("ln")?);
     lock.try_lock().context("the crate `nomt` has the folder open")?;
@@ -100,12 +100,16 @@ fn pairs_of(leaves: &File, leaf: u32) -> Result<Vec<Result<(KeyPath, Value)>>> {
 
 fn long_value(leaves: &File, cell: &[u8]) -> Result<Value> {
     let len = u64::from_le_bytes(array(cell, 0)?);
+    // A file has no more pages than it has, however often a damaged page names them.
+    let most = usize::try_from(leaves.metadata()?.len()).context(DAMAGED)?;
+    ensure!(len <= most as u64, DAMAGED);
     let mut pages = numbers(cell, 40, cell.len().saturating_sub(40) / 4)?;
     let (mut value, mut read) = (Vec::new(), 0);
     while let Some(next) = pages.get(read) {
         let page = page(leaves, *next)?;
         let (further, bytes) = (short(&page, 0)?, short(&page, 2)?);
         pages.extend(numbers(&page, 4, further)?);
+        ensure!(pages.len() <= most / PAGE, DAMAGED);
         let from = 4 + 4 * further;
         value.extend_from_slice(page.get(from..from + bytes).context(DAMAGED)?);
         read += 1;

@@ -41,7 +41,8 @@
 
 mod database;
 mod hashing;
-mod import;
+#[doc(hidden)]
+pub mod import;
 mod metrics;
 mod options;
 mod session;

@@ -29,6 +29,7 @@ fn main() -> io::Result<()> {
         save("range_verify", seed, &shaped)?;
         save("change_verify", seed, &shaped)?;
         save("range_soundness", seed, &self::stream(seed, 60 * usize::from(seed) + 40))?;
+        save("nomt_import", seed, &self::stream(seed, 12 * usize::from(seed)))?;
         for target in ["api_model", "crash_schedule", "open_dir", "treelet_fold"] {
             save(target, seed, &self::stream(seed, 80 * usize::from(seed) + 40))?;
         }

@@ -117,3 +117,29 @@ fn what_is_no_such_folder_or_damaged_is_refused() {
     }
     imported.import(theirs.path()).expect("whole again");
 }
+
+/// A long value whose page lists itself, again and again, and whose length no file has.
+#[test]
+fn a_long_value_without_an_end_is_refused() {
+    let (theirs, ours) = (folder(), folder());
+    let db = original(theirs.path());
+    let session = db.begin_session(nomt_original::SessionParams::default());
+    let batch = vec![(key(1), Theirs::Write(Some(vec![9; 61_000])))];
+    session.finish(batch).expect("finished").commit(&db).expect("committed");
+    drop(db);
+    let path = theirs.path().join("ln");
+    let whole = std::fs::read(&path).expect("read");
+    let cell = whole.windows(8).position(|bytes| *bytes == 61_000_u64.to_le_bytes());
+    let cell = cell.expect("the length stands before the value's hash");
+    let first = u32::from_le_bytes(whole[cell + 40..][..4].try_into().expect("four bytes"));
+    for len in [1 << 60, 61_000_u64, u64::from(u32::MAX)] {
+        let mut bytes = whole.clone();
+        bytes[cell..][..8].copy_from_slice(&len.to_le_bytes());
+        let page = &mut bytes[usize::try_from(first).expect("small") * 4096..][..4096];
+        page[..2].copy_from_slice(&900_u16.to_le_bytes());
+        page[2..4].copy_from_slice(&1_u16.to_le_bytes());
+        page[4..4 + 3600].copy_from_slice(&first.to_le_bytes().repeat(900));
+        std::fs::write(&path, bytes).expect("written");
+        refused(open(&ours.path().join(len.to_string())).import(theirs.path()), "is damaged");
+    }
+}
