@@ -6,6 +6,7 @@
 //! The stated version once was 1.89 while `cargo test` compiled a package that asks for 1.90, and
 //! four dependencies were built that no source named.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -194,5 +195,22 @@ fn a_production_build_of_the_engine_has_no_test_crates() {
     assert!(tree.contains("pleach-core "), "{tree}");
     for test_only in ["bitvec ", "nomt-core ", "proptest "] {
         assert!(!tree.contains(test_only), "{test_only}is in a production build:\n{tree}");
+    }
+}
+
+/// Of macros, which are not in the program, two versions of `syn` remain.
+#[test]
+fn the_engine_and_its_tools_have_one_version_of_each_dependency() {
+    for package in ["pleach", "pleach-ops", "pleach-cli"] {
+        let edges = "normal,no-proc-macro";
+        let tree = cargo(&["tree", "--locked", "-p", package, "-e", edges, "--prefix", "none"]);
+        let mut versions = BTreeMap::<&str, BTreeSet<&str>>::new();
+        for line in tree.lines() {
+            let (name, rest) = line.split_once(' ').expect("a name and a version");
+            versions.entry(name).or_default().insert(rest.split(' ').next().expect("a version"));
+        }
+        assert!(versions.len() > 20, "{package} has {} dependencies", versions.len());
+        versions.retain(|_, versions| versions.len() > 1);
+        assert!(versions.is_empty(), "{package}: {versions:?}");
     }
 }

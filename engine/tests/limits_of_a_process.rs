@@ -88,14 +88,14 @@ fn an_open_that_gets_too_few_threads_leaves_nothing_behind() {
         || Options::new(folder.path()).create(true).cache_mib(64).geometry(Geometry::least());
     // A new database, and one that is there.
     for commits in 0..2 {
-        for left in 0..5 {
+        for left in 0..4 {
             let device = OsDevice::open(folder.path(), OsOptions::default()).expect("a folder");
             let threads = Threads::new(2).expect("threads");
             let runtime = Few { threads, left: Arc::new(AtomicU32::new(left)) };
             match Db::open_on(device, runtime, options()) {
-                Ok(_) => assert_eq!(left, 4, "there are four tasks"),
+                Ok(_) => assert_eq!(left, 3, "there are three tasks"),
                 Err(error) => {
-                    assert!(left < 4, "{error}");
+                    assert!(left < 3, "{error}");
                     is_refused(&error);
                 }
             }
