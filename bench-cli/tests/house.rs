@@ -4,8 +4,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-const CRATES: [&str; 10] =
-    ["core", "io", "beatree", "engine", "ops", "change-index", "archive", "c", "nomt", "cli"];
+const CRATES: [&str; 11] = [
+    "core",
+    "io",
+    "beatree",
+    "engine",
+    "ops",
+    "change-index",
+    "archive",
+    "c",
+    "nomt",
+    "cli",
+    "wasm",
+];
 
 /// The code of each part, without comments and unit tests.
 fn parts(at: &Path, top: Option<&str>, all: &mut BTreeMap<String, String>) {
