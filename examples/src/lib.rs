@@ -1,9 +1,11 @@
-//! What the example nodes share: accounts with balances, and transfers between them.
+//! What the example nodes share: accounts with balances, and transfers between them; and the state of an EVM ([`evm`]).
 
 use pleach::{Hasher, Key, Namespace, Value};
 
+pub mod evm;
+
 /// The result of an example.
-pub type Result<T> = core::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+pub type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = core::result::Result<T, E>;
 
 /// A transfer of tokens.
 #[derive(Clone, Copy, Debug)]

@@ -3,9 +3,14 @@
 use std::process::Command;
 
 fn runs(program: &str) {
-    let output = Command::new(program).output().expect("started");
+    says(program, &[]);
+}
+
+fn says(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().expect("started");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(!output.stdout.is_empty(), "it says what it has done");
+    String::from_utf8(output.stdout).expect("text")
 }
 
 #[test]
@@ -21,6 +26,20 @@ fn reader() {
 #[test]
 fn proof_service() {
     runs(env!("CARGO_BIN_EXE_proof_service"));
+}
+
+#[test]
+fn evm() {
+    let said = says(env!("CARGO_BIN_EXE_evm"), &["4", "500"]);
+    for fact in [
+        "4 blocks, 803 transactions of which 799 succeeded",
+        "after a restart: block 4, the same root",
+        "on a second database: the same root after each block",
+        "destroyed under Shanghai: 0 words of storage left; under Cancun: 50",
+        " tokens: proven, ",
+    ] {
+        assert!(said.contains(fact), "{fact} is not in\n{said}");
+    }
 }
 
 #[test]
