@@ -16,7 +16,7 @@ pub enum AccessKind {
     Write(Option<Value>),
     /// It was read and gets this value, or none.
     ReadWrite(Option<Value>),
-    /// All keys that begin with so many bytes of this one are deleted, but those with an access of their own.
+    /// All keys that begin with so many bytes of this one are deleted, but those that the batch writes.
     DeletePrefix(u8),
 }
 
@@ -50,7 +50,8 @@ impl Access {
     /// Deletes all keys of namespace 0 that begin with these bytes, such as the storage of an account, but those that
     /// the same batch writes; a key that it reads was read before the delete. The finish finds the keys by an
     /// iteration, and deletes each as any other: the witness proves each deletion, and not that there were no more
-    /// keys.
+    /// keys. Keys with a long common prefix have long proofs, a hash for each bit of it: take few bytes ([`range`](crate::range)
+    /// has the keys with a prefix).
     ///
     /// # Panics
     /// When there are more than 32 bytes.

@@ -251,7 +251,7 @@ pub use metrics::Metrics;
 pub use namespace::{Iter, Namespace};
 pub use options::{Durability, Geometry, IoMode, Options};
 pub use pleach_beatree::Value;
-pub use pleach_core::{Hasher, Key, Node, ValueHash, proof, witness};
+pub use pleach_core::{Hasher, Key, Node, ValueHash, proof, range, witness};
 pub use roots::{Commit, Roots};
 pub use session::{FinishError, Session, SessionOptions};
 

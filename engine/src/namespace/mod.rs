@@ -26,8 +26,7 @@ use crate::prefetch::values::{LookedUp, SlotPair};
 use crate::prove::{differing, ends, last_of_part, prove_change, prove_range};
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::read::many::{self, For};
-use crate::read::past;
-use crate::read::point;
+use crate::read::{past, point};
 use crate::roots::TrieRoot;
 use crate::state::index::PageRef;
 use crate::state::reader::PageRequest;
@@ -38,6 +37,8 @@ pub use iter::Iter;
 
 /// Pages that are read for a key which moves from one to the other meanwhile, before the thread itself reads it.
 const PAGES_OF_A_KEY: u32 = 4;
+/// Keys whose pages are read together and looked up then: they are to stay in a small cache until that.
+const KEYS_AT_ONCE: usize = 1024;
 /// So many keys are looked up at once in a replica, and in so many parts two states are compared.
 const REPLICA_KEYS: usize = 256;
 
@@ -262,7 +263,7 @@ impl Namespace {
 
     /// The values of many keys that were not prefetched.
     fn look_up_many(&self, keys: &[Key]) -> Result<Vec<Option<Value>>> {
-        let most = if self.0.state.replica.is_some() { REPLICA_KEYS } else { keys.len().max(1) };
+        let most = if self.0.state.replica.is_some() { REPLICA_KEYS } else { KEYS_AT_ONCE };
         let mut values = Vec::with_capacity(keys.len());
         for keys in keys.chunks(most) {
             values.extend(self.with(|view| self.try_many(view, keys))?);

@@ -152,10 +152,8 @@ impl Prefetcher {
             self.db.store.in_flight().wait(PageId::Leaf(at.page));
             return Step::Again;
         }
-        if !self.missing.is_empty() {
-            return Step::Again;
-        }
-        if self.prefetching.sleeps() { Step::Idle } else { Step::Again }
+        let is_done = self.missing.is_empty() && self.prefetching.sleeps();
+        if is_done { Step::Idle } else { Step::Again }
     }
 
     /// Asks for pages as far as the ring has room and key batches miss some. True when the ring has room

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use pleach::proof::{NamespaceRoots, path, through};
 use pleach::{Db, Hasher, Key, Node, Options, Session, SessionOptions, witness};
-use pleach_core::range::with_prefix;
+use pleach::range::with_prefix;
 use pleach_examples::Result;
 use pleach_examples::evm::chain::{TOKEN, VAULTS, WORDS, blocks, genesis, token_slot, user};
 use pleach_examples::evm::{

@@ -42,8 +42,8 @@ fn main() -> Result<()> {
         (format!("tasks on {cores} threads"), Way::Tasks(cores)),
     ] {
         let (sum, time, misses) = run.cold(&options, way)?;
-        let rate = (transactions as f64) / time.as_secs_f64();
-        println!("{name:>24}: {time:8.2?}, {rate:8.0} transactions/s, {misses} pages read");
+        let rate = u128::from(transactions) * 1_000_000 / time.as_micros().max(1);
+        println!("{name:>24}: {time:8.2?}, {rate:6} transactions/s, {misses} pages read");
         sums.push(sum);
     }
     assert!(sums.iter().all(|sum| *sum == sums[0]), "each way comes to the same result");
