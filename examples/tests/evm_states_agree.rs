@@ -1,7 +1,7 @@
 //! The EVM over Pleach comes to the state that revm's own store in memory has, and does not go on where the state cannot be read.
 
+use pleach::range::with_prefix;
 use pleach::{Db, Options, SessionOptions};
-use pleach_core::range::with_prefix;
 use pleach_examples::evm::chain::{TOKEN, VAULTS, WORDS, blocks, genesis, user};
 use pleach_examples::evm::{
     ACCOUNTS, CODE, Reader, STORAGE, StateError, accesses, create, execute, run, storage_prefix,

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pleach::proof::{NamespaceRoots, path, through};
-use pleach::{Db, Hasher, Key, Node, Options, Session, SessionOptions, witness};
 use pleach::range::with_prefix;
+use pleach::{Db, Hasher, Key, Node, Options, Session, SessionOptions, witness};
 use pleach_examples::Result;
 use pleach_examples::evm::chain::{TOKEN, VAULTS, WORDS, blocks, genesis, token_slot, user};
 use pleach_examples::evm::{
