@@ -45,6 +45,10 @@ docs:
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
     .ci/links
 
+# The pages of docs/ as a book, in target/book (needs mdbook).
+book:
+    mdbook build docs
+
 # What continuous integration runs, 30 to 40 minutes from nothing; `just long` has more cases.
 ci:
     .ci/run

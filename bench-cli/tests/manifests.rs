@@ -119,8 +119,12 @@ fn each_published_package_says_what_it_is() {
         assert_eq!(text(package, "license"), "MIT OR Apache-2.0", "{name}");
         assert!((40..200).contains(&text(package, "description").len()), "{name}: description");
         let folder = Path::new(text(package, "manifest_path")).parent().expect("a folder");
-        let readme = std::fs::read_to_string(folder.join(text(package, "readme")));
-        assert!(readme.expect(name).contains(name), "{name}: the README is of something else");
+        let readme =
+            std::fs::read_to_string(folder.join(text(package, "readme"))).expect("a README");
+        assert!(readme.contains(name), "{name}: the README is of something else");
+        let compiled = std::fs::read_to_string(folder.join("src/lib.rs"))
+            .is_ok_and(|code| code.contains("#[doc = include_str!(\"../README.md\")]"));
+        assert!(compiled || !readme.contains("```rust"), "{name}: nobody compiles the README");
         // A package has no files from outside its folder: the licences are links there.
         for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
             let own = std::fs::read_to_string(folder.join(licence)).expect(licence);

@@ -18,7 +18,7 @@ const ROUNDS: u64 = 9;
 
 fn main() -> ExitCode {
     let Some(folder) = std::env::args_os().nth(1) else {
-        eprintln!("the folder of a new database is missing");
+        eprintln!("usage: prefetch FOLDER, that of a new database");
         return ExitCode::FAILURE;
     };
     match run(Path::new(&folder)) {

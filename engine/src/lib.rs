@@ -337,17 +337,10 @@ pub mod internals {
     }
 }
 
-/// The example of the repository's README compiles and runs.
-#[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-struct Readme;
-
-/// Those of the guide, too.
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/embed.md")]
-struct Guide;
-
-/// That of the package's README, too.
+/// The examples of both READMEs, of the guide and of the page on proofs compile and run.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct ReadmeOfThePackage;
+#[doc = include_str!("../../README.md")]
+#[doc = include_str!("../../docs/embed.md")]
+#[doc = include_str!("../../docs/proofs.md")]
+struct Examples;

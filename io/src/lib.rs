@@ -84,3 +84,8 @@ pub use pool::PagePool;
 pub use process::{Home, Homed};
 pub use runtime::{Event, Executor, Notify, Runtime, Step, Task, TaskHandle};
 pub use threads::Threads;
+
+/// The example of the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

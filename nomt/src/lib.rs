@@ -144,7 +144,8 @@ impl From<[u8; 32]> for Root {
     }
 }
 
-/// The example of the package's README compiles.
+/// The examples of the package's README and of the page for programs that use `nomt` compile.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Readme;
+#[doc = include_str!("../../docs/from-nomt.md")]
+struct Examples;

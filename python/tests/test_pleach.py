@@ -2,6 +2,8 @@
 
 import gc
 import importlib.metadata
+import subprocess
+import sys
 import tempfile
 import threading
 import unittest
@@ -317,6 +319,16 @@ class Databases(Case):
         for reader in readers:
             reader.join()
         self.assertEqual(wrong, [])
+
+
+class Readme(unittest.TestCase):
+    def test_its_program_runs(self):
+        readme = Path(__file__).parent.parent / "README.md"
+        program = readme.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+        with tempfile.TemporaryDirectory() as folder:
+            # It names its folder as one in the current folder.
+            subprocess.run([sys.executable, "-c", program], cwd=folder, check=True)
+            self.assertTrue((Path(folder) / "state" / "super").is_file())
 
 
 if __name__ == "__main__":
