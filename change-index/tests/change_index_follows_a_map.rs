@@ -342,3 +342,58 @@ fn a_shard_that_goes_back_is_damage() {
     let next = index.first_after(&values, &key(1), 5);
     assert!(matches!(next, Err(Error::Damaged { .. })), "{next:?}");
 }
+
+const GOLDEN: &str = "tests/golden/index-1.txt";
+
+/// What the golden index holds: four keys that change at some of 300 blocks, with nodes of four numbers.
+fn golden() -> (ChangeIndex, Map) {
+    let index = ChangeIndex::new(NAMESPACE, 4).expect("long enough");
+    let mut map = Map::new();
+    for block in (1..=300).map(|block| block * block * 7) {
+        for id in (0..4).filter(|id| block % (id * 9 + 1) == 0) {
+            map.entry(key(id)).or_default().insert(block);
+        }
+    }
+    (index, map)
+}
+
+/// Version 0.1 wrote the values, a key and a value in hexadecimal digits a line. Every later version reads them.
+#[test]
+fn an_index_of_version_0_1_is_read() {
+    let bytes = |digits: &str| -> Vec<u8> {
+        let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).expect("digits");
+        (0..digits.len()).step_by(2).map(byte).collect()
+    };
+    let mut values = Values::default();
+    for line in std::fs::read_to_string(GOLDEN).expect("there").lines() {
+        let (key, value) = line.split_once(' ').expect("key and value");
+        let key = bytes(key).try_into().expect("32 bytes");
+        values.values.insert(key, Value::from(bytes(value)));
+    }
+    let (index, map) = golden();
+    assert!(values.values.len() > 60, "inner nodes and leaves: {}", values.values.len());
+    for (key, set) in &map {
+        compare(index, &values, key, set, &[0, 7, 8, 63, 10_000, 629_999, 630_000, u64::MAX]);
+    }
+}
+
+/// Writes the golden index: once, when its format gets a version.
+#[test]
+#[ignore = "writes a file of the repository"]
+fn write_the_golden_index() {
+    let (index, map) = golden();
+    let mut values = Values::default();
+    let blocks: BTreeSet<u64> = map.values().flatten().copied().collect();
+    for block in blocks {
+        let keys: Vec<Key> =
+            map.iter().filter(|(_, set)| set.contains(&block)).map(|(key, _)| *key).collect();
+        let mut stage = index.stage(&values);
+        stage.append(block, &keys).expect("read");
+        let accesses = stage.into_accesses();
+        values.apply(accesses);
+    }
+    let hex = |bytes: &[u8]| -> String { bytes.iter().map(|byte| format!("{byte:02x}")).collect() };
+    let line = |(key, value): (&Key, &Value)| format!("{} {}\n", hex(key), hex(value));
+    std::fs::create_dir_all("tests/golden").expect("made");
+    std::fs::write(GOLDEN, values.values.iter().map(line).collect::<String>()).expect("written");
+}

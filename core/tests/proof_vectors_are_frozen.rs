@@ -33,7 +33,7 @@ fn states(hasher: Hasher) -> Vec<(&'static str, Naive)> {
     let hashed = |count: u32| -> Naive {
         let pair = |id: u32| {
             let id = id.to_be_bytes();
-            (hasher.hash(&id), value_hash(hasher, &id))
+            (hasher.hash(&id), value_hash(hasher, &[&b"value "[..], &id].concat()))
         };
         (0..count).map(pair).collect()
     };

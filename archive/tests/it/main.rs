@@ -6,4 +6,5 @@ mod change_streams_are_applied_or_refused;
 mod damage_is_named;
 mod every_archived_commit_is_restored;
 mod places_are_opened_or_refused;
+mod the_golden_archive_is_read;
 mod what_is_cut_off_goes_on;
