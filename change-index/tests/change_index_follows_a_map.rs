@@ -392,8 +392,10 @@ fn write_the_golden_index() {
         let accesses = stage.into_accesses();
         values.apply(accesses);
     }
-    let hex = |bytes: &[u8]| -> String { bytes.iter().map(|byte| format!("{byte:02x}")).collect() };
+    let hex =
+        |bytes: &[u8]| bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
     let line = |(key, value): (&Key, &Value)| format!("{} {}\n", hex(key), hex(value));
     std::fs::create_dir_all("tests/golden").expect("made");
-    std::fs::write(GOLDEN, values.values.iter().map(line).collect::<String>()).expect("written");
+    let lines: Vec<String> = values.values.iter().map(line).collect();
+    std::fs::write(GOLDEN, lines.concat()).expect("written");
 }

@@ -25,12 +25,12 @@ fn next_commit(db: &Db) {
                 0 => vec![fill; 3000],
                 few => vec![fill; usize::try_from(few * 7).expect("few")],
             };
-            let some = (0..30).filter(|id| (id + number) % 3 == 0);
-            let write = |id| {
-                let gone = number > 5 && id % 4 == 0;
-                put(if id % 2 == 0 { 0 } else { 3 }, id, (!gone).then(|| value(id)))
+            let some = (0..30).filter(|id: &u64| (id + number).is_multiple_of(3));
+            let write = |id: u64| {
+                let gone = number > 5 && id.is_multiple_of(4);
+                put(if id.is_multiple_of(2) { 0 } else { 3 }, id, (!gone).then(|| value(id)))
             };
-            commit(db, some.map(write).collect(), (number % 2 == 0).then(|| vec![fill; 9]));
+            commit(db, some.map(write).collect(), number.is_multiple_of(2).then(|| vec![fill; 9]));
         }
     }
     assert_eq!(db.commit_number(), number);
