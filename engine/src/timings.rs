@@ -100,7 +100,7 @@ impl Timings {
 
     /// Measures an operation for the histogram of this name, from here until what this gives is dropped.
     pub(crate) fn observe(&self, name: &'static str) -> Observed<'_> {
-        Observed { timings: self, name, since: (self.clock)() }
+        Observed { timings: self, name, since: cfg!(feature = "metrics").then(|| (self.clock)()) }
     }
 
     /// Begins a phase that the caller does alone. It ends when this is dropped.
@@ -128,13 +128,14 @@ impl Timings {
 pub(crate) struct Observed<'a> {
     timings: &'a Timings,
     name: &'static str,
-    since: Duration,
+    /// `None` where there are no histograms.
+    since: Option<Duration>,
 }
 
 impl Drop for Observed<'_> {
     fn drop(&mut self) {
-        let wall = (self.timings.clock)().saturating_sub(self.since);
-        observe::operation(self.name, wall);
+        let Some(since) = self.since else { return };
+        observe::operation(self.name, (self.timings.clock)().saturating_sub(since));
     }
 }
 

@@ -30,6 +30,11 @@ pub type Task = Box<dyn FnMut() -> Step + Send>;
 pub trait Notify: Any + Send + Sync {
     /// Wakes every waiter and the tasks spawned on this event.
     fn notify(&self);
+
+    /// As [`Self::notify`], for what is not urgent: whoever has just been busy may be woken a millisecond later.
+    fn notify_soon(&self) {
+        self.notify();
+    }
 }
 
 /// Something to wait for. Cloning gives the same event.
@@ -54,6 +59,12 @@ impl Event {
     /// Wakes every waiter and the tasks spawned on this event.
     pub fn notify(&self) {
         self.0.notify();
+    }
+
+    /// As [`Self::notify`], for what is not urgent and happens often: a task that has just taken a step may take the
+    /// next one a millisecond later, and then sees all that has happened meanwhile.
+    pub fn notify_soon(&self) {
+        self.0.notify_soon();
     }
 
     /// The event, for the kind of runtime that has made it.
@@ -102,6 +113,10 @@ pub trait Runtime: core::fmt::Debug + Send + Sync + 'static {
     /// # Panics
     /// When a job panicked: the panic continues here, after all other jobs have returned.
     fn fork_join(&self, count: usize, job: &(dyn Fn(usize) + Sync));
+    /// As [`Runtime::fork_join`], but a single job runs on the calling thread: nobody is woken for it.
+    fn here_or_fork_join(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
+        if count <= 1 { job(0) } else { self.fork_join(count, job) }
+    }
     /// Gives memory back to the system that the allocator keeps and nobody uses, if more than `above`
     /// bytes of the process are resident. Gives the bytes by which that helped; `None` when nothing was
     /// done, because less is resident, or because there is no way to do it here.

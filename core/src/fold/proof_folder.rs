@@ -74,7 +74,7 @@ pub struct ProofFolder {
     items: Vec<Item>,
     /// Leaves to hash, and where their nodes go.
     leaves: (Vec<[u8; 64]>, Vec<Half>),
-    /// By depth; at depth 0 the first halves are the folds' nodes.
+    /// By depth, as deep as pairs have been; at depth 0 the first halves are the folds' nodes.
     levels: Vec<Level>,
     /// Subtries that wait for the right side of the fork at this depth.
     waiting: Vec<(Source, u16)>,
@@ -97,7 +97,7 @@ impl ProofFolder {
         Self {
             items: Vec::new(),
             leaves: (Vec::new(), Vec::new()),
-            levels: (0..=256).map(|_| Level::default()).collect(),
+            levels: Vec::new(),
             waiting: Vec::new(),
             out: Vec::new(),
             failed: false,
@@ -221,6 +221,8 @@ impl ProofFolder {
 
     #[inline]
     fn push(&mut self, depth: u16, pair: [Node; 2]) -> u32 {
+        let levels = self.levels.len().max(usize::from(depth) + 1);
+        self.levels.resize_with(levels, Level::default);
         let level = &mut self.levels[usize::from(depth)];
         level.pairs.push(pair);
         level.into.push(Half::default());

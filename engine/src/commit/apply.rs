@@ -92,11 +92,7 @@ pub(super) fn apply_all(
         due.lock().append(&mut own_due);
     };
     let _own_processors = (workers > 1).then(|| db.pace.foreground().publishing());
-    if workers == 1 {
-        apply(0);
-    } else {
-        db.runtime.fork_join(workers, &apply);
-    }
+    db.runtime.here_or_fork_join(workers, &apply);
     db.index.update_root(db.hasher, number, &changed);
     let mut due = due.into_inner();
     due.sort_unstable();

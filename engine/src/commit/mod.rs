@@ -267,14 +267,17 @@ fn publish(
     }
     let publishing = db.timings.begin(Phase::Publish);
     Counters::add(&db.counters.commits, 1);
-    {
+    let is_awaited = {
         let mut state = sequencer.lock();
         db.commits.publish(tip);
         state.in_flight -= 1;
-    }
+        state.is_awaited()
+    };
     db.store.begin_batch(number + 1);
     db.pace.notify();
-    db.pace.wake();
+    // A flush or a checkpoint that waits for a moment without commits takes this one.
+    let wake = if is_awaited { pleach_io::Event::notify } else { pleach_io::Event::notify_soon };
+    wake(db.pace.work());
     drop(publishing);
     // Behind the number: nobody waits for it.
     let _timed = db.timings.begin(Phase::Settle);

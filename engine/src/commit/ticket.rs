@@ -151,11 +151,7 @@ fn sections(db: &State, chunks: &[ChunkOutcome], history: bool) -> Encoded {
     let tasks = db.timings.tasks(Phase::Record, chunks.len());
     let make = |_: usize| tasks.each(|at| *made[at].lock() = section(&chunks[at], history));
     let _own_processors = (workers > 1).then(|| db.pace.foreground().publishing());
-    if workers == 1 {
-        make(0);
-    } else {
-        db.runtime.fork_join(workers, &make);
-    }
+    db.runtime.here_or_fork_join(workers, &make);
     let mut all = Encoded::default();
     for made in made {
         let Encoded { mut changes, mut nodes, mut replaced } = made.into_inner();
@@ -167,8 +163,8 @@ fn sections(db: &State, chunks: &[ChunkOutcome], history: bool) -> Encoded {
     all
 }
 
-/// About as many bytes as a change of a short value takes in the record, and a page's node.
-const ENTRY_BYTES: usize = 48;
+/// As many bytes as a change of a value of 32 bytes takes in the record, and more than a page's node.
+const ENTRY_BYTES: usize = 72;
 
 /// The sections of a chunk.
 fn section(chunk: &ChunkOutcome, history: bool) -> Encoded {

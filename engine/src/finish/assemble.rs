@@ -11,13 +11,14 @@ use pleach_core::proof::Kind;
 use pleach_core::proof::op::op_not_first;
 use pleach_core::proof::wire::{Sizes, header};
 use pleach_core::tree::{Merkleizer, Tiling};
-use pleach_core::{Hasher, Key, Node, NodeKind, Prefix, ValueHash};
+use pleach_core::{Key, Node, NodeKind, Prefix, ValueHash};
 
 use super::chunk::Batch;
 use super::emit::Gives;
 use super::outcome::{ChunkOutcome, Finished, Folded, RegionOutcome};
+use super::scratch::FoldSpace;
 use super::witness::{Witness, Witnesses, gather};
-use super::worker::Workers;
+use super::worker::{INLINE, Workers};
 use crate::error::{Contradiction, Error, Result};
 use crate::state::State;
 use crate::state::node_versions::NodeThen;
@@ -56,19 +57,21 @@ pub(super) fn assemble(
     }
     let is_proof = batch.gives.is_proof();
     let timed = (!is_proof).then(|| db.timings.begin(Phase::Root));
-    let folded = match fold_root(db, workers, batch, prev_root, &chunks)? {
+    let mut worker = workers.take_inline();
+    let folded = match fold_root(db, workers, batch, prev_root, &chunks, &mut worker.space)? {
         Folded::Done(folded) => folded,
         Folded::NeedsLeaf(key) => return Ok(Folded::NeedsLeaf(key)),
     };
-    let RootFold { root, folded, end, fragments, emitted } = folded;
+    let RootFold { root, end, fragments, emitted } = folded;
     if batch.gives.has_ops() {
-        for ((chunk, region), first) in fragments.iter().zip(folded.firsts(end)) {
+        for ((chunk, region), first) in fragments.iter().zip(worker.space.regions.firsts(end)) {
             if !first {
                 let at = chunks[*chunk].regions[*region].first_op;
                 op_not_first(&mut chunks[*chunk].ops[at]);
             }
         }
     }
+    workers.give_inline_back(worker, batch.accesses.len() <= INLINE);
     drop(timed);
     let witness = match batch.gives {
         Gives::Root => None,
@@ -81,7 +84,6 @@ pub(super) fn assemble(
 pub(super) struct RootFold {
     /// The root after the batch.
     pub(super) root: Node,
-    folded: Merkleizer,
     end: usize,
     /// Chunk and region of each fragment.
     fragments: Vec<(usize, usize)>,
@@ -99,20 +101,22 @@ pub(super) fn fold_root(
     batch: &Batch<'_>,
     prev_root: &Node,
     chunks: &[ChunkOutcome],
+    space: &mut FoldSpace,
 ) -> Result<Folded<RootFold>> {
     let index = db.index.load_full();
+    let folder = &mut space.regions;
     let folded = {
         // No device is read while this is held.
         let nodes = db.index.root_nodes(db.hasher, &index);
         nodes.of(&index).and_then(|(tiling, as_of)| {
             let parts = known_parts(db, batch, (&index, tiling, as_of), chunks)?;
-            Some(fold_parts(db.hasher, tiling, |at| *index.regions()[at].prefix(), &parts, chunks))
+            Some(fold_parts(folder, tiling, |at| *index.regions()[at].prefix(), &parts, chunks))
         })
     };
     let folded = match folded {
         Some(folded) => folded,
         None => match all_parts(db, workers, batch, &index, chunks)? {
-            Folded::Done(parts) => fold_all(db.hasher, parts, chunks),
+            Folded::Done(parts) => fold_all(folder, parts, chunks),
             Folded::NeedsLeaf(key) => return Ok(Folded::NeedsLeaf(key)),
         },
     };
@@ -120,7 +124,7 @@ pub(super) fn fold_root(
         Ok(folded) => folded,
         Err(key) => return Ok(Folded::NeedsLeaf(key)),
     };
-    let found = folded.emitted.root_before(db.hasher, chunks, &folded.fragments);
+    let found = folded.emitted.root_before(&mut space.proofs, chunks, &folded.fragments);
     if found != Some(*prev_root) {
         return Err(Contradiction::NodesInMemory { expected: *prev_root, found }.into());
     }
@@ -263,10 +267,11 @@ fn fold_below(
 
 /// The root from all that lies below it.
 fn fold_all(
-    hasher: Hasher,
+    folder: &mut Merkleizer,
     parts: Vec<(Prefix, Part)>,
     chunks: &[ChunkOutcome],
 ) -> std::result::Result<RootFold, Key> {
+    let hasher = folder.hasher();
     let (prefixes, parts): (Vec<Prefix>, Vec<Part>) = parts.into_iter().unzip();
     let node = |part: &Part| match part {
         Part::Accessed(chunk, region) => chunks[*chunk].regions[*region].node,
@@ -277,18 +282,18 @@ fn fold_all(
     let tiling = Tiling::new(hasher, prefixes.iter().copied(), &nodes);
     let others = |part: &(usize, Part)| !matches!(part.1, Part::Node(_));
     let parts: Vec<(usize, Part)> = parts.into_iter().enumerate().filter(others).collect();
-    fold_parts(hasher, &tiling, |at| prefixes[at], &parts, chunks)
+    fold_parts(folder, &tiling, |at| prefixes[at], &parts, chunks)
 }
 
 /// The root from a tiling and what is not in it. A key whose leaf is needed as an error.
 fn fold_parts(
-    hasher: Hasher,
+    folded: &mut Merkleizer,
     tiling: &Tiling,
     prefix: impl Fn(usize) -> Prefix,
     parts: &[(usize, Part)],
     chunks: &[ChunkOutcome],
 ) -> std::result::Result<RootFold, Key> {
-    let mut folded = Merkleizer::new(hasher);
+    folded.clear();
     let number = folded.begin_tiling();
     let (mut fragments, mut top) = (Vec::new(), None);
     for (place, (at, part)) in parts.iter().enumerate() {
@@ -303,7 +308,7 @@ fn fold_parts(
             }
             Part::Node(node) => folded.unaccessed(node),
             Part::Leaf(key, value_hash) => {
-                folded.unaccessed_leaf(&leaf(hasher, key, value_hash), key, value_hash)
+                folded.unaccessed_leaf(&leaf(folded.hasher(), key, value_hash), key, value_hash)
             }
         };
         let next = parts.get(place + 1).map(|(next, _)| *next);
@@ -315,8 +320,8 @@ fn fold_parts(
     let end = folded.end(top, true);
     folded.run();
     let root = *folded.end_node(end);
-    let emitted = RootEmitted::of(&folded, end);
-    Ok(RootFold { root, folded, end, fragments, emitted })
+    let emitted = RootEmitted::of(folded, end);
+    Ok(RootFold { root, end, fragments, emitted })
 }
 
 /// The witness or proof: the terminals that the root's fold emits, with the regions' fragments between,
@@ -396,11 +401,11 @@ impl RootEmitted {
     /// The root before the batch, to which the multiproof leads, if it leads to any.
     fn root_before(
         &self,
-        hasher: Hasher,
+        folder: &mut ProofFolder,
         chunks: &[ChunkOutcome],
         fragments: &[(usize, usize)],
     ) -> Option<Node> {
-        let mut folder = ProofFolder::new(hasher);
+        folder.clear();
         let mut whole = true;
         self.each_part(chunks, fragments, |terminals, _, fragment| {
             folder.terminals(terminals);
@@ -458,11 +463,7 @@ fn encode(
         db.timings.tasks(Phase::Witness, pieces)
     };
     let witness = gather(witnesses, parts, pieces, |_, copy| {
-        if workers == 1 {
-            tasks.each(copy);
-        } else {
-            db.runtime.fork_join(workers, &|_| tasks.each(copy));
-        }
+        db.runtime.here_or_fork_join(workers, &|_| tasks.each(copy));
     });
     debug_assert_eq!(witness.len(), total, "the sizes are those of the parts");
     Ok(witness)

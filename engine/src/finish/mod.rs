@@ -135,12 +135,10 @@ pub(crate) fn sort<'a>(
     let alone = accesses.len() < PARALLEL_SORT || db.pace.foreground().is_busy();
     let most = if alone { 1 } else { db.runtime.workers() };
     let _own_processors = (most > 1).then(|| db.pace.foreground().finishing());
+    let _timed = db.timings.begin(Phase::Sort);
     sorter.sort(db.hasher, accesses, &|count, task| {
-        let tasks = db.timings.tasks(Phase::Sort, count);
-        match most.min(count) {
-            0 | 1 => tasks.each(task),
-            workers => db.runtime.fork_join(workers, &|_| tasks.each(task)),
-        }
+        let tasks = db.timings.untimed(count);
+        db.runtime.here_or_fork_join(most.min(count), &|_| tasks.each(task));
     })
 }
 
@@ -292,7 +290,8 @@ pub(crate) fn check_refolded(
             policy,
             needed_leaves,
         };
-        fold_root(db, &finisher.workers, &batch, prev_root, chunks)
+        let space = &mut finisher.workers.take_inline().space;
+        fold_root(db, &finisher.workers, &batch, prev_root, chunks, space)
     })?;
     if folded.root != *root {
         let (expected, found) = (*root, Some(folded.root));

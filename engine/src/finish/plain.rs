@@ -44,10 +44,7 @@ pub(super) fn finish(
     let tasks = db.timings.tasks(Phase::Fold, slices.len());
     let make =
         |_: usize| tasks.each(|at| *lists[at].lock() = changes(db, readers, view, slices[at]));
-    match most.min(slices.len()) {
-        0 | 1 => make(0),
-        workers => db.runtime.fork_join(workers, &make),
-    }
+    db.runtime.here_or_fork_join(most.min(slices.len()), &make);
     // Undo that went meanwhile may have made anything of it.
     view.check()?;
     let lists = lists.into_iter().map(Mutex::into_inner).collect::<Result<Vec<_>>>()?;

@@ -29,6 +29,9 @@ const BUCKETS: usize = 1 << 8;
 /// microseconds for them.
 const SLICE: usize = 2048;
 
+/// So few accesses are sorted as they are, without buckets.
+const FEW: usize = 64;
+
 /// Accesses ahead of the one that is copied, whose memory is asked for.
 const AHEAD: usize = 12;
 
@@ -141,6 +144,11 @@ impl Sorter {
         let Self { sliced, starts, order, sorted, shares, .. } = self;
         let sliced = &mut sliced[range.clone()];
         let (order, sorted) = (&mut order[range.clone()], &mut sorted[range.clone()]);
+        if order.len() <= FEW {
+            (0..).zip(&mut *order).for_each(|(at, one)| *one = lead(accesses, index(at)));
+            in_order(order, accesses);
+            return copy((order, sorted), (hasher, accesses), shares);
+        }
         starts.clear();
         starts.resize(range.len().div_ceil(SLICE), [0; BUCKETS + 1]);
         {
@@ -199,6 +207,12 @@ fn bucket_slice(leads: &mut [Lead], starts: &mut Starts, lead: impl Fn(usize) ->
     }
 }
 
+/// Puts leads into the order of their keys.
+fn in_order(leads: &mut [Lead], accesses: &[Access]) {
+    let key = |lead: &Lead| &accesses[lead.1 as usize].key;
+    leads.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| key(a).cmp(key(b))));
+}
+
 /// Slices in the order of their buckets.
 struct Slices<'a> {
     leads: &'a [Lead],
@@ -249,7 +263,6 @@ struct Part<'a> {
 impl Part<'_> {
     /// Sorts the part and copies its accesses.
     fn sort(&mut self, hasher: Hasher, accesses: &[Access], slices: &Slices<'_>) -> Result<()> {
-        let key = |lead: &Lead| &accesses[lead.1 as usize].key;
         // Into smaller buckets, about as many as there are accesses: that leaves little to compare.
         let bits = (self.order.len() / self.buckets.len()).max(1).ilog2().min(8);
         let small = |lead: &Lead| bits_of(lead, 8 + bits) - (self.buckets.start << bits);
@@ -266,27 +279,33 @@ impl Part<'_> {
             *next += 1;
         }
         for same in self.order.chunk_by_mut(|a, b| small(a) == small(b)) {
-            if same.len() > 1 {
-                same.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| key(a).cmp(key(b))));
-            }
+            in_order(same, accesses);
         }
-        // Two that are equal are in one bucket.
-        let pairs = self.order.iter().zip(self.order.iter().skip(1));
-        for (lead, next) in pairs {
-            if lead.0 == next.0 && key(lead) == key(next) {
-                return Err(Error::RepeatedKey(*key(lead)));
-            }
-        }
-        for (at, (lead, copy)) in self.order.iter().zip(self.copies.iter_mut()).enumerate() {
-            if let Some(later) = self.order.get(at + AHEAD) {
-                cpu_prefetch(slice::from_ref(&accesses[later.1 as usize]));
-            }
-            let access = &accesses[lead.1 as usize];
-            *copy = key_access(hasher, access)?;
-            self.shares |= copy.writes.as_ref().is_some_and(|stored| stored.heap_bytes() > 0);
-        }
-        Ok(())
+        copy((self.order, self.copies), (hasher, accesses), &mut self.shares)
     }
+}
+
+/// Copies accesses, which are in order. `shares` is set where one shares a long value.
+fn copy(
+    (order, copies): (&[Lead], &mut [KeyAccess]),
+    (hasher, accesses): (Hasher, &[Access]),
+    shares: &mut bool,
+) -> Result<()> {
+    let key = |lead: &Lead| &accesses[lead.1 as usize].key;
+    // Two that are equal are in one bucket.
+    for (lead, next) in order.iter().zip(order.iter().skip(1)) {
+        if lead.0 == next.0 && key(lead) == key(next) {
+            return Err(Error::RepeatedKey(*key(lead)));
+        }
+    }
+    for (at, (lead, copy)) in order.iter().zip(copies).enumerate() {
+        if let Some(later) = order.get(at + AHEAD) {
+            cpu_prefetch(slice::from_ref(&accesses[later.1 as usize]));
+        }
+        *copy = key_access(hasher, &accesses[lead.1 as usize])?;
+        *shares |= copy.writes.as_ref().is_some_and(|stored| stored.heap_bytes() > 0);
+    }
+    Ok(())
 }
 
 impl Recycle for Sorter {

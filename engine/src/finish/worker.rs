@@ -37,10 +37,10 @@ const INLINE_KEPT: usize = 4;
 /// What a page is read for: the chunk with this index, and which page it is there.
 type Purpose = (usize, Missing);
 
-struct Worker {
+pub(super) struct Worker {
     /// Made on the worker's own thread: a ring has one issuer.
     reader: Option<PageReader<Purpose>>,
-    space: FoldSpace,
+    pub(super) space: FoldSpace,
     ahead: VecDeque<Chunk>,
     spare: Vec<Chunk>,
 }
@@ -89,20 +89,18 @@ impl Workers {
         let mut worker = self.take_inline();
         let result = worker.run(self, db, job, false);
         worker.close(result, job);
-        // Later ones are small.
-        if job.batch.accesses.len() <= INLINE {
-            self.give_inline_back(worker);
-        }
+        self.give_inline_back(worker, job.batch.accesses.len() <= INLINE);
     }
 
     /// Memory for a fold on the calling thread. One that panics does not give it back.
-    fn take_inline(&self) -> Worker {
+    pub(super) fn take_inline(&self) -> Worker {
         self.inline.lock().pop().unwrap_or_else(|| Worker::new(self.hasher))
     }
 
-    fn give_inline_back(&self, worker: Worker) {
+    /// Takes memory back after a small fold. After another it goes: later ones are small.
+    pub(super) fn give_inline_back(&self, worker: Worker, is_small: bool) {
         let mut kept = self.inline.lock();
-        if kept.len() < INLINE_KEPT {
+        if is_small && kept.len() < INLINE_KEPT {
             kept.push(worker);
         }
     }
@@ -151,7 +149,7 @@ impl Workers {
                 Err(Again::NeedsLeaf(key)) => break Ok(Folded::NeedsLeaf(key)),
             }
         };
-        self.give_inline_back(worker);
+        self.give_inline_back(worker, true);
         folded
     }
 }

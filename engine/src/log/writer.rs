@@ -367,10 +367,10 @@ impl Run<'_> {
 
     fn pad_to(&mut self, position: LogPos) -> Result<(), LogError> {
         // Less than a block: records follow each other at 8 bytes or at the next block.
-        let zeros = [0; PAGE];
+        static ZEROS: [u8; PAGE] = [0; PAGE];
         let at = self.start + self.filled as u64;
         let gap = usize::try_from(position - at).unwrap_or(PAGE);
-        self.push(&zeros[..gap])
+        self.push(&ZEROS[..gap])
     }
 
     fn advance(&mut self, by: usize) -> Result<(), LogError> {

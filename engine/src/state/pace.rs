@@ -69,7 +69,7 @@ impl Pace {
         &self.foreground
     }
 
-    /// The event on which the flush and the checkpoint are stepped.
+    /// The event on which the flush and the checkpoint are stepped: a commit notifies it without haste.
     pub(crate) fn work(&self) -> &Event {
         &self.work
     }

@@ -218,7 +218,12 @@ impl Sequencer {
 
     /// Reserves room for a record of `len` bytes; a full disk shows here, and nothing happened.
     pub(crate) fn make_room(&self, len: u64) -> Result<()> {
-        let room = self.lock().tail.room_for(len);
+        let state = self.lock();
+        if state.has_room(len) {
+            return Ok(());
+        }
+        let room = state.tail.room_for(len);
+        drop(state);
         // A little more, so that neighbours rarely have to come back, and less than what is prepared
         // early.
         let room = room + (self.segments.size() / 4).min(1 << 16);
@@ -267,9 +272,8 @@ impl Sequencer {
         let mut records = {
             let mut state = self.lock();
             state.check()?;
-            if !state.queue.is_empty() {
-                state.tail.seal();
-            }
+            // Where nothing is queued, the batch before has sealed it.
+            state.tail.seal();
             std::mem::take(&mut state.queue)
         };
         // Room was made before: to have none now is a failure, and not said as if nothing had happened.

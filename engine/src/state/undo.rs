@@ -184,8 +184,8 @@ impl Undo {
             recent.pop_front();
             self.recents.store(recent.len(), Ordering::Release);
         }
-        self.trim(&tidying);
         drop(tidying);
+        self.tidy();
         let short = self.guarded.lock().window.falls_short();
         if let Some((kept, wanted)) = short {
             tracing::warn!(
@@ -196,7 +196,6 @@ impl Undo {
                  `Options::history_log_bytes`"
             );
         }
-        self.tidy();
     }
 
     /// The oldest of more than `most` recent commits.
@@ -230,10 +229,7 @@ impl Undo {
             }
         };
         let most = if changes.len() < PARALLEL { 1 } else { runtime.workers() };
-        match most.min(changes.lists() + 1) {
-            1 => put(0),
-            workers => runtime.fork_join(workers, &put),
-        }
+        runtime.here_or_fork_join(most.min(changes.lists() + 1), &put);
         overflow.into_inner()
     }
 

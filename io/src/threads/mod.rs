@@ -99,34 +99,83 @@ impl Threads {
     }
 }
 
+/// How long a task that has nothing to do is not woken by what is not urgent. A database that commits every few
+/// microseconds wakes its tasks a thousand times a second, not once a commit.
+const REST: Duration = Duration::from_millis(1);
+
 /// An event: a number that grows, and sleepers.
 #[derive(Clone, Debug, Default)]
 struct ThreadEvent(Arc<EventInner>);
 
 #[derive(Debug, Default)]
 struct EventInner {
-    number: Mutex<u64>,
+    state: Mutex<EventState>,
     changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct EventState {
+    /// Notifications so far.
+    number: u64,
+    /// Those of them that were urgent.
+    urgent: u64,
+    /// Threads that sleep until the next notification: without one a notification is no system call.
+    sleepers: usize,
+    /// Threads that sleep until the next urgent one.
+    resting: usize,
 }
 
 impl ThreadEvent {
     fn number(&self) -> u64 {
-        *lock(&self.0.number)
+        lock(&self.0.state).number
     }
 
     /// Sleeps until the number is not `seen`. False when `deadline` came first.
     fn sleep(&self, seen: u64, deadline: Option<Instant>) -> bool {
-        let mut number = lock(&self.0.number);
-        while *number == seen {
-            number =
-                match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
-                    None => sleep(&self.0.changed, number),
-                    Some(Duration::ZERO) => return false,
-                    Some(left) => {
-                        let slept = self.0.changed.wait_timeout(number, left);
-                        slept.unwrap_or_else(PoisonError::into_inner).0
-                    }
-                };
+        self.sleep_while(|state| state.number == seen, |state| &mut state.sleepers, deadline)
+    }
+
+    /// The numbers of notifications and of urgent ones.
+    fn numbers(&self) -> (u64, u64) {
+        let state = lock(&self.0.state);
+        (state.number, state.urgent)
+    }
+
+    /// As [`Self::sleep`], after a rest, which only what is urgent ends.
+    fn sleep_rested(&self, (seen, urgent): (u64, u64), deadline: Option<Instant>) {
+        let rested = Instant::now() + REST;
+        let rested = deadline.map_or(rested, |deadline| deadline.min(rested));
+        if !self.sleep_while(
+            |state| state.urgent == urgent,
+            |state| &mut state.resting,
+            Some(rested),
+        ) {
+            self.sleep(seen, deadline);
+        }
+    }
+
+    /// Sleeps while that is so, counted as the second one says. False when `deadline` came first.
+    fn sleep_while(
+        &self,
+        goes_on: impl Fn(&EventState) -> bool,
+        counted: impl Fn(&mut EventState) -> &mut usize,
+        deadline: Option<Instant>,
+    ) -> bool {
+        let mut state = lock(&self.0.state);
+        while goes_on(&state) {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return false;
+            }
+            *counted(&mut state) += 1;
+            state = match left {
+                None => sleep(&self.0.changed, state),
+                Some(left) => {
+                    let slept = self.0.changed.wait_timeout(state, left);
+                    slept.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+            *counted(&mut state) -= 1;
         }
         true
     }
@@ -134,8 +183,24 @@ impl ThreadEvent {
 
 impl Notify for ThreadEvent {
     fn notify(&self) {
-        *lock(&self.0.number) += 1;
-        self.0.changed.notify_all();
+        let mut state = lock(&self.0.state);
+        state.number += 1;
+        state.urgent += 1;
+        let asleep = state.sleepers + state.resting > 0;
+        drop(state);
+        if asleep {
+            self.0.changed.notify_all();
+        }
+    }
+
+    fn notify_soon(&self) {
+        let mut state = lock(&self.0.state);
+        state.number += 1;
+        let asleep = state.sleepers > 0;
+        drop(state);
+        if asleep {
+            self.0.changed.notify_all();
+        }
     }
 }
 
@@ -184,15 +249,11 @@ impl Drop for ThreadTask {
 
 fn run(name: &str, event: &ThreadEvent, task: &mut Task) {
     loop {
-        let seen = event.number();
+        let seen = event.numbers();
         match task() {
             Step::Again => {}
-            Step::Idle => {
-                event.sleep(seen, None);
-            }
-            Step::IdleFor(time) => {
-                event.sleep(seen, deadline(Some(time)));
-            }
+            Step::Idle => event.sleep_rested(seen, None),
+            Step::IdleFor(time) => event.sleep_rested(seen, deadline(Some(time))),
             Step::Done => break,
         }
     }

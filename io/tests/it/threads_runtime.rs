@@ -213,3 +213,65 @@ fn time_goes_on_and_random_numbers_differ() {
     numbers.dedup();
     assert_eq!(numbers.len(), 100);
 }
+
+#[test]
+fn what_is_not_urgent_wakes_a_task_about_once_a_millisecond_and_is_never_missed() {
+    const NOTIFICATIONS: usize = 20_000;
+    let runtime = runtime(1);
+    let (event, answer) = (runtime.event(), runtime.event());
+    let (told, seen, steps) = (
+        Arc::new(AtomicUsize::new(0)),
+        Arc::new(AtomicUsize::new(0)),
+        Arc::new(AtomicUsize::new(0)),
+    );
+    let (told_it, seen_it, steps_it, answers) =
+        (told.clone(), seen.clone(), steps.clone(), answer.clone());
+    let task = move || {
+        steps_it.fetch_add(1, Ordering::Relaxed);
+        let told = told_it.load(Ordering::Acquire);
+        seen_it.store(told, Ordering::Release);
+        answers.notify();
+        if told > NOTIFICATIONS { Step::Done } else { Step::Idle }
+    };
+    let handle = runtime.start("sleeper", &event, Box::new(task)).expect("a thread");
+    let since = Instant::now();
+    for _ in 0..NOTIFICATIONS {
+        told.fetch_add(1, Ordering::Release);
+        event.notify_soon();
+    }
+    let mut all_seen = || seen.load(Ordering::Acquire) == NOTIFICATIONS;
+    assert!(runtime.wait(&answer, Some(Duration::from_secs(60)), &mut all_seen));
+    let most = usize::try_from(since.elapsed().as_millis()).expect("short") + 3;
+    let steps = steps.load(Ordering::Relaxed);
+    assert!(steps <= most, "{steps} steps in {most} ms");
+    // One that comes alone is seen, too, after any rest.
+    told.fetch_add(1, Ordering::Release);
+    event.notify_soon();
+    handle.join().expect("no panic");
+}
+
+#[test]
+fn what_is_urgent_ends_a_rest() {
+    let runtime = runtime(1);
+    let (event, answer) = (runtime.event(), runtime.event());
+    let steps = Arc::new(AtomicUsize::new(0));
+    let (steps_it, answers) = (steps.clone(), answer.clone());
+    let task = move || {
+        let done = steps_it.fetch_add(1, Ordering::Release) == 2000;
+        answers.notify();
+        if done { Step::Done } else { Step::Idle }
+    };
+    let handle = runtime.start("sleeper", &event, Box::new(task)).expect("a thread");
+    let mut times: Vec<Duration> = Vec::new();
+    for step in 1..=2000 {
+        runtime.wait(&answer, None, &mut || steps.load(Ordering::Acquire) >= step);
+        let since = Instant::now();
+        event.notify();
+        runtime.wait(&answer, None, &mut || steps.load(Ordering::Acquire) > step);
+        times.push(since.elapsed());
+    }
+    handle.join().expect("no panic");
+    // Of many, on a machine that has other work: a rest is a millisecond.
+    times.sort_unstable();
+    assert!(times[500] < Duration::from_micros(900), "{:?}", times[500]);
+}
