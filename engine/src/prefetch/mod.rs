@@ -7,7 +7,10 @@
 //! task that has no processor. Keys beyond [`requests::WAITING`] are dropped, and read when they are
 //! needed.
 //!
-//! Nothing depends on any of it: what was not prefetched is read by whoever needs it.
+//! Reads that do not block ([`crate::Session::read_async`]) send the page that they need, which the task reads with the others.
+//!
+//! No answer depends on any of it: what the task does not read is read by whoever needs it. A reader that waits for a page is told when
+//! the task gives it up: its channel is dropped.
 
 pub(crate) mod lookup;
 pub(crate) mod requests;

@@ -55,7 +55,7 @@ pub(crate) struct Prefetching {
     receiver: Receiver<Arc<PrefetchRequest>>,
     /// Keys in the channel.
     waiting: AtomicUsize,
-    /// What readers found missing in the key batches that they looked up themselves.
+    /// What readers found missing: in key batches that they looked up themselves, and for reads that do not block.
     missing: (Sender<Missing>, Receiver<Missing>),
     event: Event,
     /// Does the prefetch task sleep until it is woken? Awake it looks again before it stops.
