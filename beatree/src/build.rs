@@ -7,7 +7,7 @@
 //! ```
 //! use pleach_beatree::build::{CellRef, PageStamp, Unfolded, fold_pages, plan, write_page};
 //! use pleach_core::Hasher;
-//! use pleach_core::fold::BatchFolder;
+//! use pleach_core::fold::Folder;
 //! use pleach_core::page::leaf::LeafView;
 //! use pleach_core::page::{FileKind, Identity, PAGE_SIZE};
 //! use pleach_core::prefix::Prefix;
@@ -27,7 +27,7 @@
 //!         known: None,
 //!     })
 //!     .collect();
-//! let nodes = fold_pages(&mut BatchFolder::new(Hasher::BLAKE3), &unfolded);
+//! let nodes = fold_pages(&mut Folder::new(Hasher::BLAKE3), &unfolded);
 //! let (first, mut page) = (&unfolded[0], [0; PAGE_SIZE]);
 //! let identity = Identity { kind: FileKind::Leaf, page_no: 0, db_id: 1 };
 //! let stamp = PageStamp { identity, flush: 1, namespace: 0, through: 1 };
@@ -37,7 +37,7 @@
 
 use std::ops::Range;
 
-use pleach_core::fold::{BatchFolder, combine_chunks};
+use pleach_core::fold::{Folder, combine_chunks};
 use pleach_core::page::Identity;
 use pleach_core::page::leaf::{self, LeafBuilder, LeafHeader, RawCell};
 use pleach_core::prefix::{Prefix, bit};
@@ -126,7 +126,7 @@ pub struct Unfolded<'a> {
 }
 
 /// Folds many pages at once.
-pub fn fold_pages(folder: &mut BatchFolder, pages: &[Unfolded<'_>]) -> Vec<PageNodes> {
+pub fn fold_pages(folder: &mut Folder, pages: &[Unfolded<'_>]) -> Vec<PageNodes> {
     folder.clear();
     let mut stored = Vec::with_capacity(pages.len() * STORED);
     for page in pages {
@@ -137,7 +137,7 @@ pub fn fold_pages(folder: &mut BatchFolder, pages: &[Unfolded<'_>]) -> Vec<PageN
         .iter()
         .map(|node| match node {
             StoredNode::Known(node) => *node,
-            StoredNode::Folded(fold) => folder.node(*fold),
+            StoredNode::Folded(fold) => *folder.node(*fold),
         })
         .collect();
     let mut own = stored.clone();
@@ -155,7 +155,7 @@ fn deep(nodes: &PageNodes) -> PageNodes {
     PageNodes { stored: nodes.stored, own: nodes.stored[0] }
 }
 
-fn push_stored(folder: &mut BatchFolder, page: &Unfolded<'_>, stored: &mut Vec<StoredNode>) {
+fn push_stored(folder: &mut Folder, page: &Unfolded<'_>, stored: &mut Vec<StoredNode>) {
     let levels = levels(&page.prefix);
     let mut from = 0;
     for bucket in 0..1u16 << levels {
@@ -168,11 +168,11 @@ fn push_stored(folder: &mut BatchFolder, page: &Unfolded<'_>, stored: &mut Vec<S
             stored.push(StoredNode::Known(nodes[usize::from(bucket)]));
             continue;
         }
-        folder.begin(at.len());
+        let mut span = folder.below(at.len());
         for cell in cells {
-            folder.unaccessed(&cell.key, cell_fold_value(cell));
+            span.unaccessed(&cell.key, cell_fold_value(cell));
         }
-        stored.push(StoredNode::Folded(folder.end().expect("no terminal is placed here")));
+        stored.push(StoredNode::Folded(span.end().expect("no terminal is placed here")));
     }
     stored.resize_with(stored.len().next_multiple_of(STORED), || StoredNode::Known(TERMINATOR));
 }

@@ -5,10 +5,14 @@
 //! node. The others go in key by key, and so do those of one key: a leaf node may have to become a
 //! terminal.
 //!
+//! A page over which much pends is cut by prefixes into parts of few keys ([`fold_parts`]): until a flush comes, one page may
+//! have thousands of pending changes. Those parts in which nothing is accessed go in by the node that the region kept
+//! from the commit that changed the page last ([`Parts`]).
+//!
 //! ```
 //! use pleach_beatree::Stored;
-//! use pleach_beatree::leaf_fold::{KeyAccess, PageState, fold_leaf};
-//! use pleach_core::fold::BatchFolder;
+//! use pleach_beatree::leaf_fold::{KeyAccess, PageState, fold_page};
+//! use pleach_core::fold::Folder;
 //! use pleach_core::prefix::Prefix;
 //! use pleach_core::{Hasher, TERMINATOR};
 //!
@@ -16,31 +20,34 @@
 //! let key = [7; 32];
 //! let pending = [(key, Stored::put(Hasher::BLAKE3, b"seven".as_slice().into()))];
 //! let (at, leaf, treelet) = (&Prefix::ROOT, None, None);
-//! let page = PageState { at, leaf, pending: &pending, treelet };
+//! let state = PageState { at, leaf, pending: &pending, treelet };
 //! let delete = KeyAccess { key, reads: true, writes: Some(Stored::Absent) };
 //!
-//! let mut folder = BatchFolder::new(Hasher::BLAKE3);
+//! let mut folder = Folder::new(Hasher::BLAKE3);
 //! let mut results = Vec::new();
-//! folder.begin(0);
-//! fold_leaf(&mut folder, &page, 0, &[delete], &mut results);
-//! let fold = folder.end().expect("every key is known");
+//! let page = fold_page(&mut folder, &state, false, &[delete], &mut results);
+//! let fold = folder.end(page.subtrie, true).expect("every key is known");
 //! folder.run();
-//! assert_eq!(folder.node(fold), TERMINATOR);
+//! assert_eq!(*folder.node(fold), TERMINATOR);
 //! assert_eq!(results[0].prior, pending[0].1);
 //! ```
 
 use pleach_core::fold::{
-    BatchFolder, Change, Columns, Differing, HashId, Keys, TreeletFolder, each_position,
-    heap_index, heap_position, way,
+    Change, Columns, Differing, Folder, HashId, Levels, Span, Subtrie, heap_index,
 };
 use pleach_core::node::{NodeKind, kind, precedes};
 use pleach_core::page::leaf::{Cell, LeafView};
-use pleach_core::prefix::Prefix;
+use pleach_core::prefix::{Prefix, bits_after, common_len};
 use pleach_core::{Key, Node};
 
+use crate::region::Parts;
 use crate::stored::{Stored, cell_value};
 use crate::treelet::{self, Known, capture_levels};
-use pleach_core::prefix::bits_after;
+
+/// Most keys of a part, one that is accessed and pending counted twice.
+const PART: usize = 128;
+/// Keys that are hashed together: what a fold has of them fits a processor's own cache.
+const GROUP: usize = 1024;
 
 /// What a session does to a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,108 +86,113 @@ pub struct PageState<'a> {
     pub treelet: Option<Known<'a>>,
 }
 
-/// Puts a page into the folder as one fold with floor `at.len()`, between `begin` and `end` calls
-/// of the caller; `capture` is the number of levels that it captures. `accesses` are sorted, lie below
-/// the page's prefix, and have each key once. Pushes one [`AccessResult`] for each of them.
-pub fn fold_leaf(
-    folder: &mut BatchFolder,
-    page: &PageState<'_>,
-    capture: u8,
-    accesses: &[KeyAccess],
-    results: &mut Vec<AccessResult>,
-) {
-    let stored = page.leaf.map_or(0, LeafView::levels);
-    let mut merge = Merge {
-        at: page.at,
-        columns: None,
-        leaf: page.leaf,
-        // Positions between columns are none of those that this goes through.
-        treelet: page.treelet.filter(|known| known.columns().is_none()),
-        stored,
-        bottom: capture.max(stored),
-        cell: 0,
-        pending: page.pending,
-        accesses,
-    };
-    merge.visit(folder, 0, 0, results);
-    debug_assert!(
-        merge.pending.is_empty() && merge.accesses.is_empty(),
-        "all changes lie below the page"
-    );
+/// What came of a page.
+#[derive(Debug)]
+pub struct FoldedPage {
+    /// All of it.
+    pub subtrie: Subtrie,
+    /// The columns of the nodes that are kept, where these do not part at the bits behind the prefix.
+    pub columns: Option<Columns>,
+    /// Its parts, if it was folded in parts.
+    pub parts: Vec<(Prefix, PartNode)>,
 }
 
-/// The same for a page whose treelet knows its node as an internal one: only the buckets that are accessed are
-/// expanded. Gives the number of the treelet in the folder; `None`, with nothing done, for other pages, and for
-/// accesses to keys that do not agree with those of the page between the treelet's columns.
-///
-/// # Panics
-/// When accesses, or what pends, are not in order.
-pub fn fold_known(
-    folder: &mut TreeletFolder,
+/// Puts a page into the folder. `accesses` are sorted, lie below the page's prefix, and have each key once; one
+/// [`AccessResult`] is pushed for each of them. Are the nodes that its treelet did not know kept?
+pub fn fold_page(
+    folder: &mut Folder,
     page: &PageState<'_>,
+    keeps: bool,
     accesses: &[KeyAccess],
     results: &mut Vec<AccessResult>,
-) -> Option<usize> {
-    let known = page.treelet.filter(|known| known.internal() & 1 == 1)?;
-    if accesses.is_empty() || capture_levels(page.at) == 0 {
-        return None;
-    }
-    let mut columns = None;
-    if let Some(own) = known.columns() {
-        if !is_parted_by(page, own, accesses) {
-            return None;
-        }
-        columns = page.leaf.map(|leaf| (own, leaf.key(0)));
-    }
-    let mut merge = Merge {
-        at: page.at,
-        columns,
-        leaf: page.leaf,
-        treelet: page.treelet,
-        stored: page.leaf.filter(|_| columns.is_none()).map_or(0, LeafView::levels),
-        bottom: treelet::LEVELS,
-        cell: 0,
-        pending: page.pending,
-        accesses,
+) -> FoldedPage {
+    let has_levels = capture_levels(page.at) > 0;
+    let parts_them = |own: Option<Columns>| own.is_none_or(|own| is_parted_by(page, own, accesses));
+    let known = page.treelet.filter(|known| has_levels && parts_them(known.columns()));
+    let columns = match known {
+        Some(known) => known.columns(),
+        None if keeps && has_levels => columns_of(page, accesses),
+        None => None,
     };
-    let bucket = |access: &KeyAccess| merge.bits_of(&access.key, treelet::LEVELS);
-    let ways = accesses.iter().fold(0, |ways, access| ways | way(bucket(access)));
-    let floor = (page.at.len(), columns);
-    folder.begin(floor, ways, known.internal(), |left| known.pair(left));
-    each_position(folder.beside() & !known.positions(), |at| merge.beside(folder, at));
-    while let Some(access) = merge.accesses.first() {
-        let left = merge.accesses.len();
-        let at = folder.bucket_of(merge.bits_of(&access.key, treelet::LEVELS));
-        let (level, bits) = heap_position(at);
-        merge.skip_pending(level, bits);
-        merge.expand(folder, level, bits, results);
-        folder.bucket(at, true);
-        assert!(merge.accesses.len() < left, "a bucket has the accesses that lead to it");
+    let stored = page.leaf.filter(|_| columns.is_none()).map_or(0, LeafView::levels);
+    let mut merge =
+        Merge::new(folder, page, (columns, known, keeps && has_levels), accesses, results);
+    merge.stored = stored;
+    merge.bottom = if known.is_some() { treelet::LEVELS } else { stored };
+    merge.visit(0, 0);
+    FoldedPage { subtrie: merge.close(), columns, parts: Vec::new() }
+}
+
+/// Is so much pending or accessed below a page that it is cut into parts?
+pub fn is_much(changes: usize) -> bool {
+    changes > 2 * PART
+}
+
+/// Does a treelet tell apart what pends and is accessed, at most a part in each accessed bucket? Then a page is not cut.
+pub fn is_parted(page: &PageState<'_>, accesses: &[KeyAccess]) -> bool {
+    let Some(columns) = page.treelet.map(|known| known.columns()) else { return false };
+    let bucket = |key: &Key| bits_of((page.at, columns), key, treelet::LEVELS);
+    let mut groups = accesses.chunk_by(|a, b| bucket(&a.key) == bucket(&b.key));
+    columns.is_none_or(|own| is_parted_by(page, own, accesses))
+        && groups.all(|group| {
+            let accessed = bucket(&group[0].key);
+            let from = page.pending.partition_point(|pending| bucket(&pending.0) < accessed);
+            let behind = &page.pending[from..];
+            behind.get(PART).is_none_or(|pending| bucket(&pending.0) > accessed)
+        })
+}
+
+/// The bits of a key that say in which position of a level below a prefix it is.
+#[inline]
+fn bits_of((at, columns): (&Prefix, Option<Columns>), key: &Key, level: u8) -> u8 {
+    if let Some(columns) = columns {
+        return columns.bits(key, level);
     }
-    Some(folder.end())
+    let bits = u64::from(bits_after(key, at.len()));
+    #[expect(clippy::cast_possible_truncation, reason = "as few bits as levels")]
+    let bits = (bits >> (32 - level)) as u8;
+    bits
+}
+
+/// The node of a part after the batch.
+#[derive(Clone, Copy, Debug)]
+pub enum PartNode {
+    /// That before the batch.
+    Known(Node),
+    /// The folder gives it by this number ([`Folder::watched`]).
+    Watched(u32),
+}
+
+/// The same as [`fold_page`] for a page over which much pends, in parts; `known` are nodes of parts before the batch. Gives
+/// the parts, too.
+pub fn fold_parts(
+    folder: &mut Folder,
+    page: &PageState<'_>,
+    known: Option<&Parts>,
+    accesses: &[KeyAccess],
+    results: &mut Vec<AccessResult>,
+) -> FoldedPage {
+    let mut merge = Merge::new(folder, page, (None, None, false), accesses, results);
+    let mut parts = Vec::new();
+    merge.divide(*page.at, known, &mut parts);
+    FoldedPage { subtrie: merge.close(), columns: None, parts }
 }
 
 /// Does a treelet with these columns tell the accessed keys of a page apart? They, and all that pends, agree with its
 /// cells in the bits between. What pends is asked, too: a commit whose parent's state came back knows the state that it
 /// was folded over, and not the deletions that pend since.
-pub fn is_parted_by(page: &PageState<'_>, columns: Columns, accesses: &[KeyAccess]) -> bool {
+fn is_parted_by(page: &PageState<'_>, columns: Columns, accesses: &[KeyAccess]) -> bool {
     let Some(leaf) = page.leaf.filter(|leaf| !leaf.is_empty()) else { return false };
     let like = leaf.key(0);
     let pending = page.pending.iter().map(|pending| &pending.0);
     pending.chain(accesses.iter().map(|access| &access.key)).all(|key| columns.agree(&like, key))
 }
 
-/// The columns of what a fold of a page captures: those of its treelet, if that tells these accesses apart, too;
-/// else what parts its keys best. `None` for the bits behind its prefix.
-pub fn columns_of(page: &PageState<'_>, accesses: &[KeyAccess]) -> Option<Columns> {
+/// The columns of what a fold of a page keeps, where no treelet says them: what parts its keys best. `None` for the bits
+/// behind its prefix.
+fn columns_of(page: &PageState<'_>, accesses: &[KeyAccess]) -> Option<Columns> {
     let floor = page.at.len();
-    let leaf = page.leaf.filter(|leaf| !leaf.is_empty() && capture_levels(page.at) > 0)?;
-    if let Some(known) = page.treelet {
-        let own = known.columns()?;
-        if is_parted_by(page, own, accesses) {
-            return Some(own);
-        }
-    }
+    let leaf = page.leaf.filter(|leaf| !leaf.is_empty())?;
     let mut differing = Differing::from(&leaf.key(0));
     // Hashed keys have been told apart after the first one or two.
     let cells = (1..leaf.len()).rev().map(|cell| leaf.key(cell));
@@ -202,8 +214,8 @@ pub fn below(at: &Prefix, levels: u8, index: u16) -> Prefix {
     at.descendant(levels, u8::try_from(index).expect("at most 8 levels"))
 }
 
-#[derive(Clone, Copy)]
-struct Merge<'a> {
+struct Merge<'a, 's> {
+    span: Span<'s, Levels<'a>>,
     at: &'a Prefix,
     /// The bits by which positions are told apart, where these are not those behind the prefix, and a key of the page.
     columns: Option<(Columns, Key)>,
@@ -211,82 +223,148 @@ struct Merge<'a> {
     treelet: Option<Known<'a>>,
     /// Level of the nodes that the page stores; 0 when it stores none.
     stored: u8,
-    /// Subtries of this level (buckets) are expanded whole.
+    /// Subtries of this level are expanded whole.
     bottom: u8,
     cell: usize,
     pending: &'a [PendingChange],
     accesses: &'a [KeyAccess],
+    results: &'s mut Vec<AccessResult>,
 }
 
-impl<'a> Merge<'a> {
+impl<'a, 's> Merge<'a, 's> {
+    fn new(
+        folder: &'s mut Folder,
+        page: &PageState<'a>,
+        (columns, treelet, keeps): (Option<Columns>, Option<Known<'a>>, bool),
+        accesses: &'a [KeyAccess],
+        results: &'s mut Vec<AccessResult>,
+    ) -> Self {
+        let nodes = treelet.map_or((0, &[][..]), |known| (known.positions(), known.nodes()));
+        let levels = Levels::new(page.at.len(), columns, keeps, nodes);
+        let like = columns.zip(page.leaf).map(|(columns, leaf)| (columns, leaf.key(0)));
+        Self {
+            span: folder.along(page.at.len(), levels),
+            at: page.at,
+            columns: like,
+            leaf: page.leaf,
+            treelet,
+            stored: 0,
+            bottom: 0,
+            cell: 0,
+            pending: page.pending,
+            accesses,
+            results,
+        }
+    }
+
+    /// Everything was put in.
+    fn close(self) -> Subtrie {
+        debug_assert!(
+            self.pending.is_empty() && self.accesses.is_empty(),
+            "all changes lie below the page"
+        );
+        self.span.close()
+    }
+
     /// Puts the subtrie `level` bits below the page's prefix, with these bits, into the folder: as
     /// one node where it is known and nothing is accessed, key by key where it cannot be divided.
-    fn visit(
-        &mut self,
-        folder: &mut BatchFolder,
-        level: u8,
-        bits: u8,
-        results: &mut Vec<AccessResult>,
-    ) {
+    fn visit(&mut self, level: u8, bits: u8) {
         let accessed =
             self.accesses.first().is_some_and(|access| self.bits_of(&access.key, level) == bits);
-        match self.node(level, bits).map(|node| (node, kind(node))) {
-            // A leaf node may have to become a terminal: it goes in as a key.
-            Some((_, NodeKind::Leaf)) => return self.expand(folder, level, bits, results),
-            Some((_, NodeKind::Terminator)) if accessed => {
-                return self.expand(folder, level, bits, results);
-            }
-            Some((node, _)) if !accessed => {
-                folder.subtrie(&self.at.descendant(level, bits), node);
+        let position = heap_index(level, bits);
+        let treelet = self.treelet.and_then(|known| known.node(position));
+        let is_beside = position > 0 && self.span.path.is_inner((position - 1) / 2);
+        let node = treelet.or_else(|| self.stored_node(level, bits));
+        match node.map(|node| (node, kind(node))) {
+            // The way up from the other side finds it in the treelet.
+            Some(_) if !accessed && is_beside && treelet.is_some() => {
                 return self.pass(level, bits);
+            }
+            Some((node, NodeKind::Internal)) if !accessed => {
+                self.span.subtrie(&self.position(level, bits), node);
+                return self.pass(level, bits);
+            }
+            Some((_, NodeKind::Terminator)) if !accessed => return self.pass(level, bits),
+            // A leaf node may have to become a terminal: it goes in as a key.
+            Some((_, NodeKind::Leaf | NodeKind::Terminator)) => {
+                return self.expand(&self.position(level, bits));
+            }
+            _ if level == self.bottom => return self.expand(&self.position(level, bits)),
+            Some(_) if treelet.is_some() && (level == 0 || is_beside) => {
+                self.span.path.enter(position);
             }
             _ => {}
         }
-        if level == self.bottom {
-            return self.expand(folder, level, bits, results);
+        self.visit(level + 1, bits << 1);
+        self.visit(level + 1, bits << 1 | 1);
+    }
+
+    /// Cuts what is below a prefix into parts and puts them in.
+    fn divide(&mut self, at: Prefix, known: Option<&Parts>, parts: &mut Vec<(Prefix, PartNode)>) {
+        let below = |key: &Key| at.covers(key);
+        let pending = self.pending.partition_point(|pending| below(&pending.0));
+        let accesses = self.accesses.partition_point(|access| below(&access.key));
+        let cells = self.leaf.map_or(0..0, |leaf| {
+            let end = at.next().map_or(leaf.len(), |next| leaf.lower_bound(next.first_key()));
+            leaf.lower_bound(at.first_key())..end
+        });
+        let keys = pending + accesses + cells.len();
+        if keys == 0 {
+            return;
         }
-        self.visit(folder, level + 1, bits << 1, results);
-        self.visit(folder, level + 1, bits << 1 | 1, results);
-    }
-
-    /// Gives a treelet the node of a position without accesses, which it does not know: from the page, or by
-    /// its keys.
-    fn beside(mut self, folder: &mut TreeletFolder, at: u8) {
-        let (level, bits) = heap_position(at);
-        self.accesses = &[];
-        self.skip_pending(level, bits);
-        if let Some(node) = self.stored_node(level, bits) {
-            return folder.known(at, node);
+        if keys <= PART {
+            let known = known.filter(|_| accesses == 0).and_then(|known| {
+                Some(known[known.binary_search_by(|(part, _)| part.cmp(&at)).ok()?].1)
+            });
+            if let Some(node) = known {
+                self.pending = &self.pending[pending..];
+                self.span.subtrie(&at, &node);
+                return parts.push((at, PartNode::Known(node)));
+            }
+            let before = self.span.folder().len();
+            self.expand(&at);
+            // All that pends may be deletions.
+            if self.span.folder().len() > before {
+                let subtrie = self.span.gather(at.len());
+                let folder = self.span.folder();
+                parts.push((at, PartNode::Watched(folder.watch(&subtrie))));
+                if folder.len() >= GROUP {
+                    folder.settle();
+                }
+            }
+            return;
         }
-        self.expand(folder, level, bits, &mut Vec::new());
-        folder.bucket(at, false);
+        let lists = (&self.pending[..pending], &self.accesses[..accesses]);
+        let cell = |at: usize| self.leaf.filter(|_| !cells.is_empty()).map(|leaf| leaf.key(at));
+        let firsts = [
+            lists.0.first().map(|pending| pending.0),
+            lists.1.first().map(|access| access.key),
+            cell(cells.start),
+        ];
+        let lasts = [
+            lists.0.last().map(|pending| pending.0),
+            lists.1.last().map(|access| access.key),
+            cell(cells.end.saturating_sub(1)),
+        ];
+        let first: Key = firsts.into_iter().flatten().min().expect("more than a part");
+        let last: Key = lasts.into_iter().flatten().max().expect("more than a part");
+        // More than three entries are more than one key.
+        let depth = common_len(&first, &last);
+        self.divide(Prefix::new(&first, depth + 1), known, parts);
+        self.divide(Prefix::new(&last, depth + 1), known, parts);
     }
 
-    /// Passes over the pending changes before a position.
-    fn skip_pending(&mut self, level: u8, bits: u8) {
-        let before = |pending: &&PendingChange| self.bits_of(&pending.0, level) < bits;
-        let count = self.pending.iter().take_while(before).count();
-        self.pending = &self.pending[count..];
+    /// The prefix of a position.
+    fn position(&self, level: u8, bits: u8) -> Prefix {
+        match &self.columns {
+            Some((columns, like)) if level > 0 => columns.position(like, level, bits),
+            _ => self.at.descendant(level, bits),
+        }
     }
 
-    /// The bits of a key that say in which position of a level it is.
     #[inline]
     fn bits_of(&self, key: &Key, level: u8) -> u8 {
-        if let Some((columns, _)) = &self.columns {
-            return columns.bits(key, level);
-        }
-        let bits = u64::from(bits_after(key, self.at.len()));
-        #[expect(clippy::cast_possible_truncation, reason = "as few bits as levels")]
-        let bits = (bits >> (32 - level)) as u8;
-        bits
-    }
-
-    /// The node at a position, pending changes included, where it is known.
-    #[inline]
-    fn node(&self, level: u8, bits: u8) -> Option<&'a Node> {
-        let treelet = self.treelet.filter(|_| level <= treelet::LEVELS);
-        let known = treelet.and_then(|known| known.node(heap_index(level, bits)));
-        known.or_else(|| self.stored_node(level, bits))
+        bits_of((self.at, self.columns.map(|(columns, _)| columns)), key, level)
     }
 
     /// The node that the page stores for a position, if no change is pending below it; those before it have been
@@ -305,46 +383,36 @@ impl<'a> Merge<'a> {
         self.pending = &self.pending[count..];
     }
 
-    /// Puts every key below a position into the folder.
-    fn expand(
-        &mut self,
-        folder: &mut impl Keys,
-        level: u8,
-        bits: u8,
-        results: &mut Vec<AccessResult>,
-    ) {
+    /// Puts every key below a prefix into the folder.
+    fn expand(&mut self, at: &Prefix) {
         if let Some(leaf) = self.leaf {
-            let position = match &self.columns {
-                None => self.at.descendant(level, bits),
-                Some((columns, like)) => columns.position(like, level, bits),
-            };
-            self.cell = leaf.lower_bound(position.first_key());
+            self.cell = leaf.lower_bound(at.first_key());
         }
-        let mut change = self.next_change(level, bits);
-        while let Some(key) = self.cell_key(level, bits) {
+        let mut change = self.next_change(at);
+        while let Some(key) = self.cell_key(at) {
             // Most cells are neither changed nor accessed: they go in at the price of one comparison.
-            while let Some(at) = change.filter(|at| precedes(at, &key)) {
-                self.changed(folder, &at, None, results);
-                change = self.next_change(level, bits);
+            while let Some(before) = change.filter(|change| precedes(change, &key)) {
+                self.changed(&before, None);
+                change = self.next_change(at);
             }
             let cell = self.leaf.expect("a cell of this page").cell(self.cell);
             self.cell += 1;
             if change == Some(key) {
-                self.changed(folder, &key, Some(cell), results);
-                change = self.next_change(level, bits);
+                self.changed(&key, Some(cell));
+                change = self.next_change(at);
             } else {
-                folder.unaccessed(&key, cell_value(&cell));
+                self.span.unaccessed(&key, cell_value(&cell));
             }
         }
-        while let Some(at) = change {
-            self.changed(folder, &at, None, results);
-            change = self.next_change(level, bits);
+        while let Some(key) = change {
+            self.changed(&key, None);
+            change = self.next_change(at);
         }
     }
 
-    /// The next key below a position that has a pending change or an access.
+    /// The next key below a prefix that has a pending change or an access.
     #[inline]
-    fn next_change(&self, level: u8, bits: u8) -> Option<Key> {
+    fn next_change(&self, at: &Prefix) -> Option<Key> {
         let pending = self.pending.first().map(|pending| pending.0);
         let access = self.accesses.first().map(|access| access.key);
         let next = match (pending, access) {
@@ -357,17 +425,11 @@ impl<'a> Merge<'a> {
             }
             (one, other) => one.or(other)?,
         };
-        (self.bits_of(&next, level) == bits).then_some(next)
+        at.covers(&next).then_some(next)
     }
 
     /// One key that has a pending change or an access.
-    fn changed(
-        &mut self,
-        folder: &mut impl Keys,
-        key: &Key,
-        cell: Option<Cell<'_>>,
-        results: &mut Vec<AccessResult>,
-    ) {
+    fn changed(&mut self, key: &Key, cell: Option<Cell<'_>>) {
         let pending = self.pending.first().filter(|pending| pending.0 == *key);
         let access = self.accesses.first().filter(|access| access.key == *key);
         if pending.is_some() {
@@ -380,7 +442,7 @@ impl<'a> Merge<'a> {
         };
         let Some(access) = access else {
             if let Some(value) = old {
-                folder.unaccessed(key, value);
+                self.span.unaccessed(key, value);
             }
             return;
         };
@@ -389,19 +451,19 @@ impl<'a> Merge<'a> {
             None => Change::Keep,
             Some(stored) => stored.fold_value().map_or(Change::Delete, Change::Put),
         };
-        let put = folder.accessed(key, old, change);
+        let put = self.span.accessed(key, old, change);
         let prior = match (pending, cell) {
             (Some(pending), _) => pending.1.clone(),
             (None, Some(cell)) => Stored::from_cell(cell),
             (None, None) => Stored::Absent,
         };
-        results.push(AccessResult { prior, put });
+        self.results.push(AccessResult { prior, put });
     }
 
     #[inline]
-    fn cell_key(&self, level: u8, bits: u8) -> Option<Key> {
+    fn cell_key(&self, at: &Prefix) -> Option<Key> {
         let leaf = self.leaf?;
         let key = (self.cell < leaf.len()).then(|| leaf.key(self.cell))?;
-        (self.bits_of(&key, level) == bits).then_some(key)
+        at.covers(&key).then_some(key)
     }
 }

@@ -53,7 +53,7 @@
 //! use pleach_beatree::load::{BuiltLeaf, regions};
 //! use pleach_beatree::{ChildRef, PageNo, RegionIndex};
 //! use pleach_core::Hasher;
-//! use pleach_core::fold::BatchFolder;
+//! use pleach_core::fold::Folder;
 //! use pleach_core::page::leaf::Cell;
 //! use pleach_core::page::{FileKind, Identity, PAGE_SIZE};
 //! use pleach_core::prefix::Prefix;
@@ -62,7 +62,7 @@
 //! let key = [7; 32];
 //! let cells = [CellRef { key, bytes: b"seven", overflow: false }];
 //! let whole = Unfolded { prefix: Prefix::ROOT, cells: &cells, known: None };
-//! let nodes = fold_pages(&mut BatchFolder::new(Hasher::BLAKE3), &[whole]).remove(0);
+//! let nodes = fold_pages(&mut Folder::new(Hasher::BLAKE3), &[whole]).remove(0);
 //! let number = PageNo::new(0);
 //! let identity = Identity { kind: FileKind::Leaf, page_no: number.into(), db_id: 1 };
 //! let stamp = PageStamp { identity, flush: 1, namespace: 0, through: 1 };

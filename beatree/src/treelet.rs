@@ -179,14 +179,10 @@ impl<'a> Known<'a> {
         self.columns
     }
 
-    /// The nodes of two siblings, by the [`heap_index`] of the left one; of no meaning where they are not known.
-    ///
-    /// # Panics
-    /// When there are no such positions.
+    /// All nodes by [`heap_index`]; of no meaning where they are not known.
     #[inline]
-    pub fn pair(&self, left: u8) -> [Node; 2] {
-        let left = usize::from(left);
-        [self.nodes[left], self.nodes[left + 1]]
+    pub fn nodes(&self) -> &'a [Node] {
+        self.nodes
     }
 
     /// The node of the position with this [`heap_index`].

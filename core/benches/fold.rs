@@ -7,8 +7,8 @@ use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use pleach_core::{
-    Hasher, Key, Node, NodeKind, Prefix, ValueHash,
-    fold::{BatchFolder, Change, FoldValue, Sink},
+    Hasher, Key, Node, NodeKind, Prefix,
+    fold::{Change, FoldValue, Folder},
     node,
 };
 use rand_chacha::ChaCha8Rng;
@@ -74,63 +74,48 @@ fn pair(at: &Prefix, rng: &mut ChaCha8Rng) -> (Key, [u8; 8]) {
 }
 
 fn group_node(at: &Prefix, pairs: &[(Key, [u8; 8])]) -> Node {
-    let mut folder = BatchFolder::new(Hasher::BLAKE3);
-    folder.begin(at.len());
+    let mut folder = Folder::new(Hasher::BLAKE3);
+    let mut span = folder.below(at.len());
     for (key, value) in pairs {
-        folder.unaccessed(key, FoldValue::Bytes(value));
+        span.unaccessed(key, FoldValue::Bytes(value));
     }
-    let fold = folder.end().expect("all given by key");
+    let fold = span.end().expect("all given by key");
     folder.run();
-    folder.node(fold)
+    *folder.node(fold)
 }
 
-fn push(folder: &mut BatchFolder, pages: &[Vec<Input>]) {
+fn push(folder: &mut Folder, pages: &[Vec<Input>]) {
     folder.clear();
     for page in pages {
-        folder.begin(PAGE_DEPTH);
+        let mut span = folder.below(PAGE_DEPTH);
         for input in page {
             match input {
-                Input::Subtrie(at, node) => folder.subtrie(at, node),
-                Input::Untouched(key, value) => folder.unaccessed(key, FoldValue::Bytes(value)),
+                Input::Subtrie(at, node) => span.subtrie(at, node),
+                Input::Untouched(key, value) => span.unaccessed(key, FoldValue::Bytes(value)),
                 Input::Updated(key, old, new) => {
                     let (old, new) = (FoldValue::Bytes(old), FoldValue::Bytes(new));
-                    black_box(folder.accessed(key, Some(old), Change::Put(new)));
+                    black_box(span.accessed(key, Some(old), Change::Put(new)));
                 }
             }
         }
-        folder.end().expect("one key is given by key");
+        span.end().expect("one key is given by key");
     }
 }
 
-/// Copies what it is given, as a writer of witnesses does.
-#[derive(Default)]
-struct Copy {
-    bytes: Vec<u8>,
-}
-
-impl Sink for Copy {
-    fn leaf(&mut self, key: &Key, value_hash: &ValueHash, depth: u16) {
-        self.bytes.extend_from_slice(&depth.to_le_bytes());
-        self.bytes.extend_from_slice(key);
-        self.bytes.extend_from_slice(value_hash.as_bytes());
+/// Copies terminals and siblings, as a writer of witnesses does.
+fn emit(folder: &Folder, terminals: &mut Vec<u8>, siblings: &mut Vec<Node>) {
+    terminals.clear();
+    siblings.clear();
+    for fold in 0..PAGES {
+        folder.terminals(fold, terminals, |_, _| unreachable!("a page has no children"));
+        siblings.extend_from_slice(&folder.siblings()[folder.siblings_of(fold)]);
     }
-
-    fn terminator(&mut self, key: &Key, depth: u16) {
-        self.bytes.extend_from_slice(&depth.to_le_bytes());
-        self.bytes.extend_from_slice(key);
-    }
-
-    fn sibling(&mut self, node: &Node) {
-        self.bytes.extend_from_slice(node.as_bytes());
-    }
-
-    fn fragment(&mut self, _: u32) {}
 }
 
 fn folds(c: &mut Criterion) {
     let pages = pages();
     let updates = PAGES * PAGE_UPDATES;
-    let mut folder = BatchFolder::new(Hasher::BLAKE3);
+    let mut folder = Folder::new(Hasher::BLAKE3);
     push(&mut folder, &pages);
     let items = folder.len();
     folder.run();
@@ -146,16 +131,13 @@ fn folds(c: &mut Criterion) {
             folder.run();
         });
     });
-    let mut sink = Copy::default();
+    let (mut terminals, mut siblings) = (Vec::new(), Vec::new());
     group.bench_function("push, run and emit", |b| {
         b.iter(|| {
             push(&mut folder, black_box(&pages));
             folder.run();
-            sink.bytes.clear();
-            for fold in 0..PAGES {
-                folder.emit(fold, &mut sink);
-            }
-            black_box(sink.bytes.len())
+            emit(&folder, &mut terminals, &mut siblings);
+            black_box(terminals.len() + siblings.len())
         });
     });
     group.finish();
@@ -164,7 +146,7 @@ fn folds(c: &mut Criterion) {
 /// What hashing alone costs: as many blocks in batches as wide as those of a fold.
 fn hashing(c: &mut Criterion) {
     let pages = pages();
-    let mut folder = BatchFolder::new(Hasher::BLAKE3);
+    let mut folder = Folder::new(Hasher::BLAKE3);
     push(&mut folder, &pages);
     folder.run();
     let count = usize::try_from(folder.hashed()).expect("a few thousand");

@@ -12,7 +12,7 @@
 //! the reference trie of feature `naive`, and checked as a light client would check it.
 //!
 //! ```
-//! use pleach_core::fold::{BatchFolder, FoldValue};
+//! use pleach_core::fold::{FoldValue, Folder};
 //! use pleach_core::naive::Naive;
 //! use pleach_core::proof::path;
 //! use pleach_core::{Hasher, Key, Lookup, node::value_hash};
@@ -21,14 +21,14 @@
 //!     vec![(Hasher::BLAKE3.hash(b"alice"), b"100"), (Hasher::BLAKE3.hash(b"bob"), b"7")];
 //! accounts.sort();
 //!
-//! let mut folder = BatchFolder::new(Hasher::BLAKE3);
-//! folder.begin(0);
+//! let mut folder = Folder::new(Hasher::BLAKE3);
+//! let mut span = folder.below(0);
 //! for (key, value) in &accounts {
-//!     folder.unaccessed(key, FoldValue::Bytes(value));
+//!     span.unaccessed(key, FoldValue::Bytes(value));
 //! }
-//! let fold = folder.end().expect("no subtrie was given by its node alone");
+//! let fold = span.end().expect("no subtrie was given by its node alone");
 //! folder.run();
-//! let root = folder.node(fold);
+//! let root = *folder.node(fold);
 //!
 //! let trie: Naive =
 //!     accounts.iter().map(|(key, value)| (*key, value_hash(Hasher::BLAKE3, value))).collect();

@@ -47,6 +47,10 @@ macro_rules! bytes32 {
             FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
         )]
         #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+        #[cfg_attr(
+            feature = "serde",
+            expect(clippy::unsafe_derive_deserialize, reason = "any 32 bytes are one")
+        )]
         #[repr(transparent)]
         pub struct $name([u8; 32]);
 

@@ -1,27 +1,30 @@
-//! Pages by the batch folder, regions and root by the merkleizer give the root and the witness, byte by byte,
-//! that the slow trie gives.
+//! Folds of pages and regions, and of the root over them, give the root and the witness, byte by byte, that the slow trie
+//! gives.
 #![cfg(feature = "naive")]
 
 mod common;
 mod fold_support;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use common::{SPREADS, Spread, cases, rng};
 use fold_support::{Case, Value, Write};
 use pleach_core::{
-    Hasher, Key, Node, NodeKind, Prefix, ValueHash,
-    fold::{self, BatchFolder, Change, FoldValue, HashId, NO_HASH, ProofFolder, Sink},
+    Hasher, Key, Node, NodeKind, Prefix,
+    fold::{
+        Bare, Change, FoldValue, Folder, HashId, Hidden, Lines, NO_HASH, Occupancy, Siblings, Span,
+        Subtrie,
+    },
     naive::Naive,
     node,
     proof::{
-        Access, Op, Terminal,
+        Access, Op,
         op::{op_encode_placed, op_not_first},
-        terminal::terminal_encode,
         wire::Sizes,
         witness,
     },
-    tree::{GroupedLines, HiddenLeaf, Merkleizer, Tiling},
+    tree::Tiling,
 };
 
 const BLAKE3: Hasher = Hasher::BLAKE3;
@@ -34,46 +37,11 @@ struct Fragment {
     siblings: Vec<Node>,
 }
 
-struct Collect {
-    own: Fragment,
-}
-
-impl Sink for Collect {
-    fn leaf(&mut self, key: &Key, value_hash: &ValueHash, depth: u16) {
-        let terminal = Terminal::Leaf { depth, key: *key, value_hash: *value_hash };
-        terminal_encode(&mut self.own.terminals, &terminal);
-        self.own.count += 1;
-    }
-
-    fn terminator(&mut self, key: &Key, depth: u16) {
-        let terminal = Terminal::Terminator { prefix: Prefix::new(key, depth) };
-        terminal_encode(&mut self.own.terminals, &terminal);
-        self.own.count += 1;
-    }
-
-    fn sibling(&mut self, node: &Node) {
-        self.own.siblings.push(*node);
-    }
-
-    fn fragment(&mut self, _: u32) {
-        unreachable!("a page has no children")
-    }
-}
-
-/// A fold's part of the witness; none of its own when its terminal floats.
-fn collect(folder: &mut BatchFolder, fold: usize) -> Fragment {
-    let mut sink = Collect { own: Fragment::default() };
-    if folder.occupancy(fold) == fold::Occupancy::Many {
-        folder.emit(fold, &mut sink);
-    }
-    sink.own
-}
-
-/// A page or a region that was accessed.
+/// A region that was accessed, or the root.
 struct Touched {
     at: Prefix,
     node: Node,
-    occupancy: fold::Occupancy,
+    occupancy: Occupancy,
     fragment: Fragment,
     /// Where its operations start.
     first_op: usize,
@@ -93,7 +61,8 @@ fn naive(hasher: Hasher, pairs: &BTreeMap<Key, Value>) -> Naive {
 }
 
 /// All keys below `at`, accessed or not.
-fn push_keys(folder: &mut BatchFolder, case: &Case, at: &Prefix, puts: &mut Vec<(Key, HashId)>) {
+fn push_keys(span: &mut Span<'_, Bare>, case: &Case, at: &Prefix, puts: &mut Vec<(Key, HashId)>) {
+    let hasher = span.folder().hasher();
     let range = *at.first_key()..=at.last_key();
     let keys: BTreeSet<&Key> = case
         .pairs
@@ -102,33 +71,34 @@ fn push_keys(folder: &mut BatchFolder, case: &Case, at: &Prefix, puts: &mut Vec<
         .chain(case.accesses.range(range).map(|(key, _)| key))
         .collect();
     for key in keys {
-        let old = case.pairs.get(key).map(|value| fold_value(folder.hasher(), value));
+        let old = case.pairs.get(key).map(|value| fold_value(hasher, value));
         let Some(access) = case.accesses.get(key) else {
-            folder.unaccessed(key, old.expect("an old key"));
+            span.unaccessed(key, old.expect("an old key"));
             continue;
         };
         let change = match &access.writes {
             Write::Nothing => Change::Keep,
             Write::Delete => Change::Delete,
-            Write::Put(value) => Change::Put(fold_value(folder.hasher(), value)),
+            Write::Put(value) => Change::Put(fold_value(hasher, value)),
         };
-        puts.push((*key, folder.accessed(key, old, change)));
+        puts.push((*key, span.accessed(key, old, change)));
     }
 }
 
 /// A page the way it is stored: groups without an access by their node, unless of one key.
-fn push_page(folder: &mut BatchFolder, case: &Case, at: &Prefix, puts: &mut Vec<(Key, HashId)>) {
+fn push_page(span: &mut Span<'_, Bare>, case: &Case, at: &Prefix, puts: &mut Vec<(Key, HashId)>) {
+    let hasher = span.folder().hasher();
     let levels = if at.len() + case.levels <= 256 { case.levels } else { 0 };
     let mut groups = vec![*at];
     for _ in 0..levels {
         groups = groups.iter().flat_map(|at| [at.child(false), at.child(true)]).collect();
     }
     for group in groups {
-        let node = naive(folder.hasher(), &case.pairs_below(&group)).node(folder.hasher(), &group);
+        let node = naive(hasher, &case.pairs_below(&group)).node(hasher, &group);
         if levels > 0 && !case.is_accessed(&group) && node::kind(&node) != NodeKind::Leaf {
-            folder.subtrie(&group, &node);
+            span.subtrie(&group, &node);
         } else {
-            push_keys(folder, case, &group, puts);
+            push_keys(span, case, &group, puts);
         }
     }
 }
@@ -144,127 +114,174 @@ fn op_of(hasher: Hasher, case: &Case, key: &Key) -> Op {
     Op { key: *key, access }
 }
 
-fn fold_pages(case: &Case, folder: &mut BatchFolder, ops: &mut Vec<u8>) -> Vec<Touched> {
-    folder.clear();
-    let mut folds = Vec::new();
-    for at in case.pages().into_iter().filter(|at| case.is_accessed(at)) {
-        let mut puts = Vec::new();
-        folder.begin(at.len());
-        push_page(folder, case, &at, &mut puts);
-        folds.push((at, folder.end().expect("one key is given by key"), puts));
-    }
-    folder.run();
-    let mut touched = Vec::new();
-    for (at, fold, puts) in folds {
-        let first_op = ops.len();
-        let firsts: Vec<bool> = folder.first_of_terminal(fold).collect();
-        assert_eq!(firsts.len(), puts.len());
-        for ((key, put), first) in puts.into_iter().zip(firsts) {
-            let op = op_of(folder.hasher(), case, &key);
-            let hash = (put != NO_HASH).then(|| folder.value_hash(put));
-            assert_eq!(op.access.written().flatten(), hash);
-            op_encode_placed(ops, &op, case.pairs.contains_key(&key), first);
-        }
-        let fragment = collect(folder, fold);
-        touched.push(Touched {
-            at,
-            node: folder.node(fold),
-            occupancy: folder.occupancy(fold),
-            fragment,
-            first_op,
-        });
-    }
-    touched
+/// The nodes of the view; those of some parts, as those that an overlay has changed, are others in the tiling.
+struct Parts<'a> {
+    case: &'a Case,
+    hasher: Hasher,
+    exposed: &'a BTreeSet<Key>,
+    own: Vec<Prefix>,
+    tiling: Tiling,
 }
 
-/// Goes up from the accessed parts of one level to the prefixes of the next. Some of the other parts have another node in the
-/// tiling than in the view, as those that an overlay has changed.
-fn tile(
-    case: &Case,
-    merkleizer: &mut Merkleizer,
-    ops: &mut [u8],
-    (above, parts, is_root): (&[Prefix], &[Prefix], bool),
-    touched: &[Touched],
-    exposed: &BTreeSet<Key>,
-) -> Result<Vec<Touched>, Key> {
-    let hasher = merkleizer.hasher();
-    merkleizer.clear();
-    let in_view = |at: &Prefix| naive(hasher, &case.pairs_below(at)).node(hasher, at);
-    let mut parts = parts.iter().copied().peekable();
-    let mut numbers = (0u32..).zip(touched).peekable();
-    let mut ends = Vec::new();
-    for at in above {
-        let own: Vec<Prefix> =
-            std::iter::from_fn(|| parts.next_if(|part| at.contains(part))).collect();
-        let is_exposed = |part: &Prefix| {
-            exposed.iter().any(|key| part.covers(key)) && !case.pairs_below(part).is_empty()
-        };
-        let differs = |part: &Prefix| part.len() % 3 == 1;
-        let nodes =
-            own.iter().map(|part| if differs(part) { node::TERMINATOR } else { in_view(part) });
+impl<'a> Parts<'a> {
+    fn new(case: &'a Case, hasher: Hasher, own: Vec<Prefix>, exposed: &'a BTreeSet<Key>) -> Self {
+        let nodes = own
+            .iter()
+            .map(|part| if differs(part) { node::TERMINATOR } else { in_view(hasher, case, part) });
         let tiling = Tiling::new(hasher, own.iter().copied(), &nodes.collect::<Vec<_>>());
+        Self { case, hasher, exposed, own, tiling }
+    }
+
+    fn is_exposed(&self, part: &Prefix) -> bool {
+        let has_pairs = !self.case.pairs_below(part).is_empty();
+        self.exposed.iter().any(|key| part.covers(key)) && has_pairs
+    }
+
+    /// Folds those that are accessed, by `accessed`, and those that are not in the tiling as they are.
+    fn fold(
+        &self,
+        folder: &mut Folder,
+        at: &Prefix,
+        mut accessed: impl FnMut(&mut Folder, &Prefix) -> Subtrie,
+    ) -> Result<Option<usize>, Key> {
         let takes_part =
-            |part: &Prefix| case.is_accessed(part) || is_exposed(part) || differs(part);
-        let mut coming = own.iter().enumerate().filter(|(_, part)| takes_part(part)).peekable();
-        let first = numbers.peek().map_or(0, |(number, _)| *number as usize);
-        let (number, mut top, mut count) = (merkleizer.begin_tiling(), None, 0);
+            |part: &Prefix| self.case.is_accessed(part) || self.is_exposed(part) || differs(part);
+        let mut coming =
+            self.own.iter().enumerate().filter(|(_, part)| takes_part(part)).peekable();
+        let mut span = folder.along(at.len(), Lines::new(&self.tiling));
+        let mut whole = None;
         while let Some((child, part)) = coming.next() {
-            let subtrie = if let Some((number, child)) =
-                numbers.next_if(|(_, child)| child.at == *part)
-            {
-                count += 1;
-                merkleizer.fragment(&child.node, (&child.occupancy, part.first_key()), number)
-            } else if is_exposed(part) {
-                let pairs = case.pairs_below(part);
+            let folder = span.folder();
+            let node = in_view(self.hasher, self.case, part);
+            let subtrie = if self.case.is_accessed(part) {
+                accessed(folder, part)
+            } else if self.is_exposed(part) {
+                let pairs = self.case.pairs_below(part);
                 assert_eq!(pairs.len(), 1, "a leaf was asked for");
                 let (key, value) = pairs.first_key_value().expect("one");
-                merkleizer.unaccessed_leaf(&in_view(part), key, &node::value_hash(hasher, value))
+                folder.known_leaf(&node, key, &node::value_hash(self.hasher, value))
             } else {
-                merkleizer.unaccessed(&in_view(part))
+                folder.known(&node, u32::try_from(child).expect("few"))
             };
-            let next = coming.peek().map(|(next, _)| *next);
-            let put = merkleizer.child((&tiling, number), child, subtrie, next);
-            top = put.map_err(|HiddenLeaf { child }| *own[child].first_key())?;
+            whole = span.child((child, part), subtrie, coming.peek().map(|(next, _)| *next));
         }
-        let end = top.map(|top| merkleizer.end(top, is_root));
-        ends.push((*at, tiling, number, end, first..first + count));
+        let Some(whole) = whole else { return Ok(None) };
+        let end = folder.end(whole, at.len() == 0);
+        end.map(Some).map_err(|Hidden(child)| *self.own[child as usize].first_key())
     }
-    merkleizer.run();
-    let mut grouped = GroupedLines::default();
-    merkleizer.group(&mut grouped);
+}
+
+fn differs(part: &Prefix) -> bool {
+    part.len() % 3 == 1
+}
+
+fn in_view(hasher: Hasher, case: &Case, at: &Prefix) -> Node {
+    naive(hasher, &case.pairs_below(at)).node(hasher, at)
+}
+
+/// What came of a fold; its operations begin at `first_op`.
+fn touched(
+    (folder, end): (&Folder, usize),
+    at: Prefix,
+    first_op: usize,
+    fragment_of: impl Fn(u32) -> Fragment,
+) -> Touched {
+    let occupancy = folder.occupancy(end);
+    let mut fragment = Fragment::default();
+    if occupancy == Occupancy::Many || at.len() == 0 {
+        let mut below = 0;
+        let own = folder.terminals(end, &mut fragment.terminals, |number, out| {
+            below += fragment_of(number).count;
+            out.extend_from_slice(&fragment_of(number).terminals);
+        });
+        fragment.count = own + below;
+        let Range { start: mut from, end: to } = folder.siblings_of(end);
+        for (gap, number) in folder.gaps(end) {
+            fragment.siblings.extend_from_slice(&folder.siblings()[from..*gap as usize]);
+            fragment.siblings.extend(fragment_of(*number).siblings);
+            from = *gap as usize;
+        }
+        fragment.siblings.extend_from_slice(&folder.siblings()[from..to]);
+    }
+    Touched { at, node: *folder.node(end), occupancy, fragment, first_op }
+}
+
+/// Folds the pages of all regions, and these.
+fn fold_regions(
+    case: &Case,
+    folder: &mut Folder,
+    ops: &mut Vec<u8>,
+    exposed: &BTreeSet<Key>,
+) -> Result<Vec<Touched>, Key> {
+    let hasher = folder.hasher();
+    folder.clear();
+    let mut pages = case.pages().into_iter().peekable();
+    let (mut puts, mut ends) = (Vec::new(), Vec::new());
+    for at in case.regions() {
+        let own = std::iter::from_fn(|| pages.next_if(|page| at.contains(page))).collect();
+        let parts = Parts::new(case, hasher, own, exposed);
+        let lines = folder.kept().1;
+        let end = parts.fold(folder, &at, |folder, page| {
+            let mut span = folder.below(page.len());
+            push_page(&mut span, case, page, &mut puts);
+            span.close()
+        })?;
+        ends.push((at, parts.tiling, end, lines..folder.kept().1));
+        if puts.len() > 20 {
+            folder.settle();
+        }
+    }
+    folder.run();
+    let mut first_ops = Vec::new();
+    for (access, (key, put)) in puts.into_iter().enumerate() {
+        let op = op_of(hasher, case, &key);
+        let hash = (put != NO_HASH).then(|| folder.value_hash(put));
+        assert_eq!(op.access.written().flatten(), hash);
+        first_ops.push(ops.len());
+        op_encode_placed(ops, &op, case.pairs.contains_key(&key), folder.is_first(access));
+    }
     let mut results = Vec::new();
-    for (at, tiling, number, end, children) in ends {
+    for (at, tiling, end, lines) in ends {
         let Some(end) = end else { continue };
-        let new = *merkleizer.end_node(end);
-        check_lines(hasher, case, (&at, tiling), grouped.of(number), &new);
-        if children.is_empty() {
-            assert_eq!(new, in_view(&at), "an untouched node");
-            assert_eq!(merkleizer.occupancy(end), None);
+        check_lines(hasher, case, (&at, tiling), &folder.lines()[lines], folder.node(end));
+        let accesses = folder.accesses(end);
+        if accesses.is_empty() {
+            assert_eq!(*folder.node(end), in_view(hasher, case, &at), "an untouched node");
             continue;
         }
-        let children = &touched[children];
-        let firsts: Vec<bool> = merkleizer.firsts(end).collect();
-        assert_eq!(firsts.len(), children.len());
-        for (child, _) in children.iter().zip(firsts).filter(|(_, first)| !first) {
-            op_not_first(&mut ops[child.first_op]);
-        }
-        let occupancy = merkleizer.occupancy(end).expect("something was accessed");
-        let mut fragment = Fragment::default();
-        if occupancy == fold::Occupancy::Many || is_root {
-            let mut below = 0;
-            let own = merkleizer.terminals(end, &mut fragment.terminals, |number, out| {
-                below += touched[number as usize].fragment.count;
-                out.extend_from_slice(&touched[number as usize].fragment.terminals);
-            });
-            fragment.count = own + below;
-            merkleizer.siblings(end, &mut fragment.siblings, |number, out| {
-                out.extend_from_slice(&touched[number as usize].fragment.siblings);
-            });
-        }
-        let first_op = children[0].first_op;
-        results.push(Touched { at, node: new, occupancy, fragment, first_op });
+        let none = |_| unreachable!("a page has no children");
+        results.push(touched((folder, end), at, first_ops[accesses.start], none));
     }
     Ok(results)
+}
+
+/// Folds the root from the regions.
+fn fold_root(
+    case: &Case,
+    folder: &mut Folder,
+    ops: &mut [u8],
+    regions: &[Touched],
+    exposed: &BTreeSet<Key>,
+) -> Result<Option<Touched>, Key> {
+    let hasher = folder.hasher();
+    folder.clear();
+    let parts = Parts::new(case, hasher, case.regions(), exposed);
+    let mut numbered = (0..).zip(regions);
+    let end = parts.fold(folder, &Prefix::ROOT, |folder, part| {
+        let (number, region) = numbered.next().expect("an accessed region");
+        assert_eq!(region.at, *part);
+        folder.fragment(&region.node, (&region.occupancy, part.first_key()), number)
+    })?;
+    folder.run();
+    let Some(end) = end else { return Ok(None) };
+    check_lines(hasher, case, (&Prefix::ROOT, parts.tiling), folder.lines(), folder.node(end));
+    for (access, region) in folder.accesses(end).zip(regions) {
+        if !folder.is_first(access) {
+            op_not_first(&mut ops[region.first_op]);
+        }
+    }
+    let fragment = |number: u32| regions[number as usize].fragment.clone();
+    Ok(regions.first().map(|first| touched((folder, end), Prefix::ROOT, first.first_op, fragment)))
 }
 
 /// The new lines make of the tiling that of the nodes after the batch.
@@ -294,17 +311,19 @@ fn check_lines(
 /// The parts of the multiproof lead to the nodes before the batch, and changed parts do not.
 fn check_parts(hasher: Hasher, case: &Case, parts: &[Touched]) {
     let old = |at: &Prefix| naive(hasher, &case.pairs_below(at)).node(hasher, at);
-    let is_many = |part: &&Touched| part.occupancy == fold::Occupancy::Many;
+    let is_many = |part: &&Touched| part.occupancy == Occupancy::Many;
     let parts: Vec<&Touched> = parts.iter().filter(is_many).collect();
-    let fold = |folder: &mut ProofFolder, part: &Touched, siblings: &[Node]| {
-        folder.terminals(&part.fragment.terminals);
-        folder.end(part.at.len(), siblings)
+    let fold = |folder: &mut Folder, part: &Touched, siblings: &[Node]| {
+        let mut span = folder.along(part.at.len(), Siblings::new(siblings));
+        span.terminals(&part.fragment.terminals);
+        span.prove()
     };
-    let mut folder = ProofFolder::new(hasher);
-    let folds: Vec<usize> =
+    let mut folder = Folder::new(hasher);
+    let folds: Vec<Option<usize>> =
         parts.iter().map(|part| fold(&mut folder, part, &part.fragment.siblings)).collect();
-    assert!(folder.run(), "every part leads to a node");
+    folder.run();
     for (part, number) in parts.iter().zip(folds) {
+        let number = number.expect("every part leads to a node");
         assert_eq!(*folder.node(number), old(&part.at), "the node before, at {:?}", part.at);
     }
     for part in parts {
@@ -314,36 +333,30 @@ fn check_parts(hasher: Hasher, case: &Case, parts: &[Touched]) {
             siblings[changed] = node::tag_internal([0x5a; 32]);
             folder.clear();
             let number = fold(&mut folder, part, &siblings);
-            assert!(!folder.run() || *folder.node(number) != old, "sibling {changed}");
+            folder.run();
+            assert!(number.is_none_or(|number| *folder.node(number) != old), "sibling {changed}");
             folder.clear();
-            fold(&mut folder, part, &siblings[1..]);
-            assert!(!folder.run(), "a sibling is missing");
+            assert_eq!(fold(&mut folder, part, &siblings[1..]), None, "a sibling is missing");
             siblings.push(siblings[changed]);
             folder.clear();
-            fold(&mut folder, part, &siblings);
-            assert!(!folder.run(), "a sibling is left over");
+            assert_eq!(fold(&mut folder, part, &siblings), None, "a sibling is left over");
         }
     }
 }
 
-/// Root and witness from folds of three levels.
+/// Root and witness from folds of two levels.
 fn fold_all(
     case: &Case,
-    (folder, merkleizer): &mut (BatchFolder, Merkleizer),
+    folder: &mut Folder,
     exposed: &BTreeSet<Key>,
 ) -> Result<(Node, Vec<u8>), Key> {
     let hasher = folder.hasher();
-    let (pages, regions) = (case.pages(), case.regions());
     let mut ops = Vec::new();
-    let touched_pages = fold_pages(case, folder, &mut ops);
-    let touched_regions =
-        tile(case, merkleizer, &mut ops, (&regions, &pages, false), &touched_pages, exposed)?;
-    check_parts(hasher, case, &touched_pages);
-    check_parts(hasher, case, &touched_regions);
-    let above = (&[Prefix::ROOT][..], &regions[..], true);
-    let root = tile(case, merkleizer, &mut ops, above, &touched_regions, exposed)?;
-    check_parts(hasher, case, &root);
-    let Some(Touched { node: root, fragment: proof, .. }) = root.into_iter().next() else {
+    let regions = fold_regions(case, folder, &mut ops, exposed)?;
+    check_parts(hasher, case, &regions);
+    let root = fold_root(case, folder, &mut ops, &regions, exposed)?;
+    check_parts(hasher, case, root.as_slice());
+    let Some(Touched { node: root, fragment: proof, .. }) = root else {
         let root = naive(hasher, &case.pairs).root(hasher);
         return Ok((root, witness::Witness::default().encode(hasher).unwrap()));
     };
@@ -361,8 +374,8 @@ fn fold_all(
     Ok((root, bytes))
 }
 
-fn check(case: &Case, folder: &mut (BatchFolder, Merkleizer)) {
-    let hasher = folder.0.hasher();
+fn check(case: &Case, folder: &mut Folder) {
+    let hasher = folder.hasher();
     let mut exposed = BTreeSet::new();
     let (root, bytes) = loop {
         match fold_all(case, folder, &exposed) {
@@ -382,7 +395,7 @@ fn check(case: &Case, folder: &mut (BatchFolder, Merkleizer)) {
 }
 
 fn agrees(hasher: Hasher, spread: Spread, seed: u64) {
-    let new = || (BatchFolder::new(hasher), Merkleizer::new(hasher));
+    let new = || Folder::new(hasher);
     let folder = std::cell::RefCell::new(new());
     for number in 0..cases(200) {
         let case = Case::draw(spread, &mut rng(seed << 32 | number));
@@ -414,13 +427,13 @@ fn an_untouched_leaf_given_by_its_node_goes_up_by_its_node() {
     let pairs = BTreeMap::from([([0xa5; 32], vec![1])]);
     let node = naive(BLAKE3, &pairs).root(BLAKE3);
     let at = Prefix::new(&[0xa5; 32], 9);
-    let mut folder = BatchFolder::new(BLAKE3);
-    folder.begin(4);
-    folder.subtrie(&at, &node);
-    let fold = folder.end().expect("nothing was accessed");
+    let mut folder = Folder::new(BLAKE3);
+    let mut span = folder.below(4);
+    span.subtrie(&at, &node);
+    let fold = span.end().expect("nothing was accessed");
     folder.run();
-    assert_eq!(folder.node(fold), node);
-    assert_eq!(folder.occupancy(fold), fold::Occupancy::Many);
+    assert_eq!(*folder.node(fold), node);
+    assert_eq!(folder.occupancy(fold), Occupancy::Many);
 }
 
 #[test]
@@ -428,9 +441,9 @@ fn a_leaf_known_by_its_node_is_asked_for_when_a_terminal_needs_it() {
     let pairs = BTreeMap::from([([0xa5; 32], vec![1])]);
     let node = naive(BLAKE3, &pairs).root(BLAKE3);
     let at = Prefix::new(&[0xa5; 32], 9);
-    let mut folder = BatchFolder::new(BLAKE3);
-    folder.begin(0);
-    folder.accessed(&[0x11; 32], None, Change::Keep);
-    folder.subtrie(&at, &node);
-    assert_eq!(folder.end(), Err(*at.first_key()));
+    let mut folder = Folder::new(BLAKE3);
+    let mut span = folder.below(0);
+    span.accessed(&[0x11; 32], None, Change::Keep);
+    span.subtrie(&at, &node);
+    assert_eq!(span.end(), Err(Hidden(0)));
 }

@@ -60,6 +60,35 @@ fn a_root_is_that_of_the_naive_trie_and_of_nomt_core() {
     assert_eq!(RootFolder::new(Hasher::BLAKE3).root(), TERMINATOR);
 }
 
+/// Of keys that begin alike, those on both sides of each cut meet far below the root, or right at it.
+#[test]
+fn keys_that_begin_alike_are_cut_anywhere() {
+    // The bytes that a group's keys share, and how many keys it has: the cuts fall on its ends or within.
+    for (case, (shared, size)) in
+        [(30, 100_000), (29, 4096), (16, 4095), (3, 1000), (30, 2)].into_iter().enumerate()
+    {
+        for count in [3 * 4096 + 1, 4 * 4096] {
+            let pairs: BTreeMap<Key, Vec<u8>> = (0..count)
+                .map(|at| {
+                    let (group, within) = (at / size, at % size);
+                    let mut key = [0x5a; 32];
+                    key[..2].copy_from_slice(&u16::try_from(group).unwrap().to_be_bytes());
+                    let within = u16::try_from(within).unwrap().to_be_bytes();
+                    key[shared..shared + 2].copy_from_slice(&within);
+                    (key, vec![within[1]; usize::from(within[0])])
+                })
+                .collect();
+            assert_eq!(pairs.len(), count);
+            let what = format!("{shared} bytes alike, {count} pairs");
+            if case % 2 == 0 {
+                check::<Blake3Hasher>(&pairs, &what);
+            } else {
+                check::<Sha2Hasher>(&pairs, &what);
+            }
+        }
+    }
+}
+
 /// What stays is most where each bit of the last key has a subtrie beside it, and runs that end there are met.
 #[test]
 fn a_path_with_a_subtrie_beside_each_bit_stays_small_and_right() {

@@ -179,7 +179,7 @@ struct Cost {
     single: f64,
     proof: f64,
     first_proof: f64,
-    /// Of one proof: hashes, pages folded, and those of them by the mask kernel.
+    /// Of one proof: hashes, and pages folded.
     hashes: f64,
     pages: f64,
 }

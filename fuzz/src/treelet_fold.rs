@@ -1,22 +1,26 @@
-//! A treelet of the fuzzer's keys, folded by the mask kernel and in the general way.
+//! A treelet of the fuzzer's keys, folded with known nodes and without: both folds agree with the slow trie.
 //!
-//! The input says where the prefix ends, which keys there are, which of them and of others are accessed, and which
-//! nodes are known.
+//! The input says where the prefix ends, which keys there are, which of them and of others are accessed, which nodes
+//! are known, how what is not known goes in, and where the folder settles.
 
 use pleach_core::fold::{
-    BatchFolder, Change, Differing, FoldValue, Keys, NO_HASH, Occupancy, Sink, TreeletFolder,
-    heap_position, way,
+    Change, Columns, Differing, FoldValue, Folder, HashId, Levels, MAX_CAPTURE, NO_HASH, Occupancy,
+    Path, Siblings, Span, above, heap_index,
 };
 use pleach_core::naive::Naive;
 use pleach_core::node::{NodeKind, kind, value_hash};
-use pleach_core::proof::terminal::{Terminal, terminal_encode};
-use pleach_core::{Hasher, Key, Node, Prefix, ValueHash};
+use pleach_core::proof::terminal::terminal_encode;
+use pleach_core::{Hasher, Key, Node, Prefix, TERMINATOR, ValueHash};
 use std::collections::BTreeMap;
 
 use super::input::Input;
 
-const LEVELS: u8 = 5;
-const POSITIONS: u8 = 63;
+/// Positions of a treelet, and those of them that have children.
+const POSITIONS: u8 = heap_index(MAX_CAPTURE + 1, 0);
+const PARENTS: u8 = heap_index(MAX_CAPTURE, 0);
+
+/// What a fold must not read.
+const GARBAGE: Node = Node::new([0x77; 32]);
 
 /// Bits of each byte in which most keys of an input differ.
 const PATTERNS: [u8; 7] = [0xff, 0xff, 0xff, 0x0f, 0x36, 0x11, 0x81];
@@ -43,29 +47,6 @@ fn value(input: &mut Input<'_>) -> Vec<u8> {
     vec![byte; [8, 0, 64, 65][usize::from(len % 4)]]
 }
 
-/// What a fold emits: terminals as a witness has them, and siblings.
-#[derive(Debug, Default, PartialEq)]
-struct Emitted(Vec<u8>, Vec<Node>);
-
-impl Sink for Emitted {
-    fn leaf(&mut self, key: &Key, value_hash: &ValueHash, depth: u16) {
-        let terminal = Terminal::Leaf { key: *key, value_hash: *value_hash, depth };
-        terminal_encode(&mut self.0, &terminal);
-    }
-
-    fn terminator(&mut self, key: &Key, depth: u16) {
-        terminal_encode(&mut self.0, &Terminal::Terminator { prefix: Prefix::new(key, depth) });
-    }
-
-    fn sibling(&mut self, node: &Node) {
-        self.1.push(*node);
-    }
-
-    fn fragment(&mut self, _: u32) {
-        unreachable!("all is given by key");
-    }
-}
-
 /// What becomes of an accessed key.
 enum Then {
     Read,
@@ -76,31 +57,266 @@ enum Then {
 type Accesses = BTreeMap<Key, Then>;
 type Pairs = BTreeMap<Key, Vec<u8>>;
 
-/// Gives all keys below a prefix; and the numbers of what is put.
-fn give(keys: &mut impl Keys, at: &Prefix, pairs: &Pairs, accesses: &Accesses, put: &mut Vec<u32>) {
-    let range = *at.first_key()..=at.last_key();
-    let all: BTreeMap<&Key, ()> = pairs
-        .range(range.clone())
-        .map(|(key, _)| (key, ()))
-        .chain(accesses.range(range).map(|(key, _)| (key, ())))
-        .collect();
-    for (key, ()) in all {
-        let old = pairs.get(key).map(|value| FoldValue::Bytes(value));
-        let Some(then) = accesses.get(key) else {
-            keys.unaccessed(key, old.expect("it is there"));
-            continue;
-        };
-        let change = match then {
-            Then::Read => Change::Keep,
-            Then::Deleted => Change::Delete,
-            Then::Put(value) => Change::Put(FoldValue::Bytes(value)),
-        };
-        put.push(keys.accessed(key, old, change));
+fn naive(pairs: &Pairs) -> Naive {
+    pairs.iter().map(|(key, value)| (*key, value_hash(Hasher::BLAKE3, value))).collect()
+}
+
+/// Bits of the input that choose, again and again in other orders.
+struct Choices {
+    bits: u64,
+    /// Does the folder settle now and then?
+    settles: bool,
+}
+
+impl Choices {
+    /// A number of two bits.
+    fn next(&mut self) -> u8 {
+        self.bits = self.bits.rotate_left(7);
+        (self.bits & 3) as u8
+    }
+
+    /// After an item.
+    fn settle(&mut self, folder: &mut Folder) {
+        if self.settles && self.next() == 0 {
+            folder.settle();
+        }
     }
 }
 
-fn naive(pairs: &Pairs) -> Naive {
-    pairs.iter().map(|(key, value)| (*key, value_hash(Hasher::BLAKE3, value))).collect()
+/// All that lies below a prefix, what is accessed, and what is known.
+struct Page {
+    at: Prefix,
+    /// The bits by which positions are told apart, and a key.
+    columns: (Option<Columns>, Key),
+    pairs: Pairs,
+    accesses: Accesses,
+    /// The nodes by position.
+    before: Vec<Node>,
+    known: u64,
+    /// The nodes that are known, and garbage.
+    nodes: Vec<Node>,
+}
+
+impl Page {
+    fn position(&self, index: u8) -> Prefix {
+        let (columns, like) = &self.columns;
+        // The position's number with a leading one, behind which its bits are.
+        let number = index + 1;
+        let level = number.ilog2() as u8;
+        let bits = number - (1 << level);
+        match columns {
+            Some(columns) if level > 0 => columns.position(like, level, bits),
+            _ => self.at.descendant(level, bits),
+        }
+    }
+
+    /// The nodes of all positions.
+    fn nodes(&self, trie: &Naive) -> Vec<Node> {
+        let node = |index| trie.node(Hasher::BLAKE3, &self.position(index));
+        (0..POSITIONS).map(node).collect()
+    }
+
+    /// Of what the input says those nodes are known that a fold may read, and the others are garbage.
+    fn know(&mut self, known: u64) {
+        self.known = known;
+        let is_stop =
+            |index: &u8| known >> index & 1 == 1 && !is_internal(&self.before[usize::from(*index)]);
+        let stops = (0..POSITIONS).filter(is_stop).fold(0, |stops, index| stops | 1 << index);
+        // What is below a known leaf or terminator may be of long ago.
+        let is_read = |index: u8| known >> index & 1 == 1 && above(index) & stops == 0;
+        let nodes = self.before.iter().zip(0..);
+        self.nodes =
+            nodes.map(|(node, index)| if is_read(index) { *node } else { GARBAGE }).collect();
+    }
+
+    /// Gives all keys below a prefix; and the numbers of what is put.
+    fn give<P: Path>(
+        &self,
+        span: &mut Span<'_, P>,
+        at: &Prefix,
+        choices: &mut Choices,
+        puts: &mut Vec<HashId>,
+    ) {
+        let range = *at.first_key()..=at.last_key();
+        let all: BTreeMap<&Key, ()> = self
+            .pairs
+            .range(range.clone())
+            .map(|(key, _)| (key, ()))
+            .chain(self.accesses.range(range).map(|(key, _)| (key, ())))
+            .collect();
+        for (key, ()) in all {
+            let old = self.pairs.get(key).map(|value| FoldValue::Bytes(value));
+            if let Some(then) = self.accesses.get(key) {
+                let change = match then {
+                    Then::Read => Change::Keep,
+                    Then::Deleted => Change::Delete,
+                    Then::Put(value) => Change::Put(FoldValue::Bytes(value)),
+                };
+                puts.push(span.accessed(key, old, change));
+            } else {
+                span.unaccessed(key, old.expect("it is there"));
+            }
+            choices.settle(span.folder());
+        }
+    }
+
+    /// Folds all keys.
+    fn fold_all(&self, folder: &mut Folder, choices: &mut Choices) -> Fold {
+        let path = Levels::new(self.at.len(), self.columns.0, true, (0, &[]));
+        let mut span = folder.along(self.at.len(), path);
+        let mut puts = Vec::new();
+        self.give(&mut span, &self.at, choices, &mut puts);
+        let number = span.end().expect("all is given by key");
+        let passed = Passed { by_node: 0, beside: 0 };
+        Fold { number, puts, passed }
+    }
+
+    /// Folds with what is known.
+    fn fold_known(&self, folder: &mut Folder, choices: &mut Choices) -> Fold {
+        let known = (self.known, &self.nodes[..]);
+        let path = Levels::new(self.at.len(), self.columns.0, true, known);
+        let span = folder.along(self.at.len(), path);
+        let passed = Passed { by_node: 0, beside: 0 };
+        let mut walk = Walk { page: self, span, choices, puts: Vec::new(), passed };
+        walk.visit(0);
+        let Walk { span, puts, passed, .. } = walk;
+        let number = span.end().expect("a leaf goes in by its key, or lies beside two keys");
+        Fold { number, puts, passed }
+    }
+}
+
+fn is_internal(node: &Node) -> bool {
+    kind(node) == NodeKind::Internal
+}
+
+/// Positions, as masks, below which a fold with known nodes does not go.
+struct Passed {
+    /// They went in by their node.
+    by_node: u64,
+    /// The way up finds them.
+    beside: u64,
+}
+
+/// A fold that was ended.
+struct Fold {
+    number: usize,
+    puts: Vec<HashId>,
+    passed: Passed,
+}
+
+/// The way down through the positions of a page, some of which are known.
+struct Walk<'p, 'f> {
+    page: &'p Page,
+    span: Span<'f, Levels<'p>>,
+    choices: &'f mut Choices,
+    puts: Vec<HashId>,
+    passed: Passed,
+}
+
+impl Walk<'_, '_> {
+    fn visit(&mut self, index: u8) {
+        let page = self.page;
+        let at = page.position(index);
+        let accessed = page.accesses.range(*at.first_key()..=at.last_key()).next().is_some();
+        let is_known = page.known >> index & 1 == 1;
+        let is_beside = index > 0 && self.span.path.is_inner((index - 1) / 2);
+        // What is known is read where the fold reads it, too.
+        let nodes = if is_known { &page.nodes } else { &page.before };
+        let node = &nodes[usize::from(index)];
+        let is_internal = is_internal(node);
+        if !accessed && is_known && is_beside {
+            self.passed.beside |= 1 << index;
+            return;
+        }
+        if !accessed && is_internal && (is_known || self.choices.next() < 2) {
+            self.passed.by_node |= 1 << index;
+            self.span.subtrie(&at, node);
+            return self.choices.settle(self.span.folder());
+        }
+        let has_levels = index < PARENTS;
+        let parts = if is_known { is_internal } else { self.choices.next() < 2 };
+        if !has_levels || !parts {
+            return page.give(&mut self.span, &at, self.choices, &mut self.puts);
+        }
+        if is_known && (index == 0 || is_beside) {
+            self.span.path.enter(index);
+        }
+        self.visit(2 * index + 1);
+        self.visit(2 * index + 2);
+    }
+}
+
+/// What comes of a fold.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    node: Node,
+    occupancy: Occupancy,
+    terminals: Vec<u8>,
+    count: usize,
+    siblings: Vec<Node>,
+    /// Of each access: is it the first that ends in its terminal?
+    firsts: Vec<bool>,
+    /// Of each access: the hash of what is put.
+    puts: Vec<Option<ValueHash>>,
+}
+
+impl Outcome {
+    fn of(folder: &Folder, fold: &Fold) -> Self {
+        let number = fold.number;
+        let mut terminals = Vec::new();
+        let no_fragment = |_, _: &mut Vec<u8>| unreachable!("all is given by key");
+        let count = folder.terminals(number, &mut terminals, no_fragment) as usize;
+        let put = |put: &HashId| (*put != NO_HASH).then(|| *folder.value_hash(*put));
+        Self {
+            node: *folder.node(number),
+            occupancy: folder.occupancy(number),
+            terminals,
+            count,
+            siblings: folder.siblings()[folder.siblings_of(number)].to_vec(),
+            firsts: folder.accesses(number).map(|access| folder.is_first(access)).collect(),
+            puts: fold.puts.iter().map(put).collect(),
+        }
+    }
+
+    /// What the slow trie says of it.
+    fn wanted(page: &Page, after: &Naive) -> Self {
+        let keys: Vec<Key> = page.accesses.keys().copied().collect();
+        let mut proof = naive(&page.pairs).multi(Hasher::BLAKE3, &keys);
+        // All keys lie below the prefix: nothing is beside the way from there to the root.
+        let above = proof.siblings.split_off(proof.siblings.len() - usize::from(page.at.len()));
+        assert!(above.iter().all(|node| *node == TERMINATOR));
+        let mut terminals = Vec::new();
+        proof.terminals.iter().for_each(|terminal| terminal_encode(&mut terminals, terminal));
+        let terminal_of = |key: &Key| proof.terminals.iter().position(|one| one.covers(key));
+        let ends: Vec<usize> = keys.iter().map(|key| terminal_of(key).expect("one")).collect();
+        let put = |then: &Then| match then {
+            Then::Put(value) => Some(value_hash(Hasher::BLAKE3, value)),
+            Then::Read | Then::Deleted => None,
+        };
+        Self {
+            node: after.node(Hasher::BLAKE3, &page.at),
+            occupancy: Occupancy::Many,
+            terminals,
+            count: proof.terminals.len(),
+            siblings: proof.siblings,
+            firsts: (0..ends.len()).map(|at| at == 0 || ends[at - 1] != ends[at]).collect(),
+            puts: page.accesses.values().map(put).collect(),
+        }
+    }
+}
+
+/// The nodes that a fold keeps: both below each internal node that it has made, without those that the way up found.
+fn wanted_nodes(after: &[Node], passed: &Passed) -> BTreeMap<u8, Node> {
+    let is_made = |parent: &u8| {
+        let outside = passed.by_node | passed.beside;
+        is_internal(&after[usize::from(*parent)]) && (above(*parent) | 1 << parent) & outside == 0
+    };
+    (0..PARENTS)
+        .filter(is_made)
+        .flat_map(|parent| [2 * parent + 1, 2 * parent + 2])
+        .filter(|index| passed.beside >> index & 1 == 0)
+        .map(|index| (index, after[usize::from(index)]))
+        .collect()
 }
 
 /// What an input was.
@@ -114,11 +330,24 @@ pub enum Was {
     Columns,
 }
 
+fn u64_of(input: &mut Input<'_>) -> u64 {
+    (0..8).fold(0, |bits, _| bits << 8 | u64::from(input.u8()))
+}
+
 /// Folds what the input says both ways.
 pub fn run(data: &[u8]) -> Was {
     let mut input = Input(data);
     let at = Prefix::new(&[0x5a; 32], u16::from(input.u8() % 252));
-    let known = (0..8).fold(0_u64, |mask, _| mask << 8 | u64::from(input.u8()));
+    let known = u64_of(&mut input);
+    // Of half the inputs more is known, or not even the prefix.
+    let known = match input.u8() % 8 {
+        0 => known & !1,
+        1 => known | known.rotate_left(21) | 1,
+        2 => !0,
+        3 => known | known.rotate_left(21) | known.rotate_left(42) | 1,
+        _ => known | 1,
+    };
+    let bits = u64_of(&mut input);
     let count = input.u8();
     let pattern = PATTERNS[usize::from(count / 40)];
     let pairs: Pairs =
@@ -135,128 +364,76 @@ pub fn run(data: &[u8]) -> Was {
         };
         accesses.insert(key, then);
     }
-    let before = naive(&pairs);
     let like = *pairs.keys().chain(accesses.keys()).next().expect("an access at least");
     let mut differing = Differing::from(&like);
     pairs.keys().chain(accesses.keys()).for_each(|key| differing.add(key));
-    let columns = differing.columns(at.len());
-    let position = |index: u8| match (heap_position(index), columns) {
-        ((level, bits), Some(columns)) if level > 0 => columns.position(&like, level, bits),
-        ((level, bits), _) => at.descendant(level, bits),
-    };
-    let nodes: Vec<Node> =
-        (0..POSITIONS).map(|index| before.node(Hasher::BLAKE3, &position(index))).collect();
-    if kind(&nodes[0]) != NodeKind::Internal {
+    let columns = (differing.columns(at.len()), like);
+    let (before, nodes) = (Vec::new(), Vec::new());
+    let mut page = Page { at, columns, pairs, accesses, before, known: 0, nodes };
+    page.before = page.nodes(&naive(&page.pairs));
+    if !is_internal(&page.before[0]) {
         return Was::Nothing;
     }
-    // The prefix is known, and of the others what the input says.
-    let known = known | 1;
-    let internal = (0..POSITIONS)
-        .filter(|index| kind(&nodes[usize::from(*index)]) == NodeKind::Internal)
-        .fold(0, |mask, index| mask | known & 1 << index);
-    let bucket_of = |key: &Key| {
-        if let Some(columns) = columns {
-            return columns.bucket(key);
-        }
-        (0..LEVELS).fold(0, |bits, level| {
-            bits << 1 | u8::from(pleach_core::prefix::bit(key, at.len() + u16::from(level)))
-        })
-    };
+    page.know(known);
+    check(&page, bits);
+    if columns.0.is_some() { Was::Columns } else { Was::Plain }
+}
 
-    let mut kernel = TreeletFolder::new(Hasher::BLAKE3);
-    let mut put = Vec::new();
-    // What is folded before leaves nothing.
-    for _ in 0..2 {
-        kernel.clear();
-        put.clear();
-        let ways = accesses.keys().fold(0, |ways, key| ways | way(bucket_of(key)));
-        let pair = |left: u8| {
-            [left, left + 1].map(|index| match known >> index & 1 {
-                1 => nodes[usize::from(index)],
-                _ => Node::new([0x77; 32]),
-            })
-        };
-        kernel.begin((at.len(), columns.map(|columns| (columns, like))), ways, internal, pair);
-        let unknown = kernel.beside() & !known;
-        for index in (0..POSITIONS).filter(|index| unknown >> index & 1 == 1) {
-            if input.u8() % 2 == 0 {
-                kernel.known(index, &nodes[usize::from(index)]);
-                continue;
-            }
-            give(&mut kernel, &position(index), &pairs, &accesses, &mut Vec::new());
-            kernel.bucket(index, false);
-        }
-        let mut left = accesses.keys().peekable();
-        while let Some(key) = left.peek() {
-            let index = kernel.bucket_of(bucket_of(key));
-            let at = position(index);
-            give(&mut kernel, &at, &pairs, &accesses, &mut put);
-            kernel.bucket(index, true);
-            while left.next_if(|key| at.covers(key)).is_some() {}
-        }
-        kernel.end();
-        kernel.run();
-    }
-
-    let mut general = BatchFolder::new(Hasher::BLAKE3);
-    let mut whole_put = Vec::new();
-    general.begin_with_columns(at.len(), LEVELS, columns);
-    give(&mut general, &at, &pairs, &accesses, &mut whole_put);
-    let fold = general.end().expect("all is given by key");
-    general.run();
-    assert_eq!(general.occupancy(fold), Occupancy::Many);
-    let mut emitted = Emitted::default();
-    general.emit(fold, &mut emitted);
-
-    assert_eq!(*kernel.node(0), general.node(fold));
-    let part = kernel.proof_part(0);
-    let proof = kernel.proof();
-    assert_eq!((&proof.terminals, &proof.siblings), (&emitted.0, &emitted.1));
-    assert_eq!((part.terminals.len(), part.siblings.len()), (emitted.0.len(), emitted.1.len()));
-    let firsts = kernel.first_of_terminal(0).iter().copied();
-    assert!(firsts.eq(general.first_of_terminal(fold)));
-    for (own, whole) in put.iter().zip(&whole_put) {
-        assert_eq!(*own == NO_HASH, *whole == NO_HASH);
-        assert!(*own == NO_HASH || kernel.value_hash(*own) == general.value_hash(*whole));
-    }
-
-    let mut after = pairs;
-    for (key, then) in accesses {
+fn check(page: &Page, bits: u64) {
+    let mut after = page.pairs.clone();
+    for (key, then) in &page.accesses {
         match then {
-            Then::Read => {}
-            Then::Deleted => {
-                after.remove(&key);
-            }
-            Then::Put(value) => {
-                after.insert(key, value);
-            }
-        }
+            Then::Read => None,
+            Then::Deleted => after.remove(key),
+            Then::Put(value) => after.insert(*key, value.clone()),
+        };
     }
     let after = naive(&after);
-    assert_eq!(*kernel.node(0), after.node(Hasher::BLAKE3, &at));
-    // What the general fold captures is right everywhere.
-    for one in general.captured() {
-        assert_eq!(one.node, after.node(Hasher::BLAKE3, &position(one.index)), "{}", one.index);
-    }
-    // What is learned is right, as far as it may be read.
-    let learned: BTreeMap<u8, Node> = {
-        let mut learned = BTreeMap::new();
-        kernel.learned(0, |index, node| {
-            learned.insert(index, *node);
-        });
-        learned
-    };
-    for (index, node) in learned {
-        let above = |index: u8| (index > 0).then(|| (index - 1) / 2);
-        let internal =
-            |index: u8| kind(&after.node(Hasher::BLAKE3, &position(index))) == NodeKind::Internal;
-        let mut parent = above(index);
-        let mut read = true;
-        while let Some(own) = parent {
-            read &= internal(own);
-            parent = above(own);
+    let (wanted, after) = (Outcome::wanted(page, &after), page.nodes(&after));
+
+    let mut folder = Folder::new(Hasher::BLAKE3);
+    let mut choices = Choices { bits, settles: false };
+    // Each alone first; then one behind the other, with settling.
+    for settles in [false, true] {
+        choices.settles = settles;
+        // What is folded before, to the end or not, leaves nothing.
+        let mut puts = Vec::new();
+        page.give(&mut folder.below(page.at.len()), &page.at, &mut choices, &mut puts);
+        clear(&mut folder);
+        let mut folds = vec![page.fold_known(&mut folder, &mut choices)];
+        if !settles {
+            folder.run();
+            check_folds(&folder, &folds, &wanted, &after);
+            clear(&mut folder);
+            folds.clear();
         }
-        assert!(!read || node == after.node(Hasher::BLAKE3, &position(index)), "{index}");
+        folds.push(page.fold_all(&mut folder, &mut choices));
+        folder.run();
+        check_folds(&folder, &folds, &wanted, &after);
     }
-    if columns.is_some() { Was::Columns } else { Was::Plain }
+    clear(&mut folder);
+    let mut span = folder.along(page.at.len(), Siblings::new(&wanted.siblings));
+    span.terminals(&wanted.terminals);
+    let fold = span.prove().expect("a multiproof");
+    folder.run();
+    assert_eq!(*folder.node(fold), page.before[0], "the node that the multiproof leads to");
+}
+
+fn clear(folder: &mut Folder) {
+    folder.clear();
+    assert!(folder.is_empty() && folder.nodes().is_empty() && folder.siblings().is_empty());
+}
+
+fn check_folds(folder: &Folder, folds: &[Fold], wanted: &Outcome, after: &[Node]) {
+    let mut kept = folder.nodes();
+    for fold in folds {
+        assert_eq!(Outcome::of(folder, fold), *wanted);
+        let nodes = wanted_nodes(after, &fold.passed);
+        assert!(nodes.len() <= kept.len(), "{} nodes of {}", kept.len(), nodes.len());
+        let (own, rest) = kept.split_at(nodes.len());
+        // As many as are wanted: so each is there once.
+        assert_eq!(own.iter().copied().collect::<BTreeMap<_, _>>(), nodes);
+        kept = rest;
+    }
+    assert!(kept.is_empty(), "nodes are left over");
 }

@@ -5,20 +5,16 @@ use std::collections::BTreeMap;
 
 use pleach_beatree::build::{CellRef, PageStamp, Unfolded, fold_pages, write_page};
 use pleach_beatree::leaf_fold::{
-    KeyAccess, PageState, PendingChange, columns_of, fold_known, fold_leaf,
+    AccessResult, FoldedPage, KeyAccess, PageState, PartNode, PendingChange, fold_page, fold_parts,
 };
 use pleach_beatree::treelet::capture_levels;
 use pleach_beatree::treelet::{LEVELS, Treelet};
 use pleach_beatree::{Stored, Value};
-use pleach_core::fold::{
-    BatchFolder, Columns, NO_HASH, Occupancy, Sink, TreeletFolder, heap_index,
-};
+use pleach_core::fold::{Columns, Folder, NO_HASH, Occupancy, heap_index};
 use pleach_core::naive::Naive;
 use pleach_core::node::{NodeKind, kind};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::page::{FileKind, Identity, Page};
-use pleach_core::proof::Terminal;
-use pleach_core::proof::terminal::terminal_encode;
 use pleach_core::{Hasher, Key, Node, Prefix, ValueHash};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -141,7 +137,7 @@ fn page_of(at: &Prefix, state: &State) -> Box<Page> {
         .iter()
         .map(|(key, value)| CellRef { key: *key, bytes: value, overflow: false })
         .collect();
-    let mut folder = BatchFolder::new(BLAKE3);
+    let mut folder = Folder::new(BLAKE3);
     let unfolded = [Unfolded { prefix: *at, cells: &cells, known: None }];
     let nodes = fold_pages(&mut folder, &unfolded);
     let mut page = Box::new([0; 4096]);
@@ -170,82 +166,62 @@ fn check(treelet: &Treelet, trie: &Naive, page: (&Prefix, &LeafView<'_>), level:
     }
 }
 
-/// What a fold has emitted: terminals as a witness has them, and siblings.
+/// What a fold has emitted: terminals as a witness has them, their number, and siblings.
 #[derive(Debug, Default, PartialEq)]
 struct Emitted(Vec<u8>, u32, Vec<Node>);
-
-impl Sink for Emitted {
-    fn leaf(&mut self, key: &Key, value_hash: &ValueHash, depth: u16) {
-        let terminal = Terminal::Leaf { key: *key, value_hash: *value_hash, depth };
-        terminal_encode(&mut self.0, &terminal);
-        self.1 += 1;
-    }
-
-    fn terminator(&mut self, key: &Key, depth: u16) {
-        terminal_encode(&mut self.0, &Terminal::Terminator { prefix: Prefix::new(key, depth) });
-        self.1 += 1;
-    }
-
-    fn sibling(&mut self, node: &Node) {
-        self.2.push(*node);
-    }
-
-    fn fragment(&mut self, _: u32) {
-        unreachable!("a page has no folds below it");
-    }
-}
 
 /// What a fold gives: node, what was before and the hash of what was put at each access, what is emitted, and which
 /// accesses are the first of their terminals.
 type Folded = (Node, Vec<(Stored, Option<ValueHash>)>, Emitted, Vec<bool>);
 
-/// Folds a page in the general way.
-fn whole(page: &PageState<'_>, accesses: &[KeyAccess], folder: &mut BatchFolder) -> Folded {
-    let capture = capture_levels(page.at);
-    let mut results = Vec::new();
-    folder.clear();
-    folder.begin_with_columns(page.at.len(), capture, columns_of(page, accesses));
-    fold_leaf(folder, page, capture, accesses, &mut results);
-    let fold = folder.end().expect("keys are given by key");
-    folder.run();
-    let mut emitted = Emitted::default();
-    if folder.occupancy(fold) == Occupancy::Many {
-        folder.emit(fold, &mut emitted);
-    }
-    let put = |put| (put != NO_HASH).then(|| *folder.value_hash(put));
-    let results = results.into_iter().map(|result| (result.prior, put(result.put))).collect();
-    let firsts = folder.first_of_terminal(fold).collect();
-    (folder.node(fold), results, emitted, firsts)
-}
-
 /// What a treelet learns, and with which columns.
 type Learned = (Option<Columns>, Vec<(u8, Node)>);
 
-/// Folds the same page by its treelet, where that can be done, and gives what its treelet learns.
-fn by_treelet(page: &PageState<'_>, accesses: &[KeyAccess]) -> Option<(Folded, Learned)> {
-    let (mut folder, mut results) = (TreeletFolder::new(BLAKE3), Vec::new());
-    // What an earlier use and the treelet before leave must not show.
-    folder.clear();
-    fold_known(&mut folder, page, accesses, &mut results)?;
-    folder.run();
-    let alone = *folder.node(0);
-    folder.clear();
-    fold_known(&mut folder, page, accesses, &mut results)?;
-    results.clear();
-    let number = fold_known(&mut folder, page, accesses, &mut results)?;
-    folder.run();
-    assert_eq!((alone, folder.node(0)), (*folder.node(1), folder.node(1)));
+/// What came of the only fold.
+fn folded(folder: &Folder, results: Vec<AccessResult>) -> Folded {
+    let mut emitted = Emitted::default();
+    if folder.occupancy(0) == Occupancy::Many {
+        emitted.1 = folder.terminals(0, &mut emitted.0, |_, _| unreachable!("no folds below it"));
+        emitted.2 = folder.siblings()[folder.siblings_of(0)].to_vec();
+    }
     let put = |put| (put != NO_HASH).then(|| *folder.value_hash(put));
     let results = results.into_iter().map(|result| (result.prior, put(result.put))).collect();
-    let part = folder.proof_part(number);
-    let proof = folder.proof();
-    let (terminals, siblings) = (&proof.terminals[part.terminals], &proof.siblings[part.siblings]);
-    let emitted = Emitted(terminals.to_vec(), part.count, siblings.to_vec());
-    let firsts = folder.first_of_terminal(number).to_vec();
-    let mut learned = Vec::new();
-    folder.learned(number, |index, node| learned.push((index, *node)));
-    let folded = (*folder.node(number), results, emitted, firsts);
-    Some((folded, (folder.columns(number), learned)))
+    let firsts = folder.accesses(0).map(|access| folder.is_first(access)).collect();
+    (*folder.node(0), results, emitted, firsts)
+}
+
+/// Folds a page, and gives what its treelet learns.
+fn fold(page: &PageState<'_>, accesses: &[KeyAccess], folder: &mut Folder) -> (Folded, Learned) {
+    let mut results = Vec::new();
+    folder.clear();
+    let page = fold_page(folder, page, true, accesses, &mut results);
+    folder.end(page.subtrie, false).expect("keys are given by key");
+    folder.run();
+    let learned = (page.columns, folder.nodes().to_vec());
+    (folded(folder, results), learned)
+}
+
+/// Folds a page in parts, of which those are known by their nodes that an earlier fold has given; gives the parts' nodes.
+fn in_parts(
+    page: &PageState<'_>,
+    known: &[(Prefix, Node)],
+    accesses: &[KeyAccess],
+    folder: &mut Folder,
+) -> (Folded, Vec<(Prefix, Node)>) {
+    let mut results = Vec::new();
+    folder.clear();
+    let known = known.to_vec();
+    let FoldedPage { subtrie, parts, .. } =
+        fold_parts(folder, page, Some(&known), accesses, &mut results);
+    folder.end(subtrie, false).expect("keys are given by key");
+    folder.run();
+    let node = |part: &PartNode| match part {
+        PartNode::Known(node) => *node,
+        PartNode::Watched(number) => *folder.watched(*number),
+    };
+    let parts = parts.iter().map(|(at, part)| (*at, node(part)));
+    let parts = parts.filter(|(_, node)| kind(node) == NodeKind::Internal).collect();
+    (folded(folder, results), parts)
 }
 
 fn accesses(at: &Prefix, form: Form, state: &State, rng: &mut ChaCha8Rng) -> Vec<KeyAccess> {
@@ -294,7 +270,7 @@ impl Then {
         let reads = |access: &KeyAccess| KeyAccess { writes: None, ..access.clone() };
         let reads: Vec<KeyAccess> = accesses.iter().map(reads).collect();
         let page = PageState { pending: &all, treelet: None, ..*now };
-        let (node, found, ..) = whole(&page, &reads, &mut BatchFolder::new(BLAKE3));
+        let ((node, found, ..), _) = fold(&page, &reads, &mut Folder::new(BLAKE3));
         assert_eq!(node, naive(&self.state).node(BLAKE3, now.at));
         for (access, (prior, _)) in reads.iter().zip(found) {
             let value = self.state.get(&access.key).map(|value| Value::from(&**value));
@@ -331,7 +307,7 @@ fn follow(case: u64, tally: &mut Tally) {
     let mut pending: BTreeMap<Key, Stored> = BTreeMap::new();
     let mut treelet = Treelet::empty();
     let mut then = Then::new(&state);
-    let mut folder = BatchFolder::new(BLAKE3);
+    let mut folder = Folder::new(BLAKE3);
     for commit in 1..30 {
         let accesses = accesses(&at, form, &state, &mut rng);
         let changes: Vec<PendingChange> =
@@ -351,15 +327,12 @@ fn follow(case: u64, tally: &mut Tally) {
         if below(&mut rng, 8) == 0 {
             then = Then::new(&state);
         }
-        let same = whole(&input, &accesses, &mut folder);
+        let (same, whole) = fold(&PageState { treelet: None, ..input }, &accesses, &mut folder);
+        let (own, learned) = fold(&input, &accesses, &mut folder);
+        assert_eq!(own, same, "case {case}, commit {commit}");
         tally.folds += 1;
-        let learned = by_treelet(&input, &accesses).map(|(own, learned)| {
-            assert_eq!(own, same, "case {case}, commit {commit}");
-            assert_eq!(learned.0, folder.columns(0), "case {case}, commit {commit}");
-            tally.treelets += 1;
-            tally.columns += u64::from(learned.0.is_some());
-            learned
-        });
+        tally.treelets += u64::from(current && learned.1.len() < whole.1.len());
+        tally.columns += u64::from(current && learned.0.is_some());
         then.commit(&state, &accesses);
         for access in accesses {
             let Some(stored) = access.writes else { continue };
@@ -375,10 +348,8 @@ fn follow(case: u64, tally: &mut Tally) {
         if capture == 0 {
             continue;
         }
-        let captured = || folder.captured().iter().map(|one| (one.index, one.node));
-        let whole = || (folder.columns(0), captured().collect());
         // What the one has learnt serves the other.
-        let (columns, learned) = learned.filter(|_| below(&mut rng, 4) > 0).unwrap_or_else(whole);
+        let (columns, learned) = if below(&mut rng, 4) == 0 { whole } else { learned };
         // One as of another commit forgets.
         let before = if current { commit - 1 } else { u64::MAX - 1 };
         treelet.advance((before, commit), columns, &own, learned.into_iter());
@@ -403,8 +374,48 @@ fn a_treelet_follows_its_page() {
     assert!(columns > 300, "treelets with columns: {columns} of {treelets}");
 }
 
+/// A page over which much pends, commit after commit: in parts, those that are known included, it folds as in one piece.
+fn follow_parts(case: u64) -> usize {
+    let mut rng = ChaCha8Rng::seed_from_u64(case);
+    let at = Prefix::new(&[0x35; 32], [0, 9, 120][below(&mut rng, 3) as usize]);
+    let form = [Form::Spread, Form::OneBucket, Form::Ladder][below(&mut rng, 3) as usize];
+    let state: State = (0..40).map(|_| (form.key(&at, &mut rng), vec![7; 8])).collect();
+    let page = page_of(&at, &state);
+    let view = LeafView::trusted(&page);
+    let (mut pending, mut known) = (BTreeMap::new(), Vec::new());
+    let mut used = 0;
+    let [mut folder, mut other] = [Folder::new(BLAKE3), Folder::new(BLAKE3)];
+    for _ in 0..6 {
+        let mut accesses = BTreeMap::new();
+        for _ in 0..[1, 40, 700][below(&mut rng, 3) as usize] {
+            let own = pending.keys().nth(below(&mut rng, 2000) as usize).copied();
+            let key = own.unwrap_or_else(|| form.key(&at, &mut rng));
+            let writes = Some(Stored::Inline(Value::from(Form::value(&mut rng))));
+            let writes = if below(&mut rng, 5) == 0 { Some(Stored::Absent) } else { writes };
+            accesses.insert(key, KeyAccess { key, reads: true, writes });
+        }
+        let accesses: Vec<KeyAccess> = accesses.into_values().collect();
+        let changes: Vec<PendingChange> =
+            pending.iter().map(|(key, stored): (&Key, &Stored)| (*key, stored.clone())).collect();
+        let input = PageState { at: &at, leaf: Some(&view), pending: &changes, treelet: None };
+        let (same, _) = fold(&input, &accesses, &mut folder);
+        let (own, parts) = in_parts(&input, &known, &accesses, &mut other);
+        assert_eq!(own, same, "case {case}");
+        used += parts.iter().filter(|part| known.contains(part)).count();
+        known = parts;
+        pending.extend(accesses.into_iter().map(|access| (access.key, access.writes.unwrap())));
+    }
+    used
+}
+
+#[test]
+fn a_page_folds_in_parts_as_in_one_piece() {
+    let used: usize = (0..cases(60)).map(follow_parts).sum();
+    assert!(used > 100, "parts that were known: {used}");
+}
+
 /// The second fold of a page of fifty names, each of which gets another value in turn: hashes of all, by a treelet with
-/// these columns.
+/// columns or without a treelet.
 fn hashed_for_names(state: &State, at: &Prefix, by_columns: bool) -> u64 {
     let page = page_of(at, state);
     let view = LeafView::trusted(&page);
@@ -412,26 +423,19 @@ fn hashed_for_names(state: &State, at: &Prefix, by_columns: bool) -> u64 {
     let access = |key: &Key| KeyAccess { key: *key, reads: true, writes: Some(own.clone()) };
     let all: Vec<KeyAccess> = state.keys().map(access).collect();
     let input = PageState { at, leaf: Some(&view), pending: &[], treelet: None };
-    let mut folder = BatchFolder::new(BLAKE3);
-    let columns = columns_of(&input, &all).filter(|_| by_columns);
-    assert_eq!(columns.is_some(), by_columns);
-    folder.begin_with_columns(at.len(), LEVELS, columns);
-    fold_leaf(&mut folder, &input, LEVELS, &all, &mut Vec::new());
-    let fold = folder.end().expect("keys are given by key");
-    folder.run();
+    let mut folder = Folder::new(BLAKE3);
+    let ((own_node, ..), (columns, learned)) = fold(&input, &all, &mut folder);
+    assert!(columns.is_some());
     let mut treelet = Treelet::empty();
-    let captured = folder.captured().iter().map(|one| (one.index, one.node));
-    treelet.advance((0, 1), columns, &folder.node(fold), captured);
+    treelet.advance((0, 1), columns, &own_node, learned.into_iter());
     let pending: Vec<PendingChange> = state.keys().map(|key| (*key, own.clone())).collect();
-    let input = PageState { pending: &pending, treelet: Some(treelet.known()), ..input };
-    let mut kernel = TreeletFolder::new(BLAKE3);
+    let treelet = by_columns.then(|| treelet.known());
+    let input = PageState { pending: &pending, treelet, ..input };
+    let before = folder.hashed();
     for access in &all {
-        kernel.clear();
-        let folded = fold_known(&mut kernel, &input, std::slice::from_ref(access), &mut Vec::new());
-        folded.expect("all nodes are known");
-        kernel.run();
+        fold(&input, std::slice::from_ref(access), &mut folder);
     }
-    kernel.hashed()
+    folder.hashed() - before
 }
 
 #[test]

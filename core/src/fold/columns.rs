@@ -90,12 +90,6 @@ impl Columns {
         u16::from(self.0[usize::from(level) - 1]) + 1
     }
 
-    /// The depth at which the keys below a position of a level part, if that is not a bucket.
-    #[inline]
-    pub(super) fn parts(self, level: u8) -> u16 {
-        self.0[usize::from(level)].into()
-    }
-
     /// The [`heap_index`] of the position on the way to a key whose keys part at `depth`, if there is one.
     #[inline]
     pub(super) fn parting_at(self, key: &Key, depth: u16) -> Option<u8> {
@@ -103,13 +97,6 @@ impl Columns {
         #[expect(clippy::cast_possible_truncation, reason = "at most five levels")]
         let level = level as u8;
         Some(heap_index(level, self.bits(key, level)))
-    }
-
-    /// The deepest end of a position above `depth`, or 0.
-    #[inline]
-    pub(super) fn end_above(self, depth: u16) -> u16 {
-        let above = self.0.iter().rev().find(|own| u16::from(**own) < depth);
-        above.map_or(0, |own| u16::from(*own) + 1)
     }
 }
 

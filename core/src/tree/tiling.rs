@@ -221,18 +221,18 @@ impl Tiling {
     }
 
     #[inline]
-    pub(super) fn shared(&self, boundary: usize) -> u16 {
+    pub(crate) fn shared(&self, boundary: usize) -> u16 {
         self.boundaries[boundary].shared.into()
     }
 
     #[inline]
-    pub(super) fn parent(&self, boundary: usize) -> Option<usize> {
+    pub(crate) fn parent(&self, boundary: usize) -> Option<usize> {
         let parent = self.boundaries[boundary].parent;
         (parent != NONE).then_some(parent as usize)
     }
 
     #[inline]
-    pub(super) fn above(&self, child: usize) -> Option<usize> {
+    pub(crate) fn above(&self, child: usize) -> Option<usize> {
         above(self.boundaries.len(), child, |at| self.shared(at))
     }
 }

@@ -5,12 +5,12 @@
 use std::sync::Arc;
 
 use pleach_beatree::RegionIndex;
-use pleach_core::fold::{Occupancy, ProofFolder};
+use pleach_core::fold::{Folder, Hidden, Lines, Occupancy, Siblings};
 use pleach_core::node::{kind, leaf};
 use pleach_core::proof::Kind;
 use pleach_core::proof::op::op_not_first;
 use pleach_core::proof::wire::{Sizes, header};
-use pleach_core::tree::{Merkleizer, Tiling};
+use pleach_core::tree::Tiling;
 use pleach_core::{Key, Node, NodeKind, Prefix, ValueHash};
 
 use super::chunk::Batch;
@@ -64,8 +64,9 @@ pub(super) fn assemble(
     };
     let RootFold { root, end, fragments, emitted } = folded;
     if batch.gives.has_ops() {
-        for ((chunk, region), first) in fragments.iter().zip(worker.space.regions.firsts(end)) {
-            if !first {
+        let folder = &worker.space.folder;
+        for ((chunk, region), access) in fragments.iter().zip(folder.accesses(end)) {
+            if !folder.is_first(access) {
                 let at = chunks[*chunk].regions[*region].first_op;
                 op_not_first(&mut chunks[*chunk].ops[at]);
             }
@@ -104,7 +105,7 @@ pub(super) fn fold_root(
     space: &mut FoldSpace,
 ) -> Result<Folded<RootFold>> {
     let index = db.index.load_full();
-    let folder = &mut space.regions;
+    let folder = &mut space.folder;
     let folded = {
         // No device is read while this is held.
         let nodes = db.index.root_nodes(db.hasher, &index);
@@ -267,7 +268,7 @@ fn fold_below(
 
 /// The root from all that lies below it.
 fn fold_all(
-    folder: &mut Merkleizer,
+    folder: &mut Folder,
     parts: Vec<(Prefix, Part)>,
     chunks: &[ChunkOutcome],
 ) -> std::result::Result<RootFold, Key> {
@@ -287,41 +288,42 @@ fn fold_all(
 
 /// The root from a tiling and what is not in it. A key whose leaf is needed as an error.
 fn fold_parts(
-    folded: &mut Merkleizer,
+    folder: &mut Folder,
     tiling: &Tiling,
     prefix: impl Fn(usize) -> Prefix,
     parts: &[(usize, Part)],
     chunks: &[ChunkOutcome],
 ) -> std::result::Result<RootFold, Key> {
-    folded.clear();
-    let number = folded.begin_tiling();
-    let (mut fragments, mut top) = (Vec::new(), None);
+    folder.clear();
+    let hasher = folder.hasher();
+    let (mut fragments, mut whole) = (Vec::new(), None);
+    let mut span = folder.along(0, Lines::new(tiling));
     for (place, (at, part)) in parts.iter().enumerate() {
-        let prefix_of = prefix(*at);
+        let (prefix, folder) = (prefix(*at), span.folder());
         let subtrie = match part {
             Part::Accessed(chunk, region) => {
                 let outcome = &chunks[*chunk].regions[*region];
                 let number = u32::try_from(fragments.len()).expect("fewer than 2^32 regions");
                 fragments.push((*chunk, *region));
-                let old = (&outcome.old, prefix_of.first_key());
-                folded.fragment(&outcome.node, old, number)
+                let old = (&outcome.old, prefix.first_key());
+                folder.fragment(&outcome.node, old, number)
             }
-            Part::Node(node) => folded.unaccessed(node),
+            Part::Node(node) => {
+                folder.known(node, u32::try_from(*at).expect("fewer than 2^32 regions"))
+            }
             Part::Leaf(key, value_hash) => {
-                folded.unaccessed_leaf(&leaf(folded.hasher(), key, value_hash), key, value_hash)
+                folder.known_leaf(&leaf(hasher, key, value_hash), key, value_hash)
             }
         };
         let next = parts.get(place + 1).map(|(next, _)| *next);
-        top = folded
-            .child((tiling, number), *at, subtrie, next)
-            .map_err(|hidden| *prefix(hidden.child).first_key())?;
+        whole = span.child((*at, &prefix), subtrie, next);
     }
-    let top = top.expect("a batch accesses something");
-    let end = folded.end(top, true);
-    folded.run();
-    let root = *folded.end_node(end);
-    let emitted = RootEmitted::of(folded, end);
-    Ok(RootFold { root, end, fragments, emitted })
+    let whole = whole.expect("a batch accesses something");
+    let hidden = |Hidden(child): Hidden| *prefix(child as usize).first_key();
+    let end = folder.end(whole, true).map_err(hidden)?;
+    folder.run();
+    let emitted = RootEmitted::of(folder, end);
+    Ok(RootFold { root: *folder.node(end), end, fragments, emitted })
 }
 
 /// The witness or proof: the terminals that the root's fold emits, with the regions' fragments between,
@@ -368,16 +370,15 @@ struct RootEmitted {
 }
 
 impl RootEmitted {
-    fn of(folded: &Merkleizer, end: usize) -> Self {
-        let (mut terminals, mut siblings, mut gaps) = (Vec::new(), Vec::new(), Vec::new());
-        let count = folded.terminals(end, &mut terminals, |number, terminals| {
-            gaps.push(Gap { number, terminals: terminals.len(), siblings: 0 });
+    fn of(folder: &Folder, end: usize) -> Self {
+        let (mut terminals, mut gaps) = (Vec::new(), Vec::new());
+        let mut siblings = folder.gaps(end).iter().map(|(siblings, _)| *siblings as usize);
+        let count = folder.terminals(end, &mut terminals, |number, terminals| {
+            let siblings = siblings.next().expect("a gap for each fragment");
+            gaps.push(Gap { number, terminals: terminals.len(), siblings });
         });
-        let mut next = gaps.iter_mut();
-        folded.siblings(end, &mut siblings, |_, siblings| {
-            next.next().expect("as many as before").siblings = siblings.len();
-        });
-        Self { terminals, siblings, count, gaps }
+        // It is the only fold.
+        Self { terminals, siblings: folder.siblings().to_vec(), count, gaps }
     }
 
     /// The parts of the multiproof in order: what the root has emitted, each with the region whose fragment follows.
@@ -401,21 +402,23 @@ impl RootEmitted {
     /// The root before the batch, to which the multiproof leads, if it leads to any.
     fn root_before(
         &self,
-        folder: &mut ProofFolder,
+        folder: &mut Folder,
         chunks: &[ChunkOutcome],
         fragments: &[(usize, usize)],
     ) -> Option<Node> {
         folder.clear();
         let mut whole = true;
+        let mut span = folder.along(0, Siblings::new(&self.siblings));
         self.each_part(chunks, fragments, |terminals, _, fragment| {
-            folder.terminals(terminals);
+            span.terminals(terminals);
             if let Some((_, region)) = fragment {
                 whole &= region.before.is_some();
-                folder.subtrie(region.region.prefix(), &region.before.unwrap_or_default());
+                span.subtrie(region.region.prefix(), &region.before.unwrap_or_default());
             }
         });
-        let root = folder.end(0, &self.siblings);
-        (folder.run() && whole).then(|| *folder.node(root))
+        let root = span.prove().filter(|_| whole)?;
+        folder.run();
+        Some(*folder.node(root))
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! 1. *Gather*, under each region's lock: children, page numbers, pending changes of the accessed pages.
 //! 2. Pages: from the cache, else read; the chunk waits until all are there.
-//! 3. *Fold* the pages, all in one batch, then the regions, all in one batch.
+//! 3. *Fold* pages and regions ([`super::regions`]).
 //!
 //! When a region has changed between 1 and 3, the chunk is done again. A chunk belongs to one worker, and
 //! its memory is used for the next chunk.
@@ -12,37 +12,20 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::leaf_fold::{
-    AccessResult, KeyAccess, PageState, PendingChange, columns_of, fold_known, fold_leaf,
-    is_parted_by,
-};
+use pleach_beatree::leaf_fold::{KeyAccess, PendingChange};
 use pleach_beatree::region::{NodePage, Nodes, Parts};
-use pleach_beatree::treelet::Known;
-use pleach_beatree::treelet::capture_levels;
 use pleach_beatree::{Region, RegionIndex, RegionState};
-use pleach_core::fold::treelets::Proof;
-use pleach_core::fold::{NO_HASH, Occupancy};
-use pleach_core::page::leaf::LeafView;
-use pleach_core::{Hasher, Key, Node, Prefix};
-use pleach_io::Executor;
+use pleach_core::{Key, Node, Prefix};
 
-use super::captured::BY_KEY;
-use super::cut::{Below, Cut, is_much};
-use super::emit::{Emit, Fragment, Gives, encode_op};
-use super::outcome::ChunkOutcome;
-use super::scratch::{FoldSpace, PageFold};
-use crate::read::key_batch::{KEY_BATCH, PAGES_AHEAD, Reach, cpu_prefetch};
+use super::emit::Gives;
+use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::state::State;
 use crate::state::budget::FlushPolicy;
 use crate::state::index::{PageRef, located};
 use crate::state::node_versions::NodeThen;
 use crate::state::overlays::OverlayNode;
 use crate::state::reader::Done;
-use crate::state::undo::Changed;
 use crate::state::view::{View, put_over};
-
-/// About as many bytes as an encoded operation takes: key, flags and a value's hash.
-const OP_BYTES: usize = 72;
 
 /// A leaf page that takes part.
 pub(super) struct PageTask {
@@ -87,7 +70,7 @@ pub(super) struct Chunk {
     pub(super) pages: Vec<PageTask>,
     pub(super) pending: Vec<PendingChange>,
     /// What regions have kept of pages below which much pends.
-    parts: Vec<(usize, Arc<Parts>)>,
+    pub(super) parts: Vec<(usize, Arc<Parts>)>,
     /// Pages, leaf pages and nodes together, that are not in memory yet.
     pub(super) missing: usize,
     /// Pages before this one have been asked for.
@@ -113,7 +96,6 @@ const DENSE: usize = 32;
 
 /// The whole batch, as a chunk sees it.
 pub(super) struct Batch<'a> {
-    pub(super) hasher: Hasher,
     pub(super) view: &'a View,
     pub(super) accesses: &'a [KeyAccess],
     pub(super) gives: Gives,
@@ -138,13 +120,13 @@ impl PageTask {
         batch.policy.is_due(&self.prefix, self.commits_since_write.saturating_add(1))
     }
 
-    /// Levels of nodes to capture: for a page that is folded again and again, or that this batch makes
-    /// due for a flush, so that the flush has its nodes.
-    fn capture(&self, batch: &Batch<'_>) -> u8 {
+    /// Does its treelet keep the nodes inside of it? Where it is folded again and again, or this batch makes it due for a
+    /// flush, so that the flush has its nodes.
+    pub(super) fn keeps(&self, batch: &Batch<'_>) -> bool {
         let learns = self.as_of.is_some() && batch.learns;
-        let Some(page) = self.page.as_ref().filter(|_| learns) else { return 0 };
+        let Some(page) = self.page.as_ref().filter(|_| learns) else { return false };
         let again = page.mark_folded();
-        if again || self.flush_due(batch) { capture_levels(&self.prefix) } else { 0 }
+        again || self.flush_due(batch)
     }
 }
 
@@ -325,234 +307,4 @@ impl Chunk {
             };
         }
     }
-
-    /// Folds the chunk, whose pages are all in memory, into an empty `outcome`. At most so many of the runtime's workers
-    /// share what it cuts.
-    pub(super) fn fold(
-        &mut self,
-        batch: &Batch<'_>,
-        space: &mut FoldSpace,
-        workers: (&Executor, usize),
-        mut outcome: ChunkOutcome,
-    ) -> Result<ChunkOutcome, Again> {
-        self.fold_pages(batch, space, workers);
-        let accesses = || self.pages.iter().flat_map(|page| &batch.accesses[page.accesses.clone()]);
-        outcome.regions.reserve(self.regions.len());
-        outcome.nodes.reserve(self.pages.len());
-        // These may be kept for older views and overlays: no more memory than is needed.
-        let writes = accesses().filter(|access| access.writes.is_some()).count();
-        let mut changes = Vec::with_capacity(writes);
-        let ops = if batch.gives.has_ops() { accesses().count() } else { 0 };
-        outcome.ops.reserve(ops * OP_BYTES);
-        space.gather_captured(&mut outcome.treelets);
-        self.emit_pages(batch, space, &mut outcome, &mut changes);
-        outcome.changes = changes.into();
-        self.fold_regions(batch, space, &mut outcome)?;
-        // No more pages are held than those that learn.
-        for (node, at) in outcome.nodes.iter_mut().zip(&space.node_pages) {
-            let task = &mut self.pages[*at];
-            let page = task.page.take().filter(|_| !node.treelet.is_empty());
-            node.page = task.at.zip(page);
-        }
-        if space.cut > 0 {
-            for (node, at) in space.node_pages.iter().enumerate() {
-                if let PageFold::Cut { number, learns: true } = space.folds[*at] {
-                    outcome.parts.push((node, Arc::new(space.cuts[number].nodes())));
-                }
-            }
-        }
-        for page in &mut self.pages {
-            page.page = None;
-        }
-        space.cuts[..space.cut].iter_mut().for_each(Cut::slim);
-        Ok(outcome)
-    }
-
-    /// Folds all pages, in one batch.
-    fn fold_pages(&self, batch: &Batch<'_>, space: &mut FoldSpace, workers: (&Executor, usize)) {
-        space.pages.clear();
-        space.joins.clear();
-        space.cut = 0;
-        space.treelets.clear();
-        space.results.clear();
-        space.folds.clear();
-        for (index, page) in self.pages.iter().enumerate() {
-            self.prefetch_ahead(batch, index);
-            if page.known.is_some() {
-                space.folds.push(PageFold::Known);
-                continue;
-            }
-            if let Some(fold) = self.cut_page(batch, index, space, workers) {
-                space.folds.push(fold);
-                continue;
-            }
-            let fold = match (&page.page, page.as_of) {
-                (Some(cached), Some(as_of)) => cached.treelet(as_of, |treelet| {
-                    self.fold_page(batch, page, Some(&cached.view()), treelet, space)
-                }),
-                (Some(cached), None) => {
-                    self.fold_page(batch, page, Some(&cached.view()), None, space)
-                }
-                (None, _) => self.fold_page(batch, page, None, None, space),
-            };
-            space.folds.push(fold);
-        }
-        space.pages.run();
-        space.treelets.run();
-        space.joins.run();
-        for fold in &space.folds {
-            space.folded += u64::from(!matches!(fold, PageFold::Known));
-        }
-        #[cfg(debug_assertions)]
-        self.check_folds(batch, space);
-    }
-
-    /// Folds the parts of a page, if much of it changes.
-    fn cut_page(
-        &self,
-        batch: &Batch<'_>,
-        index: usize,
-        space: &mut FoldSpace,
-        workers: (&Executor, usize),
-    ) -> Option<PageFold> {
-        let page = &self.pages[index];
-        if !is_much(page.pending.len() + page.accesses.len()) {
-            return None;
-        }
-        let leaf = page.page.as_ref().map(|page| page.view());
-        let kept = self.parts.binary_search_by_key(&index, |(page, _)| *page);
-        let below = Below {
-            at: &page.prefix,
-            leaf: leaf.as_ref(),
-            pending: &self.pending[page.pending.clone()],
-            accesses: &batch.accesses[page.accesses.clone()],
-            gives: batch.gives,
-            known: kept.ok().map(|at| &*self.parts[at].1),
-        };
-        if let (Some(cached), Some(as_of)) = (page.page.as_deref(), page.as_of)
-            && let Some(columns) = cached.treelet(as_of, |known| known.map(|known| known.columns()))
-            && columns.is_none_or(|own| is_parted_by(&below.state(), own, below.accesses))
-            && below.is_little_a_bucket(|key| cached.bucket(key, columns))
-        {
-            return None;
-        }
-        let number = space.cut;
-        space.cut += 1;
-        space.cuts.resize_with(space.cut.max(space.cuts.len()), Cut::default);
-        space.cuts[number].fold(workers, &below, &mut space.joins, &mut space.results);
-        // However large the batch is: it is little beside what pends.
-        Some(PageFold::Cut { number, learns: page.as_of.is_some() })
-    }
-
-    /// Begins the fold of a page.
-    fn fold_page(
-        &self,
-        batch: &Batch<'_>,
-        page: &PageTask,
-        leaf: Option<&LeafView<'_>>,
-        treelet: Option<Known<'_>>,
-        space: &mut FoldSpace,
-    ) -> PageFold {
-        let capture = page.capture(batch);
-        let accesses = &batch.accesses[page.accesses.clone()];
-        let pending = &self.pending[page.pending.clone()];
-        let state = PageState { at: &page.prefix, leaf, pending, treelet };
-        let FoldSpace { pages, treelets, results, .. } = space;
-        if let Some(number) = fold_known(treelets, &state, accesses, results) {
-            return PageFold::Treelet { number, learns: capture > 0 };
-        }
-        let columns = if capture > 0 { columns_of(&state, accesses) } else { None };
-        pages.begin_with_columns(page.prefix.len(), capture, columns);
-        fold_leaf(pages, &state, capture, accesses, results);
-        PageFold::Whole(pages.end().expect(BY_KEY))
-    }
-
-    /// Asks for the memory of pages that are folded next: it is cold, and waiting for one after the
-    /// other would take longer than the fold.
-    fn prefetch_ahead(&self, batch: &Batch<'_>, index: usize) {
-        let page = |ahead| self.pages.get(index + ahead);
-        if let Some(page) = page(2 * PAGES_AHEAD).and_then(|task| task.page.as_ref()) {
-            page.cpu_prefetch_head();
-        }
-        if let Some(task) = page(PAGES_AHEAD)
-            && let Some(page) = &task.page
-        {
-            for access in &batch.accesses[task.accesses.clone()] {
-                page.cpu_prefetch_key(&access.key);
-            }
-        }
-    }
-
-    /// Adds to the outcome what the pages' folds found and changed, and their operations; their parts of
-    /// the multiproof stay in `space` for the folds of the regions.
-    fn emit_pages(
-        &self,
-        batch: &Batch<'_>,
-        space: &mut FoldSpace,
-        outcome: &mut ChunkOutcome,
-        changes: &mut Vec<Changed>,
-    ) {
-        space.fragments.clear();
-        space.op_starts.clear();
-        let mut all = std::mem::take(&mut space.results);
-        let mut results = all.drain(..);
-        for (page, fold) in self.pages.iter().zip(&space.folds) {
-            let accesses = &batch.accesses[page.accesses.clone()];
-            space.op_starts.push(outcome.ops.len());
-            let proves = !accesses.is_empty();
-            if proves && batch.gives.has_ops() {
-                if let PageFold::Cut { number, .. } = *fold {
-                    let cut = &space.cuts[number];
-                    let firsts = space.joins.first_of_terminal(cut.joined());
-                    cut.append_ops(firsts, &mut outcome.ops);
-                } else {
-                    emit_ops(accesses, results.as_slice(), *fold, space, &mut outcome.ops);
-                }
-            }
-            for (access, found) in accesses.iter().zip(&mut results) {
-                if let Some(new) = &access.writes {
-                    let (key, new) = (access.key, new.clone());
-                    changes.push(Changed { key, new, prior: found.prior });
-                }
-            }
-            let fragment = match *fold {
-                PageFold::Treelet { number, .. } => {
-                    Fragment::of_treelet(space.treelets.proof_part(number))
-                }
-                PageFold::Whole(whole) if proves && space.occupancy(*fold) == Occupancy::Many => {
-                    let Proof { terminals, siblings } = space.treelets.proof_mut();
-                    let mut emit = Emit::new(terminals, siblings, &[], &[], &[]);
-                    space.pages.emit(whole, &mut emit);
-                    emit.done()
-                }
-                PageFold::Cut { number, .. }
-                    if proves && space.occupancy(*fold) == Occupancy::Many =>
-                {
-                    let Proof { terminals, siblings } = space.treelets.proof_mut();
-                    let emit = Emit::new(terminals, siblings, &[], &[], &[]);
-                    space.cuts[number].emit(&mut space.joins, emit)
-                }
-                _ => Fragment::default(),
-            };
-            space.fragments.push(fragment);
-        }
-        drop(results);
-        space.results = all;
-    }
-}
-
-/// Encodes the operations of a page's accesses.
-fn emit_ops(
-    accesses: &[KeyAccess],
-    results: &[AccessResult],
-    fold: PageFold,
-    space: &FoldSpace,
-    ops: &mut Vec<u8>,
-) {
-    let mut found = accesses.iter().zip(results);
-    space.firsts(fold, |first| {
-        let (access, found) = found.next().expect("one for each access");
-        let put = (found.put != NO_HASH).then(|| *space.value_hash(fold, found.put));
-        encode_op(access, (found, put), first, ops);
-    });
 }

@@ -1,15 +1,11 @@
-//! What a finish gives beside the root: operations are encoded here, and the multiproof is collected. Fragments
-//! that lower folds have emitted are copied where the fold above them asks for them, so that the whole is in order.
+//! What a finish gives beside the root, and the encoding of operations.
 
 use std::ops::Range;
 
 use pleach_beatree::leaf_fold::{AccessResult, KeyAccess};
-use pleach_core::fold::Sink;
-use pleach_core::fold::treelets::ProofPart;
 use pleach_core::proof::op::op_encode_placed;
-use pleach_core::proof::terminal::terminal_encode;
-use pleach_core::proof::{Access, Op, Terminal};
-use pleach_core::{Key, Node, Prefix, ValueHash};
+use pleach_core::proof::{Access, Op};
+use pleach_core::{Node, ValueHash};
 
 /// What a finish gives beside the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +32,7 @@ impl Gives {
     }
 }
 
-/// What one fold emitted: ranges of its collector's buffers.
+/// What the fold of a region emitted: ranges of its chunk's lists.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fragment {
     terminals: Range<usize>,
@@ -47,12 +43,6 @@ pub(crate) struct Fragment {
 impl Fragment {
     /// What was emitted to these ranges.
     pub(crate) fn new(terminals: Range<usize>, count: u32, siblings: Range<usize>) -> Self {
-        Self { terminals, count, siblings }
-    }
-
-    /// What a treelet emitted.
-    pub(crate) fn of_treelet(part: ProofPart) -> Self {
-        let ProofPart { terminals, count, siblings } = part;
         Self { terminals, count, siblings }
     }
 
@@ -69,71 +59,6 @@ impl Fragment {
     /// Its siblings, in the buffer that it was emitted to.
     pub(crate) fn siblings<'a>(&self, buffer: &'a [Node]) -> &'a [Node] {
         &buffer[self.siblings.clone()]
-    }
-}
-
-/// Appends to its buffers; fragments are copied from the buffers of the level below.
-pub(crate) struct Emit<'a> {
-    terminals: &'a mut Vec<u8>,
-    siblings: &'a mut Vec<Node>,
-    fragments: &'a [Fragment],
-    from_terminals: &'a [u8],
-    from_siblings: &'a [Node],
-    own: Fragment,
-}
-
-impl<'a> Emit<'a> {
-    pub(crate) fn new(
-        terminals: &'a mut Vec<u8>,
-        siblings: &'a mut Vec<Node>,
-        fragments: &'a [Fragment],
-        from_terminals: &'a [u8],
-        from_siblings: &'a [Node],
-    ) -> Self {
-        let own = Fragment {
-            terminals: terminals.len()..terminals.len(),
-            count: 0,
-            siblings: siblings.len()..siblings.len(),
-        };
-        Self { terminals, siblings, fragments, from_terminals, from_siblings, own }
-    }
-
-    /// What was emitted since the start.
-    pub(crate) fn done(mut self) -> Fragment {
-        self.own.terminals.end = self.terminals.len();
-        self.own.siblings.end = self.siblings.len();
-        self.own
-    }
-
-    /// Appends what a fold below has emitted to these buffers.
-    pub(crate) fn copy(&mut self, fragment: &Fragment, terminals: &[u8], siblings: &[Node]) {
-        self.terminals.extend_from_slice(fragment.terminals(terminals));
-        self.siblings.extend_from_slice(fragment.siblings(siblings));
-        self.own.count += fragment.count;
-    }
-}
-
-impl Sink for Emit<'_> {
-    fn leaf(&mut self, key: &Key, value_hash: &ValueHash, depth: u16) {
-        terminal_encode(
-            self.terminals,
-            &Terminal::Leaf { key: *key, value_hash: *value_hash, depth },
-        );
-        self.own.count += 1;
-    }
-
-    fn terminator(&mut self, key: &Key, depth: u16) {
-        terminal_encode(self.terminals, &Terminal::Terminator { prefix: Prefix::new(key, depth) });
-        self.own.count += 1;
-    }
-
-    fn sibling(&mut self, node: &Node) {
-        self.siblings.push(*node);
-    }
-
-    fn fragment(&mut self, number: u32) {
-        let (terminals, siblings) = (self.from_terminals, self.from_siblings);
-        self.copy(&self.fragments[number as usize], terminals, siblings);
     }
 }
 

@@ -15,20 +15,16 @@
 //! |---|---|
 //! | [`sort`] | accesses in order of their keys |
 //! | [`job`], [`worker`] | chunks are claimed, their pages read |
-//! | [`chunk`], [`scratch`], [`cut`] | a chunk's pages are folded |
-//! | [`regions`], [`emit`] | its regions are folded; parts of the witness |
+//! | [`chunk`] | a chunk is gathered |
+//! | [`regions`], [`scratch`], [`emit`] | it is folded; parts of the witness |
 //! | [`assemble`], [`witness`] | the root, and the whole witness |
 //! | [`plain`] | all of it, for a plain namespace |
 //! | [`outcome`] | the result |
 
 mod assemble;
-mod captured;
 mod chunk;
-mod cut;
 mod emit;
 mod job;
-#[cfg(debug_assertions)]
-mod oracle;
 pub(crate) mod outcome;
 mod plain;
 mod regions;
@@ -206,8 +202,7 @@ fn fold(
     let _own_processors = (accesses.len() > INLINE).then(|| db.pace.foreground().finishing());
     with_needed_leaves(view, |needed_leaves| {
         let policy = db.budget.flush_policy();
-        let batch =
-            Batch { hasher: db.hasher, view, accesses, gives, learns, policy, needed_leaves };
+        let batch = Batch { view, accesses, gives, learns, policy, needed_leaves };
         attempt(db, finisher, &batch, prev_root)
     })
 }
@@ -260,8 +255,7 @@ pub(crate) fn refold(
     with_needed_leaves(view, |needed_leaves| {
         let policy = db.budget.flush_policy();
         let (gives, learns) = (Gives::Root, true);
-        let batch =
-            Batch { hasher: db.hasher, view, accesses, gives, learns, policy, needed_leaves };
+        let batch = Batch { view, accesses, gives, learns, policy, needed_leaves };
         finisher.workers.once(db, &batch)
     })
 }
@@ -281,15 +275,7 @@ pub(crate) fn check_refolded(
     let folded = with_needed_leaves(view, |needed_leaves| {
         let policy = db.budget.flush_policy();
         let (accesses, gives) = (&[], Gives::Root);
-        let batch = Batch {
-            hasher: db.hasher,
-            view,
-            accesses,
-            gives,
-            learns: false,
-            policy,
-            needed_leaves,
-        };
+        let batch = Batch { view, accesses, gives, learns: false, policy, needed_leaves };
         let space = &mut finisher.workers.take_inline().space;
         fold_root(db, &finisher.workers, &batch, prev_root, chunks, space)
     })?;

@@ -1,4 +1,5 @@
-//! The second half of a chunk: its regions, from the nodes of their pages to their own.
+//! The fold of a chunk: its regions, each from the keys that are accessed up to its own node, and all hashes of one height
+//! together.
 //!
 //! A region has about a hundred pages, of which a batch may access two: what lies beside their paths comes from the lines of
 //! the region's tiling.
@@ -6,132 +7,255 @@
 use std::sync::Arc;
 
 use pleach_beatree::RegionState;
+use pleach_beatree::leaf_fold::{
+    AccessResult, FoldedPage, KeyAccess, PageState, PartNode, fold_page, fold_parts, is_much,
+    is_parted,
+};
 use pleach_beatree::region::Nodes;
-use pleach_core::fold::{Occupancy, ProofFolder};
-use pleach_core::proof::op::op_not_first;
-use pleach_core::tree::{HiddenLeaf, Merkleizer, Subtrie};
-use pleach_core::{Node, TERMINATOR};
+use pleach_beatree::treelet::Known;
+use pleach_core::fold::{Folder, Hidden, Lines, NO_HASH, Occupancy, Siblings, Subtrie};
+use pleach_core::node::kind;
+use pleach_core::{Node, NodeKind, Prefix};
 
-use super::chunk::{Again, Batch, Chunk, RegionTask};
-use super::emit::Fragment;
+use super::chunk::{Again, Batch, Chunk};
+use super::emit::{Fragment, encode_op};
 use super::outcome::{ChunkOutcome, PageNode, RegionOutcome};
 use super::scratch::FoldSpace;
+use crate::read::key_batch::PAGES_AHEAD;
+use crate::state::undo::Changed;
 
 /// Regions ahead of the one that is folded, whose memory is asked for.
 const REGIONS_AHEAD: usize = 2;
+/// Keys for which a worker keeps memory.
+const KEPT: usize = 1 << 14;
+/// About as many bytes as an encoded operation takes: key, flags and a value's hash.
+const OP_BYTES: usize = 72;
 
-/// A region that was put in: its number among the tilings, and its end if it has a page that takes part.
-struct Folding {
-    tiling: u32,
-    end: Option<usize>,
+/// What the outcome still needs once everything is hashed.
+#[derive(Default)]
+struct Hashing {
+    /// The fold of each region that has a page which takes part.
+    ends: Vec<Option<usize>>,
+    /// For each page with a new node: its number in the chunk, and that of the node in the folder.
+    nodes: Vec<(usize, u32)>,
+    /// The parts of some of them, by their number in the outcome.
+    parts: Vec<(usize, Vec<(Prefix, PartNode)>)>,
 }
 
 impl Chunk {
-    /// Folds the regions, whose pages are folded, and completes the outcome.
-    pub(super) fn fold_regions(
-        &self,
+    /// Folds the chunk, whose pages are all in memory, into an empty `outcome`.
+    pub(super) fn fold(
+        &mut self,
         batch: &Batch<'_>,
         space: &mut FoldSpace,
-        outcome: &mut ChunkOutcome,
-    ) -> Result<(), Again> {
-        // Apart from the space, which it reads.
-        let mut regions = std::mem::replace(&mut space.regions, Merkleizer::new(batch.hasher));
-        let done = self.fold_regions_by(&mut regions, batch, space, outcome);
-        space.regions = regions;
-        done
+        mut outcome: ChunkOutcome,
+    ) -> Result<ChunkOutcome, Again> {
+        debug_assert!(outcome.nodes.is_empty() && outcome.lines.is_empty(), "an empty outcome");
+        space.folder.clear();
+        space.results.clear();
+        let mut hashing = Hashing::default();
+        outcome.regions.reserve(self.regions.len());
+        outcome.nodes.reserve(self.pages.len());
+        for index in 0..self.regions.len() {
+            self.prefetch_regions(index);
+            self.fold_region(batch, index, space, (&mut outcome, &mut hashing))?;
+        }
+        space.folder.run();
+        self.emit(batch, space, &hashing.ends, &mut outcome);
+        self.take_nodes(&space.folder, hashing, &mut outcome);
+        let ChunkOutcome { siblings, treelets, lines, .. } = &mut outcome;
+        space.folder.swap(siblings, treelets, lines);
+        fold_proofs(&mut space.proofs, &mut outcome);
+        if self.pending.len() > KEPT {
+            // Much pended below some page: what is kept is memory that no other chunk needs.
+            space.folder.shrink_to(KEPT);
+        }
+        Ok(outcome)
     }
 
-    fn fold_regions_by(
+    /// Puts the pages of a region in. The region must be as it was gathered.
+    fn fold_region(
         &self,
-        regions: &mut Merkleizer,
         batch: &Batch<'_>,
+        index: usize,
         space: &mut FoldSpace,
-        outcome: &mut ChunkOutcome,
+        (outcome, hashing): (&mut ChunkOutcome, &mut Hashing),
     ) -> Result<(), Again> {
-        regions.clear();
-        space.node_pages.clear();
-        let mut folding = Vec::with_capacity(self.regions.len());
-        for (index, task) in self.regions.iter().enumerate() {
-            self.prefetch_regions(index);
-            let from = outcome.nodes.len();
-            let folded = self.fold_region(batch, task, space, regions, &mut outcome.nodes);
-            folding.push(folded?);
-            let first_change = outcome.regions.last().map_or(0, |region| region.changes.end);
-            let accesses = &batch.accesses[task.accesses.clone()];
-            let writes = accesses.iter().filter(|access| access.writes.is_some()).count();
-            outcome.regions.push(RegionOutcome {
-                region: Arc::clone(&task.region),
-                layout_version: task.layout_version,
-                accessed: !task.accesses.is_empty(),
-                node: Node::default(),
-                old: Occupancy::Empty,
-                before: None,
-                fragment: Fragment::default(),
-                first_op: 0,
-                nodes: from..outcome.nodes.len(),
-                changes: first_change..first_change + writes,
-                lines: 0..0,
-            });
+        let task = &self.regions[index];
+        let state = task.region.read();
+        let Nodes::Resident(tiling) = state.nodes() else { return Err(Again::Changed) };
+        if state.is_retired()
+            || state.layout_version() != task.layout_version
+            || state.last_commit() != task.last_commit
+        {
+            return Err(Again::Changed);
         }
-        regions.run();
-        regions.group(&mut space.lines);
-        for (region, Folding { tiling, end }) in outcome.regions.iter_mut().zip(&folding) {
-            let own = || *region.region.read().own();
-            (region.node, region.old) = match end {
-                None => (own(), Occupancy::Many),
-                Some(end) => {
-                    let node = *regions.end_node(*end);
-                    (node, occupancy(regions, *end, &node))
-                }
+        let (first_node, first_line) = (outcome.nodes.len(), space.folder.kept().1);
+        let mut span = space.folder.along(task.region.prefix().len(), Lines::new(tiling));
+        let mut whole = None;
+        for at in task.pages.clone() {
+            self.prefetch_ahead(batch, at);
+            let page = &self.pages[at];
+            let subtrie = if let Some(known) = &page.known {
+                span.folder().known(known, page.child)
+            } else {
+                space.folded += 1;
+                let nodes = (&mut outcome.nodes, &mut *hashing);
+                self.put_page(batch, at, (span.folder(), &mut space.results), nodes)
             };
-            let lines = space.lines.of(*tiling);
-            let from = outcome.lines.len();
-            outcome.lines.extend_from_slice(lines);
-            region.lines = from..outcome.lines.len();
+            let next = (at + 1 < task.pages.end).then(|| self.pages[at + 1].child as usize);
+            whole = span.child((page.child as usize, &page.prefix), subtrie, next);
         }
-        self.emit_regions(batch, (space, regions), &folding, outcome);
-        fold_proofs(&mut space.proofs, outcome);
+        let end = whole.map(|whole| space.folder.end(whole, false)).transpose();
+        hashing.ends.push(end.map_err(|hidden| needs_leaf(&state, hidden))?);
+        let first_change = outcome.regions.last().map_or(0, |region| region.changes.end);
+        let writes = has_writes(&batch.accesses[task.accesses.clone()]).count();
+        outcome.regions.push(RegionOutcome {
+            region: Arc::clone(&task.region),
+            layout_version: task.layout_version,
+            accessed: !task.accesses.is_empty(),
+            node: *state.own(),
+            old: Occupancy::Many,
+            before: None,
+            fragment: Fragment::default(),
+            first_op: 0,
+            nodes: first_node..outcome.nodes.len(),
+            changes: first_change..first_change + writes,
+            lines: first_line..space.folder.kept().1,
+        });
         Ok(())
     }
 
-    /// Emits the regions' parts of the witness or proof.
-    fn emit_regions(
+    /// Puts a page in, and says of it what the outcome does.
+    fn put_page(
         &self,
         batch: &Batch<'_>,
-        (space, folded): (&FoldSpace, &Merkleizer),
-        folding: &[Folding],
+        at: usize,
+        (folder, results): (&mut Folder, &mut Vec<AccessResult>),
+        (nodes, hashing): (&mut Vec<PageNode>, &mut Hashing),
+    ) -> Subtrie {
+        let page = &self.pages[at];
+        let accesses = &batch.accesses[page.accesses.clone()];
+        let pending = &self.pending[page.pending.clone()];
+        let leaf = page.page.as_ref().map(|page| page.view());
+        let keeps = page.keeps(batch);
+        let from = folder.kept().0;
+        let mut fold = |treelet: Option<Known<'_>>| {
+            let state = PageState { at: &page.prefix, leaf: leaf.as_ref(), pending, treelet };
+            if is_much(pending.len() + accesses.len()) && !is_parted(&state, accesses) {
+                let known = self.parts.binary_search_by_key(&at, |(page, _)| *page);
+                let known = known.ok().map(|found| &*self.parts[found].1);
+                return fold_parts(folder, &state, known, accesses, results);
+            }
+            fold_page(folder, &state, keeps, accesses, results)
+        };
+        let folded = match (&page.page, page.as_of) {
+            (Some(cached), Some(as_of)) => cached.treelet(as_of, fold),
+            _ => fold(None),
+        };
+        let FoldedPage { subtrie, columns, parts } = folded;
+        if has_writes(accesses).next().is_some() {
+            hashing.nodes.push((at, folder.watch(&subtrie)));
+            // However large the batch is: it is little beside what pends.
+            if !parts.is_empty() && page.as_of.is_some() {
+                hashing.parts.push((nodes.len(), parts));
+            }
+            nodes.push(PageNode {
+                child: page.child,
+                prefix: page.prefix,
+                node: Node::default(),
+                as_of: page.as_of.unwrap_or_default(),
+                treelet: from..folder.kept().0,
+                columns,
+                flush_due: page.flush_due(batch),
+                page: None,
+            });
+        }
+        subtrie
+    }
+
+    /// Adds to the outcome what was found and changed, operations, and the regions' parts of the witness or proof.
+    fn emit(
+        &self,
+        batch: &Batch<'_>,
+        space: &mut FoldSpace,
+        ends: &[Option<usize>],
         outcome: &mut ChunkOutcome,
     ) {
-        let ChunkOutcome { regions, terminals, siblings, ops, .. } = outcome;
-        let proof = space.treelets.proof();
-        terminals.reserve(proof.terminals.len() + self.regions.len() * 64);
-        siblings.reserve(proof.siblings.len() + self.regions.len() * 32);
-        for ((region, task), Folding { end, .. }) in
-            regions.iter_mut().zip(&self.regions).zip(folding)
-        {
-            region.first_op = task.pages.clone().next().map_or(0, |page| space.op_starts[page]);
-            let Some(end) = end.filter(|_| region.accessed) else { continue };
-            let accessed = task.pages.clone().filter(|page| !self.pages[*page].accesses.is_empty());
-            for (page, first) in accessed.zip(folded.firsts(end)) {
-                if !first && batch.gives.has_ops() {
-                    op_not_first(&mut ops[space.op_starts[page]]);
+        let folder = &space.folder;
+        let accesses =
+            || self.regions.iter().flat_map(|task| &batch.accesses[task.accesses.clone()]);
+        // These may be kept for older views and overlays: no more memory than is needed.
+        let writes = accesses().filter(|access| access.writes.is_some()).count();
+        let mut changes = Vec::with_capacity(writes);
+        let gives_ops = batch.gives.has_ops();
+        outcome.ops.reserve(if gives_ops { accesses().count() * OP_BYTES } else { 0 });
+        let mut results = space.results.drain(..).enumerate();
+        for (index, task) in self.regions.iter().enumerate() {
+            let region = &mut outcome.regions[index];
+            region.first_op = outcome.ops.len();
+            let accesses = &batch.accesses[task.accesses.clone()];
+            for (access, (at, found)) in accesses.iter().zip(&mut results) {
+                if gives_ops {
+                    let put = (found.put != NO_HASH).then(|| *folder.value_hash(found.put));
+                    encode_op(access, (&found, put), folder.is_first(at), &mut outcome.ops);
+                }
+                if let Some(new) = &access.writes {
+                    let (key, new) = (access.key, new.clone());
+                    changes.push(Changed { key, new, prior: found.prior });
                 }
             }
-            if region.old != Occupancy::Many {
-                continue;
+            let Some(end) = ends[index] else { continue };
+            (region.node, region.old) = (*folder.node(end), folder.occupancy(end));
+            if region.accessed && region.old == Occupancy::Many {
+                let from = outcome.terminals.len();
+                let count = folder.terminals(end, &mut outcome.terminals, |_, _| {
+                    unreachable!("pages are folded with their region")
+                });
+                let terminals = from..outcome.terminals.len();
+                region.fragment = Fragment::new(terminals, count, folder.siblings_of(end));
             }
-            let (from, siblings_from) = (terminals.len(), siblings.len());
-            let mut below = 0;
-            let own = folded.terminals(end, terminals, |number, out| {
-                let fragment = &space.fragments[number as usize];
-                below += fragment.count();
-                out.extend_from_slice(fragment.terminals(&proof.terminals));
-            });
-            folded.siblings(end, siblings, |number, out| {
-                out.extend_from_slice(space.fragments[number as usize].siblings(&proof.siblings));
-            });
-            let (terminals, siblings) = (from..terminals.len(), siblings_from..siblings.len());
-            region.fragment = Fragment::new(terminals, own + below, siblings);
+        }
+        drop(results);
+        outcome.changes = changes.into();
+    }
+
+    /// Adds the nodes of pages and their parts to the outcome. No more pages are held than those that learn.
+    fn take_nodes(&mut self, folder: &Folder, hashing: Hashing, outcome: &mut ChunkOutcome) {
+        for (node, (at, watched)) in outcome.nodes.iter_mut().zip(&hashing.nodes) {
+            node.node = *folder.watched(*watched);
+            let task = &mut self.pages[*at];
+            let page = task.page.take().filter(|_| !node.treelet.is_empty());
+            node.page = task.at.zip(page);
+        }
+        for (at, parts) in hashing.parts {
+            let node = |part: &PartNode| match part {
+                PartNode::Known(node) => *node,
+                PartNode::Watched(number) => *folder.watched(*number),
+            };
+            // Those that can go into a fold by their node.
+            let nodes = parts.iter().map(|(prefix, part)| (*prefix, node(part)));
+            let nodes = nodes.filter(|(_, node)| kind(node) == NodeKind::Internal).collect();
+            outcome.parts.push((at, Arc::new(nodes)));
+        }
+        for page in &mut self.pages {
+            page.page = None;
+        }
+    }
+
+    /// Asks for the memory of pages that are folded next: it is cold, and waiting for one after the
+    /// other would take longer than the fold.
+    fn prefetch_ahead(&self, batch: &Batch<'_>, index: usize) {
+        let page = |ahead| self.pages.get(index + ahead);
+        if let Some(page) = page(2 * PAGES_AHEAD).and_then(|task| task.page.as_ref()) {
+            page.cpu_prefetch_head();
+        }
+        if let Some(task) = page(PAGES_AHEAD)
+            && let Some(page) = &task.page
+        {
+            for access in &batch.accesses[task.accesses.clone()] {
+                page.cpu_prefetch_key(&access.key);
+            }
         }
     }
 
@@ -148,121 +272,35 @@ impl Chunk {
             }
         }
     }
-
-    /// Puts the pages of a region in. The region must be as it was gathered.
-    fn fold_region(
-        &self,
-        batch: &Batch<'_>,
-        task: &RegionTask,
-        space: &mut FoldSpace,
-        regions: &mut Merkleizer,
-        nodes: &mut Vec<PageNode>,
-    ) -> Result<Folding, Again> {
-        let state = task.region.read();
-        let Nodes::Resident(tiling) = state.nodes() else { return Err(Again::Changed) };
-        if state.is_retired()
-            || state.layout_version() != task.layout_version
-            || state.last_commit() != task.last_commit
-        {
-            return Err(Again::Changed);
-        }
-        let number = regions.begin_tiling();
-        let mut top = None;
-        for at in task.pages.clone() {
-            let subtrie = self.put_page(batch, at, space, regions, nodes);
-            let child = self.pages[at].child as usize;
-            let next = (at + 1 < task.pages.end).then(|| self.pages[at + 1].child as usize);
-            let put = regions.child((tiling, number), child, subtrie, next);
-            top = put.map_err(|hidden| needs_leaf(&state, hidden))?;
-        }
-        let end = top.map(|top| regions.end(top, false));
-        Ok(Folding { tiling: number, end })
-    }
-
-    /// A page as its region takes it: folded, or known.
-    fn put_page(
-        &self,
-        batch: &Batch<'_>,
-        at: usize,
-        space: &mut FoldSpace,
-        regions: &mut Merkleizer,
-        nodes: &mut Vec<PageNode>,
-    ) -> Subtrie {
-        let page = &self.pages[at];
-        if let Some(known) = &page.known {
-            return regions.unaccessed(known);
-        }
-        let fold = space.folds[at];
-        let (node, old) = (space.node(fold), space.occupancy(fold));
-        if page.accesses.is_empty() {
-            return match &old {
-                Occupancy::Leaf { key, value_hash } => {
-                    regions.unaccessed_leaf(&node, key, value_hash)
-                }
-                _ => regions.unaccessed(&node),
-            };
-        }
-        let accesses = &batch.accesses[page.accesses.clone()];
-        if accesses.iter().any(|access| access.writes.is_some()) {
-            let new = self.page_node(batch, space, (at, node));
-            nodes.push(new);
-            space.node_pages.push(at);
-        }
-        let number = u32::try_from(at).expect("a chunk has fewer than 2^32 pages");
-        regions.fragment(&node, (&old, &accesses[0].key), number)
-    }
-
-    /// What the outcome says of an accessed page.
-    fn page_node(
-        &self,
-        batch: &Batch<'_>,
-        space: &FoldSpace,
-        (at, node): (usize, Node),
-    ) -> PageNode {
-        let page = &self.pages[at];
-        let ends = &space.captured_ends;
-        let treelet = at.checked_sub(1).map_or(0, |before| ends[before])..ends[at];
-        PageNode {
-            child: page.child,
-            prefix: page.prefix,
-            node,
-            as_of: page.as_of.unwrap_or_default(),
-            treelet,
-            columns: space.columns(space.folds[at]),
-            flush_due: page.flush_due(batch),
-            page: None,
-        }
-    }
 }
 
-/// What was below a region before the batch, or is in the view where nothing of it is accessed.
-fn occupancy(regions: &Merkleizer, end: usize, node: &Node) -> Occupancy {
-    match (regions.occupancy(end), regions.lone(end)) {
-        (Some(old), _) => old,
-        (None, Some((key, value_hash))) => Occupancy::Leaf { key, value_hash },
-        (None, None) if *node == TERMINATOR => Occupancy::Empty,
-        (None, None) => Occupancy::Many,
-    }
+fn has_writes(accesses: &[KeyAccess]) -> impl Iterator<Item = &KeyAccess> {
+    accesses.iter().filter(|access| access.writes.is_some())
 }
 
 /// The leaf of a child that is known by its node alone decides where a terminal lies.
-fn needs_leaf(state: &RegionState, hidden: HiddenLeaf) -> Again {
-    Again::NeedsLeaf(*state.children().prefix(hidden.child).first_key())
+fn needs_leaf(state: &RegionState, Hidden(child): Hidden) -> Again {
+    Again::NeedsLeaf(*state.children().prefix(child as usize).first_key())
 }
 
 /// Computes the nodes before the batch to which the regions' parts of the multiproof lead.
-fn fold_proofs(folder: &mut ProofFolder, outcome: &mut ChunkOutcome) {
+fn fold_proofs(folder: &mut Folder, outcome: &mut ChunkOutcome) {
     let ChunkOutcome { regions, terminals, siblings, .. } = outcome;
     folder.clear();
     let mut folds = Vec::with_capacity(regions.len());
-    for region in regions.iter().filter(|region| region.fragment.count() > 0) {
-        folder.terminals(region.fragment.terminals(terminals));
-        folds.push(folder.end(region.region.prefix().len(), region.fragment.siblings(siblings)));
-    }
-    if folder.run() {
-        let proven = regions.iter_mut().filter(|region| region.fragment.count() > 0);
-        for (region, fold) in proven.zip(folds) {
-            region.before = Some(*folder.node(fold));
+    let proven = |region: &&mut RegionOutcome| region.fragment.count() > 0;
+    for region in regions.iter_mut().filter(proven) {
+        let floor = region.region.prefix().len();
+        let mut span = folder.along(floor, Siblings::new(region.fragment.siblings(siblings)));
+        span.terminals(region.fragment.terminals(terminals));
+        match span.prove() {
+            Some(fold) => folds.push(fold),
+            // It is found when the root before the batch is compared.
+            None => return,
         }
+    }
+    folder.run();
+    for (region, fold) in regions.iter_mut().filter(proven).zip(folds) {
+        region.before = Some(*folder.node(fold));
     }
 }

@@ -136,12 +136,7 @@ impl Workers {
                 break Err(error);
             }
             let before = worker.space.work();
-            let folded = chunk.fold(
-                batch,
-                &mut worker.space,
-                (&db.runtime, db.budget.workers()),
-                ChunkOutcome::default(),
-            );
+            let folded = chunk.fold(batch, &mut worker.space, ChunkOutcome::default());
             worker.space.work().count_since(before, &db.counters);
             match folded {
                 Ok(outcome) => break Ok(Folded::Done(outcome)),
@@ -229,8 +224,7 @@ impl Worker {
                 continue;
             }
             let mut chunk = self.ahead.pop_front().expect("just seen");
-            let shares = (&db.runtime, db.budget.workers());
-            match chunk.fold(job.batch, &mut self.space, shares, workers.outcome()) {
+            match chunk.fold(job.batch, &mut self.space, workers.outcome()) {
                 Ok(outcome) => job.done(chunk.index, outcome),
                 Err(Again::NeedsLeaf(key)) => job.needs_leaf(key),
                 Err(Again::Changed) => {

@@ -5,7 +5,7 @@
 //! folded to one, which must be the index's: seven hashes a page, in one batch for all pages of the round.
 
 use pleach_beatree::build::{LEVELS, PageNodes, Unfolded};
-use pleach_core::fold::{BatchFolder, combine_chunks};
+use pleach_core::fold::{Folder, combine_chunks};
 use pleach_core::{Hasher, Node};
 
 use super::cells::{OldPage, STORED_NODES};
@@ -27,7 +27,7 @@ pub(super) fn contradicting(
     let folded = edited.iter().zip(&nodes);
     bad.extend(folded.filter(|(index, node)| !is(&rewrites[**index].old[0], node)).map(first));
     // Few, and mostly of one page each.
-    let mut folder = BatchFolder::new(hasher);
+    let mut folder = Folder::new(hasher);
     for (index, pages) in planned {
         let rewrite = &rewrites[*index];
         let agrees = match (&rewrite.old[..], *pages) {
@@ -35,17 +35,17 @@ pub(super) fn contradicting(
             (old, pages) => {
                 let depth = rewrite.range.len();
                 folder.clear();
-                folder.begin(depth);
                 let known = old.iter().all(|page| page.own.is_some());
+                let mut span = folder.below(depth);
                 for page in old {
-                    folder.subtrie(&page.prefix, &page.own.unwrap_or_default());
+                    span.subtrie(&page.prefix, &page.own.unwrap_or_default());
                 }
-                let before = folder.end().expect("no terminal is placed here");
-                folder.begin(depth);
+                let before = span.end().expect("no terminal is placed here");
+                let mut span = folder.below(depth);
                 for (page, nodes) in pages {
-                    folder.subtrie(&page.prefix, &nodes.own);
+                    span.subtrie(&page.prefix, &nodes.own);
                 }
-                let after = folder.end().expect("no terminal is placed here");
+                let after = span.end().expect("no terminal is placed here");
                 folder.run();
                 !known || folder.node(before) == folder.node(after)
             }

@@ -15,7 +15,7 @@ use pleach_beatree::build::{
     CellRef, PageNodes, PageStamp, Planned, Unfolded, fold_pages, plan, write_page,
 };
 use pleach_core::Hasher;
-use pleach_core::fold::BatchFolder;
+use pleach_core::fold::Folder;
 use pleach_core::page::overflow::PageRun;
 use pleach_io::PageBuf;
 
@@ -95,7 +95,7 @@ impl<'a> Merged<'a> {
     }
 
     /// Folds the pages whose nodes are not all known.
-    pub(super) fn fold(&'a self, rewrites: &'a [Rewrite], folder: &mut BatchFolder) -> Folded<'a> {
+    pub(super) fn fold(&'a self, rewrites: &'a [Rewrite], folder: &mut Folder) -> Folded<'a> {
         let mut unfolded = Vec::new();
         let (mut edited, mut planned) = (Vec::new(), Vec::new());
         for (index, (rewrite, content)) in rewrites.iter().zip(&self.contents).enumerate() {

@@ -15,7 +15,7 @@ use pleach_beatree::cache::CachedPage;
 use pleach_beatree::leaf_fold::below;
 use pleach_beatree::region::Pending;
 use pleach_beatree::{PageNo, RegionState, Stored};
-use pleach_core::fold::BatchFolder;
+use pleach_core::fold::Folder;
 use pleach_core::page::leaf::{Cell, LeafBuilder, LeafHeader, RawCell, capacity, cell_size};
 use pleach_core::page::overflow::PageRun;
 use pleach_core::{Node, Prefix, TERMINATOR};
@@ -214,27 +214,24 @@ impl OldPage {
 }
 
 /// Makes the nodes that pages store of the subtries that their treelets know.
-pub(super) fn make_nodes<'a>(
-    folder: &mut BatchFolder,
-    pages: impl Iterator<Item = &'a mut OldPage>,
-) {
+pub(super) fn make_nodes<'a>(folder: &mut Folder, pages: impl Iterator<Item = &'a mut OldPage>) {
     folder.clear();
     let pages: Vec<&mut OldPage> = pages.filter(|page| !page.subtries.is_empty()).collect();
     for page in &pages {
         for index in 0..STORED_NODES {
             let at = below(&page.prefix, LEVELS, u16::try_from(index).expect("one of eight"));
-            folder.begin(at.len());
+            let mut span = folder.below(at.len());
             for (prefix, node) in page.subtries.iter().filter(|(prefix, _)| at.contains(prefix)) {
-                folder.subtrie(prefix, node);
+                span.subtrie(prefix, node);
             }
-            folder.end().expect("no terminal is placed here");
+            span.end().expect("no terminal is placed here");
         }
     }
     folder.run();
     for (at, page) in pages.into_iter().enumerate() {
         page.subtries = Vec::new();
         page.nodes =
-            (std::array::from_fn(|index| folder.node(at * STORED_NODES + index)), ALL_KNOWN);
+            (std::array::from_fn(|index| *folder.node(at * STORED_NODES + index)), ALL_KNOWN);
     }
 }
 

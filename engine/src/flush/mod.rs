@@ -54,7 +54,7 @@ use std::time::Duration;
 
 use pleach_beatree::cache::NO_BATCH;
 use pleach_core::Prefix;
-use pleach_core::fold::BatchFolder;
+use pleach_core::fold::Folder;
 use pleach_io::{Queue, Step};
 
 use crate::error::{Error, Result};
@@ -100,7 +100,7 @@ pub(crate) struct Flusher {
     reader: Option<PageReader<usize>>,
     /// Writes new ones.
     queue: Option<Box<dyn Queue>>,
-    folder: BatchFolder,
+    folder: Folder,
     round: Round,
     /// Pages that the next round takes: fewer after one that found no room.
     limit: usize,
@@ -129,7 +129,7 @@ pub(crate) struct Flusher {
 impl Flusher {
     pub(crate) fn new(db: Arc<State>) -> Self {
         let (leaving, limit) = (Leaving::new(db.space.take_held()), db.budget.round_pages());
-        let folder = BatchFolder::new(db.hasher);
+        let folder = Folder::new(db.hasher);
         Self {
             trie: Arc::clone(&db),
             db,

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use pleach_beatree::children::ChildRef;
 use pleach_beatree::grace::Period;
-use pleach_beatree::leaf_fold::{PageState, PendingChange, fold_leaf};
+use pleach_beatree::leaf_fold::{PageState, PendingChange, fold_page};
 use pleach_beatree::region::Relocation;
 use pleach_beatree::split::{Split, split_held};
 use pleach_beatree::{PageNo, Region, RegionState};
 use pleach_core::Node;
-use pleach_core::fold::BatchFolder;
+use pleach_core::fold::Folder;
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::page::leaf::LeafView;
 use pleach_core::page::overflow::PageRun;
@@ -45,11 +45,7 @@ pub(super) struct Freed {
 
 impl Round {
     /// Publishes the round; `None` when a commit is in flight and it has to be tried again.
-    pub(super) fn publish(
-        &mut self,
-        db: &State,
-        folder: &mut BatchFolder,
-    ) -> Result<Option<Freed>> {
+    pub(super) fn publish(&mut self, db: &State, folder: &mut Folder) -> Result<Option<Freed>> {
         // An upper bound of the record, so that the log has room before anything is decided.
         let pages: usize =
             self.rewrites.iter().map(|rewrite| rewrite.new.len() + rewrite.old.len()).sum();
@@ -172,7 +168,7 @@ pub(super) fn log_run(run: &PageRun) -> LogRun {
 
 /// Makes the new pages' nodes those of page and *all* committed changes: commits may have come
 /// since the pages were built.
-fn refresh_nodes(rewrite: &mut Rewrite, runs: &[PageBuf], folder: &mut BatchFolder) -> Result<()> {
+fn refresh_nodes(rewrite: &mut Rewrite, runs: &[PageBuf], folder: &mut Folder) -> Result<()> {
     let state = rewrite.region.read();
     assert_eq!(
         state.layout_version(),
@@ -201,14 +197,13 @@ fn refresh_nodes(rewrite: &mut Rewrite, runs: &[PageBuf], folder: &mut BatchFold
         let mut pending: Vec<PendingChange> = Vec::new();
         state.copy_pending(&new.prefix, &mut pending);
         folder.clear();
-        folder.begin(new.prefix.len());
         let view = LeafView::trusted(runs[new.page.run].page(new.page.at));
         let page =
             PageState { at: &new.prefix, leaf: Some(&view), pending: &pending, treelet: None };
-        fold_leaf(folder, &page, 0, &[], &mut Vec::new());
-        let fold = folder.end().expect("no terminal is placed here");
+        let folded = fold_page(folder, &page, false, &[], &mut Vec::new());
+        let fold = folder.end(folded.subtrie, false).expect("no terminal is placed here");
         folder.run();
-        new.node = Some(folder.node(fold));
+        new.node = Some(*folder.node(fold));
     }
     Ok(())
 }

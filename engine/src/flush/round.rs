@@ -18,7 +18,7 @@ use pleach_beatree::build::{LEVELS, PageStamp};
 use pleach_beatree::cache::NO_BATCH;
 use pleach_beatree::stored::overflow_cell;
 use pleach_core::Prefix;
-use pleach_core::fold::BatchFolder;
+use pleach_core::fold::Folder;
 use pleach_core::page::leaf::{self, LeafView};
 use pleach_core::page::overflow::PageRun;
 use pleach_io::{Completion, PAGE, PageBuf, Queue, Request, Transfer};
@@ -97,7 +97,7 @@ impl Round {
         &mut self,
         db: &State,
         queue: &mut Box<dyn Queue>,
-        folder: &mut BatchFolder,
+        folder: &mut Folder,
         flush: u64,
     ) -> Result<()> {
         self.flush = flush;
@@ -178,7 +178,7 @@ impl Round {
         &mut self,
         db: &State,
         queue: &mut Box<dyn Queue>,
-        folder: &mut BatchFolder,
+        folder: &mut Folder,
         rewrites: &mut [Rewrite],
     ) -> Result<Vec<usize>> {
         let alone = rewrites.iter_mut().filter(|rewrite| rewrite.old.len() == 1);

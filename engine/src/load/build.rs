@@ -9,7 +9,7 @@ use pleach_beatree::build::{
     CellRef, PageNodes, PageStamp, Planned, Unfolded, fold_pages, write_page,
 };
 use pleach_beatree::load::{BuiltLeaf, Repeated, Unit};
-use pleach_core::fold::BatchFolder;
+use pleach_core::fold::Folder;
 use pleach_io::{File, IoError, PageBuf, Queue, Request, Transfer};
 
 use super::blocks::Frozen;
@@ -96,7 +96,7 @@ impl Building<'_> {
     fn units(&self) -> Result<()> {
         let mut worker = Worker {
             queue: self.db.store.device().queue(DEPTH)?,
-            folder: BatchFolder::new(self.db.hasher),
+            folder: Folder::new(self.db.hasher),
             spare: Vec::new(),
             failed: None,
         };
@@ -195,7 +195,7 @@ impl Building<'_> {
 /// What a worker keeps from unit to unit.
 struct Worker {
     queue: Box<dyn Queue>,
-    folder: BatchFolder,
+    folder: Folder,
     /// Buffers of a whole batch.
     spare: Vec<PageBuf>,
     failed: Option<IoError>,

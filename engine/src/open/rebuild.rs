@@ -7,7 +7,7 @@ use pleach_beatree::leaf_fold::PendingChange;
 use pleach_beatree::region::tiling;
 use pleach_beatree::stored::cell_value;
 use pleach_beatree::{Region, RegionIndex};
-use pleach_core::fold::BatchFolder;
+use pleach_core::fold::{Bare, Folder, Span};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::{Hasher, Node, Prefix};
 use pleach_io::{Disk, OpenMode};
@@ -28,7 +28,7 @@ pub(super) fn rebuild(
     index: &RegionIndex,
 ) -> Result<Node> {
     let leaf = device.open(LEAF_FILE, OpenMode::Read)?;
-    let mut folder = BatchFolder::new(hasher);
+    let mut folder = Folder::new(hasher);
     let mut nodes: Vec<Node> = Vec::new();
     visit(device, Ok(&leaf), index, |Visited { region, child, page }| {
         nodes.push(child_node(&mut folder, database, region, child, page)?);
@@ -46,7 +46,7 @@ pub(super) fn rebuild(
 
 /// The node of a child: that of its page's cells and the buffered changes over them.
 fn child_node(
-    folder: &mut BatchFolder,
+    folder: &mut Folder,
     database: u64,
     region: &Arc<Region>,
     child: usize,
@@ -66,30 +66,30 @@ fn child_node(
 
 /// The node of a prefix whose pairs are these cells under these changes, both in key order.
 fn fold_pairs(
-    folder: &mut BatchFolder,
+    folder: &mut Folder,
     prefix: &Prefix,
     view: Option<&LeafView<'_>>,
     changes: &[PendingChange],
 ) -> Node {
     folder.clear();
-    folder.begin(prefix.len());
+    let mut span = folder.below(prefix.len());
     let mut changes = changes.iter().peekable();
-    let put = |folder: &mut BatchFolder, (key, stored): &PendingChange| {
+    let put = |span: &mut Span<'_, Bare>, (key, stored): &PendingChange| {
         if let Some(value) = stored.fold_value() {
-            folder.unaccessed(key, value);
+            span.unaccessed(key, value);
         }
     };
     for (key, cell) in view.iter().flat_map(|view| view.iter()) {
         while let Some(change) = changes.next_if(|change| change.0 < key) {
-            put(folder, change);
+            put(&mut span, change);
         }
         match changes.next_if(|change| change.0 == key) {
-            Some(change) => put(folder, change),
-            None => folder.unaccessed(&key, cell_value(&cell)),
+            Some(change) => put(&mut span, change),
+            None => span.unaccessed(&key, cell_value(&cell)),
         }
     }
-    changes.for_each(|change| put(folder, change));
-    let fold = folder.end().expect("no terminal is placed here");
+    changes.for_each(|change| put(&mut span, change));
+    let fold = span.end().expect("no terminal is placed here");
     folder.run();
-    folder.node(fold)
+    *folder.node(fold)
 }

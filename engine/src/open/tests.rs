@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use pleach_beatree::Stored;
 use pleach_beatree::region::{Applied, NewNodes};
-use pleach_core::fold::{BatchFolder, FoldValue};
+use pleach_core::fold::{FoldValue, Folder};
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
@@ -34,14 +34,14 @@ fn id(id: u64) -> Key {
 }
 
 fn fold(at: &Prefix, pairs: &BTreeMap<Key, Vec<u8>>) -> Node {
-    let mut folder = BatchFolder::new(Hasher::BLAKE3);
-    folder.begin(at.len());
+    let mut folder = Folder::new(Hasher::BLAKE3);
+    let mut span = folder.below(at.len());
     for (key, value) in pairs.range(*at.first_key()..=at.last_key()) {
-        folder.unaccessed(key, FoldValue::Bytes(value));
+        span.unaccessed(key, FoldValue::Bytes(value));
     }
-    let fold = folder.end().expect("no terminal is placed here");
+    let fold = span.end().expect("no terminal is placed here");
     folder.run();
-    folder.node(fold)
+    *folder.node(fold)
 }
 
 /// What a commit does to a namespace.

@@ -23,7 +23,7 @@ const MIN_ROUND: usize = 64;
 /// What a page of a round takes until it is written: its cells on their way to its node, and its bytes.
 const ROUND_PAGE: usize = 40 << 10;
 /// Most accesses of a chunk of a finish.
-const MAX_CHUNK: usize = 512;
+const MAX_CHUNK: usize = 256;
 /// Most chunks that a worker of a finish has ahead.
 const MAX_AHEAD: usize = 8;
 /// Most bytes of read buffers that are kept.
@@ -156,10 +156,10 @@ impl Budget {
         self.part(4)
     }
 
-    /// Accesses of a chunk of a finish, before it takes the rest of those in its last region: 512 from 256 MiB
+    /// Accesses of a chunk of a finish, before it takes the rest of those in its last region: 256 from 128 MiB
     /// on, and fewer where a worker's memory for one would be much.
     pub(crate) fn chunk_accesses(&self) -> usize {
-        self.part(1 << 19).clamp(MAX_CHUNK / 4, MAX_CHUNK)
+        self.part(1 << 19).clamp(MAX_CHUNK / 2, MAX_CHUNK)
     }
 
     /// Workers that a finish may use: each takes some MiB of its own. All of up to 64 at the default.
@@ -379,7 +379,7 @@ mod tests {
                 budget.chunk_accesses(),
             )
         };
-        assert_eq!(of(1024), (1024, 8 << 20, 8, 512));
+        assert_eq!(of(1024), (1024, 8 << 20, 8, 256));
         assert_eq!(of(64), (204, 1 << 20, 2, 128));
         assert_eq!(of(8), (64, 1 << 17, 2, 128));
         let (large, small) = (budget(1024, 0), budget(64, 0));

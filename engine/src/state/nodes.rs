@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use pleach_beatree::leaf_fold::{PageState, PendingChange, fold_leaf};
+use pleach_beatree::leaf_fold::{PageState, PendingChange, fold_page};
 use pleach_beatree::lock_order::Ranked;
 use pleach_beatree::region::{NodeFile, NodePage, Nodes, ReadState, tiling};
 use pleach_beatree::{Region, RegionIndex, RegionState};
-use pleach_core::fold::BatchFolder;
+use pleach_core::fold::Folder;
 use pleach_core::page::branch::{BranchBuilder, BranchHeader, BranchView, Entry};
 use pleach_core::page::{FileKind, Identity, header};
 use pleach_core::tree::Tiling;
@@ -266,7 +266,7 @@ impl NodeStore {
     /// the region's own.
     fn fold_nodes(&self, region: &Region, node_page: &NodePage) -> Result<()> {
         let _guard = self.store.enter();
-        let mut folder = BatchFolder::new(self.hasher);
+        let mut folder = Folder::new(self.hasher);
         for _ in 0..ROUNDS {
             let mut children: Vec<(Prefix, Option<PageRef>, Vec<PendingChange>)> = Vec::new();
             let position = {
@@ -291,12 +291,11 @@ impl NodeStore {
                 let view = page.as_ref().map(|page| page.view());
                 let page =
                     PageState { at: prefix, leaf: view.as_ref(), pending: changes, treelet: None };
-                folder.begin(prefix.len());
-                fold_leaf(&mut folder, &page, 0, &[], &mut Vec::new());
-                folder.end().expect("no terminal is placed here");
+                let folded = fold_page(&mut folder, &page, false, &[], &mut Vec::new());
+                folder.end(folded.subtrie, false).expect("no terminal is placed here");
             }
             folder.run();
-            let nodes: Vec<Node> = (0..children.len()).map(|fold| folder.node(fold)).collect();
+            let nodes: Vec<Node> = (0..children.len()).map(|fold| *folder.node(fold)).collect();
             let mut state = region.write();
             if state.is_retired() || !matches!(state.nodes(), Nodes::Paged(at) if at == node_page) {
                 return Ok(());

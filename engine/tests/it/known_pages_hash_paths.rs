@@ -1,5 +1,4 @@
-//! Pages that are used again hash the paths of the accessed keys, whatever is done to their keys, and not all of their pairs. In
-//! debug builds each of them is compared with the general fold (`engine/src/finish/oracle.rs`).
+//! Pages that are used again hash the paths of the accessed keys, whatever is done to their keys, and not all of their pairs.
 
 use std::collections::BTreeMap;
 

@@ -4,10 +4,10 @@
 use pleach::internals::error::hex;
 use pleach::internals::format::names::LEAF_FILE;
 use pleach::internals::open::pages::{Visited, parse};
-use pleach_beatree::leaf_fold::{PageState, PendingChange, below, fold_leaf};
+use pleach_beatree::leaf_fold::{PageState, PendingChange, below, fold_page};
 use pleach_beatree::stored::cell_value;
 use pleach_beatree::{PageNo, RegionState, Stored};
-use pleach_core::fold::BatchFolder;
+use pleach_core::fold::Folder;
 use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::{Hasher, Prefix, TERMINATOR};
 
@@ -41,13 +41,13 @@ pub(super) enum FoundCell {
 /// Folds children, and reads nothing.
 pub(super) struct ChildrenFolder {
     known: Known,
-    folder: BatchFolder,
+    folder: Folder,
     children: Children,
 }
 
 impl ChildrenFolder {
     pub(super) fn fold(known: Known, batch: Vec<Visited<'_>>) -> Children {
-        let (folder, children) = (BatchFolder::new(known.hasher), Children::default());
+        let (folder, children) = (Folder::new(known.hasher), Children::default());
         let mut own = Self { known, folder, children };
         for visited in batch {
             own.child(visited);
@@ -146,15 +146,15 @@ impl ChildrenFolder {
         let mut folds = Vec::with_capacity(view.nodes().len());
         for stored in 0..1u16 << view.levels() {
             let prefix = below(&view.prefix(), view.levels(), stored);
-            self.folder.begin(prefix.len());
+            let mut span = self.folder.below(prefix.len());
             while let Some((key, cell)) = cells.next_if(|(key, _)| prefix.covers(key)) {
-                self.folder.unaccessed(&key, cell_value(&cell));
+                span.unaccessed(&key, cell_value(&cell));
             }
-            folds.push(self.folder.end().expect("no terminal is placed here"));
+            folds.push(span.end().expect("no terminal is placed here"));
         }
         self.folder.run();
         for (index, (fold, stored)) in folds.into_iter().zip(view.nodes()).enumerate() {
-            if self.folder.node(fold) != *stored {
+            if self.folder.node(fold) != stored {
                 self.finding(format!("{at}: its stored node {index} is not that of its cells"));
             }
         }
@@ -177,12 +177,12 @@ impl ChildrenFolder {
             TERMINATOR
         } else {
             self.folder.clear();
-            self.folder.begin(prefix.len());
             let page = PageState { at: &prefix, leaf: view, pending: changes, treelet: None };
-            fold_leaf(&mut self.folder, &page, 0, &[], &mut Vec::new());
-            let fold = self.folder.end().expect("no terminal is placed here");
+            let folded = fold_page(&mut self.folder, &page, false, &[], &mut Vec::new());
+            let fold = self.folder.end(folded.subtrie, false);
+            let fold = fold.expect("no terminal is placed here");
             self.folder.run();
-            self.folder.node(fold)
+            *self.folder.node(fold)
         };
         if found != expected {
             self.finding(format!(

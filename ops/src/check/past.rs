@@ -16,7 +16,7 @@ use pleach::internals::roots::TrieRoot;
 use pleach::internals::state::{LastSeen, put_over};
 use pleach_beatree::leaf_fold::PendingChange;
 use pleach_beatree::{RegionState, Stored};
-use pleach_core::fold::BatchFolder;
+use pleach_core::fold::Folder;
 use pleach_core::{Hasher, Key, Node, Prefix, TERMINATOR, node::combine};
 use pleach_io::{File, PageBuf};
 
@@ -166,14 +166,14 @@ impl Past<'_> {
 
 /// The node of a page of these pairs.
 fn node_of(hasher: Hasher, prefix: &Prefix, pairs: &[PendingChange]) -> Node {
-    let mut folder = BatchFolder::new(hasher);
-    folder.begin(prefix.len());
+    let mut folder = Folder::new(hasher);
+    let mut span = folder.below(prefix.len());
     for (key, stored) in pairs {
         if let Some(value) = stored.fold_value() {
-            folder.unaccessed(key, value);
+            span.unaccessed(key, value);
         }
     }
-    let fold = folder.end().expect("no terminal is placed here");
+    let fold = span.end().expect("no terminal is placed here");
     folder.run();
-    folder.node(fold)
+    *folder.node(fold)
 }

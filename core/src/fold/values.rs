@@ -1,59 +1,17 @@
-//! Hashes collected until they are many: of nodes, and of values.
+//! Values and their hashes, and nodes that are combined level by level.
 
 use alloc::vec::Vec;
 
-use super::item::index32;
+use super::stages::index32;
 use super::{Change, FoldValue, HashId, NO_HASH};
 use crate::hasher::Hasher;
 use crate::node::{Combined, Node, ValueHash, combine_kind, tag_internal, value_hash};
 
-/// Batch of 64-byte hashes with their destinations.
-#[derive(Default)]
-pub(super) struct Batch {
-    /// Blocks, back to back. Halves are appended, so that no block is first put together on the
-    /// stack.
-    bytes: Vec<u8>,
-    dest: Vec<u32>,
-    out: Vec<[u8; 32]>,
-}
-
-impl Batch {
-    pub(super) fn push(&mut self, left: &[u8; 32], right: &[u8; 32], dest: u32) {
-        self.bytes.extend_from_slice(left);
-        self.bytes.extend_from_slice(right);
-        self.dest.push(dest);
-    }
-
-    pub(super) fn push_nodes(&mut self, left: &Node, right: &Node, dest: u32) {
-        self.push(left.as_bytes(), right.as_bytes(), dest);
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.bytes.clear();
-        self.dest.clear();
-    }
-
-    pub(super) fn run(&mut self, hasher: Hasher, mut each: impl FnMut(u32, &[u8; 32])) -> u64 {
-        let (blocks, _) = self.bytes.as_chunks::<64>();
-        let count = blocks.len();
-        if count == 0 {
-            return 0;
-        }
-        self.out.resize(count.max(self.out.len()), [0; 32]);
-        hasher.hash64_many(blocks, &mut self.out[..count]);
-        for (dest, hash) in self.dest.iter().zip(&self.out) {
-            each(*dest, hash);
-        }
-        self.clear();
-        count as u64
-    }
-}
-
 /// Values and their hashes: those of one block, and those of two (an account's mostly has some seventy or a hundred
 /// bytes), wait, and are hashed together.
 #[derive(Debug)]
-pub(crate) struct Values {
-    pub(crate) hasher: Hasher,
+pub(super) struct Values {
+    pub(super) hasher: Hasher,
     hashes: Vec<ValueHash>,
     of_one: Waiting<64>,
     of_two: Waiting<128>,
@@ -99,6 +57,12 @@ impl<const BYTES: usize> Waiting<BYTES> {
         count as u64
     }
 
+    fn shrink_to(&mut self, keys: usize) {
+        self.messages.shrink_to(keys);
+        self.lens.shrink_to(keys);
+        self.dest.shrink_to(keys);
+    }
+
     fn clear(&mut self) {
         self.messages.clear();
         self.lens.clear();
@@ -107,28 +71,34 @@ impl<const BYTES: usize> Waiting<BYTES> {
 }
 
 /// Hashes of an accessed key's values, by number; [`NO_HASH`] for none.
-pub(crate) struct Changed {
-    pub(crate) old: HashId,
-    pub(crate) new: HashId,
+pub(super) struct Changed {
+    pub(super) old: HashId,
+    pub(super) new: HashId,
     /// The new value, if one was put.
-    pub(crate) put: HashId,
+    pub(super) put: HashId,
 }
 
 impl Values {
-    pub(crate) fn new(hasher: Hasher) -> Self {
+    pub(super) fn new(hasher: Hasher) -> Self {
         let (of_one, of_two) = (Waiting::default(), Waiting::default());
         Self { hasher, hashes: Vec::new(), of_one, of_two, out: Vec::new() }
     }
 
-    pub(crate) fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.hashes.clear();
         self.of_one.clear();
         self.of_two.clear();
     }
 
+    pub(super) fn shrink_to(&mut self, keys: usize) {
+        self.hashes.shrink_to(keys);
+        self.of_one.shrink_to(keys);
+        self.of_two.shrink_to(keys);
+    }
+
     /// Adds a value; adds to `hashed` when that takes a hash at once.
     #[inline]
-    pub(crate) fn add(&mut self, value: FoldValue<'_>, hashed: &mut u64) -> HashId {
+    pub(super) fn add(&mut self, value: FoldValue<'_>, hashed: &mut u64) -> HashId {
         let id = index32(self.hashes.len());
         self.hashes.push(match value {
             FoldValue::Hash(hash) => hash,
@@ -150,7 +120,7 @@ impl Values {
 
     /// Adds the values of an accessed key.
     #[inline]
-    pub(crate) fn change(
+    pub(super) fn change(
         &mut self,
         old: Option<FoldValue<'_>>,
         change: Change<'_>,
@@ -168,14 +138,14 @@ impl Values {
     }
 
     /// Hashes those that wait.
-    pub(crate) fn run(&mut self) -> u64 {
+    pub(super) fn run(&mut self) -> u64 {
         let Self { hasher, hashes, of_one, of_two, out } = self;
         of_one.run(*hasher, out, hashes) + of_two.run(*hasher, out, hashes)
     }
 
     /// A hash; of a value that waited, after [`Self::run`].
     #[inline]
-    pub(crate) fn hash(&self, id: HashId) -> &ValueHash {
+    pub(super) fn hash(&self, id: HashId) -> &ValueHash {
         &self.hashes[id as usize]
     }
 }
@@ -187,19 +157,17 @@ impl Values {
 /// When `width` is not a power of two or does not divide the number of nodes.
 pub fn combine_chunks(hasher: Hasher, nodes: &mut Vec<Node>, width: usize) {
     assert!(width.is_power_of_two() && nodes.len().is_multiple_of(width), "whole chunks");
-    let mut batch = Batch::default();
-    let mut width = width;
-    while width > 1 {
-        let count = nodes.len() / 2;
-        for at in 0..count {
-            let (left, right) = (nodes[2 * at], nodes[2 * at + 1]);
-            match combine_kind(&left, &right) {
-                Combined::Known(node) => nodes[at] = node,
-                Combined::Hash => batch.push_nodes(&left, &right, index32(at)),
-            }
+    let mut out = Vec::new();
+    for _ in 0..width.trailing_zeros() {
+        let blocks = Node::bytes_of(nodes).as_chunks().0;
+        out.resize(blocks.len(), [0; 32]);
+        hasher.hash64_many(blocks, &mut out);
+        for (at, hash) in out.iter().enumerate() {
+            nodes[at] = match combine_kind(&nodes[2 * at], &nodes[2 * at + 1]) {
+                Combined::Known(node) => node,
+                Combined::Hash => tag_internal(*hash),
+            };
         }
-        nodes.truncate(count);
-        batch.run(hasher, |at, hash| nodes[at as usize] = tag_internal(*hash));
-        width /= 2;
+        nodes.truncate(out.len());
     }
 }

@@ -1,0 +1,244 @@
+//! The way up from a key: what lies beside it, and which structure keeps the nodes there.
+
+use super::stages::index32;
+use super::{Columns, MAX_CAPTURE, index_below};
+use crate::node::{Key, Node, NodeKind, TERMINATOR, kind};
+use crate::prefix::bit;
+use crate::tree::Tiling;
+
+/// Nothing on either side.
+const NOTHING: [Node; 2] = [TERMINATOR; 2];
+
+/// The structure that a pair of sibling nodes belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// None: the nodes are not kept.
+    Nowhere,
+    /// This boundary of a [`Tiling`](crate::tree::Tiling).
+    Line(u32),
+    /// A treelet.
+    Treelet {
+        /// The [`heap_index`](super::heap_index) of the position whose children these are.
+        parent: u8,
+        /// Which of them the treelet did not know: bit 0 the left one, bit 1 the right one.
+        fresh: u8,
+    },
+}
+
+/// What lies beside the way up from the keys of a fold.
+pub trait Path {
+    /// At this depth and below nothing is beside the way, and no node is kept.
+    fn bottom(&self) -> u16;
+    /// Goes up to `depth` where the other side has no item: the two nodes right below, of which that on the way does not
+    /// count, and their home.
+    fn beside(&mut self, key: &Key, depth: u16) -> (&[Node; 2], Home);
+    /// Goes up to `depth` where both sides have items: the pair's home.
+    fn fork(&mut self, key: &Key, depth: u16) -> Home;
+    /// Names the leaf that [`Self::beside`] has given last, should its key be needed ([`Hidden`](super::Hidden)).
+    fn hidden(&self) -> u32 {
+        0
+    }
+}
+
+/// Nothing is beside the keys, and no node is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Bare;
+
+impl Path for Bare {
+    fn bottom(&self) -> u16 {
+        0
+    }
+
+    fn beside(&mut self, _: &Key, _: u16) -> (&[Node; 2], Home) {
+        (&NOTHING, Home::Nowhere)
+    }
+
+    fn fork(&mut self, _: &Key, _: u16) -> Home {
+        Home::Nowhere
+    }
+}
+
+/// The levels of a treelet below its prefix, with the nodes that are known.
+#[derive(Clone, Copy, Debug)]
+pub struct Levels<'a> {
+    floor: u16,
+    columns: Option<Columns>,
+    keeps: bool,
+    inner: u64,
+    positions: u64,
+    nodes: &'a [Node],
+}
+
+impl<'a> Levels<'a> {
+    /// Below a prefix of `floor` bits. The levels part at these columns, or at the bits behind the prefix. Are the nodes
+    /// that are computed kept? Of the `nodes`, by [`heap_index`](super::heap_index), these `positions` are known.
+    pub fn new(
+        floor: u16,
+        columns: Option<Columns>,
+        keeps: bool,
+        (positions, nodes): (u64, &'a [Node]),
+    ) -> Self {
+        Self { floor, columns, keeps, inner: 0, positions, nodes }
+    }
+
+    /// The keys below this position go in one by one or by its children: it has an internal node, and so has every
+    /// position above it. Its children are items only where they are not known or have an access.
+    #[inline]
+    pub fn enter(&mut self, position: u8) {
+        self.inner |= 1 << position;
+    }
+
+    /// Was this position entered?
+    #[inline]
+    pub fn is_inner(&self, position: u8) -> bool {
+        self.inner >> position & 1 == 1
+    }
+
+    /// The position on the way to a key whose children lie right below `depth`.
+    #[inline]
+    fn parting_at(&self, key: &Key, depth: u16) -> Option<u8> {
+        match &self.columns {
+            Some(columns) => columns.parting_at(key, depth),
+            None => (self.floor..self.floor + u16::from(MAX_CAPTURE))
+                .contains(&depth)
+                .then(|| index_below(key, self.floor, depth)),
+        }
+    }
+
+    fn home(&self, parent: u8, fresh: u8) -> Home {
+        if self.keeps { Home::Treelet { parent, fresh } } else { Home::Nowhere }
+    }
+}
+
+impl Path for Levels<'_> {
+    #[inline]
+    fn bottom(&self) -> u16 {
+        match &self.columns {
+            Some(columns) => columns.end_of(MAX_CAPTURE),
+            None if self.keeps || self.inner != 0 => self.floor + u16::from(MAX_CAPTURE),
+            None => self.floor,
+        }
+    }
+
+    #[inline]
+    fn beside(&mut self, key: &Key, depth: u16) -> (&[Node; 2], Home) {
+        let Some(parent) = self.parting_at(key, depth) else { return (&NOTHING, Home::Nowhere) };
+        let (left, right) = (2 * parent + 1, u8::from(bit(key, depth)));
+        if self.is_inner(parent)
+            && self.positions >> (left + 1 - right) & 1 == 1
+            && let Some(pair) = self.nodes[usize::from(left)..].first_chunk()
+        {
+            return (pair, self.home(parent, 1 << right));
+        }
+        (&NOTHING, self.home(parent, 0b11))
+    }
+
+    #[inline]
+    fn fork(&mut self, key: &Key, depth: u16) -> Home {
+        self.parting_at(key, depth).map_or(Home::Nowhere, |parent| self.home(parent, 0b11))
+    }
+}
+
+/// The lines of a tiling, above its children.
+#[derive(Clone, Copy, Debug)]
+pub struct Lines<'a> {
+    tiling: &'a Tiling,
+    /// The boundary above.
+    above: Option<usize>,
+    /// The half of a boundary that was beside the way: is it the right one?
+    beside: (usize, bool),
+}
+
+impl<'a> Lines<'a> {
+    /// The way up from the children of a tiling.
+    pub fn new(tiling: &'a Tiling) -> Self {
+        Self { tiling, above: None, beside: (0, false) }
+    }
+
+    /// The way begins at this child; gives the fork with the one that comes next.
+    pub(super) fn stand_at(&mut self, child: usize, next: Option<usize>) -> Option<u16> {
+        self.above = self.tiling.above(child);
+        next.and_then(|next| (child..next).map(|at| self.tiling.shared(at)).min())
+    }
+
+    /// Goes up to the boundary above.
+    #[inline]
+    fn step(&mut self, depth: u16) -> usize {
+        let at = self.above.expect("the floor is above the last boundary");
+        debug_assert_eq!(self.tiling.shared(at), depth, "the prefixes tile");
+        self.above = self.tiling.parent(at);
+        at
+    }
+}
+
+impl Path for Lines<'_> {
+    #[inline]
+    fn bottom(&self) -> u16 {
+        256
+    }
+
+    #[inline]
+    fn beside(&mut self, key: &Key, depth: u16) -> (&[Node; 2], Home) {
+        let (at, right) = (self.step(depth), !bit(key, depth));
+        self.beside = (at, right);
+        (self.tiling.line(at), Home::Line(index32(at)))
+    }
+
+    #[inline]
+    fn fork(&mut self, _: &Key, depth: u16) -> Home {
+        Home::Line(index32(self.step(depth)))
+    }
+
+    /// The child with the leaf: all others in that half are empty.
+    fn hidden(&self) -> u32 {
+        let (tiling, (at, right)) = (self.tiling, self.beside);
+        let shared = tiling.shared(at);
+        let is_leaf = |child: &usize| kind(tiling.node(*child)) == NodeKind::Leaf;
+        let found = if right {
+            let inside = |child: &usize| *child == at + 1 || tiling.shared(child - 1) > shared;
+            (at + 1..tiling.len()).take_while(inside).find(is_leaf)
+        } else {
+            let inside = |child: &usize| *child == at || tiling.shared(*child) > shared;
+            (0..=at).rev().take_while(inside).find(is_leaf)
+        };
+        index32(found.expect("the half is that child's leaf"))
+    }
+}
+
+/// The siblings of a multiproof, in post-order, beside the way up from its terminals: so a [`Folder`](super::Folder)
+/// computes the node that a proof leads to, all hashes of one height of many proofs as one batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Siblings<'a> {
+    pub(super) rest: &'a [Node],
+    pub(super) is_short: bool,
+    /// The last one, on both sides.
+    pair: [Node; 2],
+}
+
+impl<'a> Siblings<'a> {
+    /// These siblings.
+    pub fn new(siblings: &'a [Node]) -> Self {
+        Self { rest: siblings, is_short: false, pair: NOTHING }
+    }
+}
+
+impl Path for Siblings<'_> {
+    fn bottom(&self) -> u16 {
+        256
+    }
+
+    #[inline]
+    fn beside(&mut self, _: &Key, _: u16) -> (&[Node; 2], Home) {
+        let Some((next, rest)) = self.rest.split_first() else {
+            self.is_short = true;
+            return (&NOTHING, Home::Nowhere);
+        };
+        self.rest = rest;
+        self.pair = [*next; 2];
+        (&self.pair, Home::Nowhere)
+    }
+
+    fn fork(&mut self, _: &Key, _: u16) -> Home {
+        Home::Nowhere
+    }
+}

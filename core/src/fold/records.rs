@@ -1,0 +1,132 @@
+//! The terminals of a multiproof: those of accesses, and where those of fragments belong.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use super::values::Values;
+use super::{HashId, NO_HASH, Occupancy};
+use crate::node::Key;
+use crate::prefix::Prefix;
+use crate::proof::Terminal;
+use crate::proof::terminal::terminal_encode;
+
+/// What stands in the multiproof for an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stands {
+    /// A terminal of its own.
+    Alone,
+    /// The terminal of an earlier access.
+    Shared,
+    /// All that was emitted below a child, by its number.
+    Fragment(u32),
+}
+
+/// An access to a key, or all accesses below a child, and the terminal that it ends in.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    /// Of a leaf its key, of a terminator any key below it.
+    key: Key,
+    /// The value's hash of a leaf.
+    hash: HashId,
+    depth: u16,
+    stands: Stands,
+}
+
+/// Accesses in key order.
+#[derive(Debug, Default)]
+pub(super) struct Records(Vec<Record>);
+
+impl Records {
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub(super) fn shrink_to(&mut self, keys: usize) {
+        self.0.shrink_to(keys);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// An access whose terminal is not placed: a terminator, or the leaf of this key; gives its number.
+    #[inline]
+    pub(super) fn push(&mut self, key: &Key, hash: HashId) -> u32 {
+        self.0.push(Record { key: *key, hash, depth: 0, stands: Stands::Alone });
+        super::stages::index32(self.0.len() - 1)
+    }
+
+    /// The accesses below a child that had two keys or more, whose terminals are elsewhere.
+    pub(super) fn push_fragment(&mut self, number: u32) {
+        let stands = Stands::Fragment(number);
+        self.0.push(Record { key: [0; 32], hash: NO_HASH, depth: 0, stands });
+    }
+
+    /// The terminal of access `at` is at this depth.
+    #[inline]
+    pub(super) fn place(&mut self, at: u32, depth: u16) {
+        self.0[at as usize].depth = depth;
+    }
+
+    /// Access `at` ends in the leaf of another key.
+    pub(super) fn ends_in(&mut self, at: u32, (key, hash): (Key, HashId)) {
+        let record = &mut self.0[at as usize];
+        (record.key, record.hash) = (key, hash);
+    }
+
+    /// Access `at` ends in the terminal of access `first`, before it. The leaf, if there is one, may be that of either.
+    pub(super) fn share(&mut self, first: u32, at: u32) {
+        let later = &mut self.0[at as usize];
+        later.stands = Stands::Shared;
+        let Record { key, hash, .. } = *later;
+        if hash != NO_HASH {
+            self.ends_in(first, (key, hash));
+        }
+    }
+
+    /// What access `at`, whose terminal is not placed, says of the state before.
+    pub(super) fn occupancy(&self, at: u32, values: &Values) -> Occupancy {
+        let Record { key, hash, .. } = self.0[at as usize];
+        if hash == NO_HASH {
+            return Occupancy::Empty;
+        }
+        Occupancy::Leaf { key, value_hash: *values.hash(hash) }
+    }
+
+    /// Appends the terminals of a range of accesses, and gives their number; `fragment` is called for each fragment.
+    pub(super) fn terminals(
+        &self,
+        range: Range<usize>,
+        values: &Values,
+        out: &mut Vec<u8>,
+        mut fragment: impl FnMut(u32, &mut Vec<u8>),
+    ) -> u32 {
+        let mut count = 0;
+        for Record { key, hash, depth, stands } in &self.0[range] {
+            let (key, depth) = (*key, *depth);
+            match *stands {
+                Stands::Shared => continue,
+                Stands::Fragment(number) => {
+                    fragment(number, out);
+                    continue;
+                }
+                Stands::Alone if *hash == NO_HASH => {
+                    let prefix = Prefix::new(&key, depth);
+                    terminal_encode(out, &Terminal::Terminator { prefix });
+                }
+                Stands::Alone => {
+                    let value_hash = *values.hash(*hash);
+                    terminal_encode(out, &Terminal::Leaf { key, value_hash, depth });
+                }
+            }
+            count += 1;
+        }
+        count
+    }
+
+    /// Is access `at` the first that ends in its terminal?
+    #[inline]
+    pub(super) fn is_first(&self, at: usize) -> bool {
+        self.0[at].stands != Stands::Shared
+    }
+}

@@ -1,0 +1,343 @@
+//! Messages to hash, by their height, and where each hash goes.
+//!
+//! A message is 64 bytes, kept as two nodes: of height 0 the key and the value's hash of a leaf, of all others the nodes
+//! of two children. All messages of one height are hashed together.
+//!
+//! Invariant: the halves of a message are given, or are hashes of lower heights. So running the heights in order finds
+//! both halves in place.
+
+use alloc::vec::Vec;
+
+use super::values::Values;
+use super::{HashId, Home};
+use crate::node::{Key, Node, TERMINATOR, tag_internal, tag_leaf};
+
+/// The height of nodes that are known.
+const KNOWN: u16 = u16::MAX;
+/// The height of pairs that are not hashed: nothing beside a leaf or nothing.
+const UNHASHED: u16 = u16::MAX - 1;
+
+/// Where a node comes from: a message, by its height and its number there, or those that are known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Source {
+    height: u16,
+    at: u32,
+}
+
+impl Source {
+    /// That of nothing, which nobody asks for.
+    pub(super) const NOTHING: Self = Self { height: KNOWN, at: 0 };
+
+    /// The least height of messages that are made of it.
+    #[inline]
+    pub(super) fn above(self) -> u16 {
+        if self.height == KNOWN { 1 } else { self.height + 1 }
+    }
+
+    /// Its two fields, in the lower 48 bits.
+    #[inline]
+    pub(super) const fn pack(self) -> u64 {
+        (self.height as u64) << 32 | self.at as u64
+    }
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the fields of the word")]
+    pub(super) const fn unpack(word: u64) -> Self {
+        Self { height: (word >> 32) as u16, at: word as u32 }
+    }
+}
+
+/// Where a node goes.
+#[derive(Clone, Copy, Debug)]
+enum Into {
+    Nowhere,
+    /// Half `at & 1` of message `at / 2` of a height.
+    Half(u16, u32),
+    Sibling(u32),
+    Known(u32),
+    Watched(u32),
+}
+
+/// Messages of one height.
+#[derive(Debug, Default)]
+struct Stage {
+    pairs: Vec<[Node; 2]>,
+    /// Where each hash goes; to more places seldom.
+    into: Vec<Into>,
+    more: Vec<(u32, Into)>,
+}
+
+/// All messages, and what comes of them. Buffers are used again.
+#[derive(Default)]
+pub(super) struct Stages {
+    /// By height; the first `used` of them have messages.
+    all: Vec<Stage>,
+    used: usize,
+    /// The value of each leaf.
+    leaf_values: Vec<HashId>,
+    known: Vec<Node>,
+    unhashed: Vec<[Node; 2]>,
+    pub(super) siblings: Vec<Node>,
+    watched: Vec<Node>,
+    /// The boundaries of tilings whose lines are kept, and the pair of each.
+    kept_lines: Vec<(u32, Source)>,
+    /// The positions of treelets whose nodes are kept, and the half of each.
+    kept_nodes: Vec<(u8, Source)>,
+    /// Those that are hashed.
+    pub(super) lines: Vec<(u32, [Node; 2])>,
+    pub(super) nodes: Vec<(u8, Node)>,
+    out: Vec<[u8; 32]>,
+    pub(super) hashed: u64,
+}
+
+impl Stages {
+    pub(super) fn clear(&mut self) {
+        self.clear_messages();
+        self.known.clear();
+        self.siblings.clear();
+        self.watched.clear();
+        self.lines.clear();
+        self.nodes.clear();
+    }
+
+    fn clear_messages(&mut self) {
+        for stage in &mut self.all[..self.used] {
+            stage.pairs.clear();
+            stage.into.clear();
+            stage.more.clear();
+        }
+        self.used = 0;
+        self.leaf_values.clear();
+        self.unhashed.clear();
+        self.kept_lines.clear();
+        self.kept_nodes.clear();
+    }
+
+    /// Nodes of treelets that are kept, and lines, so far.
+    #[inline]
+    pub(super) fn kept(&self) -> (usize, usize) {
+        (self.nodes.len() + self.kept_nodes.len(), self.lines.len() + self.kept_lines.len())
+    }
+
+    /// A node that is known.
+    pub(super) fn known(&mut self, node: &Node) -> Source {
+        self.known.push(*node);
+        Source { height: KNOWN, at: index32(self.known.len() - 1) }
+    }
+
+    /// A leaf.
+    #[inline]
+    pub(super) fn leaf(&mut self, key: &Key, value: HashId) -> Source {
+        self.leaf_values.push(value);
+        self.push(0, &[*Node::ref_of(key), TERMINATOR])
+    }
+
+    /// The node over one half of a line, which is given, and a node on the other side; at a height above both.
+    #[inline]
+    pub(super) fn beside(
+        &mut self,
+        height: u16,
+        line: &[Node; 2],
+        (right, own): (bool, Option<Source>),
+        home: Home,
+    ) -> Source {
+        let source = self.push(height, line);
+        let half = source.at << 1 | u32::from(right);
+        match own {
+            Some(own) => self.send(own, Into::Half(height, half)),
+            None => self.put(Into::Half(height, half), &TERMINATOR),
+        }
+        self.keep(source, home);
+        source
+    }
+
+    /// The node over two, at a height above both.
+    #[inline]
+    pub(super) fn over(&mut self, height: u16, halves: [Option<Source>; 2], home: Home) -> Source {
+        let source = self.push(height, &[TERMINATOR; 2]);
+        for (side, own) in (0..).zip(halves) {
+            if let Some(own) = own {
+                self.send(own, Into::Half(height, source.at << 1 | side));
+            }
+        }
+        self.keep(source, home);
+        source
+    }
+
+    /// Keeps the line of a boundary whose node is not hashed: at most one of its halves has something, a leaf. That is
+    /// given, or comes from a source.
+    pub(super) fn unhashed(&mut self, line: &[Node; 2], halves: [Option<Source>; 2], home: Home) {
+        let Home::Line(boundary) = home else { return };
+        let at = index32(self.unhashed.len());
+        self.unhashed.push(*line);
+        for (side, own) in (0..).zip(halves) {
+            if let Some(own) = own {
+                self.send(own, Into::Half(UNHASHED, at << 1 | side));
+            }
+        }
+        self.kept_lines.push((boundary, Source { height: UNHASHED, at }));
+    }
+
+    /// A pair of nodes is kept, if it belongs to a structure of nodes.
+    #[inline]
+    fn keep(&mut self, pair: Source, home: Home) {
+        match home {
+            Home::Nowhere => {}
+            Home::Line(boundary) => self.kept_lines.push((boundary, pair)),
+            Home::Treelet { parent, fresh } => {
+                for side in (0..2).filter(|side| fresh >> side & 1 == 1) {
+                    let half = Source { at: pair.at << 1 | u32::from(side), ..pair };
+                    self.kept_nodes.push((2 * parent + 1 + side, half));
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, height: u16, pair: &[Node; 2]) -> Source {
+        let at = usize::from(height);
+        if at >= self.used {
+            self.used = at + 1;
+            if at >= self.all.len() {
+                self.all.resize_with(at + 1, Stage::default);
+            }
+        }
+        let stage = &mut self.all[at];
+        stage.pairs.push(*pair);
+        stage.into.push(Into::Nowhere);
+        Source { height, at: index32(stage.pairs.len() - 1) }
+    }
+
+    /// The next sibling.
+    pub(super) fn sibling(&mut self, source: Option<Source>) {
+        let at = index32(self.siblings.len());
+        self.siblings.push(TERMINATOR);
+        if let Some(source) = source {
+            self.send(source, Into::Sibling(at));
+        }
+    }
+
+    /// A node that is asked for by the number that is given.
+    pub(super) fn watch(&mut self, source: Option<Source>) -> u32 {
+        let at = index32(self.watched.len());
+        self.watched.push(TERMINATOR);
+        if let Some(source) = source {
+            self.send(source, Into::Watched(at));
+        }
+        at
+    }
+
+    /// A node that was watched.
+    #[inline]
+    pub(super) fn watched(&self, at: u32) -> &Node {
+        &self.watched[at as usize]
+    }
+
+    #[inline]
+    fn send(&mut self, Source { height, at }: Source, into: Into) {
+        if height == KNOWN {
+            let node = self.known[at as usize];
+            return self.put(into, &node);
+        }
+        let stage = &mut self.all[usize::from(height)];
+        match &mut stage.into[at as usize] {
+            own @ Into::Nowhere => *own = into,
+            _ => stage.more.push((at, into)),
+        }
+    }
+
+    /// The place of a node.
+    #[inline]
+    fn place(&mut self, into: Into) -> Option<&mut Node> {
+        let (pair, at) = match into {
+            Into::Nowhere => return None,
+            Into::Half(UNHASHED, at) => (&mut self.unhashed[(at >> 1) as usize], at),
+            Into::Half(height, at) => {
+                (&mut self.all[usize::from(height)].pairs[(at >> 1) as usize], at)
+            }
+            Into::Sibling(at) => return Some(&mut self.siblings[at as usize]),
+            Into::Known(at) => return Some(&mut self.known[at as usize]),
+            Into::Watched(at) => return Some(&mut self.watched[at as usize]),
+        };
+        Some(&mut pair[(at & 1) as usize])
+    }
+
+    #[inline]
+    fn put(&mut self, into: Into, node: &Node) {
+        if let Some(place) = self.place(into) {
+            *place = *node;
+        }
+    }
+
+    /// Hashes everything, from the values up.
+    pub(super) fn run(&mut self, values: &mut Values) {
+        self.hashed += values.run();
+        let mut out = core::mem::take(&mut self.out);
+        for height in 0..self.used {
+            let mut stage = core::mem::take(&mut self.all[height]);
+            if height == 0 {
+                for (leaf, value) in stage.pairs.iter_mut().zip(&self.leaf_values) {
+                    leaf[1] = *Node::ref_of(values.hash(*value).as_bytes());
+                }
+            }
+            let blocks = Node::bytes_of(stage.pairs.as_flattened()).as_chunks().0;
+            out.resize(blocks.len().max(out.len()), [0; 32]);
+            values.hasher.hash64_many(blocks, &mut out[..blocks.len()]);
+            self.hashed += blocks.len() as u64;
+            // All of them first: a byte that is changed right before its hash is copied delays the copy.
+            let hashes = &mut out[..stage.pairs.len()];
+            match height {
+                0 => hashes.iter_mut().for_each(|hash| *hash = tag_leaf(*hash).to_bytes()),
+                _ => hashes.iter_mut().for_each(|hash| *hash = tag_internal(*hash).to_bytes()),
+            }
+            for (into, node) in stage.into.iter().zip(&*hashes) {
+                self.put(*into, Node::ref_of(node));
+            }
+            for (at, into) in &stage.more {
+                self.put(*into, Node::ref_of(&hashes[*at as usize]));
+            }
+            self.all[height] = stage;
+        }
+        self.out = out;
+        let Self { all, unhashed, .. } = self;
+        let pair = |source: Source| match source {
+            Source { height: UNHASHED, at } => &unhashed[at as usize],
+            Source { height, at } => &all[usize::from(height)].pairs[at as usize],
+        };
+        let lines = self.kept_lines.drain(..);
+        self.lines.extend(lines.map(|(boundary, source)| (boundary, *pair(source))));
+        let nodes = self.kept_nodes.drain(..).map(|(position, Source { height, at })| {
+            (position, pair(Source { height, at: at >> 1 })[(at & 1) as usize])
+        });
+        self.nodes.extend(nodes);
+    }
+
+    /// Hashes everything so far. Of the messages only the nodes of these sources are left, which become known ones.
+    pub(super) fn settle<'a>(
+        &mut self,
+        values: &mut Values,
+        sources: impl Iterator<Item = &'a mut Source>,
+    ) {
+        let mut live = Vec::new();
+        for source in sources {
+            let known = Source { height: KNOWN, at: index32(live.len()) };
+            live.push(core::mem::replace(source, known));
+        }
+        // What was known goes, what is live stays: by way of the end of the list.
+        let from = self.known.len();
+        self.known.resize(from + live.len(), TERMINATOR);
+        for (at, source) in live.into_iter().enumerate() {
+            self.send(source, Into::Known(index32(from + at)));
+        }
+        self.run(values);
+        self.known.drain(..from);
+        self.clear_messages();
+    }
+}
+
+/// Entries are numbered in 32 bits: 2^32 of them would need 400 GB.
+#[expect(clippy::cast_possible_truncation, reason = "fewer than 2^32")]
+#[inline]
+pub(super) fn index32(index: usize) -> u32 {
+    index as u32
+}
