@@ -15,7 +15,7 @@ use pleach_core::{Key, Node, NodeKind, Prefix, ValueHash};
 
 use super::chunk::Batch;
 use super::emit::Gives;
-use super::outcome::{ChunkOutcome, Finished, Folded, RegionOutcome};
+use super::outcome::{ChunkOutcome, Finished, RegionOutcome};
 use super::scratch::FoldSpace;
 use super::witness::{Witness, Witnesses, gather};
 use super::worker::{INLINE, Workers};
@@ -47,21 +47,18 @@ pub(super) fn assemble(
     batch: &Batch<'_>,
     prev_root: &Node,
     mut chunks: Vec<ChunkOutcome>,
-) -> Result<Folded<Finished>> {
+) -> Result<Finished> {
     if batch.accesses.is_empty() {
         let witness = match batch.gives {
             Gives::Root => None,
             _ => Some(encode(db, witnesses, batch, 0, &Default::default())?),
         };
-        return Ok(Folded::Done(Finished { root: *prev_root, chunks, witness }));
+        return Ok(Finished { root: *prev_root, chunks, witness });
     }
     let is_proof = batch.gives.is_proof();
     let timed = (!is_proof).then(|| db.timings.begin(Phase::Root));
     let mut worker = workers.take_inline();
-    let folded = match fold_root(db, workers, batch, prev_root, &chunks, &mut worker.space)? {
-        Folded::Done(folded) => folded,
-        Folded::NeedsLeaf(key) => return Ok(Folded::NeedsLeaf(key)),
-    };
+    let folded = fold_root(db, workers, batch, prev_root, &chunks, &mut worker.space)?;
     let RootFold { root, end, fragments, emitted } = folded;
     if batch.gives.has_ops() {
         let folder = &worker.space.folder;
@@ -78,7 +75,7 @@ pub(super) fn assemble(
         Gives::Root => None,
         _ => Some(gather_witness(db, witnesses, batch, &emitted, &chunks, &fragments)?),
     };
-    Ok(Folded::Done(Finished { root, chunks, witness }))
+    Ok(Finished { root, chunks, witness })
 }
 
 /// The regions' nodes up to the root.
@@ -103,33 +100,37 @@ pub(super) fn fold_root(
     prev_root: &Node,
     chunks: &[ChunkOutcome],
     space: &mut FoldSpace,
-) -> Result<Folded<RootFold>> {
+) -> Result<RootFold> {
     let index = db.index.load_full();
     let folder = &mut space.folder;
-    let folded = {
+    let known = {
         // No device is read while this is held.
         let nodes = db.index.root_nodes(db.hasher, &index);
         nodes.of(&index).and_then(|(tiling, as_of)| {
             let parts = known_parts(db, batch, (&index, tiling, as_of), chunks)?;
-            Some(fold_parts(folder, tiling, |at| *index.regions()[at].prefix(), &parts, chunks))
+            fold_parts(folder, tiling, |at| *index.regions()[at].prefix(), &parts, chunks).ok()
         })
     };
-    let folded = match folded {
+    let mut needed = Vec::new();
+    let folded = match known {
         Some(folded) => folded,
-        None => match all_parts(db, workers, batch, &index, chunks)? {
-            Folded::Done(parts) => fold_all(folder, parts, chunks),
-            Folded::NeedsLeaf(key) => return Ok(Folded::NeedsLeaf(key)),
+        // Each turn knows the only pair of one region more.
+        None => loop {
+            let parts = all_parts(db, workers, batch, &index, (chunks, &needed))?;
+            match fold_all(folder, parts, chunks) {
+                Ok(folded) => break folded,
+                Err(key) => {
+                    assert!(!needed.contains(&key), "a leaf that was given is known by its key");
+                    needed.push(key);
+                }
+            }
         },
-    };
-    let folded = match folded {
-        Ok(folded) => folded,
-        Err(key) => return Ok(Folded::NeedsLeaf(key)),
     };
     let found = folded.emitted.root_before(&mut space.proofs, chunks, &folded.fragments);
     if found != Some(*prev_root) {
         return Err(Contradiction::NodesInMemory { expected: *prev_root, found }.into());
     }
-    Ok(Folded::Done(folded))
+    Ok(folded)
 }
 
 /// The regions of the chunks in order: prefix, and chunk and region within it.
@@ -148,9 +149,6 @@ fn known_parts(
     (index, tiling, as_of): (&RegionIndex, &Tiling, u64),
     chunks: &[ChunkOutcome],
 ) -> Option<Vec<(usize, Part)>> {
-    if !batch.needed_leaves.is_empty() {
-        return None;
-    }
     let numbered = accessed(chunks).map(|(prefix, (chunk, region))| {
         let at = index.find(prefix.first_key());
         (*index.regions()[at].prefix() == prefix).then_some((at, Part::Accessed(chunk, region)))
@@ -180,8 +178,8 @@ fn all_parts(
     workers: &Workers,
     batch: &Batch<'_>,
     index: &RegionIndex,
-    chunks: &[ChunkOutcome],
-) -> Result<Folded<Vec<(Prefix, Part)>>> {
+    (chunks, needed): (&[ChunkOutcome], &[Key]),
+) -> Result<Vec<(Prefix, Part)>> {
     let mut accessed = accessed(chunks).peekable();
     let mut parts = Vec::with_capacity(index.regions().len());
     let mut covered: Option<Prefix> = None;
@@ -196,23 +194,20 @@ fn all_parts(
             covered = Some(at);
             continue;
         }
-        let needed = batch.needed_leaves.iter().any(|key| prefix.covers(key));
-        let node = if needed { None } else { node_in_view(db, batch, &prefix) };
+        let leaf = needed.iter().any(|key| prefix.covers(key));
+        let node = if leaf { None } else { node_in_view(db, batch, &prefix) };
         let part = match node {
             Some(node) => Part::Node(node),
             // The region in the view is not what it is now, or its only leaf is needed: fold all that lies
             // below the prefix now.
-            None => match fold_below(db, workers, batch, &prefix)? {
-                Folded::Done(part) => part,
-                Folded::NeedsLeaf(key) => return Ok(Folded::NeedsLeaf(key)),
-            },
+            None => fold_below(db, workers, batch, (&prefix, leaf))?,
         };
         parts.push((prefix, part));
     }
     if accessed.next().is_some() {
         return Err(Contradiction::RegionsMerged.into());
     }
-    Ok(Folded::Done(parts))
+    Ok(parts)
 }
 
 /// The node of a prefix in the view, unless it must be folded.
@@ -243,18 +238,15 @@ fn fold_below(
     db: &State,
     workers: &Workers,
     batch: &Batch<'_>,
-    prefix: &Prefix,
-) -> Result<Folded<Part>> {
+    (prefix, leaf): (&Prefix, bool),
+) -> Result<Part> {
     let mut key = Some(*prefix.first_key());
-    let (mut prefixes, mut nodes, mut leaf) = (Vec::new(), Vec::new(), None);
+    let (mut prefixes, mut nodes, mut pair) = (Vec::new(), Vec::new(), None);
     while let Some(at) = key.filter(|key| prefix.covers(key)) {
-        let outcome = match workers.region(db, batch, &at)? {
-            Folded::Done(outcome) => outcome,
-            Folded::NeedsLeaf(key) => return Ok(Folded::NeedsLeaf(key)),
-        };
+        let outcome = workers.region(db, batch, (&at, leaf))?;
         let region = &outcome.regions[0];
         if let Occupancy::Leaf { key, value_hash } = region.old {
-            leaf = Some((key, value_hash));
+            pair = Some((key, value_hash));
         }
         prefixes.push(*region.region.prefix());
         nodes.push(region.node);
@@ -262,8 +254,8 @@ fn fold_below(
     }
     let node = *Tiling::new(db.hasher, prefixes.into_iter(), &nodes).own();
     // A leaf over all of them is the only pair.
-    let leaf = leaf.filter(|_| kind(&node) == NodeKind::Leaf);
-    Ok(Folded::Done(leaf.map_or(Part::Node(node), |(key, hash)| Part::Leaf(key, hash))))
+    let pair = pair.filter(|_| kind(&node) == NodeKind::Leaf);
+    Ok(pair.map_or(Part::Node(node), |(key, hash)| Part::Leaf(key, hash)))
 }
 
 /// The root from all that lies below it.

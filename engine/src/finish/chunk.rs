@@ -81,13 +81,15 @@ pub(super) struct Chunk {
     pub(super) away: Vec<(Arc<Region>, Key, NodePage)>,
     /// Regions that are away, before this one, have been asked for.
     pub(super) nodes_asked: usize,
+    /// First keys of pages that are folded though nothing in them is accessed (rare: see [`Again::NeedsLeaf`]).
+    needed: Vec<Key>,
 }
 
 /// Why a fold of a chunk gave nothing.
 pub(super) enum Again {
     /// A region has changed meanwhile: the chunk is gathered again.
     Changed,
-    /// The leaf below this key must be known to place a terminal.
+    /// The leaf of the page with this first key must be known to place a terminal: it is gathered again with that.
     NeedsLeaf(Key),
 }
 
@@ -103,8 +105,6 @@ pub(super) struct Batch<'a> {
     pub(super) learns: bool,
     /// When pages are due for a flush.
     pub(super) policy: FlushPolicy,
-    /// Keys whose leaf must be given as a key (rare: see [`Again::NeedsLeaf`]).
-    pub(super) needed_leaves: &'a [Key],
 }
 
 impl Batch<'_> {
@@ -133,7 +133,7 @@ impl PageTask {
 impl Chunk {
     /// Gathers the regions of `accesses[range]`.
     pub(super) fn gather(&mut self, db: &State, batch: &Batch<'_>, range: Range<usize>) {
-        self.reset();
+        self.clear();
         // Where many accesses meet in a region its memory is near anyway: asking for it cost a tenth of the
         // finish at 78 accesses a region, and saved as much at 2.
         if batch.is_sparse(&db.index.load()) {
@@ -155,7 +155,7 @@ impl Chunk {
 
     /// Gathers one region without accesses, for its node in the view.
     pub(super) fn gather_region(&mut self, db: &State, batch: &Batch<'_>, key: &Key) {
-        self.reset();
+        self.clear();
         db.index.in_region(key, |region, state| self.add_region(batch, region, state, 0..0));
     }
 
@@ -167,8 +167,20 @@ impl Chunk {
         self.missing -= 1;
     }
 
+    /// The next gathering adds the page with this first key.
+    pub(super) fn need(&mut self, key: Key) {
+        assert!(!self.needed.contains(&key), "a leaf that was given is known by its key");
+        self.needed.push(key);
+    }
+
     /// Forgets all and keeps the memory.
     pub(super) fn reset(&mut self) {
+        self.clear();
+        self.needed.clear();
+    }
+
+    /// Forgets what was gathered.
+    fn clear(&mut self) {
         self.regions.clear();
         self.parts.clear();
         self.pages.clear();
@@ -211,7 +223,7 @@ impl Chunk {
             }
             at = end;
         }
-        let needs_leaf = batch.needed_leaves.iter().any(|key| region.prefix().covers(key));
+        let needs_leaf = self.needed.iter().any(|key| region.prefix().covers(key));
         if needs_leaf || !newest {
             self.add_others(batch, state, first_page, needs_leaf);
         }

@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pleach_beatree::RegionIndex;
-use pleach_core::Key;
 
 use super::chunk::Batch;
-use super::outcome::{ChunkOutcome, Folded};
+use super::outcome::ChunkOutcome;
 use crate::error::{Error, Result};
 use crate::timings::{Phase, Timed, Timings};
 
@@ -23,7 +22,6 @@ pub(super) struct Job<'a> {
     tasks: Timed<'a>,
     outcomes: Vec<Mutex<Option<ChunkOutcome>>>,
     failed: Mutex<Option<Error>>,
-    needs_leaf: Mutex<Option<Key>>,
 }
 
 impl<'a> Job<'a> {
@@ -45,7 +43,6 @@ impl<'a> Job<'a> {
             tasks,
             outcomes: (0..count).map(|_| Mutex::new(None)).collect(),
             failed: Mutex::new(None),
-            needs_leaf: Mutex::new(None),
         }
     }
 
@@ -64,27 +61,19 @@ impl<'a> Job<'a> {
         self.failed.lock().get_or_insert(error);
     }
 
-    /// The leaf below this key must be known: nobody claims any more.
-    pub(super) fn needs_leaf(&self, key: Key) {
-        *self.needs_leaf.lock() = Some(key);
-    }
-
     /// What came of all chunks, once every worker has returned.
-    pub(super) fn into_outcomes(self) -> Result<Folded<Vec<ChunkOutcome>>> {
+    pub(super) fn into_outcomes(self) -> Result<Vec<ChunkOutcome>> {
         if let Some(error) = self.failed.into_inner() {
             return Err(error);
         }
-        if let Some(key) = self.needs_leaf.into_inner() {
-            return Ok(Folded::NeedsLeaf(key));
-        }
         let outcomes = self.outcomes.into_iter();
         let chunks = outcomes.map(|slot| slot.into_inner().expect("every chunk was folded"));
-        Ok(Folded::Done(chunks.collect()))
+        Ok(chunks.collect())
     }
 
     /// The next chunk that nobody has claimed.
     pub(super) fn claim(&self) -> Option<usize> {
-        if self.failed.lock().is_some() || self.needs_leaf.lock().is_some() {
+        if self.failed.lock().is_some() {
             return None;
         }
         self.tasks.claim()

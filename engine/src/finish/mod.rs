@@ -58,7 +58,7 @@ use assemble::{assemble, fold_root};
 use chunk::Batch;
 use emit::Gives;
 use job::Job;
-use outcome::{ChunkOutcome, Finished, Folded};
+use outcome::{ChunkOutcome, Finished};
 use sort::{Sorted, Sorter};
 use witness::Witnesses;
 use worker::{INLINE, Workers, chunk_accesses};
@@ -200,11 +200,9 @@ fn fold(
 ) -> Result<Finished> {
     let _nodes = db.nodes.keep_nodes();
     let _own_processors = (accesses.len() > INLINE).then(|| db.pace.foreground().finishing());
-    with_needed_leaves(view, |needed_leaves| {
-        let policy = db.budget.flush_policy();
-        let batch = Batch { view, accesses, gives, learns, policy, needed_leaves };
-        attempt(db, finisher, &batch, prev_root)
-    })
+    let policy = db.budget.flush_policy();
+    let batch = Batch { view, accesses, gives, learns, policy };
+    checked(view, attempt(db, finisher, &batch, prev_root))
 }
 
 /// A batch under way, in all of its namespaces: its arrays are counted by an estimate until there is a block that
@@ -252,12 +250,10 @@ pub(crate) fn refold(
     view: &View,
     accesses: &[KeyAccess],
 ) -> Result<ChunkOutcome> {
-    with_needed_leaves(view, |needed_leaves| {
-        let policy = db.budget.flush_policy();
-        let (gives, learns) = (Gives::Root, true);
-        let batch = Batch { view, accesses, gives, learns, policy, needed_leaves };
-        finisher.workers.once(db, &batch)
-    })
+    let policy = db.budget.flush_policy();
+    let (gives, learns) = (Gives::Root, true);
+    let batch = Batch { view, accesses, gives, learns, policy };
+    checked(view, finisher.workers.once(db, &batch))
 }
 
 /// Compares the roots of a batch of which chunks were folded again with what its finish gave: the root before and the
@@ -272,13 +268,12 @@ pub(crate) fn check_refolded(
     if chunks.iter().all(|chunk| chunk.regions.is_empty()) {
         return Ok(());
     }
-    let folded = with_needed_leaves(view, |needed_leaves| {
-        let policy = db.budget.flush_policy();
-        let (accesses, gives) = (&[], Gives::Root);
-        let batch = Batch { view, accesses, gives, learns: false, policy, needed_leaves };
-        let space = &mut finisher.workers.take_inline().space;
-        fold_root(db, &finisher.workers, &batch, prev_root, chunks, space)
-    })?;
+    let policy = db.budget.flush_policy();
+    let (accesses, gives, learns) = (&[], Gives::Root, false);
+    let batch = Batch { view, accesses, gives, learns, policy };
+    let space = &mut finisher.workers.take_inline().space;
+    let folded = fold_root(db, &finisher.workers, &batch, prev_root, chunks, space);
+    let folded = checked(view, folded)?;
     if folded.root != *root {
         let (expected, found) = (*root, Some(folded.root));
         return Err(Contradiction::NodesInMemory { expected, found }.into());
@@ -286,25 +281,10 @@ pub(crate) fn check_refolded(
     Ok(())
 }
 
-/// Folds until no leaf is needed that was given by its node alone. Each turn knows one leaf more, and no more leaves are
-/// needed than there are accesses.
-fn with_needed_leaves<T>(
-    view: &View,
-    mut fold: impl FnMut(&[Key]) -> Result<Folded<T>>,
-) -> Result<T> {
-    let mut needed_leaves: Vec<Key> = Vec::new();
-    loop {
-        let folded = fold(&needed_leaves);
-        // Undo that went meanwhile may have made anything of it, errors too.
-        view.check()?;
-        match folded? {
-            Folded::Done(done) => return Ok(done),
-            Folded::NeedsLeaf(key) => {
-                assert!(!needed_leaves.contains(&key), "a leaf that was given is known by its key");
-                needed_leaves.push(key);
-            }
-        }
-    }
+/// What came of a fold of a view. Undo that went meanwhile may have made anything of it, errors too.
+fn checked<T>(view: &View, folded: Result<T>) -> Result<T> {
+    view.check()?;
+    folded
 }
 
 /// Is there one region only, without a page? Nothing is read, then.
@@ -312,13 +292,12 @@ fn has_no_page(regions: &RegionIndex) -> bool {
     matches!(regions.regions(), [only] if only.read().children().page_end() == 0)
 }
 
-/// One turn of a finish.
 fn attempt(
     db: &State,
     finisher: &Finisher,
     batch: &Batch<'_>,
     prev_root: &Node,
-) -> Result<Folded<Finished>> {
+) -> Result<Finished> {
     let most = db.runtime.workers().min(db.budget.workers());
     let regions = db.index.load_full();
     // Its parts are divided among the workers.
@@ -332,15 +311,11 @@ fn attempt(
         let count = most.min(job.chunks());
         db.runtime.fork_join(count, &|index| workers.run(index, db, &job));
     }
-    match job.into_outcomes()? {
-        Folded::Done(chunks) => {
-            if !batch.learns && !batch.gives.is_proof() && batch.needed_leaves.is_empty() {
-                // A batch that is large for the budget: what its pages have left free goes before more comes.
-                finisher.trims.lock().look(&db.runtime, &db.budget, &db.counters);
-            }
-            let home = if batch.gives.is_proof() { &finisher.proofs } else { &finisher.witnesses };
-            assemble(db, workers, home, batch, prev_root, chunks)
-        }
-        Folded::NeedsLeaf(key) => Ok(Folded::NeedsLeaf(key)),
+    let chunks = job.into_outcomes()?;
+    if !batch.learns && !batch.gives.is_proof() {
+        // A batch that is large for the budget: what its pages have left free goes before more comes.
+        finisher.trims.lock().look(&db.runtime, &db.budget, &db.counters);
     }
+    let home = if batch.gives.is_proof() { &finisher.proofs } else { &finisher.witnesses };
+    assemble(db, workers, home, batch, prev_root, chunks)
 }

@@ -11,7 +11,7 @@ use pleach_beatree::cache::CachedPage;
 use pleach_beatree::recycled::Recycle;
 use pleach_beatree::region::Parts;
 use pleach_core::fold::{Columns, Occupancy};
-use pleach_core::{Key, Node, Prefix};
+use pleach_core::{Node, Prefix};
 
 pub(crate) use super::emit::Fragment;
 use super::witness::Witness;
@@ -53,13 +53,6 @@ pub(crate) struct FinishedBatch {
 pub(crate) struct TrieOutcome {
     pub(crate) namespace: u8,
     pub(crate) chunks: Vec<ChunkOutcome>,
-}
-
-/// What came of a fold.
-pub(crate) enum Folded<T> {
-    Done(T),
-    /// The leaf below this key must be known to place a terminal: fold again with that.
-    NeedsLeaf(Key),
 }
 
 /// A region's result.

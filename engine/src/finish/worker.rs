@@ -13,7 +13,7 @@ use pleach_core::{Hasher, Key};
 
 use super::chunk::{Again, Batch, Chunk, Missing};
 use super::job::Job;
-use super::outcome::{ChunkOutcome, Folded};
+use super::outcome::ChunkOutcome;
 use super::scratch::FoldSpace;
 use crate::error::Result;
 use crate::metrics::Counters;
@@ -105,19 +105,24 @@ impl Workers {
         }
     }
 
-    /// Folds one region without accesses, on the calling thread.
+    /// Folds one region without accesses, on the calling thread; with `leaf`, so that its only pair is known by its key.
     pub(super) fn region(
         &self,
         db: &State,
         batch: &Batch<'_>,
-        key: &Key,
-    ) -> Result<Folded<ChunkOutcome>> {
-        self.plain(db, batch, &mut |chunk| chunk.gather_region(db, batch, key))
+        (key, leaf): (&Key, bool),
+    ) -> Result<ChunkOutcome> {
+        let mut chunk = Chunk::default();
+        if leaf {
+            chunk.need(*key);
+        }
+        self.plain(db, batch, chunk, &mut |chunk| chunk.gather_region(db, batch, key))
     }
 
     /// Folds all accesses of a batch as one chunk, on the calling thread.
-    pub(super) fn once(&self, db: &State, batch: &Batch<'_>) -> Result<Folded<ChunkOutcome>> {
-        self.plain(db, batch, &mut |chunk| chunk.gather(db, batch, 0..batch.accesses.len()))
+    pub(super) fn once(&self, db: &State, batch: &Batch<'_>) -> Result<ChunkOutcome> {
+        let all = 0..batch.accesses.len();
+        self.plain(db, batch, Chunk::default(), &mut |chunk| chunk.gather(db, batch, all.clone()))
     }
 
     /// Folds one chunk on the calling thread, with plain reads.
@@ -125,11 +130,11 @@ impl Workers {
         &self,
         db: &State,
         batch: &Batch<'_>,
+        mut chunk: Chunk,
         gather: &mut dyn FnMut(&mut Chunk),
-    ) -> Result<Folded<ChunkOutcome>> {
+    ) -> Result<ChunkOutcome> {
         let mut worker = self.take_inline();
         let _guard = db.store.enter();
-        let mut chunk = Chunk::default();
         let folded = loop {
             gather(&mut chunk);
             if let Err(error) = read_missing(db, &mut chunk) {
@@ -139,9 +144,9 @@ impl Workers {
             let folded = chunk.fold(batch, &mut worker.space, ChunkOutcome::default());
             worker.space.work().count_since(before, &db.counters);
             match folded {
-                Ok(outcome) => break Ok(Folded::Done(outcome)),
+                Ok(outcome) => break Ok(outcome),
                 Err(Again::Changed) => {}
-                Err(Again::NeedsLeaf(key)) => break Ok(Folded::NeedsLeaf(key)),
+                Err(Again::NeedsLeaf(key)) => chunk.need(key),
             }
         };
         self.give_inline_back(worker, true);
@@ -226,8 +231,10 @@ impl Worker {
             let mut chunk = self.ahead.pop_front().expect("just seen");
             match chunk.fold(job.batch, &mut self.space, workers.outcome()) {
                 Ok(outcome) => job.done(chunk.index, outcome),
-                Err(Again::NeedsLeaf(key)) => job.needs_leaf(key),
-                Err(Again::Changed) => {
+                Err(again) => {
+                    if let Again::NeedsLeaf(key) = again {
+                        chunk.need(key);
+                    }
                     start(db, job, &mut chunk, false)?;
                     self.ahead.push_front(chunk);
                     continue;
