@@ -38,23 +38,28 @@
 //!
 //! A [`RootFolder`] takes any number of pairs and gives their root alone.
 
+mod climb;
 mod columns;
 mod folder;
 mod path;
 mod positions;
 mod records;
 mod root_folder;
+mod span;
 mod stages;
+mod subtrie;
 mod values;
 
 use crate::node::{Key, ValueHash};
 
 pub use self::columns::{Columns, Differing};
-pub use self::folder::{Folder, Hidden, Span, Subtrie};
+pub use self::folder::{Folder, Hidden};
 pub use self::path::{Bare, Home, Levels, Lines, Path, Siblings};
 pub(crate) use self::positions::index_below;
 pub use self::positions::{MAX_CAPTURE, above, heap_index};
 pub use self::root_folder::{NotAscending, RootFolder};
+pub use self::span::Span;
+pub use self::subtrie::Subtrie;
 pub use self::values::combine_chunks;
 
 /// A value as the fold takes it: its bytes, or its hash when that is known.

@@ -33,13 +33,21 @@ const OP_BYTES: usize = 72;
 
 /// What the outcome still needs once everything is hashed.
 #[derive(Default)]
-struct Hashing {
+pub(super) struct Hashing {
     /// The fold of each region that has a page which takes part.
     ends: Vec<Option<usize>>,
     /// For each page with a new node: its number in the chunk, and that of the node in the folder.
     nodes: Vec<(usize, u32)>,
     /// The parts of some of them, by their number in the outcome.
     parts: Vec<(usize, Vec<(Prefix, PartNode)>)>,
+}
+
+impl Hashing {
+    fn clear(&mut self) {
+        self.ends.clear();
+        self.nodes.clear();
+        self.parts.clear();
+    }
 }
 
 impl Chunk {
@@ -53,7 +61,9 @@ impl Chunk {
         debug_assert!(outcome.nodes.is_empty() && outcome.lines.is_empty(), "an empty outcome");
         space.folder.clear();
         space.results.clear();
-        let mut hashing = Hashing::default();
+        // Apart from the space; what an error leaves is made anew.
+        let mut hashing = std::mem::take(&mut space.hashing);
+        hashing.clear();
         outcome.regions.reserve(self.regions.len());
         outcome.nodes.reserve(self.pages.len());
         for index in 0..self.regions.len() {
@@ -62,7 +72,8 @@ impl Chunk {
         }
         space.folder.run();
         self.emit(batch, space, &hashing.ends, &mut outcome);
-        self.take_nodes(&space.folder, hashing, &mut outcome);
+        self.take_nodes(&space.folder, &mut hashing, &mut outcome);
+        space.hashing = hashing;
         let ChunkOutcome { siblings, treelets, lines, .. } = &mut outcome;
         space.folder.swap(siblings, treelets, lines);
         fold_proofs(&mut space.proofs, &mut outcome);
@@ -221,14 +232,14 @@ impl Chunk {
     }
 
     /// Adds the nodes of pages and their parts to the outcome. No more pages are held than those that learn.
-    fn take_nodes(&mut self, folder: &Folder, hashing: Hashing, outcome: &mut ChunkOutcome) {
+    fn take_nodes(&mut self, folder: &Folder, hashing: &mut Hashing, outcome: &mut ChunkOutcome) {
         for (node, (at, watched)) in outcome.nodes.iter_mut().zip(&hashing.nodes) {
             node.node = *folder.watched(*watched);
             let task = &mut self.pages[*at];
             let page = task.page.take().filter(|_| !node.treelet.is_empty());
             node.page = task.at.zip(page);
         }
-        for (at, parts) in hashing.parts {
+        for (at, parts) in hashing.parts.drain(..) {
             let node = |part: &PartNode| match part {
                 PartNode::Known(node) => *node,
                 PartNode::Watched(number) => *folder.watched(*number),

@@ -4,6 +4,7 @@ use pleach_beatree::leaf_fold::AccessResult;
 use pleach_core::Hasher;
 use pleach_core::fold::Folder;
 
+use super::regions::Hashing;
 use crate::metrics::Counters;
 
 /// Reused memory of a worker.
@@ -13,6 +14,7 @@ pub(super) struct FoldSpace {
     /// Their nodes before the batch, from their parts of the multiproof.
     pub(super) proofs: Folder,
     pub(super) results: Vec<AccessResult>,
+    pub(super) hashing: Hashing,
     /// Pages that were folded since creation.
     pub(super) folded: u64,
 }
@@ -35,7 +37,7 @@ impl Work {
 impl FoldSpace {
     pub(super) fn new(hasher: Hasher) -> Self {
         let [folder, proofs] = [Folder::new(hasher), Folder::new(hasher)];
-        Self { folder, proofs, results: Vec::new(), folded: 0 }
+        Self { folder, proofs, results: Vec::new(), hashing: Hashing::default(), folded: 0 }
     }
 
     pub(super) fn work(&self) -> Work {

@@ -1,0 +1,159 @@
+//! Putting in: keys, subtries, the children of a tiling, and the terminals of a proof that is checked.
+
+use super::folder::{Folder, Hidden, Placed};
+use super::path::{Lines, Path, Siblings};
+use super::subtrie::{EMPTY, Old, Subtrie};
+use super::{Change, FoldValue, HashId, NO_HASH};
+use crate::node::{Key, Node, NodeKind, kind};
+use crate::prefix::{Prefix, common_len};
+use crate::proof::Terminal;
+use crate::proof::terminal::terminals;
+
+/// Items below a prefix, which come in key order, none below another.
+pub struct Span<'a, P> {
+    pub(super) folder: &'a mut Folder,
+    pub(super) floor: u16,
+    /// What lies beside the way up.
+    pub path: P,
+}
+
+impl<P: core::fmt::Debug> core::fmt::Debug for Span<'_, P> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Span").field("floor", &self.floor).field("path", &self.path).finish()
+    }
+}
+
+impl Span<'_, Lines<'_>> {
+    /// Adds a child of the tiling, in order. `next` is the one that comes next; with the last one the subtrie over the
+    /// whole tiling is given.
+    pub fn child(
+        &mut self,
+        (child, at): (usize, &Prefix),
+        subtrie: Subtrie,
+        next: Option<usize>,
+    ) -> Option<Subtrie> {
+        let fork = self.path.stand_at(child, next);
+        self.folder.climb((at.first_key(), at.len(), subtrie), fork, self.floor, &mut self.path)
+    }
+}
+
+impl Span<'_, Siblings<'_>> {
+    /// Adds encoded terminals, which follow in key order.
+    pub fn terminals(&mut self, bytes: &[u8]) {
+        for terminal in terminals(bytes) {
+            let Folder { values, stages, .. } = &mut *self.folder;
+            let subtrie = match &terminal {
+                Terminal::Terminator { .. } => EMPTY,
+                Terminal::Leaf { key, value_hash, .. } => {
+                    let hash = values.add(FoldValue::Hash(*value_hash), &mut stages.hashed);
+                    let source = stages.leaf(key, hash);
+                    Subtrie::new(NodeKind::Leaf, source, Old::Beside)
+                }
+            };
+            self.put(terminal.bits(), terminal.depth(), subtrie);
+        }
+    }
+
+    /// All was given: ends the fold; its result is the node before the batch. `None` where siblings are missing or left
+    /// over, nothing was given, or nodes are no siblings in any trie: a leaf or nothing beside nothing.
+    pub fn prove(self) -> Option<usize> {
+        let Self { folder, floor, mut path } = self;
+        let Placed { key, depth, subtrie } = folder.last.take()?;
+        let whole = folder.climb((&key, depth, subtrie), None, floor, &mut path)?;
+        let is_right = !path.is_short && path.rest.is_empty() && !folder.overlap;
+        if is_right && folder.unhashed == 0 { folder.end(whole, false).ok() } else { None }
+    }
+}
+
+impl<P: Path> Span<'_, P> {
+    /// The folder.
+    #[inline]
+    pub fn folder(&mut self) -> &mut Folder {
+        self.folder
+    }
+
+    /// Adds a subtrie in which no key is accessed, by its node.
+    #[inline]
+    pub fn subtrie(&mut self, at: &Prefix, node: &Node) {
+        if kind(node) == NodeKind::Terminator {
+            return;
+        }
+        let subtrie = self.folder.known(node, 0);
+        self.put(at.first_key(), at.len(), subtrie);
+    }
+
+    /// Adds a key that is not accessed.
+    #[inline]
+    pub fn unaccessed(&mut self, key: &Key, value: FoldValue<'_>) {
+        let hash = self.folder.values.add(value, &mut self.folder.stages.hashed);
+        let old = self.folder.pair(key, hash);
+        let source = self.folder.stages.leaf(key, hash);
+        self.put(key, 256, Subtrie::new(NodeKind::Leaf, source, old));
+    }
+
+    /// Adds an accessed key with its old value (`None`: absent) and what becomes of it. Gives the
+    /// number of the new value's hash, [`NO_HASH`] when nothing was put.
+    #[inline]
+    pub fn accessed(
+        &mut self,
+        key: &Key,
+        old: Option<FoldValue<'_>>,
+        change: Change<'_>,
+    ) -> HashId {
+        let folder = &mut *self.folder;
+        let hashes = folder.values.change(old, change, &mut folder.stages.hashed);
+        let record = folder.records.push(key, hashes.old);
+        let old = if hashes.old == NO_HASH { Old::Empty(record) } else { Old::Leaf(record) };
+        let subtrie = match hashes.new {
+            NO_HASH => EMPTY.with(old),
+            new => Subtrie::new(NodeKind::Leaf, folder.stages.leaf(key, new), old),
+        };
+        self.put(key, 256, subtrie);
+        hashes.put
+    }
+
+    /// Adds a subtrie.
+    #[inline]
+    pub fn put(&mut self, key: &Key, depth: u16, subtrie: Subtrie) {
+        self.folder.items += 1;
+        let last = self.folder.last.replace(Placed { key: *key, depth, subtrie });
+        if let Some(Placed { key: last, depth, subtrie }) = last {
+            debug_assert!(last < *key, "items come in key order, each key once");
+            let fork = Some(common_len(&last, key));
+            let waits =
+                self.folder.climb((&last, depth, subtrie), fork, self.floor, &mut self.path);
+            debug_assert!(waits.is_none(), "a subtrie waits at a fork");
+        }
+    }
+
+    /// Takes together what the last item is below a prefix with, of this many bits, as long as the floor or longer: no other
+    /// item comes below that. Gives it.
+    ///
+    /// # Panics
+    /// When there is no item.
+    pub fn gather(&mut self, floor: u16) -> Subtrie {
+        let Placed { key, depth, subtrie } = self.folder.last.take().expect("an item was given");
+        let whole = self.folder.climb((&key, depth, subtrie), None, floor, &mut self.path);
+        let subtrie = whole.expect("items lie below the floor");
+        self.folder.last = Some(Placed { key, depth: floor, subtrie });
+        subtrie
+    }
+
+    /// All items were given: the subtrie that they are.
+    pub fn close(mut self) -> Subtrie {
+        let Some(Placed { key, depth, subtrie }) = self.folder.last.take() else { return EMPTY };
+        let whole = self.folder.climb((&key, depth, subtrie), None, self.floor, &mut self.path);
+        whole.unwrap_or(EMPTY)
+    }
+
+    /// All items were given: ends the fold, whose results are asked for by the number that is given.
+    ///
+    /// # Errors
+    /// A leaf that must be known by its key.
+    pub fn end(self) -> Result<usize, Hidden> {
+        let Self { folder, floor, path } = self;
+        let subtrie = Span { folder: &mut *folder, floor, path }.close();
+        debug_assert!(!folder.overlap, "no item lies below another");
+        folder.end(subtrie, floor == 0)
+    }
+}

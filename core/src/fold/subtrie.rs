@@ -1,0 +1,108 @@
+//! A subtrie on its way up.
+
+use super::stages::Source;
+use crate::node::NodeKind;
+
+/// What the multiproof needs of a subtrie before the batch; accesses have the number of their record.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Old {
+    /// Nothing below is accessed, and no pair in it may be another key's terminal.
+    Beside,
+    /// Nothing below is accessed; it has this pair.
+    Pair(u32),
+    /// Nothing below is accessed; it is a leaf that was given by its node, and was named so.
+    Hidden(u32),
+    /// No key; the terminal of this access and of those after it is not placed.
+    Empty(u32),
+    /// One key: likewise.
+    Leaf(u32),
+    /// All terminals are placed.
+    Many,
+}
+
+impl Old {
+    #[inline]
+    const fn pack(self) -> u64 {
+        let (tag, number) = match self {
+            Self::Beside => (0, 0),
+            Self::Pair(pair) => (1, pair),
+            Self::Hidden(name) => (2, name),
+            Self::Empty(access) => (3, access),
+            Self::Leaf(access) => (4, access),
+            Self::Many => (5, 0),
+        };
+        (number as u64) << 32 | tag
+    }
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves of the word")]
+    const fn unpack(word: u64) -> Self {
+        let number = (word >> 32) as u32;
+        match word as u32 {
+            0 => Self::Beside,
+            1 => Self::Pair(number),
+            2 => Self::Hidden(number),
+            3 => Self::Empty(number),
+            4 => Self::Leaf(number),
+            _ => Self::Many,
+        }
+    }
+}
+
+/// A subtrie on its way up: its node after the batch, and what the multiproof needs of it.
+///
+/// Two words: fields would be written one by one and read together a moment later, for which a processor waits.
+#[derive(Clone, Copy)]
+pub struct Subtrie {
+    new: u64,
+    old: u64,
+}
+
+impl Subtrie {
+    #[inline]
+    pub(super) const fn new(kind: NodeKind, source: Source, old: Old) -> Self {
+        Self { new: source.pack() | (kind as u64) << 56, old: old.pack() }
+    }
+
+    /// The same node, of which the multiproof needs this.
+    #[inline]
+    pub(super) const fn with(self, old: Old) -> Self {
+        Self { old: old.pack(), ..self }
+    }
+
+    /// What its node after the batch is.
+    #[inline]
+    pub(super) fn kind(self) -> NodeKind {
+        match self.new >> 56 {
+            0 => NodeKind::Terminator,
+            1 => NodeKind::Leaf,
+            _ => NodeKind::Internal,
+        }
+    }
+
+    /// Where its node comes from, if it is no terminator.
+    #[inline]
+    pub(super) fn source(self) -> Option<Source> {
+        (self.kind() != NodeKind::Terminator).then(|| Source::unpack(self.new))
+    }
+
+    /// The least height of messages that are made of its node.
+    #[inline]
+    pub(super) fn height(self) -> u16 {
+        self.source().map_or(1, Source::above)
+    }
+
+    #[inline]
+    pub(super) fn old(self) -> Old {
+        Old::unpack(self.old)
+    }
+}
+
+impl core::fmt::Debug for Subtrie {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("Subtrie").field(&self.source()).field(&self.old()).finish()
+    }
+}
+
+/// Nothing, without an access.
+pub(super) const EMPTY: Subtrie = Subtrie::new(NodeKind::Terminator, Source::NOTHING, Old::Beside);
