@@ -7,7 +7,7 @@
 //!
 //! A page over which much pends is cut by prefixes into parts of few keys ([`fold_parts`]): until a flush comes, one page may
 //! have thousands of pending changes. Those parts in which nothing is accessed go in by the node that the region kept
-//! from the commit that changed the page last ([`Parts`]).
+//! from the commit that changed the page last.
 //!
 //! ```
 //! use pleach_beatree::Stored;
@@ -40,7 +40,6 @@ use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::prefix::{Prefix, bits_after, common_len};
 use pleach_core::{Key, Node};
 
-use crate::region::Parts;
 use crate::stored::{Stored, cell_value};
 use crate::treelet::{self, Known, capture_levels};
 
@@ -168,7 +167,7 @@ pub enum PartNode {
 pub fn fold_parts(
     folder: &mut Folder,
     page: &PageState<'_>,
-    known: Option<&Parts>,
+    known: Option<&[(Prefix, Node)]>,
     accesses: &[KeyAccess],
     results: &mut Vec<AccessResult>,
 ) -> FoldedPage {
@@ -300,7 +299,12 @@ impl<'a, 's> Merge<'a, 's> {
     }
 
     /// Cuts what is below a prefix into parts and puts them in.
-    fn divide(&mut self, at: Prefix, known: Option<&Parts>, parts: &mut Vec<(Prefix, PartNode)>) {
+    fn divide(
+        &mut self,
+        at: Prefix,
+        known: Option<&[(Prefix, Node)]>,
+        parts: &mut Vec<(Prefix, PartNode)>,
+    ) {
         let below = |key: &Key| at.covers(key);
         let pending = self.pending.partition_point(|pending| below(&pending.0));
         let accesses = self.accesses.partition_point(|access| below(&access.key));

@@ -210,9 +210,8 @@ fn in_parts(
 ) -> (Folded, Vec<(Prefix, Node)>) {
     let mut results = Vec::new();
     folder.clear();
-    let known = known.to_vec();
     let FoldedPage { subtrie, parts, .. } =
-        fold_parts(folder, page, Some(&known), accesses, &mut results);
+        fold_parts(folder, page, Some(known), accesses, &mut results);
     folder.end(subtrie, false).expect("keys are given by key");
     folder.run();
     let node = |part: &PartNode| match part {

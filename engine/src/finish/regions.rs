@@ -155,7 +155,7 @@ impl Chunk {
             let state = PageState { at: &page.prefix, leaf: leaf.as_ref(), pending, treelet };
             if is_much(pending.len() + accesses.len()) && !is_parted(&state, accesses) {
                 let known = self.parts.binary_search_by_key(&at, |(page, _)| *page);
-                let known = known.ok().map(|found| &*self.parts[found].1);
+                let known = known.ok().map(|found| self.parts[found].1.as_slice());
                 return fold_parts(folder, &state, known, accesses, results);
             }
             fold_page(folder, &state, keeps, accesses, results)
