@@ -4,6 +4,7 @@
 //! A region has about a hundred pages, of which a batch may access two: what lies beside their paths comes from the lines of
 //! the region's tiling.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use pleach_beatree::RegionState;
@@ -17,7 +18,7 @@ use pleach_core::fold::{Folder, Hidden, Lines, NO_HASH, Occupancy, Siblings, Sub
 use pleach_core::node::kind;
 use pleach_core::{Node, NodeKind, Prefix};
 
-use super::chunk::{Again, Batch, Chunk};
+use super::chunk::{Again, Batch, Chunk, RegionTask};
 use super::emit::{Fragment, encode_op};
 use super::outcome::{ChunkOutcome, PageNode, RegionOutcome};
 use super::scratch::FoldSpace;
@@ -93,30 +94,26 @@ impl Chunk {
         (outcome, hashing): (&mut ChunkOutcome, &mut Hashing),
     ) -> Result<(), Again> {
         let task = &self.regions[index];
-        let state = task.region.read();
-        let Nodes::Resident(tiling) = state.nodes() else { return Err(Again::Changed) };
-        if state.is_retired()
-            || state.layout_version() != task.layout_version
-            || state.last_commit() != task.last_commit
-        {
-            return Err(Again::Changed);
-        }
         let (first_node, first_line) = (outcome.nodes.len(), space.folder.kept().1);
-        let mut span = space.folder.along(task.region.prefix().len(), Lines::new(tiling));
         let mut whole = None;
         for at in task.pages.clone() {
             self.prefetch_ahead(batch, at);
             let page = &self.pages[at];
             let subtrie = if let Some(known) = &page.known {
-                span.folder().known(known, page.child)
+                space.folder.known(known, page.child)
             } else {
                 space.folded += 1;
-                let nodes = (&mut outcome.nodes, &mut *hashing);
-                self.put_page(batch, at, (span.folder(), &mut space.results), nodes)
+                let (folder, results) = (&mut space.folder, &mut space.results);
+                self.put_page(batch, at, (folder, results), (&mut outcome.nodes, &mut *hashing))
             };
+            // Not while a page is put in: commits and flushes wait for the lock, and readers behind them.
+            let state = as_gathered(task)?;
+            let Nodes::Resident(tiling) = state.nodes() else { return Err(Again::Changed) };
             let next = (at + 1 < task.pages.end).then(|| self.pages[at + 1].child as usize);
+            let mut span = space.folder.along(task.region.prefix().len(), Lines::new(tiling));
             whole = span.child((page.child as usize, &page.prefix), subtrie, next);
         }
+        let state = as_gathered(task)?;
         let end = whole.map(|whole| space.folder.end(whole, false)).transpose();
         hashing.ends.push(end.map_err(|hidden| needs_leaf(&state, hidden))?);
         let first_change = outcome.regions.last().map_or(0, |region| region.changes.end);
@@ -287,6 +284,15 @@ impl Chunk {
 
 fn has_writes(accesses: &[KeyAccess]) -> impl Iterator<Item = &KeyAccess> {
     accesses.iter().filter(|access| access.writes.is_some())
+}
+
+/// The region, if it is as it was gathered.
+fn as_gathered(task: &RegionTask) -> Result<impl Deref<Target = RegionState>, Again> {
+    let state = task.region.read();
+    let same = state.layout_version() == task.layout_version
+        && state.last_commit() == task.last_commit
+        && !state.is_retired();
+    if same { Ok(state) } else { Err(Again::Changed) }
 }
 
 /// The leaf of a child that is known by its node alone decides where a terminal lies.
