@@ -300,7 +300,7 @@ fn attempt(
 ) -> Result<Finished> {
     let most = db.runtime.workers().min(db.budget.workers());
     let regions = db.index.load_full();
-    // Its parts are divided among the workers.
+    // One worker folds all of it: nobody is woken.
     let no_page = has_no_page(&regions);
     let chunk = chunk_accesses(batch.accesses.len(), most, db.budget.chunk_accesses());
     let job = Job::new(batch, regions, chunk, &db.timings);
