@@ -1,9 +1,11 @@
-//! Proofs beside a finish of the same keys, and a cold iteration beside the device's own reads of the same
-//! pages and beside the offline dump, in turns, in one run: freshly loaded, and after changes have moved pages.
+//! Proofs beside a finish of the same keys; iterations over cached pages; and a cold iteration beside the device's own
+//! reads of the same pages and beside the offline dump, in turns, in one run: freshly loaded, and after changes have
+//! moved pages.
 //!
 //! ```text
 //! cargo bench -p pleach --bench proofs_and_iterators            # 2^20 accounts in a temporary folder
 //! cargo bench -p pleach --bench proofs_and_iterators -- 22 /mnt/ssd
+//! cargo bench -p pleach --bench proofs_and_iterators -- --cached    # iterations over cached pages alone
 //! ```
 
 use std::hint::black_box;
@@ -128,6 +130,80 @@ fn proofs(folder: &Path, accounts: u64) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Nanoseconds of processor time that a pair takes, of all pairs and of so many from each of some random keys.
+fn scan(db: &Db, accounts: u64) -> Result<(), Failure> {
+    const FEW: usize = 100;
+    const STARTS: u64 = 4096;
+    let session = db.session(SessionOptions::new())?;
+    let starts: Vec<Key> = (0..STARTS).map(|id| key(accounts + id)).collect();
+    let (mut whole, mut few) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+    for _ in 0..TURNS {
+        let mut counts = [0, 0];
+        whole[0].push(timed(|| {
+            for pair in session.iter(..) {
+                black_box(pair?);
+                counts[0] += 1;
+            }
+            Ok(())
+        })?);
+        whole[1].push(timed(|| {
+            for pair in session.iter(..).rev() {
+                black_box(pair?);
+                counts[1] += 1;
+            }
+            Ok(())
+        })?);
+        assert_eq!(counts, [accounts; 2], "all pairs were given");
+        let mut pairs = session.iter(..);
+        few[0].push(timed(|| {
+            for start in &starts {
+                pairs.seek(start..);
+                for pair in pairs.by_ref().take(FEW) {
+                    black_box(pair?);
+                }
+            }
+            Ok(())
+        })?);
+        few[1].push(timed(|| {
+            for start in &starts {
+                pairs.seek(..start);
+                for pair in pairs.by_ref().rev().take(FEW) {
+                    black_box(pair?);
+                }
+            }
+            Ok(())
+        })?);
+    }
+    let few_pairs = STARTS * FEW as u64;
+    let ns = |took: Vec<Took>, pairs: u64| {
+        let nanos = u64::try_from(median(took).cpu.as_nanos()).unwrap_or(u64::MAX);
+        format!("{:>3}.{}", nanos / pairs, nanos * 10 / pairs % 10)
+    };
+    let [forwards, backwards] = whole.map(|took| ns(took, accounts));
+    let [few_forwards, few_backwards] = few.map(|took| ns(took, few_pairs));
+    println!(
+        "all {forwards}   backwards {backwards}   {FEW} from a key on {few_forwards}   before it {few_backwards}"
+    );
+    Ok(())
+}
+
+/// Iterations over pages that are cached: as loaded, and under changes that pend.
+fn cached_scans(folder: &Path, accounts: u64) -> Result<(), Failure> {
+    let db = open(folder)?;
+    db.session(SessionOptions::new())?.read_many(&(0..accounts).map(key).collect::<Vec<_>>())?;
+    println!("ns a pair, all pages cached, median of {TURNS} turns");
+    print!("  freshly loaded               ");
+    scan(&db, accounts)?;
+    for every in [100, 10] {
+        let ids = (0..accounts).step_by(usize::try_from(every)?);
+        let write = |id: u64| Access::write(key(id), Some(Value::from(&(id + 1).to_be_bytes())));
+        db.session(SessionOptions::new())?.finish(ids.map(write))?.commit()?;
+        print!("  changes of one in {every:<3} pend    ");
+        scan(&db, accounts)?;
+    }
+    Ok(())
+}
+
 /// All pairs of a database that is opened for it; gives how many pages it has, and how many others were
 /// read with them.
 fn iterate(folder: &Path, backwards: bool) -> Result<(u64, u64, Took), Failure> {
@@ -203,6 +279,9 @@ fn main() -> Result<(), Failure> {
     let pairs = (0..accounts).map(|id| (key(id), Value::from(&id.to_be_bytes())));
     db.bulk_load(pairs, &LoadOptions::new())?;
     db.close()?;
+    if std::env::args().any(|argument| argument == "--cached") {
+        return cached_scans(folder.path(), accounts);
+    }
     proofs(folder.path(), accounts)?;
     println!("all pairs, cold; MiB of leaf pages a second of time / of processor time");
     println!(" freshly loaded");
@@ -213,5 +292,5 @@ fn main() -> Result<(), Failure> {
         println!(" one account of {every} changed since");
         iterators(folder.path())?;
     }
-    Ok(())
+    cached_scans(folder.path(), accounts)
 }
