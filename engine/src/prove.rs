@@ -24,7 +24,7 @@ use crate::error::{Contradiction, Error, Result};
 use crate::finish::{Claim, prove};
 use crate::read::many::{self, For};
 use crate::read::point;
-use crate::read::scan::Scan;
+use crate::read::scan::{Scan, Way};
 use crate::state::State;
 use crate::state::view::View;
 
@@ -41,7 +41,7 @@ pub(crate) fn prove_range(
     let bounds = multiproof(engine, db, state, &[first, last])?;
     let mut scan = Scan::new(&engine.scanners, &(first..=last));
     let mut failed = None;
-    let pairs = std::iter::from_fn(|| match scan.next(db, state.0)? {
+    let pairs = std::iter::from_fn(|| match scan.next(db, state.0, Way::Forwards)? {
         Ok((key, stored)) => {
             Some((key, hash(db.hasher, &stored).expect("a scan gives what is present")))
         }
@@ -84,11 +84,11 @@ pub(crate) fn last_of_part(
 ) -> Result<Key> {
     let mut scan = Scan::new(&engine.scanners, &(first..=last));
     for _ in 0..pairs.max(1) {
-        if scan.next(db, view).transpose()?.is_none() {
+        if scan.next(db, view, Way::Forwards).transpose()?.is_none() {
             return Ok(last);
         }
     }
-    let next = scan.next(db, view).transpose()?;
+    let next = scan.next(db, view, Way::Forwards).transpose()?;
     Ok(next.map_or(last, |(key, _)| key_before(&key).expect("a pair comes before it")))
 }
 

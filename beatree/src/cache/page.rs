@@ -163,6 +163,15 @@ impl CachedPage {
         cpu_prefetch(&self.page[..2 * LINE]);
     }
 
+    /// Prefetches the memory of all cells; `guess` is this page's.
+    #[inline]
+    pub(super) fn cpu_prefetch_cells(&self, guess: CellGuess) {
+        // The reference counts are before the fingerprints, and the header has the bytes that keys share.
+        cpu_prefetch(&self.near[..1]);
+        cpu_prefetch(&self.page[..LINE]);
+        cpu_prefetch(&self.page[guess.cells()]);
+    }
+
     /// Searches for a key, as far as fingerprints tell, and prefetches the memory of that cell.
     #[inline]
     pub fn cpu_prefetch_cell(&self, key: &Key) -> Option<usize> {

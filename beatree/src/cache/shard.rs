@@ -48,6 +48,8 @@ pub enum LookupStep<'a> {
     Front,
     /// The page, where a key's cell is expected.
     Page(&'a Key),
+    /// The page, all of its cells.
+    Cells,
 }
 
 /// Figures of a [`Cache`](super::Cache).
@@ -323,19 +325,13 @@ impl Shard {
                     cpu_prefetch(core::slice::from_ref(&self.entries[id as usize]));
                 }
             }
-            LookupStep::Front => {
-                if let Some(id) = self.find(page_no)
-                    && let Some(page) = &self.entries[id as usize].page
-                {
-                    page.cpu_prefetch_prints();
-                }
-            }
-            LookupStep::Page(key) => {
+            LookupStep::Front | LookupStep::Page(_) | LookupStep::Cells => {
                 let entry = self.find(page_no).map(|id| &self.entries[id as usize]);
-                if let Some(entry) = entry
-                    && let Some(page) = &entry.page
-                {
-                    page.cpu_prefetch_lookup(entry.guess, key);
+                let Some(Entry { page: Some(page), guess, .. }) = entry else { return };
+                match step {
+                    LookupStep::Page(key) => page.cpu_prefetch_lookup(*guess, key),
+                    LookupStep::Cells => page.cpu_prefetch_cells(*guess),
+                    _ => page.cpu_prefetch_prints(),
                 }
             }
         }

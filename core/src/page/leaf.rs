@@ -172,6 +172,12 @@ impl CellGuess {
         self.offsets_of(guess_of(wanted, self.prefix_len, usize::from(self.count)))
     }
 
+    /// From the first slot to the end of the last value.
+    #[inline]
+    pub fn cells(&self) -> Range<usize> {
+        self.offsets_of(0)[0]..self.offsets_of(usize::from(self.count))[2]
+    }
+
     /// The same for the cell with this index.
     #[inline]
     pub fn offsets_of(&self, at: usize) -> [usize; 3] {
@@ -302,10 +308,14 @@ impl<'a> LeafView<'a> {
         assert!(index < self.areas.count, "no such cell");
         // The 32 bytes that end with the suffix, the first of which are the prefix's. Without a branch or a
         // length that varies: a key is a few vectors, and none of them is read again in other pieces.
-        let own: Key = array_at(self.page, self.areas.keys + index * self.areas.suffix() - whole);
+        let mut key: Key =
+            array_at(self.page, self.areas.keys + index * self.areas.suffix() - whole);
         let given = cut_header::prefix_bits(self.page);
         let mask: Key = array_at(&GIVEN, 32 - whole);
-        core::array::from_fn(|at| own[at] & !mask[at] | given[at] & mask[at])
+        for (byte, (given, mask)) in key.iter_mut().zip(given.iter().zip(mask)) {
+            *byte = *byte & !mask | given & mask;
+        }
+        key
     }
 
     /// The value of cell `index`.

@@ -13,7 +13,7 @@ use super::Namespace;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::handles::{Counted, Kind};
-use crate::read::scan::{Scan, long_value};
+use crate::read::scan::{Scan, Way, long_value};
 
 /// The pairs of a range, in key order from the front and against it from the back. From
 /// [`Namespace::iter`](crate::Namespace::iter), which says more.
@@ -49,15 +49,16 @@ impl Iter {
         self.scan.seek(&range);
     }
 
-    /// A pair with its value, which may have to be read.
-    fn pair(&mut self, (key, stored): (Key, Stored)) -> Result<(Key, Value)> {
-        if let Stored::Inline(value) = stored {
-            return Ok((key, value));
-        }
+    /// The next pair, whatever it is.
+    fn next_stored(&mut self, way: Way) -> Option<Result<(Key, Value)>> {
         let (db, view) = (self.namespace.state(), self.namespace.view());
-        let value = long_value(db, view, &key, stored);
-        let value = value.inspect_err(|_| self.scan.end())?;
-        Ok((key, value.expect("a scan gives what is present")))
+        let (key, stored) = match self.scan.next(db, view, way)? {
+            Ok((key, Stored::Inline(value))) => return Some(Ok((key, value))),
+            Ok(pair) => pair,
+            Err(error) => return Some(Err(error)),
+        };
+        let value = long_value(db, view, &key, stored).inspect_err(|_| self.scan.end());
+        Some(value.map(|value| (key, value.expect("a scan gives what is present"))))
     }
 }
 
@@ -67,22 +68,20 @@ impl Iterator for Iter {
     #[inline(never)]
     fn next(&mut self) -> Option<Self::Item> {
         // Nearly all pairs, made where the caller wants them. Inlined, they are made elsewhere and moved.
-        if let Some((key, value)) = self.scan.next_inline() {
-            return Some(Ok((key, Value::from(value))));
+        if let Some((page, cell, value)) = self.scan.next_inline(Way::Forwards) {
+            return Some(Ok((page.key(cell), Value::from(value))));
         }
-        let next = self.scan.next(self.namespace.state(), self.namespace.view())?;
-        Some(next.and_then(|pair| self.pair(pair)))
+        self.next_stored(Way::Forwards)
     }
 }
 
 impl DoubleEndedIterator for Iter {
     #[inline(never)]
     fn next_back(&mut self) -> Option<Self::Item> {
-        if let Some((key, value)) = self.scan.next_back_inline() {
-            return Some(Ok((key, Value::from(value))));
+        if let Some((page, cell, value)) = self.scan.next_inline(Way::Backwards) {
+            return Some(Ok((page.key(cell), Value::from(value))));
         }
-        let last = self.scan.next_back(self.namespace.state(), self.namespace.view())?;
-        Some(last.and_then(|pair| self.pair(pair)))
+        self.next_stored(Way::Backwards)
     }
 }
 

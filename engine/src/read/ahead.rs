@@ -17,7 +17,7 @@
 use std::collections::VecDeque;
 
 use pleach_beatree::RegionState;
-use pleach_beatree::cache::NO_BATCH;
+use pleach_beatree::cache::{LookupStep, NO_BATCH};
 use pleach_core::range::key_before;
 use pleach_core::{Key, Prefix};
 
@@ -36,7 +36,7 @@ const PAGES_A_READ: usize = 4;
 
 /// Which way an iterator goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(crate) enum Way {
     /// To larger keys.
     Forwards,
     /// To smaller ones.
@@ -173,6 +173,10 @@ impl ReadAhead {
     /// Those named from `from` on that are not cached are wanted.
     fn want(&mut self, db: &State, from: usize) {
         let cache = db.store.cache();
+        // So that cache misses overlap.
+        for step in [LookupStep::Table, LookupStep::Entry] {
+            self.named.iter().skip(from).for_each(|ahead| cache.cpu_prefetch(ahead.at.page, step));
+        }
         for ahead in self.named.iter_mut().skip(from) {
             if !self.from_device && cache.hold(ahead.at.page, ahead.at.tag, NO_BATCH) {
                 continue;
@@ -240,6 +244,10 @@ impl ReadAhead {
                 found = self.wait(run, index).inspect_err(|_| self.give_up())?;
             }
             self.forget_first();
+        }
+        // The memory of the page after it, if that is cached: it arrives while pairs of this one are given.
+        if let Some(next) = self.named.front() {
+            db.store.cache().cpu_prefetch(next.at.page, LookupStep::Cells);
         }
         // Checked now: it is in the processor's cache when its pairs are given.
         let is_right = |page: &RunPage| db.store.check_apart(at, page.page()).is_ok();

@@ -4,7 +4,8 @@
 //! 1. under the lock of the region that covers the next key: the child's prefix, where its page is, the
 //!    changes that pend below it, and what undo and overlays say of the region;
 //! 2. the page: read ahead, cached, or read now;
-//! 3. its pairs, under what pends, under undo, under overlays.
+//! 3. what lies over its cells: pending changes, under undo, under overlays. Each of them knows its cell, so that
+//!    pairs are merged one by one as they are given, without a comparison of keys.
 //!
 //! `docs/architecture.md` ("An iteration") says why all steps together see one commit. Between two steps nothing
 //! is held: pages move, and regions are split, merged and retired, as if no iterator were there.
@@ -16,13 +17,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
 
-use pleach_beatree::cache::CachedPage;
+use pleach_beatree::cache::{CachedPage, LookupStep};
 use pleach_beatree::{PageNo, RegionState, Stored, Value};
+use pleach_core::node::precedes;
 use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::range::{key_after, key_before, key_range};
 use pleach_core::{Key, Prefix};
 
-use super::ahead::{ReadAhead, Way};
+use super::ahead::ReadAhead;
+pub(crate) use super::ahead::Way;
 use super::past;
 use super::point;
 use super::spare::SpareReaders;
@@ -74,12 +77,19 @@ struct End {
     pages: usize,
 }
 
-/// Pairs of one page, in key order.
-enum AtHand {
-    /// These cells, as they are.
-    Cells(Leaf, Range<usize>),
-    /// With what lies over them.
-    Pairs(VecDeque<Pair>),
+/// What is left of a page: cells, and in key order the changes that lie over them.
+#[derive(Default)]
+struct AtHand {
+    page: Option<Leaf>,
+    cells: Range<usize>,
+    changes: VecDeque<Change>,
+}
+
+/// What pending changes, undo or overlays say of a key.
+struct Change {
+    /// The key's cell, or an empty range where it would be.
+    cell: Range<usize>,
+    pair: Pair,
 }
 
 /// A page, where it lies.
@@ -96,23 +106,6 @@ impl Leaf {
             Self::Cached(page) => page.view(),
             Self::Apart(page) => LeafView::trusted(page.page()),
         }
-    }
-
-    /// A pair of it, if it has the value itself.
-    #[inline]
-    fn inline(&self, cell: usize) -> Option<(Key, &[u8])> {
-        let view = self.view();
-        match view.cell(cell) {
-            Cell::Inline(value) => Some((view.key(cell), value)),
-            Cell::Overflow(_) => None,
-        }
-    }
-
-    /// A pair of it.
-    #[inline]
-    fn pair(&self, cell: usize) -> Pair {
-        let view = self.view();
-        (view.key(cell), Stored::from_cell(view.cell(cell)))
     }
 }
 
@@ -135,7 +128,7 @@ struct Captured {
 impl Scan {
     pub(crate) fn new(spare: &SpareReaders<RunReader>, range: &impl RangeBounds<Key>) -> Self {
         let end = |way| End {
-            at_hand: AtHand::Pairs(VecDeque::new()),
+            at_hand: AtHand::default(),
             ahead: ReadAhead::new(spare, way),
             over: None,
             pages: 0,
@@ -175,50 +168,38 @@ impl Scan {
 
     /// The next pair of the page that was come to.
     pub(crate) fn next_at_hand(&mut self) -> Option<Pair> {
-        self.front.at_hand.first()
+        self.front.at_hand.next(Way::Forwards)
     }
 
     /// The next pair, if its page is at hand and has its value: what [`Self::next`] gives, without a copy.
     #[inline]
-    pub(crate) fn next_inline(&mut self) -> Option<(Key, &[u8])> {
-        self.front.at_hand.first_inline()
+    pub(crate) fn next_inline(&mut self, way: Way) -> Option<(LeafView<'_>, usize, &[u8])> {
+        self.ends(way).0.at_hand.next_inline(way)
     }
 
-    /// The last pair, likewise: what [`Self::next_back`] gives.
+    /// The next pair: forwards the first of those that are left, backwards the last.
     #[inline]
-    pub(crate) fn next_back_inline(&mut self) -> Option<(Key, &[u8])> {
-        self.back.at_hand.last_inline()
-    }
-
-    /// The next pair in key order.
-    #[inline]
-    pub(crate) fn next(&mut self, db: &State, view: &View) -> Option<Result<Pair>> {
+    pub(crate) fn next(&mut self, db: &State, view: &View, way: Way) -> Option<Result<Pair>> {
         loop {
-            if let Some(pair) = self.front.at_hand.first() {
+            let rest = self.rest;
+            let (end, other) = self.ends(way);
+            if let Some(pair) = end.at_hand.next(way) {
                 return Some(Ok(pair));
             }
-            let Some(rest) = self.rest else { return self.back.at_hand.first().map(Ok) };
-            let step = past::with(db, view, |view| self.step(db, view, Way::Forwards, rest));
-            if let Err(error) = step {
+            let Some(rest) = rest else { return other.at_hand.next(way).map(Ok) };
+            if let Err(error) = past::with(db, view, |view| self.step(db, view, way, rest)) {
                 self.end();
                 return Some(Err(error));
             }
         }
     }
 
-    /// The last pair.
+    /// The end that goes this way, and the other one.
     #[inline]
-    pub(crate) fn next_back(&mut self, db: &State, view: &View) -> Option<Result<Pair>> {
-        loop {
-            if let Some(pair) = self.back.at_hand.last() {
-                return Some(Ok(pair));
-            }
-            let Some(rest) = self.rest else { return self.front.at_hand.last().map(Ok) };
-            let step = past::with(db, view, |view| self.step(db, view, Way::Backwards, rest));
-            if let Err(error) = step {
-                self.end();
-                return Some(Err(error));
-            }
+    fn ends(&mut self, way: Way) -> (&mut End, &mut End) {
+        match way {
+            Way::Forwards => (&mut self.front, &mut self.back),
+            Way::Backwards => (&mut self.back, &mut self.front),
         }
     }
 
@@ -236,7 +217,7 @@ impl Scan {
     pub(crate) fn end(&mut self) {
         self.rest = None;
         for end in [&mut self.front, &mut self.back] {
-            end.at_hand = AtHand::Pairs(VecDeque::new());
+            end.at_hand = AtHand::default();
         }
     }
 
@@ -264,11 +245,10 @@ impl Scan {
                 key_before(&range.0).filter(|_| range.0 > rest.0).map(|key| (rest.0, key))
             }
         };
-        let number = captured.at.map(|at| at.page);
         let prefix = captured.prefix;
-        let current_page = |error| Some(ScannedPage { prefix, page: number, error });
-        let page = captured.at.map(|at| end.page(db, &prefix, at)).transpose();
-        self.current_page = current_page(page.as_ref().err().cloned());
+        let page = captured.at.map(|at| end.page(db, &prefix, at, &key)).transpose();
+        let (number, error) = (captured.at.map(|at| at.page), page.as_ref().err().cloned());
+        self.current_page = Some(ScannedPage { prefix, page: number, error });
         let page = page?;
         drop(guard);
         // Undo may have gone while it was asked.
@@ -318,7 +298,11 @@ impl End {
     }
 
     /// A page that the index names. The caller has entered the store.
-    fn page(&mut self, db: &State, prefix: &Prefix, at: PageRef) -> Result<Leaf> {
+    fn page(&mut self, db: &State, prefix: &Prefix, at: PageRef, key: &Key) -> Result<Leaf> {
+        if self.pages == 0 {
+            // Nobody has asked for its memory ([`ReadAhead::come_to`]).
+            db.store.cache().cpu_prefetch(at.page, LookupStep::Page(key));
+        }
         self.pages += 1;
         let keep = self.pages <= KEPT && !self.ahead.reads_from_device();
         if let Some(page) = self.ahead.come_to(db, prefix, at)? {
@@ -340,77 +324,74 @@ impl End {
 
     /// What there is of a page in this range.
     fn within(&self, page: Option<Leaf>, captured: Captured, (first, last): &(Key, Key)) -> AtHand {
-        let cells = match &page {
-            Some(page) => cells(&page.view(), &captured, first, last),
-            None => 0..0,
-        };
-        let mut pending = captured.pending;
-        pending.retain(|(key, _)| first <= key && key <= last);
-        let over = self.over.as_ref().filter(|_| captured.differs);
-        let mut over = over.map(|over| over.changes.range(*first..=*last).peekable());
-        let changed = over.as_mut().is_some_and(|over| over.peek().is_some());
-        let mut pairs: Vec<Pair> = match page {
-            Some(page) if pending.is_empty() && !changed => return AtHand::Cells(page, cells),
-            Some(page) => cells.map(|cell| page.pair(cell)).collect(),
-            None => Vec::new(),
-        };
-        put_over(&mut pairs, 0, pending.into_iter());
-        if let Some(over) = over {
-            put_over(&mut pairs, 0, over.map(|(key, stored)| (*key, stored.clone())));
+        let mut changes = captured.pending;
+        changes.retain(|(key, _)| !precedes(key, first) && !precedes(last, key));
+        if let Some(over) = self.over.as_ref().filter(|_| captured.differs) {
+            let over = over.changes.range(*first..=*last);
+            put_over(&mut changes, 0, over.map(|(key, stored)| (*key, stored.clone())));
         }
-        pairs.retain(|(_, stored)| stored.is_present());
-        AtHand::Pairs(pairs.into())
+        let (view, prefix) = (page.as_ref().map(Leaf::view), captured.prefix);
+        // The cell of a key, or an empty range where it would be.
+        let cell = |key: &Key| match view.map_or(Err(0), |page| page.find(key)) {
+            Ok(cell) => cell..cell + 1,
+            Err(after) => after..after,
+        };
+        let from = if first <= prefix.first_key() { 0 } else { cell(first).start };
+        let whole = view.filter(|_| prefix.last_key() <= *last);
+        let cells = from..whole.map_or_else(|| cell(last).end, |page| page.len());
+        let change = |pair: Pair| Change { cell: cell(&pair.0), pair };
+        AtHand { changes: changes.into_iter().map(change).collect(), page, cells }
     }
 }
 
 impl AtHand {
-    /// [`Self::first`], if it is a cell with its value.
+    /// The next cell, if no change is for its key or comes before it.
     #[inline]
-    fn first_inline(&mut self) -> Option<(Key, &[u8])> {
-        let Self::Cells(page, cells) = self else { return None };
-        if cells.start == cells.end {
-            return None;
-        }
-        let pair = page.inline(cells.start)?;
-        cells.start += 1;
-        Some(pair)
+    fn cell(&self, way: Way) -> Option<usize> {
+        let Self { cells, changes, .. } = self;
+        let until = match way {
+            Way::Forwards => cells.start..changes.front().map_or(cells.end, |next| next.cell.start),
+            Way::Backwards => changes.back().map_or(cells.start, |next| next.cell.end)..cells.end,
+        };
+        let cell = if way == Way::Forwards { until.start } else { until.end.wrapping_sub(1) };
+        (!until.is_empty()).then_some(cell)
     }
 
-    /// [`Self::last`], likewise.
+    /// The next pair, if it is a cell with its value: its page, which cell, and the value.
     #[inline]
-    fn last_inline(&mut self) -> Option<(Key, &[u8])> {
-        let Self::Cells(page, cells) = self else { return None };
-        if cells.start == cells.end {
-            return None;
-        }
-        let pair = page.inline(cells.end - 1)?;
-        cells.end -= 1;
-        Some(pair)
+    fn next_inline(&mut self, way: Way) -> Option<(LeafView<'_>, usize, &[u8])> {
+        let cell = self.cell(way)?;
+        let page = self.page.as_ref()?.view();
+        let Cell::Inline(value) = page.cell(cell) else { return None };
+        go_on(&mut self.cells, way, &(cell..cell + 1));
+        Some((page, cell, value))
     }
 
-    #[inline]
-    fn first(&mut self) -> Option<Pair> {
-        match self {
-            Self::Cells(page, cells) => cells.next().map(|cell| page.pair(cell)),
-            Self::Pairs(pairs) => pairs.pop_front(),
-        }
-    }
-
-    #[inline]
-    fn last(&mut self) -> Option<Pair> {
-        match self {
-            Self::Cells(page, cells) => cells.next_back().map(|cell| page.pair(cell)),
-            Self::Pairs(pairs) => pairs.pop_back(),
+    /// The next pair: a cell, or the change that comes before it.
+    fn next(&mut self, way: Way) -> Option<Pair> {
+        loop {
+            if let Some((cell, page)) = self.cell(way).zip(self.page.as_ref()) {
+                let pair = (page.view().key(cell), Stored::from_cell(page.view().cell(cell)));
+                go_on(&mut self.cells, way, &(cell..cell + 1));
+                return Some(pair);
+            }
+            let Change { cell, pair } = match way {
+                Way::Forwards => self.changes.pop_front()?,
+                Way::Backwards => self.changes.pop_back()?,
+            };
+            go_on(&mut self.cells, way, &cell);
+            if pair.1.is_present() {
+                return Some(pair);
+            }
         }
     }
 }
 
-/// The cells of a page from `first` to `last`.
-fn cells(view: &LeafView<'_>, captured: &Captured, first: &Key, last: &Key) -> Range<usize> {
-    let to = if captured.prefix.last_key() <= *last {
-        view.len()
-    } else {
-        view.find(last).map_or_else(|after| after, |found| found + 1)
-    };
-    view.lower_bound(first)..to
+/// Leaves of `cells` those beyond these.
+#[inline]
+fn go_on(cells: &mut Range<usize>, way: Way, beyond: &Range<usize>) {
+    match way {
+        Way::Forwards => cells.start = beyond.end,
+        Way::Backwards => cells.end = beyond.start,
+    }
 }

@@ -2,7 +2,7 @@
 //! on old commits, while commits, flushes, splits and checkpoints go on between its steps. It reads no page
 //! twice and leaves the cache to others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -298,6 +298,51 @@ fn seeks_as_a_new_one() {
     }
     iterator.seek([9; 32]..[9; 32]);
     assert!(iterator.next().is_none() && iterator.next_back().is_none());
+}
+
+/// Changes that pend, and those that are undone for an older state, lie over cells, between them, and at the ends of
+/// ranges.
+#[test]
+fn merges_what_pends_from_both_ends() {
+    let (db, _, _) = loaded(64 << 10);
+    let before: BTreeMap<Key, Value> =
+        (0..LOADED).map(|id| (uniform(id), Value::from(&id.to_le_bytes()))).collect();
+    let (mut after, mut changed, mut rng) = (before.clone(), Vec::new(), Rng::new(8));
+    for id in (0..LOADED).step_by(5) {
+        let mut key = uniform(id);
+        let value = [None, Some(Value::from(&[7; 40])), Some(Value::from(&[8; 3000]))];
+        let value = value[rng.index(3)].clone();
+        key[31] ^= u8::try_from(rng.below(2)).expect("a bit");
+        match &value {
+            Some(value) => after.insert(key, value.clone()),
+            None => after.remove(&key),
+        };
+        changed.push((key, value));
+    }
+    let old = db.session(SessionOptions::new()).expect("a session");
+    commit(&db, changed.iter().map(|(key, value)| Access::write(*key, value.clone())).collect());
+    let new = db.session(SessionOptions::new()).expect("a session");
+    for round in 0..400 {
+        let (session, model) = if rng.below(2) == 0 { (&old, &before) } else { (&new, &after) };
+        let first = changed[rng.index(changed.len())].0;
+        let last =
+            *after.range(first..).take(1 + rng.index(300)).last().map_or(&first, |last| last.0);
+        let mut left: VecDeque<_> = model.range(first..=last).collect();
+        let mut pairs = session.iter(first..=last);
+        let backwards = [0, 1, 4, 8][rng.index(4)];
+        loop {
+            let (found, expected) = if rng.below(8) < backwards {
+                (pairs.next_back(), left.pop_back())
+            } else {
+                (pairs.next(), left.pop_front())
+            };
+            let expected = expected.map(|(key, value)| (*key, value.clone()));
+            assert_eq!(found.transpose().expect("read"), expected, "round {round}");
+            if expected.is_none() {
+                break;
+            }
+        }
+    }
 }
 
 /// What is read ahead may fail, as long as who comes to it can read it.
