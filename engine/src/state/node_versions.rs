@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::RwLock;
 use pleach_core::search::lower_bound_near;
-use pleach_core::{Node, Prefix, cpu_prefetch};
+use pleach_core::{Node, Prefix};
 
 use super::versions::shard;
 
@@ -72,8 +72,9 @@ type Versions = Vec<(u64, Node)>;
 
 type Shard = RwLock<BTreeMap<Prefix, Versions>>;
 
-/// Prefixes that are looked up together.
-const TOGETHER: usize = 16;
+/// Neighbours that are passed on the way to the next prefix before it is searched for: a commit of many changes has a
+/// good part of a shard's prefixes.
+const NEAR: usize = 8;
 /// Bytes of an entry: the nodes of a B-tree are between half and entirely full.
 const ENTRY: usize = size_of::<(Prefix, Versions)>() * 3 / 2;
 
@@ -113,19 +114,27 @@ impl NodeVersions {
             let (own, rest) =
                 replaced.split_at(replaced.partition_point(|one| self.shard(&one.0) == at));
             replaced = rest;
-            for some in own.chunks(TOGETHER) {
-                // The waits for memory overlap.
-                for versions in some.iter().filter_map(|one| map.get(&one.0)) {
-                    cpu_prefetch(&versions[versions.len() - 1..]);
+            let (mut known, mut new) = (map.range_mut(own[0].0..).peekable(), Vec::new());
+            for (prefix, node) in own {
+                let depth = &self.depths[usize::from(prefix.len())];
+                // Nobody else puts anything in, and most prefixes are of one depth.
+                if depth.load(Ordering::Relaxed) < number {
+                    depth.store(number, Ordering::Release);
                 }
-                for (prefix, node) in some {
-                    let depth = &self.depths[usize::from(prefix.len())];
-                    // Nobody else puts anything in, and most prefixes are of one depth.
-                    if depth.load(Ordering::Relaxed) < number {
-                        depth.store(number, Ordering::Release);
+                let mut steps = 0;
+                while known.next_if(|(one, _)| *one < prefix).is_some() {
+                    steps += 1;
+                    if steps == NEAR {
+                        known = map.range_mut(*prefix..).peekable();
                     }
-                    bytes += push(map.entry(*prefix).or_default(), (number, *node));
                 }
+                match known.next_if(|(one, _)| *one == prefix) {
+                    Some((_, versions)) => bytes += push(versions, (number, *node)),
+                    None => new.push((*prefix, *node)),
+                }
+            }
+            for (prefix, node) in new {
+                bytes += push(map.entry(prefix).or_default(), (number, node));
             }
         }
         self.bytes.fetch_add(bytes, Ordering::Relaxed);

@@ -30,7 +30,7 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use pleach_beatree::Stored;
 use pleach_core::{Key, cpu_prefetch};
 
@@ -72,6 +72,14 @@ struct Shard {
 
 /// Keys, or parts of ranges, that are looked up together, so that their waits for memory overlap.
 const TOGETHER: usize = 16;
+
+/// What is put in.
+struct Put {
+    key: Key,
+    hash: u32,
+    shard: usize,
+    held: Stored,
+}
 
 impl Shard {
     /// Bytes, but for what the entries have on the heap.
@@ -220,48 +228,46 @@ impl VersionMap {
         if self.keys.load(Ordering::Relaxed) == 0 {
             self.oldest.store(number, Ordering::Relaxed);
         }
-        let mut some: Vec<(Key, u32, Stored)> = Vec::with_capacity(TOGETHER);
+        let mut some: Vec<Put> = Vec::with_capacity(TOGETHER);
+        let mut locked: Vec<RwLockWriteGuard<'_, Shard>> = Vec::with_capacity(TOGETHER);
         loop {
-            let hashed = replaced.by_ref().map(|(key, held)| (key, self.hash.of(&key), held));
-            some.extend(hashed.take(TOGETHER));
+            some.extend(replaced.by_ref().take(TOGETHER).map(|(key, held)| {
+                let (hash, shard) = (self.hash.of(&key), self.shard(&key));
+                cpu_prefetch(&shards[shard..=shard]);
+                last.cpu_prefetch(hash);
+                Put { key, hash, shard, held }
+            }));
             if some.is_empty() {
                 break;
             }
-            self.cpu_prefetch(&last, shards, &some);
-            let mut left = some.drain(..).peekable();
-            while let Some(at) = left.peek().map(|one| self.shard(&one.0)) {
-                let mut map = shards[at].0.write();
+            // Several at once, in order, as in `ranges`.
+            let same = |one: &Put, next: &Put| one.shard == next.shard;
+            locked.extend(some.chunk_by(same).map(|own| shards[own[0].shard].0.write()));
+            let steps: [fn(&Entry); 2] =
+                [|entry| cpu_prefetch(std::slice::from_ref(entry)), Entry::cpu_prefetch_end];
+            for step in steps {
+                for (map, own) in locked.iter().zip(some.chunk_by(same)) {
+                    let guesses = own.iter().map(|one| last.guess(one.hash) as usize);
+                    guesses.filter_map(|at| map.entries.get(at)).for_each(step);
+                }
+            }
+            for (map, own) in locked.iter_mut().zip(some.chunk_by_mut(same)) {
                 let before = (map.bytes(), map.entries.len());
-                while let Some((key, hash, held)) = left.next_if(|one| self.shard(&one.0) == at) {
-                    let (sought, guess) = (self.sought(&key), last.guess(hash));
-                    let (entry, on_heap) = map.insert(sought, guess, (number, held));
-                    last.set(hash, number, entry);
+                for Put { key, hash, held, .. } in own {
+                    let (sought, guess) = (self.sought(key), last.guess(*hash));
+                    let (entry, on_heap) =
+                        map.insert(sought, guess, (number, std::mem::take(held)));
+                    last.set(*hash, number, entry);
                     bytes += on_heap;
                 }
                 bytes += map.bytes() - before.0;
                 keys += map.entries.len() - before.1;
             }
+            locked.clear();
+            some.clear();
         }
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.keys.fetch_add(keys, Ordering::Relaxed);
-    }
-
-    /// Prefetches the memory where versions of these keys are put in, step by step.
-    fn cpu_prefetch(&self, last: &LastChanges, shards: &[Locked], some: &[(Key, u32, Stored)]) {
-        for (key, hash, _) in some {
-            let at = self.shard(key);
-            cpu_prefetch(&shards[at..=at]);
-            last.cpu_prefetch(*hash);
-        }
-        let steps: [fn(&Entry); 2] =
-            [|entry| cpu_prefetch(std::slice::from_ref(entry)), Entry::cpu_prefetch_end];
-        for step in steps {
-            for (key, hash, _) in some {
-                if let Some(map) = shards[self.shard(key)].0.try_read() {
-                    map.entries.get(last.guess(*hash) as usize).into_iter().for_each(step);
-                }
-            }
-        }
     }
 
     /// Prefetches the memory that a lookup begins with.

@@ -9,9 +9,6 @@ use pleach_core::{Key, cpu_prefetch};
 /// A version: the commit that replaced it, and what it replaced.
 pub(super) type Version = (u64, Stored);
 
-/// Steps of a search before they grow.
-const NEAR: usize = 4;
-
 /// A key of the map, in two lines of memory: most keys of most databases have no more versions than are in it.
 /// Who looks far back reads the first line and the list, who looks a few commits back the second line.
 #[repr(C, align(128))]
@@ -75,7 +72,8 @@ impl Entry {
         let guess = self.guess(base, oldest);
         if guess < self.older.len() || self.before > base {
             let all = &*self.older;
-            if let Some((number, held)) = all.get(first_after(all, base, guess.min(all.len()))) {
+            let first = lower_bound_near(guess, all.len(), |at| all[at].0 <= base);
+            if let Some((number, held)) = all.get(first) {
                 return Some((*number, held));
             }
         }
@@ -99,8 +97,8 @@ impl Entry {
         let held = std::mem::replace(&mut self.held[0], held);
         if second > 0 {
             if self.older.len() == capacity {
-                // Doubling would leave a quarter of all memory unused.
-                self.older.reserve_exact(capacity / 4 + 1 + usize::from(capacity > 0));
+                // Doubling would leave a quarter of all memory unused, and one at a time a search of the heap for each.
+                self.older.reserve_exact(capacity / 4 + 3);
             }
             self.older.push((second, held));
             self.before = second;
@@ -113,27 +111,11 @@ impl Entry {
         let gone = self.older.partition_point(|version| version.0 <= floor);
         if gone > 0 {
             self.older.drain(..gone);
-            self.older.shrink_to(self.older.len() + self.older.len() / 4);
+            self.older.shrink_to(2 * self.older.len());
         }
         if self.second <= floor {
             (self.second, self.held[1]) = (0, Stored::Absent);
         }
         self.newest > floor
     }
-}
-
-/// The place of the first version after `base`, which is mostly the one guessed, or beside it.
-fn first_after(all: &[Version], base: u64, guess: usize) -> usize {
-    let less = |at: usize| all[at].0 <= base;
-    let mut at = guess;
-    for _ in 0..NEAR {
-        if at < all.len() && less(at) {
-            at += 1;
-        } else if at > 0 && !less(at - 1) {
-            at -= 1;
-        } else {
-            return at;
-        }
-    }
-    lower_bound_near(at, all.len(), less)
 }
