@@ -186,8 +186,6 @@ counters! {
     Counter Count "pleach_changes_total" changes,
     /// Commits.
     Counter Count "pleach_commits_total" commits,
-    /// Nanoseconds that the sequencer's lock was held.
-    Counter Nanoseconds "pleach_sequencer_nanoseconds_total" sequencer_nanos,
     /// Nanoseconds of finishes in [`Phase::Sort`](crate::status::Phase::Sort).
     Counter Nanoseconds "pleach_sort_nanoseconds_total" sort_nanos,
     /// Nanoseconds of finishes in [`Phase::Fold`](crate::status::Phase::Fold).

@@ -29,7 +29,7 @@ pub enum Phase {
     Record,
     /// It is written and synced, as the durability says.
     Log,
-    /// Changes and nodes go to the index.
+    /// Undo is there, then changes and nodes go to the index.
     Apply,
     /// The commit becomes the newest one.
     Publish,

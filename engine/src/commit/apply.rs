@@ -21,7 +21,6 @@ use crate::metrics::Counters;
 use crate::read::key_batch::PAGES_AHEAD;
 use crate::state::State;
 use crate::state::undo::{Changed, Changes};
-use crate::timings::Phase;
 
 /// Applies commit `number`, whose record ends at `log_position`: the changes in these chunks, with their
 /// nodes. The pages get this version. Gives the chunks back, empty, for their memory.
@@ -38,7 +37,7 @@ pub(super) fn apply_all(
     let changed: Vec<(Prefix, Node)> =
         changed.map(|region| (*region.region.prefix(), region.node)).collect();
     let chunks: Vec<Mutex<ChunkOutcome>> = chunks.into_iter().map(Mutex::new).collect();
-    let tasks = db.timings.tasks(Phase::Apply, chunks.len());
+    let tasks = db.timings.untimed(chunks.len());
     let due = Mutex::new(Vec::new());
     let policy = db.budget.flush_policy();
     let apply = |_: usize| {

@@ -123,7 +123,8 @@ fn attempt(
     }
     // From here to publication the nodes of the accessed regions stay in memory, and no regions are joined.
     let _nodes = db.nodes.keep_nodes();
-    if target.layouts != Some(db.commits.sequencer().lock().layouts) {
+    let layouts = db.commits.sequencer().lock().layouts;
+    if target.layouts != Some(layouts) {
         parts.iter_mut().for_each(join_chunks);
     }
     let mut priors = parts
@@ -144,7 +145,7 @@ fn attempt(
     drop(preparing);
     // Between ticket and publication a panic would leave everybody waiting.
     let _guard = PoisonOnPanic(db);
-    let Ticketed { end, replaced } = ticket(engine, target, &mut parts, blob, spilled)?;
+    let Ticketed { end, replaced } = ticket(engine, target, &mut parts, blob, (spilled, layouts))?;
     let written = {
         let _timed = db.timings.begin(Phase::Log);
         db.commits.sequencer().write_through(end, db.options.durability == Durability::Commit)
@@ -224,21 +225,20 @@ fn publish(
     let (number, sequencer) = (tip.number, db.commits.sequencer());
     // The parent may fail after this record has been queued behind its own.
     wait_for_publication(db, number - 1)?;
-    let publishing = db.timings.begin(Phase::Publish);
+    let applying = db.timings.begin(Phase::Apply);
     let (nodes, before) = replaced.unzip();
     let mut nodes = nodes.into_iter().flatten();
     let (mut undone, mut applied) =
         (Vec::with_capacity(parts.len()), Vec::with_capacity(parts.len()));
     for Part { db, chunks, view } in parts {
         let nodes = nodes.next().unwrap_or_default();
-        let (mut chunks, unchanged): (Vec<_>, Vec<_>) =
-            std::mem::take(chunks).into_iter().partition(|chunk| !chunk.changes.is_empty());
-        finisher.give_outcomes_back(unchanged);
+        let mut chunks = std::mem::take(chunks);
+        finisher.give_outcomes_back(chunks.extract_if(.., |chunk| chunk.changes.is_empty()));
         if chunks.is_empty() {
             continue;
         }
         let lists = chunks.iter_mut().map(|chunk| std::mem::take(&mut chunk.changes));
-        let changes = Changes::new(lists.collect());
+        let changes = Changes::new(lists);
         Counters::add(&db.counters.changes, changes.len() as u64);
         undone.push(Undone { namespace: view.namespace, changes: changes.clone(), nodes });
         applied.push((db, chunks, changes));
@@ -255,7 +255,6 @@ fn publish(
             EntryKind::Restored => db.tries.restore(*namespace),
         }
     }
-    drop(publishing);
     for (db, chunks, changes) in applied {
         finisher.give_outcomes_back(apply_all(
             &db,
@@ -265,6 +264,7 @@ fn publish(
             &changes,
         ));
     }
+    drop(applying);
     let publishing = db.timings.begin(Phase::Publish);
     Counters::add(&db.counters.commits, 1);
     let is_awaited = {

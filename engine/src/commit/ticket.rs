@@ -46,13 +46,13 @@ pub(super) struct Ticketed {
     pub(super) replaced: Option<(Vec<ReplacedNodes>, Before)>,
 }
 
-/// Commit `refold`, `make-room` and `ticket`.
+/// Commit `refold`, `make-room` and `ticket`, where the layouts were `seen` since regions could be joined.
 pub(super) fn ticket(
     engine: &Engine,
     target: &Target<'_>,
     parts: &mut [Part<'_>],
     blob: &Arc<[u8]>,
-    spilled: Tentative<'_>,
+    (spilled, seen): (Tentative<'_>, u64),
 ) -> Result<Ticketed> {
     let Target { follows, roots, layers, .. } = *target;
     let (db, number, back_to) = (&*engine.state, follows + 1, target.options.back_to);
@@ -62,25 +62,28 @@ pub(super) fn ticket(
         tries += 1;
         let tries_now = db.tries.list();
         let hold = (tries > TRIES).then(|| hold_structures(&tries_now));
-        let layouts = {
+        let layouts = if tries == 1 {
+            seen
+        } else {
             let state = db.commits.sequencer().lock();
             check_follows(&state, target)?;
             state.layouts
         };
-        let preparing = db.timings.begin(Phase::Prepare);
         if folded_at != Some(layouts) {
+            let _timed = db.timings.begin(Phase::Prepare);
             for part in parts.iter_mut() {
                 refold_stale(&engine.finisher, target, part)?;
             }
             folded_at = Some(layouts);
         }
-        drop(preparing);
         let past = if undo.keeps_history() { Some(past(db, target)?) } else { None };
         let kept_from = if past.is_some() { undo.begin_after(number) } else { number };
+        let recording = db.timings.begin(Phase::Record);
         let encoded: Vec<Encoded> =
             parts.iter().map(|part| sections(db, part.chunks, past.is_some())).collect();
         let before = past.as_deref().map(|blob| RecordBefore { kept_from, blob, back_to });
         let (mut record, nodes) = encode(db, blob, target, (parts, encoded), before);
+        drop(recording);
         let bytes = record.len();
         if bytes > MAX_RECORD {
             return Err(Error::BatchTooLarge { bytes, limit: MAX_RECORD });
@@ -88,8 +91,12 @@ pub(super) fn ticket(
         if db.options.durability == Durability::Commit {
             record.set_synced();
         }
-        db.make_room(bytes)?;
         let mut state = db.commits.sequencer().lock();
+        while !state.has_room(bytes) {
+            drop(state);
+            db.make_room(bytes)?;
+            state = db.commits.sequencer().lock();
+        }
         check_follows(&state, target)?;
         if state.in_flight > 0 && state.is_awaited() {
             drop(state);
@@ -98,7 +105,7 @@ pub(super) fn ticket(
             wait_for_publication(db, follows)?;
             continue;
         }
-        if state.layouts != layouts || !state.has_room(bytes) {
+        if state.layouts != layouts {
             drop(state);
             drop(hold);
             continue;
@@ -130,8 +137,7 @@ fn past(db: &State, target: &Target<'_>) -> Result<Arc<[u8]>> {
     Ok(tip.blob)
 }
 
-/// What the record has of a part, and of a chunk.
-#[derive(Default)]
+/// What the record has of a part.
 struct Encoded {
     changes: Vec<ChangeSection>,
     nodes: Vec<NodeSection>,
@@ -147,16 +153,17 @@ fn sections(db: &State, chunks: &[ChunkOutcome], history: bool) -> Encoded {
     let alone = changes < PARALLEL_SECTIONS || db.pace.foreground().is_busy();
     let most = if alone { 1 } else { db.runtime.workers() };
     let workers = most.min(chunks.len()).max(1);
-    let made: Vec<Mutex<Encoded>> = chunks.iter().map(|_| Mutex::default()).collect();
-    let tasks = db.timings.tasks(Phase::Record, chunks.len());
+    let made: Vec<Mutex<Section>> = chunks.iter().map(|_| Mutex::default()).collect();
+    let tasks = db.timings.untimed(chunks.len());
     let make = |_: usize| tasks.each(|at| *made[at].lock() = section(&chunks[at], history));
     let _own_processors = (workers > 1).then(|| db.pace.foreground().publishing());
     db.runtime.here_or_fork_join(workers, &make);
-    let mut all = Encoded::default();
-    for made in made {
-        let Encoded { mut changes, mut nodes, mut replaced } = made.into_inner();
-        all.changes.append(&mut changes);
-        all.nodes.append(&mut nodes);
+    let room = made.len();
+    let (changes, nodes) = (Vec::with_capacity(room), Vec::with_capacity(room));
+    let mut all = Encoded { changes, nodes, replaced: ReplacedNodes::default() };
+    for (changes, nodes, mut replaced) in made.into_iter().map(Mutex::into_inner) {
+        all.changes.push(changes);
+        all.nodes.push(nodes);
         all.replaced.pages.append(&mut replaced.pages);
         all.replaced.regions.append(&mut replaced.regions);
     }
@@ -166,8 +173,11 @@ fn sections(db: &State, chunks: &[ChunkOutcome], history: bool) -> Encoded {
 /// As many bytes as a change of a value of 32 bytes takes in the record, and more than a page's node.
 const ENTRY_BYTES: usize = 72;
 
+/// What the record has of a chunk, and what that replaces.
+type Section = (ChangeSection, NodeSection, ReplacedNodes);
+
 /// The sections of a chunk.
-fn section(chunk: &ChunkOutcome, history: bool) -> Encoded {
+fn section(chunk: &ChunkOutcome, history: bool) -> Section {
     let room = |count: usize| Vec::with_capacity(count * ENTRY_BYTES);
     let mut changes = ChangeSection::over(room(chunk.changes.len()), Vec::new());
     let mut nodes = NodeSection::over(room(chunk.nodes.len()), Vec::new());
@@ -192,7 +202,7 @@ fn section(chunk: &ChunkOutcome, history: bool) -> Encoded {
             nodes.push(&page.prefix, &page.node);
         }
     }
-    Encoded { changes: vec![changes], nodes: vec![nodes], replaced }
+    (changes, nodes, replaced)
 }
 
 /// Those of a chunk.
@@ -304,7 +314,6 @@ fn encode(
         entries.push(entry(0, EntryKind::Changed, Default::default()));
     }
     entries.sort_unstable_by_key(|entry| entry.ns);
-    let _timed = db.timings.begin(Phase::Record);
     let record = commit_record(db.store.database(), target.follows + 1, blob, before, entries);
     (record, replaced)
 }

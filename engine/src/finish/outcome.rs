@@ -177,7 +177,10 @@ impl Recycle for ChunkOutcome {
         self.parts.clear();
         self.treelets.clear();
         self.lines.clear();
-        self.changes = ChangeList::default();
+        if !self.changes.is_empty() {
+            // A new list is an allocation.
+            self.changes = ChangeList::default();
+        }
         self.terminals.clear();
         self.siblings.clear();
         self.ops.clear();

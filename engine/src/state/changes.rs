@@ -25,11 +25,12 @@ pub(crate) type ChangeList = Arc<Vec<Changed>>;
 pub(crate) struct Changes(Arc<[ChangeList]>);
 
 impl Changes {
-    pub(crate) fn new(lists: Vec<ChangeList>) -> Self {
+    pub(crate) fn new(lists: impl IntoIterator<Item = ChangeList>) -> Self {
+        let lists: Arc<[ChangeList]> = lists.into_iter().collect();
         let all = || lists.iter().flat_map(|list| list.iter());
         debug_assert!(all().is_sorted_by(|a, b| a.key < b.key));
         debug_assert!(lists.iter().all(|list| !list.is_empty()));
-        Self(lists.into())
+        Self(lists)
     }
 
     /// Number of changed keys.
@@ -101,7 +102,7 @@ mod tests {
     fn lists_are_searched_as_one() {
         let lists: [&[u8]; 3] = [&[1, 3], &[5, 7], &[9]];
         let list = |keys: &[u8]| Arc::new(keys.iter().map(|key| changed(*key)).collect());
-        let changes = Changes::new(lists.iter().map(|keys| list(keys)).collect());
+        let changes = Changes::new(lists.iter().map(|keys| list(keys)));
         assert_eq!((changes.len(), changes.list(1).len()), (5, 2));
         for first in 0..=10 {
             let key = changed(first).key;

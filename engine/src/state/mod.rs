@@ -265,7 +265,6 @@ impl Shared {
     pub(crate) fn metrics(&self) -> Metrics {
         let (sequencer, counters) = (self.commits.sequencer(), &self.counters);
         counters.snapshot(|metrics| {
-            metrics.sequencer_nanos = sequencer.held_nanos();
             metrics.log_bytes = sequencer.log_bytes();
             metrics.regions = self.regions();
             metrics.overlay_bytes = self.commits.overlays().bytes() as u64;

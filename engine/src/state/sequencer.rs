@@ -13,7 +13,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 use pleach_beatree::lock_order::Ranked;
@@ -69,34 +68,6 @@ pub(crate) struct Sequencer {
     durable: AtomicU64,
     written: AtomicU64,
     log_bytes: AtomicU64,
-    held_nanos: AtomicU64,
-}
-
-/// The sequencer's lock, timed.
-pub(crate) struct Held<'a> {
-    state: Ranked<MutexGuard<'a, Ordered>>,
-    since: Instant,
-    nanos: &'a AtomicU64,
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        let nanos = u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.nanos.fetch_add(nanos, Ordering::Relaxed);
-    }
-}
-
-impl std::ops::Deref for Held<'_> {
-    type Target = Ordered;
-    fn deref(&self) -> &Ordered {
-        &self.state
-    }
-}
-
-impl std::ops::DerefMut for Held<'_> {
-    fn deref_mut(&mut self) -> &mut Ordered {
-        &mut self.state
-    }
 }
 
 impl Ordered {
@@ -178,27 +149,16 @@ impl Sequencer {
             log_bytes: AtomicU64::new(writer.stats().bytes),
             state: Mutex::new(state),
             writer: Mutex::new(writer),
-            held_nanos: AtomicU64::new(0),
         }
     }
 
     /// Takes the sequencer's lock.
-    pub(crate) fn lock(&self) -> Held<'_> {
-        let state = self.lock_state();
-        Held { state, since: Instant::now(), nanos: &self.held_nanos }
-    }
-
-    fn lock_state(&self) -> Ranked<MutexGuard<'_, Ordered>> {
+    pub(crate) fn lock(&self) -> Ranked<MutexGuard<'_, Ordered>> {
         Ranked::acquire(SEQUENCER, || self.state.try_lock(), || self.state.lock())
     }
 
     fn lock_writer(&self) -> Ranked<MutexGuard<'_, LogWriter>> {
         Ranked::acquire(WRITER, || self.writer.try_lock(), || self.writer.lock())
-    }
-
-    /// Nanoseconds for which the lock was held.
-    pub(crate) fn held_nanos(&self) -> u64 {
-        self.held_nanos.load(Ordering::Relaxed)
     }
 
     /// Bytes of the buffer that runs of the log are written from.
@@ -218,15 +178,9 @@ impl Sequencer {
 
     /// Reserves room for a record of `len` bytes; a full disk shows here, and nothing happened.
     pub(crate) fn make_room(&self, len: u64) -> Result<()> {
-        let state = self.lock();
-        if state.has_room(len) {
-            return Ok(());
-        }
-        let room = state.tail.room_for(len);
-        drop(state);
         // A little more, so that neighbours rarely have to come back, and less than what is prepared
         // early.
-        let room = room + (self.segments.size() / 4).min(1 << 16);
+        let room = self.lock().tail.room_for(len) + (self.segments.size() / 4).min(1 << 16);
         self.prepare(room)?;
         let mut state = self.lock();
         state.room = state.room.max(room);
@@ -314,22 +268,22 @@ impl Sequencer {
 
     /// Refuses all writes: another process has the log.
     pub(crate) fn refuse_writes(&self) {
-        self.lock_state().refusing = Some(Error::ReadOnly);
+        self.lock().refusing = Some(Error::ReadOnly);
     }
 
     /// Gives no more tickets.
     pub(crate) fn close(&self) {
-        self.lock_state().closed = true;
+        self.lock().closed = true;
     }
 
     /// Refuses all further writes.
     pub(crate) fn poison(&self, error: &Error) {
         let poisoned = || Error::Poisoned(PoisonCause::of(error));
-        self.lock_state().refusing.get_or_insert_with(poisoned);
+        self.lock().refusing.get_or_insert_with(poisoned);
     }
 
     /// Refuses all further writes: a panic has left work half done.
     pub(crate) fn poison_by_panic(&self) {
-        self.lock_state().refusing.get_or_insert(Error::Poisoned(PoisonCause::Panic));
+        self.lock().refusing.get_or_insert(Error::Poisoned(PoisonCause::Panic));
     }
 }
