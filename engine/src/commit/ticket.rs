@@ -92,7 +92,7 @@ pub(super) fn ticket(
             record.set_synced();
         }
         let mut state = db.commits.sequencer().lock();
-        while !state.has_room(bytes) {
+        if !state.has_room(bytes) {
             drop(state);
             db.make_room(bytes)?;
             state = db.commits.sequencer().lock();
@@ -105,7 +105,7 @@ pub(super) fn ticket(
             wait_for_publication(db, follows)?;
             continue;
         }
-        if state.layouts != layouts {
+        if state.layouts != layouts || !state.has_room(bytes) {
             drop(state);
             drop(hold);
             continue;
