@@ -38,7 +38,6 @@ mod worker;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use pleach_beatree::RegionIndex;
 use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_beatree::recycled::Recycled;
 use pleach_core::{Hasher, Key, Node};
@@ -287,11 +286,6 @@ fn checked<T>(view: &View, folded: Result<T>) -> Result<T> {
     folded
 }
 
-/// Is there one region only, without a page? Nothing is read, then.
-fn has_no_page(regions: &RegionIndex) -> bool {
-    matches!(regions.regions(), [only] if only.read().children().page_end() == 0)
-}
-
 fn attempt(
     db: &State,
     finisher: &Finisher,
@@ -299,13 +293,10 @@ fn attempt(
     prev_root: &Node,
 ) -> Result<Finished> {
     let most = db.runtime.workers().min(db.budget.workers());
-    let regions = db.index.load_full();
-    // One worker folds all of it: nobody is woken.
-    let no_page = has_no_page(&regions);
     let chunk = chunk_accesses(batch.accesses.len(), most, db.budget.chunk_accesses());
-    let job = Job::new(batch, regions, chunk, &db.timings);
+    let job = Job::new(batch, db.index.load_full(), chunk, &db.timings);
     let workers = &finisher.workers;
-    if batch.accesses.len() <= INLINE || no_page {
+    if batch.accesses.len() <= INLINE {
         workers.inline(db, &job);
     } else {
         let count = most.min(job.chunks());
