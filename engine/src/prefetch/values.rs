@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use pleach_core::Key;
 use pleach_core::cpu_prefetch;
+use pleach_io::huge_pages;
 
 /// Words of a key.
 const KEY: usize = 4;
@@ -68,7 +69,11 @@ impl ValueCache {
         let slots = (bytes / size_of::<Slot>()).max(WAYS);
         // Rounded down to a power of two.
         let slots = 1 << slots.ilog2();
-        Self { slots: (0..slots).map(|_| Slot::default()).collect() }
+        let mut table = Vec::<Slot>::with_capacity(slots);
+        let start = table.as_ptr().addr();
+        huge_pages::advise(start..start + slots * size_of::<Slot>());
+        table.resize_with(slots, Slot::default);
+        Self { slots: table.into() }
     }
 
     /// Bytes of the table.
