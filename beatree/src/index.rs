@@ -31,9 +31,6 @@ use pleach_core::Key;
 
 use crate::region::Region;
 
-/// Regions whose memory takes less than a huge page.
-const FEW_REGIONS: usize = 256;
-
 /// All regions of one namespace.
 #[derive(Clone, Debug)]
 pub struct RegionIndex {
@@ -72,15 +69,6 @@ impl RegionIndex {
             })
             .collect();
         Self { regions, starts, jump, shift }
-    }
-
-    /// Moves the memory of regions, and with it what was allocated beside them, into huge pages.
-    pub fn move_into_huge_pages(&self) {
-        // Small ones are in the processor's tables anyhow.
-        if self.regions.len() > FEW_REGIONS {
-            let addresses = self.regions.iter().map(|region| Arc::as_ptr(region).addr());
-            pleach_io::huge_pages::collapse_around(addresses);
-        }
     }
 
     /// The regions in key order.

@@ -342,7 +342,6 @@ fn publish(
     drop(built.leaves);
     reserve_image(db, db.image_pages() + regions.len() as u64)?;
     let index = RegionIndex::new(regions);
-    index.move_into_huge_pages();
     let (structure, mut state) = loop {
         let structure = db.index.hold_structure();
         let state = db.commits.sequencer().lock();

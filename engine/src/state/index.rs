@@ -113,7 +113,6 @@ impl Index {
                 .filter(|(prefix, commits)| is_due(prefix, *commits));
             due.add(children.map(|(prefix, _)| prefix));
         }
-        regions.move_into_huge_pages();
         Self {
             regions: ArcSwap::from_pointee(regions),
             structure: Mutex::new(()),
