@@ -178,6 +178,11 @@ impl Cache {
         self.lock(page_no).insert(page_no, tag, page, batch)
     }
 
+    /// The same for a page that shall not be found here: it belongs to the caller alone.
+    pub fn outside(page: &Page) -> Arc<CachedPage> {
+        CachedPage::fill(None, page)
+    }
+
     /// The last page of a block of addresses is allocated when the others mostly are.
     fn note_full_block(&self, page: &Arc<CachedPage>) {
         let address = Arc::as_ptr(page).addr();
@@ -186,15 +191,10 @@ impl Cache {
         }
     }
 
-    /// Moves the memory of some pages that were inserted since into huge pages; what is left is moved by the next calls.
+    /// Moves the memory of pages that were inserted into huge pages, some at a call.
     pub fn move_into_huge_pages(&self) {
         let take = || self.full_blocks.lock().pop_first();
         huge_pages::collapse_around((0..BLOCKS_MOVED).map_while(|_| take()));
-    }
-
-    /// The same for a page that shall not be found here: it belongs to the caller alone.
-    pub fn outside(page: &Page) -> Arc<CachedPage> {
-        CachedPage::fill(None, page)
     }
 
     /// Hangs a treelet on a page that has none, if the page is still here and there is room. Treelets get

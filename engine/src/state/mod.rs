@@ -34,7 +34,7 @@
 //! | 5 | [`TIP`](ranks::TIP): the newest commit | no |
 //! | 6 | [`MOVES`](ranks::MOVES): nodes that move to another page | yes (the spill file) |
 //! | 7 | [`REGION`](pleach_beatree::lock_order::REGION): a region; several by whoever holds the structure | no |
-//! | 8 | tries: changing; index: due; a cache shard; an overlay's links, then undo: tidying, then window and pins, recent commits, or a shard; long values; budget: the leaf cache's, then a cache shard; space: pages, extents, then tentative; nodes: pages; in flight; pace; quarantine | no, but that files of pages grow and are cut under the locks of their space |
+//! | 8 | tries: changing; index: due; a cache shard; the cache's full blocks; an overlay's links, then undo: tidying, then window and pins, recent commits, or a shard; long values; budget: the leaf cache's, then a cache shard; space: pages, extents, then tentative; nodes: pages; in flight; pace; quarantine | no, but that files of pages grow and are cut under the locks of their space |
 //! | 8 | images: superblocks; log segments: changing, then their state | yes |
 //!
 //! Whoever holds a region waits for no other region, not for the sequencer, and not for the device. The
