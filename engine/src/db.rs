@@ -216,7 +216,9 @@ impl Db {
 
     /// The numbers of the commits that can be read: the history, and the newest one; after a close the last
     /// one alone. Where limits in bytes make it shorter than [`Options::history`], [`Metrics::history_wanted`] is more
-    /// than [`Metrics::history_kept`], and a warning is logged by the commit with which that begins.
+    /// than [`Metrics::history_kept`], and a warning is logged by the commit with which that begins. An open
+    /// leaves most records unread: with other limits than before, the first commits of this range may turn out to be too old
+    /// ([`Error::SnapshotTooOld`]) when one of them is asked for.
     pub fn history(&self) -> RangeInclusive<u64> {
         self.0.look(
             |engine| {

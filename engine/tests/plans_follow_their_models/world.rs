@@ -55,8 +55,9 @@ pub struct World<H: Judged, P: Place> {
     pub commits: Vec<State>,
     /// Where the history began when each commit was the newest.
     pub froms: Vec<u64>,
-    /// The oldest commit of the history.
+    /// The oldest commit of the history, and the newest that it may be once all records are read.
     pub from: u64,
+    pub from_at_most: u64,
     /// The newest commit when it was opened: what was replaced before is in the log alone.
     pub opened: u64,
     /// Bytes of all batches.
@@ -120,6 +121,7 @@ impl<H: Judged, P: Place> World<H, P> {
             commits: vec![State::default()],
             froms: vec![0],
             from: 0,
+            from_at_most: 0,
             opened: 0,
             logged: 0,
             durable: 0,
@@ -140,11 +142,12 @@ impl<H: Judged, P: Place> World<H, P> {
         let (number, from) = (world.db().commit_number(), *world.db().history().start());
         assert!((least..=self.number()).contains(&number), "commit {number}, not {least} or later");
         let kept = usize::try_from(number).expect("few commits") + 1;
-        let is_as_then = from == self.froms[kept - 1] || self.logged > LOGGED;
-        assert!(is_as_then, "a history from {from}, not from {}", self.froms[kept - 1]);
+        let then = self.froms[kept - 1];
+        assert!(from <= then || self.logged > LOGGED, "a history from {from}, not from {then}");
         world.commits = self.commits[..kept].to_vec();
         world.froms = self.froms[..kept].to_vec();
-        (world.from, world.opened, world.durable) = (from, number, number);
+        (world.from, world.from_at_most) = (from, from.max(then));
+        (world.opened, world.durable) = (number, number);
         (world.dropped, world.written) = (self.dropped.clone(), self.written.clone());
         world.logged = self.logged;
         world.seen.count("crashes", 1);
@@ -370,8 +373,9 @@ impl<H: Judged, P: Place> World<H, P> {
             self.is_durable(number);
         }
         self.from = self.from.max(number.saturating_sub(self.opening.history));
+        self.from_at_most = self.from_at_most.max(self.from);
         self.check_tip();
-        self.froms.push(self.from);
+        self.froms.push(self.from_at_most);
     }
 
     fn check_tip(&mut self) {
@@ -382,10 +386,24 @@ impl<H: Judged, P: Place> World<H, P> {
         let history = self.db().history();
         assert_eq!(*history.end(), self.number());
         // Where the log has too many bytes for it, the history is shorter.
-        let is_short = *history.start() > self.from && self.logged > LOGGED;
-        assert!(is_short || *history.start() == self.from, "{history:?}, not from {}", self.from);
-        self.from = *history.start();
+        self.begins_at(*history.start());
         self.let_go();
+    }
+
+    fn begins_at(&mut self, start: u64) {
+        let is_short = start > self.from && self.logged > LOGGED;
+        let is_known = (self.from..=self.from_at_most).contains(&start);
+        assert!(is_short || is_known, "from {start}, not {} to {}", self.from, self.from_at_most);
+        (self.from, self.from_at_most) = (start, start.max(self.from_at_most));
+    }
+
+    /// The oldest commit that can be read. The first who asks has the records read that the open has left unread.
+    fn oldest(&mut self) -> u64 {
+        match self.db().at(self.from).map(drop) {
+            Err(Error::SnapshotTooOld { oldest, .. }) => self.begins_at(oldest),
+            read => read.expect("the oldest commit"),
+        }
+        self.from
     }
 
     /// Lets go overlays on states beyond the history, whose undo may not be in memory.
@@ -399,7 +417,8 @@ impl<H: Judged, P: Place> World<H, P> {
     }
 
     fn roll_back(&mut self, commits: u64, by_number: bool) {
-        let then = self.number().checked_sub(commits).filter(|then| *then >= self.from);
+        let from = self.oldest();
+        let then = self.number().checked_sub(commits).filter(|then| *then >= from);
         let Some(then) = then else {
             let error = self.db().rollback(commits).expect_err("beyond the history");
             let is_told = match error {
@@ -423,13 +442,14 @@ impl<H: Judged, P: Place> World<H, P> {
         self.is_durable(number);
     }
 
-    pub fn past(&self, rng: &mut Rng) -> Kept {
-        let commit = self.from + rng.below(self.number() - self.from + 1);
+    pub fn past(&mut self, rng: &mut Rng) -> Kept {
+        let from = self.oldest();
+        let commit = from + rng.below(self.number() - from + 1);
         let session = self.db().at(commit).expect("in the history");
         Kept { session, state: self.at(commit).clone(), over: None }
     }
 
-    fn look_back(&self, rng: &mut Rng) {
+    fn look_back(&mut self, rng: &mut Rng) {
         let Kept { session, state, .. } = self.past(rng);
         self.look_at_commit(&session, rng);
         let now = self.session(rng);
@@ -455,8 +475,8 @@ impl<H: Judged, P: Place> World<H, P> {
     }
 
     /// Each commit of the history is what it was.
-    pub fn look_at_history(&self, rng: &mut Rng) {
-        for commit in self.from..=self.number() {
+    pub fn look_at_history(&mut self, rng: &mut Rng) {
+        for commit in self.oldest()..=self.number() {
             let session = self.db().at(commit).expect("in the history");
             assert_eq!(session.commit_number(), commit);
             self.look_at_commit(&session, rng);
@@ -559,9 +579,9 @@ impl<H: Judged, P: Place> World<H, P> {
         // A shorter history forgets, and a longer one may find again what no commit has overtaken.
         let (from, history) = (*db.history().start(), self.opening.history);
         assert!(from <= number && number - from <= history, "a history from {from}");
-        let most = self.from.max(number.saturating_sub(history));
+        let most = self.from_at_most.max(number.saturating_sub(history));
         assert!(from <= most || is_cut, "a history from {from}, not {most}");
-        self.from = from;
+        (self.from, self.from_at_most) = (from, from.max(most.min(number)));
         self.db = Some(db);
         self.check_tip();
         let mut rng = Rng::new(seed);
