@@ -7,15 +7,26 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::atomic::AtomicU64;
+
+use zerocopy::FromZeros;
 
 /// Bytes of a huge page, and its alignment.
 pub const HUGE_PAGE: usize = 2 << 20;
 
-/// Asks for huge pages where a range of addresses, which nobody has touched yet, will be touched. Says whether the kernel
-/// agrees.
-pub fn advise(addresses: Range<usize>) -> bool {
-    let start = addresses.start.next_multiple_of(HUGE_PAGE);
-    start >= addresses.end || madvise(start..addresses.end, libc::MADV_HUGEPAGE)
+/// So many words that are 0. Where they are many, they take memory when they are first written, by huge pages where the kernel
+/// has some.
+///
+/// # Panics
+/// When there is no memory.
+pub fn zeroed(words: usize) -> Vec<AtomicU64> {
+    let words = AtomicU64::new_vec_zeroed(words).expect("memory");
+    let addresses = words.as_ptr_range();
+    let start = addresses.start.addr().next_multiple_of(HUGE_PAGE);
+    if start < addresses.end.addr() {
+        madvise(start..addresses.end.addr(), libc::MADV_HUGEPAGE);
+    }
+    words
 }
 
 /// Moves the memory around some addresses into huge pages: of each the huge page that it lies in. Whoever owns memory there
@@ -41,6 +52,8 @@ fn madvise(addresses: Range<usize>, advice: i32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
     use super::*;
 
     #[test]
@@ -56,7 +69,15 @@ mod tests {
 
     #[test]
     fn addresses_without_memory_are_refused() {
-        assert!(!collapse_around([HUGE_PAGE]) && !advise(HUGE_PAGE..2 * HUGE_PAGE));
-        assert!(advise(1..HUGE_PAGE), "no huge page begins there");
+        assert!(!collapse_around([HUGE_PAGE]));
+    }
+
+    #[test]
+    fn words_are_zero() {
+        for count in [0, 1, HUGE_PAGE / 2] {
+            let words = zeroed(count);
+            assert_eq!(words.len(), count);
+            assert!(words.iter().all(|word| word.load(Relaxed) == 0));
+        }
     }
 }

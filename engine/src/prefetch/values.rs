@@ -17,9 +17,9 @@ use pleach_core::Key;
 use pleach_core::cpu_prefetch;
 use pleach_io::huge_pages;
 
-/// Words of a key.
+/// Words of a slot, of a key, and of a value.
+const SLOT: usize = 1 + KEY + VALUE;
 const KEY: usize = 4;
-/// Words of a value.
 const VALUE: usize = 11;
 /// Longest value that has room.
 pub(crate) const MAX_VALUE: usize = VALUE * 8;
@@ -31,14 +31,9 @@ const BUSY: u64 = u64::MAX;
 /// In place of a length: the key has no value.
 const ABSENT: u64 = 0xff;
 
-#[repr(align(128))]
-#[derive(Default)]
-struct Slot {
-    /// 0 when empty, [`BUSY`], else one more than the commit (48 bits), the namespace, and the value's length.
-    mark: AtomicU64,
-    key: [AtomicU64; KEY],
-    value: [AtomicU64; VALUE],
-}
+/// Two cache lines. The first word is the mark: 0 when empty, [`BUSY`], else one more than the commit (48 bits), the namespace,
+/// and the value's length. Key and value follow.
+type Slot = [AtomicU64; SLOT];
 
 /// What a key has.
 pub(crate) struct LookedUp {
@@ -60,31 +55,30 @@ pub(crate) struct SlotPair(usize);
 
 /// The value cache, a table of fixed size.
 pub(crate) struct ValueCache {
-    slots: Box<[Slot]>,
+    words: Vec<AtomicU64>,
+    /// The words before the first slot, which begins a cache line.
+    unused: usize,
 }
 
 impl ValueCache {
-    /// A table of at most `bytes` bytes.
+    /// A table of at most `bytes` bytes, whose memory is taken when slots are first used.
     pub(crate) fn new(bytes: usize) -> Self {
         let slots = (bytes / size_of::<Slot>()).max(WAYS);
-        // Rounded down to a power of two.
-        let slots = 1 << slots.ilog2();
-        let mut table = Vec::<Slot>::with_capacity(slots);
-        let start = table.as_ptr().addr();
-        huge_pages::advise(start..start + slots * size_of::<Slot>());
-        table.resize_with(slots, Slot::default);
-        Self { slots: table.into() }
+        // Rounded down to a power of two. Fewer words more than those of a slot do not make another pair.
+        let words = huge_pages::zeroed((1 << slots.ilog2()) * SLOT + SLOT - 1);
+        let unused = words.as_ptr().align_offset(size_of::<Slot>());
+        Self { words, unused }
     }
 
     /// Bytes of the table.
     pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&*self.slots)
+        size_of_val(&*self.words)
     }
 
     /// Asks for the memory that [`Self::put`] writes.
     #[inline]
     pub(crate) fn cpu_prefetch(&self, pair: SlotPair) {
-        cpu_prefetch(&self.ways(pair)[0].key);
+        cpu_prefetch(&self.pairs()[pair.0][0]);
     }
 
     /// The slots that a key's value may be in.
@@ -93,7 +87,7 @@ impl ValueCache {
         // Namespaces with the same keys do not share their slots.
         let spread = u64::from(namespace).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let hash = twox_hash::XxHash3_64::oneshot(key) ^ spread >> 8;
-        let mask = (self.slots.len() / WAYS) as u64 - 1;
+        let mask = self.pairs().len() as u64 - 1;
         SlotPair(usize::try_from(hash & mask).expect("an index"))
     }
 
@@ -111,29 +105,30 @@ impl ValueCache {
             None => ABSENT,
         };
         let mark = mark(namespace, commit);
-        for slot in self.ways(pair) {
-            let before = slot.mark.load(Ordering::Relaxed);
+        for slot in &self.pairs()[pair.0] {
+            let (own_mark, own_key, own_value) = parts(slot);
+            let before = own_mark.load(Ordering::Relaxed);
             // Of this commit, of a later one, or being written.
             if before >> 16 > commit {
-                if before >> 8 == mark >> 8 && slot.is_of(key) {
+                if before >> 8 == mark >> 8 && is_of(own_key, key) {
                     return;
                 }
                 continue;
             }
             let taken =
-                slot.mark.compare_exchange(before, BUSY, Ordering::Acquire, Ordering::Relaxed);
+                own_mark.compare_exchange(before, BUSY, Ordering::Acquire, Ordering::Relaxed);
             if taken.is_err() {
                 continue;
             }
             // The mark that keeps readers out comes before all that follows.
             fence(Ordering::Release);
-            for (to, word) in slot.key.iter().zip(words(key)) {
+            for (to, word) in own_key.iter().zip(words(key)) {
                 to.store(word, Ordering::Relaxed);
             }
-            for (to, word) in slot.value.iter().zip(words(value.unwrap_or_default())) {
+            for (to, word) in own_value.iter().zip(words(value.unwrap_or_default())) {
                 to.store(word, Ordering::Relaxed);
             }
-            slot.mark.store(mark | len, Ordering::Release);
+            own_mark.store(mark | len, Ordering::Release);
             return;
         }
     }
@@ -153,35 +148,43 @@ impl ValueCache {
         key: &Key,
     ) -> Option<LookedUp> {
         let wanted = mark(namespace, commit) >> 8;
-        for slot in self.ways(pair) {
-            let mark = slot.mark.load(Ordering::Acquire);
-            if mark >> 8 != wanted || !slot.is_of(key) {
+        for slot in &self.pairs()[pair.0] {
+            let (own_mark, own_key, own_value) = parts(slot);
+            let mark = own_mark.load(Ordering::Acquire);
+            if mark >> 8 != wanted || !is_of(own_key, key) {
                 continue;
             }
             let mut value = LookedUp { bytes: [0; MAX_VALUE], len: None };
             if mark & 0xff != ABSENT {
                 let len = usize::try_from(mark & 0xff).expect("a byte").min(MAX_VALUE);
                 let (bytes, _) = value.bytes.as_chunks_mut::<8>();
-                for (to, word) in bytes[..len.div_ceil(8)].iter_mut().zip(&slot.value) {
+                for (to, word) in bytes[..len.div_ceil(8)].iter_mut().zip(own_value) {
                     *to = word.load(Ordering::Relaxed).to_le_bytes();
                 }
                 value.len = Some(len);
             }
             // All that was read was read before the mark is looked at again.
             fence(Ordering::Acquire);
-            if slot.mark.load(Ordering::Relaxed) == mark {
+            if own_mark.load(Ordering::Relaxed) == mark {
                 return Some(value);
             }
         }
         None
     }
 
-    /// The slots of a pair, which lie side by side.
+    /// The slots of all pairs.
     #[inline]
-    fn ways(&self, pair: SlotPair) -> &[Slot; WAYS] {
-        let (pairs, _) = self.slots.as_chunks::<WAYS>();
-        &pairs[pair.0]
+    fn pairs(&self) -> &[[Slot; WAYS]] {
+        let (slots, _) = self.words[self.unused..].as_chunks();
+        slots.as_chunks().0
     }
+}
+
+/// Mark, key and value of a slot.
+#[inline]
+fn parts(slot: &Slot) -> (&AtomicU64, &[AtomicU64], &[AtomicU64]) {
+    let (key, value) = slot[1..].split_at(KEY);
+    (&slot[0], key, value)
 }
 
 /// The mark of a slot whose value has no bytes.
@@ -191,11 +194,9 @@ fn mark(namespace: u8, commit: u64) -> u64 {
     (commit + 1) << 16 | u64::from(namespace) << 8
 }
 
-impl Slot {
-    #[inline]
-    fn is_of(&self, key: &Key) -> bool {
-        self.key.iter().zip(words(key)).all(|(own, word)| own.load(Ordering::Relaxed) == word)
-    }
+#[inline]
+fn is_of(own: &[AtomicU64], key: &Key) -> bool {
+    own.iter().zip(words(key)).all(|(own, word)| own.load(Ordering::Relaxed) == word)
 }
 
 /// The bytes in words, the last one filled up with zeros.
