@@ -53,8 +53,8 @@ impl Leaving {
                 break;
             }
             let freed = self.freed.pop_front().expect("just seen");
-            db.space.release_leaves(freed.stamp);
-            self.values.push_back((freed.stamp, freed.commit));
+            db.space.release_leaves(freed.end);
+            self.values.push_back((freed.end, freed.commit));
             db.pace.notify();
         }
         // Long values are named by the undo of older views that can be read, and of the history.

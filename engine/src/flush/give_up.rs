@@ -242,7 +242,6 @@ fn publish(trie: &State, by: u64, all: &[Left]) -> Result<GivenUp> {
     sequencer.layouts += 1;
     trie.space.retire(&pages, &runs, end)?;
     let freed = Freed {
-        stamp: end,
         end,
         // No view names its values since then.
         commit: by,

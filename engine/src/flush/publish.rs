@@ -33,9 +33,7 @@ use crate::state::State;
 
 /// Page numbers that one flush gives up, and when they are free.
 pub(super) struct Freed {
-    /// What they are retired under: the log position at which the location record ends.
-    pub(super) stamp: LogPos,
-    /// The end of the record: the log must be durable through here.
+    /// Where the location record ends: the log must be durable through here, and they are retired under it.
     pub(super) end: LogPos,
     /// The newest commit at that moment: older views may name overflow values.
     pub(super) commit: u64,
@@ -63,30 +61,19 @@ impl Round {
         let record = self.record(db.store.database(), db.namespace);
         let len = record.len();
         let end = state.queue(record) + len;
-        let mut freed = Freed {
-            stamp: end,
-            end,
-            commit: db.commits.published(),
-            period: db.store.grace_period(),
-            since: db.pace.now(),
-        };
         self.tentative(db).named();
         let given_up = move_pages(db, &mut self.rewrites, end);
         if given_up.layout_changed {
             state.layouts += 1;
         }
-        db.space.retire(&given_up.leaves, &given_up.runs, freed.stamp)?;
+        db.space.retire(&given_up.leaves, &given_up.runs, end)?;
+        let commit = db.commits.published();
         // Readers that start now find the new pages.
-        freed.period = db.store.grace_period();
+        let period = db.store.grace_period();
         drop(state);
-        tracing::debug!(
-            namespace = db.namespace,
-            pages,
-            commit = freed.commit,
-            "pages are written"
-        );
+        tracing::debug!(namespace = db.namespace, pages, commit, "pages are written");
         self.finish(db);
-        Ok(Some(freed))
+        Ok(Some(Freed { end, commit, period, since: db.pace.now() }))
     }
 
     /// At most this many bytes of the record name overflow runs.
