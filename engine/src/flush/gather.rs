@@ -15,6 +15,7 @@ use pleach_core::page::leaf;
 
 use super::cells::{NO_NODES, OldPage, PLAIN_NODES, known_nodes, known_subtries};
 use super::rewrite::Rewrite;
+use super::round::Round;
 use crate::error::Result;
 use crate::format::names::LEAF_FILE;
 use crate::format::position::LogPos;
@@ -43,56 +44,51 @@ pub(super) enum RoundKind {
     },
 }
 
-/// What a round starts from.
-#[derive(Default)]
-pub(super) struct Gathered {
-    pub(super) rewrites: Vec<Rewrite>,
-    /// Highest log position that the pages will contain.
-    pub(super) log_position: LogPos,
-}
-
-/// Gathers those of the pages of these prefixes, in key order, that are wanted.
-///
-/// # Errors
-/// Of the reader alone: nothing is known of what it has in flight.
-pub(super) fn gather(
-    db: &State,
-    reader: &mut PageReader<usize>,
-    prefixes: &[Prefix],
-    wanted: RoundKind,
-    gathered: &mut Gathered,
-) -> Result<()> {
-    let _guard = db.store.enter();
-    for (index, prefix) in prefixes.iter().enumerate() {
-        if index.is_multiple_of(KEY_BATCH) {
-            let batch = prefixes[index..].iter().take(KEY_BATCH);
-            cpu_prefetch(db, batch.map(Prefix::first_key), Reach::Cell);
+impl Round {
+    /// Gathers those of the pages of these prefixes, in key order, that are wanted.
+    ///
+    /// # Errors
+    /// Of the reader alone: nothing is known of what it has in flight.
+    pub(super) fn gather(
+        &mut self,
+        db: &State,
+        reader: &mut PageReader<usize>,
+        prefixes: &[Prefix],
+        wanted: RoundKind,
+    ) -> Result<()> {
+        self.tidies = matches!(wanted, RoundKind::Tidied { .. });
+        self.rewrites.clear();
+        self.log_position = LogPos::START;
+        let _guard = db.store.enter();
+        for (index, prefix) in prefixes.iter().enumerate() {
+            if index.is_multiple_of(KEY_BATCH) {
+                let batch = prefixes[index..].iter().take(KEY_BATCH);
+                cpu_prefetch(db, batch.map(Prefix::first_key), Reach::Cell);
+            }
+            if self.covers(prefix) {
+                continue;
+            }
+            if let RoundKind::Tidied { behind: None } = wanted {
+                bring_siblings(db, prefix);
+            }
+            let mut add = || {
+                db.index.in_region(prefix.first_key(), |region, state| {
+                    let here = state.nodes_are_here();
+                    if here {
+                        self.add(db, region, state, prefix, wanted);
+                    }
+                    here
+                })
+            };
+            // The flush is the one that lets nodes leave: what it brings in here stays until the round is
+            // published. Nodes that cannot be had are aside from then on.
+            if !add() && db.nodes.bring_nodes(prefix.first_key()).is_ok() {
+                add();
+            }
         }
-        if gathered.covers(prefix) {
-            continue;
-        }
-        if let RoundKind::Tidied { behind: None } = wanted {
-            bring_siblings(db, prefix);
-        }
-        let mut add = || {
-            db.index.in_region(prefix.first_key(), |region, state| {
-                let here = state.nodes_are_here();
-                if here {
-                    gathered.add(db, region, state, prefix, wanted);
-                }
-                here
-            })
-        };
-        // The flush is the one that lets nodes leave: what it brings in here stays until the round is
-        // published. Nodes that cannot be had are aside from then on.
-        if !add() && db.nodes.bring_nodes(prefix.first_key()).is_ok() {
-            add();
-        }
+        read_missing(db, reader, &mut self.rewrites)
     }
-    read_missing(db, reader, &mut gathered.rewrites)
-}
 
-impl Gathered {
     /// Is this page part of the rewrite that was added last?
     fn covers(&self, prefix: &Prefix) -> bool {
         self.rewrites.last().is_some_and(|rewrite| rewrite.range.covers(prefix.first_key()))

@@ -160,7 +160,7 @@ impl Flusher {
             Ok(step) => step,
             Err(Error::Full(_)) => {
                 // Nothing was lost: the changes stay pending and are tried again.
-                let (tried, tidied) = (self.round.len(), self.round.tidies());
+                let (tried, tidied) = (self.round.len(), self.round.tidies);
                 self.round.abandon(&self.trie);
                 self.stage = Stage::Idle;
                 let closing = self.db.pace.is_closing();

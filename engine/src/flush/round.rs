@@ -25,7 +25,6 @@ use pleach_io::{Completion, PAGE, PageBuf, Queue, Request, Transfer};
 
 use super::build::{Merged, fill};
 use super::cells::{OldPage, make_nodes};
-use super::gather::{Gathered, RoundKind, gather};
 use super::rewrite::{Rewrite, disagree};
 use super::tidy::Tidy;
 use crate::error::{NoRoom, Result, full_or};
@@ -33,7 +32,6 @@ use crate::format::names::LEAF_FILE;
 use crate::format::position::LogPos;
 use crate::metrics::Counters;
 use crate::state::quarantine::Why;
-use crate::state::reader::PageReader;
 use crate::state::space::Tentative;
 use crate::state::{State, overflow};
 
@@ -46,7 +44,7 @@ const SMALL_PERCENT: usize = super::gather::MERGE_PERCENT / 2;
 pub(super) struct Round {
     pub(super) rewrites: Vec<Rewrite>,
     /// Highest log position that the pages contain.
-    log_position: LogPos,
+    pub(super) log_position: LogPos,
     /// Page numbers reserved and not yet published.
     reserved: Vec<PageNo>,
     /// The bytes of the new pages, run by run.
@@ -60,8 +58,8 @@ pub(super) struct Round {
     small: Vec<Prefix>,
     /// Has it merged any?
     merged: bool,
-    /// Was it for the sake of pages on which nothing pends?
-    tidies: bool,
+    /// Is it a round of pages that are to be tidied, and that nobody waits for?
+    pub(super) tidies: bool,
 }
 
 impl Round {
@@ -72,23 +70,6 @@ impl Round {
     /// Ranges that it replaces.
     pub(super) fn len(&self) -> usize {
         self.rewrites.len()
-    }
-
-    /// Flush `gather`: pages and pending changes of those prefixes that are wanted.
-    pub(super) fn gather(
-        &mut self,
-        db: &State,
-        reader: &mut PageReader<usize>,
-        prefixes: &[Prefix],
-        wanted: RoundKind,
-    ) -> Result<()> {
-        self.tidies = matches!(wanted, RoundKind::Tidied { .. });
-        let mut rewrites = std::mem::take(&mut self.rewrites);
-        rewrites.clear();
-        let mut gathered = Gathered { rewrites, log_position: LogPos::START };
-        let result = gather(db, reader, prefixes, wanted, &mut gathered);
-        (self.rewrites, self.log_position) = (gathered.rewrites, gathered.log_position);
-        result
     }
 
     /// Flush `sync-log` (rule `log-before-pages`), `spill-values`, `agree`, `write-pages`. `flush` is the
@@ -274,11 +255,6 @@ impl Round {
                 db.store.cache().remove(number);
             }
         }
-    }
-
-    /// Is it a round of pages that are to be tidied, and that nobody waits for?
-    pub(super) fn tidies(&self) -> bool {
-        self.tidies
     }
 
     /// Tells of pages that have become small.
