@@ -4,65 +4,60 @@
 //! memory, from the old page, or from hashing the cells. Before anything is written each page's nodes are
 //! folded to one, which must be the index's: seven hashes a page, in one batch for all pages of the round.
 
-use pleach_beatree::build::{LEVELS, PageNodes, Unfolded};
+use pleach_beatree::build::LEVELS;
 use pleach_core::fold::{Folder, combine_chunks};
 use pleach_core::{Hasher, Node};
 
+use super::build::Folded;
 use super::cells::{OldPage, STORED_NODES};
 use super::rewrite::Rewrite;
 
-/// Indexes of the rewrites whose nodes contradict the index, in ascending order. `edited` are those that
-/// keep their nodes, `planned` those that were folded, with their pages.
-pub(super) fn contradicting(
-    hasher: Hasher,
-    rewrites: &[Rewrite],
-    edited: &[usize],
-    planned: &[(usize, &[(Unfolded<'_>, PageNodes)])],
-) -> Vec<usize> {
-    let mut bad = Vec::new();
-    let mut nodes: Vec<Node> = Vec::with_capacity(edited.len() * STORED_NODES);
-    nodes.extend(edited.iter().flat_map(|index| rewrites[*index].old[0].nodes.0));
-    combine_chunks(hasher, &mut nodes, STORED_NODES);
-    debug_assert_eq!(1 << LEVELS, STORED_NODES);
-    let folded = edited.iter().zip(&nodes);
-    bad.extend(folded.filter(|(index, node)| !is(&rewrites[**index].old[0], node)).map(first));
-    // Few, and mostly of one page each.
-    let mut folder = Folder::new(hasher);
-    for (index, pages) in planned {
-        let rewrite = &rewrites[*index];
-        let agrees = match (&rewrite.old[..], *pages) {
-            ([old], [(page, nodes)]) if page.prefix == old.prefix => is(old, &nodes.own),
-            (old, pages) => {
-                let depth = rewrite.range.len();
-                folder.clear();
-                let known = old.iter().all(|page| page.own.is_some());
-                let mut span = folder.below(depth);
-                for page in old {
-                    span.subtrie(&page.prefix, &page.own.unwrap_or_default());
+impl Folded<'_> {
+    /// Indexes of the rewrites whose nodes contradict the index, in ascending order.
+    pub(super) fn contradicting(&self, hasher: Hasher, rewrites: &[Rewrite]) -> Vec<usize> {
+        let Self { pages, edited, planned } = self;
+        let mut bad = Vec::new();
+        let mut nodes: Vec<Node> = Vec::with_capacity(edited.len() * STORED_NODES);
+        nodes.extend(edited.iter().flat_map(|index| rewrites[*index].old[0].nodes.0));
+        combine_chunks(hasher, &mut nodes, STORED_NODES);
+        debug_assert_eq!(1 << LEVELS, STORED_NODES);
+        let folded = edited.iter().zip(&nodes);
+        let wrong = folded.filter(|(index, node)| !is(&rewrites[**index].old[0], node));
+        bad.extend(wrong.map(|(index, _)| *index));
+        // Few, and mostly of one page each.
+        let mut folder = Folder::new(hasher);
+        for (index, own) in planned {
+            let rewrite = &rewrites[*index];
+            let agrees = match (&rewrite.old[..], &pages[own.clone()]) {
+                ([old], [(page, nodes)]) if page.prefix == old.prefix => is(old, &nodes.own),
+                (old, pages) => {
+                    let depth = rewrite.range.len();
+                    folder.clear();
+                    let known = old.iter().all(|page| page.own.is_some());
+                    let mut span = folder.below(depth);
+                    for page in old {
+                        span.subtrie(&page.prefix, &page.own.unwrap_or_default());
+                    }
+                    let before = span.end().expect("no terminal is placed here");
+                    let mut span = folder.below(depth);
+                    for (page, nodes) in pages {
+                        span.subtrie(&page.prefix, &nodes.own);
+                    }
+                    let after = span.end().expect("no terminal is placed here");
+                    folder.run();
+                    !known || folder.node(before) == folder.node(after)
                 }
-                let before = span.end().expect("no terminal is placed here");
-                let mut span = folder.below(depth);
-                for (page, nodes) in pages {
-                    span.subtrie(&page.prefix, &nodes.own);
-                }
-                let after = span.end().expect("no terminal is placed here");
-                folder.run();
-                !known || folder.node(before) == folder.node(after)
+            };
+            if !agrees {
+                bad.push(*index);
             }
-        };
-        if !agrees {
-            bad.push(*index);
         }
+        bad.sort_unstable();
+        bad
     }
-    bad.sort_unstable();
-    bad
 }
 
 /// Is this the page's node in the index, as far as that is known?
 fn is(old: &OldPage, node: &Node) -> bool {
     old.own.is_none_or(|own| own == *node)
-}
-
-fn first<T>((index, _): (&usize, T)) -> usize {
-    *index
 }

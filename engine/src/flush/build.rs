@@ -14,12 +14,10 @@ use pleach_beatree::PageNo;
 use pleach_beatree::build::{
     CellRef, PageNodes, PageStamp, Planned, Unfolded, fold_pages, plan, write_page,
 };
-use pleach_core::Hasher;
 use pleach_core::fold::Folder;
 use pleach_core::page::overflow::PageRun;
 use pleach_io::PageBuf;
 
-use super::agree::contradicting;
 use super::cells::{Edit, Edited};
 use super::rewrite::{NewLeaf, Rewrite, WrittenPage};
 
@@ -129,23 +127,11 @@ impl<'a> Merged<'a> {
 
 /// The nodes of the new pages.
 pub(super) struct Folded<'a> {
-    pages: Vec<(Unfolded<'a>, PageNodes)>,
+    pub(super) pages: Vec<(Unfolded<'a>, PageNodes)>,
     /// Rewrites that keep their nodes.
-    edited: Vec<usize>,
+    pub(super) edited: Vec<usize>,
     /// Rewrites that were folded, and their pages.
-    planned: Vec<(usize, Range<usize>)>,
-}
-
-impl Folded<'_> {
-    /// Indexes of the rewrites whose nodes contradict the index, in ascending order.
-    pub(super) fn contradicting(&self, hasher: Hasher, rewrites: &[Rewrite]) -> Vec<usize> {
-        let planned: Vec<_> = self
-            .planned
-            .iter()
-            .map(|(index, pages)| (*index, &self.pages[pages.clone()]))
-            .collect();
-        contradicting(hasher, rewrites, &self.edited, &planned)
-    }
+    pub(super) planned: Vec<(usize, Range<usize>)>,
 }
 
 /// Fills the buffers of the runs that these page numbers make, in order; gives each rewrite's new pages.
