@@ -20,6 +20,7 @@ use pleach_beatree::split::{JOINED_ENTRIES, Joined, join_held};
 use pleach_beatree::{PageNo, RegionIndex};
 use pleach_core::{Key, Prefix};
 
+use super::due::in_order;
 use crate::error::{Error, Result};
 use crate::format::location_body::{LocationEncoder, Rewrite};
 use crate::metrics::Counters;
@@ -79,10 +80,8 @@ impl Tidy {
         count: usize,
     ) -> (Vec<Prefix>, Option<PageNo>) {
         let count_small = self.small.len().min(count);
-        let mut prefixes: Vec<Prefix> = self.small.drain(..count_small).collect();
+        let mut prefixes = in_order(self.small.drain(..count_small).collect());
         if !prefixes.is_empty() {
-            prefixes.sort_unstable();
-            prefixes.dedup();
             return (prefixes, None);
         }
         let Some(goal) = goal else {
@@ -117,9 +116,6 @@ impl Tidy {
 
     /// Joins regions, if there are any to be joined.
     pub(super) fn join(&mut self, db: &State) -> Result<Joining> {
-        if !self.regions {
-            return Ok(Joining::None);
-        }
         let joining = self.join_regions(db)?;
         self.regions = joining != Joining::None;
         Ok(joining)
