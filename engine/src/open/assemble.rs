@@ -53,7 +53,7 @@ pub(super) enum OpenAs {
     /// The one process that writes, with the folder's lock.
     Writer { lock: Box<dyn Send + Sync>, log_limit: u64 },
     /// One that reads, whoever writes.
-    Reader(Replica<Shared>),
+    Reader(Replica),
 }
 
 /// The state of an open database, put together.

@@ -222,7 +222,7 @@ impl Follower {
     }
 }
 
-impl Source<Shared> for Follower {
+impl Source for Follower {
     fn catch_up(&mut self, db: &Shared) -> Result<bool> {
         let before = self.input.from;
         // What was read before an error came is there, and the rest comes with the next call.

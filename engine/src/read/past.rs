@@ -37,11 +37,11 @@ pub(crate) fn with<T>(db: &Shared, view: &View, what: impl FnMut(&View) -> Resul
 #[cold]
 fn with_replica<T>(
     db: &Shared,
-    replica: &Replica<Shared>,
+    replica: &Replica,
     view: &View,
     mut what: impl FnMut(&View) -> Result<T>,
 ) -> Result<T> {
-    replica.read((db, db.commits.undo()), view.base, || with_memory::<T>(db, view, &mut what))
+    replica.read(db, view.base, || with_memory::<T>(db, view, &mut what))
 }
 
 #[inline]

@@ -126,7 +126,7 @@ pub(crate) struct Shared {
     /// The tries of all namespaces.
     pub(crate) tries: Tries,
     /// Of a read-only open: what keeps its state that of the newest record.
-    pub(crate) replica: Option<Replica<Self>>,
+    pub(crate) replica: Option<Replica>,
     /// Keeps other processes out while any handle lives.
     pub(crate) _lock: Box<dyn Send + Sync>,
 }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
-use super::undo::Undo;
+use super::Shared;
 use crate::error::{Error, Result};
 
 thread_local! {
@@ -24,18 +24,18 @@ thread_local! {
 }
 
 /// Where the records come from, and what applies them.
-pub(crate) trait Source<S>: Send {
+pub(crate) trait Source: Send {
     /// Applies the records that have come to the state, which nobody reads meanwhile, and what the newest superblock says of the
     /// history. Says whether any came.
     ///
     /// # Errors
     /// [`Error::SnapshotTooOld`] where the log does not reach back any more; those of reading, and damage.
-    fn catch_up(&mut self, state: &S) -> Result<bool>;
+    fn catch_up(&mut self, db: &Shared) -> Result<bool>;
 }
 
-/// What keeps a state of type `S` a replica.
-pub(crate) struct Replica<S> {
-    source: Mutex<Box<dyn Source<S>>>,
+/// What keeps a state a replica.
+pub(crate) struct Replica {
+    source: Mutex<Box<dyn Source>>,
     gate: RwLock<()>,
     /// Grows with each catching up that has found something.
     version: AtomicU64,
@@ -60,8 +60,8 @@ impl Drop for Reading<'_> {
     }
 }
 
-impl<S> Replica<S> {
-    pub(crate) fn new(source: Box<dyn Source<S>>) -> Self {
+impl Replica {
+    pub(crate) fn new(source: Box<dyn Source>) -> Self {
         let (gate, version, ended) = (RwLock::new(()), AtomicU64::new(0), OnceLock::new());
         Self { source: Mutex::new(source), gate, version, ended }
     }
@@ -75,10 +75,10 @@ impl<S> Replica<S> {
     ///
     /// # Errors
     /// Those of the source. [`Error::SnapshotTooOld`] is the end of this state: nothing of it can be read any more.
-    pub(crate) fn catch_up(&self, state: &S) -> Result<bool> {
+    pub(crate) fn catch_up(&self, db: &Shared) -> Result<bool> {
         let mut source = self.source.lock();
         let _alone = self.gate.write();
-        let came = source.catch_up(state);
+        let came = source.catch_up(db);
         if let Err(Error::SnapshotTooOld { oldest, .. }) = &came {
             self.ended.get_or_init(|| *oldest);
         }
@@ -93,7 +93,7 @@ impl<S> Replica<S> {
     /// tries, though no record has come, is damage; so is what goes on failing there.
     pub(crate) fn read<T>(
         &self,
-        (state, undo): (&S, &Undo),
+        db: &Shared,
         base: u64,
         mut what: impl FnMut() -> Result<T>,
     ) -> Result<T> {
@@ -108,12 +108,12 @@ impl<S> Replica<S> {
                 return Err(too_old(*oldest));
             }
             let version = self.version.load(Ordering::Acquire);
-            let done = undo.check_window(base).and_then(|()| what());
+            let done = db.commits.undo().check_window(base).and_then(|()| what());
             drop(reading);
             let Err(error) = done else { return done };
             // Only bytes of a file may have moved.
             let Some(place) = error.place() else { return Err(error) };
-            let came = self.catch_up(state).map_err(|error| match error {
+            let came = self.catch_up(db).map_err(|error| match error {
                 // The log is gone, and with it the state.
                 Error::SnapshotTooOld { oldest, .. } => too_old(oldest),
                 error => error,
