@@ -250,7 +250,7 @@ impl ReadAhead {
             db.store.cache().cpu_prefetch(next.at.page, LookupStep::Cells);
         }
         // Checked now: it is in the processor's cache when its pairs are given.
-        let is_right = |page: &RunPage| db.store.check_apart(at, page.page()).is_ok();
+        let is_right = |page: &RunPage| db.store.check_leaf(at, page.page()).is_ok();
         Ok(found.filter(is_right))
     }
 

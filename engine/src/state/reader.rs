@@ -218,14 +218,11 @@ impl<T> PageReader<T> {
         request: &PageRequest,
         buf: &PageBuf,
     ) -> Result<Done> {
-        match (request, self.reading) {
-            (PageRequest::Leaf(at), Reading::Keys) => {
-                store.admit(*at, buf).map(|page| Done::Leaf(*at, page))
+        match request {
+            PageRequest::Leaf(at) => {
+                store.admit(*at, buf, self.reading).map(|page| Done::Leaf(*at, page))
             }
-            (PageRequest::Leaf(at), Reading::Flush) => {
-                store.admit_for_flush(*at, buf).map(|page| Done::Leaf(*at, page))
-            }
-            (PageRequest::Nodes(region, node_page), _) => {
+            PageRequest::Nodes(region, node_page) => {
                 nodes.install_nodes(region, node_page, buf).map(|()| Done::Nodes)
             }
         }

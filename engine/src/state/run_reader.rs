@@ -8,7 +8,7 @@
 //!
 //! There is no claim and no place in the cache: an iterator may rest for as long as it likes, and others would wait for
 //! what it has in flight. Pages stay in the memory that the ring reads into, and are checked by whoever comes
-//! to them ([`Store::check_apart`]).
+//! to them ([`Store::check_leaf`]).
 //!
 //! Invariants:
 //! * a run is in flight, or here, or could not be read; it goes when all of its pages are forgotten and

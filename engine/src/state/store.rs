@@ -154,7 +154,7 @@ impl Store {
         self.leaf_for(at, Reading::Keys)
     }
 
-    /// The same for the flush: see [`Self::admit_for_flush`].
+    /// The same for the flush: see [`Self::admit`].
     pub(crate) fn leaf_for_flush(&self, at: PageRef) -> Result<Arc<CachedPage>> {
         self.leaf_for(at, Reading::Flush)
     }
@@ -178,10 +178,7 @@ impl Store {
         self.count_miss(reading);
         let mut buf = self.buffers.take();
         self.device.read_at(&self.leaf, &mut buf, at.page.offset())?;
-        let page = match reading {
-            Reading::Keys => self.admit(at, &buf),
-            Reading::Flush => self.admit_for_flush(at, &buf),
-        };
+        let page = self.admit(at, &buf, reading);
         self.buffers.give(buf);
         // Those who wait for it find it in the cache.
         drop(claim);
@@ -227,10 +224,19 @@ impl Store {
     }
 
     /// Checks a page that was read and puts it into the cache. A page that contradicts the index is
-    /// refused: the next commit on it would fold what it has into the root.
-    pub(crate) fn admit(&self, at: PageRef, buf: &PageBuf) -> Result<Arc<CachedPage>> {
+    /// refused: the next commit on it would fold what it has into the root. The flush looks for itself whether a
+    /// page does so: such a page is the flush's alone until then.
+    pub(crate) fn admit(
+        &self,
+        at: PageRef,
+        buf: &PageBuf,
+        reading: Reading,
+    ) -> Result<Arc<CachedPage>> {
         self.check_leaf(at, buf.page(0))?;
-        self.refuse_contradicting(at.page)?;
+        match self.refuse_contradicting(at.page) {
+            Err(_) if reading == Reading::Flush => return Ok(Cache::outside(buf.page(0))),
+            refused => refused?,
+        }
         let page = self.cache.insert(at.page, at.tag, buf.page(0), self.batch());
         // The flush says so first and empties the cache then: one of both sees the other.
         self.refuse_contradicting(at.page).inspect_err(|_| self.cache.remove(at.page))?;
@@ -238,27 +244,12 @@ impl Store {
         Ok(page)
     }
 
-    /// The same for the flush, which looks for itself whether a page contradicts the index. Such a page
-    /// is the flush's alone until then.
-    pub(crate) fn admit_for_flush(&self, at: PageRef, buf: &PageBuf) -> Result<Arc<CachedPage>> {
-        if self.refuse_contradicting(at.page).is_ok() {
-            return self.admit(at, buf);
-        }
-        self.check_leaf(at, buf.page(0))?;
-        Ok(Cache::outside(buf.page(0)))
-    }
-
-    /// Checks a page that was read for an iterator alone, without a claim.
-    pub(crate) fn check_apart(&self, at: PageRef, page: &Page) -> Result<()> {
-        self.check_leaf(at, page)
-    }
-
     /// Reads a page for an iterator alone, on the calling thread.
     pub(crate) fn read_apart(&self, at: PageRef) -> Result<Arc<CachedPage>> {
         self.count_scanned(1, 0);
         let mut buf = self.buffers.take();
         self.device.read_at(&self.leaf, &mut buf, at.page.offset())?;
-        let page = self.check_apart(at, buf.page(0)).map(|()| Cache::outside(buf.page(0)));
+        let page = self.check_leaf(at, buf.page(0)).map(|()| Cache::outside(buf.page(0)));
         self.buffers.give(buf);
         page
     }
@@ -286,7 +277,8 @@ impl Store {
         self.quarantine.contradicting(LEAF_FILE, u64::from(page)).map_or(Ok(()), Err)
     }
 
-    fn check_leaf(&self, at: PageRef, page: &Page) -> Result<()> {
+    /// Checks a page that was read.
+    pub(crate) fn check_leaf(&self, at: PageRef, page: &Page) -> Result<()> {
         let number = u64::from(at.page);
         let bad = |error| Error::Page { file: LEAF_FILE, page: number, error };
         LeafView::parse(page, &self.leaf_identity(at.page)).map_err(bad)?;
