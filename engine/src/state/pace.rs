@@ -29,16 +29,10 @@ pub(crate) struct Pace {
     flush_is_full: AtomicBool,
     /// The last checkpoint found no room.
     checkpoint_is_full: AtomicBool,
-    stuck: Stuck,
-}
-
-/// What the background cannot do for the time being, though nothing has failed that poisons: for
-/// those who would wait for it.
-#[derive(Default)]
-struct Stuck {
-    /// As of this commit no changes are left that the flush could write.
-    flush: Mutex<Option<(u64, Error)>>,
-    checkpoint: Mutex<Option<Error>>,
+    /// As of this commit no changes are left that the flush could write, and why; nothing has failed that poisons.
+    flush_stuck: Mutex<Option<(u64, Error)>>,
+    /// Why no checkpoint can be made.
+    checkpoint_stuck: Mutex<Option<Error>>,
 }
 
 impl Pace {
@@ -55,7 +49,8 @@ impl Pace {
             draining: AtomicU64::new(0),
             flush_is_full: AtomicBool::new(false),
             checkpoint_is_full: AtomicBool::new(false),
-            stuck: Stuck::default(),
+            flush_stuck: Mutex::default(),
+            checkpoint_stuck: Mutex::default(),
         })
     }
 
@@ -151,28 +146,28 @@ impl Pace {
 
     /// The flush has nothing left that it could write of what pended at commit `published`.
     pub(crate) fn flush_is_stuck(&self, published: u64, error: Error) {
-        *self.stuck.flush.lock() = Some((published, error));
+        *self.flush_stuck.lock() = Some((published, error));
     }
 
     /// The flush may be able to go on.
     pub(crate) fn flush_goes_on(&self) {
-        *self.stuck.flush.lock() = None;
+        *self.flush_stuck.lock() = None;
     }
 
     /// Why nothing of what pends at this commit can be flushed, if that is so.
     pub(crate) fn flush_error(&self, published: u64) -> Option<Error> {
-        let flush = self.stuck.flush.lock();
+        let flush = self.flush_stuck.lock();
         flush.as_ref().filter(|(at, _)| *at == published).map(|(_, error)| error.clone())
     }
 
     /// Why no checkpoint can be made, or that one can.
     pub(crate) fn set_checkpoint_error(&self, error: Option<Error>) {
-        *self.stuck.checkpoint.lock() = error;
+        *self.checkpoint_stuck.lock() = error;
     }
 
     /// Why no checkpoint can be made.
     pub(crate) fn checkpoint_error(&self) -> Option<Error> {
-        self.stuck.checkpoint.lock().clone()
+        self.checkpoint_stuck.lock().clone()
     }
 
     /// What the background tasks are at.
