@@ -174,18 +174,12 @@ impl NodeFiles {
             || self.counters.leaf_pages_with_nodes.load(Ordering::Relaxed) * NODE_BYTES
                 > self.limit.bytes
     }
-}
 
-impl NodeFiles {
     /// Lets nodes leave while those of all tries, which ascend, take more than their share: one hand goes
     /// round over all of them. Says whether it did anything; it does nothing while a batch is under way.
     pub(crate) fn evict_nodes(&self, tries: &[&NodeStore]) -> Result<bool> {
         let indexes: Vec<Arc<RegionIndex>> =
             tries.iter().map(|trie| trie.index.load_full()).collect();
-        let resident = |region: &Arc<Region>| match region.read().nodes() {
-            Nodes::Resident(nodes) => nodes.len() as u64 * NODE_BYTES,
-            Nodes::Paged(_) | Nodes::Plain => 0,
-        };
         let regions = || indexes.iter().flat_map(|index| index.regions());
         let mut bytes: u64 = regions().map(resident).sum();
         let limit = self.limit.bytes;
