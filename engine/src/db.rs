@@ -85,9 +85,7 @@ impl Db {
         let runtime = Threads::new(options.threads)?;
         Self::open_on(device, runtime, options)
     }
-}
 
-impl Db {
     /// Opens a database on any device and runtime, such as a simulated disk for crash tests.
     ///
     /// # Errors
@@ -140,7 +138,7 @@ impl Db {
     /// How the open found the database: what was cut off, whether it had been closed, what it had to
     /// go around.
     pub fn opened(&self) -> &Opening {
-        self.0.opening()
+        &self.0.opening
     }
 
     /// A session on the newest commit, or on the overlay that the options name.

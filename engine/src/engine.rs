@@ -22,7 +22,7 @@ pub(crate) struct Engine {
     /// For iterators.
     pub(crate) scanners: SpareReaders<RunReader>,
     /// Counts of the sessions, blocks and overlays that live, and of loads that run.
-    handles: Arc<Handles>,
+    pub(crate) handles: Arc<Handles>,
     /// That of namespace 0. The last field: the folder stays locked until nothing of the others reads from it
     /// any more.
     pub(crate) state: Arc<State>,
@@ -55,16 +55,6 @@ impl Engine {
     /// Counts a handle, from now until what is given goes.
     pub(crate) fn count(&self, kind: Kind) -> Counted {
         Counted::new(&self.handles, kind)
-    }
-
-    /// Counts what lives together with another engine of the same open.
-    pub(crate) fn count_with(&mut self, other: &Self) {
-        self.handles = Arc::clone(&other.handles);
-    }
-
-    /// The counts of what lives.
-    pub(crate) fn handles(&self) -> &Arc<Handles> {
-        &self.handles
     }
 
     /// Makes all commits durable that are published.

@@ -34,7 +34,8 @@ pub(crate) struct Owner {
     /// The background tasks, until somebody closes; held while he does.
     closing: Mutex<Option<Vec<TaskHandle>>>,
     handles: Arc<Handles>,
-    opening: Opening,
+    /// How the open found the database.
+    pub(crate) opening: Opening,
     home: Home,
     last: OnceLock<Facts>,
 }
@@ -70,7 +71,7 @@ impl Owner {
     pub(crate) fn new(opened: Opened) -> Self {
         let Opened { engine, tasks, opening } = opened;
         Self {
-            handles: Arc::clone(engine.handles()),
+            handles: Arc::clone(&engine.handles),
             engine: RwLock::new(Some(engine)),
             closed: AtomicBool::new(false),
             closing: Mutex::new(Some(tasks)),
@@ -105,7 +106,8 @@ impl Owner {
         let (device, runtime) = (state.store.device().clone(), state.runtime.clone());
         let mut opened = open_replica(device, runtime, state.options.clone())?;
         if let Some(again) = Arc::get_mut(&mut opened.engine) {
-            again.count_with(&engine);
+            // What lives is counted together.
+            again.handles = Arc::clone(&engine.handles);
         }
         let mut place = self.engine.write();
         if let Some(place) = place.as_mut().filter(|place| Arc::ptr_eq(place, &engine)) {
@@ -124,11 +126,6 @@ impl Owner {
             Some(engine) => now(engine),
             None => then(self.last.get().expect("whoever takes the engine away puts them here")),
         }
-    }
-
-    /// How the open found the database.
-    pub(crate) fn opening(&self) -> &Opening {
-        &self.opening
     }
 
     /// What lives beside the clones.
