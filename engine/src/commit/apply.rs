@@ -5,7 +5,6 @@
 //! without it, and what they must not see yet is hidden by the undo.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use pleach_beatree::Region;
@@ -139,20 +138,12 @@ fn apply_plain(
 
 /// Brings the treelets of the pages that a block has changed to this version, ahead of its commit.
 pub(super) fn advance_all(db: &State, version: u64, chunks: &[ChunkOutcome]) {
-    let advance = |chunk: &ChunkOutcome| {
-        advance_treelets(db, version, &chunk.nodes, &chunk.treelets);
-    };
     let pages: usize = chunks.iter().map(|chunk| chunk.nodes.len()).sum();
-    if pages < PARALLEL_PAGES {
-        chunks.iter().for_each(advance);
-        return;
-    }
-    let next = AtomicUsize::new(0);
-    db.runtime.fork_join(db.runtime.workers(), &|_| {
-        while let Some(chunk) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
-            advance(chunk);
-        }
-    });
+    let workers = if pages < PARALLEL_PAGES { 1 } else { db.runtime.workers() };
+    let tasks = db.timings.untimed(chunks.len());
+    let advance =
+        |at: usize| advance_treelets(db, version, &chunks[at].nodes, &chunks[at].treelets);
+    db.runtime.here_or_fork_join(workers, &|_| tasks.each(advance));
 }
 
 /// Pages from which on several workers bring treelets to a version.
