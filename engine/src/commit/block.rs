@@ -108,7 +108,7 @@ impl Block {
     }
 
     fn lists(&self) -> impl Iterator<Item = (u8, &ChangeList)> {
-        self.parts.outcomes.list().iter().flat_map(|TrieOutcome { namespace, chunks }| {
+        self.parts.outcomes.list.iter().flat_map(|TrieOutcome { namespace, chunks }| {
             chunks.iter().map(|chunk| (*namespace, &chunk.changes))
         })
     }
@@ -169,7 +169,7 @@ impl Block {
             options,
             layouts: Some(*layouts),
         };
-        let committed = candidate.commit(outcomes.list_mut());
+        let committed = candidate.commit(&mut outcomes.list);
         match committed {
             Ok((number, _)) => {
                 let engine = Arc::clone(&self.parts.engine);

@@ -18,6 +18,7 @@ use pleach_core::{Node, Prefix};
 
 use super::apply::advance_all;
 use super::changes::{Change, changes};
+use super::refold::access;
 use super::ticket::check_parent;
 use super::{CommitOptions, Target, commit, newer_view};
 use crate::engine::Engine;
@@ -40,7 +41,7 @@ use crate::state::view::View;
 pub(super) struct Outcomes {
     engine: Arc<Engine>,
     /// By namespace, ascending.
-    list: Vec<TrieOutcome>,
+    pub(super) list: Vec<TrieOutcome>,
     /// Bytes that were counted for them.
     bytes: usize,
 }
@@ -95,14 +96,6 @@ impl Outcomes {
         }
         let chunks = self.list.iter().flat_map(|one| &one.chunks);
         self.count(chunks.map(ChunkOutcome::own_bytes).sum());
-    }
-
-    pub(super) fn list(&self) -> &[TrieOutcome] {
-        &self.list
-    }
-
-    pub(super) fn list_mut(&mut self) -> &mut [TrieOutcome] {
-        &mut self.list
     }
 
     /// Lets go of what is not committed from here.
@@ -571,13 +564,7 @@ fn merge<'a>(
     }
     all.sort_unstable_by(|a, b| a.1.key.cmp(&b.1.key).then(a.0.cmp(&b.0)));
     all.dedup_by_key(|(_, changed)| changed.key);
-    all.into_iter()
-        .map(|(_, changed)| KeyAccess {
-            key: changed.key,
-            reads: false,
-            writes: Some(changed.new.clone()),
-        })
-        .collect()
+    all.into_iter().map(|(_, changed)| access(changed)).collect()
 }
 
 #[cfg(test)]

@@ -80,7 +80,8 @@ pub(super) fn refold_stale(
     Ok(())
 }
 
-fn access(changed: &Changed) -> KeyAccess {
+/// A write of what a change has written.
+pub(super) fn access(changed: &Changed) -> KeyAccess {
     KeyAccess { key: changed.key, reads: false, writes: Some(changed.new.clone()) }
 }
 
@@ -124,16 +125,13 @@ fn follow_layout(
         }
         let from = nodes.len();
         let whole = each_page(state, changes, |child, prefix, _| {
-            let node = match find(&chunk.nodes, prefix) {
-                Some(at) => chunk.nodes[at].clone(),
-                None => match find(&folded.nodes, prefix) {
-                    Some(at) => {
-                        let mut node = folded.nodes[at].clone();
-                        node.forget_treelet();
-                        node
-                    }
-                    None => return false,
-                },
+            let node = if let Some(at) = find(&chunk.nodes, prefix) {
+                chunk.nodes[at].clone()
+            } else {
+                let Some(at) = find(&folded.nodes, prefix) else { return false };
+                let mut node = folded.nodes[at].clone();
+                node.forget_treelet();
+                node
             };
             nodes.push(PageNode { child: index32(child), ..node });
             true
