@@ -22,12 +22,10 @@ use crate::options::Durability;
 use crate::roots::TrieRoot;
 use crate::state::State;
 use crate::state::commits::Tip;
-use crate::state::index::HeldStructure;
 use crate::state::overlays::TakenBy;
 use crate::state::replaced::ReplacedNodes;
 use crate::state::sequencer::Ordered;
 use crate::state::space::Tentative;
-use crate::state::tries::Trie;
 use crate::state::window::Before;
 use crate::timings::Phase;
 
@@ -61,7 +59,10 @@ pub(super) fn ticket(
     loop {
         tries += 1;
         let tries_now = db.tries.list();
-        let hold = (tries > TRIES).then(|| hold_structures(&tries_now));
+        // Holds off flushes that change layouts, in all namespaces: the sequencer counts these together. Whoever
+        // holds several takes them in the order of namespaces, and all others hold one.
+        let held = || tries_now.iter().map(|trie| trie.index.hold_structure()).collect::<Vec<_>>();
+        let hold = (tries > TRIES).then(held);
         let layouts = if tries == 1 {
             seen
         } else {
@@ -220,12 +221,6 @@ fn replaced_in(chunk: &ChunkOutcome) -> ReplacedNodes {
         }
     }
     nodes
-}
-
-/// Holds off flushes that change layouts, in all namespaces: the sequencer counts these together. Whoever
-/// holds several takes them in the order of namespaces, and all others hold one.
-fn hold_structures(tries: &[Trie]) -> Vec<HeldStructure<'_>> {
-    tries.iter().map(|trie| trie.index.hold_structure()).collect()
 }
 
 /// May a commit on this parent take the next ticket? Gives the commit that it follows, which may be another one with
