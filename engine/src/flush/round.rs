@@ -12,11 +12,10 @@
 
 use std::sync::atomic::Ordering;
 
-use pleach_beatree::PageNo;
-use pleach_beatree::Stored;
 use pleach_beatree::build::{LEVELS, PageStamp};
 use pleach_beatree::cache::NO_BATCH;
 use pleach_beatree::stored::overflow_cell;
+use pleach_beatree::{PageNo, Stored};
 use pleach_core::Prefix;
 use pleach_core::fold::Folder;
 use pleach_core::page::leaf::{self, LeafView};

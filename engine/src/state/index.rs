@@ -40,9 +40,6 @@ pub(crate) struct PageRef {
     pub(crate) namespace: u8,
 }
 
-/// The right to change layouts and regions of an index.
-pub(crate) type HeldStructure<'a> = Ranked<MutexGuard<'a, ()>>;
-
 /// The regions, and which of their pages are due for a flush.
 pub(crate) struct Index {
     regions: ArcSwap<RegionIndex>,
@@ -172,7 +169,7 @@ impl Index {
     }
 
     /// While this is held nobody else splits, merges or replaces pages and regions.
-    pub(crate) fn hold_structure(&self) -> HeldStructure<'_> {
+    pub(crate) fn hold_structure(&self) -> Ranked<MutexGuard<'_, ()>> {
         Ranked::acquire(STRUCTURE, || self.structure.try_lock(), || self.structure.lock())
     }
 
