@@ -237,12 +237,12 @@ impl Session {
         if let Some(parent) = &self.parent {
             parent.advance_treelets();
         }
-        let mut sorter = finisher.take_sorter();
+        let mut sorter = finisher.sorters.take().unwrap_or_default();
         let finished = self.expand(&accesses).and_then(|expanded| {
             let accesses = expanded.as_ref().unwrap_or(&accesses);
             self.finish_sorted(&sort(&self.engine.state, &mut sorter, accesses)?)
         });
-        finisher.give_sorter_back(sorter);
+        finisher.sorters.give(sorter);
         let finished = match finished {
             Ok(finished) => finished,
             Err(error) => return Err(FinishError::new(self, accesses, error)),

@@ -66,7 +66,7 @@ use worker::{INLINE, Workers, chunk_accesses};
 pub(crate) struct Finisher {
     workers: Workers,
     /// Memory for the next sort.
-    sorters: Recycled<Sorter>,
+    pub(crate) sorters: Recycled<Sorter>,
     /// Memory for the next witness.
     witnesses: Arc<Witnesses>,
     /// The same for proofs, which keeps none: they are the caller's.
@@ -97,23 +97,12 @@ impl Finisher {
 
     /// Bytes of memory that is kept from batch to batch.
     pub(crate) fn kept_bytes(&self) -> usize {
-        self.workers.kept_bytes() + self.sorters.bytes() + self.witnesses.bytes()
-    }
-
-    /// A sorter, with the memory of an earlier sort where there is some. Give it back
-    /// ([`Self::give_sorter_back`]).
-    pub(crate) fn take_sorter(&self) -> Sorter {
-        self.sorters.take().unwrap_or_default()
-    }
-
-    /// Takes a sorter's memory back.
-    pub(crate) fn give_sorter_back(&self, sorter: Sorter) {
-        self.sorters.give(sorter);
+        self.workers.outcomes.bytes() + self.sorters.bytes() + self.witnesses.bytes()
     }
 
     /// Takes the memory of outcomes back that are not needed any more.
     pub(crate) fn give_outcomes_back(&self, outcomes: impl IntoIterator<Item = ChunkOutcome>) {
-        self.workers.give_back(outcomes);
+        outcomes.into_iter().for_each(|outcome| self.workers.outcomes.give(outcome));
     }
 }
 

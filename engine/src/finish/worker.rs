@@ -52,7 +52,7 @@ pub(super) struct Workers {
     /// Memory of callers that fold on their own threads, any number at the same time.
     inline: Mutex<Vec<Worker>>,
     /// Outcomes that have been used: fresh memory costs as much as folding into it.
-    outcomes: Recycled<ChunkOutcome>,
+    pub(super) outcomes: Recycled<ChunkOutcome>,
 }
 
 impl Workers {
@@ -60,21 +60,6 @@ impl Workers {
     pub(super) fn new(hasher: Hasher, count: usize, bytes: usize) -> Self {
         let each = (0..count).map(|_| Mutex::new(Worker::new(hasher))).collect();
         Self { hasher, each, inline: Mutex::default(), outcomes: Recycled::new(bytes) }
-    }
-
-    /// Bytes of earlier outcomes that are kept.
-    pub(super) fn kept_bytes(&self) -> usize {
-        self.outcomes.bytes()
-    }
-
-    /// An empty outcome.
-    fn outcome(&self) -> ChunkOutcome {
-        self.outcomes.take().unwrap_or_default()
-    }
-
-    /// Takes the memory of outcomes back that are not needed any more.
-    pub(super) fn give_back(&self, outcomes: impl IntoIterator<Item = ChunkOutcome>) {
-        outcomes.into_iter().for_each(|outcome| self.outcomes.give(outcome));
     }
 
     /// Runs a job's chunks on worker `index`.
@@ -229,7 +214,8 @@ impl Worker {
                 continue;
             }
             let mut chunk = self.ahead.pop_front().expect("just seen");
-            match chunk.fold(job.batch, &mut self.space, workers.outcome()) {
+            let outcome = workers.outcomes.take().unwrap_or_default();
+            match chunk.fold(job.batch, &mut self.space, outcome) {
                 Ok(outcome) => job.done(chunk.index, outcome),
                 Err(again) => {
                     if let Again::NeedsLeaf(key) = again {
