@@ -146,7 +146,7 @@ struct LetsGo<'a>(MutexGuard<'a, Worker>);
 impl Drop for LetsGo<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.give_up_ahead();
+            self.0.let_go();
             self.0.reader = None;
         }
     }
@@ -174,10 +174,7 @@ impl Worker {
 
     fn run(&mut self, workers: &Workers, db: &State, job: &Job<'_>, queued: bool) -> Result<()> {
         // A panic in a user's hasher may have left chunks and reads of an earlier batch.
-        self.give_up_ahead();
-        if self.reader.as_ref().is_some_and(|reader| reader.in_flight() > 0) {
-            self.reader = None;
-        }
+        self.let_go();
         // Pages that this worker has looked up stay where they are until it is done.
         let _guard = db.store.enter();
         if queued && self.reader.is_none() {
@@ -279,10 +276,13 @@ impl Worker {
         Ok(())
     }
 
-    /// Chunks that will not be folded let go of their pages; their memory is kept.
-    fn give_up_ahead(&mut self) {
+    /// Chunks that will not be folded let go of their pages; their memory is kept. Nothing stays in flight.
+    fn let_go(&mut self) {
         self.ahead.iter_mut().for_each(Chunk::reset);
         self.spare.extend(self.ahead.drain(..));
+        if self.reader.as_ref().is_some_and(|reader| reader.in_flight() > 0) {
+            self.reader = None;
+        }
     }
 
     /// Reports an error, and leaves nothing in flight after one, so that the next batch starts clean.
@@ -290,10 +290,7 @@ impl Worker {
         if let Err(error) = result {
             job.fails(error);
         }
-        self.give_up_ahead();
-        if self.reader.as_ref().is_some_and(|reader| reader.in_flight() > 0) {
-            self.reader = None;
-        }
+        self.let_go();
     }
 }
 
