@@ -4,6 +4,7 @@
 //! regions when it is published; one whose changes are of several chunks takes them at once
 //! ([`apply`](crate::commit)). Chunks are made by all workers where there is much to do.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -15,7 +16,7 @@ use super::worker::chunk_accesses;
 use crate::digest;
 use crate::error::Result;
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
-use crate::read::many::{self, Brought, For};
+use crate::read::many::{self, For};
 use crate::read::point;
 use crate::read::spare::PageReaders;
 use crate::state::State;
@@ -64,12 +65,14 @@ fn changes(
 ) -> Result<Vec<Changed>> {
     let is_write = |access: &&KeyAccess| access.writes.is_some();
     let mut changes = Vec::with_capacity(accesses.iter().filter(is_write).count());
-    let mut brought = Brought::new();
+    // Pages that were read, by number, with their tags.
+    let mut brought = HashMap::new();
     if !db.all_is_here() {
         let keys: Vec<Key> = accesses.iter().filter(is_write).map(|access| access.key).collect();
         // What one key needs is read as it comes.
         if keys.len() > 1 {
-            brought = many::bring_and_hold(db, readers, For::Values(view), &keys)?;
+            let mut hold = |at: PageRef, page| drop(brought.insert(at.page, (at.tag, page)));
+            many::bring_each(db, readers, For::Values(view), &keys, &mut hold)?;
         }
     }
     let held = |at: PageRef| {

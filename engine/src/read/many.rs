@@ -3,10 +3,9 @@
 //! Nothing is given to the caller but an error: the keys are read one by one afterwards ([`super::point`]),
 //! from the cache.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use pleach_beatree::PageNo;
 use pleach_beatree::cache::CachedPage;
 use pleach_core::Key;
 
@@ -45,9 +44,6 @@ impl For<'_> {
     }
 }
 
-/// Pages that were read, by number, with their tags.
-pub(crate) type Brought = HashMap<PageNo, (u32, Arc<CachedPage>)>;
-
 /// Brings the pages of many keys into the cache. Where enough others do that at the same time, nothing is
 /// done: the keys are read one by one. So are the pages that somebody else reads at the moment.
 pub(crate) fn bring(
@@ -59,22 +55,9 @@ pub(crate) fn bring(
     bring_each(db, readers, purpose, keys, &mut |_, _| {})
 }
 
-/// The same, and gives those that were read: the cache may have no room for them beside what the batch has brought
+/// The same, and shows those that were read: the cache may have no room for them beside what the batch has brought
 /// before.
-pub(crate) fn bring_and_hold(
-    db: &State,
-    readers: &PageReaders,
-    purpose: For<'_>,
-    keys: &[Key],
-) -> Result<Brought> {
-    let mut brought = Brought::new();
-    bring_each(db, readers, purpose, keys, &mut |at, page| {
-        brought.insert(at.page, (at.tag, page));
-    })?;
-    Ok(brought)
-}
-
-fn bring_each(
+pub(crate) fn bring_each(
     db: &State,
     readers: &PageReaders,
     purpose: For<'_>,
