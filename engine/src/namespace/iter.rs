@@ -10,7 +10,6 @@ use pleach_core::Key;
 use pleach_io::Homed;
 
 use super::Namespace;
-use crate::engine::Engine;
 use crate::error::Result;
 use crate::handles::{Counted, Kind};
 use crate::read::scan::{Scan, Way, long_value};
@@ -30,14 +29,12 @@ pub struct Iter {
 }
 
 impl Iter {
-    pub(crate) fn new(
-        engine: &Arc<Engine>,
-        namespace: &Namespace,
-        range: &impl RangeBounds<Key>,
-    ) -> Self {
+    /// Counted as a handle of its own.
+    pub(super) fn new(namespace: &Namespace, range: &impl RangeBounds<Key>) -> Self {
+        let engine = &namespace.0.engine;
         Self {
             scan: Homed::new(Scan::new(&engine.scanners, range)),
-            namespace: namespace.share(),
+            namespace: Namespace(Arc::clone(&namespace.0)),
             _counted: engine.count(Kind::Iterator),
         }
     }

@@ -89,11 +89,6 @@ impl Namespace {
         &self.0.view
     }
 
-    /// The same for an iterator, which is counted as a handle of its own.
-    pub(crate) fn share(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-
     /// The view, or one like it where iterators go on with this one.
     pub(crate) fn into_view(self) -> View {
         match Arc::try_unwrap(self.0) {
@@ -343,7 +338,7 @@ impl Namespace {
     ///
     /// Does not block; each step does that comes to a page which has not been read ahead.
     pub fn iter(&self, range: impl RangeBounds<Key>) -> Iter {
-        Iter::new(&self.0.engine, self, &range)
+        Iter::new(self, &range)
     }
 
     /// Has the state no pair here? It reads one at most.
