@@ -118,7 +118,8 @@ impl Timings {
         self.timed(None, count)
     }
 
-    fn timed(&self, phase: Option<Phase>, count: usize) -> Timed<'_> {
+    /// Tasks of a phase, or of something that is none.
+    pub(crate) fn timed(&self, phase: Option<Phase>, count: usize) -> Timed<'_> {
         let since = phase.map_or(Duration::ZERO, |_| (self.clock)());
         Timed { timings: self, phase, since, count, next: AtomicUsize::new(0) }
     }
@@ -167,13 +168,12 @@ impl Drop for Timed<'_> {
     fn drop(&mut self) {
         let Some(phase) = self.phase else { return };
         let wall = (self.timings.clock)().saturating_sub(self.since);
-        Counters::add(phase.sum(&self.timings.counters), nanos(wall));
+        Counters::add(
+            phase.sum(&self.timings.counters),
+            u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX),
+        );
         observe::phase(phase.name(), wall);
     }
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

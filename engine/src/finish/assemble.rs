@@ -341,14 +341,12 @@ fn gather_witness(
         }
     });
     sections[1].extend(chunks.iter().map(|chunk| chunk.ops.as_slice()));
-    if batch.gives != Gives::Path {
-        return encode(db, witnesses, batch, count, &sections);
+    let path: Vec<[u8; 32]>;
+    if batch.gives == Gives::Path {
+        // A path has its siblings from the root downwards.
+        path = sections[2].iter().flat_map(|part| part.as_chunks().0).rev().copied().collect();
+        sections[2] = vec![path.as_flattened()];
     }
-    // A path has its siblings from the root downwards.
-    let mut path: Vec<[u8; 32]> =
-        sections[2].iter().flat_map(|part| part.as_chunks().0).copied().collect();
-    path.reverse();
-    sections[2] = vec![path.as_flattened()];
     encode(db, witnesses, batch, count, &sections)
 }
 
@@ -452,11 +450,8 @@ fn encode(
     let parts = std::iter::once(header.as_slice()).chain(sections.iter().flatten().copied());
     let workers = if total < PARALLEL_COPY { 1 } else { db.runtime.workers() };
     let pieces = if workers == 1 { 1 } else { total.div_ceil(PIECE) };
-    let tasks = if batch.gives.is_proof() {
-        db.timings.untimed(pieces)
-    } else {
-        db.timings.tasks(Phase::Witness, pieces)
-    };
+    let phase = (!batch.gives.is_proof()).then_some(Phase::Witness);
+    let tasks = db.timings.timed(phase, pieces);
     let witness = gather(witnesses, parts, pieces, |_, copy| {
         db.runtime.here_or_fork_join(workers, &|_| tasks.each(copy));
     });

@@ -33,9 +33,7 @@ impl<'a> Job<'a> {
         timings: &'a Timings,
     ) -> Self {
         let count = batch.accesses.len().div_ceil(chunk);
-        let is_proof = batch.gives.is_proof();
-        let tasks =
-            if is_proof { timings.untimed(count) } else { timings.tasks(Phase::Fold, count) };
+        let tasks = timings.timed((!batch.gives.is_proof()).then_some(Phase::Fold), count);
         Self {
             batch,
             regions,
