@@ -86,11 +86,9 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// The counters, with what is counted elsewhere put in by `others`.
-            pub(crate) fn snapshot(&self, others: impl FnOnce(&mut Metrics)) -> Metrics {
-                let mut metrics = Metrics { $($name: self.$name.load(Ordering::Relaxed)),* };
-                others(&mut metrics);
-                metrics
+            /// The counters, without what is counted elsewhere.
+            pub(crate) fn snapshot(&self) -> Metrics {
+                Metrics { $($name: self.$name.load(Ordering::Relaxed)),* }
             }
         }
     };

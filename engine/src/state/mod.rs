@@ -263,27 +263,25 @@ impl Shared {
 
     /// Counters and levels.
     pub(crate) fn metrics(&self) -> Metrics {
-        let (sequencer, counters) = (self.commits.sequencer(), &self.counters);
-        counters.snapshot(|metrics| {
-            metrics.log_bytes = sequencer.log_bytes();
-            metrics.regions = self.regions();
-            metrics.overlay_bytes = self.commits.overlays().bytes() as u64;
-            metrics.commits_in_flight = sequencer.lock().in_flight.into();
-            metrics.undo_bytes = self.commits.undo().bytes();
-            (metrics.history_kept, metrics.history_wanted) = self.commits.undo().kept_of();
-            metrics.long_value_bytes = self.long_values.bytes() as u64;
-            metrics.leaf_cache_bytes = self.store.cache().bytes() as u64;
-            metrics.leaf_cache_budget = self.budget.leaf_cache_bytes() as u64;
-            for trie in self.tries.list().iter() {
-                let index = trie.index.load().bytes() + trie.index.due_bytes();
-                metrics.index_bytes += index as u64;
-                metrics.node_bytes += trie.nodes.resident_bytes();
-            }
-            metrics.buffer_bytes +=
-                (self.store.buffers().bytes() + sequencer.buffer_bytes()) as u64;
-            metrics.quarantined_pages = self.store.quarantine().len();
-            metrics.stalled_tasks = self.pace.beats().stalled(self.pace.now());
-        })
+        let (sequencer, mut metrics) = (self.commits.sequencer(), self.counters.snapshot());
+        metrics.log_bytes = sequencer.log_bytes();
+        metrics.regions = self.regions();
+        metrics.overlay_bytes = self.commits.overlays().bytes() as u64;
+        metrics.commits_in_flight = sequencer.lock().in_flight.into();
+        metrics.undo_bytes = self.commits.undo().bytes();
+        (metrics.history_kept, metrics.history_wanted) = self.commits.undo().kept_of();
+        metrics.long_value_bytes = self.long_values.bytes() as u64;
+        metrics.leaf_cache_bytes = self.store.cache().bytes() as u64;
+        metrics.leaf_cache_budget = self.budget.leaf_cache_bytes() as u64;
+        for trie in self.tries.list().iter() {
+            let index = trie.index.load().bytes() + trie.index.due_bytes();
+            metrics.index_bytes += index as u64;
+            metrics.node_bytes += trie.nodes.resident_bytes();
+        }
+        metrics.buffer_bytes += (self.store.buffers().bytes() + sequencer.buffer_bytes()) as u64;
+        metrics.quarantined_pages = self.store.quarantine().len();
+        metrics.stalled_tasks = self.pace.beats().stalled(self.pace.now());
+        metrics
     }
 }
 
