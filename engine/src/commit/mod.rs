@@ -251,8 +251,8 @@ fn publish(
                 let kind = tip.roots.of(*namespace).map_or(TrieKind::Merkle, |root| root.kind);
                 db.tries.add(Trie::empty((*namespace, kind), number, &db.node_files));
             }
-            EntryKind::Dropped => db.tries.drop(*namespace, number),
-            EntryKind::Restored => db.tries.restore(*namespace),
+            EntryKind::Dropped => db.tries.set_dropped(*namespace, Some(number)),
+            EntryKind::Restored => db.tries.set_dropped(*namespace, None),
         }
     }
     for (db, chunks, changes) in applied {

@@ -254,17 +254,15 @@ fn publish_trie(db: &Shared, trie: &mut TrieReplay, commit: u64) -> Option<Node>
     if is_new {
         // The number may have been that of another trie, which was dropped and given up.
         if db.tries.get(namespace).is_some_and(|before| before.dropped.is_none()) {
-            db.tries.drop(namespace, commit);
+            db.tries.set_dropped(namespace, Some(commit));
         }
         db.tries.remove(namespace);
         let index = Arc::new(Index::new(trie.regions().clone(), |_, _| false));
         db.tries.add(Trie { dropped, ..Trie::new((namespace, kind), index, &db.node_files) });
     }
     let published = db.tries.get(namespace)?;
-    match dropped {
-        Some(number) if published.dropped.is_none() => db.tries.drop(namespace, number),
-        None if published.dropped.is_some() => db.tries.restore(namespace),
-        _ => {}
+    if dropped.is_some() != published.dropped.is_some() {
+        db.tries.set_dropped(namespace, dropped);
     }
     if relaid && !is_new {
         let _structure = published.index.hold_structure();

@@ -165,8 +165,8 @@ impl Tested {
         let end = sequencer.queue(record) + len;
         for (Part { namespace, kind, changes }, trie) in parts.iter().copied().zip(&tries) {
             match kind {
-                EntryKind::Dropped => db.tries.drop(*namespace, number),
-                EntryKind::Restored => db.tries.restore(*namespace),
+                EntryKind::Dropped => db.tries.set_dropped(*namespace, Some(number)),
+                EntryKind::Restored => db.tries.set_dropped(*namespace, None),
                 EntryKind::Added | EntryKind::Changed | EntryKind::Set => {}
             }
             self.apply(trie, *namespace, number, end.get(), changes);

@@ -99,16 +99,6 @@ impl Tries {
         });
     }
 
-    /// Marks a namespace's trie as dropped by commit `number`.
-    pub(crate) fn drop(&self, namespace: u8, number: u64) {
-        self.mark(namespace, Some(number));
-    }
-
-    /// A namespace that was dropped exists again, with what it had.
-    pub(crate) fn restore(&self, namespace: u8) {
-        self.mark(namespace, None);
-    }
-
     /// Takes out the trie of a namespace that is dropped and that nobody reaches any more; gives it, for
     /// what it has on the device.
     pub(crate) fn remove(&self, namespace: u8) -> Option<Trie> {
@@ -118,7 +108,8 @@ impl Tries {
         })
     }
 
-    fn mark(&self, namespace: u8, dropped: Option<u64>) {
+    /// A namespace's trie is dropped by this commit; by none: it exists again, with what it had.
+    pub(crate) fn set_dropped(&self, namespace: u8, dropped: Option<u64>) {
         debug_assert!(namespace > 0, "namespace 0 always exists");
         self.change(|tries| match find(tries, namespace) {
             Ok(at) => tries[at].dropped = dropped,
