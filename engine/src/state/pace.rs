@@ -175,11 +175,6 @@ impl Pace {
         &self.beats
     }
 
-    /// A task begins a step.
-    pub(crate) fn steps(&self, task: Task) {
-        self.beats.steps(task);
-    }
-
     /// A task is at `stage` from now on.
     pub(crate) fn enters(&self, task: Task, stage: &'static str) {
         self.beats.enter(task, stage, self.now());
