@@ -179,10 +179,7 @@ impl OldPage {
                 taken += 1;
                 continue;
             }
-            let (bytes, overflow) = match cell {
-                Cell::Inline(bytes) => (bytes, false),
-                Cell::Overflow(cell) => (cell.bytes(), true),
-            };
+            let RawCell { bytes, overflow } = cell.raw();
             out.push(CellRef { key, bytes, overflow });
         }
         self.take_changes(taken..self.pending.len(), out);
