@@ -243,29 +243,52 @@ fn read_missing(
     rewrites: &mut Vec<Rewrite>,
 ) -> Result<()> {
     let mut missing = missing_pages(rewrites);
-    let mut elsewhere = Vec::new();
-    let mut next = 0;
-    while next < missing.len() || reader.in_flight() > 0 {
-        while next < missing.len() && reader.has_room() {
-            let leaf = PageRequest::Leaf(missing[next].0);
-            match reader.ask(&db.store, &db.nodes, leaf, next) {
+    let pages: Vec<PageRef> = missing.iter().map(|(at, _)| *at).collect();
+    read_pages(db, reader, &pages, |index, read| {
+        let (at, old) = &mut missing[index];
+        match read {
+            Ok(page) => old.read(page),
+            Err(error) => {
+                let page = (LEAF_FILE, u64::from(at.page));
+                db.store.set_aside(page, (at.namespace, old.prefix), error, Why::Unreadable);
+            }
+        }
+    })?;
+    rewrites.retain(|rewrite| !rewrite.old.iter().any(OldPage::is_missing));
+    Ok(())
+}
+
+/// Reads leaf pages and shows each of them, with its place, as it comes.
+///
+/// # Errors
+/// Of the ring alone: nothing is known of what the reader has in flight.
+pub(super) fn read_pages(
+    db: &State,
+    reader: &mut PageReader<usize>,
+    pages: &[PageRef],
+    mut take: impl FnMut(usize, Result<Arc<CachedPage>>),
+) -> Result<()> {
+    let leaf = |done| match done {
+        Done::Leaf(_, page) => page,
+        Done::Nodes => unreachable!("leaf pages were asked for"),
+    };
+    let (mut next, mut elsewhere) = (0, Vec::new());
+    while next < pages.len() || reader.in_flight() > 0 {
+        while next < pages.len() && reader.has_room() {
+            match reader.ask(&db.store, &db.nodes, PageRequest::Leaf(pages[next]), next) {
                 Submitted::InFlight => {}
-                Submitted::Done(index, Done::Leaf(_, page)) => missing[index].1.read(page),
-                Submitted::Done(_, Done::Nodes) => unreachable!("leaf pages were asked for"),
+                Submitted::Done(index, done) => take(index, Ok(leaf(done))),
                 Submitted::Elsewhere(index) => elsewhere.push(index),
             }
             next += 1;
         }
         if let Some((index, done)) = reader.wait(&db.store, &db.nodes, 1)? {
-            take(db, &mut missing[index], done);
+            take(index, done.map(leaf));
         }
     }
     for index in elsewhere {
-        let at = missing[index].0;
-        let done = db.store.leaf_for_flush(at).map(|page| Done::Leaf(at, page));
-        take(db, &mut missing[index], done);
+        take(index, db.store.leaf_for_flush(pages[index]));
     }
-    rewrites.retain(|rewrite| !rewrite.old.iter().any(OldPage::is_missing));
     Ok(())
 }
 
@@ -283,16 +306,4 @@ fn missing_pages(rewrites: &mut [Rewrite]) -> Vec<(PageRef, &mut OldPage)> {
         }
     }
     missing
-}
-
-/// Takes in a page that has been read.
-fn take(db: &State, (at, old): &mut (PageRef, &mut OldPage), done: Result<Done>) {
-    match done {
-        Ok(Done::Leaf(_, page)) => old.read(page),
-        Ok(Done::Nodes) => unreachable!("leaf pages were asked for"),
-        Err(error) => {
-            let page = (LEAF_FILE, u64::from(at.page));
-            db.store.set_aside(page, (at.namespace, old.prefix), error, Why::Unreadable);
-        }
-    }
 }

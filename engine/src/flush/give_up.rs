@@ -20,7 +20,7 @@ use pleach_core::page::leaf::Cell;
 use pleach_core::page::overflow::PageRun;
 use pleach_core::{Key, Prefix, TERMINATOR};
 
-use super::gather::DEPTH;
+use super::gather::{DEPTH, read_pages};
 use super::publish::{Freed, log_run};
 use crate::error::{Error, Result};
 use crate::format::location_body::{LocationEncoder, NewPage, Rewrite};
@@ -30,7 +30,7 @@ use crate::state::images::LAST_NUMBERS;
 use crate::state::in_flight::Reading;
 use crate::state::index::{PageRef, located};
 use crate::state::quarantine::Why;
-use crate::state::reader::{Done, PageReader, PageRequest, Submitted};
+use crate::state::reader::PageReader;
 use crate::state::{State, overflow};
 
 /// Regions that one record gives up, and leaf pages, unless the first region has more.
@@ -134,13 +134,12 @@ fn gather(trie: &State, reads: bool) -> (Vec<Left>, Vec<Named>, bool) {
 /// Of the ring alone.
 fn read_runs(trie: &State, named: &[Named], all: &mut Vec<Left>) -> Result<()> {
     // Those that enter the cache leave it with the trie.
-    let mut reader: PageReader<usize> = PageReader::new(&trie.store, DEPTH, Reading::Flush)?;
+    let mut reader = PageReader::new(&trie.store, DEPTH, Reading::Flush)?;
     let mut bad = vec![false; all.len()];
-    let mut take = |index: usize, done: Result<Done>| {
+    let mut take = |index: usize, read: Result<Arc<CachedPage>>| {
         let Named { left, at, prefix } = &named[index];
-        match done {
-            Ok(Done::Leaf(_, page)) => all[*left].runs.append(&mut runs_of(&page)),
-            Ok(Done::Nodes) => unreachable!("leaf pages were asked for"),
+        match read {
+            Ok(page) => all[*left].runs.append(&mut runs_of(&page)),
             Err(error) => {
                 let (page, of) = ((LEAF_FILE, u64::from(at.page)), (at.namespace, *prefix));
                 trie.store.set_aside(page, of, error, Why::Unreadable);
@@ -148,30 +147,16 @@ fn read_runs(trie: &State, named: &[Named], all: &mut Vec<Left>) -> Result<()> {
             }
         }
     };
-    let (mut next, mut elsewhere) = (0, Vec::new());
-    while next < named.len() || reader.in_flight() > 0 {
-        while next < named.len() && reader.has_room() {
-            let at = named[next].at;
-            if let Some(page) = trie.store.peek(at) {
-                take(next, Ok(Done::Leaf(at, page)));
-            } else {
-                match reader.ask(&trie.store, &trie.nodes, PageRequest::Leaf(at), next) {
-                    Submitted::InFlight => {}
-                    Submitted::Done(index, done) => take(index, Ok(done)),
-                    // For keys that were announced before nobody could ask for them any more.
-                    Submitted::Elsewhere(index) => elsewhere.push(index),
-                }
-            }
-            next += 1;
-        }
-        if let Some((index, done)) = reader.wait(&trie.store, &trie.nodes, 1)? {
-            take(index, done);
+    let (mut missing, mut pages) = (Vec::new(), Vec::new());
+    for (index, Named { at, .. }) in named.iter().enumerate() {
+        if let Some(page) = trie.store.peek(*at) {
+            take(index, Ok(page));
+        } else {
+            missing.push(index);
+            pages.push(*at);
         }
     }
-    for index in elsewhere {
-        let at = named[index].at;
-        take(index, trie.store.leaf_for_flush(at).map(|page| Done::Leaf(at, page)));
-    }
+    read_pages(trie, &mut reader, &pages, |at, read| take(missing[at], read))?;
     let mut bad = bad.into_iter();
     all.retain(|_| !bad.next().unwrap_or(false));
     Ok(())
