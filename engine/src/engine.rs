@@ -38,10 +38,7 @@ impl Engine {
 
     /// The state of a namespace's trie, dropped or not.
     pub(crate) fn trie(&self, namespace: u8) -> Result<Arc<State>> {
-        if namespace == 0 {
-            return Ok(Arc::clone(&self.state));
-        }
-        self.state.other(namespace).map(Arc::new).ok_or(Error::Namespace(namespace))
+        self.state.trie(namespace).ok_or(Error::Namespace(namespace))
     }
 
     /// Counters and levels.

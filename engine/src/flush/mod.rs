@@ -313,8 +313,8 @@ impl Flusher {
         if self.trie.namespace == namespace {
             return true;
         }
-        let Some(trie) = self.db.other(namespace) else { return false };
-        self.trie = Arc::new(trie);
+        let Some(trie) = self.db.trie(namespace) else { return false };
+        self.trie = trie;
         true
     }
 

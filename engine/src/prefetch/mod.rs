@@ -42,16 +42,13 @@ use requests::{Missing, PrefetchRequest, Prefetching, Purpose};
 /// Pages that are taken from the ring at once when it has many: each call costs as much as a page.
 const TAKEN: usize = 8;
 
-/// A request, and the state of the trie that its keys are in.
-type InTrie = (Arc<PrefetchRequest>, Arc<State>);
-
 /// The prefetch task.
 pub(crate) struct Prefetcher {
     db: Arc<State>,
     prefetching: Arc<Prefetching>,
     reader: Option<PageReader<Purpose>>,
-    /// The request that is being looked up.
-    request: Option<InTrie>,
+    /// The request that is being looked up, and the state of the trie that its keys are in.
+    request: Option<(Arc<PrefetchRequest>, Arc<State>)>,
     /// What is missing and not asked for yet.
     missing: VecDeque<Missing>,
     /// Pages that readers wait for and that were on their way already.
@@ -214,7 +211,7 @@ impl Prefetcher {
         loop {
             let Some((request, db)) = &self.request else {
                 let Some(request) = self.prefetching.next() else { return false };
-                match trie(&self.db, request.namespace) {
+                match self.db.trie(request.namespace) {
                     Some(db) => self.request = Some((request, db)),
                     // Its session has gone, and its trie after it.
                     None => self.prefetching.is_done(&request),
@@ -258,12 +255,4 @@ impl Drop for Prefetcher {
     fn drop(&mut self) {
         self.prefetching.ends();
     }
-}
-
-/// The state of a namespace's trie, while there is one.
-fn trie(first: &Arc<State>, namespace: u8) -> Option<Arc<State>> {
-    if namespace == first.namespace {
-        return Some(Arc::clone(first));
-    }
-    first.other(namespace).map(Arc::new)
 }

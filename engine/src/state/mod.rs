@@ -159,6 +159,14 @@ impl State {
     pub(crate) fn other(&self, namespace: u8) -> Option<Self> {
         Some(Self::new(Arc::clone(&self.shared), self.tries.get(namespace)?))
     }
+
+    /// The state of a namespace of the same database, dropped or not, while there is one.
+    pub(crate) fn trie(self: &Arc<Self>, namespace: u8) -> Option<Arc<Self>> {
+        if namespace == self.namespace {
+            return Some(Arc::clone(self));
+        }
+        self.other(namespace).map(Arc::new)
+    }
 }
 
 impl std::ops::Deref for State {
