@@ -51,8 +51,7 @@ pub(crate) enum Purpose {
 /// The hand-over between sessions and the tasks.
 pub(crate) struct Prefetching {
     values: ValueCache,
-    sender: Sender<Arc<PrefetchRequest>>,
-    receiver: Receiver<Arc<PrefetchRequest>>,
+    requests: (Sender<Arc<PrefetchRequest>>, Receiver<Arc<PrefetchRequest>>),
     /// Keys in the channel.
     waiting: AtomicUsize,
     /// What readers found missing: in key batches that they looked up themselves, and for reads that do not block.
@@ -67,12 +66,10 @@ pub(crate) struct Prefetching {
 impl Prefetching {
     /// With a value cache of `values` bytes.
     pub(crate) fn new(runtime: &Executor, values: usize) -> Self {
-        // Bounded by `waiting`, in keys.
-        let (sender, receiver) = crossbeam_channel::unbounded();
         Self {
             values: ValueCache::new(values),
-            sender,
-            receiver,
+            // Bounded by `waiting`, in keys.
+            requests: crossbeam_channel::unbounded(),
             waiting: AtomicUsize::new(0),
             missing: crossbeam_channel::unbounded(),
             event: runtime.event(),
@@ -110,7 +107,7 @@ impl Prefetching {
             keys: keys[..taken].to_vec(),
             next: AtomicUsize::new(0),
         });
-        if db.all_is_here() || self.sender.send(Arc::clone(&request)).is_err() {
+        if db.all_is_here() || self.requests.0.send(Arc::clone(&request)).is_err() {
             self.is_done(&request);
         } else {
             self.wake();
@@ -128,7 +125,7 @@ impl Prefetching {
 
     /// The next request, if there is one.
     pub(super) fn next(&self) -> Option<Arc<PrefetchRequest>> {
-        self.receiver.try_recv().ok()
+        self.requests.1.try_recv().ok()
     }
 
     /// All key batches of this request are claimed: there is room for others.
@@ -188,7 +185,7 @@ impl Prefetching {
     /// The prefetch task goes to sleep; false when something has come meanwhile.
     pub(super) fn sleeps(&self) -> bool {
         self.asleep.store(true, Ordering::SeqCst);
-        if self.receiver.is_empty() && self.missing.1.is_empty() {
+        if self.requests.1.is_empty() && self.missing.1.is_empty() {
             return true;
         }
         self.works();
