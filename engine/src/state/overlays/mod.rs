@@ -245,12 +245,8 @@ impl Chain {
         };
         let newest =
             self.layers.iter().enumerate().rev().find_map(|(at, one)| Some((at, own(one)?)));
-        match newest {
-            None => (None, self.clone()),
-            Some((at, commit)) => {
-                (Some(commit), Self { layers: self.layers[at + 1..].into(), newest: self.newest })
-            }
-        }
+        let Some((at, commit)) = newest else { return (None, self.clone()) };
+        (Some(commit), Self { layers: self.layers[at + 1..].into(), newest: self.newest })
     }
 
     /// Lets the newest layer be read in all namespaces; builds its tries, where nobody did before. All at
