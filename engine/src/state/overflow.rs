@@ -26,6 +26,15 @@ use crate::metrics::Counters;
 /// Pages of one write or read.
 const RUN_PAGES: usize = 256;
 
+/// The pages of runs, as they are written and read: a first page, and how many.
+fn pieces(runs: impl Iterator<Item = PageRun>) -> impl Iterator<Item = (u64, usize)> {
+    runs.flat_map(|run| {
+        let pages = run.pages as usize;
+        let starts = (0..pages).step_by(RUN_PAGES);
+        starts.map(move |from| (run.start + from as u64, RUN_PAGES.min(pages - from)))
+    })
+}
+
 /// Writes a value (unsynced) and gives the cell that names it.
 pub(crate) fn write(
     db: &State,
@@ -37,37 +46,30 @@ pub(crate) fn write(
     let runs = db.space.allocate_overflow(pages, tentative)?;
     let mut chunks = large.bytes.chunks(stream::PAYLOAD);
     let mut index = 0u32;
-    for run in &runs {
-        let mut at = run.start;
-        let mut left = run.pages as usize;
-        while left > 0 {
-            let count = left.min(RUN_PAGES);
-            let mut buf = PageBuf::zeroed(count);
-            for page in 0..count {
-                let header = StreamHeader {
-                    identity: overflow_identity(db.store.database(), at + page as u64),
-                    flush,
-                    namespace: db.namespace,
-                    stream: StreamId::Value,
-                    index,
-                };
-                stream::build(buf.page_mut(page), &header, chunks.next().unwrap_or_default());
-                index += 1;
-            }
-            let written =
-                db.store.device().write_at(db.space.overflow_file(), &buf, count, page_offset(at));
-            written.map_err(full_or(NoRoom::OverflowPages)).map_err(|error| {
-                // A file system that copies on writing may have no room for what is reserved. Nothing
-                // names the runs yet: they are given back.
-                if matches!(error, Error::Full(_)) {
-                    return error;
-                }
-                db.poison(&error);
-                error.poisoning()
-            })?;
-            at += count as u64;
-            left -= count;
+    for (at, count) in pieces(runs.iter().copied()) {
+        let mut buf = PageBuf::zeroed(count);
+        for page in 0..count {
+            let header = StreamHeader {
+                identity: overflow_identity(db.store.database(), at + page as u64),
+                flush,
+                namespace: db.namespace,
+                stream: StreamId::Value,
+                index,
+            };
+            stream::build(buf.page_mut(page), &header, chunks.next().unwrap_or_default());
+            index += 1;
         }
+        let written =
+            db.store.device().write_at(db.space.overflow_file(), &buf, count, page_offset(at));
+        written.map_err(full_or(NoRoom::OverflowPages)).map_err(|error| {
+            // A file system that copies on writing may have no room for what is reserved. Nothing
+            // names the runs yet: they are given back.
+            if matches!(error, Error::Full(_)) {
+                return error;
+            }
+            db.poison(&error);
+            error.poisoning()
+        })?;
     }
     let mut cell = Vec::new();
     OverflowCell::encode(large.bytes.len() as u64, &large.hash, &runs, &mut cell)
@@ -123,25 +125,18 @@ pub fn read_from(
         .map_err(|_| Contradiction::ValueLength { bytes: cell.total_len() })?;
     let mut bytes = Vec::with_capacity(total);
     let mut index = 0u32;
-    for run in cell.runs() {
-        let mut at = run.start;
-        let mut left = run.pages as usize;
-        while left > 0 {
-            let count = left.min(RUN_PAGES);
-            let mut buf = PageBuf::zeroed(count);
-            device.read_at(file, &mut buf, page_offset(at))?;
-            for offset in 0..count {
-                let page = at + offset as u64;
-                let view = StreamView::parse(buf.page(offset), &overflow_identity(database, page))
-                    .map_err(|error| Error::Page { file: OVERFLOW_FILE, page, error })?;
-                if view.stream() != StreamId::Value || view.index() != index {
-                    return Err(Contradiction::OtherValue { file: OVERFLOW_FILE, page }.into());
-                }
-                bytes.extend_from_slice(view.payload());
-                index += 1;
+    for (at, count) in pieces(cell.runs()) {
+        let mut buf = PageBuf::zeroed(count);
+        device.read_at(file, &mut buf, page_offset(at))?;
+        for offset in 0..count {
+            let page = at + offset as u64;
+            let view = StreamView::parse(buf.page(offset), &overflow_identity(database, page))
+                .map_err(|error| Error::Page { file: OVERFLOW_FILE, page, error })?;
+            if view.stream() != StreamId::Value || view.index() != index {
+                return Err(Contradiction::OtherValue { file: OVERFLOW_FILE, page }.into());
             }
-            at += count as u64;
-            left -= count;
+            bytes.extend_from_slice(view.payload());
+            index += 1;
         }
     }
     if bytes.len() != total || hasher.hash(&bytes) != cell.value_hash().to_bytes() {
