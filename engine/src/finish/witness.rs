@@ -41,12 +41,7 @@ impl Witnesses {
         self.kept.bytes()
     }
 
-    /// A witness with this memory goes out.
-    fn goes_out(&self, memory: &WitnessMemory) {
-        Counters::change(&self.counters.witness_bytes, memory.bytes().cast_signed());
-    }
-
-    /// It is back, or the caller's own from here on.
+    /// A witness is back, or the caller's own from here on.
     fn is_back(&self, memory: &WitnessMemory) {
         Counters::change(&self.counters.witness_bytes, -memory.bytes().cast_signed());
     }
@@ -147,7 +142,7 @@ pub(crate) fn gather<'a>(
     let done = shares.iter_mut().all(|share| share.get_mut().is_empty());
     assert!(done, "every job is run: what was there before is never shown");
     drop(shares);
-    home.goes_out(&memory);
+    Counters::change(&home.counters.witness_bytes, memory.bytes().cast_signed());
     Witness { memory, len: total, home: Arc::clone(home) }
 }
 

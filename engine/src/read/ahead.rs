@@ -73,7 +73,7 @@ pub(super) struct ReadAhead {
     next: Option<Key>,
     window: usize,
     /// Are pages read that are cached, too?
-    from_device: bool,
+    pub(super) from_device: bool,
 }
 
 impl ReadAhead {
@@ -88,16 +88,6 @@ impl ReadAhead {
             window: 0,
             from_device: false,
         }
-    }
-
-    /// From now on all pages are read, those that are cached, too.
-    pub(super) fn read_from_device(&mut self) {
-        self.from_device = true;
-    }
-
-    /// Are pages read that are cached, too?
-    pub(super) fn reads_from_device(&self) -> bool {
-        self.from_device
     }
 
     /// Reads on, before the iterator goes to a page; `rest` is what it has before it, first and last key.

@@ -139,8 +139,8 @@ impl Scan {
 
     /// From now on every page is read from the device, also one that is cached, and none enters the cache.
     pub(crate) fn read_from_device(&mut self) {
-        self.front.ahead.read_from_device();
-        self.back.ahead.read_from_device();
+        self.front.ahead.from_device = true;
+        self.back.ahead.from_device = true;
     }
 
     /// Goes on by one page at the front. One that cannot be used is gone over, and said. Its pairs are given by
@@ -304,12 +304,12 @@ impl End {
             db.store.cache().cpu_prefetch(at.page, LookupStep::Page(key));
         }
         self.pages += 1;
-        let keep = self.pages <= KEPT && !self.ahead.reads_from_device();
+        let keep = self.pages <= KEPT && !self.ahead.from_device;
         if let Some(page) = self.ahead.come_to(db, prefix, at)? {
             db.store.use_apart(at, page.page(), keep)?;
             return Ok(Leaf::Apart(page));
         }
-        if !self.ahead.reads_from_device()
+        if !self.ahead.from_device
             && let Some(page) = db.store.peek(at)
         {
             return Ok(Leaf::Cached(page));
