@@ -105,21 +105,11 @@ impl Timings {
 
     /// Begins a phase that the caller does alone. It ends when this is dropped.
     pub(crate) fn begin(&self, phase: Phase) -> Timed<'_> {
-        self.tasks(phase, 0)
+        self.tasks(Some(phase), 0)
     }
 
-    /// Begins a phase of so many tasks, which are claimed one by one.
-    pub(crate) fn tasks(&self, phase: Phase, count: usize) -> Timed<'_> {
-        self.timed(Some(phase), count)
-    }
-
-    /// Tasks of something that is no phase.
-    pub(crate) fn untimed(&self, count: usize) -> Timed<'_> {
-        self.timed(None, count)
-    }
-
-    /// Tasks of a phase, or of something that is none.
-    pub(crate) fn timed(&self, phase: Option<Phase>, count: usize) -> Timed<'_> {
+    /// Begins a phase of so many tasks, which are claimed one by one; without a phase, nothing is measured.
+    pub(crate) fn tasks(&self, phase: Option<Phase>, count: usize) -> Timed<'_> {
         let since = phase.map_or(Duration::ZERO, |_| (self.clock)());
         Timed { timings: self, phase, since, count, next: AtomicUsize::new(0) }
     }
@@ -168,10 +158,8 @@ impl Drop for Timed<'_> {
     fn drop(&mut self) {
         let Some(phase) = self.phase else { return };
         let wall = (self.timings.clock)().saturating_sub(self.since);
-        Counters::add(
-            phase.sum(&self.timings.counters),
-            u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX),
-        );
+        let nanos = u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX);
+        Counters::add(phase.sum(&self.timings.counters), nanos);
         observe::phase(phase.name(), wall);
     }
 }
@@ -191,8 +179,8 @@ mod tests {
     fn each_task_is_claimed_once_and_sums_count() {
         let (timings, counters) = timings();
         let mut seen = Vec::new();
-        timings.tasks(Phase::Apply, 3).each(|at| seen.push(at));
-        timings.untimed(2).each(|at| seen.push(at));
+        timings.tasks(Some(Phase::Apply), 3).each(|at| seen.push(at));
+        timings.tasks(None, 2).each(|at| seen.push(at));
         assert_eq!(seen, [0, 1, 2, 0, 1]);
         assert_eq!(counters.apply_nanos.load(Ordering::Relaxed), 1000, "two looks");
     }

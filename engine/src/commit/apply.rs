@@ -36,7 +36,7 @@ pub(super) fn apply_all(
     let changed: Vec<(Prefix, Node)> =
         changed.map(|region| (*region.region.prefix(), region.node)).collect();
     let chunks: Vec<Mutex<ChunkOutcome>> = chunks.into_iter().map(Mutex::new).collect();
-    let tasks = db.timings.untimed(chunks.len());
+    let tasks = db.timings.tasks(None, chunks.len());
     let due = Mutex::new(Vec::new());
     let policy = db.budget.flush_policy();
     let apply = |_: usize| {
@@ -140,7 +140,7 @@ fn apply_plain(
 pub(super) fn advance_all(db: &State, version: u64, chunks: &[ChunkOutcome]) {
     let pages: usize = chunks.iter().map(|chunk| chunk.nodes.len()).sum();
     let workers = if pages < PARALLEL_PAGES { 1 } else { db.runtime.workers() };
-    let tasks = db.timings.untimed(chunks.len());
+    let tasks = db.timings.tasks(None, chunks.len());
     let advance =
         |at: usize| advance_treelets(db, version, &chunks[at].nodes, &chunks[at].treelets);
     db.runtime.here_or_fork_join(workers, &|_| tasks.each(advance));

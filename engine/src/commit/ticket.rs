@@ -155,7 +155,7 @@ fn sections(db: &State, chunks: &[ChunkOutcome], history: bool) -> Encoded {
     let most = if alone { 1 } else { db.runtime.workers() };
     let workers = most.min(chunks.len()).max(1);
     let made: Vec<Mutex<Section>> = chunks.iter().map(|_| Mutex::default()).collect();
-    let tasks = db.timings.untimed(chunks.len());
+    let tasks = db.timings.tasks(None, chunks.len());
     let make = |_: usize| tasks.each(|at| *made[at].lock() = section(&chunks[at], history));
     let _own_processors = (workers > 1).then(|| db.pace.foreground().publishing());
     db.runtime.here_or_fork_join(workers, &make);

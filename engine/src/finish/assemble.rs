@@ -451,7 +451,7 @@ fn encode(
     let workers = if total < PARALLEL_COPY { 1 } else { db.runtime.workers() };
     let pieces = if workers == 1 { 1 } else { total.div_ceil(PIECE) };
     let phase = (!batch.gives.is_proof()).then_some(Phase::Witness);
-    let tasks = db.timings.timed(phase, pieces);
+    let tasks = db.timings.tasks(phase, pieces);
     let witness = gather(witnesses, parts, pieces, |_, copy| {
         db.runtime.here_or_fork_join(workers, &|_| tasks.each(copy));
     });

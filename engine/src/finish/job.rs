@@ -33,7 +33,7 @@ impl<'a> Job<'a> {
         timings: &'a Timings,
     ) -> Self {
         let count = batch.accesses.len().div_ceil(chunk);
-        let tasks = timings.timed((!batch.gives.is_proof()).then_some(Phase::Fold), count);
+        let tasks = timings.tasks((!batch.gives.is_proof()).then_some(Phase::Fold), count);
         Self {
             batch,
             regions,

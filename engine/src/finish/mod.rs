@@ -121,7 +121,7 @@ pub(crate) fn sort<'a>(
     let _own_processors = (most > 1).then(|| db.pace.foreground().finishing());
     let _timed = db.timings.begin(Phase::Sort);
     sorter.sort(db.hasher, accesses, &|count, task| {
-        let tasks = db.timings.untimed(count);
+        let tasks = db.timings.tasks(None, count);
         db.runtime.here_or_fork_join(most.min(count), &|_| tasks.each(task));
     })
 }

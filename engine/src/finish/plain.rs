@@ -42,7 +42,7 @@ pub(super) fn finish(
         accesses.chunks(chunk_accesses(accesses.len(), most, db.budget.chunk_accesses())).collect();
     let lists: Vec<Mutex<Result<Vec<Changed>>>> =
         slices.iter().map(|_| Mutex::new(Ok(Vec::new()))).collect();
-    let tasks = db.timings.tasks(Phase::Fold, slices.len());
+    let tasks = db.timings.tasks(Some(Phase::Fold), slices.len());
     let make =
         |_: usize| tasks.each(|at| *lists[at].lock() = changes(db, readers, view, slices[at]));
     db.runtime.here_or_fork_join(most.min(slices.len()), &make);
