@@ -16,7 +16,7 @@ pub(super) const TIP: Rank = Rank::new(5, "the tip");
 /// Held while a region's nodes move to another page.
 pub(super) const MOVES: Rank = Rank::new(6, "node moves");
 
-#[cfg(all(test, debug_assertions))]
+#[cfg(test)]
 mod tests {
     use std::panic::catch_unwind;
 
@@ -25,6 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(not(debug_assertions), ignore = "asserted in debug builds only")]
     fn each_lock_is_taken_after_those_above_it_and_never_before() {
         let table = [NODE_GATE, STRUCTURE, WRITER, SEQUENCER, TIP, MOVES, REGION];
         let in_order: Vec<Ranked<()>> = table.map(|rank| Ranked::wait(rank, || ())).into();
