@@ -96,12 +96,13 @@ fn attempt(engine: &Engine, namespace: u8, added: Option<TrieKind>) -> Result<u6
         options: CommitOptions::new().exact(true),
         prev: &newest,
         roots: &newest.roots.with([(namespace, root)]),
+        blob: &newest.blob,
         fates: &[(namespace, fate)],
         layers: &[],
         layouts: None,
         ticketed: &Cell::new(false),
     };
-    commit(engine, &target, &mut [], &newest.blob)
+    commit(engine, &target, &mut [])
 }
 
 #[cfg(test)]
@@ -134,12 +135,13 @@ mod tests {
             options: CommitOptions::new().exact(true),
             prev: &newest,
             roots: &newest.roots.with([(5, Some(TrieRoot::empty(TrieKind::Merkle)))]),
+            blob: &newest.blob,
             fates: &[(5, EntryKind::Added)],
             layers: &[],
             layouts: None,
             ticketed: &Cell::new(false),
         };
-        let late = commit(&engine, &target, &mut [], &newest.blob);
+        let late = commit(&engine, &target, &mut []);
         assert!(matches!(late, Err(Error::StaleParent { .. })), "{late:?}");
         assert!(matches!(db.add_namespace(5), Err(Error::NamespaceInUse { namespace: 5, .. })));
         std::mem::drop((view, engine, db));

@@ -154,6 +154,7 @@ impl Made {
             options: CommitOptions { exact: true, at_once: false, back_to: Some(self.then.base) },
             prev: &self.prev,
             roots: &self.roots,
+            blob: &self.blob,
             fates: &self.fates,
             layers: &[],
             layouts: None,
@@ -164,7 +165,7 @@ impl Made {
     fn commit(mut self, engine: &Engine) -> Result<u64> {
         let mut outcomes = std::mem::take(&mut self.outcomes);
         let ticketed = Cell::new(false);
-        commit(engine, &self.target(&ticketed), &mut outcomes, &self.blob)
+        commit(engine, &self.target(&ticketed), &mut outcomes)
     }
 }
 
@@ -267,7 +268,7 @@ mod tests {
             let mut outcomes = std::mem::take(&mut late.outcomes);
             let ticketed = Cell::new(false);
             let wrong = Target { options: CommitOptions::new(), ..late.target(&ticketed) };
-            commit(&engine, &wrong, &mut outcomes, &late.blob).expect("committed");
+            commit(&engine, &wrong, &mut outcomes).expect("committed");
             if plain {
                 put(&db, 3);
             } else {

@@ -71,7 +71,6 @@ pub(crate) fn commit(
     engine: &Engine,
     target: &Target<'_>,
     outcomes: &mut [TrieOutcome],
-    blob: &Arc<[u8]>,
 ) -> Result<u64> {
     let _observed = engine.state.timings.observe(COMMIT);
     let _span = tracing::debug_span!("commit", follows = target.follows).entered();
@@ -79,7 +78,7 @@ pub(crate) fn commit(
     loop {
         tries += 1;
         let mut taken = Vec::new();
-        let committed = attempt(engine, target, outcomes, &mut taken, blob);
+        let committed = attempt(engine, target, outcomes, &mut taken);
         if committed.is_err() {
             // The failed commit has freed its overflow runs: put the values back, so that a retry does not refer to the runs.
             for TakenValues { part, chunk, changes } in taken {
@@ -107,7 +106,6 @@ fn attempt(
     target: &Target<'_>,
     outcomes: &mut [TrieOutcome],
     taken: &mut Vec<TakenValues>,
-    blob: &Arc<[u8]>,
 ) -> Result<u64> {
     let db = &*engine.state;
     throttle(db, target.options.at_once)?;
@@ -145,7 +143,7 @@ fn attempt(
     drop(preparing);
     // Between ticket and publication a panic would leave everybody waiting.
     let _guard = PoisonOnPanic(db);
-    let Ticketed { end, replaced } = ticket(engine, target, &mut parts, blob, (spilled, layouts))?;
+    let Ticketed { end, replaced } = ticket(engine, target, &mut parts, (spilled, layouts))?;
     let written = {
         let _timed = db.timings.begin(Phase::Log);
         db.commits.sequencer().write_through(end, db.options.durability == Durability::Commit)
@@ -156,7 +154,7 @@ fn attempt(
         let never = db.commits.sequencer().lock().is_queued(end);
         return Err(if never { error.poisoning() } else { error.in_doubt() });
     }
-    let tip = Tip { number, roots: target.roots.clone(), blob: Arc::clone(blob) };
+    let tip = Tip { number, roots: target.roots.clone(), blob: Arc::clone(target.blob) };
     // Treelets may have followed the overlay whose state this is.
     let own = target.layers.iter().find(|(_, own)| *own);
     let version = own.map_or(number, |(layer, _)| layer.version());

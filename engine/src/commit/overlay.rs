@@ -463,8 +463,8 @@ impl Candidate<'_> {
         let layers: Vec<(&Layer, bool)> = layer.map(|layer| (layer, true)).into_iter().collect();
         let (layers, fates) = (&layers, &[]);
         let target =
-            Target { view, follows, options, prev, roots, fates, layers, layouts, ticketed };
-        commit(engine, &target, outcomes, blob)
+            Target { view, follows, options, prev, roots, blob, fates, layers, layouts, ticketed };
+        commit(engine, &target, outcomes)
     }
 
     /// Commits it together with the overlays `below` it, newest first.
@@ -481,10 +481,10 @@ impl Candidate<'_> {
         let mut layers: Vec<(&Layer, bool)> =
             self.layer.map(|layer| (layer, true)).into_iter().collect();
         layers.extend(below.iter().map(|overlay| (&*overlay.0.layer, false)));
-        let Self { options, roots, .. } = *self;
+        let Self { options, roots, blob, .. } = *self;
         let (layers, fates, layouts) = (&layers, &[], None);
         let target =
-            Target { view, follows, options, prev, roots, fates, layers, layouts, ticketed };
+            Target { view, follows, options, prev, roots, blob, fates, layers, layouts, ticketed };
         // Before anything is folded for it.
         let parent = check_parent(&engine.state, &target)?;
         let newer = newer_view(&engine.state, &target, parent)?;
@@ -495,7 +495,7 @@ impl Candidate<'_> {
         let mut folded = Vec::new();
         let committed = self.fold_merged(&target, below, outcomes, &mut folded).and_then(|fates| {
             let target = Target { fates: &fates, ..target };
-            commit(engine, &target, &mut folded, self.blob)
+            commit(engine, &target, &mut folded)
         });
         give_back(engine, folded);
         committed

@@ -63,6 +63,7 @@ pub(crate) struct Target<'a> {
     pub(crate) options: CommitOptions,
     pub(crate) prev: &'a Tip,
     pub(crate) roots: &'a Roots,
+    pub(crate) blob: &'a Arc<[u8]>,
     /// What becomes of namespaces that exist on one side only, ascending; none of them changes where it is
     /// added or dropped. And of plain ones whose digest is not made of their changes.
     pub(crate) fates: &'a [(u8, EntryKind)],

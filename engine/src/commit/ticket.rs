@@ -49,10 +49,9 @@ pub(super) fn ticket(
     engine: &Engine,
     target: &Target<'_>,
     parts: &mut [Part<'_>],
-    blob: &Arc<[u8]>,
     (spilled, seen): (Tentative<'_>, u64),
 ) -> Result<Ticketed> {
-    let Target { follows, roots, layers, .. } = *target;
+    let Target { follows, roots, blob, layers, .. } = *target;
     let (db, number, back_to) = (&*engine.state, follows + 1, target.options.back_to);
     let undo = db.commits.undo();
     let (mut tries, mut folded_at) = (0, target.layouts);
@@ -83,7 +82,7 @@ pub(super) fn ticket(
         let encoded: Vec<Encoded> =
             parts.iter().map(|part| sections(db, part.chunks, past.is_some())).collect();
         let before = past.as_deref().map(|blob| RecordBefore { kept_from, blob, back_to });
-        let (mut record, nodes) = encode(db, blob, target, (parts, encoded), before);
+        let (mut record, nodes) = encode(db, target, (parts, encoded), before);
         drop(recording);
         let bytes = record.len();
         if bytes > MAX_RECORD {
@@ -274,7 +273,6 @@ fn log_value(stored: &Stored) -> LogValue<'_> {
 /// what was `before`.
 fn encode(
     db: &State,
-    blob: &[u8],
     target: &Target<'_>,
     (parts, encoded): (&[Part<'_>], Vec<Encoded>),
     before: Option<RecordBefore<'_>>,
@@ -309,6 +307,7 @@ fn encode(
         entries.push(entry(0, EntryKind::Changed, Default::default()));
     }
     entries.sort_unstable_by_key(|entry| entry.ns);
-    let record = commit_record(db.store.database(), target.follows + 1, blob, before, entries);
+    let (database, number) = (db.store.database(), target.follows + 1);
+    let record = commit_record(database, number, target.blob, before, entries);
     (record, replaced)
 }
