@@ -427,10 +427,7 @@ impl Candidate<'_> {
         }
         loop {
             let ticketed = Cell::new(false);
-            let committed = match below.last() {
-                None => self.commit_alone(base, outcomes, &ticketed),
-                Some(lowest) => self.commit_merged(base, &below, lowest, outcomes, &ticketed),
-            };
+            let committed = self.commit_over(base, &below, outcomes, &ticketed);
             // Another thread may have committed this with one above it, whatever is said of it here.
             if committed.is_err()
                 && !ticketed.get()
@@ -452,39 +449,27 @@ impl Candidate<'_> {
         }
     }
 
-    /// All below it is committed or about to be: what its finish has folded is what is published.
-    fn commit_alone(
+    /// Commits it together with the overlays `below` it, newest first.
+    fn commit_over(
         &self,
         follows: u64,
+        below: &[Overlay],
         outcomes: &mut [TrieOutcome],
         ticketed: &Cell<bool>,
     ) -> Result<u64> {
         let Self { engine, view, prev, roots, blob, layer, options, layouts, .. } = *self;
-        let layers: Vec<(&Layer, bool)> = layer.map(|layer| (layer, true)).into_iter().collect();
+        let own = layer.map(|layer| (layer, true));
+        let others = below.iter().map(|overlay| (&*overlay.0.layer, false));
+        let layers: Vec<(&Layer, bool)> = own.into_iter().chain(others).collect();
         let (layers, fates) = (&layers, &[]);
         let target =
             Target { view, follows, options, prev, roots, blob, fates, layers, layouts, ticketed };
-        commit(engine, &target, outcomes)
-    }
-
-    /// Commits it together with the overlays `below` it, newest first.
-    fn commit_merged(
-        &self,
-        follows: u64,
-        below: &[Overlay],
-        lowest: &Overlay,
-        outcomes: &[TrieOutcome],
-        ticketed: &Cell<bool>,
-    ) -> Result<u64> {
-        let (engine, prev) = (self.engine, &lowest.0.prev);
+        let Some(lowest) = below.last() else {
+            // All below it is committed or about to be: what its finish has folded is what is published.
+            return commit(engine, &target, outcomes);
+        };
         let view = &engine.state.commits.view_like(&lowest.0.links.lock().view);
-        let mut layers: Vec<(&Layer, bool)> =
-            self.layer.map(|layer| (layer, true)).into_iter().collect();
-        layers.extend(below.iter().map(|overlay| (&*overlay.0.layer, false)));
-        let Self { options, roots, blob, .. } = *self;
-        let (layers, fates, layouts) = (&layers, &[], None);
-        let target =
-            Target { view, follows, options, prev, roots, blob, fates, layers, layouts, ticketed };
+        let target = Target { view, prev: &lowest.0.prev, layouts: None, ..target };
         // Before anything is folded for it.
         let parent = check_parent(&engine.state, &target)?;
         let newer = newer_view(&engine.state, &target, parent)?;
