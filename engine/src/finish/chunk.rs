@@ -293,12 +293,12 @@ impl Chunk {
             if task.is_none() && same && !needs_leaf {
                 continue;
             }
-            let known = match said {
+            let known = match (said, then) {
                 _ if task.is_some() || needs_leaf => None,
                 // A node that an overlay has recorded stays the node in that overlay, whatever is committed.
-                OverlayNode::Recorded(node) => Some(node),
-                OverlayNode::Unrecorded => None,
-                OverlayNode::Unchanged => then.recorded(),
+                (OverlayNode::Recorded(node), _)
+                | (OverlayNode::Unchanged, NodeThen::Recorded(node)) => Some(node),
+                _ => None,
             };
             let accesses = task.map_or(0..0, |task| task.accesses);
             let from = self.pending.len();

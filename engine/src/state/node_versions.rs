@@ -29,16 +29,6 @@ pub(crate) enum NodeThen {
     Unrecorded,
 }
 
-impl NodeThen {
-    /// The node, where it was recorded.
-    pub(crate) fn recorded(self) -> Option<Node> {
-        match self {
-            Self::Recorded(node) => Some(node),
-            Self::Unchanged | Self::Unrecorded => None,
-        }
-    }
-}
-
 /// A node that a commit replaced.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReplacedNode {
