@@ -337,7 +337,7 @@ fn gather_witness(
             let fragment = &region.fragment;
             sections[0].push(fragment.terminals(&chunk.terminals));
             sections[2].push(Node::bytes_of(fragment.siblings(&chunk.siblings)));
-            count += fragment.count();
+            count += fragment.count;
         }
     });
     sections[1].extend(chunks.iter().map(|chunk| chunk.ops.as_slice()));

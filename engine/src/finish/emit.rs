@@ -35,22 +35,13 @@ impl Gives {
 /// What the fold of a region emitted: ranges of its chunk's lists.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fragment {
-    terminals: Range<usize>,
-    count: u32,
-    siblings: Range<usize>,
+    pub(super) terminals: Range<usize>,
+    /// Number of terminals.
+    pub(super) count: u32,
+    pub(super) siblings: Range<usize>,
 }
 
 impl Fragment {
-    /// What was emitted to these ranges.
-    pub(crate) fn new(terminals: Range<usize>, count: u32, siblings: Range<usize>) -> Self {
-        Self { terminals, count, siblings }
-    }
-
-    /// Number of terminals.
-    pub(crate) fn count(&self) -> u32 {
-        self.count
-    }
-
     /// Its terminals, in the buffer that it was emitted to.
     pub(crate) fn terminals<'a>(&self, buffer: &'a [u8]) -> &'a [u8] {
         &buffer[self.terminals.clone()]

@@ -221,7 +221,7 @@ impl Chunk {
                     unreachable!("pages are folded with their region")
                 });
                 let terminals = from..outcome.terminals.len();
-                region.fragment = Fragment::new(terminals, count, folder.siblings_of(end));
+                region.fragment = Fragment { terminals, count, siblings: folder.siblings_of(end) };
             }
         }
         drop(results);
@@ -305,7 +305,7 @@ fn fold_proofs(folder: &mut Folder, outcome: &mut ChunkOutcome) {
     let ChunkOutcome { regions, terminals, siblings, .. } = outcome;
     folder.clear();
     let mut folds = Vec::with_capacity(regions.len());
-    let proven = |region: &&mut RegionOutcome| region.fragment.count() > 0;
+    let proven = |region: &&mut RegionOutcome| region.fragment.count > 0;
     for region in regions.iter_mut().filter(proven) {
         let floor = region.region.prefix().len();
         let mut span = folder.along(floor, Siblings::new(region.fragment.siblings(siblings)));
