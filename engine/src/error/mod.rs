@@ -68,7 +68,7 @@ pub enum Error {
     Incarnation(#[from] IncarnationError),
     /// The log cannot be believed.
     #[error("{0}")]
-    Scan(#[source] ScanError),
+    Scan(#[from] ScanError),
     /// A page is not what its page number says.
     #[error("page {page} of {file}: {error}")]
     Page {
@@ -129,7 +129,7 @@ pub enum Error {
     },
     /// Intact parts contradict each other.
     #[error("the database is damaged: {0}")]
-    Corrupt(#[source] Contradiction),
+    Corrupt(#[from] Contradiction),
     /// An option makes no sense.
     #[error(transparent)]
     Options(#[from] InvalidOption),
@@ -307,7 +307,7 @@ pub enum Error {
     InUse(Holder),
     /// The device is full; nothing of the operation took place.
     #[error("the device is full: {0}; free some space and try again")]
-    Full(#[source] NoRoom),
+    Full(#[from] NoRoom),
     /// What is left to be done needs pages that cannot be read. They are tried again from time to time;
     /// nothing is lost, and everything else goes on.
     #[error(
@@ -377,21 +377,9 @@ impl PoisonCause {
     }
 }
 
-impl From<Contradiction> for Error {
-    fn from(what: Contradiction) -> Self {
-        Self::Corrupt(what)
-    }
-}
-
 impl From<SpaceError> for Error {
     fn from(error: SpaceError) -> Self {
         Self::Corrupt(error.into())
-    }
-}
-
-impl From<NoRoom> for Error {
-    fn from(what: NoRoom) -> Self {
-        Self::Full(what)
     }
 }
 
@@ -591,12 +579,6 @@ impl From<LogError> for Error {
             LogError::Io(error) if error.is_full() => Self::Full(NoRoom::LogSegment(error)),
             error => Self::Log(error),
         }
-    }
-}
-
-impl From<ScanError> for Error {
-    fn from(error: ScanError) -> Self {
-        Self::Scan(error)
     }
 }
 
