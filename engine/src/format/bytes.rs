@@ -159,6 +159,39 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// The items of a section, each as `take` reads it, until the first error. Bytes after the last one are an error.
+#[inline]
+pub(super) fn items<'a, T>(
+    section: &'a [u8],
+    mut left: u32,
+    mut take: impl FnMut(&mut Cursor<'a>) -> Result<T, BodyError>,
+) -> impl Iterator<Item = Result<T, BodyError>> {
+    let mut rest = Cursor::new(section);
+    core::iter::from_fn(move || {
+        let item = match left.checked_sub(1) {
+            Some(fewer) => {
+                left = fewer;
+                take(&mut rest)
+            }
+            None if rest.is_empty() => return None,
+            None => Err(BodyError::Trailing),
+        };
+        if item.is_err() {
+            (left, rest) = (0, Cursor::new(&[]));
+        }
+        Some(item)
+    })
+}
+
+/// Is the next one of a list above the last one?
+#[inline]
+pub(super) fn ascend<T: Copy + PartialOrd>(last: &mut Option<T>, next: T) -> Result<(), BodyError> {
+    match last.replace(next) {
+        Some(last) if next <= last => Err(BodyError::Unsorted),
+        _ => Ok(()),
+    }
+}
+
 /// Appends the low three bytes of a number.
 #[inline]
 pub(crate) fn push_u24(out: &mut Vec<u8>, number: u32) {

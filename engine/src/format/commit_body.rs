@@ -52,7 +52,7 @@ pub use encode::{
     encode_prefix, encode_value,
 };
 pub(super) use view::take_prefix;
-pub use view::{Changes, CommitView, NamespaceView, Namespaces, Nodes, Replaced, Undo};
+pub use view::{CommitView, NamespaceView, Namespaces, Replaced, Undo};
 
 /// Largest application blob.
 pub const MAX_BLOB: u32 = 64 << 10;

@@ -19,7 +19,7 @@
 use pleach_core::range::key_after;
 use pleach_core::{Key, Node, Prefix};
 
-use super::bytes::{BodyError, Cursor, push_u24, push_u40};
+use super::bytes::{BodyError, Cursor, items, push_u24, push_u40};
 use super::commit_body::{encode_prefix, take_prefix};
 use super::record::{Kind, RecordBuf};
 
@@ -100,7 +100,8 @@ impl LocationEncoder {
     /// When a page number has more than 40 bits, or a rewrite has 2^32 pages.
     pub fn push(&mut self, rewrite: &Rewrite<'_>) {
         debug_assert!(
-            tiles(&rewrite.range, rewrite.pages) || rewrite.is_join(),
+            tiles(&rewrite.range, rewrite.pages.iter().map(|page| page.prefix))
+                || rewrite.is_join(),
             "the new pages tile the range"
         );
         self.rewrites += 1;
@@ -187,8 +188,8 @@ impl<'a> LocationView<'a> {
     }
 
     /// The rewrites, disjoint and ascending. None of them is an error after [`LocationView::parse`].
-    pub fn rewrites(&self) -> Rewrites<'a> {
-        Rewrites { rest: Cursor::new(self.rewrite_bytes), left: self.rewrites }
+    pub fn rewrites(&self) -> impl Iterator<Item = Result<RewriteView<'a>, BodyError>> + use<'a> {
+        items(self.rewrite_bytes, self.rewrites, take_rewrite)
     }
 
     /// Overflow runs that the flush has written.
@@ -205,46 +206,6 @@ impl<'a> LocationView<'a> {
 fn runs(bytes: &[u8]) -> impl Iterator<Item = Run> + '_ {
     let mut cursor = Cursor::new(bytes);
     core::iter::from_fn(move || Some(Run { start: cursor.u40().ok()?, pages: cursor.u24().ok()? }))
-}
-
-/// Iterator over rewrites; it ends after the first error.
-#[derive(Clone, Debug)]
-pub struct Rewrites<'a> {
-    rest: Cursor<'a>,
-    left: u32,
-}
-
-impl<'a> Rewrites<'a> {
-    fn rewrite(&mut self) -> Result<RewriteView<'a>, BodyError> {
-        let range = take_prefix(&mut self.rest)?;
-        let (pages, freed) = (self.rest.u32()?, self.rest.u32()?);
-        // Prefixes vary in length, so the pages are walked to find where they end.
-        let from = self.rest;
-        for _ in 0..pages {
-            take_page(&mut self.rest)?;
-        }
-        let freed = self.rest.take(u64::from(freed) * 5)?;
-        Ok(RewriteView { range, page_count: pages, pages: from, freed })
-    }
-}
-
-impl<'a> Iterator for Rewrites<'a> {
-    type Item = Result<RewriteView<'a>, BodyError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let item = match self.left.checked_sub(1) {
-            Some(left) => {
-                self.left = left;
-                self.rewrite()
-            }
-            None if self.rest.is_empty() => return None,
-            None => Err(BodyError::Trailing),
-        };
-        if item.is_err() {
-            (self.left, self.rest) = (0, Cursor::new(&[]));
-        }
-        Some(item)
-    }
 }
 
 /// One rewrite of a location record.
@@ -279,13 +240,21 @@ impl<'a> RewriteView<'a> {
         if self.is_join() && self.freed.is_empty() && self.range.len() < MAX_JOINED {
             return Ok(());
         }
-        let mut tiling = Tiling::of(&self.range);
-        if self.pages().all(|page| tiling.step(&page.prefix)) && tiling.complete() {
-            Ok(())
-        } else {
-            Err(BodyError::Tiling)
-        }
+        let tiles = tiles(&self.range, self.pages().map(|page| page.prefix));
+        if tiles { Ok(()) } else { Err(BodyError::Tiling) }
     }
+}
+
+fn take_rewrite<'a>(cursor: &mut Cursor<'a>) -> Result<RewriteView<'a>, BodyError> {
+    let range = take_prefix(cursor)?;
+    let (page_count, freed) = (cursor.u32()?, cursor.u32()?);
+    // Prefixes vary in length, so the pages are walked to find where they end.
+    let pages = *cursor;
+    for _ in 0..page_count {
+        take_page(cursor)?;
+    }
+    let freed = cursor.take(u64::from(freed) * 5)?;
+    Ok(RewriteView { range, page_count, pages, freed })
 }
 
 fn take_page<'a>(cursor: &mut Cursor<'a>) -> Result<NewPage<'a>, BodyError> {
@@ -300,34 +269,16 @@ fn take_page<'a>(cursor: &mut Cursor<'a>) -> Result<NewPage<'a>, BodyError> {
     })
 }
 
-/// Do the pages' prefixes tile the range, in order?
-pub fn tiles(range: &Prefix, pages: &[NewPage<'_>]) -> bool {
-    let mut tiling = Tiling::of(range);
-    pages.iter().all(|page| tiling.step(&page.prefix)) && tiling.complete()
-}
-
-/// Follows a tiling from left to right: the next page has to start where the last one ended.
-struct Tiling {
-    range: Prefix,
-    /// First key that is not yet covered; `None` after the range's last.
-    next: Option<Key>,
-}
-
-impl Tiling {
-    fn of(range: &Prefix) -> Self {
-        Self { range: *range, next: Some(*range.first_key()) }
-    }
-
-    fn step(&mut self, page: &Prefix) -> bool {
-        if self.next.as_ref() != Some(page.first_key()) || !self.range.contains(page) {
+/// Do the pages' prefixes tile the range, from left to right? Each has to start where the last one ended.
+fn tiles(range: &Prefix, pages: impl Iterator<Item = Prefix>) -> bool {
+    // First key that is not yet covered; `None` after the range's last.
+    let mut next = Some(*range.first_key());
+    for page in pages {
+        if next.as_ref() != Some(page.first_key()) || !range.contains(&page) {
             return false;
         }
         let last = page.last_key();
-        self.next = if last == self.range.last_key() { None } else { key_after(&last) };
-        true
+        next = if last == range.last_key() { None } else { key_after(&last) };
     }
-
-    fn complete(&self) -> bool {
-        self.next.is_none()
-    }
+    next.is_none()
 }

@@ -6,7 +6,7 @@ use super::{
     ABSENT, Before, ENTRY_LEN, EntryKind, FLAG_ROLLBACK, FLAG_UNDO, INLINE, MAX_BLOB,
     MAX_OVERFLOW_CELL, OVERFLOW, Value,
 };
-use crate::format::bytes::{BodyError, Cursor};
+use crate::format::bytes::{BodyError, Cursor, ascend, items};
 use crate::format::trie_kind::TrieKind;
 
 /// A commit's body, its head checked. Sections are checked as they are iterated.
@@ -51,13 +51,10 @@ impl<'a> CommitView<'a> {
         let mut last = None;
         for entry in namespaces.by_ref() {
             let entry = entry?;
-            if last.is_some_and(|last| entry.ns <= last) {
-                return Err(BodyError::Unsorted);
-            }
+            ascend(&mut last, entry.ns)?;
             if !has_undo && !entry.undo.is_empty() {
                 return Err(BodyError::Trailing);
             }
-            last = Some(entry.ns);
         }
         if namespaces.sections.is_empty() { Ok(view) } else { Err(BodyError::Trailing) }
     }
@@ -149,13 +146,25 @@ pub struct NamespaceView<'a> {
 
 impl<'a> NamespaceView<'a> {
     /// The changes, strictly ascending by key.
-    pub fn changes(&self) -> Changes<'a> {
-        Changes { rest: Cursor::new(self.changes), left: self.change_count, last: None }
+    pub fn changes(
+        &self,
+    ) -> impl Iterator<Item = Result<(&'a Key, Value<'a>), BodyError>> + use<'a> {
+        let mut last = None;
+        items(self.changes, self.change_count, move |rest| {
+            let key: &Key = rest.array()?;
+            ascend(&mut last, key)?;
+            Ok((key, take_value(rest)?))
+        })
     }
 
     /// The new nodes, strictly ascending by prefix.
-    pub fn nodes(&self) -> Nodes<'a> {
-        Nodes { rest: Cursor::new(self.nodes), left: self.node_count, last: None }
+    pub fn nodes(&self) -> impl Iterator<Item = Result<(Prefix, &'a Node), BodyError>> + use<'a> {
+        let mut last = None;
+        items(self.nodes, self.node_count, move |rest| {
+            let prefix = take_prefix(rest)?;
+            ascend(&mut last, prefix)?;
+            Ok((prefix, Node::ref_of(rest.array()?)))
+        })
     }
 
     /// What the commit replaced; everything is absent from it when the record has no undo.
@@ -213,70 +222,6 @@ pub(in crate::format) fn take_prefix(cursor: &mut Cursor<'_>) -> Result<Prefix, 
     Prefix::from_raw(bits, len).ok_or(BodyError::Prefix)
 }
 
-/// Iterator over changes; it ends after the first error.
-#[derive(Clone, Debug)]
-pub struct Changes<'a> {
-    rest: Cursor<'a>,
-    left: u32,
-    last: Option<&'a Key>,
-}
-
-impl<'a> Changes<'a> {
-    fn change(&mut self) -> Result<(&'a Key, Value<'a>), BodyError> {
-        let key: &Key = self.rest.array()?;
-        if self.last.is_some_and(|last| key <= last) {
-            return Err(BodyError::Unsorted);
-        }
-        self.last = Some(key);
-        Ok((key, take_value(&mut self.rest)?))
-    }
-}
-
-impl<'a> Iterator for Changes<'a> {
-    type Item = Result<(&'a Key, Value<'a>), BodyError>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
-        let item = next_item(&mut self.left, &self.rest)?.and_then(|()| self.change());
-        if item.is_err() {
-            (self.left, self.rest) = (0, Cursor::new(&[]));
-        }
-        Some(item)
-    }
-}
-
-/// Iterator over nodes; it ends after the first error.
-#[derive(Clone, Debug)]
-pub struct Nodes<'a> {
-    rest: Cursor<'a>,
-    left: u32,
-    last: Option<Prefix>,
-}
-
-impl<'a> Nodes<'a> {
-    fn node(&mut self) -> Result<(Prefix, &'a Node), BodyError> {
-        let prefix = take_prefix(&mut self.rest)?;
-        if self.last.is_some_and(|last| prefix <= last) {
-            return Err(BodyError::Unsorted);
-        }
-        self.last = Some(prefix);
-        Ok((prefix, Node::ref_of(self.rest.array()?)))
-    }
-}
-
-impl<'a> Iterator for Nodes<'a> {
-    type Item = Result<(Prefix, &'a Node), BodyError>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
-        let item = next_item(&mut self.left, &self.rest)?.and_then(|()| self.node());
-        if item.is_err() {
-            (self.left, self.rest) = (0, Cursor::new(&[]));
-        }
-        Some(item)
-    }
-}
-
 /// What a commit replaced: one value a change, then one node a prefix, then the regions' nodes.
 #[derive(Clone, Debug)]
 pub struct Undo<'a> {
@@ -308,10 +253,7 @@ impl<'a> Undo<'a> {
             return Ok(Replaced::Node(Node::ref_of(self.rest.array()?)));
         }
         let prefix = take_prefix(&mut self.rest)?;
-        if self.last.is_some_and(|last| prefix <= last) {
-            return Err(BodyError::Unsorted);
-        }
-        self.last = Some(prefix);
+        ascend(&mut self.last, prefix)?;
         Ok(Replaced::Region(prefix, Node::ref_of(self.rest.array()?)))
     }
 }
@@ -328,18 +270,5 @@ impl<'a> Iterator for Undo<'a> {
             *self = Self { rest: Cursor::new(&[]), values: 0, nodes: 0, last: None };
         }
         Some(item)
-    }
-}
-
-/// Counts one item down; after the last one, left-over bytes are an error.
-#[inline]
-fn next_item(left: &mut u32, rest: &Cursor<'_>) -> Option<Result<(), BodyError>> {
-    match left.checked_sub(1) {
-        Some(fewer) => {
-            *left = fewer;
-            Some(Ok(()))
-        }
-        None if rest.is_empty() => None,
-        None => Some(Err(BodyError::Trailing)),
     }
 }
