@@ -82,17 +82,18 @@ pub enum Value<'a> {
 
 /// What a commit makes of a namespace as such.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum EntryKind {
     /// It exists before and after.
-    Changed,
+    Changed = 0,
     /// It did not exist before, and nothing of an earlier one of its number is left.
-    Added,
+    Added = 1,
     /// It does not exist afterwards.
-    Dropped,
+    Dropped = 2,
     /// It was dropped before, and exists again with what it had.
-    Restored,
+    Restored = 3,
     /// A plain one exists before and after, and its digest is not made of the changes.
-    Set,
+    Set = 4,
 }
 
 impl EntryKind {
@@ -105,16 +106,6 @@ impl EntryKind {
             4 => Self::Set,
             other => return Err(BodyError::EntryKind(other)),
         })
-    }
-
-    fn byte(self) -> u8 {
-        match self {
-            Self::Changed => 0,
-            Self::Added => 1,
-            Self::Dropped => 2,
-            Self::Restored => 3,
-            Self::Set => 4,
-        }
     }
 
     /// May a record have such an entry? Each state has one form.

@@ -109,7 +109,7 @@ impl Table {
         bytes.extend_from_slice(&length(self.blob.len()).to_le_bytes());
         bytes.extend_from_slice(&[0; 4]);
         for trie in &self.tries {
-            bytes.extend_from_slice(&[trie.namespace, trie.level, trie.kind.byte(), 0]);
+            bytes.extend_from_slice(&[trie.namespace, trie.level, trie.kind as u8, 0]);
             bytes.extend_from_slice(&trie.root_tag.to_le_bytes());
             bytes.extend_from_slice(&trie.root_page.to_le_bytes());
             bytes.extend_from_slice(trie.root.unwrap_or(TERMINATOR).as_ref());
@@ -117,7 +117,7 @@ impl Table {
             trie.pending.encode(&mut bytes);
         }
         for (namespace, kind, root) in &self.past {
-            bytes.extend_from_slice(&[*namespace, kind.byte()]);
+            bytes.extend_from_slice(&[*namespace, *kind as u8]);
             bytes.extend_from_slice(root.as_ref());
         }
         bytes.extend_from_slice(&self.blob);

@@ -2,12 +2,13 @@
 
 /// The kind of a trie, which it has from the commit that adds it to its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
 pub enum TrieKind {
     /// With nodes, that fold to a root.
     #[default]
-    Merkle,
+    Merkle = 0,
     /// Without nodes: pairs alone, with a rolling digest in the place of the root.
-    Plain,
+    Plain = 1,
 }
 
 impl TrieKind {
@@ -17,13 +18,6 @@ impl TrieKind {
             0 => Some(Self::Merkle),
             1 => Some(Self::Plain),
             _ => None,
-        }
-    }
-
-    pub(super) fn byte(self) -> u8 {
-        match self {
-            Self::Merkle => 0,
-            Self::Plain => 1,
         }
     }
 }

@@ -225,7 +225,7 @@ fn encode_entry(out: &mut Vec<u8>, part: &NamespacePart) {
         part.ns,
         part.kind
     );
-    out.extend_from_slice(&[part.ns, part.kind.byte(), part.trie.byte(), 0]);
+    out.extend_from_slice(&[part.ns, part.kind as u8, part.trie as u8, 0]);
     out.extend_from_slice(&count(changes).to_le_bytes());
     out.extend_from_slice(&count(nodes).to_le_bytes());
     out.extend_from_slice(&[0; 4]);

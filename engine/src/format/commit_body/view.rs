@@ -101,7 +101,7 @@ impl<'a> Namespaces<'a> {
         if fits && !(has_nodes && trie == TrieKind::Plain) {
             Ok(view)
         } else {
-            Err(BodyError::Entry { ns, kind: kind.byte() })
+            Err(BodyError::Entry { ns, kind: kind as u8 })
         }
     }
 }
