@@ -12,7 +12,7 @@ use pleach_beatree::page_no::page_offset;
 use pleach_beatree::region::NodeFile;
 use pleach_core::page::branch::{BranchBuilder, BranchHeader, BranchView, Entry, MAX_ENTRIES};
 use pleach_core::page::stream::{self, StreamHeader, StreamId, StreamView};
-use pleach_core::page::{FileKind, Identity, header};
+use pleach_core::page::{FileKind, Identity, PageError, header};
 use pleach_core::prefix::bit;
 use pleach_core::{Node, Prefix};
 use pleach_io::{Disk, File, OpenMode, PageBuf};
@@ -308,21 +308,14 @@ impl ImageReader {
         level: u8,
     ) -> Result<Branch> {
         let (identity, name) = (self.identity(page), self.name);
+        let bad = bad_page(name, page);
         let bytes = self.page(page)?;
-        let view = BranchView::parse(bytes, &identity).map_err(|error| ImageError::Page {
-            file: name,
-            page,
-            error,
-        })?;
+        let view = BranchView::parse(bytes, &identity).map_err(bad)?;
         let found = header::tag(bytes);
         if found != tag {
             return Err(ImageError::StalePage { file: name, page, expected: tag, found });
         }
-        header::check_namespace(bytes, namespace).map_err(|error| ImageError::Page {
-            file: name,
-            page,
-            error,
-        })?;
+        header::check_namespace(bytes, namespace).map_err(bad)?;
         if view.prefix() != *prefix || view.level() != level {
             return Err(ImageError::OtherBranch { file: name, page });
         }
@@ -373,16 +366,11 @@ impl ImageReader {
             let page = first + u64::from(index);
             let identity = self.identity(page);
             let expected = stream::payload_len(len, index);
+            let bad = bad_page(name, page);
             let raw = self.page(page)?;
-            let view = StreamView::parse(raw, &identity)
-                .and_then(|view| header::check_namespace(raw, namespace).map(|()| view))
-                .map_err(|error| ImageError::Page { file: name, page, error })?;
-            let payload = view.expect(id, index, expected).map_err(|error| ImageError::Page {
-                file: name,
-                page,
-                error,
-            })?;
-            bytes.extend_from_slice(payload);
+            let view = StreamView::parse(raw, &identity).map_err(bad)?;
+            header::check_namespace(raw, namespace).map_err(bad)?;
+            bytes.extend_from_slice(view.expect(id, index, expected).map_err(bad)?);
             let flush = view.flush();
             self.check_number(page, flush)?;
         }
@@ -392,13 +380,17 @@ impl ImageReader {
     /// The first page's payload of a stream whose length is in its first bytes.
     pub(crate) fn head(&mut self, id: StreamId, first: u64) -> Result<Vec<u8>> {
         let (identity, name) = (self.identity(first), self.name);
-        let view = StreamView::parse(self.page(first)?, &identity)
-            .map_err(|error| ImageError::Page { file: name, page: first, error })?;
+        let view =
+            StreamView::parse(self.page(first)?, &identity).map_err(bad_page(name, first))?;
         if view.stream() != id || view.index() != 0 {
             return Err(ImageError::OtherStream { file: name, page: first });
         }
         Ok(view.payload().to_vec())
     }
+}
+
+fn bad_page(file: &'static str, page: u64) -> impl Fn(PageError) -> ImageError + Copy {
+    move |error| ImageError::Page { file, page, error }
 }
 
 /// A branch page that was read.
