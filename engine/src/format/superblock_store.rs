@@ -127,7 +127,14 @@ impl SuperblockStore {
         }) {
             self.other = Err(SlotError::GivenUp);
         }
-        self.replace()
+        let (whole, device) = (self.whole(), &self.device);
+        let replaced = SPARE.replace(device, self.newest.database, FILE, |copy| {
+            device.write_at(copy, &whole, whole.pages(), 0)
+        });
+        self.poisoned = replaced.is_err();
+        replaced?;
+        self.file = self.device.open(FILE, OpenMode::Write)?;
+        Ok(())
     }
 
     /// The file of a database whose log a repair has cut here: no superblock knows of anything behind that.
@@ -153,19 +160,6 @@ impl SuperblockStore {
             whole.page_mut(at).copy_from_slice(page.page(0));
         }
         whole
-    }
-
-    /// Replaces the file by a synced copy with both superblocks.
-    fn replace(&mut self) -> Result<(), SuperblockError> {
-        let whole = self.whole();
-        let device = &self.device;
-        let replaced = SPARE.replace(device, self.newest.database, FILE, |copy| {
-            device.write_at(copy, &whole, whole.pages(), 0)
-        });
-        self.poisoned = replaced.is_err();
-        replaced?;
-        self.file = self.device.open(FILE, OpenMode::Write)?;
-        Ok(())
     }
 
     /// Writes the next generation to the slot that is not in use, and syncs. After a failure the store
