@@ -145,7 +145,8 @@ pub struct LogWriter {
     written: LogPos,
     /// Segments written since the last sync.
     written_to: BTreeSet<u64>,
-    stage: Stage,
+    /// Collects a run.
+    stage: PageBuf,
     poisoned: bool,
     stats: WriterStats,
 }
@@ -176,7 +177,7 @@ impl LogWriter {
         let (from, end) = (start.needed_from, start.end.position);
         let segments = Segments::open(device, options, from, end, start.prepared_through)?;
         Ok(Self {
-            stage: Stage::new(options.size),
+            stage: PageBuf::zeroed(run_pages(options.size)),
             segments,
             chain: start.chain(),
             written: start.end.position,
@@ -190,7 +191,7 @@ impl LogWriter {
     pub(crate) fn refusing(device: Disk, options: SegmentOptions, end: Point) -> Self {
         let start = WriterStart { end, ..WriterStart::new_log(0, 0) };
         Self {
-            stage: Stage { buf: PageBuf::zeroed(1) },
+            stage: PageBuf::zeroed(1),
             segments: Segments::none(device, options),
             chain: start.chain(),
             written: end.position,
@@ -325,20 +326,9 @@ impl LogWriter {
     }
 }
 
-/// The buffer that collects a run.
-struct Stage {
-    buf: PageBuf,
-}
-
-impl Stage {
-    fn new(segment_size: u64) -> Self {
-        Self { buf: PageBuf::zeroed(run_pages(segment_size)) }
-    }
-}
-
 /// A run being collected: never longer than the stage, never across segments.
 struct Run<'a> {
-    stage: &'a mut Stage,
+    stage: &'a mut PageBuf,
     segments: &'a Segments,
     written_to: &'a mut BTreeSet<u64>,
     stats: &'a mut WriterStats,
@@ -352,13 +342,13 @@ impl Run<'_> {
         let left = self.segments.size() - start.in_segment(self.segments.size());
         self.start = start;
         self.filled = 0;
-        self.limit = self.stage.buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        self.limit = self.stage.len().min(usize::try_from(left).unwrap_or(usize::MAX));
     }
 
     fn push(&mut self, mut bytes: &[u8]) -> Result<(), LogError> {
         while !bytes.is_empty() {
             let (now, rest) = bytes.split_at(bytes.len().min(self.limit - self.filled));
-            self.stage.buf[self.filled..self.filled + now.len()].copy_from_slice(now);
+            self.stage[self.filled..self.filled + now.len()].copy_from_slice(now);
             self.advance(now.len())?;
             bytes = rest;
         }
@@ -390,7 +380,7 @@ impl Run<'_> {
         })?;
         self.written_to.insert(self.start.segment(size));
         let pages = self.filled / PAGE;
-        segments.device().write_at(&file, &self.stage.buf, pages, self.start.in_segment(size))?;
+        segments.device().write_at(&file, self.stage, pages, self.start.in_segment(size))?;
         self.stats.writes += 1;
         self.stats.bytes += self.filled as u64;
         self.begin(self.start + self.filled as u64);
