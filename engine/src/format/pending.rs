@@ -25,14 +25,15 @@ pub(crate) fn encode(out: &mut Vec<u8>, region: &Prefix, state: &RegionState) {
     if pending.is_empty() && dropped.is_empty() {
         return;
     }
+    let count = |count: usize| {
+        u32::try_from(count)
+            .expect("fewer than 2^32 in a region, and values are limited")
+            .to_le_bytes()
+    };
     out.extend_from_slice(&region.len().to_le_bytes());
     out.extend_from_slice(region.first_key());
-    out.extend_from_slice(
-        &u32::try_from(pending.len()).expect("fewer than 2^32 in a region").to_le_bytes(),
-    );
-    out.extend_from_slice(
-        &u32::try_from(dropped.len()).expect("fewer than 2^32 in a region").to_le_bytes(),
-    );
+    out.extend_from_slice(&count(pending.len()));
+    out.extend_from_slice(&count(dropped.len()));
     for change in pending {
         out.extend_from_slice(&change.key);
         out.extend_from_slice(&change.commit.to_le_bytes());
@@ -43,9 +44,7 @@ pub(crate) fn encode(out: &mut Vec<u8>, region: &Prefix, state: &RegionState) {
             Stored::Overflow(cell) => (OVERFLOW, cell),
         };
         out.push(kind);
-        out.extend_from_slice(
-            &u32::try_from(bytes.len()).expect("values are limited").to_le_bytes(),
-        );
+        out.extend_from_slice(&count(bytes.len()));
         out.extend_from_slice(bytes);
     }
     for dropped in dropped {
@@ -55,17 +54,17 @@ pub(crate) fn encode(out: &mut Vec<u8>, region: &Prefix, state: &RegionState) {
         out.extend_from_slice(&dropped.pending.key);
         out.extend_from_slice(&dropped.pending.commit.to_le_bytes());
         out.extend_from_slice(&dropped.replaced.to_le_bytes());
-        out.extend_from_slice(&u32::try_from(cell.len()).expect("cells are short").to_le_bytes());
+        out.extend_from_slice(&count(cell.len()));
         out.extend_from_slice(cell);
     }
 }
 
-/// Reads pending changes, region by region.
-pub(crate) fn decode<E: From<ImageError>>(
-    hasher: Hasher,
-    mut bytes: &[u8],
-    mut region: impl FnMut(Prefix, Vec<Pending>, Vec<Dropped>) -> Result<(), E>,
-) -> Result<(), E> {
+/// A region's prefix, pending changes and dropped values.
+type OfRegion = (Prefix, Vec<Pending>, Vec<Dropped>);
+
+/// Pending changes, region by region.
+pub(crate) fn decode(hasher: Hasher, mut bytes: &[u8]) -> Result<Vec<OfRegion>> {
+    let mut regions = Vec::new();
     while !bytes.is_empty() {
         let len = u16::from_le_bytes(take(&mut bytes)?);
         let prefix = Prefix::from_raw(take(&mut bytes)?, len).ok_or_else(bad)?;
@@ -85,10 +84,10 @@ pub(crate) fn decode<E: From<ImageError>>(
                 OVERFLOW if OverflowCell::parse(value).is_ok() => {
                     Stored::Overflow(Arc::from(value))
                 }
-                _ => return Err(bad().into()),
+                _ => return Err(bad()),
             };
             if !prefix.covers(&key) || pending.last().is_some_and(|last| last.key >= key) {
-                return Err(bad().into());
+                return Err(bad());
             }
             pending.push(Pending { key, stored, commit });
         }
@@ -103,14 +102,14 @@ pub(crate) fn decode<E: From<ImageError>>(
                 .filter(|cell| OverflowCell::parse(cell).is_ok())
                 .ok_or_else(bad)?;
             if !prefix.covers(&key) || commit >= replaced {
-                return Err(bad().into());
+                return Err(bad());
             }
             let stored = Stored::Overflow(Arc::from(cell));
             dropped.push(Dropped { pending: Pending { key, stored, commit }, replaced });
         }
-        region(prefix, pending, dropped)?;
+        regions.push((prefix, pending, dropped));
     }
-    Ok(())
+    Ok(regions)
 }
 
 fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N]> {

@@ -6,16 +6,14 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use pleach_beatree::region::{
-    Applied, Dropped, NewNodes, NodePage, Pending, RegionImage, Relocation,
-};
+use pleach_beatree::region::{Applied, NewNodes, NodePage, RegionImage, Relocation};
 use pleach_beatree::split::{Joined, join_held, split_regions};
 use pleach_beatree::{ChildRef, ChildTable, PageNo, Region, RegionIndex, Stored};
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Key, Node, Prefix};
 
-use crate::error::{Contradiction, Error, Result};
+use crate::error::{Contradiction, Result};
 use crate::format::image::ImageReader;
 use crate::format::pending;
 use crate::format::position::LogPos;
@@ -131,9 +129,13 @@ impl TrieReplay {
     ) -> Result<Self> {
         let regions = RegionIndex::new(read_regions(hasher, image, named, commit)?);
         let stream = image.pending(named.namespace, &named.pending)?;
-        pending::decode::<Error>(hasher, &stream, |prefix, pending, dropped| {
-            install(&regions, &prefix, pending, dropped)
-        })?;
+        for (prefix, pending, dropped) in pending::decode(hasher, &stream)? {
+            let region = regions.region(prefix.first_key());
+            if *region.prefix() != prefix {
+                return Err(Contradiction::PendingOutsideRegions { prefix }.into());
+            }
+            region.write().restore_pending(pending, dropped);
+        }
         Ok(Self {
             hasher,
             namespace: named.namespace,
@@ -369,20 +371,6 @@ fn read_regions(
         )));
     }
     Ok(regions)
-}
-
-fn install(
-    regions: &RegionIndex,
-    prefix: &Prefix,
-    pending: Vec<Pending>,
-    dropped: Vec<Dropped>,
-) -> Result<()> {
-    let region = regions.region(prefix.first_key());
-    if region.prefix() != prefix {
-        return Err(Contradiction::PendingOutsideRegions { prefix: *prefix }.into());
-    }
-    region.write().restore_pending(pending, dropped);
-    Ok(())
 }
 
 /// The number of a leaf page, from a file.
