@@ -3,19 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use pleach_beatree::space;
 use pleach_io::{Disk, Executor, Home, OpenMode, TaskHandle};
 
-use super::recovery::Recovered;
+use super::examine::Examined;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::format::names::{LEAF_FILE, OVERFLOW_FILE};
-use crate::format::superblock_store::SuperblockStore;
 use crate::log::LogWriter;
 use crate::metrics::Counters;
 use crate::opening::Opening;
 use crate::options::Options;
-use crate::state::Shared;
 use crate::state::budget::Budget;
 use crate::state::commits::Commits;
 use crate::state::images::Images;
@@ -28,6 +25,7 @@ use crate::state::sequencer::Sequencer;
 use crate::state::space::PageSpace;
 use crate::state::store::{Parts, Store};
 use crate::state::tries::{Trie, Tries};
+use crate::state::{Shared, State};
 use crate::timings::Timings;
 
 /// An open database.
@@ -39,19 +37,10 @@ pub(crate) struct Opened {
     pub(crate) opening: Opening,
 }
 
-/// What an open has found, and what it writes with.
-pub(super) struct Started {
-    pub(super) superblocks: SuperblockStore,
-    pub(super) recovered: Recovered,
-    pub(super) space: space::Space,
-    pub(super) writer: LogWriter,
-    pub(super) incarnation: u32,
-}
-
 /// Who opens.
 pub(super) enum OpenAs {
     /// The one process that writes, with the folder's lock.
-    Writer { lock: Box<dyn Send + Sync>, log_limit: u64 },
+    Writer { lock: Box<dyn Send + Sync>, log_limit: u64, incarnation: u32 },
     /// One that reads, whoever writes.
     Reader(Replica),
 }
@@ -61,15 +50,16 @@ pub(super) fn assemble(
     device: Disk,
     runtime: Executor,
     options: Options,
-    started: Started,
+    examined: Examined,
+    writer: LogWriter,
     open_as: OpenAs,
-) -> Result<Shared> {
-    let Started { superblocks, recovered, space, writer, incarnation } = started;
+) -> Result<Arc<State>> {
+    let Examined { superblocks, recovered, space, .. } = examined;
     let newest = *superblocks.newest();
     let geometry = newest.page_space();
-    let (mode, log_limit) = match &open_as {
-        OpenAs::Writer { log_limit, .. } => (OpenMode::Write, *log_limit),
-        OpenAs::Reader(_) => (OpenMode::Read, newest.geometry.log_limit),
+    let (mode, log_limit, incarnation) = match open_as {
+        OpenAs::Writer { log_limit, incarnation, .. } => (OpenMode::Write, log_limit, incarnation),
+        OpenAs::Reader(_) => (OpenMode::Read, newest.geometry.log_limit, 0),
     };
     let leaf = device.open(LEAF_FILE, mode)?;
     let overflow = device.open(OVERFLOW_FILE, mode)?;
@@ -120,7 +110,7 @@ pub(super) fn assemble(
             (Box::new(()), Some(replica))
         }
     };
-    Ok(Shared {
+    let shared = Shared {
         hasher: recovered.hasher,
         commits: Commits::new(sequencer, recovered.tip, recovered.undo, clock()),
         space: PageSpace::new(
@@ -145,5 +135,7 @@ pub(super) fn assemble(
         home: Home::here(),
         replica,
         _lock: lock,
-    })
+    };
+    let first = shared.tries.get(0).expect("every database has namespace 0");
+    Ok(Arc::new(State::new(Arc::new(shared), first)))
 }

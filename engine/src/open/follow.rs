@@ -10,7 +10,7 @@ use pleach_beatree::Region;
 use pleach_core::{Hasher, Node, Prefix};
 use pleach_io::{Disk, Executor, OpenMode};
 
-use super::assemble::{OpenAs, Opened, Started, assemble};
+use super::assemble::{OpenAs, Opened, assemble};
 use super::examine::{self, Examined, plainly};
 use super::recovery::{LogEnd, Replay};
 use super::trie::{Growth, TrieReplay};
@@ -26,10 +26,10 @@ use crate::log::{LogWriter, ScanInput, SegmentOptions, scan};
 use crate::metrics::Counters;
 use crate::options::{HistoryLimits, Options};
 use crate::prefetch::requests::Prefetching;
+use crate::state::Shared;
 use crate::state::index::Index;
 use crate::state::replica::{Replica, Source};
 use crate::state::tries::Trie;
-use crate::state::{Shared, State};
 
 /// Tries of an open.
 const TRIES: u32 = 16;
@@ -48,15 +48,11 @@ pub(crate) fn open_replica(device: Disk, runtime: Executor, options: Options) ->
     }
     let opening = examined.opening.clone();
     let follower = Follower::new(&device, &examined);
-    let Examined { superblocks, recovered, space, .. } = examined;
-    let size = superblocks.newest().geometry.log_segment;
+    let size = examined.superblocks.newest().geometry.log_segment;
     let segments = SegmentOptions { size, spares: 0, cached: false };
-    let writer = LogWriter::refusing(device.clone(), segments, recovered.scan.end);
-    let started = Started { superblocks, recovered, space, writer, incarnation: 0 };
+    let writer = LogWriter::refusing(device.clone(), segments, examined.recovered.scan.end);
     let reader = OpenAs::Reader(Replica::new(Box::new(follower)));
-    let shared = Arc::new(assemble(device, runtime, options, started, reader)?);
-    let first = shared.tries.get(0).expect("every database has namespace 0");
-    let state = Arc::new(State::new(shared, first));
+    let state = assemble(device, runtime, options, examined, writer, reader)?;
     // Nothing is prefetched: that looks pages up beside those who read.
     let prefetching = Arc::new(Prefetching::new(&state.runtime, 0));
     Ok(Opened { engine: Arc::new(Engine::new(state, prefetching)), tasks: Vec::new(), opening })

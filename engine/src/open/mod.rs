@@ -42,9 +42,9 @@ use crate::prefetch::Prefetcher;
 use crate::prefetch::requests::Prefetching;
 use crate::roots::{Roots, TrieRoot};
 use crate::state::beats::{ENDED, IDLE, Task};
-use crate::state::{PoisonOnPanic, Shared, State};
+use crate::state::{PoisonOnPanic, State};
 pub(crate) use assemble::Opened;
-use assemble::{OpenAs, Started, assemble};
+use assemble::{OpenAs, assemble};
 use examine::{Examined, plainly};
 pub use follow::examine_beside;
 pub(crate) use follow::open_replica;
@@ -101,9 +101,7 @@ fn open_checked(device: Disk, runtime: Executor, options: Options) -> Result<Ope
     examined.opening.created = created;
     let opening = examined.opening.clone();
     let root_accepted = examined.recovered.root_accepted;
-    let shared = Arc::new(begin(device, runtime, options, examined, lock)?);
-    let first = shared.tries.get(0).expect("every database has namespace 0");
-    let state = Arc::new(State::new(shared, first));
+    let state = begin(device, runtime, options, examined, lock)?;
     let prefetching = Prefetching::new(&state.runtime, state.budget.values_bytes());
     let prefetching = Arc::new(prefetching);
     // Replays from either superblock would find the recorded root again, and the next commit made on another. And a creation
@@ -178,10 +176,10 @@ fn begin(
     device: Disk,
     runtime: Executor,
     mut options: Options,
-    examined: Examined,
+    mut examined: Examined,
     lock: Box<dyn Send + Sync>,
-) -> Result<Shared> {
-    let Examined { mut superblocks, mut recovered, space, log_from, opening, .. } = examined;
+) -> Result<Arc<State>> {
+    let Examined { superblocks, recovered, log_from, opening, .. } = &mut examined;
     recovered.retain_unreadable_runs();
     if let Some(cut) = &opening.cut {
         tracing::warn!(
@@ -213,13 +211,14 @@ fn begin(
     // What the history needs is no dead block, either, though this open may have left it unread.
     let replay = newest.replay.position;
     let replay = recovered.undo.log_from().map_or(replay, |from| from.min(replay));
-    let start = WriterStart::after(&recovered.scan, newest.database, incarnation, log_from, replay);
+    let start =
+        WriterStart::after(&recovered.scan, newest.database, incarnation, *log_from, replay);
     let (size, cached) = (newest.geometry.log_segment, options.durability == Durability::None);
     let segments = SegmentOptions { size, spares: 4, cached };
     let writer = LogWriter::open(device.clone(), segments, &start)?;
     examine::renew_spares(&device, &newest);
-    let started = Started { superblocks, recovered, space, writer, incarnation };
-    assemble(device, runtime, options, started, OpenAs::Writer { lock, log_limit })
+    let open_as = OpenAs::Writer { lock, log_limit, incarnation };
+    assemble(device, runtime, options, examined, writer, open_as)
 }
 
 /// Makes the files that are missing and hold nothing: the image that is not in use, and the spill file. When one cannot be made,
