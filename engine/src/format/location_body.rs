@@ -24,8 +24,6 @@ use super::commit_body::{encode_prefix, take_prefix};
 use super::record::{Kind, RecordBuf};
 
 const NO_PAGE: u64 = (1 << 40) - 1;
-/// Page numbers are below this.
-pub const MAX_PAGE: u64 = NO_PAGE;
 /// Regions over fewer bits than this are halves of one.
 const MAX_JOINED: u16 = 255;
 /// Runs have fewer pages than this.
