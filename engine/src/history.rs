@@ -74,13 +74,19 @@ pub(crate) struct History {
 }
 
 /// A history that is ready.
-pub(crate) struct Recovered {
+#[expect(missing_debug_implementations, reason = "hidden from users")]
+pub struct Recovered {
+    /// What commits replaced.
     pub undo: Arc<Undo>,
     /// Where the newest record says that the history begins; 0 where that is not known.
     pub(crate) stated: u64,
+    /// What releases the runs of the overflow file that the history alone names.
     pub(crate) held: Held,
+    /// These runs.
     pub held_runs: Vec<PageRun>,
+    /// Long values that the history names, with the commit that has replaced each.
     pub long_values: Vec<(u64, Stored)>,
+    /// Why some of the history is not there, or all of it, though it should be.
     pub(crate) lost: Option<Error>,
 }
 
@@ -103,19 +109,14 @@ impl History {
     }
 
     /// The history that goes on from what was recovered.
-    pub(crate) fn after(undo: &Arc<Undo>, tip: &Tip, stated: u64, limits: HistoryLimits) -> Self {
+    pub(crate) fn after(recovered: &Recovered, tip: &Tip, limits: HistoryLimits) -> Self {
+        let Recovered { undo, stated, .. } = recovered;
         Self {
             undo: Arc::clone(undo),
-            limits,
-            replay: LogPos::START,
-            tip: tip.number,
-            roots: tip.roots.clone(),
             from: undo.from(),
-            stated,
-            values: Vec::new(),
+            stated: *stated,
             follows: true,
-            is_left: false,
-            lost: None,
+            ..Self::new(limits, LogPos::START, tip.number, tip.roots.clone())
         }
     }
 

@@ -163,7 +163,7 @@ fn run(opened: &Opened, options: CheckOptions) -> Result<CheckReport> {
         incarnation: examined.incarnation.number,
         options,
         overflow: opened.device.open(OVERFLOW_FILE, OpenMode::Read)?,
-        runs: recovered.held_runs.clone(),
+        runs: recovered.history.held_runs.clone(),
         report: CheckReport {
             root: recovered.tip.roots.first(),
             commit: recovered.tip.number,
@@ -347,7 +347,7 @@ impl Checker<'_> {
 
     /// Long values of the history. Its runs are among those that are named already.
     fn long_values_of_the_past(&mut self, recovered: &Recovered) {
-        for (commit, stored) in &recovered.long_values {
+        for (commit, stored) in &recovered.history.long_values {
             if let Stored::Overflow(raw) = stored {
                 self.read_value(raw, &format!("the history, replaced by commit {commit}"));
             }

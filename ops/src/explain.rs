@@ -157,7 +157,7 @@ impl Explain<'_> {
         lines.push(format!("value    {}", describe(found.map_or(&Stored::Absent, |pair| &pair.1))));
         let present = found.is_some();
         if past {
-            lines.extend(history(&recovered.undo, recovered.tip.number, namespace, key));
+            lines.extend(history(&recovered.history.undo, recovered.tip.number, namespace, key));
         }
         drop(state);
         let commit = recovered.tip.number;

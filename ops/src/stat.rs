@@ -147,8 +147,8 @@ pub fn stat_on(device: impl Into<Disk>, hasher: Option<Hasher>) -> Result<Stat> 
             .map(|trie| NamespaceStat::of(trie, &recovered.tip.roots))
             .collect(),
         commit: recovered.tip.number,
-        oldest_commit: recovered.undo.from(),
-        history_log_bytes: (recovered.undo.log_from())
+        oldest_commit: recovered.history.undo.from(),
+        history_log_bytes: (recovered.history.undo.log_from())
             .map_or(0, |from| recovered.scan.end.position - from),
         blob_bytes: recovered.tip.blob.len(),
         hasher: opened.hasher.name(),

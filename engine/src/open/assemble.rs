@@ -112,13 +112,13 @@ pub(super) fn assemble(
     };
     let shared = Shared {
         hasher: recovered.hasher,
-        commits: Commits::new(sequencer, recovered.tip, recovered.undo, clock()),
+        commits: Commits::new(sequencer, recovered.tip, recovered.history.undo, clock()),
         space: PageSpace::new(
             device,
             (leaf, overflow),
             geometry,
             space,
-            (recovered.extents, recovered.held),
+            (recovered.extents, recovered.history.held),
             recovered.image_leaf_end,
         ),
         long_values: LongValues::new(budget.long_value_bytes()),

@@ -43,11 +43,11 @@ impl Examined {
     /// Is all of the history there that records and options promise?
     pub(crate) fn require_history(&self) -> Result<()> {
         let (oldest, newest) = (self.opening.oldest, self.opening.commit);
-        let wanted = self.recovered.history_stated.max(newest.saturating_sub(self.limits.commits));
+        let wanted = self.recovered.history.stated.max(newest.saturating_sub(self.limits.commits));
         if oldest <= wanted {
             return Ok(());
         }
-        let cause = self.recovered.history_lost.clone().map(Box::new);
+        let cause = self.recovered.history.lost.clone().map(Box::new);
         Err(Error::HistoryShort { wanted, oldest, newest, cause })
     }
 
@@ -149,7 +149,7 @@ pub fn examine(
     };
     let in_use = *superblocks.newest();
     let (size, replay) = (in_use.geometry.log_segment, in_use.replay.position);
-    let mut log_from = recovered.undo.log_from().map_or(replay, |from| from.min(replay));
+    let mut log_from = recovered.history.undo.log_from().map_or(replay, |from| from.min(replay));
     // Each generation counts as long as its log is there, with the history or without: that in use has a
     // longer one than it needs by now, and the next open may start from it again.
     let slots = std::iter::once(in_use).chain(superblocks.other().ok());
@@ -173,13 +173,13 @@ pub fn examine(
         );
         opening.notes.push(Note { file: "image".to_owned(), what });
     }
-    if let Some(error) = &recovered.history_lost {
-        let (from, before) = (recovered.history_stated, recovered.undo.from());
+    if let Some(error) = &recovered.history.lost {
+        let (from, before) = (recovered.history.stated, recovered.history.undo.from());
         let what = format!("commits before {before} are lost to the history: {error}");
         opening.notes.push(Note { file: "log".to_owned(), what });
         opening.lost = Some(LostHistory { from, before, error: error.clone() });
     }
-    opening.oldest = recovered.undo.from();
+    opening.oldest = recovered.history.undo.from();
     Ok(Examined { superblocks, incarnation, recovered, space, log_from, opening, known, limits })
 }
 

@@ -210,7 +210,7 @@ fn begin(
     };
     // What the history needs is no dead block, either, though this open may have left it unread.
     let replay = newest.replay.position;
-    let replay = recovered.undo.log_from().map_or(replay, |from| from.min(replay));
+    let replay = recovered.history.undo.log_from().map_or(replay, |from| from.min(replay));
     let start =
         WriterStart::after(&recovered.scan, newest.database, incarnation, *log_from, replay);
     let (size, cached) = (newest.geometry.log_segment, options.durability == Durability::None);

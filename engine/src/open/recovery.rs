@@ -14,12 +14,11 @@
 //!   nodes: each record's digest is checked against the one before and its changes.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::region::Pending;
 use pleach_beatree::space::{Extents, SpaceError};
-use pleach_beatree::{ChildRef, PageNo, Stored};
+use pleach_beatree::{ChildRef, PageNo};
 use pleach_core::page::overflow::PageRun;
 use pleach_core::page::stream::StreamId;
 use pleach_core::{Hasher, Node};
@@ -47,8 +46,6 @@ use crate::roots::{Roots, TrieRoot};
 use crate::state::commits::Tip;
 use crate::state::overflow;
 use crate::state::replaced::stored;
-use crate::state::space::Held;
-use crate::state::undo::Undo;
 
 /// A database's state in memory, as the device has it.
 #[expect(missing_debug_implementations, reason = "hidden from users")]
@@ -74,21 +71,11 @@ pub struct Recovered {
     /// The image names pages of the leaf file below this one.
     pub(crate) image_leaf_end: u32,
     /// The history.
-    pub undo: Arc<Undo>,
+    pub history: history::Recovered,
     /// Namespaces whose nodes were computed from their pairs, since those in the files were wrong.
     pub(crate) rebuilt: Vec<u8>,
     /// Has the newest state another root than its commit has recorded, as the caller wants it?
     pub(crate) root_accepted: bool,
-    /// Runs of the overflow file that the history alone names: what releases them, and all of them.
-    pub(crate) held: Held,
-    /// Runs of the overflow file that the history alone names.
-    pub held_runs: Vec<PageRun>,
-    /// Long values that the history names, with the commit that has replaced each.
-    pub long_values: Vec<(u64, Stored)>,
-    /// Where the newest record says that the history begins; 0 where that is not known.
-    pub(crate) history_stated: u64,
-    /// Why some of the history is not there, or all of it, though it should be.
-    pub(crate) history_lost: Option<Error>,
 }
 
 impl Recovered {
@@ -97,8 +84,8 @@ impl Recovered {
     /// `runs-after-window`).
     pub(super) fn retain_unreadable_runs(&mut self) {
         let end = self.scan.end.position;
-        if self.history_lost.is_some() && self.extents.retire_free(end.get()) {
-            self.held.push_back((end, self.tip.number));
+        if self.history.lost.is_some() && self.extents.retire_free(end.get()) {
+            self.history.held.push_back((end, self.tip.number));
         }
     }
 
@@ -260,7 +247,7 @@ fn read_table(image: &mut ImageReader, superblock: &Superblock) -> Result<Table>
 impl Replay {
     /// The replay of what comes after what was recovered, on the same regions and the same undo.
     pub(super) fn after(recovered: &Recovered, limits: HistoryLimits) -> Self {
-        let Recovered { undo, tip, .. } = recovered;
+        let Recovered { history, tip, .. } = recovered;
         Self {
             tries: recovered
                 .tries
@@ -269,7 +256,7 @@ impl Replay {
                 .collect(),
             extents: None,
             tip: tip.clone(),
-            history: History::after(undo, tip, recovered.history_stated, limits),
+            history: History::after(history, tip, limits),
             image_leaf_end: 0,
             hasher: recovered.hasher,
         }
@@ -420,8 +407,7 @@ impl Replay {
         let (mut leaf_pages, mut leaf_pages_with_nodes) = (Vec::new(), 0);
         let mut tries = Vec::with_capacity(self.tries.len());
         let mut extents = self.extents.take().expect("a recovery has read the map");
-        let history::Recovered { undo, stated, held, held_runs, long_values, lost } =
-            self.history.finish(&mut extents)?;
+        let history = self.history.finish(&mut extents)?;
         for trie in self.tries {
             let (trie, root) = trie.finish();
             let expected = match trie.dropped {
@@ -429,7 +415,7 @@ impl Replay {
                 None => self.tip.roots.get(trie.namespace),
                 // Older than the history: it may be given up, in part or as a whole.
                 Some(commit) => {
-                    let before = undo.past(commit - 1).ok();
+                    let before = history.undo.past(commit - 1).ok();
                     before.and_then(|(roots, _)| roots.get(trie.namespace)).or(root)
                 }
             };
@@ -463,12 +449,7 @@ impl Replay {
         Ok(Recovered {
             hasher: self.hasher,
             tries,
-            undo,
-            held,
-            held_runs,
-            long_values,
-            history_stated: stated,
-            history_lost: lost,
+            history,
             extents,
             tip: self.tip,
             scan,

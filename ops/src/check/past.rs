@@ -77,7 +77,7 @@ impl Past<'_> {
     /// What commits of the history replaced below a prefix.
     fn replaced(&self, prefix: &Prefix) -> Vec<Replaced> {
         let (undo, namespace, seen) =
-            (&self.recovered.undo, self.trie.namespace, LastSeen::default());
+            (&self.recovered.history.undo, self.trie.namespace, LastSeen::default());
         let (below, mut replaced) = (*prefix.first_key()..=prefix.last_key(), Vec::new());
         for (key, _) in undo.within(namespace, &[below], undo.from()) {
             let mut before = undo.from();
@@ -128,7 +128,7 @@ impl Past<'_> {
     /// Goes back from the newest commit.
     fn findings(&mut self) -> Vec<String> {
         let (undo, tip, namespace) =
-            (&self.recovered.undo, &self.recovered.tip, self.trie.namespace);
+            (&self.recovered.history.undo, &self.recovered.tip, self.trie.namespace);
         let mut before = std::mem::take(&mut self.before);
         before.sort_by_key(|(commit, ..)| Reverse(*commit));
         let mut before = before.into_iter().peekable();
