@@ -13,7 +13,7 @@ use pleach_io::{Disk, Executor, OpenMode};
 use super::assemble::{OpenAs, Opened, assemble};
 use super::examine::{self, Examined, plainly};
 use super::recovery::{LogEnd, Replay};
-use super::trie::{Growth, TrieReplay};
+use super::trie::{Growth, RecoveredTrie, TrieReplay};
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
 use crate::format::creation::{self, DirectoryState};
@@ -198,13 +198,14 @@ impl Follower {
     fn publish(&mut self, db: &Shared) -> Result<()> {
         self.replay.settle();
         let tip = self.replay.tip.clone();
-        for trie in &mut self.replay.tries {
-            let root = publish_trie(db, trie, tip.number);
-            let expected = tip.roots.get(trie.namespace()).filter(|_| trie.dropped.is_none());
+        for replay in &mut self.replay.tries {
+            let root = publish_trie(db, replay, tip.number);
+            let RecoveredTrie { namespace, dropped, .. } = replay.trie;
+            let expected = tip.roots.get(namespace).filter(|_| dropped.is_none());
             if let (Some(found), Some(expected)) = (root, expected)
                 && found != expected
             {
-                let (commit, namespace) = (tip.number, trie.namespace());
+                let commit = tip.number;
                 return Err(Contradiction::Root { commit, namespace, expected, found }.into());
             }
         }
@@ -239,9 +240,10 @@ impl Source for Follower {
 }
 
 /// Gives the root of a Merkle trie that has changed.
-fn publish_trie(db: &Shared, trie: &mut TrieReplay, commit: u64) -> Option<Node> {
-    let (namespace, kind, dropped) = (trie.namespace(), trie.kind, trie.dropped);
-    let (changed, growth) = trie.settle();
+fn publish_trie(db: &Shared, replay: &mut TrieReplay, commit: u64) -> Option<Node> {
+    let (changed, growth) = replay.settle();
+    let RecoveredTrie { namespace, kind, dropped, regions } = &replay.trie;
+    let (namespace, kind, dropped) = (*namespace, *kind, *dropped);
     let Growth { is_new, relaid, pages, bytes, entries } = growth;
     let counters = &db.counters;
     Counters::change(&counters.leaf_pages, pages);
@@ -253,7 +255,7 @@ fn publish_trie(db: &Shared, trie: &mut TrieReplay, commit: u64) -> Option<Node>
             db.tries.set_dropped(namespace, Some(commit));
         }
         db.tries.remove(namespace);
-        let index = Arc::new(Index::new(trie.regions().clone(), |_, _| false));
+        let index = Arc::new(Index::new(regions.clone(), |_, _| false));
         db.tries.add(Trie { dropped, ..Trie::new((namespace, kind), index, &db.node_files) });
     }
     let published = db.tries.get(namespace)?;
@@ -262,7 +264,7 @@ fn publish_trie(db: &Shared, trie: &mut TrieReplay, commit: u64) -> Option<Node>
     }
     if relaid && !is_new {
         let _structure = published.index.hold_structure();
-        published.index.publish(trie.regions().clone());
+        published.index.publish(regions.clone());
     }
     if kind == TrieKind::Plain || changed.is_empty() && !is_new && !relaid {
         return None;

@@ -154,7 +154,8 @@ pub(crate) fn recover(
     let image_leaf_end = tries.iter().map(TrieReplay::leaf_end).max().unwrap_or(0);
     let map = image.checked_stream(0, StreamId::FreeMap, &table.map)?;
     let mut extents = Extents::parse(superblock.page_space(), &map).map_err(bad_map)?;
-    let names = extents.stats().pages > 0 || tries.iter().any(|trie| trie.dropped.is_some());
+    let names =
+        extents.stats().pages > 0 || tries.iter().any(|replay| replay.trie.dropped.is_some());
     // A salvage takes no page, and records may name pages that the file does not have any more.
     let keeps_map = known.log_end != LogEnd::Salvage;
     if keeps_map {
@@ -248,12 +249,9 @@ impl Replay {
     /// The replay of what comes after what was recovered, on the same regions and the same undo.
     pub(super) fn after(recovered: &Recovered, limits: HistoryLimits) -> Self {
         let Recovered { history, tip, .. } = recovered;
+        let tries = recovered.tries.iter().cloned();
         Self {
-            tries: recovered
-                .tries
-                .iter()
-                .map(|trie| TrieReplay::after(recovered.hasher, trie))
-                .collect(),
+            tries: tries.map(|trie| TrieReplay::after(recovered.hasher, trie)).collect(),
             extents: None,
             tip: tip.clone(),
             history: History::after(history, tip, limits),
@@ -328,26 +326,27 @@ impl Replay {
     /// What a commit makes of a namespace as such; its roots are checked.
     fn namespace(&mut self, number: u64, entry: &NamespaceView<'_>) -> Result<()> {
         let bad = || Contradiction::NamespaceEntry { commit: number, namespace: entry.ns };
-        let found = self.tries.binary_search_by_key(&entry.ns, TrieReplay::namespace);
-        let trie = found.ok().map(|at| &mut self.tries[at]);
-        let is_other = |trie: &TrieReplay| trie.kind != entry.trie;
-        if entry.kind != EntryKind::Added && trie.as_deref().is_some_and(is_other) {
+        let found = self.tries.binary_search_by_key(&entry.ns, |replay| replay.trie.namespace);
+        let replay = found.ok().map(|at| &mut self.tries[at]);
+        let is_other = |replay: &TrieReplay| replay.trie.kind != entry.trie;
+        if entry.kind != EntryKind::Added && replay.as_deref().is_some_and(is_other) {
             return Err(bad().into());
         }
-        match (entry.kind, trie) {
-            (EntryKind::Changed | EntryKind::Set, Some(trie)) if trie.dropped.is_none() => {}
-            (EntryKind::Dropped, Some(trie)) if trie.dropped.is_none() => {
-                trie.dropped = Some(number);
+        let is_dropped = replay.as_deref().is_some_and(|replay| replay.trie.dropped.is_some());
+        match (entry.kind, replay) {
+            (EntryKind::Changed | EntryKind::Set, Some(_)) if !is_dropped => {}
+            (EntryKind::Dropped, Some(replay)) if !is_dropped => {
+                replay.trie.dropped = Some(number);
             }
-            (EntryKind::Restored, Some(trie)) if trie.dropped.is_some() => trie.dropped = None,
+            (EntryKind::Restored, Some(replay)) if is_dropped => replay.trie.dropped = None,
             (EntryKind::Added, None) => {
                 let at = found.expect_err("there is none");
                 self.tries
                     .insert(at, TrieReplay::empty(self.hasher, (entry.ns, entry.trie), number));
             }
             // The one before was given up: records before this one say so.
-            (EntryKind::Added, Some(trie)) if trie.dropped.is_some() && trie.is_bare() => {
-                trie.begin_anew((entry.ns, entry.trie), number);
+            (EntryKind::Added, Some(replay)) if is_dropped && replay.trie.regions.is_bare() => {
+                replay.begin_anew((entry.ns, entry.trie), number);
             }
             _ => return Err(bad().into()),
         }
@@ -356,7 +355,7 @@ impl Replay {
 
     /// The trie that a record at `position` is about.
     fn trie(&mut self, namespace: u8, position: LogPos) -> Result<&mut TrieReplay> {
-        let at = self.tries.binary_search_by_key(&namespace, TrieReplay::namespace);
+        let at = self.tries.binary_search_by_key(&namespace, |replay| replay.trie.namespace);
         let at = at.map_err(|_| Contradiction::NoTrie { position, namespace })?;
         Ok(&mut self.tries[at])
     }

@@ -26,6 +26,7 @@ use crate::state::tries::empty_region;
 const DEEPEST: u16 = 255;
 
 /// A trie as recovery has found it.
+#[derive(Clone)]
 #[expect(missing_debug_implementations, reason = "hidden from users")]
 pub struct RecoveredTrie {
     /// Its number.
@@ -48,11 +49,8 @@ pub(super) struct Moved {
 /// A trie in the making.
 pub(super) struct TrieReplay {
     hasher: Hasher,
-    namespace: u8,
-    pub(super) kind: TrieKind,
-    /// The commit that has dropped it, while it is dropped.
-    pub(super) dropped: Option<u64>,
-    regions: RegionIndex,
+    /// As the records so far have it.
+    pub(super) trie: RecoveredTrie,
     changed: Vec<Arc<Region>>,
     growth: Growth,
 }
@@ -70,17 +68,9 @@ pub(super) struct Growth {
 }
 
 impl TrieReplay {
-    /// The replay of what comes after what was recovered, on the same regions.
-    pub(super) fn after(hasher: Hasher, recovered: &RecoveredTrie) -> Self {
-        Self {
-            hasher,
-            namespace: recovered.namespace,
-            kind: recovered.kind,
-            dropped: recovered.dropped,
-            regions: recovered.regions.clone(),
-            changed: Vec::new(),
-            growth: Growth::default(),
-        }
+    /// The replay of what comes after this.
+    pub(super) fn after(hasher: Hasher, trie: RecoveredTrie) -> Self {
+        Self { hasher, trie, changed: Vec::new(), growth: Growth::default() }
     }
 
     /// It is another one from here on, the empty trie that commit `number` adds.
@@ -89,23 +79,18 @@ impl TrieReplay {
         *self = Self { growth, ..Self::empty(self.hasher, of, number) };
     }
 
-    /// The regions.
-    pub(super) fn regions(&self) -> &RegionIndex {
-        &self.regions
-    }
-
     /// Records have come: the regions that they have changed have their nodes. Gives these regions, in the order of their keys, with
     /// what has become of the trie.
     pub(super) fn settle(&mut self) -> (Vec<Arc<Region>>, Growth) {
         let mut changed = std::mem::take(&mut self.changed);
         // One that was split or joined since is not of the trie any more.
         changed.retain(|region| {
-            let there = self.regions.region(region.prefix().first_key());
+            let there = self.trie.regions.region(region.prefix().first_key());
             Arc::ptr_eq(there, region)
         });
         changed.sort_by_key(|region| *region.prefix().first_key());
         changed.dedup_by(|a, b| Arc::ptr_eq(a, b));
-        if self.kind == TrieKind::Merkle {
+        if self.trie.kind == TrieKind::Merkle {
             for region in &changed {
                 region.write().renew_own(self.hasher);
             }
@@ -117,7 +102,8 @@ impl TrieReplay {
     pub(super) fn empty(hasher: Hasher, (namespace, kind): (u8, TrieKind), number: u64) -> Self {
         let regions = RegionIndex::new(vec![Arc::new(empty_region((namespace, kind), number))]);
         let growth = Growth { is_new: true, ..Growth::default() };
-        Self { hasher, namespace, kind, dropped: None, regions, changed: Vec::new(), growth }
+        let trie = RecoveredTrie { namespace, kind, dropped: None, regions };
+        Self { growth, ..Self::after(hasher, trie) }
     }
 
     /// The trie that an image has; `commit` is the image's.
@@ -136,30 +122,16 @@ impl TrieReplay {
             }
             region.write().restore_pending(pending, dropped);
         }
-        Ok(Self {
-            hasher,
-            namespace: named.namespace,
-            kind: named.kind,
-            dropped: named.root.is_none().then_some(named.dropped),
-            regions,
-            changed: Vec::new(),
-            growth: Growth::default(),
-        })
-    }
-
-    pub(super) fn namespace(&self) -> u8 {
-        self.namespace
+        let dropped = named.root.is_none().then_some(named.dropped);
+        let trie = RecoveredTrie { namespace: named.namespace, kind: named.kind, dropped, regions };
+        Ok(Self::after(hasher, trie))
     }
 
     /// It names pages of the leaf file below this one.
     pub(super) fn leaf_end(&self) -> u32 {
-        let ends = self.regions.regions().iter().map(|region| region.read().children().page_end());
+        let ends =
+            self.trie.regions.regions().iter().map(|region| region.read().children().page_end());
         ends.max().unwrap_or(0)
-    }
-
-    /// Has it no page, and nothing that pends?
-    pub(super) fn is_bare(&self) -> bool {
-        self.regions.is_bare()
     }
 
     /// Applies a commit whose record ends at `end`.
@@ -173,7 +145,7 @@ impl TrieReplay {
         let (mut changes, mut nodes) = (changes, nodes);
         let mut scratch = Vec::new();
         while let Some((key, _)) = changes.first() {
-            let region = Arc::clone(self.regions.region(key));
+            let region = Arc::clone(self.trie.regions.region(key));
             let count = changes.partition_point(|(key, _)| region.prefix().covers(key));
             let of_region = changes.split_off(..count).expect("counted");
             let count = nodes.partition_point(|(at, _)| region.prefix().covers(at.first_key()));
@@ -227,7 +199,7 @@ impl TrieReplay {
         let mut split = Vec::new();
         let mut rest = all;
         while let Some(Moved { range, .. }) = rest.first() {
-            let region = Arc::clone(self.regions.region(range.first_key()));
+            let region = Arc::clone(self.trie.regions.region(range.first_key()));
             let of_region = |moved: &Moved| region.prefix().covers(moved.range.first_key());
             let count = rest.partition_point(of_region);
             let rewrites = rest.split_off(..count).expect("counted");
@@ -274,7 +246,7 @@ impl TrieReplay {
             for region in &split {
                 region.write().renew_own(self.hasher);
             }
-            self.regions = split_regions(self.hasher, &self.regions, &split);
+            self.trie.regions = split_regions(self.hasher, &self.trie.regions, &split);
             self.growth.relaid = true;
         }
         Ok(())
@@ -286,9 +258,9 @@ impl TrieReplay {
         let mut pairs = Vec::new();
         for prefix in prefixes {
             let bad = || Contradiction::JoinedRegions { position: start, prefix: *prefix };
-            let at = self.regions.find(prefix.first_key());
-            let middle = self.regions.find(prefix.child(true).first_key());
-            let [left, right] = [at, middle].map(|at| &self.regions.regions()[at]);
+            let at = self.trie.regions.find(prefix.first_key());
+            let middle = self.trie.regions.find(prefix.child(true).first_key());
+            let [left, right] = [at, middle].map(|at| &self.trie.regions.regions()[at]);
             let has_it = |region: &Region| region.read().log_position() >= end.get();
             if has_it(left) && has_it(right) {
                 continue;
@@ -306,9 +278,9 @@ impl TrieReplay {
             pairs.push(Joined { at, left: left.write(), right: right.write() });
         }
         if !pairs.is_empty() {
-            let joined = join_held(self.hasher, &self.regions, &mut pairs, end.get());
+            let joined = join_held(self.hasher, &self.trie.regions, &mut pairs, end.get());
             drop(pairs);
-            self.regions = joined;
+            self.trie.regions = joined;
             self.growth.relaid = true;
         }
         Ok(())
@@ -317,9 +289,9 @@ impl TrieReplay {
     /// All records have come: the trie and its root; a plain one has none.
     pub(super) fn finish(mut self) -> (RecoveredTrie, Option<Node>) {
         self.settle();
-        let Self { hasher, namespace, kind, dropped, regions, .. } = self;
-        let root = (kind == TrieKind::Merkle).then(|| root_of(hasher, &regions));
-        (RecoveredTrie { namespace, kind, dropped, regions }, root)
+        let root = self.trie.kind == TrieKind::Merkle;
+        let root = root.then(|| root_of(self.hasher, &self.trie.regions));
+        (self.trie, root)
     }
 }
 
