@@ -59,7 +59,7 @@ pub(super) struct Work {
     copying: Option<Copying>,
     done: Vec<Copied>,
     /// Regions that are copied, of all tries.
-    regions: usize,
+    pub(super) regions: usize,
     map: OverflowMap,
     /// The image names pages of the leaf file below this one.
     leaf_end: u32,
@@ -100,11 +100,6 @@ struct Copied {
 }
 
 impl Work {
-    /// Regions that are copied.
-    pub(super) fn regions(&self) -> usize {
-        self.regions
-    }
-
     /// A trie's regions are all copied: its upper levels and what pends follow.
     fn end_trie(&mut self, of: Copying) -> Result<()> {
         let Copying { trie, written, log_positions, pending, .. } = of;
@@ -147,23 +142,28 @@ pub(crate) fn checkpoint(db: &State, clean: bool) -> Result<()> {
 fn checkpoint_now(db: &State, clean: bool) -> Result<()> {
     // As in the task: no image is begun that is known not to be completed.
     db.try_nodes_aside()?;
-    let mut work = loop {
-        match start(db, 0, true).map_err(|error| failed(db, error))? {
-            Started::Begun(work) => break *work,
-            Started::Busy => {}
-            Started::PutOff(error) => return Err(error),
-        }
-        wait_for_turn(db);
-    };
-    loop {
-        match copy_regions(&mut work, usize::MAX).map_err(|error| failed(db, error))? {
-            Progress::Some => {}
-            Progress::All => break,
-            Progress::Unreadable(error) => return Err(error),
-        }
-    }
+    let work = copy_all(db, || start(db, 0, true)).map_err(|error| failed(db, error))??;
     let end = clean.then_some(work.cut.position);
     finish(db, work, end).map_err(|error| failed(db, error))
+}
+
+/// Checkpoint `cut`, as soon as it is possible, and `copy-regions` for all of them. The inner error is one that puts the image
+/// off.
+fn copy_all(db: &State, mut start: impl FnMut() -> Result<Started>) -> Result<Result<Work>> {
+    let mut work = loop {
+        match start()? {
+            Started::Begun(work) => break *work,
+            Started::Busy => wait_for_turn(db),
+            Started::PutOff(error) => return Ok(Err(error)),
+        }
+    };
+    loop {
+        match copy_regions(&mut work, usize::MAX)? {
+            Progress::Some => {}
+            Progress::All => return Ok(Ok(work)),
+            Progress::Unreadable(error) => return Ok(Err(error)),
+        }
+    }
 }
 
 /// Waits a moment: another thread is between a commit's ticket and its publication, which says so.
@@ -192,22 +192,10 @@ pub(crate) struct BackupImage {
 /// has copied them. No checkpoint is made meanwhile.
 pub(crate) fn write_backup_image(db: &State, target: &Disk) -> Result<BackupImage> {
     db.try_nodes_aside()?;
-    let mut work = loop {
+    let work = copy_all(db, || {
         db.commits.sequencer().lock().check_open()?;
-        match start_on(db, target, LAST_NUMBERS, false)? {
-            Started::Begun(work) => break *work,
-            Started::Busy => {}
-            Started::PutOff(error) => return Err(error),
-        }
-        wait_for_turn(db);
-    };
-    loop {
-        match copy_regions(&mut work, usize::MAX)? {
-            Progress::Some => {}
-            Progress::All => break,
-            Progress::Unreadable(error) => return Err(error),
-        }
-    }
+        start_on(db, target, LAST_NUMBERS, false)
+    })??;
     let sequencer = db.commits.sequencer();
     let (end, newest) = loop {
         // A close lets this go on, and waits for the image.
@@ -224,11 +212,9 @@ pub(crate) fn write_backup_image(db: &State, target: &Disk) -> Result<BackupImag
     let image = finish_image(writer, file, &tip, tries, past.as_ref(), &map.bytes)?;
     let before = db.images.newest();
     let superblock = Superblock {
-        history: db.commits.undo().history(),
-        history_from,
         // What was made durable since is not in the copy.
         durable_through: end,
-        ..superblock(db, &before, image, &tip, cut, None)
+        ..superblock(db, &before, image, &tip, (cut, history_from), None)
     };
     let (from, prepared) = (superblock.log_from(), superblock.prepared_through);
     copies::copy(
@@ -408,11 +394,9 @@ pub(super) fn finish(db: &State, work: Work, clean_end: Option<LogPos>) -> Resul
     enters("syncing the log");
     db.commits.sequencer().write_through(log_position, true)?;
     enters("writing the superblock");
-    let (older, newest) = db.images.write(|newest| Superblock {
-        history: db.commits.undo().history(),
-        history_from,
-        ..superblock(db, newest, image, &tip, cut, clean_end)
-    })?;
+    let (older, newest) = db
+        .images
+        .write(|newest| superblock(db, newest, image, &tip, (cut, history_from), clean_end))?;
     enters("recycling the log");
     let mut overtaken = false;
     for Copied { trie, written, log_positions, .. } in &done {
@@ -455,7 +439,7 @@ fn superblock(
     newest: &Superblock,
     image: ImageRef,
     tip: &Tip,
-    cut: Point,
+    (cut, history_from): (Point, LogPos),
     clean_end: Option<LogPos>,
 ) -> Superblock {
     let sequencer = db.commits.sequencer();
@@ -469,6 +453,8 @@ fn superblock(
         durable_through: sequencer.durable(),
         clean_end,
         prepared_through: sequencer.segments().prepared_through(),
+        history: db.commits.undo().history(),
+        history_from,
         durability: match db.options.durability {
             Durability::Commit => DurabilityMode::Commit,
             Durability::Periodic(time) => {
