@@ -231,20 +231,6 @@ impl LogWriter {
         self.stats
     }
 
-    /// Reserves, writes and does not sync: for callers that are sequencer and writer in one.
-    pub fn append(&mut self, tail: &mut Tail, records: &mut [RecordBuf]) -> Result<(), LogError> {
-        self.check()?;
-        let mut after = *tail;
-        after.seal();
-        for record in records.iter_mut() {
-            record.set_position(after.reserve(record.len()));
-        }
-        after.seal();
-        self.segments.ensure(after_batch(after.position()))?;
-        *tail = after;
-        self.write(records)
-    }
-
     /// Writes a batch of records that have their positions, one after the other. With
     /// [`LogError::Full`] nothing was written, and the same batch may be tried again.
     ///

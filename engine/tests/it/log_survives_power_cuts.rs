@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::log_support::{cases, continue_log, input, new_log, read_log, record};
+use crate::log_support::{append, cases, continue_log, input, new_log, read_log, record};
 use pleach::internals::format::record::body_checksum;
 use pleach::internals::log::{LogError, LogWriter, RecordBuf, Tail};
 use pleach_io::sim::{Aftermath, Fault, Quota, Rng, Rule, SimDisk, SimOptions, Times, code};
@@ -78,7 +78,7 @@ impl Run {
         for record in &batch {
             self.known.wrote(record.number(), checksum(record));
         }
-        self.writer.append(&mut self.tail, &mut batch)?;
+        append(&mut self.writer, &mut self.tail, &mut batch)?;
         if rng.chance(2, 3) {
             self.writer.sync()?;
             self.known.acknowledged = self.next - 1;
@@ -139,7 +139,7 @@ fn a_failed_write_or_sync_poisons_for_ever_and_is_never_repeated() {
         run.writer.segments().ensure(run.tail.position() + (64 << 10)).expect("no faults");
         let fault = Fault::Errno(code::EIO);
         run.disk.inject(Rule::nth(operation, "log-", 1, Times::Once, fault));
-        let mut failed = run.writer.append(&mut run.tail, &mut [record(50, 100, 1)]);
+        let mut failed = append(&mut run.writer, &mut run.tail, &mut [record(50, 100, 1)]);
         if operation == Operation::Sync {
             failed.expect("the sync is to fail");
             failed = run.writer.sync().map(drop);
@@ -149,7 +149,7 @@ fn a_failed_write_or_sync_poisons_for_ever_and_is_never_repeated() {
         let before = run.disk.operations();
         assert!(run.writer.is_poisoned());
         assert!(matches!(run.writer.sync(), Err(LogError::Poisoned)));
-        let again = run.writer.append(&mut run.tail, &mut [record(51, 100, 1)]);
+        let again = append(&mut run.writer, &mut run.tail, &mut [record(51, 100, 1)]);
         assert!(matches!(again, Err(LogError::Poisoned)));
         assert_eq!((run.disk.operations(), run.writer.durable()), (before, durable));
     }
@@ -213,7 +213,7 @@ fn a_full_disk_refuses_before_anything_is_written_and_goes_on_with_room() {
         let mut written = 0;
         let full = loop {
             let before = tail;
-            match writer.append(&mut tail, &mut [record(written + 1, 5000, 1)]) {
+            match append(&mut writer, &mut tail, &mut [record(written + 1, 5000, 1)]) {
                 Ok(()) => written += 1,
                 Err(error) => {
                     assert_eq!(tail, before, "nothing is reserved");
@@ -226,7 +226,7 @@ fn a_full_disk_refuses_before_anything_is_written_and_goes_on_with_room() {
         assert!(!writer.is_poisoned());
         assert!(!disk.list().expect("no faults").contains(&"log.new".to_owned()), "undone");
         disk.set_quota(None);
-        writer.append(&mut tail, &mut [record(written + 1, 5000, 1)]).expect("there is room");
+        append(&mut writer, &mut tail, &mut [record(written + 1, 5000, 1)]).expect("there is room");
         writer.sync().expect("no faults");
         let (found, _) = read_log(&disk, &input(1, writer.durable())).expect("an intact log");
         assert_eq!(found.len() as u64, written + 1);

@@ -2,7 +2,7 @@
 //! or reports damage, exactly as rule `evidence-of-damage` says.
 
 use crate::log_support::{
-    DATABASE, SEGMENT, cases, continue_log, input, new_log, read_log, record,
+    DATABASE, SEGMENT, append, cases, continue_log, input, new_log, read_log, record,
 };
 use pleach::internals::format::names::segment_name as name;
 use pleach::internals::log::{BLOCK, BadSegment, Header, LogPos, Point, ScanError, ScanInput};
@@ -21,7 +21,7 @@ fn sample(rng: &mut Rng, batches: usize) -> (SimDisk, Vec<Header>) {
             let len = [0, 1, 7, 200, 4000, 9000, 20_000][rng.index(7)];
             batch.push(record(number, len, rng.next()));
         }
-        writer.append(&mut tail, &mut batch).expect("no faults");
+        append(&mut writer, &mut tail, &mut batch).expect("no faults");
         if rng.chance(2, 3) {
             writer.sync().expect("no faults");
         }
@@ -143,7 +143,7 @@ fn records_of_a_cut_off_incarnation_never_come_back() {
     let disk = SimDisk::new(0, SimOptions::default());
     let (mut writer, mut tail) = new_log(&disk);
     for number in 1..=6 {
-        writer.append(&mut tail, &mut [record(number, 3000, 1)]).expect("no faults");
+        append(&mut writer, &mut tail, &mut [record(number, 3000, 1)]).expect("no faults");
         if number <= 2 {
             writer.sync().expect("no faults");
         }
@@ -157,7 +157,7 @@ fn records_of_a_cut_off_incarnation_never_come_back() {
         let (mut writer, mut tail) = continue_log(&disk, &end, incarnation).expect("no faults");
         let number = found.len() as u64 + 1;
         let batch = &mut [record(number, 3000, u64::from(incarnation))];
-        writer.append(&mut tail, batch).expect("no faults");
+        append(&mut writer, &mut tail, batch).expect("no faults");
         writer.sync().expect("no faults");
         let (found, _) = read_log(&disk, &input(incarnation, 0)).expect("a cut");
         assert_eq!(found.len() as u64, number);
@@ -173,7 +173,7 @@ fn a_recycled_segments_past_is_not_taken_for_the_log() {
     let mut kept = Point::default();
     for number in 1..=200u64 {
         let len = usize::try_from(rng.below(6000)).expect("small");
-        writer.append(&mut tail, &mut [record(number, len, rng.next())]).expect("no faults");
+        append(&mut writer, &mut tail, &mut [record(number, len, rng.next())]).expect("no faults");
         writer.sync().expect("no faults");
         if number % 10 == 0 {
             writer.segments().retire(kept.position).expect("no faults");
@@ -303,7 +303,8 @@ fn a_spare_segment_that_cannot_be_renamed_goes_on_waiting() {
         let disk = SimDisk::new(0, SimOptions::default());
         let (mut writer, mut tail) = new_log(&disk);
         for number in 1..=8 {
-            writer.append(&mut tail, &mut [record(number, 9000, rng.next())]).expect("no faults");
+            append(&mut writer, &mut tail, &mut [record(number, 9000, rng.next())])
+                .expect("no faults");
             writer.sync().expect("no faults");
         }
         let segments = writer.segments().clone();

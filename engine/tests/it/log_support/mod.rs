@@ -74,3 +74,23 @@ pub fn new_log(disk: &SimDisk) -> (LogWriter, Tail) {
     let tail = writer.tail();
     (writer, tail)
 }
+
+/// Reserves, writes and does not sync.
+pub fn append(
+    writer: &mut LogWriter,
+    tail: &mut Tail,
+    records: &mut [RecordBuf],
+) -> Result<(), LogError> {
+    if writer.is_poisoned() {
+        return Err(LogError::Poisoned);
+    }
+    let mut after = *tail;
+    after.seal();
+    for record in records.iter_mut() {
+        record.set_position(after.reserve(record.len()));
+    }
+    after.seal();
+    writer.segments().ensure(after.room_for(0))?;
+    *tail = after;
+    writer.write(records)
+}
