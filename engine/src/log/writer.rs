@@ -124,19 +124,6 @@ impl WriterStart {
     }
 }
 
-/// Figures of a writer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WriterStats {
-    /// Records written.
-    pub records: u64,
-    /// Bytes written, padding included.
-    pub bytes: u64,
-    /// Write calls to the device.
-    pub writes: u64,
-    /// Syncs of segments.
-    pub syncs: u64,
-}
-
 /// The log's one appender.
 pub struct LogWriter {
     segments: Segments,
@@ -148,7 +135,8 @@ pub struct LogWriter {
     /// Collects a run.
     stage: PageBuf,
     poisoned: bool,
-    stats: WriterStats,
+    /// Bytes written since the open, padding included.
+    bytes: u64,
 }
 
 impl core::fmt::Debug for LogWriter {
@@ -183,7 +171,7 @@ impl LogWriter {
             written: start.end.position,
             written_to: BTreeSet::new(),
             poisoned: false,
-            stats: WriterStats::default(),
+            bytes: 0,
         })
     }
 
@@ -197,7 +185,7 @@ impl LogWriter {
             written: end.position,
             written_to: BTreeSet::new(),
             poisoned: true,
-            stats: WriterStats::default(),
+            bytes: 0,
         }
     }
 
@@ -226,9 +214,9 @@ impl LogWriter {
         self.poisoned
     }
 
-    /// Figures since the open.
-    pub fn stats(&self) -> WriterStats {
-        self.stats
+    /// Bytes written since the open, padding included.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Writes a batch of records that have their positions, one after the other. With
@@ -264,7 +252,7 @@ impl LogWriter {
             stage: &mut self.stage,
             segments: &self.segments,
             written_to: &mut self.written_to,
-            stats: &mut self.stats,
+            bytes: &mut self.bytes,
             start: first,
             filled: 0,
             limit: 0,
@@ -285,7 +273,6 @@ impl LogWriter {
         }
         run.pad_to(end.align_up(BLOCK))?;
         run.flush()?;
-        self.stats.records += records.len() as u64;
         Ok(end)
     }
 
@@ -296,7 +283,6 @@ impl LogWriter {
             let file = self.segments.file(LogPos::of_segment(index, self.segments.size()));
             // A segment that was retired meanwhile holds nothing that anybody waits for.
             let Some(file) = file else { continue };
-            self.stats.syncs += 1;
             if let Err(error) = self.segments.device().sync(&file) {
                 self.poisoned = true;
                 return Err(error.into());
@@ -317,7 +303,7 @@ struct Run<'a> {
     stage: &'a mut PageBuf,
     segments: &'a Segments,
     written_to: &'a mut BTreeSet<u64>,
-    stats: &'a mut WriterStats,
+    bytes: &'a mut u64,
     start: LogPos,
     filled: usize,
     limit: usize,
@@ -367,8 +353,7 @@ impl Run<'_> {
         self.written_to.insert(self.start.segment(size));
         let pages = self.filled / PAGE;
         segments.device().write_at(&file, self.stage, pages, self.start.in_segment(size))?;
-        self.stats.writes += 1;
-        self.stats.bytes += self.filled as u64;
+        *self.bytes += self.filled as u64;
         self.begin(self.start + self.filled as u64);
         Ok(())
     }

@@ -146,7 +146,7 @@ impl Sequencer {
             durable: AtomicU64::new(writer.durable().get()),
             written: AtomicU64::new(writer.durable().get()),
             segments: writer.segments().clone(),
-            log_bytes: AtomicU64::new(writer.stats().bytes),
+            log_bytes: AtomicU64::new(writer.bytes()),
             state: Mutex::new(state),
             writer: Mutex::new(writer),
         }
@@ -232,7 +232,7 @@ impl Sequencer {
         };
         // Room was made before: to have none now is a failure, and not said as if nothing had happened.
         writer.write(&mut records).map_err(Error::Log)?;
-        self.log_bytes.store(writer.stats().bytes, Ordering::Relaxed);
+        self.log_bytes.store(writer.bytes(), Ordering::Relaxed);
         // Ends of records, never of the block behind them: a superblock must not claim more than
         // the log has.
         self.written.store(writer.end().position.get(), Ordering::Release);
