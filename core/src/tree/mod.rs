@@ -23,7 +23,6 @@
 //! assert_eq!(folder.node(end), tiling.own());
 //! ```
 
-mod numbers;
 mod tiling;
 
 pub use tiling::Tiling;

@@ -8,7 +8,6 @@
 use alloc::vec::Vec;
 
 use super::Line;
-use super::numbers::{above, index32, link};
 use crate::cpu_prefetch::cpu_prefetch;
 use crate::hasher::Hasher;
 use crate::node::{Combined, Node, combine_kind, node_preimage, tag_internal};
@@ -44,12 +43,7 @@ impl Tiling {
                 boundaries.push(Boundary { shared, parent: NONE });
             }
         }
-        let cells = core::cell::Cell::from_mut(boundaries.as_mut_slice()).as_slice_of_cells();
-        link(
-            cells.len(),
-            |at| cells[at].get().shared.into(),
-            |at, parent| cells[at].set(Boundary { parent: index32(parent), ..cells[at].get() }),
-        );
+        link(&mut boundaries);
         let lines = alloc::vec![Line::default(); boundaries.len()];
         let mut this = Self { boundaries, lines, own: Node::default() };
         this.set_nodes(hasher, nodes);
@@ -231,8 +225,46 @@ impl Tiling {
         (parent != NONE).then_some(parent as usize)
     }
 
+    /// The boundary directly above a child, of those on its two sides: the one with more shared bits.
     #[inline]
     pub(crate) fn above(&self, child: usize) -> Option<usize> {
-        above(self.boundaries.len(), child, |at| self.shared(at))
+        let boundaries = self.boundaries.len();
+        match child {
+            0 => (boundaries > 0).then_some(0),
+            _ if child < boundaries && self.shared(child) > self.shared(child - 1) => Some(child),
+            _ => Some(child - 1),
+        }
     }
+}
+
+/// Gives each boundary its parent, by a stack.
+fn link(boundaries: &mut [Boundary]) {
+    // At most 256 bits can be shared, each by one boundary of the stack.
+    let (mut stack, mut len) = ([0usize; 257], 0);
+    for at in 0..boundaries.len() {
+        let mut last: Option<usize> = None;
+        while len > 0 && boundaries[stack[len - 1]].shared > boundaries[at].shared {
+            len -= 1;
+            let top = stack[len];
+            if let Some(last) = last {
+                boundaries[last].parent = index32(top);
+            }
+            last = Some(top);
+        }
+        if let Some(last) = last {
+            boundaries[last].parent = index32(at);
+        }
+        stack[len] = at;
+        len += 1;
+    }
+    for at in (1..len).rev() {
+        boundaries[stack[at]].parent = index32(stack[at - 1]);
+    }
+}
+
+/// Entries are numbered in 32 bits.
+#[expect(clippy::cast_possible_truncation, reason = "2^32 entries would need 400 GB")]
+#[inline]
+pub(crate) fn index32(index: usize) -> u32 {
+    index as u32
 }
