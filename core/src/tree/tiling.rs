@@ -82,11 +82,7 @@ impl Tiling {
         let mut lines = Vec::new();
         for (child, node) in changed {
             self.set_node(child, &node);
-            let mut boundary = self.above(child);
-            while let Some(at) = boundary {
-                lines.push(at);
-                boundary = self.parent(at);
-            }
+            lines.extend(self.path(child));
         }
         lines.sort_unstable();
         lines.dedup();
@@ -101,17 +97,10 @@ impl Tiling {
     ) -> (Vec<(u32, [Node; 2])>, Node) {
         let mut after = self.clone();
         after.update(hasher, changed.clone());
-        let mut lines = Vec::new();
-        for (child, _) in changed {
-            let mut boundary = self.above(child);
-            while let Some(at) = boundary {
-                lines.push(index32(at));
-                boundary = self.parent(at);
-            }
-        }
+        let mut lines: Vec<usize> = changed.flat_map(|(child, _)| self.path(child)).collect();
         lines.sort_unstable();
         lines.dedup();
-        (lines.into_iter().map(|at| (at, *after.line(at as usize))).collect(), after.own)
+        (lines.into_iter().map(|at| (index32(at), *after.line(at))).collect(), after.own)
     }
 
     /// Computes what is above these boundaries, to which all above them belong.
@@ -189,10 +178,10 @@ impl Tiling {
 
     /// Prefetches the lines on the path of a child.
     pub fn cpu_prefetch(&self, child: usize) {
-        let mut boundary = if child < self.len() { self.above(child) } else { None };
-        while let Some(at) = boundary {
-            cpu_prefetch(core::slice::from_ref(&self.lines[at]));
-            boundary = self.parent(at);
+        if child < self.len() {
+            for at in self.path(child) {
+                cpu_prefetch(core::slice::from_ref(&self.lines[at]));
+            }
         }
     }
 
@@ -234,6 +223,12 @@ impl Tiling {
             _ if child < boundaries && self.shared(child) > self.shared(child - 1) => Some(child),
             _ => Some(child - 1),
         }
+    }
+
+    /// The boundaries above a child, upwards.
+    #[inline]
+    fn path(&self, child: usize) -> impl Iterator<Item = usize> {
+        core::iter::successors(self.above(child), |at| self.parent(*at))
     }
 }
 
