@@ -3,10 +3,10 @@
 use super::HashId;
 use super::folder::Folder;
 use super::path::{Home, Path};
-use super::stages::index32;
 use super::subtrie::{Old, Subtrie};
 use crate::node::{Key, Node, NodeKind, TERMINATOR, kind};
 use crate::prefix::bit;
+use crate::tree::index32;
 
 impl Folder {
     #[inline]

@@ -13,12 +13,13 @@ use core::ops::Range;
 use super::path::{Bare, Path};
 use super::records::Records;
 use super::span::Span;
-use super::stages::{Source, Stages, index32};
+use super::stages::{Source, Stages};
 use super::subtrie::{Old, Subtrie};
 use super::values::Values;
 use super::{FoldValue, HashId, NO_HASH, Occupancy};
 use crate::hasher::Hasher;
 use crate::node::{Key, Node, NodeKind, ValueHash, kind};
+use crate::tree::index32;
 
 /// The terminal of an access is a leaf that was given by its node alone: give its key and value, and fold again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -55,7 +55,6 @@ use crate::node::{Key, ValueHash};
 pub use self::columns::{Columns, Differing};
 pub use self::folder::{Folder, Hidden};
 pub use self::path::{Bare, Home, Levels, Lines, Path, Siblings};
-pub(crate) use self::positions::index_below;
 pub use self::positions::{MAX_CAPTURE, above, heap_index};
 pub use self::root_folder::{NotAscending, RootFolder};
 pub use self::span::Span;

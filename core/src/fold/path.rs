@@ -1,10 +1,10 @@
 //! The way up from a key: what lies beside it, and which structure keeps the nodes there.
 
-use super::stages::index32;
-use super::{Columns, MAX_CAPTURE, index_below};
+use super::positions::index_below;
+use super::{Columns, MAX_CAPTURE};
 use crate::node::{Key, Node, NodeKind, TERMINATOR, kind};
 use crate::prefix::bit;
-use crate::tree::Tiling;
+use crate::tree::{Tiling, index32};
 
 /// Nothing on either side.
 const NOTHING: [Node; 2] = [TERMINATOR; 2];

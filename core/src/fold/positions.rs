@@ -25,7 +25,7 @@ pub const fn above(mut at: u8) -> u64 {
 
 /// [`heap_index`] of the prefix at `depth` on the way to `key`, less than five levels below the floor.
 #[inline]
-pub(crate) fn index_below(key: &Key, floor: u16, depth: u16) -> u8 {
+pub(super) fn index_below(key: &Key, floor: u16, depth: u16) -> u8 {
     let byte = usize::from(floor / 8);
     // At most seven bits before them and five of them.
     let window = u16::from_be_bytes([key[byte], key.get(byte + 1).copied().unwrap_or(0)]);

@@ -9,6 +9,7 @@ use crate::node::Key;
 use crate::prefix::Prefix;
 use crate::proof::Terminal;
 use crate::proof::terminal::terminal_encode;
+use crate::tree::index32;
 
 /// What stands in the multiproof for an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +54,7 @@ impl Records {
     #[inline]
     pub(super) fn push(&mut self, key: &Key, hash: HashId) -> u32 {
         self.0.push(Record { key: *key, hash, depth: 0, stands: Stands::Alone });
-        super::stages::index32(self.0.len() - 1)
+        index32(self.0.len() - 1)
     }
 
     /// The accesses below a child that had two keys or more, whose terminals are elsewhere.

@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 use super::values::Values;
 use super::{HashId, Home};
 use crate::node::{Key, Node, TERMINATOR, tag_internal, tag_leaf};
+use crate::tree::index32;
 
 /// The height of nodes that are known.
 const KNOWN: u16 = u16::MAX;
@@ -333,11 +334,4 @@ impl Stages {
         self.known.drain(..from);
         self.clear_messages();
     }
-}
-
-/// Entries are numbered in 32 bits: 2^32 of them would need 400 GB.
-#[expect(clippy::cast_possible_truncation, reason = "fewer than 2^32")]
-#[inline]
-pub(super) fn index32(index: usize) -> u32 {
-    index as u32
 }

@@ -2,10 +2,10 @@
 
 use alloc::vec::Vec;
 
-use super::stages::index32;
 use super::{Change, FoldValue, HashId, NO_HASH};
 use crate::hasher::Hasher;
 use crate::node::{Combined, Node, ValueHash, combine_kind, tag_internal, value_hash};
+use crate::tree::index32;
 
 /// Values and their hashes: those of one block, and those of two (an account's mostly has some seventy or a hundred
 /// bytes), wait, and are hashed together.

@@ -26,6 +26,7 @@
 mod tiling;
 
 pub use tiling::Tiling;
+pub(crate) use tiling::index32;
 
 use crate::node::Node;
 
