@@ -34,6 +34,9 @@ pub struct Tiling {
 
 impl Tiling {
     /// The tiling of these prefixes, in order, with these nodes; all lines are computed.
+    ///
+    /// # Panics
+    /// When there is not one node a child.
     pub fn new(hasher: Hasher, prefixes: impl Iterator<Item = Prefix>, nodes: &[Node]) -> Self {
         let (mut boundaries, mut last) = (Vec::new(), None);
         for prefix in prefixes {
@@ -46,25 +49,17 @@ impl Tiling {
         link(&mut boundaries);
         let lines = alloc::vec![Line::default(); boundaries.len()];
         let mut this = Self { boundaries, lines, own: Node::default() };
-        this.set_nodes(hasher, nodes);
+        assert_eq!(nodes.len(), this.len(), "one node a child");
+        for (child, node) in nodes.iter().enumerate() {
+            this.set_node(child, node);
+        }
+        this.renew(hasher);
         this
     }
 
     /// The tiling of a single child with this node.
     pub fn single(node: &Node) -> Self {
         Self { boundaries: Vec::new(), lines: Vec::new(), own: *node }
-    }
-
-    /// Computes all lines from the nodes of the children, in order.
-    ///
-    /// # Panics
-    /// When there is not one node a child.
-    pub fn set_nodes(&mut self, hasher: Hasher, nodes: &[Node]) {
-        assert_eq!(nodes.len(), self.len(), "one node a child");
-        for (child, node) in nodes.iter().enumerate() {
-            self.set_node(child, node);
-        }
-        self.renew(hasher);
     }
 
     /// A child has this node. The lines above it, and the node over all, are those of before until [`Self::renew`].
