@@ -43,7 +43,7 @@
 use crate::node::{Key, Node};
 use crate::page::cut_header::{self, CutHeader};
 use crate::page::error::PageError;
-use crate::page::header::{self, Identity, Start, array_at, put, u32_at, u40_at};
+use crate::page::header::{self, Identity, array_at, put, u32_at, u40_at};
 use crate::page::kinds::PageType;
 use crate::page::{MAX_PAGE_NO, MAX_PREFIX_LEN, PAGE_SIZE, Page};
 use crate::prefix::Prefix;
@@ -318,15 +318,7 @@ impl<'p> BranchBuilder<'p> {
     pub fn new(page: &'p mut Page, header: &BranchHeader) -> Self {
         assert!(header.level > 0, "leaf pages are level 0");
         assert!(header.prefix.len() <= MAX_PREFIX_LEN, "pages are cut at 255 bits at most");
-        header::start(
-            page,
-            &Start {
-                identity: &header.identity,
-                flush: header.flush,
-                namespace: header.namespace,
-                page_type: PageType::Branch,
-            },
-        );
+        header::start(page, &header.identity, PageType::Branch, header.flush, header.namespace);
         Self { page, header: *header, walk: Walk::new(&header.prefix), pushed: 0 }
     }
 

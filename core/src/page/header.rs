@@ -106,25 +106,23 @@ pub fn check_namespace(page: &Page, expected: u8) -> Result<(), PageError> {
     }
 }
 
-/// What a builder knows about the page it starts.
-pub(super) struct Start<'a> {
-    pub(super) identity: &'a Identity,
-    pub(super) flush: u64,
-    pub(super) namespace: u8,
-    pub(super) page_type: PageType,
-}
-
 /// Zeroes a page and writes the common header, except for the checksum.
-pub(super) fn start(page: &mut Page, start: &Start<'_>) {
-    assert!(start.identity.page_no <= MAX_PAGE_NO, "page numbers have 40 bits");
+pub(super) fn start(
+    page: &mut Page,
+    identity: &Identity,
+    page_type: PageType,
+    flush: u64,
+    namespace: u8,
+) {
+    assert!(identity.page_no <= MAX_PAGE_NO, "page numbers have 40 bits");
     page.fill(0);
-    put_u64(page, PAGE_NO, start.identity.page_no);
-    put_u64(page, DATABASE, start.identity.db_id);
-    put_u64(page, FLUSH, start.flush);
-    page[KIND] = start.identity.kind as u8;
-    page[TYPE] = start.page_type as u8;
+    put_u64(page, PAGE_NO, identity.page_no);
+    put_u64(page, DATABASE, identity.db_id);
+    put_u64(page, FLUSH, flush);
+    page[KIND] = identity.kind as u8;
+    page[TYPE] = page_type as u8;
     page[FORMAT] = VERSION;
-    page[NAMESPACE] = start.namespace;
+    page[NAMESPACE] = namespace;
 }
 
 /// [`check`], and the page type.

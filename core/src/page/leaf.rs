@@ -35,7 +35,7 @@ use crate::node::{Key, Node};
 pub use crate::page::MAX_INLINE;
 use crate::page::cut_header::{self, CutHeader};
 use crate::page::error::PageError;
-use crate::page::header::{self, Identity, Start, array_at, put, u16_at};
+use crate::page::header::{self, Identity, array_at, put, u16_at};
 use crate::page::kinds::PageType;
 use crate::page::overflow::OverflowCell;
 use crate::page::{MAX_PREFIX_LEN, PAGE_SIZE, Page};
@@ -377,12 +377,6 @@ impl<'a> LeafView<'a> {
         }
     }
 
-    /// The cell where this head is expected, if keys are spread evenly.
-    #[inline]
-    fn guess_of(&self, wanted: u64) -> usize {
-        guess_of(wanted, cut_header::prefix_len(self.page), self.areas.count)
-    }
-
     /// Searches by the first 8 bytes as one integer, outwards from where evenly spread keys would
     /// lie; the other bytes only decide between equals.
     #[inline]
@@ -395,7 +389,8 @@ impl<'a> LeafView<'a> {
         let stride = self.areas.suffix();
         let keys = &self.page[self.areas.keys..self.areas.values];
         let head = |index: usize| u64::from_be_bytes(array_at(keys, index * stride));
-        let first = lower_bound_near(self.guess_of(wanted), count, |index| head(index) < wanted);
+        let guess = guess_of(wanted, self.prefix_len(), count);
+        let first = lower_bound_near(guess, count, |index| head(index) < wanted);
         // Usually this is the key itself, or no key has this head: no second search.
         if first < count && head(first) == wanted && less(first) {
             partition(first + 1, count, less)
@@ -526,15 +521,7 @@ impl<'p> LeafBuilder<'p> {
         assert!(levels_fit(header.levels, prefix_len), "no nodes at such a depth");
         let areas = Areas::new(header.levels, prefix_len, header.count);
         assert!(areas.values <= PAGE_SIZE, "more cells than a page holds");
-        header::start(
-            page,
-            &Start {
-                identity: &header.identity,
-                flush: header.flush,
-                namespace: header.namespace,
-                page_type: PageType::Leaf,
-            },
-        );
+        header::start(page, &header.identity, PageType::Leaf, header.flush, header.namespace);
         CutHeader {
             level: header.levels,
             prefix: header.prefix,

@@ -26,7 +26,7 @@
 
 use crate::page::error::PageError;
 use crate::page::header::Identity;
-use crate::page::header::{self, Start, put, u16_at, u32_at};
+use crate::page::header::{self, put, u16_at, u32_at};
 use crate::page::kinds::PageType;
 pub use crate::page::kinds::StreamId;
 use crate::page::{PAGE_SIZE, Page};
@@ -66,15 +66,7 @@ pub fn build(page: &mut Page, header: &StreamHeader, payload: &[u8]) -> u32 {
     assert!(payload.len() <= PAYLOAD, "a payload longer than a page's");
     #[expect(clippy::cast_possible_truncation, reason = "no more than PAYLOAD")]
     let length = payload.len() as u16;
-    header::start(
-        page,
-        &Start {
-            identity: &header.identity,
-            flush: header.flush,
-            namespace: header.namespace,
-            page_type: PageType::Stream,
-        },
-    );
+    header::start(page, &header.identity, PageType::Stream, header.flush, header.namespace);
     page[STREAM] = header.stream as u8;
     put(page, LENGTH, &length.to_le_bytes());
     put(page, INDEX, &header.index.to_le_bytes());
