@@ -71,7 +71,7 @@ impl core::fmt::Debug for Folder {
         f.debug_struct("Folder")
             .field("folds", &self.ends.len())
             .field("items", &self.items)
-            .field("hashed", &self.stages.hashed)
+            .field("hashed", &self.values.hashed)
             .finish_non_exhaustive()
     }
 }
@@ -129,7 +129,7 @@ impl Folder {
     /// Hash calls made since creation, values included.
     #[inline]
     pub fn hashed(&self) -> u64 {
-        self.stages.hashed
+        self.values.hashed
     }
 
     /// Items given since [`Self::clear`] or [`Self::settle`].
@@ -167,7 +167,7 @@ impl Folder {
     /// A subtrie with one pair, in which nothing is accessed; with its node.
     #[inline]
     pub fn known_leaf(&mut self, node: &Node, key: &Key, value_hash: &ValueHash) -> Subtrie {
-        let hash = self.values.add(FoldValue::Hash(*value_hash), &mut self.stages.hashed);
+        let hash = self.values.add(FoldValue::Hash(*value_hash));
         let old = self.pair(key, hash);
         Subtrie::new(kind(node), self.stages.known(node), old)
     }
@@ -188,7 +188,7 @@ impl Folder {
             }
             Occupancy::Empty => Old::Empty(self.records.push(key, NO_HASH)),
             Occupancy::Leaf { key, value_hash } => {
-                let hash = self.values.add(FoldValue::Hash(*value_hash), &mut self.stages.hashed);
+                let hash = self.values.add(FoldValue::Hash(*value_hash));
                 Old::Leaf(self.records.push(key, hash))
             }
         };

@@ -41,12 +41,11 @@ impl Span<'_, Siblings<'_>> {
     /// Adds encoded terminals, which follow in key order.
     pub fn terminals(&mut self, bytes: &[u8]) {
         for terminal in terminals(bytes) {
-            let Folder { values, stages, .. } = &mut *self.folder;
             let subtrie = match &terminal {
                 Terminal::Terminator { .. } => EMPTY,
                 Terminal::Leaf { key, value_hash, .. } => {
-                    let hash = values.add(FoldValue::Hash(*value_hash), &mut stages.hashed);
-                    let source = stages.leaf(key, hash);
+                    let hash = self.folder.values.add(FoldValue::Hash(*value_hash));
+                    let source = self.folder.stages.leaf(key, hash);
                     Subtrie::new(NodeKind::Leaf, source, Old::Beside)
                 }
             };
@@ -85,7 +84,7 @@ impl<P: Path> Span<'_, P> {
     /// Adds a key that is not accessed.
     #[inline]
     pub fn unaccessed(&mut self, key: &Key, value: FoldValue<'_>) {
-        let hash = self.folder.values.add(value, &mut self.folder.stages.hashed);
+        let hash = self.folder.values.add(value);
         let old = self.folder.pair(key, hash);
         let source = self.folder.stages.leaf(key, hash);
         self.put(key, 256, Subtrie::new(NodeKind::Leaf, source, old));
@@ -101,15 +100,23 @@ impl<P: Path> Span<'_, P> {
         change: Change<'_>,
     ) -> HashId {
         let folder = &mut *self.folder;
-        let hashes = folder.values.change(old, change, &mut folder.stages.hashed);
-        let record = folder.records.push(key, hashes.old);
-        let old = if hashes.old == NO_HASH { Old::Empty(record) } else { Old::Leaf(record) };
-        let subtrie = match hashes.new {
+        let before = old.map_or(NO_HASH, |value| folder.values.add(value));
+        let (after, put) = match change {
+            Change::Keep => (before, NO_HASH),
+            Change::Delete => (NO_HASH, NO_HASH),
+            Change::Put(value) => {
+                let new = folder.values.add(value);
+                (new, new)
+            }
+        };
+        let record = folder.records.push(key, before);
+        let old = if before == NO_HASH { Old::Empty(record) } else { Old::Leaf(record) };
+        let subtrie = match after {
             NO_HASH => EMPTY.with(old),
             new => Subtrie::new(NodeKind::Leaf, folder.stages.leaf(key, new), old),
         };
         self.put(key, 256, subtrie);
-        hashes.put
+        put
     }
 
     /// Adds a subtrie.

@@ -88,7 +88,6 @@ pub(super) struct Stages {
     pub(super) lines: Vec<(u32, [Node; 2])>,
     pub(super) nodes: Vec<(u8, Node)>,
     out: Vec<[u8; 32]>,
-    pub(super) hashed: u64,
 }
 
 impl Stages {
@@ -272,7 +271,7 @@ impl Stages {
 
     /// Hashes everything, from the values up.
     pub(super) fn run(&mut self, values: &mut Values) {
-        self.hashed += values.run();
+        values.run();
         let mut out = core::mem::take(&mut self.out);
         for height in 0..self.used {
             let mut stage = core::mem::take(&mut self.all[height]);
@@ -284,7 +283,7 @@ impl Stages {
             let blocks = Node::bytes_of(stage.pairs.as_flattened()).as_chunks().0;
             out.resize(blocks.len().max(out.len()), [0; 32]);
             values.hasher.hash64_many(blocks, &mut out[..blocks.len()]);
-            self.hashed += blocks.len() as u64;
+            values.hashed += blocks.len() as u64;
             // All of them first: a byte that is changed right before its hash is copied delays the copy.
             let hashes = &mut out[..stage.pairs.len()];
             match height {

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Change, FoldValue, HashId, NO_HASH};
+use super::{FoldValue, HashId};
 use crate::hasher::Hasher;
 use crate::node::{Combined, Node, ValueHash, combine_kind, tag_internal, value_hash};
 use crate::tree::index32;
@@ -16,6 +16,8 @@ pub(super) struct Values {
     of_one: Waiting<64>,
     of_two: Waiting<128>,
     out: Vec<[u8; 32]>,
+    /// Hash calls made so far.
+    pub(super) hashed: u64,
 }
 
 /// Values of equally many blocks, which wait for their hashes.
@@ -70,18 +72,10 @@ impl<const BYTES: usize> Waiting<BYTES> {
     }
 }
 
-/// Hashes of an accessed key's values, by number; [`NO_HASH`] for none.
-pub(super) struct Changed {
-    pub(super) old: HashId,
-    pub(super) new: HashId,
-    /// The new value, if one was put.
-    pub(super) put: HashId,
-}
-
 impl Values {
     pub(super) fn new(hasher: Hasher) -> Self {
         let (of_one, of_two) = (Waiting::default(), Waiting::default());
-        Self { hasher, hashes: Vec::new(), of_one, of_two, out: Vec::new() }
+        Self { hasher, hashes: Vec::new(), of_one, of_two, out: Vec::new(), hashed: 0 }
     }
 
     pub(super) fn clear(&mut self) {
@@ -96,14 +90,14 @@ impl Values {
         self.of_two.shrink_to(keys);
     }
 
-    /// Adds a value; adds to `hashed` when that takes a hash at once.
+    /// Adds a value.
     #[inline]
-    pub(super) fn add(&mut self, value: FoldValue<'_>, hashed: &mut u64) -> HashId {
+    pub(super) fn add(&mut self, value: FoldValue<'_>) -> HashId {
         let id = index32(self.hashes.len());
         self.hashes.push(match value {
             FoldValue::Hash(hash) => hash,
             FoldValue::Bytes(bytes) if bytes.len() > 128 => {
-                *hashed += 1;
+                self.hashed += 1;
                 value_hash(self.hasher, bytes)
             }
             FoldValue::Bytes(bytes) => {
@@ -118,29 +112,10 @@ impl Values {
         id
     }
 
-    /// Adds the values of an accessed key.
-    #[inline]
-    pub(super) fn change(
-        &mut self,
-        old: Option<FoldValue<'_>>,
-        change: Change<'_>,
-        hashed: &mut u64,
-    ) -> Changed {
-        let old = old.map_or(NO_HASH, |value| self.add(value, hashed));
-        match change {
-            Change::Keep => Changed { old, new: old, put: NO_HASH },
-            Change::Delete => Changed { old, new: NO_HASH, put: NO_HASH },
-            Change::Put(value) => {
-                let new = self.add(value, hashed);
-                Changed { old, new, put: new }
-            }
-        }
-    }
-
     /// Hashes those that wait.
-    pub(super) fn run(&mut self) -> u64 {
-        let Self { hasher, hashes, of_one, of_two, out } = self;
-        of_one.run(*hasher, out, hashes) + of_two.run(*hasher, out, hashes)
+    pub(super) fn run(&mut self) {
+        let Self { hasher, hashes, of_one, of_two, out, hashed } = self;
+        *hashed += of_one.run(*hasher, out, hashes) + of_two.run(*hasher, out, hashes);
     }
 
     /// A hash; of a value that waited, after [`Self::run`].
