@@ -33,7 +33,7 @@ pub(super) struct Frame<'a> {
 impl<'a> Frame<'a> {
     pub(super) fn cut(hasher: Hasher, kind: Kind, bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
-        let sizes = wire::read_header(hasher, kind, &mut reader)?;
+        let (_, sizes) = wire::read_header(hasher, &[kind], &mut reader)?;
         if sizes.total() != Some(bytes.len()) {
             return Err(DecodeError::Length);
         }
@@ -55,7 +55,7 @@ impl<'a> Inner<'a> {
     /// The next one, of one of these kinds. Its header is checked, its records are not.
     pub(super) fn take(&mut self, kinds: &[Kind]) -> Result<(Kind, &'a [u8]), DecodeError> {
         let mut ahead = self.1;
-        let (kind, sizes) = wire::read_any(self.0, kinds, &mut ahead)?;
+        let (kind, sizes) = wire::read_header(self.0, kinds, &mut ahead)?;
         let bytes = self.1.bytes(sizes.total().ok_or(DecodeError::Length)?)?;
         Ok((kind, bytes))
     }

@@ -201,7 +201,7 @@ pub(super) struct Sections<'a> {
 impl<'a> Sections<'a> {
     pub(super) fn cut(hasher: Hasher, kind: Kind, bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
-        let sizes = read_header(hasher, kind, &mut reader)?;
+        let (_, sizes) = read_header(hasher, &[kind], &mut reader)?;
         if sizes.total() != Some(bytes.len()) {
             return Err(DecodeError::Length);
         }
@@ -214,16 +214,8 @@ impl<'a> Sections<'a> {
     }
 }
 
-pub(super) fn read_header(
-    hasher: Hasher,
-    kind: Kind,
-    reader: &mut Reader<'_>,
-) -> Result<Sizes, DecodeError> {
-    read_any(hasher, &[kind], reader).map(|(_, sizes)| sizes)
-}
-
 /// A header of one of these kinds, at least one.
-pub(super) fn read_any(
+pub(super) fn read_header(
     hasher: Hasher,
     kinds: &[Kind],
     reader: &mut Reader<'_>,
