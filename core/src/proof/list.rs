@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use super::{
     error::{DecodeError, VerifyError},
     reader::Reader,
-    terminal::{self, Terminal, fork},
+    terminal::{self, Terminal, Terminals, fork},
     walk::{Known, Leaves, Walk},
 };
 use crate::{
@@ -170,34 +170,5 @@ impl<'a> List<'a> {
         }
         let leads = found.map_or(self.index.is_empty(), |found| found.0 == *root);
         if leads { Ok(()) } else { Err(VerifyError::RootMismatch) }
-    }
-}
-
-/// The terminals of a list.
-#[derive(Clone, Debug)]
-pub(super) struct Terminals<'a>(Reader<'a>);
-
-impl<'a> Terminals<'a> {
-    /// Have all been taken?
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Each terminal, and the depth at which the path to the next one parts from its own.
-    pub(super) fn with_forks(self) -> impl Iterator<Item = (Terminal, Option<u16>)> + use<'a> {
-        let mut following = self.clone();
-        following.next();
-        self.map(move |terminal| {
-            let fork = following.next().and_then(|next| fork(&terminal, &next));
-            (terminal, fork)
-        })
-    }
-}
-
-impl Iterator for Terminals<'_> {
-    type Item = Terminal;
-
-    fn next(&mut self) -> Option<Terminal> {
-        if self.0.is_empty() { None } else { Terminal::read(&mut self.0).ok() }
     }
 }

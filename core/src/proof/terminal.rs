@@ -154,12 +154,36 @@ pub fn terminal_encode(to: &mut Vec<u8>, terminal: &Terminal) {
 
 /// The terminals that [`terminal_encode`] has written to these bytes; it ends at the first that is none.
 pub fn terminals(bytes: &[u8]) -> impl Iterator<Item = Terminal> + '_ {
-    let mut reader = Reader::new(bytes);
-    core::iter::from_fn(
-        move || {
-            if reader.is_empty() { None } else { Terminal::read(&mut reader).ok() }
-        },
-    )
+    Terminals(Reader::new(bytes))
+}
+
+/// Terminals that [`terminal_encode`] has written; it ends at the first that is none.
+#[derive(Clone, Debug)]
+pub(super) struct Terminals<'a>(pub(super) Reader<'a>);
+
+impl<'a> Terminals<'a> {
+    /// Have all been taken?
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Each terminal, and the depth at which the path to the next one parts from its own.
+    pub(super) fn with_forks(self) -> impl Iterator<Item = (Terminal, Option<u16>)> + use<'a> {
+        let mut following = self.clone();
+        following.next();
+        self.map(move |terminal| {
+            let fork = following.next().and_then(|next| fork(&terminal, &next));
+            (terminal, fork)
+        })
+    }
+}
+
+impl Iterator for Terminals<'_> {
+    type Item = Terminal;
+
+    fn next(&mut self) -> Option<Terminal> {
+        if self.0.is_empty() { None } else { Terminal::read(&mut self.0).ok() }
+    }
 }
 
 /// Bytes that [`terminal_encode`] appends.

@@ -33,10 +33,10 @@ use alloc::vec::Vec;
 
 use super::{
     error::{DecodeError, EncodeError},
-    list::{List, Terminals},
+    list::List,
     op::{self, Op, RawOp},
     reader::Reader,
-    terminal::{self, Terminal},
+    terminal::{self, Terminal, Terminals},
 };
 use crate::{
     hasher::Hasher,
