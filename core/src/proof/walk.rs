@@ -77,18 +77,13 @@ impl Subtrie for BeforeAfter {
     }
 }
 
-/// A finished subtrie that waits for the right side of the fork at this depth.
-struct Waiting<S> {
-    left: S,
-    fork: u16,
-}
-
 /// The walk: give it each finished terminal in order, and where the path to the next one parts.
 pub(super) struct Walk<'a, S> {
     hasher: Hasher,
     siblings: core::slice::Iter<'a, Node>,
-    /// Forks grow strictly towards the top, so there are at most 256.
-    stack: Vec<Waiting<S>>,
+    /// Finished subtries that wait for the right side of the fork at this depth. Forks grow strictly towards the top, so
+    /// there are at most 256.
+    stack: Vec<(S, u16)>,
 }
 
 impl<'a, S: Subtrie> Walk<'a, S> {
@@ -108,7 +103,7 @@ impl<'a, S: Subtrie> Walk<'a, S> {
     ) -> Result<Option<S>, VerifyError> {
         let mut subtrie = terminal;
         loop {
-            let left = self.stack.last().map(|waiting| waiting.fork);
+            let left = self.stack.last().map(|(_, fork)| *fork);
             let deepest = left.max(fork);
             let stop = deepest.map_or(0, |fork| fork.saturating_add(1));
             while depth > stop {
@@ -124,12 +119,12 @@ impl<'a, S: Subtrie> Walk<'a, S> {
             }
             match (left, fork) {
                 (Some(at), _) if deepest == left => {
-                    let Some(waiting) = self.stack.pop() else { return Ok(None) };
-                    subtrie = S::join(self.hasher, &waiting.left, &subtrie, depth)?;
+                    let Some((waiting, _)) = self.stack.pop() else { return Ok(None) };
+                    subtrie = S::join(self.hasher, &waiting, &subtrie, depth)?;
                     depth = at;
                 }
                 (_, Some(fork)) => {
-                    self.stack.push(Waiting { left: subtrie, fork });
+                    self.stack.push((subtrie, fork));
                     return Ok(None);
                 }
                 _ => return Ok(Some(subtrie)),
