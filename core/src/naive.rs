@@ -222,15 +222,10 @@ fn subtrie(hasher: Hasher, pairs: &[Pair], depth: usize) -> Node {
 /// Opens the paths to `keys` (at least one), all of which share their first `depth` bits with all
 /// of `pairs`.
 fn open(hasher: Hasher, pairs: &[Pair], keys: &[Key], depth: usize, proof: &mut MultiProof) {
-    let depth_bits = u16::try_from(depth).expect("a key has 256 bits");
     match pairs {
-        [] => {
-            let prefix = Prefix::new(&keys[0], depth_bits);
-            proof.terminals.push(Terminal::Terminator { prefix });
-        }
-        [(key, value_hash)] => {
-            let (key, value_hash) = (*key, *value_hash);
-            proof.terminals.push(Terminal::Leaf { depth: depth_bits, key, value_hash });
+        [] | [_] => {
+            let depth = u16::try_from(depth).expect("a key has 256 bits");
+            proof.terminals.push(terminal(pairs, &Prefix::new(&keys[0], depth)));
         }
         _ => {
             let (left, right) = pairs.split_at(pairs.partition_point(|(k, _)| !bits(k)[depth]));
