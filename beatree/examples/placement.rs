@@ -6,7 +6,7 @@
 //! `cargo run --release -p pleach-beatree --example placement [live pages] [pages a batch]`
 
 use pleach_beatree::PageNo;
-use pleach_beatree::space::{FileGeometry, Growth, NeedGrowth, PageRun, Space};
+use pleach_beatree::space::{FileGeometry, GrowingFile, Growth, NeedGrowth, PageRun, Space};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 
@@ -19,7 +19,8 @@ trait Policy {
 
 impl Policy for Space {
     fn allocate(&mut self, count: u32, out: &mut Vec<PageRun>) {
-        while let Err(NeedGrowth { segments }) = Self::allocate(self, count, Growth::Allowed, out) {
+        let growth = Growth::Allowed;
+        while let Err(NeedGrowth { segments }) = GrowingFile::allocate(self, count, growth, out) {
             self.grown(segments).expect("the simulated file is small");
         }
     }

@@ -176,46 +176,6 @@ impl Space {
         page.get() < self.pages() && self.used.get(page.get())
     }
 
-    /// Hands out `count` pages as runs in address order, no two of them adjacent; `out` is replaced.
-    pub fn allocate(
-        &mut self,
-        count: u32,
-        growth: Growth,
-        out: &mut Vec<PageRun>,
-    ) -> Result<(), NeedGrowth> {
-        out.clear();
-        let stats = self.stats();
-        let live = u64::from(stats.live) + u64::from(count);
-        let shrinks = self.geometry.goal(self.pages().into(), live).is_some();
-        let from_the_front = shrinks && stats.holes >= count;
-        let fresh = if from_the_front { 0 } else { count.min(self.pages() - self.frontier) };
-        let rest = count - fresh;
-        self.check_growth(count, rest, growth)?;
-        let start = self.frontier;
-        self.take_fresh(start, fresh);
-        if rest > 0 {
-            self.fill_holes(rest, from_the_front, out);
-        }
-        if fresh > 0 {
-            // Holes come before it, so the order is kept.
-            push_merged(out, PageRun { start: PageNo::new(start), len: fresh });
-        }
-        self.used_count += rest;
-        self.allocated += u64::from(count);
-        self.runs += out.len() as u64;
-        debug_assert_eq!(out.iter().map(|run| run.len).sum::<u32>(), count);
-        Ok(())
-    }
-
-    /// The device has reserved this many segments more.
-    pub fn grown(&mut self, segments: u32) -> Result<(), SpaceError> {
-        let pages = self.pages_with(self.segments().saturating_add(segments))?;
-        self.used.grow(pages);
-        self.retired.grow(pages);
-        self.used_in.resize((pages / self.geometry.segment_pages) as usize, 0);
-        Ok(())
-    }
-
     /// When the file is far too long for its live pages: the number of pages that it should shrink to,
     /// whole segments. There is room before that for all that lies behind.
     pub fn goal(&self) -> Option<u32> {
@@ -475,17 +435,43 @@ impl Space {
 impl GrowingFile for Space {
     type Run = PageRun;
 
+    /// Hands out `count` pages as runs in address order, no two of them adjacent; `out` is replaced.
     fn allocate(
         &mut self,
         count: u32,
         growth: Growth,
         out: &mut Vec<PageRun>,
     ) -> Result<(), NeedGrowth> {
-        Self::allocate(self, count, growth, out)
+        out.clear();
+        let stats = self.stats();
+        let live = u64::from(stats.live) + u64::from(count);
+        let shrinks = self.geometry.goal(self.pages().into(), live).is_some();
+        let from_the_front = shrinks && stats.holes >= count;
+        let fresh = if from_the_front { 0 } else { count.min(self.pages() - self.frontier) };
+        let rest = count - fresh;
+        self.check_growth(count, rest, growth)?;
+        let start = self.frontier;
+        self.take_fresh(start, fresh);
+        if rest > 0 {
+            self.fill_holes(rest, from_the_front, out);
+        }
+        if fresh > 0 {
+            // Holes come before it, so the order is kept.
+            push_merged(out, PageRun { start: PageNo::new(start), len: fresh });
+        }
+        self.used_count += rest;
+        self.allocated += u64::from(count);
+        self.runs += out.len() as u64;
+        debug_assert_eq!(out.iter().map(|run| run.len).sum::<u32>(), count);
+        Ok(())
     }
 
     fn grown(&mut self, segments: u32) -> Result<(), SpaceError> {
-        Self::grown(self, segments)
+        let pages = self.pages_with(self.segments().saturating_add(segments))?;
+        self.used.grow(pages);
+        self.retired.grow(pages);
+        self.used_in.resize((pages / self.geometry.segment_pages) as usize, 0);
+        Ok(())
     }
 
     fn file_pages(&self) -> u64 {

@@ -92,57 +92,6 @@ impl Extents {
         free_map::encode(self.pages, free.len(), free.iter(), out);
     }
 
-    /// Hands out `count` pages as at most [`MAX_RUNS`] runs in address order; `out` is replaced.
-    ///
-    /// # Panics
-    /// When `count` is 0.
-    pub fn allocate(
-        &mut self,
-        count: u32,
-        growth: Growth,
-        out: &mut Vec<PageRun>,
-    ) -> Result<(), NeedGrowth> {
-        assert!(count > 0, "a long value has pages");
-        out.clear();
-        let live = self.stats().live + u64::from(count);
-        let fits = if self.geometry.goal(self.pages, live).is_some() {
-            self.free.iter().find(|(_, len)| *len >= u64::from(count))
-        } else {
-            self.free.smallest_of(count.into())
-        };
-        let whole = fits.map(|(start, _)| (start, u64::from(count)));
-        let mut picked: Vec<(u64, u64)> = match whole {
-            Some(run) => vec![run],
-            None if growth == Growth::Allowed && self.is_short(count) => {
-                return Err(self.need(count));
-            }
-            None => self.pick_largest(count).ok_or_else(|| self.need(count))?,
-        };
-        if picked.iter().map(|(_, len)| runs_of(*len)).sum::<u64>() > MAX_RUNS as u64 {
-            return Err(self.need(count));
-        }
-        picked.sort_unstable();
-        for (start, len) in picked {
-            self.free.remove(start, len);
-            split_run(start, len, out);
-        }
-        Ok(())
-    }
-
-    /// The device has reserved this many segments more.
-    pub fn grown(&mut self, segments: u32) -> Result<(), SpaceError> {
-        let more = self.geometry.pages_of(segments);
-        let pages = self.pages + more;
-        if pages > MAX_PAGE_NO + 1 {
-            return Err(SpaceError::TooLong { pages });
-        }
-        if more > 0 {
-            self.free.insert(self.pages, more);
-        }
-        self.pages = pages;
-        Ok(())
-    }
-
     /// When the file is far too long for its live pages: drops segments of free pages at its end from the
     /// map, as far as it should shrink. The caller cuts the file itself when no image and no record that a
     /// recovery may read names a page behind the end.
@@ -302,17 +251,54 @@ impl Extents {
 impl GrowingFile for Extents {
     type Run = PageRun;
 
+    /// Hands out `count` pages as at most [`MAX_RUNS`] runs in address order; `out` is replaced.
+    ///
+    /// # Panics
+    /// When `count` is 0.
     fn allocate(
         &mut self,
         count: u32,
         growth: Growth,
         out: &mut Vec<PageRun>,
     ) -> Result<(), NeedGrowth> {
-        Self::allocate(self, count, growth, out)
+        assert!(count > 0, "a long value has pages");
+        out.clear();
+        let live = self.stats().live + u64::from(count);
+        let fits = if self.geometry.goal(self.pages, live).is_some() {
+            self.free.iter().find(|(_, len)| *len >= u64::from(count))
+        } else {
+            self.free.smallest_of(count.into())
+        };
+        let whole = fits.map(|(start, _)| (start, u64::from(count)));
+        let mut picked: Vec<(u64, u64)> = match whole {
+            Some(run) => vec![run],
+            None if growth == Growth::Allowed && self.is_short(count) => {
+                return Err(self.need(count));
+            }
+            None => self.pick_largest(count).ok_or_else(|| self.need(count))?,
+        };
+        if picked.iter().map(|(_, len)| runs_of(*len)).sum::<u64>() > MAX_RUNS as u64 {
+            return Err(self.need(count));
+        }
+        picked.sort_unstable();
+        for (start, len) in picked {
+            self.free.remove(start, len);
+            split_run(start, len, out);
+        }
+        Ok(())
     }
 
     fn grown(&mut self, segments: u32) -> Result<(), SpaceError> {
-        Self::grown(self, segments)
+        let more = self.geometry.pages_of(segments);
+        let pages = self.pages + more;
+        if pages > MAX_PAGE_NO + 1 {
+            return Err(SpaceError::TooLong { pages });
+        }
+        if more > 0 {
+            self.free.insert(self.pages, more);
+        }
+        self.pages = pages;
+        Ok(())
     }
 
     fn file_pages(&self) -> u64 {

@@ -3,7 +3,9 @@
 //! the file grows when and as far as the rule says, and all counters agree.
 
 use pleach_beatree::PageNo;
-use pleach_beatree::space::{FileGeometry, Growth, NeedGrowth, PageRun, Space, SpaceError};
+use pleach_beatree::space::{
+    FileGeometry, GrowingFile, Growth, NeedGrowth, PageRun, Space, SpaceError,
+};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 

@@ -1,7 +1,9 @@
 //! The allocator of the overflow file against a list of page states, with its free map written and
 //! read back; every damaged free map is refused or means what it says.
 
-use pleach_beatree::space::{Extents, FileGeometry, Growth, MAX_RUNS, NeedGrowth, SpaceError};
+use pleach_beatree::space::{
+    Extents, FileGeometry, GrowingFile, Growth, MAX_RUNS, NeedGrowth, SpaceError,
+};
 use pleach_core::page::overflow::PageRun;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};

@@ -17,7 +17,7 @@ use std::collections::HashSet;
 
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::region::Pending;
-use pleach_beatree::space::{Extents, SpaceError};
+use pleach_beatree::space::{Extents, GrowingFile, SpaceError};
 use pleach_beatree::{ChildRef, PageNo};
 use pleach_core::page::overflow::PageRun;
 use pleach_core::page::stream::StreamId;
