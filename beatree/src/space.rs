@@ -210,19 +210,13 @@ impl Space {
     /// # Panics
     /// When the stamp is below an earlier one.
     pub fn retire(&mut self, pages: &[PageNo], stamp: u64) -> Result<(), SpaceError> {
-        let mut outcome = Ok(());
-        let mut done = 0;
-        for &page in pages {
-            outcome = self.retire_one(page);
-            if outcome.is_err() {
-                break;
-            }
-            done += 1;
+        for page in pages {
+            self.check_owned(*page)?;
+            self.retired.set(page.get());
+            self.retired_count += 1;
+            self.pending.add(stamp, [*page]);
         }
-        if done > 0 {
-            self.pending.add(stamp, pages[..done].iter().copied());
-        }
-        outcome
+        Ok(())
     }
 
     /// Location records through `stamp` are durable and the readers from before have left: pages that
@@ -402,13 +396,6 @@ impl Space {
         self.used.clear(page.get());
         self.used_count -= 1;
         *self.used_near(page.get()) -= 1;
-    }
-
-    fn retire_one(&mut self, page: PageNo) -> Result<(), SpaceError> {
-        self.check_owned(page)?;
-        self.retired.set(page.get());
-        self.retired_count += 1;
-        Ok(())
     }
 
     /// In use, and not given up.

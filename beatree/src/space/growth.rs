@@ -8,8 +8,6 @@
 //! 3. if the device is full, ask once more with [`Growth::Refused`]: now free pages are taken wherever
 //!    they are, and only when there are too few the device's error is the answer.
 
-use pleach_core::page::PAGE_SIZE;
-
 use super::{NeedGrowth, SpaceError};
 use crate::page_no::page_offset;
 
@@ -30,11 +28,6 @@ impl FileGeometry {
     pub const DEFAULT: Self = Self { segment_pages: 256, size_percent: 150 };
     /// Segments of 64 KiB, for tests and small databases.
     pub const TINY: Self = Self { segment_pages: 16, size_percent: 150 };
-
-    /// Bytes of a segment.
-    pub fn segment_bytes(self) -> u64 {
-        u64::from(self.segment_pages) * PAGE_SIZE as u64
-    }
 
     /// Pages of this many segments.
     pub fn pages_of(self, segments: u32) -> u64 {
@@ -176,7 +169,8 @@ mod tests {
         count: u32,
         room: &mut u64,
     ) -> Result<Vec<F::Run>, Failed> {
-        let (mut end, segment) = (page_offset(file.file_pages()), file.geometry().segment_bytes());
+        let mut end = page_offset(file.file_pages());
+        let segment = page_offset(file.geometry().pages_of(1));
         let reserve = |extension: Extension| {
             assert_eq!((extension.offset, extension.bytes % segment), (end, 0));
             if extension.bytes > *room * segment {
