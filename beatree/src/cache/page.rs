@@ -32,12 +32,6 @@ pub(super) const COST: usize = 2 * size_of::<usize>() + size_of::<CachedPage>() 
 /// Bytes of a treelet's allocation.
 pub(super) const TREELET_COST: usize = size_of::<Treelet>() + 16;
 
-/// What is known of a page's nodes, pending changes included.
-#[derive(Default)]
-struct Beside {
-    treelet: Option<Box<Treelet>>,
-}
-
 /// A validated leaf page, its fingerprints, and what is known of its nodes.
 ///
 /// What a lookup reads first lies together at the front.
@@ -52,7 +46,8 @@ pub struct CachedPage {
     folded: AtomicBool,
     /// Has its treelet columns? For those who ask before the treelet's memory is near.
     has_columns: AtomicBool,
-    beside: Mutex<Beside>,
+    /// What is known of its nodes, pending changes included.
+    treelet: Mutex<Option<Box<Treelet>>>,
     page: Page,
     /// All fingerprints, when there are more than `near` holds.
     far: Vec<[u8; WORD]>,
@@ -78,7 +73,7 @@ impl CachedPage {
             guess: CellGuess::default(),
             folded: AtomicBool::new(false),
             has_columns: AtomicBool::new(false),
-            beside: Mutex::default(),
+            treelet: Mutex::default(),
             page: [0; PAGE_SIZE],
             far: Vec::new(),
         }
@@ -87,7 +82,7 @@ impl CachedPage {
     fn set(&mut self, page: &Page) {
         self.page.copy_from_slice(page);
         *self.folded.get_mut() = false;
-        *self.beside.get_mut() = Beside::default();
+        *self.treelet.get_mut() = None;
         let view = LeafView::trusted(&self.page);
         self.len = u16::try_from(view.len()).expect("a page's count has 16 bits");
         self.guess = view.cell_guess();
@@ -152,7 +147,7 @@ impl CachedPage {
     #[inline]
     pub(super) fn cpu_prefetch_front(&self) {
         cpu_prefetch(&self.near);
-        cpu_prefetch(core::slice::from_ref(&self.beside));
+        cpu_prefetch(core::slice::from_ref(&self.treelet));
     }
 
     /// Prefetches the memory that a search for a cell reads.
@@ -221,8 +216,8 @@ impl CachedPage {
     #[inline]
     pub fn cpu_prefetch_key(&self, key: &Key) {
         self.cpu_prefetch_around(self.guess, key, FOLD_LINES);
-        let Some(beside) = self.beside.try_lock() else { return };
-        if let Some(treelet) = beside.treelet.as_deref() {
+        let Some(treelet) = self.treelet.try_lock() else { return };
+        if let Some(treelet) = treelet.as_deref() {
             let has_columns = self.has_columns.load(Ordering::Relaxed);
             let columns = if has_columns { treelet.columns() } else { None };
             treelet.cpu_prefetch(self.bucket(key, columns));
@@ -244,8 +239,8 @@ impl CachedPage {
     /// ([`Self::cpu_prefetch_head`]).
     #[inline]
     pub fn cpu_prefetch_nodes(&self, nodes: impl Iterator<Item = u8>) {
-        if let Some(beside) = self.beside.try_lock()
-            && let Some(treelet) = beside.treelet.as_deref()
+        if let Some(treelet) = self.treelet.try_lock()
+            && let Some(treelet) = treelet.as_deref()
         {
             nodes.for_each(|index| treelet.cpu_prefetch_node(index));
         }
@@ -259,9 +254,9 @@ impl CachedPage {
 
     /// Shows what is known of the page's nodes in version `as_of`.
     pub fn treelet<T>(&self, as_of: u64, read: impl FnOnce(Option<Known<'_>>) -> T) -> T {
-        let beside = self.beside.lock();
-        let treelet = beside.treelet.as_deref().filter(|treelet| treelet.as_of() == as_of);
-        read(treelet.map(Treelet::known))
+        let treelet = self.treelet.lock();
+        let of_then = treelet.as_deref().filter(|treelet| treelet.as_of() == as_of);
+        read(of_then.map(Treelet::known))
     }
 
     /// The bucket of a key, in a treelet with these columns.
@@ -282,8 +277,8 @@ impl CachedPage {
         own: &Node,
         nodes: impl Iterator<Item = (u8, Node)>,
     ) -> bool {
-        let mut beside = self.beside.lock();
-        let Some(treelet) = beside.treelet.as_deref_mut() else { return false };
+        let mut treelet = self.treelet.lock();
+        let Some(treelet) = treelet.as_deref_mut() else { return false };
         treelet.advance(step, columns, own, nodes);
         self.has_columns.store(columns.is_some(), Ordering::Relaxed);
         true
@@ -291,16 +286,15 @@ impl CachedPage {
 
     /// Exchanges the treelet. Only under the lock of the page's shard, which counts its bytes.
     pub(super) fn replace_treelet(&self, treelet: Option<Box<Treelet>>) -> Option<Box<Treelet>> {
-        let mut beside = self.beside.lock();
+        let mut own = self.treelet.lock();
         let has_columns = treelet.as_ref().is_some_and(|treelet| treelet.columns().is_some());
         self.has_columns.store(has_columns, Ordering::Relaxed);
-        core::mem::replace(&mut beside.treelet, treelet)
+        core::mem::replace(&mut *own, treelet)
     }
 
     /// Bytes of this page's allocations.
     pub(super) fn bytes(&self) -> usize {
-        let beside = self.beside.lock();
-        let treelet = if beside.treelet.is_some() { TREELET_COST } else { 0 };
+        let treelet = if self.treelet.lock().is_some() { TREELET_COST } else { 0 };
         COST + treelet + self.far.capacity() * WORD
     }
 }
