@@ -66,16 +66,16 @@ impl Extents {
 
     /// The state that [`Extents::encode`] wrote, validated in full.
     pub fn parse(geometry: FileGeometry, bytes: &[u8]) -> Result<Self, SpaceError> {
-        let map = free_map::parse(bytes)?;
-        if map.pages % u64::from(geometry.segment_pages) != 0 {
+        let (pages, runs) = free_map::parse(bytes)?;
+        if pages % u64::from(geometry.segment_pages) != 0 {
             return Err(SpaceError::FreeMap { what: "the file ends within a segment", offset: 0 });
         }
-        if map.pages > MAX_PAGE_NO + 1 {
-            return Err(SpaceError::TooLong { pages: map.pages });
+        if pages > MAX_PAGE_NO + 1 {
+            return Err(SpaceError::TooLong { pages });
         }
         let mut extents = Self::new(geometry);
-        extents.pages = map.pages;
-        for (start, len) in map.runs {
+        extents.pages = pages;
+        for (start, len) in runs {
             extents.free.insert(start, len);
         }
         Ok(extents)

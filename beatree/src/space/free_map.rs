@@ -15,24 +15,6 @@ const COUNT: usize = PAGES + 8;
 const RUNS: usize = COUNT + 8;
 const RUN_SIZE: usize = 16;
 
-/// A validated free map.
-pub(super) struct FreeMap<'a> {
-    /// Pages of the file.
-    pub(super) pages: u64,
-    /// Start and length of the free runs.
-    pub(super) runs: Runs<'a>,
-}
-
-pub(super) struct Runs<'a>(core::slice::Iter<'a, [u8; RUN_SIZE]>);
-
-impl Iterator for Runs<'_> {
-    type Item = (u64, u64);
-
-    fn next(&mut self) -> Option<(u64, u64)> {
-        self.0.next().map(run)
-    }
-}
-
 pub(super) fn encode(
     pages: u64,
     count: usize,
@@ -48,7 +30,8 @@ pub(super) fn encode(
     }
 }
 
-pub(super) fn parse(bytes: &[u8]) -> Result<FreeMap<'_>, SpaceError> {
+/// Validates a free map: the pages of the file, and the start and the length of each free run.
+pub(super) fn parse(bytes: &[u8]) -> Result<(u64, impl Iterator<Item = (u64, u64)>), SpaceError> {
     let fail = |what, offset| Err(SpaceError::FreeMap { what, offset });
     let (Some(pages), Some(count)) = (u64_at(bytes, PAGES), u64_at(bytes, COUNT)) else {
         return fail("too short", bytes.len());
@@ -70,7 +53,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<FreeMap<'_>, SpaceError> {
             _ => return fail("a run is empty or leaves the file", offset),
         }
     }
-    Ok(FreeMap { pages, runs: Runs(runs.iter()) })
+    Ok((pages, runs.iter().map(run)))
 }
 
 fn run(bytes: &[u8; RUN_SIZE]) -> (u64, u64) {
@@ -94,8 +77,8 @@ mod tests {
         golden.extend([1, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
         golden.extend([8, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(bytes, golden);
-        let map = parse(&bytes).unwrap();
-        assert_eq!((map.pages, map.runs.collect::<Vec<_>>()), (0x20, vec![(1, 3), (8, 2)]));
+        let (pages, runs) = parse(&bytes).unwrap();
+        assert_eq!((pages, runs.collect::<Vec<_>>()), (0x20, vec![(1, 3), (8, 2)]));
     }
 
     #[test]
