@@ -37,7 +37,6 @@ impl RegionState {
         counts.append(&mut right.commits_since_write);
         let mut versions = std::mem::take(&mut self.versions);
         versions.append(&mut right.versions);
-        let own = nodes.own();
         let pending = super::pending::PendingChanges::joined(
             &mut self.pending,
             &mut right.pending,
@@ -50,7 +49,7 @@ impl RegionState {
             commits_since_write: counts,
             versions,
             log_position,
-            ..Self::new(self.namespace, table, nodes, own, last_commit)
+            ..Self::new(self.namespace, table, nodes, last_commit)
         })
     }
 }

@@ -93,12 +93,13 @@ impl Region {
     /// # Panics
     /// When there is not one node a child.
     pub fn bulk_loaded(namespace: u8, children: ChildTable, nodes: Tiling, commit: u64) -> Self {
-        Self::from_state(RegionState::bulk_loaded(namespace, children, nodes, commit))
+        assert_eq!(children.len(), nodes.len(), "one node a child");
+        Self::from_state(RegionState::new(namespace, children, Nodes::Resident(nodes), commit))
     }
 
     /// A region of a plain trie: it has no nodes, now and later.
     pub fn plain(namespace: u8, children: ChildTable, commit: u64) -> Self {
-        Self::from_state(RegionState::plain(namespace, children, commit))
+        Self::from_state(RegionState::new(namespace, children, Nodes::Plain, commit))
     }
 
     /// A region as a checkpoint image has it. Its node is folded from those of its children.
@@ -106,7 +107,13 @@ impl Region {
     /// # Panics
     /// When there is not one node a child.
     pub fn from_image(hasher: Hasher, image: RegionImage) -> Self {
-        Self::from_state(RegionState::from_image(hasher, image))
+        let RegionImage { namespace, children, nodes, page, commit, log_position } = image;
+        let (nodes, saved_page) = match nodes {
+            Some(nodes) => (Nodes::Resident(tiling(hasher, &children, &nodes)), Some(page)),
+            None => (Nodes::Plain, None),
+        };
+        let state = RegionState::new(namespace, children, nodes, commit);
+        Self::from_state(RegionState { saved_page, log_position, ..state })
     }
 
     pub(super) fn from_state(state: RegionState) -> Self {

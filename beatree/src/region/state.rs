@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use pleach_core::cpu_prefetch;
 use pleach_core::prefix::Prefix;
-use pleach_core::tree::Tiling;
-use pleach_core::{Hasher, Key, Node, TERMINATOR};
+use pleach_core::{Key, Node};
 
-use super::node_page::{NodePage, Nodes, tiling};
+use super::node_page::{NodePage, Nodes};
 use super::pending::{Dropped, FEW, FEW_CHANGES, Pending, PendingChanges, signed};
 use crate::children::ChildTable;
 use crate::leaf_fold::PendingChange;
@@ -115,32 +114,14 @@ pub struct PendingGrowth {
     pub entries: isize,
 }
 
-/// How a region comes to be; the third way is [`RegionState::take_apart`].
+/// How a region comes to be.
 impl RegionState {
-    pub(super) fn bulk_loaded(
-        namespace: u8,
-        children: ChildTable,
-        tiling: Tiling,
-        commit: u64,
-    ) -> Self {
-        assert_eq!(children.len(), tiling.len(), "one node a child");
-        let own = *tiling.own();
-        Self::new(namespace, children, Nodes::Resident(tiling), own, commit)
-    }
-
-    pub(super) fn plain(namespace: u8, children: ChildTable, commit: u64) -> Self {
-        Self::new(namespace, children, Nodes::Plain, TERMINATOR, commit)
-    }
-
-    pub(super) fn new(
-        namespace: u8,
-        children: ChildTable,
-        nodes: Nodes,
-        own: Node,
-        commit: u64,
-    ) -> Self {
+    /// # Panics
+    /// When nodes are not in memory.
+    pub(super) fn new(namespace: u8, children: ChildTable, nodes: Nodes, commit: u64) -> Self {
         Self {
             namespace,
+            own: nodes.own(),
             nodes,
             saved_page: None,
             spill_page: None,
@@ -152,21 +133,8 @@ impl RegionState {
             last_commit: commit,
             log_position: 0,
             layout_version: 0,
-            own,
             retired: false,
         }
-    }
-
-    pub(super) fn from_image(hasher: Hasher, image: RegionImage) -> Self {
-        let RegionImage { namespace, children, nodes, page, commit, log_position } = image;
-        let (state, page) = match nodes {
-            Some(nodes) => {
-                let tiling = tiling(hasher, &children, &nodes);
-                (Self::bulk_loaded(namespace, children, tiling, commit), Some(page))
-            }
-            None => (Self::plain(namespace, children, commit), None),
-        };
-        Self { saved_page: page, log_position, ..state }
     }
 }
 

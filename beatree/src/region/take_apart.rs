@@ -46,7 +46,8 @@ impl RegionState {
             commits_since_write: std::mem::take(&mut self.commits_since_write),
             versions: std::mem::take(&mut self.versions),
             log_position: self.log_position,
-            ..Self::new(self.namespace, self.children.clone(), nodes, self.own, self.last_commit)
+            own: self.own,
+            ..Self::new(self.namespace, self.children.clone(), nodes, self.last_commit)
         }
     }
 
@@ -70,13 +71,12 @@ impl RegionState {
             Nodes::Paged(_) => panic!("a changed region's nodes are in memory"),
             Nodes::Plain => Nodes::Plain,
         };
-        let own = nodes.own();
         Self {
             pending: self.pending.part(pending, &prefix),
             commits_since_write: self.commits_since_write[children.clone()].to_vec(),
             versions: self.versions[children].to_vec(),
             log_position: self.log_position,
-            ..Self::new(self.namespace, table, nodes, own, self.last_commit)
+            ..Self::new(self.namespace, table, nodes, self.last_commit)
         }
     }
 }
