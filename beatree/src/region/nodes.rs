@@ -98,7 +98,7 @@ impl RegionState {
     /// When they were in memory already, or there is not one node a child.
     pub fn install_nodes(&mut self, nodes: Tiling) {
         let page = self.paged_nodes().expect("nodes that are away come back");
-        self.put_nodes(nodes);
+        self.replace_nodes(nodes);
         self.saved_page = Some(page);
     }
 
@@ -109,8 +109,7 @@ impl RegionState {
     /// As [`RegionState::install_nodes`].
     pub fn install_folded_nodes(&mut self, nodes: Tiling) {
         assert!(self.paged_nodes().is_some(), "nodes that are away come back");
-        self.put_nodes(nodes);
-        self.saved_page = None;
+        self.replace_nodes(nodes);
     }
 
     /// Other nodes take the place of those in memory, which were wrong: no page has them.
@@ -118,13 +117,9 @@ impl RegionState {
     /// # Panics
     /// When there is not one node a child.
     pub fn replace_nodes(&mut self, nodes: Tiling) {
-        self.put_nodes(nodes);
-        self.saved_page = None;
-    }
-
-    fn put_nodes(&mut self, nodes: Tiling) {
         assert_eq!(self.children.len(), nodes.len(), "one node a child");
         self.nodes = Nodes::Resident(nodes);
+        self.saved_page = None;
     }
 
     /// A checkpoint has written the nodes of now to `page` of its image: that is where they leave to,
