@@ -95,7 +95,7 @@ pub struct SpaceStats {
 }
 
 /// The allocator of the leaf file.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Space {
     geometry: FileGeometry,
     /// Used and pending pages.
@@ -125,20 +125,7 @@ impl Space {
     pub fn new(geometry: FileGeometry) -> Self {
         geometry.assert_valid();
         assert!(geometry.segment_pages <= 1 << 16, "a segment has at most 65,536 pages");
-        Self {
-            geometry,
-            used: Bits::default(),
-            retired: Bits::default(),
-            used_in: Vec::new(),
-            sweep: 0,
-            pending: Pending::default(),
-            used_count: 0,
-            retired_count: 0,
-            frontier: 0,
-            allocated: 0,
-            runs: 0,
-            picked: Vec::new(),
-        }
+        Self { geometry, ..Self::default() }
     }
 
     /// A file of `segments` segments in which these pages, in any order, are in use.

@@ -61,9 +61,7 @@ impl Entry {
             from_main: false,
         }
     }
-}
 
-impl Entry {
     /// The one that leaves its queue after this one.
     pub(super) fn newer(&self) -> Option<u32> {
         (self.newer != NONE).then_some(self.newer)
@@ -78,9 +76,13 @@ pub(super) struct List {
     len: usize,
 }
 
-impl List {
-    pub(super) const EMPTY: Self = Self { newest: NONE, oldest: NONE, len: 0 };
+impl Default for List {
+    fn default() -> Self {
+        Self { newest: NONE, oldest: NONE, len: 0 }
+    }
+}
 
+impl List {
     pub(super) fn len(&self) -> usize {
         self.len
     }

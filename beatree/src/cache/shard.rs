@@ -86,7 +86,7 @@ pub(super) struct Room {
     pub(super) reserved: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Shard {
     budget: usize,
     table: Table,
@@ -119,29 +119,7 @@ pub(super) struct Shard {
 
 impl Shard {
     pub(super) fn new(budget: usize) -> Self {
-        Self {
-            budget,
-            table: Table::default(),
-            entries: Vec::new(),
-            vacant: Vec::new(),
-            small: List::EMPTY,
-            main: List::EMPTY,
-            held: List::EMPTY,
-            parked: 0,
-            ghost: Vec::new(),
-            page_bytes: 0,
-            treelets: 0,
-            spare_pages: Vec::new(),
-            spare_treelets: Vec::new(),
-            reserved: 0,
-            batch: NO_BATCH,
-            round: 1,
-            pinned: 0,
-            hits: 0,
-            misses: 0,
-            insertions: 0,
-            evictions: 0,
-        }
+        Self { budget, batch: NO_BATCH, round: 1, ..Self::default() }
     }
 
     /// The current batch is this one.

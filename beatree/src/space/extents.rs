@@ -36,7 +36,7 @@ pub struct ExtentsStats {
 }
 
 /// The allocator of the overflow file.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Extents {
     geometry: FileGeometry,
     pages: u64,
@@ -54,14 +54,7 @@ impl Extents {
     /// When a segment has no pages or the size factor is below 100 %.
     pub fn new(geometry: FileGeometry) -> Self {
         geometry.assert_valid();
-        Self {
-            geometry,
-            pages: 0,
-            free: FreeRuns::default(),
-            retired: BTreeMap::new(),
-            retired_pages: 0,
-            pending: Pending::default(),
-        }
+        Self { geometry, ..Self::default() }
     }
 
     /// The state that [`Extents::encode`] wrote, validated in full.
