@@ -143,16 +143,12 @@ pub fn fold_pages(folder: &mut Folder, pages: &[Unfolded<'_>]) -> Vec<PageNodes>
     let mut own = stored.clone();
     combine_chunks(folder.hasher(), &mut own, STORED);
     let (stored, _) = stored.as_chunks::<STORED>();
-    let nodes = stored.iter().zip(own).map(|(stored, own)| PageNodes { stored: *stored, own });
-    nodes
-        .zip(pages)
-        .map(|(nodes, page)| if levels(&page.prefix) == 0 { deep(&nodes) } else { nodes })
-        .collect()
-}
-
-/// A page whose prefix is too long for stored nodes has its own node in the first slot.
-fn deep(nodes: &PageNodes) -> PageNodes {
-    PageNodes { stored: nodes.stored, own: nodes.stored[0] }
+    let nodes = stored.iter().zip(own).zip(pages).map(|((stored, own), page)| {
+        // A page whose prefix is too long for stored nodes has its own node in the first slot.
+        let own = if levels(&page.prefix) == 0 { stored[0] } else { own };
+        PageNodes { stored: *stored, own }
+    });
+    nodes.collect()
 }
 
 fn push_stored(folder: &mut Folder, page: &Unfolded<'_>, stored: &mut Vec<StoredNode>) {
