@@ -76,20 +76,14 @@ impl<'a> Unit<'a> {
             return Err(Repeated(*key(first)));
         }
         let from = u16::try_from(skip * 8).expect("at most 192");
-        let mut unit = Self { prefix, blocks, slots, totals: Vec::new(), from };
-        unit.totals = unit.running_totals();
-        Ok(unit)
-    }
-
-    fn running_totals(&self) -> Vec<u64> {
+        let mut totals = Vec::with_capacity(slots.len() + 1);
         let mut total = 0;
-        let mut totals = Vec::with_capacity(self.slots.len() + 1);
-        totals.push(0);
-        for slot in &self.slots {
-            total += u64::from(slot.len);
+        for slot in &slots {
             totals.push(total);
+            total += u64::from(slot.len);
         }
-        totals
+        totals.push(total);
+        Ok(Self { prefix, blocks, slots, totals, from })
     }
 
     /// Number of pairs.
