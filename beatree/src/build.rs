@@ -41,6 +41,7 @@ use pleach_core::fold::{Folder, combine_chunks};
 use pleach_core::page::Identity;
 use pleach_core::page::leaf::{self, LeafBuilder, LeafHeader, RawCell};
 use pleach_core::prefix::{Prefix, bit};
+use pleach_core::search::partition;
 use pleach_core::{Key, Node, TERMINATOR};
 
 use crate::leaf_fold::below;
@@ -83,21 +84,33 @@ pub fn levels(prefix: &Prefix) -> u8 {
 
 /// Divides sorted cells below `at` among pages, whose prefixes tile `at`.
 pub fn plan(at: &Prefix, cells: &[CellRef<'_>]) -> Vec<Planned> {
-    let mut planned = Vec::new();
-    let mut todo = vec![Planned { prefix: *at, cells: 0..cells.len() }];
+    let fits = |page: &Planned| {
+        filled(&page.prefix, &cells[page.cells.clone()]) <= leaf::capacity(levels(&page.prefix))
+    };
+    divide(at, cells.len(), fits, |cell, depth| !bit(&cells[cell].key, depth))
+}
+
+/// Divides the first `count` things of a sorted list, all below `at`, at the next bit, as often as it takes for each part
+/// to fit. `is_left` says whether a thing has a zero at a depth.
+pub(crate) fn divide(
+    at: &Prefix,
+    count: usize,
+    fits: impl Fn(&Planned) -> bool,
+    is_left: impl Fn(usize, u16) -> bool,
+) -> Vec<Planned> {
+    let mut done = Vec::new();
+    let mut todo = vec![Planned { prefix: *at, cells: 0..count }];
     while let Some(next) = todo.pop() {
-        if filled(&next.prefix, &cells[next.cells.clone()]) <= leaf::capacity(levels(&next.prefix))
-        {
-            planned.push(next);
+        if fits(&next) {
+            done.push(next);
             continue;
         }
-        let depth = next.prefix.len();
-        let middle = next.cells.start
-            + cells[next.cells.clone()].partition_point(|cell| !bit(&cell.key, depth));
-        todo.push(Planned { prefix: next.prefix.child(true), cells: middle..next.cells.end });
-        todo.push(Planned { prefix: next.prefix.child(false), cells: next.cells.start..middle });
+        let Planned { prefix, cells: Range { start, end } } = next;
+        let middle = partition(start, end, |thing| is_left(thing, prefix.len()));
+        todo.push(Planned { prefix: prefix.child(true), cells: middle..end });
+        todo.push(Planned { prefix: prefix.child(false), cells: start..middle });
     }
-    planned
+    done
 }
 
 /// The nodes of one planned page: those it stores, and its own.

@@ -1,6 +1,5 @@
 //! An index over finished pages: regions under the shallowest prefixes that a branch page serves.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use pleach_core::page::branch::MAX_ENTRIES;
@@ -8,6 +7,7 @@ use pleach_core::prefix::{Prefix, bit};
 use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Node};
 
+use crate::build::{Planned, divide};
 use crate::children::{ChildRef, ChildTable};
 use crate::region::{Region, tiling};
 
@@ -32,10 +32,13 @@ pub fn regions(
     pages: &[BuiltLeaf],
     changed: u64,
 ) -> (Vec<Arc<Region>>, Node) {
-    let branches = branches(pages);
+    // The shallowest prefixes with at most `MAX_ENTRIES` of the pages each, which are planned as leaf pages are.
+    let is_left = |page: usize, depth| !bit(pages[page].child.prefix.first_key(), depth);
+    let fits = |branch: &Planned| branch.cells.len() <= MAX_ENTRIES;
+    let branches = divide(&Prefix::ROOT, pages.len(), fits, is_left);
     let (mut regions, mut nodes) = (Vec::new(), Vec::new());
-    for (prefix, range) in &branches {
-        let pages = &pages[range.clone()];
+    for Planned { prefix, cells } in &branches {
+        let pages = &pages[cells.clone()];
         let children: Vec<ChildRef> = pages.iter().map(|page| page.child).collect();
         let children = ChildTable::new(*prefix, &children);
         let own: Vec<Node> = pages.iter().map(|page| page.node).collect();
@@ -48,26 +51,8 @@ pub fn regions(
         };
         regions.push(Arc::new(region));
     }
-    let root = Tiling::new(hasher, branches.iter().map(|(prefix, _)| *prefix), &nodes);
+    let root = Tiling::new(hasher, branches.iter().map(|branch| branch.prefix), &nodes);
     (regions, *root.own())
-}
-
-/// The shallowest prefixes with at most [`MAX_ENTRIES`] of the pages each.
-fn branches(pages: &[BuiltLeaf]) -> Vec<(Prefix, Range<usize>)> {
-    let mut done = Vec::new();
-    let mut todo = vec![(Prefix::ROOT, 0..pages.len())];
-    while let Some((prefix, range)) = todo.pop() {
-        if range.len() <= MAX_ENTRIES {
-            done.push((prefix, range));
-            continue;
-        }
-        let depth = prefix.len();
-        let right = |page: &BuiltLeaf| bit(page.child.prefix.first_key(), depth);
-        let middle = range.start + pages[range.clone()].partition_point(|page| !right(page));
-        todo.push((prefix.child(true), middle..range.end));
-        todo.push((prefix.child(false), range.start..middle));
-    }
-    done
 }
 
 #[cfg(test)]

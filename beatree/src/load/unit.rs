@@ -10,7 +10,7 @@ use pleach_core::page::leaf;
 use pleach_core::prefix::{Prefix, bit};
 use pleach_core::{Key, cpu_prefetch};
 
-use crate::build::{CellRef, Planned, levels};
+use crate::build::{CellRef, Planned, divide, levels};
 
 use super::record::{Record, Records, record_len};
 
@@ -123,35 +123,22 @@ impl<'a> Unit<'a> {
 
     /// Divides the pairs among pages, as [`crate::build::plan`] does; the prefixes tile the unit's.
     pub fn plan(&self) -> Vec<Planned> {
-        let mut planned = Vec::new();
-        let mut todo = vec![Planned { prefix: self.prefix, cells: 0..self.slots.len() }];
-        while let Some(next) = todo.pop() {
-            let (from, to) = (next.cells.start, next.cells.end);
-            let depth = next.prefix.len();
-            let values = self.totals[to] - self.totals[from];
-            let filled = ((to - from) * leaf::cell_size(depth, 0)) as u64 + values;
-            if filled <= leaf::capacity(levels(&next.prefix)) as u64 {
-                planned.push(next);
-                continue;
-            }
-            let middle = from + self.left_of(depth, from, to);
-            todo.push(Planned { prefix: next.prefix.child(true), cells: middle..to });
-            todo.push(Planned { prefix: next.prefix.child(false), cells: from..middle });
-        }
-        planned
+        let fits = |page: &Planned| {
+            let Range { start, end } = page.cells;
+            let values = self.totals[end] - self.totals[start];
+            let filled = ((end - start) * leaf::cell_size(page.prefix.len(), 0)) as u64 + values;
+            filled <= leaf::capacity(levels(&page.prefix)) as u64
+        };
+        divide(&self.prefix, self.slots.len(), fits, |pair, depth| self.is_left(pair, depth))
     }
 
-    /// How many of these pairs, which agree in the bits before, have a zero at `depth`.
-    fn left_of(&self, depth: u16, from: usize, to: usize) -> usize {
-        let slots = &self.slots[from..to];
+    /// Has a pair a zero at `depth`? Those that it is asked of agree in the bits before.
+    fn is_left(&self, pair: usize, depth: u16) -> bool {
         let at = depth - self.from;
         if at < 64 {
-            slots.partition_point(|slot| slot.lead << at >> 63 == 0)
+            self.slots[pair].lead << at >> 63 == 0
         } else {
-            slots.partition_point(|slot| {
-                let block = self.blocks[slot.block as usize];
-                !bit(Record::at(block, usize::from(slot.offset)).key, depth)
-            })
+            !bit(self.record(pair).key, depth)
         }
     }
 }
