@@ -22,12 +22,12 @@
 //! // Commit 5 computed the node of the prefix and that of its left half.
 //! let left = heap_index(1, 0);
 //! treelet.advance((0, 5), None, &node(1), [(left, node(2))].into_iter());
-//! assert_eq!((treelet.as_of(), treelet.node(left)), (5, Some(&node(2))));
-//! assert_eq!(treelet.node(heap_index(1, 1)), None);
+//! assert_eq!((treelet.as_of(), treelet.known().node(left)), (5, Some(&node(2))));
+//! assert_eq!(treelet.known().node(heap_index(1, 1)), None);
 //!
 //! // What was known before another commit does not count after it.
 //! treelet.advance((6, 7), None, &node(3), std::iter::empty());
-//! assert_eq!(treelet.node(left), None);
+//! assert_eq!(treelet.known().node(left), None);
 //! ```
 
 use pleach_core::cpu_prefetch;
@@ -102,12 +102,6 @@ impl Treelet {
         Known { positions, internal, columns, nodes: &self.nodes }
     }
 
-    /// The node of the position with this [`heap_index`].
-    #[inline]
-    pub fn node(&self, index: u8) -> Option<&Node> {
-        (self.known >> index & 1 == 1).then(|| &self.nodes[usize::from(index)])
-    }
-
     /// Prefetches the memory that a fold of this bucket reads: the way down to it, and what lies
     /// beside.
     pub fn cpu_prefetch(&self, bucket: u8) {
@@ -165,12 +159,6 @@ impl<'a> Known<'a> {
     #[inline]
     pub fn positions(&self) -> u64 {
         self.positions
-    }
-
-    /// Those with an internal node.
-    #[inline]
-    pub fn internal(&self) -> u64 {
-        self.internal
     }
 
     /// The bits at which the levels part, where these are not those behind the prefix.

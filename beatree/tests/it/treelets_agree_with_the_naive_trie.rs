@@ -153,7 +153,7 @@ fn check(treelet: &Treelet, trie: &Naive, page: (&Prefix, &LeafView<'_>), level:
         Some(columns) if level > 0 => columns.position(&page.1.key(0), level, bits),
         _ => page.0.descendant(level, bits),
     };
-    let known = treelet.node(heap_index(level, bits));
+    let known = treelet.known().node(heap_index(level, bits));
     if let Some(node) = known {
         assert_eq!(*node, trie.node(BLAKE3, &at), "level {level}, bits {bits:b}");
         if kind(node) != NodeKind::Internal {

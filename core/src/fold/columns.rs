@@ -29,7 +29,7 @@ const ENOUGH: u32 = 4;
 ///     differing.add(&key);
 /// }
 /// let columns = differing.columns(0).expect("the first four bits part nothing");
-/// assert_eq!(columns.depths(), [4, 5, 6, 7, 12]);
+/// assert_eq!([1, 2, 3, 4, 5].map(|level| columns.end_of(level)), [5, 6, 7, 8, 13]);
 /// let mut key = [0x30; 32];
 /// key[0] = 0x39;
 /// assert_eq!((columns.bucket(&key), columns.agree(&[0x30; 32], &key)), (0b1001_0, true));
@@ -40,16 +40,6 @@ const ENOUGH: u32 = 4;
 pub struct Columns([u8; LEVELS]);
 
 impl Columns {
-    /// Those with these depths, if they ascend.
-    pub fn new(depths: [u8; LEVELS]) -> Option<Self> {
-        depths.is_sorted_by(|a, b| a < b).then_some(Self(depths))
-    }
-
-    /// The depth of each.
-    pub fn depths(self) -> [u8; LEVELS] {
-        self.0
-    }
-
     /// The bucket of a key.
     #[inline]
     pub fn bucket(self, key: &Key) -> u8 {

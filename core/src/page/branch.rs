@@ -250,15 +250,6 @@ impl<'a> BranchView<'a> {
         self.entries.len()
     }
 
-    /// Child `index`.
-    ///
-    /// # Panics
-    /// When there is no such child.
-    #[inline]
-    pub fn entry(&self, index: usize) -> Entry {
-        decode(&self.entries[index])
-    }
-
     /// All children with their prefixes, from left to right.
     pub fn iter(&self) -> impl Iterator<Item = (Prefix, Entry)> + use<'a> {
         let mut walk = Walk::new(&self.prefix());

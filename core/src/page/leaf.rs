@@ -616,15 +616,6 @@ impl<'p> LeafBuilder<'p> {
         self.nodes_due = false;
     }
 
-    /// The page's cells so far, for folding before the nodes are known.
-    ///
-    /// # Panics
-    /// When declared cells are missing.
-    pub fn view(&self) -> LeafView<'_> {
-        assert!(self.pushed == self.areas.count, "declared cells are missing");
-        LeafView { page: self.page, areas: self.areas }
-    }
-
     /// Finishes the page and returns its tag.
     ///
     /// # Panics
