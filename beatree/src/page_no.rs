@@ -19,13 +19,10 @@ use core::fmt;
 
 use pleach_core::page::PAGE_SIZE;
 
-/// Bytes of a page, as files count them.
-pub const PAGE_BYTES: u64 = PAGE_SIZE as u64;
-
 /// Where a page of any file begins, in bytes from the start of the file.
 #[inline]
 pub const fn page_offset(page: u64) -> u64 {
-    page * PAGE_BYTES
+    page * PAGE_SIZE as u64
 }
 
 /// Number of a page of the leaf file. The largest 32-bit number is none: it says "no page" where pages

@@ -219,7 +219,7 @@ fn builders_refuse_misuse_before_it_is_on_disk() {
 
 #[test]
 fn overflow_cells_are_checked_rule_by_rule() {
-    let payload = overflow::OVERFLOW_PAYLOAD as u64;
+    let payload = stream::PAYLOAD as u64;
     let encode = |total_len, runs: &[(u64, u32)]| {
         let runs: Vec<PageRun> =
             runs.iter().map(|&(start, pages)| PageRun { start, pages }).collect();

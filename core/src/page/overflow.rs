@@ -40,8 +40,6 @@ const RUN_SIZE: usize = 8;
 pub const MAX_RUNS: usize = 32;
 /// Most pages of a run, 24 bits: 64 GiB.
 pub const MAX_RUN_PAGES: u32 = (1 << 24) - 1;
-/// Value bytes in a page of the overflow file.
-pub const OVERFLOW_PAYLOAD: usize = stream::PAYLOAD;
 
 const _: () = assert!(cell_len(MAX_RUNS) == 298, "the longest overflow cell");
 const _: () = assert!(cell_len(MAX_RUNS) <= MAX_INLINE, "no longer than an inline value");
@@ -62,7 +60,7 @@ pub const fn cell_len(runs: usize) -> usize {
 
 /// Pages of the overflow file that a value needs.
 pub const fn pages_for(total_len: u64) -> u64 {
-    total_len.div_ceil(OVERFLOW_PAYLOAD as u64)
+    total_len.div_ceil(stream::PAYLOAD as u64)
 }
 
 /// The bytes of an overflow cell.

@@ -12,7 +12,7 @@ pub(crate) use canonical::*;
 use pleach_core::page::{
     BranchBuilder, BranchHeader, Cell, Entry, FileKind, Identity, LeafBuilder, LeafHeader,
     MAX_PAGE_NO, OverflowCell, PAGE_SIZE, Page, PageRun, RawCell, StreamHeader, StreamId, leaf,
-    overflow, stream,
+    stream,
 };
 use pleach_core::{Key, Node, Prefix, ValueHash};
 use rand_chacha::ChaCha8Rng;
@@ -92,8 +92,8 @@ impl Value {
             .map(|run| (first + 2 * u64::from(run), if run + 1 == runs { last_pages } else { 1 }))
             .collect();
         let pages: u64 = runs.iter().map(|run| u64::from(run.1)).sum();
-        let spare = number(rng, overflow::OVERFLOW_PAYLOAD as u64 / 2);
-        let total_len = pages * overflow::OVERFLOW_PAYLOAD as u64 - spare;
+        let spare = number(rng, stream::PAYLOAD as u64 / 2);
+        let total_len = pages * stream::PAYLOAD as u64 - spare;
         Self::Overflow { total_len, hash: random_key(rng).into(), runs }
     }
 }
