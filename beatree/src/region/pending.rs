@@ -92,7 +92,7 @@ pub(super) struct PendingChanges {
     leads: Vec<u32>,
     /// Values in the overflow file that were replaced while they were pending, and that no page
     /// has: the next flush of this region gives their runs up.
-    dropped: Vec<Dropped>,
+    pub(super) dropped: Vec<Dropped>,
 }
 
 impl PendingChanges {
@@ -105,11 +105,6 @@ impl PendingChanges {
     #[inline]
     pub(super) fn changes(&self) -> &[Pending] {
         &self.changes
-    }
-
-    #[inline]
-    pub(super) fn dropped(&self) -> &[Dropped] {
-        &self.dropped
     }
 
     #[inline]
@@ -242,16 +237,6 @@ impl PendingChanges {
         let gone = self.changes.drain(range);
         let entries = gone.len();
         (gone.map(|pending| pending.bytes()).sum(), entries)
-    }
-
-    /// Keeps the dropped values that `keep` says yes to.
-    pub(super) fn retain_dropped(&mut self, keep: impl FnMut(&Dropped) -> bool) {
-        self.dropped.retain(keep);
-    }
-
-    /// The first `count` dropped values go.
-    pub(super) fn forget_dropped(&mut self, count: usize) {
-        self.dropped.drain(..count);
     }
 
     /// Gives memory back where lists have much more than they need.

@@ -65,7 +65,7 @@ impl RegionState {
             if few { self.take_up_few(moves) } else { self.take_up(moves) };
         self.pending.trim();
         // Replaced while the pages were being written: they have such a value in a cell.
-        self.pending.retain_dropped(|dropped| {
+        self.pending.dropped.retain(|dropped| {
             !moves.iter().any(|moved| dropped.is_in(&moved.range, moved.through))
         });
         self.log_position = log_position;

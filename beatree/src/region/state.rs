@@ -241,7 +241,7 @@ impl RegionState {
     /// Values in the overflow file that were replaced while they were pending, and that no page has.
     #[inline]
     pub fn dropped(&self) -> &[Dropped] {
-        self.pending.dropped()
+        &self.pending.dropped
     }
 
     #[inline]
@@ -380,12 +380,12 @@ impl RegionState {
     /// # Panics
     /// When there are fewer.
     pub fn release_dropped(&mut self, count: usize) {
-        self.pending.forget_dropped(count);
+        self.pending.dropped.drain(..count);
     }
 
     /// Recovery: keeps the dropped values that `keep` says yes to; the runs of the others are free.
     pub fn retain_dropped(&mut self, keep: impl FnMut(&Dropped) -> bool) {
-        self.pending.retain_dropped(keep);
+        self.pending.dropped.retain(keep);
     }
 
     /// Others have taken this region's place in the index.
