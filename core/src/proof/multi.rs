@@ -24,7 +24,7 @@ use super::{
     lookup::{Lookup, lookup},
     terminal::{Terminal, terminal_encode, terminal_len},
     unverified::Unverified,
-    wire::{self, Kind, Parts, Sizes},
+    wire::{self, Kind, Parts},
 };
 use crate::{
     hasher::Hasher,
@@ -47,14 +47,8 @@ impl MultiProof {
         for terminal in &self.terminals {
             terminal_encode(&mut terminals, terminal);
         }
-        let sizes = Sizes {
-            terminals: wire::count(self.terminals.len())?,
-            terminal_bytes: wire::count(terminals.len())?,
-            siblings: wire::count(self.siblings.len())?,
-            ..Sizes::default()
-        };
-        let sections = [terminals.as_slice(), &[], Node::bytes_of(&self.siblings)];
-        wire::assemble(hasher, Kind::Multi, &sizes, sections)
+        let terminals = (self.terminals.len(), terminals.as_slice());
+        wire::assemble_terminals(hasher, Kind::Multi, terminals, &self.siblings)
     }
 
     /// What an encoding *claims*, checked against no root: the inverse of

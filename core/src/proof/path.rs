@@ -24,7 +24,7 @@ use super::{
     terminal::{Terminal, terminal_encode, terminal_len},
     unverified::Unverified,
     walk::{Known, Subtrie},
-    wire::{self, Kind, Parts, Sizes},
+    wire::{self, Kind, Parts},
 };
 use crate::{
     hasher::Hasher,
@@ -46,14 +46,7 @@ impl PathProof {
     pub fn encode(&self, hasher: Hasher) -> Result<Vec<u8>, EncodeError> {
         let mut terminal = Vec::with_capacity(terminal_len(&self.terminal));
         terminal_encode(&mut terminal, &self.terminal);
-        let sizes = Sizes {
-            terminals: 1,
-            terminal_bytes: wire::count(terminal.len())?,
-            siblings: wire::count(self.siblings.len())?,
-            ..Sizes::default()
-        };
-        let sections = [terminal.as_slice(), &[], Node::bytes_of(&self.siblings)];
-        wire::assemble(hasher, Kind::Path, &sizes, sections)
+        wire::assemble_terminals(hasher, Kind::Path, (1, &terminal), &self.siblings)
     }
 
     /// What an encoding *claims*, checked against no root: the inverse of

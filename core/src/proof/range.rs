@@ -34,7 +34,7 @@ use super::{
     span::Span,
     terminal::{Terminal, terminal_encode},
     unverified::Unverified,
-    wire::{self, Kind, Parts, Sizes},
+    wire::{self, Kind, Parts},
 };
 use crate::{
     hasher::Hasher,
@@ -201,14 +201,8 @@ pub fn build(
         .filter(|(slot, _)| !span.contains_all(&slot.place()))
         .map(|(_, node)| *node)
         .collect();
-    let sizes = Sizes {
-        terminals: wire::count(tiles.count)?,
-        terminal_bytes: wire::count(tiles.bytes.len())?,
-        siblings: wire::count(siblings.len())?,
-        ..Sizes::default()
-    };
-    let sections = [tiles.bytes.as_slice(), &[], Node::bytes_of(&siblings)];
-    Ok(wire::assemble(hasher, Kind::Range, &sizes, sections)?)
+    let terminals = (tiles.count, tiles.bytes.as_slice());
+    Ok(wire::assemble_terminals(hasher, Kind::Range, terminals, &siblings)?)
 }
 
 /// Terminals that tile what is between two others: the leaves are given, all else is empty.

@@ -313,6 +313,22 @@ pub(super) fn assemble(
     Ok(bytes)
 }
 
+/// The same without operations: so many encoded terminals, and siblings.
+pub(super) fn assemble_terminals(
+    hasher: Hasher,
+    kind: Kind,
+    (terminals, bytes): (usize, &[u8]),
+    siblings: &[Node],
+) -> Result<Vec<u8>, EncodeError> {
+    let sizes = Sizes {
+        terminals: count(terminals)?,
+        terminal_bytes: count(bytes.len())?,
+        siblings: count(siblings.len())?,
+        ..Sizes::default()
+    };
+    assemble(hasher, kind, &sizes, [bytes, &[], Node::bytes_of(siblings)])
+}
+
 /// A count or length of the header.
 pub(super) fn count(value: usize) -> Result<u32, EncodeError> {
     u32::try_from(value).map_err(|_| EncodeError::TooLarge)
