@@ -161,10 +161,7 @@ pub fn verify_with<'a>(
     let mut namespaces = Vec::new();
     namespaces.reserve_exact(parsed.len());
     for (fate, parts) in parsed {
-        let witness = match parts {
-            Some(parts) => Some(fate.check(parts)?),
-            None => None,
-        };
+        let witness = parts.map(|parts| fate.check(parts)).transpose()?;
         namespaces.push(Namespace { fate, witness });
     }
     Ok(Verified { namespaces, prev_root: *over_all, new_root: *outer.new_root() })
