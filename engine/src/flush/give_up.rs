@@ -219,7 +219,7 @@ fn publish(trie: &State, by: u64, all: &[Left]) -> Result<GivenUp> {
         let dropped = state.dropped().len();
         state.release_dropped(dropped);
         let done = state.relocate(trie.hasher, &[moved], end.get());
-        trie.count_leaf_pages(done.pages);
+        trie.count_leaf_pages(trie.kind, done.pages);
         Counters::change(&trie.counters.pending_bytes, -done.bytes.cast_signed());
         Counters::change(&trie.counters.pending_entries, -done.entries.cast_signed());
         pages.extend_from_slice(&left.pages);

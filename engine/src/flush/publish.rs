@@ -223,7 +223,7 @@ fn apply(
         policy.is_due(prefix, state.commits_since_write(state.children().find(prefix.first_key())))
     });
     db.index.make_due(due);
-    db.count_leaf_pages(done.pages);
+    db.count_leaf_pages(db.kind, done.pages);
     Counters::change(&db.counters.pending_bytes, -done.bytes.cast_signed());
     Counters::change(&db.counters.pending_entries, -done.entries.cast_signed());
     for rewrite in rewrites {

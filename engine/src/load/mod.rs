@@ -369,7 +369,7 @@ fn publish(
     drop(state);
     drop(structure);
     db.store.begin_batch(commit + 1);
-    db.count_leaf_pages(isize::try_from(built.pages).expect("fewer than 2^40 pages"));
+    db.count_leaf_pages(db.kind, isize::try_from(built.pages).expect("fewer than 2^40 pages"));
     db.pace.notify();
     Ok(node)
 }

@@ -246,7 +246,7 @@ fn publish_trie(db: &Shared, replay: &mut TrieReplay, commit: u64) -> Option<Nod
     let (namespace, kind, dropped) = (*namespace, *kind, *dropped);
     let Growth { is_new, relaid, pages, bytes, entries } = growth;
     let counters = &db.counters;
-    Counters::change(&counters.leaf_pages, pages);
+    db.count_leaf_pages(kind, pages);
     Counters::change(&counters.pending_bytes, bytes);
     Counters::change(&counters.pending_entries, entries);
     if is_new {

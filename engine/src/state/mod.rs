@@ -147,14 +147,6 @@ impl State {
         Self { shared, namespace, kind, index, nodes }
     }
 
-    /// Leaf pages of this trie have come, or gone.
-    pub(crate) fn count_leaf_pages(&self, by: isize) {
-        Counters::change(&self.counters.leaf_pages, by);
-        if self.kind == TrieKind::Merkle {
-            Counters::change(&self.counters.leaf_pages_with_nodes, by);
-        }
-    }
-
     /// The state of another namespace of the same database, if there is one.
     pub(crate) fn other(&self, namespace: u8) -> Option<Self> {
         Some(Self::new(Arc::clone(&self.shared), self.tries.get(namespace)?))
@@ -177,6 +169,14 @@ impl std::ops::Deref for State {
 }
 
 impl Shared {
+    /// Leaf pages of a trie have come, or gone.
+    pub(crate) fn count_leaf_pages(&self, kind: TrieKind, by: isize) {
+        Counters::change(&self.counters.leaf_pages, by);
+        if kind == TrieKind::Merkle {
+            Counters::change(&self.counters.leaf_pages_with_nodes, by);
+        }
+    }
+
     /// Bytes of log that a replay would read.
     pub(crate) fn log_length(&self) -> u64 {
         let end = self.commits.sequencer().lock().end();

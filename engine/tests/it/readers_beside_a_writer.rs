@@ -48,6 +48,24 @@ fn a_reader_goes_on_behind_a_bulk_load() {
     assert!(matches!(late, Ok(None) | Err(Error::SnapshotTooOld { .. })), "{late:?}");
 }
 
+/// Pages with nodes that came with records of the log were not counted.
+#[test]
+fn a_reader_counts_the_pages_that_come_as_the_writer_does() {
+    let (setup, disk, db) = writer();
+    let reader = self::reader(&setup, &disk, 9);
+    for round in 0..20 {
+        let put = |id| Access::write(uniform(id), Some(Value::from(vec![1; 300])));
+        commit(&db, (10 * round..10 * round + 10).map(put).collect());
+    }
+    db.drain(0).expect("flushed");
+    // Its record takes the one before it to the disk, which says where the pages are.
+    commit(&db, vec![Access::write(uniform(1), Some(Value::from(b"one".as_slice())))]);
+    reader.refresh().expect("goes on");
+    let pages = |db: &Db| (db.metrics().leaf_pages, db.metrics().leaf_pages_with_nodes);
+    assert_eq!(pages(&reader), pages(&db));
+    assert!(pages(&db).1 > 10, "{:?}", pages(&db));
+}
+
 /// What damages a page is no move: the reader says so, and does not try for ever.
 #[test]
 fn a_damaged_page_is_an_error_for_a_reader_and_others_are_read() {
