@@ -310,7 +310,7 @@ pub mod internals {
         pub use crate::format::record::{Header, Kind, RecordBuf};
         pub use crate::log::error::{BadSegment, DurableEvidence, Invalid, LogError, ScanError};
         pub use crate::log::scan::{CutReport, ScanEnd, ScanInput, scan};
-        pub use crate::log::segment::{SegmentOptions, SegmentStats, Segments, create};
+        pub use crate::log::segment::{SegmentOptions, Segments, create};
         pub use crate::log::writer::{LogWriter, Tail, WriterStart};
         pub use crate::log::{copies, headers, identity, segments, whole_records};
     }

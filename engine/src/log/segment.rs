@@ -55,21 +55,6 @@ impl SegmentOptions {
     }
 }
 
-/// Figures of the log's files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SegmentStats {
-    /// Segments that hold or will hold records.
-    pub live: u64,
-    /// Retired segments that wait to be used again.
-    pub spare: u64,
-    /// Bytes of all of them.
-    pub bytes: u64,
-    /// Segments made new since the open.
-    pub made: u64,
-    /// Segments used again since the open.
-    pub recycled: u64,
-}
-
 struct State {
     /// Segments from this one to `next` are live: prepared, and not yet retired.
     first: u64,
@@ -79,8 +64,6 @@ struct State {
     next: u64,
     /// Retired files, by the index in their present name.
     spares: Vec<u64>,
-    made: u64,
-    recycled: u64,
 }
 
 struct Shared {
@@ -147,14 +130,14 @@ impl Segments {
             }
         }
         device.sync_folder()?;
-        let state = State { first, open, next, spares, made: 0, recycled: 0 };
+        let state = State { first, open, next, spares };
         Ok(Self::of(device, options, state, false))
     }
 
     /// No segments, and none will be prepared.
     pub(super) fn none(device: Disk, options: SegmentOptions) -> Self {
         let (open, spares) = (BTreeMap::new(), Vec::new());
-        let state = State { first: 0, open, next: 0, spares, made: 0, recycled: 0 };
+        let state = State { first: 0, open, next: 0, spares };
         Self::of(device, options, state, true)
     }
 
@@ -229,19 +212,6 @@ impl Segments {
         self.shared.poisoned.load(Ordering::Acquire)
     }
 
-    /// Figures.
-    pub fn stats(&self) -> SegmentStats {
-        let state = self.shared.state.lock();
-        let (live, spare) = (state.next - state.first, state.spares.len() as u64);
-        SegmentStats {
-            live,
-            spare,
-            bytes: (live + spare) * self.size(),
-            made: state.made,
-            recycled: state.recycled,
-        }
-    }
-
     pub(super) fn device(&self) -> &Disk {
         &self.shared.device
     }
@@ -279,9 +249,9 @@ impl Segments {
             })?,
             None => None,
         };
-        let (file, spare) = match recycled {
-            Some(file) => (file, spare),
-            None => (make_segment(&shared.device, index, shared.options)?, None),
+        let file = match recycled {
+            Some(file) => file,
+            None => make_segment(&shared.device, index, shared.options)?,
         };
         if let Err(error) = shared.device.sync_folder() {
             // The name is visible and may not be durable: nobody may find it prepared.
@@ -292,11 +262,6 @@ impl Segments {
         let mut state = shared.state.lock();
         state.open.insert(index, file);
         state.next = index + 1;
-        if spare.is_some() {
-            state.recycled += 1;
-        } else {
-            state.made += 1;
-        }
         shared.prepared.store((index + 1) * self.size(), Ordering::Release);
         Ok(())
     }
