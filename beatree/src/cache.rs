@@ -17,7 +17,7 @@
 //! * **Batches**: pages inserted or found for the current batch stay until the next one begins,
 //!   up to three quarters of the budget ([`Cache::set_batch`]).
 //! * In a steady state nothing is allocated: an evicted page that nobody holds carries the next one.
-//! * Pages are read at random, so their memory is moved into **huge pages** ([`Cache::move_into_huge_pages`]).
+//! * Pages are read at random, so their memory is moved into **huge pages** ([`Cache::move_into_huge_page`]).
 //!
 //! The caller names the tag, too: a page that an earlier use of the number has left is never found.
 //!
@@ -79,9 +79,6 @@ use table::{hash, shard_of};
 const MAX_SHARDS: usize = 64;
 /// A shard's queues say little when they are shorter.
 const MIN_SHARD_PAGES: usize = 32;
-
-/// Blocks of 2 MiB that are moved at once: the task that does it has other work.
-const BLOCKS_MOVED: usize = 4;
 
 /// Two cache lines, because processors fetch lines in pairs.
 #[repr(align(128))]
@@ -191,10 +188,10 @@ impl Cache {
         }
     }
 
-    /// Moves the memory of pages that were inserted into huge pages, some at a call.
-    pub fn move_into_huge_pages(&self) {
-        let take = || self.full_blocks.lock().pop_first();
-        huge_pages::collapse_around((0..BLOCKS_MOVED).map_while(|_| take()));
+    /// Moves the memory of pages that were inserted into a huge page: one at a call.
+    pub fn move_into_huge_page(&self) {
+        let block = self.full_blocks.lock().pop_first();
+        block.map(huge_pages::collapse_around);
     }
 
     /// Hangs a treelet on a page that has none, if the page is still here and there is room. Treelets get

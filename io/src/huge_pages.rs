@@ -5,7 +5,6 @@
 //! give huge pages only to those who ask.
 #![expect(unsafe_code, reason = "advice to the kernel")]
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
@@ -29,19 +28,14 @@ pub fn zeroed(words: usize) -> Vec<AtomicU64> {
     words
 }
 
-/// Moves the memory around some addresses into huge pages: of each the huge page that it lies in. Whoever owns memory there
-/// notices nothing but the time of its next access; memory that nobody has touched takes room from then on. Says whether all
-/// of it is in huge pages; kernels before Linux 6.1 and those that have no free ones leave it as it is.
+/// Moves the memory around an address into the huge page that the address lies in. Whoever owns memory there notices nothing
+/// but the time of its next access; memory that nobody has touched takes room from then on. Says whether it is in a huge page;
+/// kernels before Linux 6.1 and those that have no free one leave it as it is.
 ///
-/// Blocks for as long as copying the memory takes, and for each stretch of neighbours until each processor has done a little
-/// work for it.
-pub fn collapse_around(addresses: impl IntoIterator<Item = usize>) -> bool {
-    let blocks = addresses.into_iter().map(|address| address / HUGE_PAGE * HUGE_PAGE);
-    let blocks: BTreeSet<usize> = blocks.collect();
-    let blocks: Vec<usize> = blocks.into_iter().collect();
-    let mut stretches = blocks.chunk_by(|block, next| next - block == HUGE_PAGE);
-    stretches
-        .all(|blocks| madvise(blocks[0]..blocks[blocks.len() - 1] + HUGE_PAGE, libc::MADV_COLLAPSE))
+/// Blocks for as long as copying the memory takes, and until each processor has done a little work for it.
+pub fn collapse_around(address: usize) -> bool {
+    let start = address / HUGE_PAGE * HUGE_PAGE;
+    madvise(start..start + HUGE_PAGE, libc::MADV_COLLAPSE)
 }
 
 fn madvise(addresses: Range<usize>, advice: i32) -> bool {
@@ -62,14 +56,14 @@ mod tests {
         let bytes: Vec<u8> = written().collect();
         let start = bytes.as_ptr().addr().next_multiple_of(HUGE_PAGE);
         // Whether there is a free one is the system's affair.
-        let moved = collapse_around([start + HUGE_PAGE + 9, start + 7, start]);
-        println!("moved: {moved}");
+        let moved = [start + HUGE_PAGE + 9, start + 7, start].map(collapse_around);
+        println!("moved: {moved:?}");
         assert!(bytes.into_iter().eq(written()));
     }
 
     #[test]
     fn addresses_without_memory_are_refused() {
-        assert!(!collapse_around([HUGE_PAGE]));
+        assert!(!collapse_around(HUGE_PAGE));
     }
 
     #[test]

@@ -212,7 +212,7 @@ fn with_room_for_all_nothing_is_forgotten() {
         }
         if version % 500 == 0 {
             // Pages are then as they were.
-            cache.move_into_huge_pages();
+            cache.move_into_huge_page();
         }
     }
     for page_no in 0..1000 {

@@ -79,6 +79,8 @@ use trim::Trim;
 
 /// Rounds that are chosen at once under pressure: choosing looks at all pending changes.
 const CHOSEN: usize = 32;
+/// From one move into a huge page to the next: a move takes up to ten milliseconds of a processor, and readers wait for it.
+const BETWEEN_MOVES: Duration = Duration::from_millis(100);
 /// When a round that found no room is tried again.
 const FULL_AGAIN: Duration = Duration::from_millis(200);
 /// When it is looked again whether somebody still holds a dropped namespace.
@@ -113,6 +115,8 @@ pub(crate) struct Flusher {
     /// Was the last step one of giving up?
     gave_up: bool,
     trim: Trim,
+    /// When cached pages may be moved into a huge page again.
+    moves_again: Duration,
     /// The commit after which nodes last left.
     evicted_at: u64,
     /// The batch that pages which are due are kept in the cache for.
@@ -144,6 +148,7 @@ impl Flusher {
             tidy: BTreeMap::new(),
             gave_up: false,
             trim: Trim::default(),
+            moves_again: Duration::ZERO,
             evicted_at: u64::MAX,
             held_for: NO_BATCH,
             synced: Duration::ZERO,
@@ -195,12 +200,16 @@ impl Flusher {
         self.leaving.free_matured(&self.db)?;
         self.sync_periodically()?;
         self.trim.look(&self.db);
-        self.db.store.cache().move_into_huge_pages();
         let closing = self.db.pace.is_closing();
         // What is written already takes little more work, and holds page numbers and buffers.
         if matches!(self.stage, Stage::Idle | Stage::Gathered) && self.gives_way() {
             self.db.pace.enters(Task::Flush, IDLE);
             return Ok(Step::IdleFor(Patience::LOOK));
+        }
+        let now = self.db.pace.now();
+        if now >= self.moves_again {
+            self.db.store.cache().move_into_huge_page();
+            self.moves_again = now + BETWEEN_MOVES;
         }
         match self.stage {
             Stage::Idle => self.begin(closing),
