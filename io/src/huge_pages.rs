@@ -6,15 +6,15 @@
 #![expect(unsafe_code, reason = "advice to the kernel")]
 
 use std::ops::Range;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use zerocopy::FromZeros;
 
 /// Bytes of a huge page, and its alignment.
 pub const HUGE_PAGE: usize = 2 << 20;
 
-/// So many words that are 0. Where they are many, they take memory when they are first written, by huge pages where the kernel
-/// has some.
+/// So many words that are 0. Huge pages are taken at once, where the kernel has some, since each takes milliseconds; other memory
+/// is taken when it is first written.
 ///
 /// # Panics
 /// When there is no memory.
@@ -22,8 +22,9 @@ pub fn zeroed(words: usize) -> Vec<AtomicU64> {
     let words = AtomicU64::new_vec_zeroed(words).expect("memory");
     let addresses = words.as_ptr_range();
     let start = addresses.start.addr().next_multiple_of(HUGE_PAGE);
-    if start < addresses.end.addr() {
-        madvise(start..addresses.end.addr(), libc::MADV_HUGEPAGE);
+    if start < addresses.end.addr() && madvise(start..addresses.end.addr(), libc::MADV_HUGEPAGE) {
+        let pages = words.iter().step_by(HUGE_PAGE / size_of::<AtomicU64>());
+        pages.for_each(|word| word.store(0, Ordering::Relaxed));
     }
     words
 }
@@ -46,8 +47,6 @@ fn madvise(addresses: Range<usize>, advice: i32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering::Relaxed;
-
     use super::*;
 
     #[test]
@@ -71,7 +70,7 @@ mod tests {
         for count in [0, 1, HUGE_PAGE / 2] {
             let words = zeroed(count);
             assert_eq!(words.len(), count);
-            assert!(words.iter().all(|word| word.load(Relaxed) == 0));
+            assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == 0));
         }
     }
 }

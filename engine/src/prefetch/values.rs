@@ -61,7 +61,7 @@ pub(crate) struct ValueCache {
 }
 
 impl ValueCache {
-    /// A table of at most `bytes` bytes, whose memory is taken when slots are first used.
+    /// A table of at most `bytes` bytes.
     pub(crate) fn new(bytes: usize) -> Self {
         let slots = (bytes / size_of::<Slot>()).max(WAYS);
         // Rounded down to a power of two. Fewer words more than those of a slot do not make another pair.
