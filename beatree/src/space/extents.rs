@@ -133,6 +133,12 @@ impl Extents {
         before - self.retired_pages
     }
 
+    /// Recovery: the file has at least this many pages, in whole segments; those beyond what was known are free.
+    pub fn grow_to(&mut self, pages: u64) -> Result<(), SpaceError> {
+        let more = pages.saturating_sub(self.pages).div_ceil(self.geometry.segment_pages.into());
+        self.grown(u32::try_from(more).map_err(|_| SpaceError::TooLong { pages })?)
+    }
+
     /// Recovery: a location record says that this run is in use.
     pub fn mark_used(&mut self, run: PageRun) -> Result<(), SpaceError> {
         self.check_inside(run)?;

@@ -17,6 +17,7 @@ use super::trie::{Growth, RecoveredTrie, TrieReplay};
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
 use crate::format::creation::{self, DirectoryState};
+use crate::format::incarnation;
 use crate::format::position::{LogPos, Point};
 use crate::format::record::RecordView;
 use crate::format::superblock::Superblock;
@@ -66,12 +67,12 @@ pub fn examine_beside(
 ) -> Result<Examined> {
     let mut unchanged = 0;
     for _ in 0..TRIES {
-        let before = generation(device);
+        let before = written(device);
         let examined = examine_once(hasher, device, &limits);
-        let after = generation(device);
+        let after = written(device);
         // An image is written over in the making of the second checkpoint after it, and its log afterwards.
         let is_whole =
-            matches!((before, after), (Some(before), Some(after)) if after <= before + 1);
+            matches!((before, after), (Some((before, _)), Some((after, _))) if after <= before + 1);
         match examined {
             Ok(examined) if is_whole => return Ok(examined),
             Err(error) if before == after && unchanged == SAME => return Err(plainly(error)),
@@ -97,9 +98,12 @@ fn examine_once(
     examine::examine(hasher, device, superblocks, limits, None, LogEnd::Live)
 }
 
-/// The generation of the newest superblock, if one can be read.
-fn generation(device: &Disk) -> Option<u64> {
-    Some(newest(device).ok()?.generation)
+/// The generation of the newest superblock and the last incarnation, if they can be read: a writer that has made a
+/// checkpoint, or was opened again, may have written over what was read.
+fn written(device: &Disk) -> Option<(u64, u32)> {
+    let newest = newest(device).ok()?;
+    let incarnation = incarnation::read(device, newest.database).ok()?;
+    Some((newest.generation, incarnation.number))
 }
 
 fn newest(device: &Disk) -> Result<Superblock> {

@@ -17,12 +17,12 @@ use std::collections::HashSet;
 
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::region::Pending;
-use pleach_beatree::space::{Extents, GrowingFile, SpaceError};
+use pleach_beatree::space::{Extents, SpaceError};
 use pleach_beatree::{ChildRef, PageNo};
 use pleach_core::page::overflow::PageRun;
 use pleach_core::page::stream::StreamId;
 use pleach_core::{Hasher, Node};
-use pleach_io::{Disk, OpenMode};
+use pleach_io::{Disk, OpenMode, PAGE};
 
 use super::rebuild::rebuild;
 pub use super::trie::RecoveredTrie;
@@ -153,14 +153,11 @@ pub(crate) fn recover(
     }
     let image_leaf_end = tries.iter().map(TrieReplay::leaf_end).max().unwrap_or(0);
     let map = image.checked_stream(0, StreamId::FreeMap, &table.map)?;
-    let mut extents = Extents::parse(superblock.page_space(), &map).map_err(bad_map)?;
+    let extents = Extents::parse(superblock.page_space(), &map).map_err(bad_map)?;
     let names =
         extents.stats().pages > 0 || tries.iter().any(|replay| replay.trie.dropped.is_some());
     // A salvage takes no page, and records may name pages that the file does not have any more.
     let keeps_map = known.log_end != LogEnd::Salvage;
-    if keeps_map {
-        grow_to_file(device, superblock, &mut extents)?;
-    }
     let (extents, of_image) = if keeps_map { (Some(extents), None) } else { (None, Some(extents)) };
     let root = |kind, node| TrieRoot { kind, node };
     let roots = table.tries.iter();
@@ -217,11 +214,15 @@ pub(crate) fn recover(
             scanned => scanned?,
         }
     };
+    // Only now: while another process writes, the file grows before the records come that name what is new.
+    if let Some(extents) = &mut replay.extents {
+        grow_to_file(device, superblock, extents)?;
+    }
     replay.extents = replay.extents.or(of_image);
     replay.finish(scan, (device, superblock.database), accept)
 }
 
-/// The overflow file may have grown since the image: records name runs in the new segments.
+/// The overflow file may have grown since the image, beyond what records name. It is never shorter than they say.
 fn grow_to_file(device: &Disk, superblock: &Superblock, extents: &mut Extents) -> Result<()> {
     let file = device.open(OVERFLOW_FILE, OpenMode::Read)?;
     let expected = page_offset(extents.stats().pages);
@@ -229,10 +230,17 @@ fn grow_to_file(device: &Disk, superblock: &Superblock, extents: &mut Extents) -
     if found < expected {
         return Err(Error::ShortFile { file: OVERFLOW_FILE, found, expected });
     }
-    let more = (found - expected) / superblock.geometry.overflow_segment;
-    let more = u32::try_from(more)
-        .map_err(|_| Contradiction::FileTooLong { file: OVERFLOW_FILE, bytes: found })?;
-    Ok(extents.grown(more).map_err(bad_map)?)
+    let whole = found - found % superblock.geometry.overflow_segment;
+    Ok(extents.grow_to(whole / PAGE as u64).map_err(bad_map)?)
+}
+
+/// Runs that a record names are in use. The file has grown that far since the image, if the image says less.
+fn mark_used(extents: &mut Extents, runs: impl Iterator<Item = PageRun>) -> Result<()> {
+    for run in runs {
+        let end = run.start.saturating_add(run.pages.into());
+        extents.grow_to(end).and_then(|()| extents.mark_used(run)).map_err(bad_map)?;
+    }
+    Ok(())
 }
 
 fn read_table(image: &mut ImageReader, superblock: &Superblock) -> Result<Table> {
@@ -302,9 +310,8 @@ impl Replay {
             // The map is that of the replay start: every record since then counts, whatever the
             // regions' own log positions.
             if let Some(extents) = &mut self.extents {
-                for run in changes.iter().flat_map(|(_, stored)| overflow::runs(stored)) {
-                    extents.mark_used(run).map_err(bad_map)?;
-                }
+                let stored = changes.iter().map(|(_, stored)| stored);
+                mark_used(extents, stored.flat_map(overflow::runs))?;
             }
             // A plain trie has no nodes to be checked in the end.
             if namespace.trie == TrieKind::Plain
@@ -365,9 +372,7 @@ impl Replay {
         let bad = bad_record(start);
         let run = |run: LogRun| PageRun { start: run.start, pages: run.pages };
         if let Some(extents) = &mut self.extents {
-            for run in view.allocated().map(run) {
-                extents.mark_used(run).map_err(bad_map)?;
-            }
+            mark_used(extents, view.allocated().map(run))?;
             for run in view.freed().map(run) {
                 extents.mark_free(run).map_err(bad_map)?;
             }

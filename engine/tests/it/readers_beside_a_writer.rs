@@ -9,6 +9,7 @@ use pleach::{Access, Db, Durability, Error, Geometry, Key, Options, Value};
 use pleach_io::sim::{SimDisk, SimRuntime};
 use pleach_io::{Device as _, OpenMode, PageBuf};
 
+use crate::common::held_device::Held;
 use crate::common::{commit, uniform};
 use crate::crash::{Setup, SimDb, unrecorded};
 
@@ -64,6 +65,64 @@ fn a_reader_counts_the_pages_that_come_as_the_writer_does() {
     let pages = |db: &Db| (db.metrics().leaf_pages, db.metrics().leaf_pages_with_nodes);
     assert_eq!(pages(&reader), pages(&db));
     assert!(pages(&db).1 > 10, "{:?}", pages(&db));
+}
+
+/// The overflow file was measured before the log was read. Records that came meanwhile name pages behind that end, and a healthy
+/// database was called damaged.
+#[test]
+fn a_file_that_grows_while_a_reader_opens_is_no_damage() {
+    let disk = SimDisk::new(4, unrecorded());
+    let geometry = Geometry { segment_pages: 16, log_segment: 1 << 20, size_factor: 150 };
+    let options = Options::new("sim").cache_mib(8).threads(1).geometry(geometry).history(100);
+    let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+    let writing = options.clone().create(true).log_limit_bytes(64 << 20);
+    let db = Db::open_on(disk.clone(), runtime, writing).expect("created");
+    let long = |id| Access::write(uniform(id), Some(Value::from(vec![7; 100 << 10])));
+    commit(&db, vec![long(0)]);
+    let (held, gate) = Held::new(disk.clone());
+    let (mut commits, writer) = (1, db.clone());
+    let length = || disk.len(&disk.open("overflow", OpenMode::Read).expect("there"));
+    let before = length().expect("a length");
+    // Each try of the open meets records that were made since it began.
+    gate.at_each_open("log-", move || {
+        commits += 1;
+        assert_eq!(commit(&writer, vec![long(commits)]), commits);
+    });
+    let stat = pleach_ops::stat_on(held.clone(), None).expect("no damage");
+    let runtime = SimRuntime::with_clock(9, disk.clock(), 1);
+    let reader = Db::open_on(held, runtime, options.read_only(true)).expect("no damage");
+    assert!(length().expect("a length") > before, "the file did not grow");
+    assert!(1 < stat.commit && stat.commit < reader.commit_number(), "nothing came meanwhile");
+    let session = reader.snapshot().expect("a snapshot");
+    let found = session.read(&uniform(reader.commit_number())).expect("read");
+    assert_eq!(found.map(|value| value.len()), Some(100 << 10));
+}
+
+/// A writer that was opened again during each try made a record of an incarnation that was not known when the try began: after four
+/// tries the log was called bad.
+#[test]
+fn a_writer_that_is_opened_again_while_a_reader_opens_is_no_damage() {
+    let (setup, disk, db) = writer();
+    let put = |number: u64| {
+        let value = Value::from(number.to_be_bytes().as_slice());
+        vec![Access::write(uniform(number), Some(value))]
+    };
+    commit(&db, put(1));
+    let (held, gate) = Held::new(disk.clone());
+    let (mut writer, mut opens) = (Some(db), 0);
+    let (options, again) = (setup.options().create(false).read_only(true), disk.clone());
+    gate.at_each_open("image", move || {
+        if opens < 12 {
+            opens += 1;
+            drop(writer.take());
+            let (db, _) = setup.open(&again, opens).expect("opened again");
+            commit(&db, put(1 + opens));
+            writer = Some(db);
+        }
+    });
+    let runtime = SimRuntime::with_clock(9, disk.clock(), 1);
+    let reader = Db::open_on(held, runtime, options).expect("no damage");
+    assert_eq!(reader.commit_number(), 13, "some looks met no restart");
 }
 
 /// What damages a page is no move: the reader says so, and does not try for ever.

@@ -33,6 +33,7 @@ enum Syncs {
 }
 
 type BehindOpen = (String, u32, fn(&SimDisk, &str));
+type AtEachOpen = (&'static str, Box<dyn FnMut() + Send>);
 
 #[derive(Default)]
 struct State {
@@ -52,6 +53,8 @@ struct State {
     mishap: Option<Mishap>,
     /// What comes right behind an open of a file, before it is read, and how many opens of it come before that one.
     behind_open: Option<BehindOpen>,
+    /// What comes right behind each open of a file whose name begins like this.
+    at_each_open: Option<AtEachOpen>,
 }
 
 impl std::fmt::Debug for Gate {
@@ -141,7 +144,19 @@ impl Gate {
         self.change(|state| state.behind_open = Some((file.to_owned(), others, what)));
     }
 
+    /// The same behind each open of a file whose name begins with `prefix`.
+    pub fn at_each_open(&self, prefix: &'static str, what: impl FnMut() + Send + 'static) {
+        self.change(|state| state.at_each_open = Some((prefix, Box::new(what))));
+    }
+
     fn opened(&self, disk: &SimDisk, name: &str) {
+        let each = self.change(|state| state.at_each_open.take());
+        if let Some((prefix, mut what)) = each {
+            if name.starts_with(prefix) {
+                what();
+            }
+            self.change(|state| state.at_each_open = Some((prefix, what)));
+        }
         let due = self.change(|state| match &mut state.behind_open {
             Some((file, 0, what)) if file == name => {
                 let what = *what;
