@@ -23,7 +23,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_channel::oneshot;
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::region::{NodePage, Nodes};
 use pleach_io::Step;
@@ -37,7 +36,7 @@ use crate::state::quarantine::backoff;
 use crate::state::reader::{Done, PageReader, PageRequest, Submitted};
 use crate::state::{State, overflow};
 use lookup::{keep_cell, look_up};
-use requests::{Missing, PrefetchRequest, Prefetching, Purpose};
+use requests::{Answer, Missing, PrefetchRequest, Prefetching, Purpose};
 
 /// Pages that are taken from the ring at once when it has many: each call costs as much as a page.
 const TAKEN: usize = 8;
@@ -52,7 +51,7 @@ pub(crate) struct Prefetcher {
     /// What is missing and not asked for yet.
     missing: VecDeque<Missing>,
     /// Pages that readers wait for and that were on their way already.
-    elsewhere: Vec<(PageRef, oneshot::Sender<Arc<CachedPage>>)>,
+    elsewhere: Vec<(PageRef, Answer<Arc<CachedPage>>)>,
     /// The page of nodes that was missing last: neighbouring keys share it.
     nodes: Option<NodePage>,
     /// Rings in a row that failed, and when the next is made.
@@ -172,7 +171,7 @@ impl Prefetcher {
                         let read = || overflow::value(&db, base, stored, true);
                         // Where the application's hasher panics, its own thread is to see that: the reader reads it again.
                         let read = catch_unwind(AssertUnwindSafe(read));
-                        let _cancelled = read.map(|value| answer.send(value));
+                        let _panicked = read.map(|value| answer.send(value));
                     }
                     continue;
                 }
@@ -242,8 +241,7 @@ impl Prefetcher {
                     keep_cell(values, pair, (namespace, base), &key, page.get(&key));
                 }
             }
-            // It may be cancelled by now.
-            (Ok(Done::Leaf(_, page)), Purpose::Reader(answer)) => drop(answer.send(page)),
+            (Ok(Done::Leaf(_, page)), Purpose::Reader(answer)) => answer.send(page),
             (Ok(_), _) => {}
             (Err(error), _) => tracing::debug!(%error, "a prefetched page was dropped"),
         }

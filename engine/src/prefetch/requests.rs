@@ -5,6 +5,7 @@
 //! batch of a request is claimed once; a task that says it sleeps is woken by whatever comes after.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -29,7 +30,7 @@ pub(crate) enum Missing {
     /// A page, and what it is read for.
     Page(PageRequest, Purpose),
     /// The long value that the trie has stored in a state of this commit.
-    LongValue(Arc<State>, u64, Stored, oneshot::Sender<Result<Option<Value>>>),
+    LongValue(Arc<State>, u64, Stored, Answer<Result<Option<Value>>>),
 }
 
 /// What a page is read for.
@@ -45,7 +46,32 @@ pub(crate) enum Purpose {
         value_as_of: Option<u64>,
     },
     /// A reader that does not block ([`crate::Session::read_async`]).
-    Reader(oneshot::Sender<Arc<CachedPage>>),
+    Reader(Answer<Arc<CachedPage>>),
+}
+
+/// Where a reader that does not block hears of what it wants, or that it has to read that itself. Either wakes it: code of
+/// the application, which may panic, and nobody else may suffer from that.
+#[derive(Debug)]
+pub(crate) struct Answer<T>(Option<oneshot::Sender<T>>);
+
+impl<T> Answer<T> {
+    /// Does nobody wait for it any more?
+    pub(super) fn is_canceled(&self) -> bool {
+        self.0.as_ref().is_none_or(oneshot::Sender::is_canceled)
+    }
+
+    pub(super) fn send(mut self, answer: T) {
+        if let Some(sender) = self.0.take() {
+            let _panicked = catch_unwind(AssertUnwindSafe(|| drop(sender.send(answer))));
+        }
+    }
+}
+
+impl<T> Drop for Answer<T> {
+    fn drop(&mut self) {
+        let sender = self.0.take();
+        let _panicked = catch_unwind(AssertUnwindSafe(|| drop(sender)));
+    }
 }
 
 /// The hand-over between sessions and the tasks.
@@ -147,10 +173,10 @@ impl Prefetching {
     /// Asks for what is missing. The receiver hears of a sender that was dropped when it is not read.
     pub(crate) fn ask<T>(
         &self,
-        missing: impl FnOnce(oneshot::Sender<T>) -> Missing,
+        missing: impl FnOnce(Answer<T>) -> Missing,
     ) -> oneshot::Receiver<T> {
         let (sender, receiver) = oneshot::channel();
-        self.miss(missing(sender));
+        self.miss(missing(Answer(Some(sender))));
         receiver
     }
 

@@ -1,8 +1,8 @@
 //! Who holds which commit, and since when.
 //!
 //! A pin belongs to a [`View`](super::view::View): it keeps the undo of later commits in memory, and what only older
-//! states name on disk, as long as the limits of the history bear it. From then on the pin holds nothing, unless it is
-//! an operation's, which ends soon. Guarded by the lock of [`super::undo`].
+//! states name on disk, as long as the limits of the history bear it. From then on the pin of an application holds nothing;
+//! that of the engine's own work, a rollback or a backup, holds until it ends. Guarded by the lock of [`super::undo`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -71,9 +71,10 @@ impl Pins {
 
     /// The oldest commit that is held, where those that can be read are as `reads` says, and what holds it.
     pub(super) fn oldest(&self, reads: impl Fn(u64) -> bool) -> Option<(u64, Holder)> {
-        // A rollback goes on with what it has found in a state that cannot be read any more.
-        let holds =
-            |(commit, held): &(u64, &Held)| reads(*commit) || held.holder == Holder::Operation;
+        // A rollback and a backup go on with what they have found in a state that cannot be read any more.
+        let holds = |(commit, held): &(u64, &Held)| {
+            reads(*commit) || matches!(held.holder, Holder::Operation | Holder::Backup)
+        };
         self.iter().find(holds).map(|(commit, held)| (commit, held.holder))
     }
 

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use pleach::load::LoadOptions;
@@ -221,6 +221,48 @@ fn it_ends_when_the_database_is_closed_or_the_task_panics() {
         let late = uniform(KEYS - 1);
         let late = poll(pin!(session.read_async(&late)));
         assert!(matches!(late, Poll::Ready(Ok(Some(found))) if found == value(KEYS - 1)));
+    }
+}
+
+/// The executor that would run the task has gone.
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("the executor has gone");
+    }
+}
+
+/// A waker is the application's. One that panicked ended the prefetch task, whose destructor woke the other readers: the process
+/// was aborted, or the folder stayed locked.
+#[test]
+fn a_waker_that_panics_harms_nobody() {
+    let panics = Waker::from(Arc::new(Panics));
+    for ring_fails in [false, true] {
+        let (device, gate) = Held::new(loaded());
+        let db = Db::open_on(device, Patient::new(2, &gate), options()).expect("opened");
+        let session = session(&db);
+        // Long values, too: the task sends these itself.
+        let keys: Vec<Key> = (0..500).map(uniform).collect();
+        gate.close();
+        let mut reads: Vec<Read<'_>> = Vec::new();
+        for (at, key) in keys.iter().enumerate() {
+            reads.push(Box::pin(session.read_async(key)));
+            let waker = if at % 2 == 0 { &panics } else { Waker::noop() };
+            assert!(reads[at].as_mut().poll(&mut Context::from_waker(waker)).is_pending());
+        }
+        gate.until_stuck(1);
+        if ring_fails {
+            // All readers hear that they have to read their pages themselves.
+            gate.mishap(Mishap::Fails);
+        }
+        gate.let_write();
+        gate.open();
+        for (id, read) in (0..).zip(reads) {
+            assert_eq!(wait(read).expect("read"), Some(value(id)), "key {id}");
+        }
+        drop(session);
+        db.close().expect("no task has panicked");
     }
 }
 

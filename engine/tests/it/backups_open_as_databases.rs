@@ -135,6 +135,50 @@ fn a_backup_beside_commits_flushes_and_checkpoints_is_one_commit() {
     assert!(checkpoints > 0, "no checkpoint was made");
 }
 
+/// Undo of the commits beside a copy went beyond what it may take, the copy's pin held nothing from then on, and long values that only
+/// the copied history names were written over before they were copied: the copy said Ok, and could read 4 of its 13 commits.
+#[test]
+fn a_backup_has_its_history_however_much_is_replaced_meanwhile() {
+    const KEYS: u64 = 60;
+    let disk = SimDisk::new(1, unrecorded());
+    let options = Options::new("sim").cache_mib(8).threads(1).small().history(12).history_bytes(1);
+    let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+    let db = Db::open_on(disk, runtime.clone(), options.clone().create(true)).expect("created");
+    // Each key has the number of the last commit that wrote it.
+    let of = |number: u64| (0..KEYS).filter(move |id| number == 1 || (id + number) % 4 == 0);
+    let value = |id: u64, number: u64| {
+        let mut bytes = vec![u8::try_from((id * 31 + number) % 251).expect("a byte"); 20_000];
+        bytes[..8].copy_from_slice(&number.to_le_bytes());
+        Value::from(bytes)
+    };
+    let write = move |db: &Db| {
+        let number = db.commit_number() + 1;
+        let put = |id| Access::write(uniform(id), Some(value(id, number)));
+        commit(db, of(number).map(put).collect());
+        db.drain(0).expect("flushed");
+    };
+    for _ in 0..20 {
+        write(&db);
+    }
+    let source = db.clone();
+    let progress: Progress = Arc::new(move |_, _| (0..10).for_each(|_| write(&source)));
+    let target = SimDisk::new(2, unrecorded());
+    let report = db.copy_on(target.clone(), Some(&progress)).expect("copied");
+    assert!(db.commit_number() > report.commit + 12, "nothing came meanwhile");
+    let copy = Db::open_on(target, runtime, options).expect("opens");
+    assert_eq!(copy.history(), report.commit - 12..=report.commit);
+    for commit in copy.history() {
+        let session = copy.at(commit).expect("in the history");
+        for id in 0..KEYS {
+            let last = (1..=commit).rev().find(|number| *number == 1 || (id + number) % 4 == 0);
+            let found = session.read(&uniform(id)).unwrap_or_else(|error| {
+                panic!("commit {commit}, key {id}: {error}");
+            });
+            assert_eq!(found, Some(value(id, last.expect("written"))), "{commit}, {id}");
+        }
+    }
+}
+
 /// Each operation on the target fails in turn: the database goes on, and what is there does not open or is whole.
 #[test]
 fn a_backup_that_fails_harms_nobody_and_is_refused_or_whole() {
