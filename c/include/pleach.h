@@ -353,8 +353,8 @@ pleach_error *pleach_batch_put(
 /* The block deletes this key. */
 pleach_error *pleach_batch_delete(pleach_batch *batch, uint8_t ns, const uint8_t key[32]);
 
-/* The block deletes all keys that begin with these bytes, at most 32, except those that it reads, puts or deletes by
- * themselves, in whatever order the calls come: to delete a key that was read, call `pleach_batch_delete` for it, too. */
+/* The block deletes all keys that begin with these bytes, at most 32, except those that it puts, in whatever order the
+ * calls come. A key that it reads was read before the delete, and is deleted, too. */
 pleach_error *pleach_batch_delete_prefix(
     pleach_batch *batch,
     uint8_t ns,

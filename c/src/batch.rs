@@ -118,8 +118,8 @@ fn step(
     })
 }
 
-/// The block deletes all keys that begin with these bytes, at most 32, except those that it reads, puts or deletes by
-/// themselves, in whatever order the calls come: to delete a key that was read, call `pleach_batch_delete` for it, too.
+/// The block deletes all keys that begin with these bytes, at most 32, except those that it puts, in whatever order the
+/// calls come. A key that it reads was read before the delete, and is deleted, too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pleach_batch_delete_prefix(
     batch: Option<&PleachBatch>,

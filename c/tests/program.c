@@ -392,6 +392,63 @@ static void overlays(pleach_db *db) {
     pleach_overlay_free(fork);
 }
 
+/* The keys of the prefix of `prefixes`. */
+static key prefixed(uint8_t last) {
+    key made = key_of(60);
+    made.bytes[31] = last;
+    return made;
+}
+
+/* Reads, puts, deletes and a prefix in one batch: what is put stays, what is read goes with its prefix. */
+static void prefixes(pleach_db *db) {
+    pleach_session *session = session_on(db, NULL);
+    pleach_batch *batch = NULL;
+    pleach_block *block = NULL;
+    pleach_bytes witness = {0}, value = {0};
+    uint64_t number;
+    OK(pleach_batch_new(&batch));
+    for (uint8_t last = 1; last <= 5; last++) {
+        OK(pleach_batch_put(batch, 0, prefixed(last).bytes, (const uint8_t *)"old", 3));
+    }
+    OK(pleach_session_finish(session, batch, &block));
+    OK(pleach_block_commit(block, &number));
+    pleach_session_free(session);
+    pleach_block_free(block);
+
+    session = session_on(db, NULL);
+    OK(pleach_batch_read(batch, 0, prefixed(1).bytes));
+    OK(pleach_batch_put(batch, 0, prefixed(2).bytes, (const uint8_t *)"new", 3));
+    OK(pleach_batch_delete_prefix(batch, 0, prefixed(0).bytes, 31));
+    OK(pleach_batch_read(batch, 0, prefixed(3).bytes));
+    OK(pleach_batch_put(batch, 0, prefixed(3).bytes, (const uint8_t *)"new", 3));
+    OK(pleach_batch_delete(batch, 0, prefixed(4).bytes));
+    OK(pleach_batch_read(batch, 0, prefixed(9).bytes)); /* It has no value. */
+    OK(pleach_session_finish(session, batch, &block));
+    key before, after, root, asked[4] = {prefixed(1), prefixed(3), prefixed(5), prefixed(9)}, hashes[4];
+    uint8_t lookups[4];
+    OK(pleach_block_witness(block, 0, &witness));
+    OK(pleach_block_previous_root(block, 0, before.bytes));
+    OK(pleach_block_root(block, 0, root.bytes));
+    OK(pleach_verify_witness(BLAKE3, before.bytes, witness.data, witness.len, asked[0].bytes, 4, lookups,
+                             hashes[0].bytes, after.bytes));
+    HOLDS(memcmp(&after, &root, 32) == 0);
+    HOLDS(lookups[0] == PLEACH_PRESENT && lookups[1] == PLEACH_PRESENT); /* As they were read. */
+    HOLDS(lookups[2] == PLEACH_PRESENT && lookups[3] == PLEACH_ABSENT);
+    pleach_bytes_free(&witness);
+    OK(pleach_block_commit(block, &number));
+    pleach_session_free(session);
+    pleach_block_free(block);
+    pleach_batch_free(batch);
+
+    session = session_on(db, NULL);
+    for (uint8_t last = 1; last <= 9; last++) {
+        OK(pleach_session_read(session, 0, prefixed(last).bytes, &value));
+        HOLDS(last == 2 || last == 3 ? equals(&value, "new") : !value.data);
+        pleach_bytes_free(&value);
+    }
+    pleach_session_free(session);
+}
+
 static void namespaces(pleach_db *db) {
     uint8_t kinds[256];
     uint64_t number;
@@ -534,6 +591,7 @@ int main(int count, char **arguments) {
     proofs(db);
     a_failed_commit_gives_the_block_back(db);
     overlays(db);
+    prefixes(db);
     namespaces(db);
     threads(db);
     readers_and_close(db, folder);

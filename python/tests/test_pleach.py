@@ -175,6 +175,25 @@ class Blocks(Case):
         self.assertEqual(list(self.db.session()), [key(3), key(4), key(5)])
         self.refused(902, batch.delete_prefix, bytes(33))
 
+    def test_a_prefix_is_deleted_but_for_what_is_put(self):
+        # The header said that a key which is read stays; the rule is that of the engine.
+        keys = [bytes([7, n]) + bytes(30) for n in range(6)]
+        self.block({one: b"old" for one in keys[:5]}).commit()
+        batch = pleach.Batch()
+        batch.read(keys[0])
+        batch[keys[1]] = b"new"
+        batch.delete_prefix(b"\7")
+        batch.read(keys[2])
+        batch[keys[2]] = b"new"
+        del batch[keys[3]]
+        batch.read(keys[5])
+        block = self.db.session().finish(batch)
+        _, seen = pleach.verify_witness(block.previous_root(), block.witness(), keys)
+        old = pleach.hash_bytes(b"old")
+        self.assertEqual(seen, {**dict.fromkeys(keys, old), keys[5]: None})
+        block.commit()
+        self.assertEqual(dict(self.db.session().items()), {keys[1]: b"new", keys[2]: b"new"})
+
     def test_overlays_are_states(self):
         one = self.block({key(1): b"one"}).into_overlay()
         two = self.block({key(2): b"two"}, one).into_overlay()

@@ -144,4 +144,29 @@ func main() {
 		log.Fatal("the proof is believed against another root")
 	}
 	fmt.Printf("commit %d, root %x, proof of %d bytes verified\n", number, root, len(proof))
+
+	// A prefix, here that of all keys, with all that has it, but for what the same block puts.
+	bob := hashOf([]byte("bob"))
+	var next *C.pleach_session
+	must(C.pleach_session_open(db, nil, 0, &next))
+	must(C.pleach_batch_new(&batch))
+	must(C.pleach_batch_read(batch, 0, at(&alice)))
+	must(C.pleach_batch_put(batch, 0, at(&bob), data(value), C.size_t(len(value))))
+	must(C.pleach_batch_delete_prefix(batch, 0, nil, 0))
+	must(C.pleach_session_finish(next, batch, &block))
+	C.pleach_session_free(next)
+	C.pleach_batch_free(batch)
+	must(C.pleach_block_commit(block, &number))
+	C.pleach_block_free(block)
+	must(C.pleach_session_open(db, nil, 0, &next))
+	defer C.pleach_session_free(next)
+	for _, one := range []struct {
+		key  *hash
+		left []byte
+	}{{&alice, nil}, {&bob, value}} {
+		must(C.pleach_session_read(next, 0, at(one.key), &bytesOf))
+		if read := take(&bytesOf); !bytes.Equal(read, one.left) {
+			log.Fatalf("the block has left %q, not %q", read, one.left)
+		}
+	}
 }

@@ -351,8 +351,8 @@ class Batch(_Handle):
         lib.pleach_batch_delete(self._handle, _number(namespace), _c.key(key))
 
     def delete_prefix(self, prefix: bytes, namespace: int = 0) -> None:
-        """The block deletes all keys that begin with these bytes, except those that it reads, puts or deletes by
-        themselves."""
+        """The block deletes all keys that begin with these bytes, at most 32, except those that it puts, in whatever
+        order the calls come. A key that it reads was read before the delete, and is deleted, too."""
         prefix = _c.raw(prefix)
         lib.pleach_batch_delete_prefix(self._handle, _number(namespace), prefix, len(prefix))
 
