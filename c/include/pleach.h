@@ -1,13 +1,13 @@
 /* The C interface of Pleach.
  *
  * Errors: a function that can fail returns NULL, or an error that the caller frees (`pleach_error_free`). After an
- * error nothing is written to results. A NULL pointer, a bad length or a spent handle gives `PLEACH_ARGUMENT`, unless
- * the function says that NULL has a meaning; a panic inside of the library gives `PLEACH_PANIC`.
+ * error nothing is written to results. A NULL pointer, a bad length, a handle of another kind or a spent one gives
+ * `PLEACH_ARGUMENT`, unless the function says that NULL has a meaning; a panic inside of the library gives `PLEACH_PANIC`.
  *
- * Ownership: the caller frees each handle once, by the function `_free` of its type, whatever became of it; NULL is
- * allowed there. Handles may be freed in any order. A `pleach_bytes` that a function fills belongs to the caller, who
- * frees it by `pleach_bytes_free`: start with `{0}`, which may be freed, too. What the caller passes in is copied, and
- * stays the caller's; no other thread changes it during the call.
+ * Ownership: the caller frees each handle once, by the function `_free` of its type, whatever became of it. NULL is
+ * allowed there, and a handle of another kind stays as it is. Handles may be freed in any order. A `pleach_bytes` that a
+ * function fills belongs to the caller, who frees it by `pleach_bytes_free`: start with `{0}`, which may be freed, too.
+ * What the caller passes in is copied, and stays the caller's; no other thread changes it during the call.
  *
  * Spent handles: a block that was committed, a block that became an overlay, and a session that was finished are spent.
  * They still have to be freed. When the call fails, they are as they were before it, and the call can be repeated.
@@ -34,7 +34,8 @@ extern "C" {
  * spend may be lost. Free what is open, and open the database again. */
 #define PLEACH_PANIC 901
 
-/* Code of an error: a NULL pointer, a length that cannot be, text that is not UTF-8, or a spent handle. */
+/* Code of an error: a NULL pointer, a length that cannot be, text that is not UTF-8, or a handle that is spent or of
+ * another kind. */
 #define PLEACH_ARGUMENT 902
 
 /* Code of an error: a proof or witness was refused. Nothing of what it claims is proven. */

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use pleach::{Access, Key, Value};
 
-use crate::error::{Failed, Fallible, free, guard};
+use crate::error::{Failed, Fallible, guard};
 use crate::handle::{self, Handle, Out, bytes, given};
 
 /// A batch: what a block reads and writes.
@@ -66,7 +66,7 @@ pub extern "C" fn pleach_batch_new(batch: Out<Box<PleachBatch>>) -> Failed {
 /// Frees a batch.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_batch_free(batch: Option<Box<PleachBatch>>) {
-    free(batch);
+    Handle::free(batch);
 }
 
 /// The block has read this key: the witness proves its value before the block. A key may be read and written.

@@ -4,7 +4,7 @@ use pleach::{Block, Key, Overlay, Witness};
 
 use crate::bytes::{Owner, PleachBytes};
 use crate::db::root_of;
-use crate::error::{Failed, free, guard};
+use crate::error::{Failed, guard};
 use crate::handle::{Handle, Out, ask, given};
 
 /// A block: a new root and the changes that lead to it, in memory.
@@ -28,7 +28,7 @@ impl Made {
 /// Frees a block. One that was not committed leaves no trace.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_block_free(block: Option<Box<PleachBlock>>) {
-    free(block);
+    Handle::free(block);
 }
 
 /// The root of a Merkle namespace in the block's state. Errors as of `pleach_root`.
@@ -107,7 +107,7 @@ pub extern "C" fn pleach_block_into_overlay(
 /// Frees an overlay. Sessions and overlays on it keep what they need.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_overlay_free(overlay: Option<Box<PleachOverlay>>) {
-    free(overlay);
+    Handle::free(overlay);
 }
 
 /// The root of a Merkle namespace in the overlay's state. Errors as of `pleach_root`.

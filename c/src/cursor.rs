@@ -6,7 +6,7 @@ use std::ptr;
 use pleach::{Iter, Key, Session, Value};
 use pleach_core::range::with_prefix;
 
-use crate::error::{Failed, Fallible, free, guard};
+use crate::error::{Failed, Fallible, guard};
 use crate::handle::{self, Handle, Out, ask, given};
 use crate::session::PleachSession;
 
@@ -116,7 +116,7 @@ fn new(session: &Session, namespace: u8, ends: (Key, Key)) -> Fallible<Box<Pleac
 /// Frees a cursor.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_cursor_free(cursor: Option<Box<PleachCursor>>) {
-    free(cursor);
+    Handle::free(cursor);
 }
 
 /// Goes before a key: the next pair is the first one from this key on, the previous one the last before it. A key outside

@@ -5,7 +5,7 @@ use std::ffi::c_char;
 use pleach::{Db, Error, Key, Options, Roots};
 
 use crate::bytes::PleachBytes;
-use crate::error::{Failed, Fallible, free, guard};
+use crate::error::{Failed, Fallible, guard};
 use crate::handle::{Handle, Out, ask, given, path, text};
 
 /// An open database.
@@ -56,7 +56,7 @@ pub extern "C" fn pleach_close(db: Option<&PleachDb>, open_handles: Out<usize>) 
 /// waits for background work.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_db_free(db: Option<Box<PleachDb>>) {
-    free(db);
+    Handle::free(db);
 }
 
 /// The number of the newest commit; 0 in a new database.

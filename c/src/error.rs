@@ -11,7 +11,8 @@ use pleach::{Advice, Error, Outcome};
 /// Code of an error: the library panicked, which is a bug of it, and wrote why to standard error, too. What the call was to
 /// spend may be lost. Free what is open, and open the database again.
 pub const PLEACH_PANIC: u32 = 901;
-/// Code of an error: a NULL pointer, a length that cannot be, text that is not UTF-8, or a spent handle.
+/// Code of an error: a NULL pointer, a length that cannot be, text that is not UTF-8, or a handle that is spent or of
+/// another kind.
 pub const PLEACH_ARGUMENT: u32 = 902;
 /// Code of an error: a proof or witness was refused. Nothing of what it claims is proven.
 pub const PLEACH_REFUSED: u32 = 903;

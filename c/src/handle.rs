@@ -1,39 +1,61 @@
 //! Handles, results and arrays: the only code that believes what C says of a pointer. Pointers to one thing are
 //! references in the signatures, `None` for NULL.
 
+use std::any::TypeId;
 use std::ffi::{CStr, OsStr, c_char};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::slice;
 use std::sync::{PoisonError, RwLock};
+use std::{ptr, slice};
 
 use pleach::Key;
 
-use crate::error::{Failed, Fallible, PleachError, guard};
+use crate::error::{self, Failed, Fallible, PleachError, guard};
 
 /// A place for a result.
 pub type Out<'a, T> = Option<&'a mut MaybeUninit<T>>;
 
-/// What a pointer of C's points to; empty when it is spent. The lock lets a finish or commit take it while other threads
-/// may still try to read.
-pub struct Handle<T>(RwLock<Option<T>>);
+/// What a pointer of C's points to. All kinds have the same size and layout, and begin with what tells them apart: other
+/// languages know nothing but the pointer, and may give one of another kind.
+#[repr(C)]
+pub struct Handle<T: 'static> {
+    kind: TypeId,
+    /// Empty when it is spent. The lock lets a finish or commit take it while other threads may still try to read.
+    content: Box<RwLock<Option<T>>>,
+}
 
 impl<T> Handle<T> {
     pub(crate) fn new(content: T) -> Self {
-        Self(RwLock::new(Some(content)))
+        Self { kind: TypeId::of::<T>(), content: Box::new(RwLock::new(Some(content))) }
+    }
+
+    /// Drops what C has given back; one of another kind stays as it is.
+    pub(crate) fn free(handle: Option<Box<Self>>) {
+        match handle.map(|handle| (handle.check().is_ok(), handle)) {
+            Some((false, other)) => std::mem::forget(other),
+            own => error::free(own),
+        }
+    }
+
+    /// Looks at nothing but the kind.
+    fn check(&self) -> Fallible<&RwLock<Option<T>>> {
+        if self.kind == TypeId::of::<T>() {
+            return Ok(&self.content);
+        }
+        Err(PleachError::argument("a handle is of another kind than the call wants, or was freed"))
     }
 
     /// Uses the content, beside other threads that do.
     pub(crate) fn read<R>(&self, body: impl FnOnce(&T) -> Fallible<R>) -> Fallible<R> {
         // A panic of another thread left the content whole, or took it.
-        let content = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let content = self.check()?.read().unwrap_or_else(PoisonError::into_inner);
         body(content.as_ref().ok_or_else(spent)?)
     }
 
     /// Changes the content.
     pub(crate) fn change<R>(&self, body: impl FnOnce(&mut T) -> Fallible<R>) -> Fallible<R> {
-        let mut content = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut content = self.check()?.write().unwrap_or_else(PoisonError::into_inner);
         body(content.as_mut().ok_or_else(spent)?)
     }
 
@@ -42,12 +64,20 @@ impl<T> Handle<T> {
         &self,
         body: impl FnOnce(T) -> Result<R, Box<(T, PleachError)>>,
     ) -> Fallible<R> {
-        let mut content = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut content = self.check()?.write().unwrap_or_else(PoisonError::into_inner);
         body(content.take().ok_or_else(spent)?).map_err(|failed| {
             let (back, error) = *failed;
             *content = Some(back);
             error
         })
+    }
+}
+
+impl<T> Drop for Handle<T> {
+    /// No kind is left, as far as the allocator lets the memory be: a handle that is used or freed again is mostly noticed.
+    fn drop(&mut self) {
+        // SAFETY: it is a field of ours. A plain write would be left out, for nobody reads it any more.
+        unsafe { ptr::write_volatile(&raw mut self.kind, TypeId::of::<()>()) };
     }
 }
 

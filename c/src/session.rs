@@ -6,7 +6,7 @@ use crate::batch::PleachBatch;
 use crate::block::{Made, PleachBlock, PleachOverlay};
 use crate::bytes::{Owner, PleachBytes};
 use crate::db::{PleachDb, root_of};
-use crate::error::{Failed, PleachError, free, guard};
+use crate::error::{Failed, PleachError, guard};
 use crate::handle::{Handle, Out, ask, given, keys, places};
 
 /// A session: it reads one fixed state, whatever is committed meanwhile.
@@ -52,7 +52,7 @@ pub extern "C" fn pleach_session_at(
 /// Frees a session.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_session_free(session: Option<Box<PleachSession>>) {
-    free(session);
+    Handle::free(session);
 }
 
 /// The number of the commit that the session reads, below overlays where it reads one.

@@ -467,6 +467,109 @@ static void namespaces(pleach_db *db) {
     FAILS(pleach_namespace_drop(db, 0, &number), 412);
 }
 
+enum kind { DB, SESSION, CURSOR, BATCH, BLOCK, OVERLAY, KINDS };
+
+/* The call, with each handle of another kind as `it`. */
+#define OF_ANOTHER_KIND(own, call)          \
+    for (int of = 0; of < KINDS; of++) {    \
+        void *it = all[of];                 \
+        if (of != (own)) {                  \
+            FAILS((call), PLEACH_ARGUMENT); \
+        }                                   \
+    }
+
+/* A `_free` does nothing with the handles of other kinds. */
+#define LEFT_ALONE(own, free_one)        \
+    for (int of = 0; of < KINDS; of++) { \
+        void *it = all[of];              \
+        if (of != (own)) {               \
+            free_one(it);                \
+        }                                \
+    }
+
+/* Bindings that know nothing but pointers can mix them up: memory was read as something else. */
+static void handles_of_another_kind(pleach_db *db) {
+    pleach_session *session = session_on(db, NULL), *made = NULL;
+    pleach_cursor *cursor = NULL, *second = NULL;
+    pleach_batch *batch = NULL;
+    pleach_block *block = block_with(db, NULL, 33, "block"), *under = block_with(db, NULL, 34, "overlay"), *next = NULL;
+    pleach_overlay *overlay = NULL, *over = NULL;
+    pleach_bytes bytes = {0};
+    pleach_pair pair;
+    uint8_t kinds[256];
+    key one = key_of(1), out;
+    uint64_t number, newest;
+    size_t open_handles;
+    OK(pleach_cursor_range(session, 0, NULL, NULL, &cursor));
+    OK(pleach_batch_new(&batch));
+    OK(pleach_block_into_overlay(under, &overlay));
+    pleach_block_free(under);
+    void *all[KINDS] = {db, session, cursor, batch, block, overlay};
+
+    OF_ANOTHER_KIND(DB, pleach_close(it, &open_handles));
+    OF_ANOTHER_KIND(DB, pleach_commit_number(it, &number));
+    OF_ANOTHER_KIND(DB, pleach_root(it, 0, out.bytes));
+    OF_ANOTHER_KIND(DB, pleach_history(it, &number, &newest));
+    OF_ANOTHER_KIND(DB, pleach_options(it, &bytes));
+    OF_ANOTHER_KIND(DB, pleach_hasher(it, &bytes));
+    OF_ANOTHER_KIND(DB, pleach_sync(it));
+    OF_ANOTHER_KIND(DB, pleach_refresh(it, &number));
+    OF_ANOTHER_KIND(DB, pleach_rollback(it, 1, &number));
+    OF_ANOTHER_KIND(DB, pleach_namespace_add(it, 7, false, &number));
+    OF_ANOTHER_KIND(DB, pleach_namespace_drop(it, 7, &number));
+    OF_ANOTHER_KIND(DB, pleach_namespaces(it, kinds));
+    OF_ANOTHER_KIND(DB, pleach_session_open(it, NULL, 0, &made));
+    OF_ANOTHER_KIND(DB, pleach_session_at(it, 1, &made));
+    OF_ANOTHER_KIND(OVERLAY, pleach_session_open(db, it, 0, &made));
+    OF_ANOTHER_KIND(SESSION, pleach_session_commit_number(it, &number));
+    OF_ANOTHER_KIND(SESSION, pleach_session_root(it, 0, out.bytes));
+    OF_ANOTHER_KIND(SESSION, pleach_session_read(it, 0, one.bytes, &bytes));
+    OF_ANOTHER_KIND(SESSION, pleach_session_read_many(it, 0, one.bytes, 1, &bytes));
+    OF_ANOTHER_KIND(SESSION, pleach_session_prefetch(it, 0, one.bytes, 1));
+    OF_ANOTHER_KIND(SESSION, pleach_session_prove(it, 0, one.bytes, &bytes));
+    OF_ANOTHER_KIND(SESSION, pleach_session_prove_many(it, 0, one.bytes, 1, &bytes));
+    OF_ANOTHER_KIND(SESSION, pleach_session_prove_range(it, 0, one.bytes, one.bytes, 1, out.bytes, &bytes));
+    OF_ANOTHER_KIND(SESSION, pleach_session_finish(it, batch, &next));
+    OF_ANOTHER_KIND(BATCH, pleach_session_finish(session, it, &next));
+    OF_ANOTHER_KIND(SESSION, pleach_cursor_range(it, 0, NULL, NULL, &second));
+    OF_ANOTHER_KIND(SESSION, pleach_cursor_prefix(it, 0, NULL, 0, &second));
+    OF_ANOTHER_KIND(CURSOR, pleach_cursor_seek(it, one.bytes));
+    OF_ANOTHER_KIND(CURSOR, pleach_cursor_next(it, &pair));
+    OF_ANOTHER_KIND(CURSOR, pleach_cursor_previous(it, &pair));
+    OF_ANOTHER_KIND(BATCH, pleach_batch_read(it, 0, one.bytes));
+    OF_ANOTHER_KIND(BATCH, pleach_batch_put(it, 0, one.bytes, NULL, 0));
+    OF_ANOTHER_KIND(BATCH, pleach_batch_delete(it, 0, one.bytes));
+    OF_ANOTHER_KIND(BATCH, pleach_batch_delete_prefix(it, 0, NULL, 0));
+    OF_ANOTHER_KIND(BLOCK, pleach_block_root(it, 0, out.bytes));
+    OF_ANOTHER_KIND(BLOCK, pleach_block_previous_root(it, 0, out.bytes));
+    OF_ANOTHER_KIND(BLOCK, pleach_block_witness(it, 0, &bytes));
+    OF_ANOTHER_KIND(BLOCK, pleach_block_commit(it, &number));
+    OF_ANOTHER_KIND(BLOCK, pleach_block_into_overlay(it, &over));
+    OF_ANOTHER_KIND(OVERLAY, pleach_overlay_root(it, 0, out.bytes));
+    OF_ANOTHER_KIND(OVERLAY, pleach_overlay_commit(it, &number));
+    HOLDS(!made && !second && !next && !over && !bytes.data);
+
+    LEFT_ALONE(DB, pleach_db_free);
+    LEFT_ALONE(SESSION, pleach_session_free);
+    LEFT_ALONE(CURSOR, pleach_cursor_free);
+    LEFT_ALONE(BATCH, pleach_batch_free);
+    LEFT_ALONE(BLOCK, pleach_block_free);
+    LEFT_ALONE(OVERLAY, pleach_overlay_free);
+    reads(session, 0, 33, NULL);
+    OK(pleach_block_root(block, 0, out.bytes));
+    OK(pleach_overlay_root(overlay, 0, out.bytes));
+    OK(pleach_cursor_next(cursor, &pair));
+    OK(pleach_batch_read(batch, 0, one.bytes));
+    pleach_session_free(session);
+    pleach_cursor_free(cursor);
+    pleach_batch_free(batch);
+    pleach_block_free(block);
+    pleach_overlay_free(overlay);
+    /* Not promised, but so it is with the allocators of the system and of the sanitizers. */
+    FAILS(pleach_session_root(session, 0, out.bytes), PLEACH_ARGUMENT);
+    pleach_session_free(session);
+}
+
 typedef struct shared {
     pleach_db *db;
     pleach_session *session;
@@ -593,6 +696,7 @@ int main(int count, char **arguments) {
     overlays(db);
     prefixes(db);
     namespaces(db);
+    handles_of_another_kind(db);
     threads(db);
     readers_and_close(db, folder);
     printf("pleach %s: all as it should be\n", pleach_version());
