@@ -340,6 +340,38 @@ class Databases(Case):
         self.assertEqual(wrong, [])
 
 
+class Objects(Case):
+    """What Python makes of handles, errors and signals."""
+
+    def each(self):
+        """An object of each class that has a handle."""
+        session = self.db.session()
+        return {
+            "Db": pleach.open(self.folder, read_only=True),
+            "Session": session,
+            "Cursor": session.cursor(),
+            "Batch": pleach.Batch(),
+            "Block": self.block({key(1): b"block"}),
+            "Overlay": self.block({key(2): b"overlay"}).into_overlay(),
+        }
+
+    def test_an_object_of_another_class_is_a_type_error(self):
+        # Memory was read as something else: the interpreter crashed, or the engine found an error by chance.
+        objects = {**self.each(), "text": "text", "number": 5, "bytes": key(1)}
+        for name, other in objects.items():
+            if name != "Overlay":
+                with self.assertRaises(TypeError, msg=name):
+                    self.db.session(other)
+            if name != "Batch":
+                with self.assertRaises(TypeError, msg=name):
+                    self.db.session().finish(other)
+        with self.assertRaises(TypeError):
+            self.db.session().finish(None)
+        # A method that is called with another object.
+        self.refused(902, pleach.Db.root, objects["Session"])
+        self.refused(902, pleach.Block.root, objects["Session"])
+        self.refused(902, pleach.Batch.read, objects["Overlay"], key(1))
+
 class Readme(unittest.TestCase):
     def test_its_program_runs(self):
         readme = Path(__file__).parent.parent / "README.md"

@@ -60,6 +60,13 @@ class _Handle:
             raise ValueError(f"this {type(self).__name__} was closed")
         return pointer
 
+    @classmethod
+    def _of(cls, given: Any) -> _c.Pointer:
+        """The handle of an argument, which has to be of this class: the library gets nothing but pointers."""
+        if not isinstance(given, cls):
+            raise TypeError(f"wanted: {cls.__name__}, not {type(given).__name__}")
+        return given._handle
+
     def close(self) -> Any:
         """Frees it. Calls of other threads that use it come to their end first."""
         self._pointer = None
@@ -127,7 +134,7 @@ class Db(_Handle):
 
     def session(self, over: Optional[Overlay] = None, witness: bool = True) -> Session:
         """A session on the newest commit, or on an overlay."""
-        base, flags = None if over is None else over._handle, 0 if witness else 1
+        base, flags = None if over is None else Overlay._of(over), 0 if witness else 1
         make = lambda session: lib.pleach_session_open(self._handle, base, flags, session)
         return Session(_c.handle(lib.pleach_session_free, make))
 
@@ -287,7 +294,8 @@ class Session(Namespace, _Handle):
     def finish(self, batch: Batch) -> Block:
         """Makes a block of a batch. The session cannot be used afterwards, and the batch is empty; after an error both
         are as they were."""
-        make = lambda block: lib.pleach_session_finish(self._handle, batch._handle, block)
+        of = Batch._of(batch)
+        make = lambda block: lib.pleach_session_finish(self._handle, of, block)
         return Block(_c.handle(lib.pleach_block_free, make))
 
 
