@@ -55,6 +55,7 @@ class Reading(Case):
         with self.assertRaises(KeyError):
             session[key(33)]
         self.assertEqual(list(session), [key(n) for n in range(1, 10)])
+        self.assertEqual(dict(session), {key(n): b"v%d" % n for n in range(1, 10)})
         session.prefetch([key(1), key(2)])
         self.assertEqual(session.read_many([key(1), key(33), key(2)]), [b"v1", None, b"v2"])
         self.assertEqual(session.read_many([]), [])
@@ -63,6 +64,9 @@ class Reading(Case):
         session = self.db.session()
         self.assertEqual(list(session.items(key(3), key(4))), [(key(3), b"v3"), (key(4), b"v4")])
         self.assertEqual([pair[1] for pair in session.items(last=key(2))], [b"v1", b"v2"])
+        self.assertEqual(list(session.keys(key(8))), [key(8), key(9)])
+        self.assertEqual(list(session.values(key(8))), [b"v8", b"v9"])
+        self.assertEqual(list(session.keys(prefix=b"\5")), [key(5)])
         self.assertEqual(list(session.items(prefix=b"\5\5")), [(key(5), b"v5")])
         self.assertEqual(len(list(session.items())), 9)
         self.assertEqual(list(session.items(key(4), key(3))), [])

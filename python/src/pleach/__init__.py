@@ -243,8 +243,28 @@ class Namespace:
         """The pairs of a range or prefix, in the order of the keys."""
         return iter(self.cursor(first, last, prefix=prefix))
 
+    def keys(
+        self,
+        first: Optional[bytes] = None,
+        last: Optional[bytes] = None,
+        *,
+        prefix: Optional[bytes] = None,
+    ) -> Iterator[bytes]:
+        """The keys of a range or prefix, in their order."""
+        return (key for key, _ in self.items(first, last, prefix=prefix))
+
+    def values(
+        self,
+        first: Optional[bytes] = None,
+        last: Optional[bytes] = None,
+        *,
+        prefix: Optional[bytes] = None,
+    ) -> Iterator[bytes]:
+        """The values of a range or prefix, in the order of the keys."""
+        return (value for _, value in self.items(first, last, prefix=prefix))
+
     def __iter__(self) -> Iterator[bytes]:
-        return (key for key, _ in self.items())
+        return self.keys()
 
     def prove(self, key: bytes) -> bytes:
         """Proves what the state says of a key, for ``verify_key``."""
