@@ -7,6 +7,7 @@ import sys
 import tempfile
 import threading
 import unittest
+import weakref
 from pathlib import Path
 
 import pleach
@@ -376,13 +377,38 @@ class Objects(Case):
         self.refused(902, pleach.Block.root, objects["Session"])
         self.refused(902, pleach.Batch.read, objects["Overlay"], key(1))
 
+    def test_each_object_is_freed_with_its_last_reference(self):
+        # A session referred to itself: without the cyclic collector it was never freed, and kept the folder locked.
+        gc.disable()
+        self.addCleanup(gc.enable)
+        objects = self.each()
+        session = objects["Session"]
+        objects["Namespace"] = session.namespace(0)
+        objects.update(items=session.items(), keys=session.keys(), values=session.values())
+        self.assertIsNone(session.get(key(9)))
+        self.assertEqual(session.read_many([key(9)]), [None])
+        self.assertEqual(list(objects["items"]) + list(objects["keys"]), [])
+        try:
+            self.db.at(99)
+        except pleach.Error as error:
+            objects["Error"] = error
+        del session
+        while objects:
+            name, last = objects.popitem()
+            freed = weakref.ref(last)
+            del last
+            self.assertIsNone(freed(), name)
+        self.assertEqual(self.db.close(), 0)
+
 class Readme(unittest.TestCase):
     def test_its_program_runs(self):
         readme = Path(__file__).parent.parent / "README.md"
         program = readme.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
         with tempfile.TemporaryDirectory() as folder:
-            # It names its folder as one in the current folder.
-            subprocess.run([sys.executable, "-c", program], cwd=folder, check=True)
+            # It names its folder as one in the current folder. It runs twice, and opens the folder again: a session
+            # that only the cyclic collector frees would keep it locked.
+            twice = "import gc\ngc.disable()\n" + program + program
+            subprocess.run([sys.executable, "-c", twice], cwd=folder, check=True)
             self.assertTrue((Path(folder) / "state" / "super").is_file())
 
 

@@ -292,12 +292,11 @@ class Namespace:
         return _c.some(_c.data(make)), end.raw
 
 
-class Session(Namespace, _Handle):
+class Session(_Handle, Namespace):
     """One fixed state, whatever is committed meanwhile; by itself it reads namespace 0. From ``Db.session``."""
 
-    def __init__(self, pointer: _c.Pointer) -> None:
-        _Handle.__init__(self, pointer)
-        Namespace.__init__(self, self, 0)
+    # It has no `_session`: one that is its own would be freed by the cyclic collector alone.
+    number = 0
 
     @property
     def _at(self) -> Tuple[_c.Pointer, int]:
