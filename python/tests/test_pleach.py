@@ -1,7 +1,10 @@
 """Tests of the installed package, for unittest and pytest."""
 
+import copy
 import gc
 import importlib.metadata
+import multiprocessing
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -399,6 +402,24 @@ class Objects(Case):
             del last
             self.assertIsNone(freed(), name)
         self.assertEqual(self.db.close(), 0)
+
+    def test_errors_are_pickled_and_copied(self):
+        missing = self.refused(201, pleach.open, self.folder / "missing")
+        missing.place = "here"
+        with self.assertRaises(pleach.Refused) as refused:
+            pleach.verify_key(key(1), b"", key(1))
+        for error in (missing, refused.exception):
+            for made in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+                self.assertIs(type(made), type(error))
+                self.assertEqual((str(made), vars(made)), (str(error), vars(error)))
+
+    def test_the_error_of_a_worker_arrives(self):
+        # It could not be unpickled: the pool gave no answer, ever.
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            with self.assertRaises(pleach.Error) as raised:
+                pool.apply_async(pleach.open, (self.folder / "missing",)).get(60)
+            self.assertEqual(raised.exception.code, 201)
+            self.assertEqual(pool.apply_async(abs, (-1,)).get(60), 1)
 
 class Readme(unittest.TestCase):
     def test_its_program_runs(self):

@@ -6,7 +6,7 @@ import ctypes
 import re
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Callable, Iterable, List, Optional
+from typing import Any, Callable, Generator, Iterable, List, Optional, Tuple
 
 
 class Outcome(IntEnum):
@@ -42,6 +42,11 @@ class Error(Exception):
         self.outcome = Outcome(outcome)
         self.advice = Advice(advice)
         self.advice_text = advice_text
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        """With all that it was made of: an exception keeps no more than its text, and processes send errors to others."""
+        made_of = str(self), self.code, self.outcome, self.advice, self.advice_text
+        return type(self), made_of, self.__dict__
 
 
 class Refused(Error):
