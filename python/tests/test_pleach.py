@@ -5,15 +5,19 @@ import gc
 import importlib.metadata
 import multiprocessing
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 import weakref
 from pathlib import Path
+from unittest import mock
 
 import pleach
+from pleach._library import lib
 
 
 def key(byte):
@@ -420,6 +424,98 @@ class Objects(Case):
                 pool.apply_async(pleach.open, (self.folder / "missing",)).get(60)
             self.assertEqual(raised.exception.code, 201)
             self.assertEqual(pool.apply_async(abs, (-1,)).get(60), 1)
+
+    def interrupt(self, call, times):
+        """Makes the call so many times, and raises from a signal's handler at moments that spread over it."""
+
+        class Interrupted(BaseException):
+            pass
+
+        def handler(*_):
+            raise Interrupted
+
+        kept, took = None, 1.0
+        for _ in range(5):
+            del kept
+            began = time.perf_counter()
+            kept = call()
+            took = min(took, time.perf_counter() - began)
+        before, interrupted = signal.signal(signal.SIGALRM, handler), 0
+        self.addCleanup(signal.signal, signal.SIGALRM, before)
+        # It hears of what is raised while something is freed.
+        quiet = mock.patch.object(sys, "unraisablehook", lambda _: None)
+        self.addCleanup(quiet.stop)
+        quiet.start()
+        for n in range(1, times + 1):
+            del kept
+            kept = None
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1.2 * took * n / times)
+                kept = call()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Interrupted:
+                interrupted += 1
+        self.assertGreater(interrupted, 0)
+
+    def test_an_open_that_a_signal_interrupts_leaves_the_folder_free(self):
+        # The database was open, and nobody had it: each further open said that it is in use.
+        self.block({key(1): b"one"}).commit()
+        self.db.close()
+        self.interrupt(lambda: pleach.open(self.folder), 40)
+        pleach.open(self.folder).close()
+
+    def test_a_traceback_does_not_keep_what_a_signal_has_interrupted(self):
+        self.db.close()
+        real = lib.pleach_open
+
+        def then_raises(*arguments):
+            real(*arguments)
+            raise KeyboardInterrupt
+
+        with mock.patch.object(lib, "pleach_open", then_raises):
+            try:
+                pleach.open(self.folder)
+            except KeyboardInterrupt as error:
+                kept = error
+        self.assertIsNotNone(kept.__traceback__)
+        pleach.open(self.folder).close()
+
+    @unittest.skipIf(sys.version_info < (3, 11), "there a handler may raise before any instruction, also of what frees")
+    def test_sessions_and_blocks_that_a_signal_interrupts_are_freed(self):
+        def finish():
+            batch = pleach.Batch()
+            for n in range(20):
+                batch[key(n)] = b"value"
+            return self.db.session().finish(batch)
+
+        self.interrupt(self.db.session, 300)
+        self.interrupt(lambda: self.db.session().cursor(), 300)
+        self.interrupt(finish, 100)
+        self.interrupt(lambda: finish().into_overlay(), 100)
+        self.assertEqual(self.db.close(), 0)
+
+    def test_bytes_are_freed_whatever_a_handler_raises(self):
+        self.block({key(n): b"v%d" % n for n in range(1, 10)}).commit()
+        session = self.db.session()
+        calls = {
+            "pleach_session_read": lambda: session.get(key(1)),
+            "pleach_session_read_many": lambda: session.read_many([key(1), key(2)]),
+            "pleach_session_prove": lambda: session.prove(key(1)),
+            "pleach_options": self.db.options,
+        }
+        for name, call in calls.items():
+            real, filled = getattr(lib, name), []
+
+            def then_raises(*arguments):
+                real(*arguments)
+                filled.append(arguments[-1])
+                self.assertTrue(all(place.owner for place in filled[0]))
+                raise KeyboardInterrupt  # As the handler of a signal may do.
+
+            with mock.patch.object(lib, name, then_raises), self.assertRaises(KeyboardInterrupt):
+                call()
+            self.assertEqual([place.owner for place in filled[0]], [None] * len(filled[0]))
+
 
 class Readme(unittest.TestCase):
     def test_its_program_runs(self):

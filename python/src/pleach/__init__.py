@@ -206,9 +206,8 @@ class Namespace:
     def read_many(self, keys: Iterable[bytes]) -> List[Optional[bytes]]:
         """The values of many keys, in their order, read together."""
         asked = _c.keys(keys)
-        values = (_c.CBytes * len(asked))()
-        lib.pleach_session_read_many(*self._at, b"".join(asked), len(asked), values)
-        return [_c.take(value) for value in values]
+        of = (*self._at, b"".join(asked), len(asked))
+        return _c.several(len(asked), lambda values: lib.pleach_session_read_many(*of, values))
 
     def prefetch(self, keys: Iterable[bytes]) -> None:
         """Announces keys: their pages begin to arrive, and the call returns at once."""

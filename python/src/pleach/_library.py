@@ -123,34 +123,49 @@ def _raise(error: Any, _function: Any, _arguments: Any) -> None:
     """Raises the error of a call, if there is one."""
     if not error:
         return
-    found = error.contents
-    code = found.code
-    texts = [text.decode("utf-8", "replace") for text in (found.text, found.advice_text)]
-    outcome, advice = found.outcome, found.advice
-    lib.pleach_error_free(error)
-    raised = Refused if code == 903 else Error
-    raise raised(texts[0], code, outcome, advice, texts[1])
+    try:
+        found = error.contents
+        texts = [text.decode("utf-8", "replace") for text in (found.text, found.advice_text)]
+        raised = Refused if found.code == 903 else Error
+        raise raised(texts[0], found.code, found.outcome, found.advice, texts[1])
+    finally:
+        lib.pleach_error_free(error)
 
 
 lib = _load()
 
 
+# The handler of a signal may raise after any call, before its result has a name. So whoever frees what a call gives is
+# there before the call.
+
+
+def _freeing(free: Callable[[Any], None], place: Any) -> Generator[None, None, None]:
+    """Frees what is in the place when it is closed, or goes itself. No `__del__`, which frees nothing when a handler raises
+    before its first line."""
+    try:
+        yield
+    finally:
+        free(place)
+
+
 class Pointer:
     """A pointer to a handle, which is freed with this: a call that has it keeps it, whoever closes the handle."""
 
-    def __init__(self, address: Optional[int], free: Callable[[Any], None]) -> None:
-        self._as_parameter_ = ctypes.c_void_p(address)
-        self._free = free
-
-    def __del__(self) -> None:
-        self._free(self._as_parameter_)
+    def __init__(self, free: Callable[[Any], None]) -> None:
+        self._as_parameter_ = ctypes.c_void_p()
+        self.freeing = _freeing(free, self._as_parameter_)
+        next(self.freeing)
 
 
 def handle(free: Callable[[Any], None], make: Callable[[Any], None]) -> Pointer:
     """The handle that a call gives."""
-    place = ctypes.c_void_p()
-    make(ctypes.byref(place))
-    return Pointer(place.value, free)
+    made = Pointer(free)
+    try:
+        make(ctypes.byref(made._as_parameter_))
+    except BaseException:
+        made.freeing.close()  # A traceback would keep it, and the folder of a database locked.
+        raise
+    return made
 
 
 def number(make: Callable[[Any], None]) -> int:
@@ -160,19 +175,20 @@ def number(make: Callable[[Any], None]) -> int:
     return place.value
 
 
-def take(found: CBytes) -> Optional[bytes]:
-    """A copy of bytes that the library gave, which are freed; none where there are none."""
-    try:
-        return ctypes.string_at(found.data, found.len) if found.data else None
-    finally:
-        lib.pleach_bytes_free(ctypes.byref(found))
-
-
 def data(make: Callable[[Any], None]) -> Optional[bytes]:
-    """The bytes that a call gives."""
-    place = CBytes()
-    make(ctypes.byref(place))
-    return take(place)
+    """The bytes that a call gives, copied; none where there are none."""
+    return several(1, make)[0]
+
+
+def several(count: int, make: Callable[[Any], None]) -> List[Optional[bytes]]:
+    """The bytes that a call gives in several places."""
+    places = (CBytes * count)()
+    freeing = map(lib.pleach_bytes_free, places)
+    try:
+        make(places)
+        return [ctypes.string_at(one.data, one.len) if one.data else None for one in places]
+    finally:
+        list(freeing)  # In one call, in which no handler runs.
 
 
 def some(found: Optional[bytes]) -> bytes:
