@@ -71,9 +71,7 @@ impl Db {
     /// variant, and nothing has been changed.
     pub fn open(options: Options) -> Result<Self> {
         options.check()?;
-        if let Some(warning) = machine::too_large(options.cache_bytes, &machine::memory_limit()) {
-            tracing::warn!("{warning}");
-        }
+        let warning = machine::too_large(options.cache_bytes, &machine::memory_limit());
         let os = OsOptions {
             io: options.io,
             direct: options.direct,
@@ -83,7 +81,9 @@ impl Db {
         };
         let device = OsDevice::open(&options.path, os).map_err(no_folder)?;
         let runtime = Threads::new(options.threads)?;
-        Self::open_on(device, runtime, options)
+        let mut opened = open(device.into(), runtime.into(), options)?;
+        opened.opening.notes.extend(warning.inspect(|note| tracing::warn!("{note}")));
+        Ok(Self(Arc::new(Owner::new(opened))))
     }
 
     /// Opens a database on any device and runtime, such as a simulated disk for crash tests.

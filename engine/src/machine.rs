@@ -6,6 +6,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use crate::opening::Note;
+
 /// A cautious guess where the system does not say.
 const UNKNOWN: u64 = 2 << 30;
 
@@ -33,13 +35,12 @@ pub(crate) fn memory_limit() -> MemoryLimit {
 }
 
 /// Says what is wrong with a budget that the process cannot have.
-pub(crate) fn too_large(budget: u64, limit: &MemoryLimit) -> Option<String> {
-    (budget > limit.bytes).then(|| {
-        format!(
-            "`Options::cache_mib` is {} MiB, and this process may have {limit}: it will be killed when the budget fills up",
-            budget >> 20
-        )
-    })
+pub(crate) fn too_large(budget: u64, limit: &MemoryLimit) -> Option<Note> {
+    let mib = budget >> 20;
+    let what = format!(
+        "{mib} MiB, and this process may have {limit}: it will be killed when the budget fills up"
+    );
+    (budget > limit.bytes).then(|| Note { file: "cache_mib".to_owned(), what })
 }
 
 /// The same, with the system's files below `root`.
@@ -203,8 +204,8 @@ mod tests {
     fn a_budget_that_cannot_be_had_is_warned_of_by_name() {
         let file = PathBuf::from("/sys/fs/cgroup/memory.max");
         let limit = MemoryLimit { bytes: 512 << 20, group: Some(file) };
-        let text = too_large(1 << 30, &limit).expect("too large");
-        assert!(text.contains("Options::cache_mib") && text.contains("memory.max"), "{text}");
+        let text = too_large(1 << 30, &limit).expect("too large").to_string();
+        assert!(text.starts_with("cache_mib: 1024 MiB") && text.contains("memory.max"), "{text}");
         assert_eq!(too_large(512 << 20, &limit), None);
     }
 }

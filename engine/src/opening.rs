@@ -25,7 +25,8 @@ pub struct Opening {
     /// Commits of the history that are lost to damage of the log, where the open has read all of it
     /// ([`Options::require_history`](crate::Options::require_history)).
     pub lost: Option<LostHistory>,
-    /// What was found that an open survives: copies that are dead, spares that are missing.
+    /// What was found that an open survives: copies that are dead, spares that are missing, a budget that the process
+    /// cannot have.
     pub notes: Vec<Note>,
 }
 
@@ -41,10 +42,10 @@ pub struct LostHistory {
     pub error: Error,
 }
 
-/// Something about a file that an open survives.
+/// Something about a file or an option that an open survives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// Name of the file.
+    /// Name of the file or option.
     pub file: String,
     /// What is the matter with it.
     pub what: String,
