@@ -189,6 +189,10 @@ pleach_error *pleach_root(pleach_db *db, uint8_t ns, uint8_t root[32]);
 /* The commits that `pleach_session_at` and `pleach_rollback` reach: the oldest and the newest. */
 pleach_error *pleach_history(pleach_db *db, uint64_t *oldest, uint64_t *newest);
 
+/* What the open warns of, as text without a NUL, a line each: a budget that is larger than the memory of the process,
+ * another way of I/O than was wanted, files and commits that are damaged or missing. The text is empty where all is well. */
+pleach_error *pleach_notes(pleach_db *db, pleach_bytes *notes);
+
 /* The options that the database was opened with, as text without a NUL that `pleach_open` understands. */
 pleach_error *pleach_options(pleach_db *db, pleach_bytes *options);
 

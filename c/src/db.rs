@@ -99,6 +99,27 @@ pub extern "C" fn pleach_history(
     })
 }
 
+/// What the open warns of, as text without a NUL, a line each: a budget that is larger than the memory of the process,
+/// another way of I/O than was wanted, files and commits that are damaged or missing. The text is empty where all is well.
+#[unsafe(no_mangle)]
+pub extern "C" fn pleach_notes(db: Option<&PleachDb>, notes: Out<PleachBytes>) -> Failed {
+    ask((db, "db"), (notes, "notes"), |db| {
+        let (opening, device) = (db.opened(), db.device_info());
+        let mut notes: Vec<String> = opening.notes.iter().map(ToString::to_string).collect();
+        notes.extend(opening.fell_back.as_ref().map(|error| {
+            format!("the newest checkpoint cannot be used, the one before it is: {error}")
+        }));
+        notes.extend(opening.cut.as_ref().map(|cut| {
+            let position = cut.position;
+            format!(
+                "the log ended in a torn record at byte {position}: a commit that was under way"
+            )
+        }));
+        notes.extend(Some(device.note).filter(|note| !note.is_empty()));
+        Ok(PleachBytes::of(notes.join("\n")))
+    })
+}
+
 /// The options that the database was opened with, as text without a NUL that `pleach_open` understands.
 #[unsafe(no_mangle)]
 pub extern "C" fn pleach_options(db: Option<&PleachDb>, options: Out<PleachBytes>) -> Failed {

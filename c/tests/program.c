@@ -510,6 +510,7 @@ static void handles_of_another_kind(pleach_db *db) {
     OF_ANOTHER_KIND(DB, pleach_commit_number(it, &number));
     OF_ANOTHER_KIND(DB, pleach_root(it, 0, out.bytes));
     OF_ANOTHER_KIND(DB, pleach_history(it, &number, &newest));
+    OF_ANOTHER_KIND(DB, pleach_notes(it, &bytes));
     OF_ANOTHER_KIND(DB, pleach_options(it, &bytes));
     OF_ANOTHER_KIND(DB, pleach_hasher(it, &bytes));
     OF_ANOTHER_KIND(DB, pleach_sync(it));
@@ -636,12 +637,25 @@ static void threads(pleach_db *db) {
     pleach_session_free(session);
 }
 
+/* Does the open warn of the budget? It may warn of something else, such as a system without io_uring. */
+static bool warns_of_the_budget(pleach_db *db) {
+    pleach_bytes notes = {0};
+    OK(pleach_notes(db, &notes));
+    HOLDS(notes.data);
+    bool found = memmem(notes.data, notes.len, "cache_mib: ", 11) != NULL;
+    pleach_bytes_free(&notes);
+    return found;
+}
+
 /* A reader beside the process that writes, here in the same process, and the close. */
 static void readers_and_close(pleach_db *db, const char *folder) {
     pleach_db *reader = NULL, *second = NULL;
     pleach_bytes options = {0};
     uint64_t number, newest;
     FAILS(pleach_open(folder, "", &second), 102);
+    OK(pleach_open(folder, "read_only=true cache_mib=16777216", &reader)); /* More than a process can have. */
+    HOLDS(warns_of_the_budget(reader) && !warns_of_the_budget(db));
+    pleach_db_free(reader);
     OK(pleach_open(folder, "read_only=true cache_mib=64", &reader));
     pleach_block *block = block_with(db, NULL, 50, "new");
     OK(pleach_block_commit(block, &newest));

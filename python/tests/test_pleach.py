@@ -297,6 +297,16 @@ class Databases(Case):
             self.skipTest("it is not installed")
         self.assertEqual(pleach.version(), installed)
 
+    def test_notes_are_what_the_open_warns_of(self):
+        # The library wrote them to a log that nobody in Python sees.
+        of_the_system = self.db.notes()
+        self.db.close()
+        (self.folder / "log.spare").unlink()
+        with pleach.open(self.folder, cache_mib=1 << 24) as db:
+            missing, budget = [note for note in db.notes() if note not in of_the_system]
+        self.assertEqual(missing, "log.spare: missing")
+        self.assertTrue(budget.startswith("cache_mib: 16777216 MiB, and this process may have"), budget)
+
     def test_a_close_leaves_sessions_reading(self):
         self.block({key(1): b"one"}).commit()
         session = self.db.session()

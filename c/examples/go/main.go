@@ -82,6 +82,13 @@ func main() {
 	must(C.pleach_open(path, options, &db))
 	defer C.pleach_db_free(db)
 
+	// What the open warns of, a line each.
+	var bytesOf C.pleach_bytes
+	must(C.pleach_notes(db, &bytesOf))
+	if notes := take(&bytesOf); len(notes) > 0 {
+		log.Printf("%s", notes)
+	}
+
 	// A second open is refused, with a number, an advice and a text.
 	var second *C.pleach_db
 	err = result(C.pleach_open(path, options, &second))
@@ -106,7 +113,6 @@ func main() {
 	C.pleach_batch_free(batch)
 	must(C.pleach_block_previous_root(block, 0, at(&before)))
 	must(C.pleach_block_root(block, 0, at(&root)))
-	var bytesOf C.pleach_bytes
 	must(C.pleach_block_witness(block, 0, &bytesOf))
 	witness := take(&bytesOf)
 	must(C.pleach_block_commit(block, &number))

@@ -123,6 +123,11 @@ class Db(_Handle):
         lib.pleach_history(self._handle, ctypes.byref(oldest), ctypes.byref(newest))
         return range(oldest.value, newest.value + 1)
 
+    def notes(self) -> List[str]:
+        """What the open warns of, such as a budget that is larger than the memory of the process; none where all is well."""
+        text = _c.some(_c.data(lambda text: lib.pleach_notes(self._handle, text)))
+        return text.decode("utf-8", "replace").splitlines()
+
     def options(self) -> Dict[str, str]:
         """The options that it was opened with."""
         text = _c.some(_c.data(lambda text: lib.pleach_options(self._handle, text)))
