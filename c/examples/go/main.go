@@ -53,7 +53,7 @@ func take(b *C.pleach_bytes) []byte {
 	if b.data == nil {
 		return nil
 	}
-	return C.GoBytes(unsafe.Pointer(b.data), C.int(b.len))
+	return bytes.Clone(unsafe.Slice((*byte)(b.data), b.len))
 }
 
 func at(h *hash) *C.uint8_t { return (*C.uint8_t)(&h[0]) }
