@@ -1,7 +1,7 @@
 //! The manifests of the workspace: the stated Rust version is enough for every package that is
 //! compiled, each declared dependency is named in the sources, a production build of the engine
-//! carries nothing that only tests want, and each published package says what it is and under which
-//! licences.
+//! carries nothing that only tests want, each published package says what it is and under which
+//! licences, and each fuzz target is built and has a corpus.
 //!
 //! The stated version once was 1.89 while `cargo test` compiled a package that asks for 1.90, and
 //! four dependencies were built that no source named.
@@ -216,5 +216,29 @@ fn the_engine_and_its_tools_have_one_version_of_each_dependency() {
         assert!(versions.len() > 20, "{package} has {} dependencies", versions.len());
         versions.retain(|_, versions| versions.len() > 1);
         assert!(versions.is_empty(), "{package}: {versions:?}");
+    }
+}
+
+/// `nomt_import` once had none: the fuzzers of a clean clone ended there.
+#[test]
+fn each_fuzz_target_has_a_corpus_in_git() {
+    let workspace = workspace();
+    if !workspace.join(".git").exists() {
+        return; // Sources without a repository.
+    }
+    let mut git = Command::new("git");
+    let output = git.args(["ls-files", "fuzz"]).current_dir(&workspace).output().expect("git");
+    assert!(output.status.success(), "{output:?}");
+    let files = String::from_utf8(output.stdout).expect("plain names");
+    let manifest = std::fs::read_to_string(workspace.join("fuzz/Cargo.toml")).expect("a manifest");
+    let targets: Vec<&str> = files
+        .lines()
+        .filter_map(|file| file.strip_prefix("fuzz/fuzz_targets/")?.strip_suffix(".rs"))
+        .collect();
+    assert!(targets.len() > 20, "only {targets:?}");
+    for target in targets {
+        let corpus = format!("fuzz/corpus/{target}/");
+        assert!(files.lines().any(|file| file.starts_with(&corpus)), "{target} has no corpus");
+        assert!(manifest.contains(&format!("name = \"{target}\"")), "{target} is not built");
     }
 }

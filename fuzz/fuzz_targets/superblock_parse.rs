@@ -4,7 +4,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pleach::internals::format::superblock::{FORMAT_VERSION, MAGIC, Superblock};
+use pleach::internals::format::superblock::{
+    FORMAT_VERSION, KNOWN_INCOMPATIBLE, KNOWN_READ_ONLY, MAGIC, SlotError, Superblock,
+};
 use pleach_io::PAGE;
 use twox_hash::XxHash3_64;
 
@@ -17,9 +19,31 @@ fuzz_target!(|data: &[u8]| {
     page[8..16].copy_from_slice(&MAGIC);
     page[16..20].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
     page[20..24].fill(0);
-    let checksum = XxHash3_64::oneshot(&page[8..]);
-    page[..8].copy_from_slice(&checksum.to_le_bytes());
-    if let Ok(superblock) = Superblock::decode(&page, 0) {
-        assert_eq!(superblock.encode(0).page(0), &page);
+    sign(&mut page);
+    let Ok(superblock) = Superblock::decode(&page, 0) else { return };
+    let encoded = *superblock.encode(0).page(0);
+    if superblock.check_features(true).is_ok() {
+        assert_eq!(encoded, page);
+        return;
+    }
+    // A feature that is not known may have given reserved bytes a meaning. They are those that are refused where
+    // all features are known.
+    let known = Superblock {
+        read_only_compatible: superblock.read_only_compatible & KNOWN_READ_ONLY,
+        incompatible: superblock.incompatible & KNOWN_INCOMPATIBLE,
+        ..superblock
+    };
+    let known = *known.encode(0).page(0);
+    for at in (8..PAGE).filter(|at| encoded[*at] != page[*at]) {
+        let mut changed = known;
+        changed[at] = page[at];
+        sign(&mut changed);
+        assert!(matches!(Superblock::decode(&changed, 0), Err(SlotError::Field(_))), "byte {at}");
     }
 });
+
+/// Gives a page the checksum of its bytes.
+fn sign(page: &mut [u8; PAGE]) {
+    let checksum = XxHash3_64::oneshot(&page[8..]);
+    page[..8].copy_from_slice(&checksum.to_le_bytes());
+}
