@@ -10,7 +10,7 @@ use crate::args::{CheckArgs, DumpArgs, ExplainArgs, FolderArgs, KeyArgs};
 use crate::database::reading;
 use crate::error::{CliError, ErrorKind, Result};
 use crate::mend::scrub_folder;
-use crate::output::{self, hex};
+use crate::output::{self, bar, counting, hex};
 
 pub(crate) fn stat(args: &FolderArgs) -> Result<()> {
     let folder = args.folder.path()?;
@@ -141,8 +141,11 @@ fn commit_json(commit: &Commit) -> Value {
 
 pub(crate) fn check(args: &CheckArgs) -> Result<()> {
     let path = args.folder.folder.path()?;
-    let options = CheckOptions::default().past(!args.newest);
-    let report = match pleach_ops::check(path, options) {
+    let bar = bar("check");
+    let options = CheckOptions::default().past(!args.newest).progress(Some(counting(&bar)));
+    let checked = pleach_ops::check(path, options);
+    bar.finish_and_clear();
+    let report = match checked {
         // What can be checked beside the process that writes.
         Err(pleach::Error::Io(pleach::errors::IoError::Locked(_))) => {
             return scrub_folder(path, 0, args.root, args.folder.json);

@@ -3,10 +3,9 @@
 use std::ffi::OsStr;
 use std::io::Write as _;
 use std::path::Path;
-use std::sync::Arc;
 
 use pleach::scrub::{self, ScrubOptions, ScrubReport};
-use pleach::{BadPage, Db, Key, Progress};
+use pleach::{BadPage, Db, Key};
 use pleach_archive::{Archive, ArchiveError, Follower};
 use pleach_ops::repair::{self, LostCommits, RepairReport, RollForwardReport, SalvageReport};
 use serde_json::{Value, json};
@@ -16,7 +15,7 @@ use crate::args::{RepairArgs, ScrubArgs};
 use crate::change::{check_new, write_file};
 use crate::database::reading;
 use crate::error::{CliError, ErrorKind, Result};
-use crate::output::{self, bar};
+use crate::output::{self, bar, counting, waiting};
 
 /// Reads and checks what a database has, and says what was found. `wanted` is the root that namespace 0 must have.
 pub(crate) fn scrub_folder(
@@ -26,12 +25,8 @@ pub(crate) fn scrub_folder(
     json: bool,
 ) -> Result<()> {
     let bar = bar("scrub");
-    let shown = bar.clone();
-    let tell: Progress = Arc::new(move |done, all| {
-        shown.set_length(all.unwrap_or(done));
-        shown.set_position(done);
-    });
-    let options = ScrubOptions::new().bytes_per_second(bytes_per_second).progress(Some(tell));
+    let options =
+        ScrubOptions::new().bytes_per_second(bytes_per_second).progress(Some(counting(&bar)));
     let scrub = |db: &Db| {
         let session = db.snapshot()?;
         let root = session.roots().get(0).map(|root| root.to_string());
@@ -105,6 +100,7 @@ pub(crate) fn repair(args: &RepairArgs) -> Result<()> {
 
 /// Heals what an open heals, and cuts a damaged log.
 fn in_place(args: &RepairArgs, folder: &Path) -> Result<()> {
+    let waiting = waiting("repair");
     let report = repair::repair(folder).map_err(|error| {
         let failed = CliError::engine(folder)(error);
         if !matches!(failed.kind, ErrorKind::DoesNotOpen | ErrorKind::Damaged) {
@@ -114,6 +110,7 @@ fn in_place(args: &RepairArgs, folder: &Path) -> Result<()> {
             "a repair in place does not help: give --from ARCHIVE --to FOLDER, or --salvage FILE";
         CliError::new(failed.kind, format!("{}; {cure}", failed.text))
     })?;
+    waiting.finish_and_clear();
     let RepairReport { commit, roots, opening, cut, check, .. } = &report;
     let root = roots.get(0).map(|root| root.to_string());
     let healed: Vec<String> = opening
@@ -241,8 +238,10 @@ fn rolled_forward(
 
 /// An export stream of what is whole.
 fn salvage(args: &RepairArgs, folder: &Path, to: &Path) -> Result<()> {
+    let waiting = waiting("salvage");
     let report =
         write_file(to, |file| repair::salvage(folder, file).map_err(CliError::engine(folder)))?;
+    waiting.finish_and_clear();
     let SalvageReport { export, roots, expected, error, lost_commits, torn, lost, .. } = &report;
     let error = error.as_ref().map(ToString::to_string);
     let text = |roots: &pleach::Roots| roots.get(0).map(|root| root.to_string());

@@ -2,10 +2,11 @@
 
 use std::io::{BufWriter, ErrorKind as Io, IsTerminal as _, StdoutLock, Write as _};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
-use pleach::Roots;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use pleach::{Progress, Roots};
 use serde_json::{Value, json};
 
 use crate::error::{CliError, ErrorKind, Result};
@@ -65,20 +66,85 @@ pub(crate) fn roots(roots: &Roots) -> Value {
     roots.iter().map(one).collect()
 }
 
-/// A progress bar with the time that is left, on standard error where that is a terminal. It appears after a second. It is at its
-/// end with the last key ([`part_of`]), unless it is given another length.
+/// How far something has come, on standard error: where that is a terminal a bar with the time that is left, after a second;
+/// else a line each ten seconds. It is at its end with the last key ([`part_of`]), unless it is given another length.
 pub(crate) fn bar(what: &'static str) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
+    show(what, Some(1 << 16), "{msg} {wide_bar} {percent} %, {eta} left")
+}
+
+/// The same where nobody knows how long it takes.
+pub(crate) fn waiting(what: &'static str) -> ProgressBar {
+    show(what, None, "{msg}, {elapsed}")
+}
+
+fn show(what: &'static str, length: Option<u64>, style: &str) -> ProgressBar {
+    let bar =
+        ProgressBar::with_draw_target(length, ProgressDrawTarget::hidden()).with_message(what);
+    if std::io::stderr().is_terminal() {
+        let style = ProgressStyle::with_template(style);
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_draw_target(ProgressDrawTarget::stderr());
+        bar.enable_steady_tick(Duration::from_secs(1));
+    } else {
+        // If that fails there is nobody to tell.
+        tell(&bar, Duration::from_secs(10), |line| {
+            let _ = writeln!(std::io::stderr().lock(), "pleach: {line}");
+        });
     }
-    let bar = ProgressBar::new(1 << 16).with_message(what);
-    let style = ProgressStyle::with_template("{msg} {wide_bar} {percent} %, {eta} left");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.enable_steady_tick(Duration::from_secs(1));
     bar
+}
+
+/// Says each time that `each` is over how far a bar has come, unless it is where it was.
+fn tell(bar: &ProgressBar, each: Duration, to: impl Fn(String) + Send + 'static) {
+    let (bar, mut before) = (bar.downgrade(), String::new());
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(each);
+            let Some(bar) = bar.upgrade().filter(|bar| !bar.is_finished()) else { return };
+            let far = match bar.length() {
+                Some(all) => format!("{} %", bar.position() * 100 / all.max(1)),
+                None => format!("{} s", bar.elapsed().as_secs()),
+            };
+            let line = format!("{}, {far}", bar.message());
+            if line != before {
+                to(line.clone());
+                before = line;
+            }
+        }
+    });
+}
+
+/// Tells a bar how much is done, and how much there is.
+pub(crate) fn counting(bar: &ProgressBar) -> Progress {
+    let bar = bar.clone();
+    Arc::new(move |done, all| {
+        bar.set_length(all.unwrap_or(done));
+        bar.set_position(done);
+    })
 }
 
 /// How far a key is in the order of all keys, of 65,536 parts.
 pub(crate) fn part_of(key: &pleach::Key) -> u64 {
     u64::from(u16::from_be_bytes([key[0], key[1]]))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    /// A check of two minutes once looked like a hang, and in a pipe every long command did.
+    #[test]
+    fn lines_say_how_far_a_command_has_come() {
+        let (to, said) = channel();
+        let bar = ProgressBar::hidden().with_message("check");
+        bar.set_length(8);
+        tell(&bar, Duration::from_millis(1), move |line| to.send(line).expect("heard"));
+        assert_eq!(said.recv().as_deref(), Ok("check, 0 %"));
+        bar.set_position(6);
+        assert_eq!(said.recv().as_deref(), Ok("check, 75 %"));
+        bar.finish_and_clear();
+        assert!(said.recv().is_err());
+    }
 }

@@ -35,7 +35,7 @@ use pleach::internals::open::recovery::Recovered;
 use pleach::internals::options::Below;
 use pleach::internals::state::{read_from, runs};
 use pleach::status::Opening;
-use pleach::{Error, Result};
+use pleach::{Error, Progress, Result};
 use pleach_beatree::{PageNo, Stored};
 use pleach_core::Hasher;
 use pleach_core::page::overflow::{OverflowCell, PageRun};
@@ -54,16 +54,29 @@ const BATCH: usize = 64;
 const AHEAD: usize = 4;
 
 /// What a check does.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 pub struct CheckOptions {
     values: bool,
     past: bool,
     hasher: Option<Hasher>,
+    progress: Option<Progress>,
 }
 
 impl Default for CheckOptions {
     fn default() -> Self {
-        Self { values: true, past: true, hasher: None }
+        Self { values: true, past: true, hasher: None, progress: None }
+    }
+}
+
+impl std::fmt::Debug for CheckOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { values, past, hasher, progress } = self;
+        f.debug_struct("CheckOptions")
+            .field("values", values)
+            .field("past", past)
+            .field("hasher", hasher)
+            .field("progress", &progress.is_some())
+            .finish()
     }
 }
 
@@ -87,6 +100,13 @@ impl CheckOptions {
     #[must_use]
     pub fn past(mut self, past: bool) -> Self {
         self.past = past;
+        self
+    }
+
+    /// Called with how many steps are done, and how many there are: one for each page, and two more for its past.
+    #[must_use]
+    pub fn progress(mut self, progress: Option<Progress>) -> Self {
+        self.progress = progress;
         self
     }
 }
@@ -158,12 +178,16 @@ fn run(opened: &Opened, options: CheckOptions) -> Result<CheckReport> {
     };
     let older_serves = examined.older_serves(&opened.device);
     let recovered = examined.recovered;
+    let regions = recovered.tries.iter().flat_map(|trie| trie.regions.regions());
+    let children: u64 = regions.map(|region| region.read().children().len() as u64).sum();
     let mut checker = Checker {
         opened,
         incarnation: examined.incarnation.number,
         options,
         overflow: opened.device.open(OVERFLOW_FILE, OpenMode::Read)?,
         runs: recovered.history.held_runs.clone(),
+        done: 0,
+        all: 3 * children,
         report: CheckReport {
             root: recovered.tip.roots.first(),
             commit: recovered.tip.number,
@@ -182,7 +206,7 @@ fn run(opened: &Opened, options: CheckOptions) -> Result<CheckReport> {
     let leaf = opened.device.open(LEAF_FILE, OpenMode::Read)?;
     checker.children(&leaf, &recovered)?;
     checker.long_values_of_the_past(&recovered);
-    for what in past::findings(opened, &leaf, &recovered) {
+    for what in past::findings(opened, &leaf, &recovered, &mut |steps| checker.tell(steps)) {
         checker.finding(what);
     }
     checker.space(&recovered);
@@ -196,10 +220,21 @@ struct Checker<'a> {
     overflow: File,
     /// Runs of the overflow file that something names.
     runs: Vec<PageRun>,
+    /// Steps that are done, and all.
+    done: u64,
+    all: u64,
     report: CheckReport,
 }
 
 impl Checker<'_> {
+    /// Says how far it has come.
+    fn tell(&mut self, steps: u64) {
+        self.done += steps;
+        if let Some(progress) = &self.options.progress {
+            progress(self.done, Some(self.all));
+        }
+    }
+
     fn finding(&mut self, what: String) {
         self.report.add(Severity::Survived, what);
     }
@@ -324,6 +359,7 @@ impl Checker<'_> {
     fn take(&mut self, folding: Option<Receiver<Children>>) {
         // An error is a panic over there, which goes on where the threads end.
         let Some(Ok(children)) = folding.map(|folding| folding.recv()) else { return };
+        self.tell(children.all);
         self.report.pages += children.pages;
         self.report.keys += children.keys;
         for found in children.found {

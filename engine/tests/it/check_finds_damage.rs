@@ -5,12 +5,19 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
 
 use crate::common::{Keys, Rng, bytes, commit, key};
 use pleach::load::LoadOptions;
-use pleach::{Access, Db, Error, Options, Value};
+use pleach::{Access, Db, Error, Hasher, Options, Progress, Value};
 use pleach_core::Key;
-use pleach_ops::{CheckOptions, CheckReport, Verdict, check, explain, explain_past, stat};
+use pleach_io::{OsDevice, OsOptions};
+use pleach_ops::{
+    CheckOptions, CheckReport, Verdict, check, check_on, explain, explain_past, stat,
+};
 
 const PAGE: u64 = 4096;
 
@@ -451,4 +458,56 @@ fn absurd_budgets_are_refused_by_the_name_of_the_option() {
         assert!(error.contains("`Options::cache_mib`"), "{error}");
         assert!(!path.exists());
     }
+}
+
+/// Hash calls of [`COUNTED`].
+static HASHED: AtomicU64 = AtomicU64::new(0);
+const COUNTED: Hasher = Hasher::new("counted", |message| {
+    HASHED.fetch_add(1, Ordering::Relaxed);
+    Hasher::BLAKE3.hash(message)
+});
+
+/// Each change once took the hashes of all keys of its page, and the time of a new folder.
+#[test]
+fn the_past_is_checked_by_the_hashes_of_its_changes() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = Db::open(options(folder.path()).hasher(COUNTED).history(300)).expect("created");
+    let mut rng = Rng::new(7);
+    let mut put = |count: u64| {
+        let mut writes: BTreeMap<Key, Value> = BTreeMap::new();
+        while (writes.len() as u64) < count {
+            writes.insert(key(Keys::Uniform, rng.below(4000)), bytes(&mut rng, 8));
+        }
+        let accesses = writes.into_iter().map(|(key, value)| Access::write(key, Some(value)));
+        commit(&db, accesses.collect());
+    };
+    put(3000);
+    let (commits, changes) = (200, 10);
+    (0..commits).for_each(|_| put(changes));
+    db.close().expect("closed");
+    let hashed = |past| {
+        HASHED.store(0, Ordering::Relaxed);
+        let device = OsDevice::open(folder.path(), OsOptions::default()).expect("a folder");
+        let options = CheckOptions::default().hasher(COUNTED).past(past);
+        assert_eq!(check_on(device, options).expect("checked").findings, []);
+        HASHED.load(Ordering::Relaxed)
+    };
+    let past = hashed(true) - hashed(false);
+    // A value, a leaf and the nodes above it for each change; all of the pages, and of the first commit, once.
+    let most = 20 * commits * changes + 4 * 4000 + 3 * 3000;
+    assert!(past <= most, "{past} hashes, at most {most}");
+}
+
+#[test]
+fn a_check_says_how_far_it_has_come() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    database(folder.path(), &mut Rng::new(8));
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let all = Arc::clone(&told);
+    let progress: Progress = Arc::new(move |done, of| all.lock().push((done, of)));
+    check(folder.path(), CheckOptions::default().progress(Some(progress))).expect("checked");
+    let told = told.lock();
+    let (done, of) = *told.last().expect("told");
+    assert_eq!(Some(done), of, "it ends at the end");
+    assert!(told.len() >= 3 && told.is_sorted() && told.iter().all(|one| one.1 == of), "{told:?}");
 }

@@ -28,6 +28,7 @@ pub(super) struct Known {
 pub(super) struct Children {
     /// In the order of the children.
     pub(super) found: Vec<FoundCell>,
+    pub(super) all: u64,
     pub(super) pages: u64,
     pub(super) keys: u64,
 }
@@ -47,7 +48,9 @@ pub(super) struct ChildrenFolder {
 
 impl ChildrenFolder {
     pub(super) fn fold(known: Known, batch: Vec<Visited<'_>>) -> Children {
-        let (folder, children) = (Folder::new(known.hasher), Children::default());
+        let all = batch.len() as u64;
+        let (folder, children) =
+            (Folder::new(known.hasher), Children { all, ..Children::default() });
         let mut own = Self { known, folder, children };
         for visited in batch {
             own.child(visited);

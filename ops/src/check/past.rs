@@ -1,80 +1,98 @@
 //! The past: what commits replaced, put back over the pages, folds to the roots that were recorded.
 //!
 //! The pages below which a key has changed since the history began are read once more, those of one region after the
-//! other. A page is folded as often as commits have changed it, and each time with the nodes above it; so the
-//! work is that of the history, whatever the size of the database.
+//! other. What a commit changed is put back, and the nodes above it are made again, those of its page at once, and
+//! those of the trie for a commit together; so the work is that of the changes, whatever the size of the database.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
-use pleach::Result;
 use pleach::internals::error::hex;
 use pleach::internals::format::trie_kind::TrieKind;
 use pleach::internals::open::pages::parse;
 use pleach::internals::open::recovery::{Recovered, RecoveredTrie};
 use pleach::internals::roots::TrieRoot;
-use pleach::internals::state::{LastSeen, put_over};
-use pleach_beatree::leaf_fold::PendingChange;
+use pleach::internals::state::LastSeen;
 use pleach_beatree::{RegionState, Stored};
-use pleach_core::fold::Folder;
-use pleach_core::{Hasher, Key, Node, Prefix, TERMINATOR, node::combine};
+use pleach_core::fold::FoldValue;
+use pleach_core::node::{combine, leaf, value_hash};
+use pleach_core::prefix::bit;
+use pleach_core::{Hasher, Key, Node, Prefix, TERMINATOR};
 use pleach_io::{File, PageBuf};
 
 use super::report::of;
 use crate::opened::Opened;
 
-/// What does not fit. A trie with a page that cannot be read is left out: the page is a finding of its own.
-pub(super) fn findings(opened: &Opened, leaf: &File, recovered: &Recovered) -> Vec<String> {
-    let of_trie = |trie| {
+/// What does not fit. A trie with a page that cannot be read is left out: the page is a finding of its own. `tell` is
+/// told how many children of regions were looked at, and of as many again while commits are gone back.
+pub(super) fn findings(
+    opened: &Opened,
+    leaves: &File,
+    recovered: &Recovered,
+    tell: &mut dyn FnMut(u64),
+) -> Vec<String> {
+    let mut all = Vec::new();
+    for trie in &recovered.tries {
         let nodes = HashMap::new();
-        let mut past = Past { opened, leaf, recovered, trie, nodes, before: Vec::new() };
-        past.gather().map_or_else(|_| Vec::new(), |()| past.findings())
-    };
-    recovered.tries.iter().flat_map(of_trie).collect()
+        let mut past =
+            Past { opened, leaves, recovered, trie, nodes, now: Vec::new(), before: Vec::new() };
+        if let Some(children) = past.gather(tell) {
+            all.append(&mut past.findings(children, tell));
+        }
+    }
+    all
 }
 
 /// What a key had before a commit.
 type Replaced = (u64, Key, Stored);
 
+/// The node of a page, and that before a commit.
+type PageNode = (u64, Prefix, Node);
+
 /// The past of a trie.
 struct Past<'a> {
     opened: &'a Opened,
-    leaf: &'a File,
+    leaves: &'a File,
     recovered: &'a Recovered,
     trie: &'a RecoveredTrie,
     /// The nodes of regions, of the pages of those with a change instead, and all above them. A plain trie has none but
     /// of pages with a change, so that its topmost node says nothing of the others.
     nodes: HashMap<Prefix, Node>,
-    /// The nodes of pages before commits.
-    before: Vec<(u64, Prefix, Node)>,
+    /// The same as they are now, in key order.
+    now: Vec<PageNode>,
+    /// The nodes of pages before commits, of each commit in key order.
+    before: Vec<PageNode>,
 }
 
 impl Past<'_> {
-    /// The present, and what nodes were before commits.
-    fn gather(&mut self) -> Result<()> {
+    /// The present, and what nodes were before commits; how many children regions have. `None`: a page cannot be used.
+    fn gather(&mut self, tell: &mut dyn FnMut(u64)) -> Option<u64> {
+        let (tip, mut all) = (self.recovered.tip.number, 0);
         for region in self.trie.regions.regions() {
             let state = region.read();
-            let mut replaced = self.replaced(region.prefix());
+            let replaced = self.replaced(region.prefix());
             if replaced.is_empty() {
-                self.set(*region.prefix(), *state.own());
-                continue;
-            }
-            // The newest first.
-            replaced.sort_by_key(|(commit, ..)| Reverse(*commit));
-            for child in 0..state.children().len() {
-                let prefix = state.children().prefix(child);
-                let below: Vec<&Replaced> =
-                    replaced.iter().filter(|(_, key, _)| prefix.covers(key)).collect();
-                match state.node(child) {
-                    Some(node) if below.is_empty() => self.set(prefix, *node),
-                    _ => self.page(&state, child, &below)?,
+                self.now.push((tip, *region.prefix(), *state.own()));
+            } else {
+                let mut left = &replaced[..];
+                for child in 0..state.children().len() {
+                    let prefix = state.children().prefix(child);
+                    let count = left.partition_point(|(_, key, _)| prefix.covers(key));
+                    let (below, rest) = left.split_at(count);
+                    match state.node(child) {
+                        Some(node) if below.is_empty() => self.now.push((tip, prefix, *node)),
+                        _ => self.page(&state, child, below)?,
+                    }
+                    left = rest;
                 }
             }
+            tell(state.children().len() as u64);
+            all += state.children().len() as u64;
         }
-        Ok(())
+        Some(all)
     }
 
-    /// What commits of the history replaced below a prefix.
+    /// What commits of the history replaced below a prefix, in key order.
     fn replaced(&self, prefix: &Prefix) -> Vec<Replaced> {
         let (undo, namespace, seen) =
             (&self.recovered.history.undo, self.trie.namespace, LastSeen::default());
@@ -89,61 +107,81 @@ impl Past<'_> {
         replaced
     }
 
-    /// The node of a page as it is, and before each commit that changed it.
-    fn page(&mut self, state: &RegionState, child: usize, replaced: &[&Replaced]) -> Result<()> {
+    /// The node of a page as it is, and before each commit that changed it. `None`: it cannot be used.
+    fn page(&mut self, state: &RegionState, child: usize, replaced: &[Replaced]) -> Option<()> {
         let (prefix, database) = (state.children().prefix(child), self.opened.newest.database);
-        let mut pairs: Vec<PendingChange> = Vec::new();
+        let mut page =
+            Page { hasher: self.opened.hasher, prefix, pairs: vec![], nodes: HashMap::new() };
         if let Some(number) = state.children().page(child) {
             let mut buf = PageBuf::zeroed(1);
-            self.opened.device.read_at(self.leaf, &mut buf, number.offset())?;
+            self.opened.device.read_at(self.leaves, &mut buf, number.offset()).ok()?;
             let tag = state.children().tag(child);
-            let view = parse(&buf, database, state.namespace(), number, tag)?;
-            pairs.extend(view.iter().map(|(key, cell)| (key, Stored::from_cell(cell))));
+            let view = parse(&buf, database, state.namespace(), number, tag).ok()?;
+            if view.prefix() != prefix {
+                return None;
+            }
+            for (key, cell) in view.iter() {
+                page.put(&key, &Stored::from_cell(cell));
+            }
         }
         let mut pending = Vec::new();
         state.copy_pending(&prefix, &mut pending);
-        put_over(&mut pairs, 0, pending.into_iter());
-        self.set(prefix, node_of(self.opened.hasher, &prefix, &pairs));
-        for same in replaced.chunk_by(|a, b| a.0 == b.0) {
-            let then: BTreeMap<Key, Stored> =
-                same.iter().map(|(_, key, prior)| (*key, prior.clone())).collect();
-            put_over(&mut pairs, 0, then.into_iter());
-            self.before.push((same[0].0, prefix, node_of(self.opened.hasher, &prefix, &pairs)));
+        for (key, stored) in &pending {
+            page.put(key, stored);
         }
-        Ok(())
+        self.now.push((self.recovered.tip.number, prefix, page.node(&[])));
+        // The newest first, and of each commit in key order.
+        let mut replaced: Vec<&Replaced> = replaced.iter().collect();
+        replaced.sort_by_key(|(commit, ..)| Reverse(*commit));
+        for same in replaced.chunk_by(|a, b| a.0 == b.0) {
+            for (_, key, prior) in same {
+                page.put(key, prior);
+            }
+            self.before.push((same[0].0, prefix, page.node(same)));
+        }
+        Some(())
     }
 
-    /// Puts a node in, and those above it as far as their other children are there.
-    fn set(&mut self, mut at: Prefix, mut node: Node) {
+    /// Puts nodes in, which are in key order, and those above them as far as `at`, whose node is given.
+    fn set(&mut self, at: Prefix, changed: &[PageNode]) -> Node {
+        let node = match changed {
+            [] => return self.nodes.get(&at).copied().unwrap_or(TERMINATOR),
+            [(_, prefix, node)] if *prefix == at => *node,
+            _ => {
+                let right = changed.partition_point(|(_, to, _)| !bit(to.first_key(), at.len()));
+                let (left, right) = changed.split_at(right);
+                let [left, right] =
+                    [self.set(at.child(false), left), self.set(at.child(true), right)];
+                combine(self.opened.hasher, &left, &right)
+            }
+        };
         self.nodes.insert(at, node);
-        while let (Some(parent), Some(sibling)) = (at.parent(), at.sibling()) {
-            let Some(other) = self.nodes.get(&sibling) else { return };
-            let (left, right) = if at.is_right() { (other, &node) } else { (&node, other) };
-            node = combine(self.opened.hasher, left, right);
-            at = parent;
-            self.nodes.insert(at, node);
-        }
+        node
     }
 
     /// Goes back from the newest commit.
-    fn findings(&mut self) -> Vec<String> {
+    fn findings(&mut self, children: u64, tell: &mut dyn FnMut(u64)) -> Vec<String> {
         let (undo, tip, namespace) =
             (&self.recovered.history.undo, &self.recovered.tip, self.trie.namespace);
-        let mut before = std::mem::take(&mut self.before);
+        let (now, mut before) = (std::mem::take(&mut self.now), std::mem::take(&mut self.before));
+        let mut found = self.set(Prefix::ROOT, &now);
         before.sort_by_key(|(commit, ..)| Reverse(*commit));
-        let mut before = before.into_iter().peekable();
+        let mut left = &before[..];
         let (mut digests, mut findings) = (HashMap::new(), Vec::new());
-        for commit in (undo.from()..=tip.number).rev() {
-            while let Some((_, prefix, node)) = before.next_if(|(by, ..)| *by > commit) {
-                self.set(prefix, node);
+        let commits = tip.number - undo.from() + 1;
+        for (back, commit) in (0..).zip((undo.from()..=tip.number).rev()) {
+            tell(children * (back + 1) / commits - children * back / commits);
+            let (later, rest) = left.split_at(left.partition_point(|(by, ..)| *by > commit));
+            for same in later.chunk_by(|a, b| a.0 == b.0) {
+                found = self.set(Prefix::ROOT, same);
             }
+            left = rest;
             let roots = match undo.past(commit) {
                 Ok((roots, _)) => roots,
                 Err(_) if commit == tip.number => tip.roots.clone(),
                 Err(_) => continue,
             };
             let Some(TrieRoot { kind, node }) = roots.of(namespace) else { continue };
-            let found = self.nodes.get(&Prefix::ROOT).copied().unwrap_or(TERMINATOR);
             let at = of(namespace);
             if kind == TrieKind::Merkle && found != node {
                 let (found, node) = (hex(found), hex(node));
@@ -164,16 +202,59 @@ impl Past<'_> {
     }
 }
 
-/// The node of a page of these pairs.
-fn node_of(hasher: Hasher, prefix: &Prefix, pairs: &[PendingChange]) -> Node {
-    let mut folder = Folder::new(hasher);
-    let mut span = folder.below(prefix.len());
-    for (key, stored) in pairs {
-        if let Some(value) = stored.fold_value() {
-            span.unaccessed(key, value);
+/// A page with a change, as of some commit.
+struct Page {
+    hasher: Hasher,
+    prefix: Prefix,
+    /// Its keys in order, with their leaf nodes.
+    pairs: Vec<(Key, Node)>,
+    /// The nodes of prefixes with two keys or more.
+    nodes: HashMap<Prefix, Node>,
+}
+
+impl Page {
+    fn put(&mut self, key: &Key, stored: &Stored) {
+        let at = self.pairs.binary_search_by(|(other, _)| other.cmp(key));
+        let hash = stored.fold_value().map(|value| match value {
+            FoldValue::Bytes(bytes) => value_hash(self.hasher, bytes),
+            FoldValue::Hash(hash) => hash,
+        });
+        match (at, hash.map(|hash| leaf(self.hasher, key, &hash))) {
+            (Ok(at), Some(node)) => self.pairs[at].1 = node,
+            (Ok(at), None) => drop(self.pairs.remove(at)),
+            (Err(at), Some(node)) => self.pairs.insert(at, (*key, node)),
+            (Err(_), None) => {}
         }
     }
-    let fold = span.end().expect("no terminal is placed here");
-    folder.run();
-    *folder.node(fold)
+
+    /// Its node, after changes in key order.
+    fn node(&mut self, changed: &[&Replaced]) -> Node {
+        fold(self.hasher, &mut self.nodes, self.prefix, &self.pairs, changed)
+    }
+}
+
+/// The node of a prefix with these pairs. Where nothing has changed below, it is the one that is there.
+fn fold(
+    hasher: Hasher,
+    nodes: &mut HashMap<Prefix, Node>,
+    at: Prefix,
+    pairs: &[(Key, Node)],
+    changed: &[&Replaced],
+) -> Node {
+    match pairs {
+        [] => return TERMINATOR,
+        [(_, leaf)] => return *leaf,
+        _ => {}
+    }
+    if let Some(node) = nodes.get(&at).filter(|_| changed.is_empty()) {
+        return *node;
+    }
+    let is_left = |key: &Key| !bit(key, at.len());
+    let (left, right) = pairs.split_at(pairs.partition_point(|(key, _)| is_left(key)));
+    let (first, second) = changed.split_at(changed.partition_point(|(_, key, _)| is_left(key)));
+    let left = fold(hasher, nodes, at.child(false), left, first);
+    let right = fold(hasher, nodes, at.child(true), right, second);
+    let node = combine(hasher, &left, &right);
+    nodes.insert(at, node);
+    node
 }
