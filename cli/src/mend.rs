@@ -177,6 +177,7 @@ fn from_archive(args: &RepairArgs, folder: &Path, archive: &OsStr, to: &Path) ->
     let (archived, report) = rolled_forward(args, folder, &archive, to)?;
     let RollForwardReport { through, commit, roots, lost, superblocks, error, .. } = &report;
     let root = roots.get(0).map(|root| root.to_string());
+    let is_whole = lost.is_none() && superblocks.is_none() && error.is_none();
     let [superblocks, error] =
         [superblocks, error].map(|error| error.as_ref().map(ToString::to_string));
     if args.folder.json {
@@ -207,13 +208,21 @@ fn from_archive(args: &RepairArgs, folder: &Path, archive: &OsStr, to: &Path) ->
                     archived + 1
                 )?;
             }
+            if is_whole {
+                writeln!(out, "no commit is lost")?;
+            }
             writeln!(out, "put {} in the place of {}", to.display(), folder.display())
         })?;
     }
-    if lost.is_none() && error.is_none() {
+    if is_whole {
         return Ok(());
     }
-    let text = format!("commits that are lost: {lost}");
+    let text = if lost.is_none() && error.is_none() {
+        "no superblock can be used: a bulk load behind the last commit would leave no trace"
+            .to_owned()
+    } else {
+        format!("commits that are lost: {lost}")
+    };
     Err(CliError::new(ErrorKind::Findings, text).after_document())
 }
 

@@ -516,9 +516,14 @@ fn a_repair_from_an_archive_makes_the_commits_of_the_log_again_without_superbloc
     }
     let (newest, root) = (running.commit_number(), running.root().to_string());
     drop(running);
+    let whole = told(&["repair", at, "--from", &archive, "--to", &place("with-superblocks")]);
+    assert!(whole.contains("no commit is lost\n"), "{whole}");
     std::fs::remove_file(db.path().join("super")).expect("removed");
     let to = place("whole");
-    let report = document(&["repair", at, "--from", &archive, "--to", &to, "--json"]);
+    // A bulk load would leave no trace.
+    let output = pleach(&["repair", at, "--from", &archive, "--to", &to, "--json"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
     assert_eq!((&report["through"], &report["root"]), (&newest.into(), &root.clone().into()));
     assert_eq!(report["lost_commits"], Value::from(Vec::<u64>::new()));
     assert!(report["superblocks"].is_string(), "{report}");

@@ -83,6 +83,29 @@ fn a_backup_is_rolled_forward_whatever_else_is_lost() {
     }
 }
 
+/// Retired segments wait as spares under their old names: the gaps between those were called lost commits.
+#[test]
+fn a_database_that_comes_back_whole_is_said_to_be_whole() {
+    let disk = new_disk();
+    let mut chain = Chain::new(&disk, 4);
+    while chain.commit(40) < 60 {}
+    let backup = new_disk();
+    pleach_ops::backup_on(&chain.db, &backup, &BackupOptions::new()).expect("backed up");
+    let newest = chain.commit(40);
+    chain.db.close().expect("closed");
+    let image = disk.image();
+    let log: Vec<&str> = image.names().filter(|name| name.starts_with("log-")).collect();
+    let index = |name: &str| u64::from_str_radix(&name[4..], 16).expect("a number");
+    assert!(log.windows(2).any(|pair| index(pair[0]) + 1 < index(pair[1])), "no gap: {log:?}");
+    for lost in [&[][..], &["image-a", "image-b"], &["leaf"], &["super"]] {
+        let damaged = disk_of(&image);
+        lost.iter().for_each(|file| damaged.remove(file).expect("removed"));
+        let (report, found, _) = rolled(&backup, &damaged, None).expect("rolled forward");
+        assert!(report.through == newest && found == chain.pairs, "without {lost:?}");
+        assert!(report.lost.is_none() && report.error.is_none(), "without {lost:?}: {report:?}");
+    }
+}
+
 #[test]
 fn a_roll_forward_ends_at_the_damage_and_names_what_is_behind_it() {
     let (disk, states, backups) = subject();

@@ -48,12 +48,13 @@ pub(crate) fn open(disk: &SimDisk, history: u64) -> Result<SimDb, Error> {
     SimDb::open_on(disk.clone(), runtime(disk), options(history))
 }
 
-/// All commits after the one that is left are named, or it is said that more may be lost. Rot in the very last record alone looks like
-/// a tear.
+/// All commits after the one that is left are named, or it is said that more may be lost, and not where the newest is named: the
+/// records behind the damage tell how far they went. Rot in the very last record alone looks like a tear.
 pub(crate) fn is_named(lost: &LostCommits, left: u64, newest: u64, what: &str) {
     let Range { start, end } = lost.numbers;
     assert!(start == left + 1 && end <= newest + 1, "{what}: {lost:?}");
     assert!(end > newest || lost.maybe_more || left + 1 == newest, "{what}: {lost:?}");
+    assert!(left == newest || end <= newest || !lost.maybe_more, "{what}: {lost:?}");
 }
 
 pub(crate) fn key(id: u64) -> Key {

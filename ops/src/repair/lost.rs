@@ -110,18 +110,17 @@ impl Reach {
             self.durable_through = self.durable_through.max(header.durable_through);
             self.prepared_through = self.prepared_through.max(header.prepared_through);
         })?;
-        // One that is cut may have had records.
+        // Behind the last record that was seen, a segment that is missing or cut may have had records. Before it commits are known
+        // by their numbers, and retired segments, which wait as spares, have gaps between them.
+        let (first, last) = (end.segment(size), self.prepared_through.get().div_ceil(size));
         let mut there = Vec::new();
-        for index in segments(device, size)? {
+        for index in segments(device, size)?.into_iter().filter(|index| *index >= first) {
             let file = device.open(&segment_name(index), OpenMode::Read)?;
             if device.len(&file)? == size {
                 there.push(index);
             }
         }
-        let last = self.prepared_through.get().div_ceil(size);
-        let missing = there
-            .first()
-            .is_none_or(|first| (*first..last).any(|index| there.binary_search(&index).is_err()));
+        let missing = (first..last).any(|index| there.binary_search(&index).is_err());
         let durable = self.durable_through > end;
         Ok(LostCommits {
             numbers: kept.saturating_add(1)..self.newest.max(kept).saturating_add(1),
