@@ -166,6 +166,9 @@ pub(crate) fn check(args: &CheckArgs) -> Result<()> {
     } else {
         output::write(|to| {
             findings.iter().try_for_each(|(_, what)| writeln!(to, "{what}"))?;
+            report.notes.iter().try_for_each(|what| {
+                writeln!(to, "note: {what}; the next open for writing makes it again")
+            })?;
             if report.older_serves == Some(false) {
                 writeln!(
                     to,
@@ -214,6 +217,7 @@ fn check_json(report: &CheckReport, verdict: Verdict, findings: &[(Severity, Str
             Verdict::DoesNotOpen => "does not open",
         },
         "findings": findings.collect::<Value>(),
+        "notes": report.notes,
         // What does not open has none that could be believed.
         "commit": opens.then_some(report.commit),
         "root": opens.then(|| report.root.to_string()),

@@ -129,6 +129,9 @@ fn a_database_is_described_checked_dumped_and_explained() {
     assert!(text.contains(&format!("page     number {page},")), "{text}");
     assert_eq!((&explained["commit"], &explained["region"]), (&5.into(), &0.into()));
     assert_eq!(document(&["check", at, "--json"])["verdict"], "clean");
+    std::fs::remove_file(db.path().join("super.spare")).expect("removed");
+    let noted = told(&["check", at]);
+    assert!(noted.starts_with("note: super.spare: missing; the next open"), "{noted}");
     let wrong = refusal(1, &["check", at, "--root", &"0".repeat(64)]);
     assert!(wrong.ends_with("1 finding; the database opens\n"), "{wrong}");
 }

@@ -1,6 +1,6 @@
 //! The offline checker: reads everything and lists all that does not fit. It is the judge: whatever does
 //! not open fails it, and what an open survives without a word is named, too: dead copies, a torn end of
-//! the log, missing spares, rights.
+//! the log, rights. A spare that an open which was cut short has left unfinished is a note: the next one makes it again.
 //!
 //! * Recovery must succeed: superblock, image and log belong together, and the nodes of the index
 //!   fold to the commit's root.
@@ -28,8 +28,8 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, sync_channel};
 
 use pleach::internals::format::creation::CreationError;
-use pleach::internals::format::names;
 use pleach::internals::format::names::{LEAF_FILE, OVERFLOW_FILE};
+use pleach::internals::format::{incarnation, names, superblock};
 use pleach::internals::open::pages::{Visited, visit};
 use pleach::internals::open::recovery::Recovered;
 use pleach::internals::options::Below;
@@ -257,8 +257,13 @@ impl Checker<'_> {
                 ),
             });
         }
+        let spares = [superblock::SPARE.name, incarnation::SPARE.name, names::SEGMENT_SPARE];
         for note in &opening.notes {
-            self.finding(note.to_string());
+            if spares.contains(&&*note.file) {
+                self.report.notes.push(note.to_string());
+            } else {
+                self.finding(note.to_string());
+            }
         }
     }
 

@@ -416,6 +416,33 @@ fn a_folder_and_a_lock_that_cannot_be_written_fail_the_check() {
 }
 
 /// A blank slot was taken for one that was never written, though the generation says otherwise.
+/// A power cut during an open once failed the check, though the next open makes the spare.
+#[test]
+fn a_spare_that_the_next_open_makes_is_a_note() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    database(folder.path(), &mut Rng::new(9));
+    for name in ["super.spare", "incarnation.spare", "log.spare"] {
+        for missing in [true, false] {
+            let path = folder.path().join(name);
+            if missing {
+                fs::remove_file(&path).expect("removed");
+            } else {
+                fs::OpenOptions::new()
+                    .write(true)
+                    .open(&path)
+                    .and_then(|file| file.write_all_at(&[0; 4096], 0))
+                    .expect("written");
+            }
+            let report = checked(folder.path());
+            assert_eq!(report.verdict(), Verdict::Clean, "{name}: {:?}", report.findings);
+            let [note] = &report.notes[..] else { panic!("{name}: {:?}", report.notes) };
+            assert!(note.starts_with(name), "{note}");
+            Db::open(options(folder.path())).expect("opened").close().expect("closed");
+            assert!(checked(folder.path()).notes.is_empty(), "{name}");
+        }
+    }
+}
+
 #[test]
 fn a_superblock_slot_that_is_blank_and_was_written_is_a_finding() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -44,6 +44,8 @@ pub enum Verdict {
 pub struct CheckReport {
     /// What does not fit. Empty: all is well.
     pub findings: Vec<Finding>,
+    /// What an open that was cut short has left, and the next one makes good: no findings.
+    pub notes: Vec<String>,
     /// Leaf pages read.
     pub pages: u64,
     /// Keys present, of all namespaces; those that were dropped and are still there count.
