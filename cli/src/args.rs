@@ -337,6 +337,9 @@ pub(crate) struct ImportArgs {
     /// The export stream; without it standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) from: Option<PathBuf>,
+    /// The root that namespace 0 must have, 64 hexadecimal digits, with or without 0x; with another one nothing is imported
+    #[arg(long, value_name = "HEX", value_parser = digits)]
+    pub(crate) root: Option<Key>,
     /// Memory for the database and the load, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     pub(crate) memory_mib: u64,

@@ -239,6 +239,15 @@ pub(crate) fn import(args: &ImportArgs) -> Result<()> {
     // Before a folder is made: what is no stream leaves nothing behind.
     let from = StreamReader::new(BufReader::with_capacity(1 << 20, from))
         .map_err(|error| CliError::engine(&args.folder)(error))?;
+    // The pairs must lead to the root in the head.
+    let first = from.head().namespaces.iter().find(|namespace| namespace.number == 0);
+    let found = first.map(|namespace| namespace.root);
+    if let Some(wanted) = args.root.filter(|wanted| found != Some((*wanted).into())) {
+        let found = found.map_or_else(|| "none".to_owned(), |root| root.to_string());
+        let text =
+            format!("the stream's root is {found}, and not {}: nothing was imported", hex(&wanted));
+        return Err(CliError::new(ErrorKind::Damaged, text));
+    }
     let shown = bar.clone();
     let progress: Progress =
         Arc::new(move |pairs, _| shown.set_message(format!("import, {pairs} pairs")));

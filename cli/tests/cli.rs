@@ -229,7 +229,10 @@ fn databases_of_other_hashers_are_served_or_refused_with_a_cure() {
     assert_eq!(proof["hasher"], "sha2-256");
     std::fs::write(place("proof.json"), proof.to_string()).expect("written");
     told(&["verify", &place("proof.json"), "--root", &root]);
-    told(&["import", &place("imported"), "--from", &place("sha.plx")]);
+    let (imported, stream) = (place("imported"), place("sha.plx"));
+    let line = refusal(5, &["import", &imported, "--from", &stream, "--root", &digits]);
+    assert!(line.contains(&root) && !papers.path().join("imported").exists(), "{line}");
+    told(&["import", &imported, "--from", &stream, "--root", &root]);
     told(&["restore", &place("sha.archive"), "--to", &place("restored")]);
     for copy in ["imported", "restored"] {
         assert!(told(&["check", &place(copy), "--root", &root]).starts_with("nothing found"));

@@ -6,6 +6,8 @@
 use std::fs;
 use std::path::Path;
 
+use pleach_core::Hasher;
+
 use crate::Input;
 
 const PAGE: usize = 4096;
@@ -42,7 +44,7 @@ pub fn run(data: &[u8]) {
 
 /// The pairs before the first error. No value is longer than the file.
 fn pairs(folder: &Path, most: usize) -> Vec<([u8; 32], Vec<u8>)> {
-    let Ok(pairs) = nomt::import::pairs(folder) else { return Vec::new() };
+    let Ok(pairs) = nomt::import::pairs(folder, Hasher::BLAKE3) else { return Vec::new() };
     pairs.map_while(Result::ok).inspect(|(_, value)| assert!(value.len() <= most)).collect()
 }
 
@@ -66,7 +68,8 @@ fn nodes() -> Vec<u8> {
 
 fn leaves() -> Vec<u8> {
     let mut pages = vec![0; 5 * PAGE];
-    let long = [&6000_u64.to_le_bytes()[..], &[0; 32], &3_u32.to_le_bytes(), &4_u32.to_le_bytes()];
+    let hash = Hasher::BLAKE3.hash(&[0; 6000]);
+    let long = [&6000_u64.to_le_bytes()[..], &hash, &3_u32.to_le_bytes(), &4_u32.to_le_bytes()];
     leaf(&mut pages[PAGE..2 * PAGE], &[(1, false, &[7; 3]), (2, false, &[8; 5])]);
     leaf(&mut pages[2 * PAGE..3 * PAGE], &[(3, true, &long.concat())]);
     for (page, bytes) in [(3, 4000_u16), (4, 2000)] {

@@ -70,15 +70,19 @@ impl<T: HashAlgorithm> Nomt<T> {
     }
 
     /// Loads all pairs of a folder that the crate `nomt` 1.0 has written, which nobody has open, into this database, which is
-    /// empty. The root is that of the folder then: compare them. Before it nothing can be rolled back to.
+    /// empty. Before it nothing can be rolled back to. `root` is the root that the folder must have: its files have no checksums,
+    /// so without it not all damage is found. The root of this database is that of the folder then.
     ///
     /// # Errors
-    /// When this database is not empty, or a session or an overlay is there; when the folder is open, of another version or damaged.
-    /// Nothing is loaded then.
-    pub fn import(&self, folder: impl AsRef<Path>) -> Result<()> {
-        let pairs = import::pairs(folder.as_ref())?;
+    /// When this database is not empty, or a session or an overlay is there; when the folder is open, of another version or
+    /// damaged; when its pairs lead to another root. Nothing is loaded then.
+    pub fn import(&self, folder: impl AsRef<Path>, root: Option<Root>) -> Result<()> {
+        let pairs = import::pairs(folder.as_ref(), self.shared.hasher)?;
         let pairs = pairs.map(|pair| pair.map(|(key, value)| (key, value.into())));
-        self.db.try_bulk_load(pairs, &LoadOptions::new()).map(drop)
+        let options = root
+            .into_iter()
+            .fold(LoadOptions::new(), |options, root| options.root(root.into_inner().into()));
+        self.db.try_bulk_load(pairs, &options).map(drop)
     }
 
     /// Undoes the newest `n` commits. Commits that were rolled back are not counted again, nor are rollbacks.

@@ -4,6 +4,9 @@
 //! B-tree, of which only the numbers of leaves matter here; `ln` has the leaves, with whole keys, and the pages of long values. A
 //! commit of the crate has written them when it returns, so that a folder can be read that was not closed.
 //!
+//! The files have no checksums. What can be held against something is: lengths and numbers, the hash beside each long value, and that
+//! no leaf is empty which a node names. Other damage shows in the root alone.
+//!
 //! ```text
 //! meta      magic 4 | version u32 | free leaves u32 | leaves end u32 | free nodes u32 | nodes end u32
 //! free page next free page u32, 0 at the end | count u16 | pages u32
@@ -18,11 +21,12 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
+use pleach::Hasher;
 
 use crate::{Value, trie::KeyPath};
 
 const PAGE: usize = 4096;
-const DAMAGED: &str = "the folder of the crate `nomt` is damaged";
+const DAMAGED: &str = "lengths or numbers of pages do not fit";
 
 fn array<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N]> {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).copied().context(DAMAGED)
@@ -46,18 +50,39 @@ fn page(file: &File, number: u32) -> Result<[u8; PAGE]> {
     Ok(page)
 }
 
-/// All pairs, in no order. Nobody may write the folder meanwhile: it is locked while this lives.
-pub fn pairs(folder: &Path) -> Result<impl Iterator<Item = Result<(KeyPath, Value)>>> {
+/// All pairs, in no order; long values have hashes of this kind. Nobody may write the folder meanwhile: it is locked while this lives.
+pub fn pairs(
+    folder: &Path,
+    hasher: Hasher,
+) -> Result<impl Iterator<Item = Result<(KeyPath, Value)>>> {
+    let name = folder.display().to_string();
+    let foreign = || format!("{name} is no folder of NOMT 1.0");
     let open = |name| File::open(folder.join(name)).with_context(|| format!("no file `{name}`"));
+    let open = |name| open(name).with_context(foreign);
     let (lock, meta, nodes, leaves) = (open(".lock")?, open("meta")?, open("bbn")?, open("ln")?);
-    lock.try_lock().context("the crate `nomt` has the folder open")?;
-    let meta = page(&meta, 0)?;
+    lock.try_lock().with_context(|| format!("the crate `nomt` has the folder open: {name}"))?;
+    let meta = page(&meta, 0).with_context(foreign)?;
     let version = number(&meta, 4)?;
-    ensure!(meta.starts_with(b"NOMT") && version == 1, "version {version} of `meta` is not known");
-    let free = free_pages(&nodes, number(&meta, 16)?)?;
+    ensure!(
+        meta.starts_with(b"NOMT") && version == 1,
+        "{}: version {version} of `meta` is not known",
+        foreign()
+    );
+    let damaged = move || format!("the folder of the crate `nomt` is damaged: {name}");
+    let all = leaves_of(&meta, &nodes).with_context(&damaged)?;
+    Ok(all.into_iter().flat_map(move |leaf| {
+        let _locked = &lock;
+        let pairs = pairs_of(&leaves, leaf, hasher).with_context(&damaged);
+        pairs.unwrap_or_else(|error| vec![Err(error)])
+    }))
+}
+
+/// The leaves that nodes name.
+fn leaves_of(meta: &[u8; PAGE], nodes: &File) -> Result<Vec<u32>> {
+    let free = free_pages(nodes, number(meta, 16)?)?;
     let mut all = Vec::new();
-    for own in (1..number(&meta, 20)?).filter(|own| !free.contains(own)) {
-        let node = page(&nodes, own)?;
+    for own in (1..number(meta, 20)?).filter(|own| !free.contains(own)) {
+        let node = page(nodes, own)?;
         // Pages that were never written are zero.
         if node != [0; PAGE] {
             let count = short(&node, 4)?;
@@ -65,10 +90,7 @@ pub fn pairs(folder: &Path) -> Result<impl Iterator<Item = Result<(KeyPath, Valu
             all.extend(numbers(&node, PAGE - 4 * count, count)?);
         }
     }
-    Ok(all.into_iter().flat_map(move |leaf| {
-        let _locked = &lock;
-        pairs_of(&leaves, leaf).unwrap_or_else(|error| vec![Err(error)])
-    }))
+    Ok(all)
 }
 
 /// The free pages of a file, and those of the list itself.
@@ -84,21 +106,22 @@ fn free_pages(file: &File, mut next: u32) -> Result<BTreeSet<u32>> {
     Ok(free)
 }
 
-fn pairs_of(leaves: &File, leaf: u32) -> Result<Vec<Result<(KeyPath, Value)>>> {
-    let leaf = page(leaves, leaf)?;
+fn pairs_of(leaves: &File, number: u32, hasher: Hasher) -> Result<Vec<Result<(KeyPath, Value)>>> {
+    let leaf = page(leaves, number)?;
     let (mut pairs, mut end) = (Vec::new(), PAGE);
+    ensure!(short(&leaf, 0)? > 0, "a node names leaf {number}, which has no pairs");
     for at in (0..short(&leaf, 0)?).rev().map(|index| 2 + 34 * index) {
         let offset = short(&leaf, at + 32)?;
         let (start, is_long) = (offset & 0x7fff, offset & 0x8000 != 0);
         let bytes = leaf.get(start..end).context(DAMAGED)?;
-        let value = if is_long { long_value(leaves, bytes)? } else { bytes.to_vec() };
+        let value = if is_long { long_value(leaves, bytes, hasher)? } else { bytes.to_vec() };
         pairs.push(Ok((array(&leaf, at)?, value)));
         end = start;
     }
     Ok(pairs)
 }
 
-fn long_value(leaves: &File, cell: &[u8]) -> Result<Value> {
+fn long_value(leaves: &File, cell: &[u8], hasher: Hasher) -> Result<Value> {
     let len = u64::from_le_bytes(array(cell, 0)?);
     // A file has no more pages than it has, however often a damaged page names them.
     let most = usize::try_from(leaves.metadata()?.len()).context(DAMAGED)?;
@@ -116,5 +139,9 @@ fn long_value(leaves: &File, cell: &[u8]) -> Result<Value> {
         ensure!(value.len() as u64 <= len && read <= value.len(), DAMAGED);
     }
     ensure!(value.len() as u64 == len, DAMAGED);
+    ensure!(
+        hasher.hash(&value) == array(cell, 8)?,
+        "a long value does not have the hash beside it, or the folder has another hasher"
+    );
     Ok(value)
 }

@@ -62,18 +62,19 @@ fn all_pairs_are_there_and_the_root_is_the_same() {
         if round % 4 == 0 {
             let copy = ours.path().join(round.to_string());
             let imported = open(&copy);
-            refused(imported.import(theirs.path()), "has the folder open");
+            refused(imported.import(theirs.path(), None), "has the folder open");
         }
     }
     let root = db.root().into_inner();
     drop(db);
     let imported = open(&ours.path().join("state"));
-    imported.import(theirs.path()).expect("imported");
+    refused(imported.import(theirs.path(), Some([1; 32].into())), "nothing was loaded");
+    imported.import(theirs.path(), Some(root.into())).expect("imported");
     check(&imported, root, &pairs);
     put(&imported, &[], 1, b"more").commit(&imported).expect("committed");
     imported.rollback(1).expect("rolled back");
     check(&imported, root, &pairs);
-    refused(imported.import(theirs.path()), "wants an empty namespace");
+    refused(imported.import(theirs.path(), None), "wants an empty namespace");
 }
 
 #[test]
@@ -81,7 +82,7 @@ fn an_empty_folder_has_no_pairs() {
     let (theirs, ours) = (folder(), folder());
     drop(original(theirs.path()));
     let imported = open(ours.path());
-    imported.import(theirs.path()).expect("imported");
+    imported.import(theirs.path(), None).expect("imported");
     assert!(imported.is_empty());
 }
 
@@ -89,7 +90,8 @@ fn an_empty_folder_has_no_pairs() {
 fn what_is_no_such_folder_or_damaged_is_refused() {
     let (theirs, ours) = (folder(), folder());
     let imported = open(ours.path());
-    refused(imported.import(theirs.path()), "no file");
+    let none = format!("{} is no folder of NOMT 1.0", theirs.path().display());
+    refused(imported.import(theirs.path(), None), &none);
     let (mut pairs, db) = (Pairs::new(), original(theirs.path()));
     write(&db, &mut pairs, 0);
     drop(db);
@@ -100,7 +102,7 @@ fn what_is_no_such_folder_or_damaged_is_refused() {
         let path = theirs.path().join(name);
         for cut in [0, 20, 4096.min(bytes.len() - 1)] {
             std::fs::write(&path, &bytes[..cut]).expect("written");
-            refused(imported.import(theirs.path()), "");
+            refused(imported.import(theirs.path(), None), "");
         }
         // Whatever the bytes say, it ends, and without a panic.
         for seed in 0..6 {
@@ -111,11 +113,11 @@ fn what_is_no_such_folder_or_damaged_is_refused() {
             }
             std::fs::write(&path, &bytes).expect("written");
             let other = folder();
-            let _ = Nomt::import(&open(other.path()), theirs.path());
+            let _ = Nomt::import(&open(other.path()), theirs.path(), None);
         }
         std::fs::write(&path, bytes).expect("written");
     }
-    imported.import(theirs.path()).expect("whole again");
+    imported.import(theirs.path(), None).expect("whole again");
 }
 
 /// A long value whose page lists itself, again and again, and whose length no file has.
@@ -140,6 +142,48 @@ fn a_long_value_without_an_end_is_refused() {
         page[2..4].copy_from_slice(&1_u16.to_le_bytes());
         page[4..4 + 3600].copy_from_slice(&first.to_le_bytes().repeat(900));
         std::fs::write(&path, bytes).expect("written");
-        refused(open(&ours.path().join(len.to_string())).import(theirs.path()), "is damaged");
+        refused(open(&ours.path().join(len.to_string())).import(theirs.path(), None), "is damaged");
     }
+}
+
+/// Both were imported without a word, with another root.
+#[test]
+fn a_damaged_long_value_and_an_empty_leaf_are_refused() {
+    let (theirs, ours) = (folder(), folder());
+    let (mut pairs, db) = (Pairs::new(), original(theirs.path()));
+    write(&db, &mut pairs, 0);
+    drop(db);
+    let path = theirs.path().join("ln");
+    let whole = std::fs::read(&path).expect("read");
+    let value = &pairs[&key(300)];
+    assert_eq!(value.len(), 61_000);
+    let at = whole.windows(1000).position(|bytes| bytes == &value[..1000]).expect("in a page");
+    let leaf =
+        whole.windows(32).position(|bytes| *bytes == key(3)).expect("in a leaf") / 4096 * 4096;
+    let damages: [(_, fn(&mut [u8]), _); 2] = [
+        (at..at + 1, |bytes| bytes[0] ^= 1, "the hash beside it"),
+        (leaf..leaf + 4096, |bytes| bytes.fill(0), "has no pairs"),
+    ];
+    for (number, (range, damage, text)) in damages.into_iter().enumerate() {
+        let mut bytes = whole.clone();
+        damage(&mut bytes[range]);
+        std::fs::write(&path, bytes).expect("written");
+        let imported = open(&ours.path().join(number.to_string()));
+        refused(imported.import(theirs.path(), None), text);
+        assert!(imported.is_empty());
+    }
+}
+
+#[test]
+fn a_folder_whose_keys_were_all_deleted_has_no_pairs() {
+    let (theirs, ours) = (folder(), folder());
+    let (mut pairs, db) = (Pairs::new(), original(theirs.path()));
+    write(&db, &mut pairs, 0);
+    let session = db.begin_session(nomt_original::SessionParams::default());
+    let deleted = pairs.keys().map(|key| (*key, Theirs::Write(None))).collect();
+    session.finish(deleted).expect("finished").commit(&db).expect("committed");
+    drop(db);
+    let imported = open(ours.path());
+    imported.import(theirs.path(), None).expect("imported");
+    assert!(imported.is_empty());
 }
