@@ -47,7 +47,7 @@ pub enum LockMode {
 pub struct DeviceInfo {
     /// "uring", "blocking" or "simulated".
     pub engine: &'static str,
-    /// Do transfers bypass the page cache (O_DIRECT)?
+    /// Do transfers bypass the page cache (O_DIRECT)? Not in memory (tmpfs, ramfs), where there is nothing else.
     pub direct: bool,
     /// Why a fallback was taken; empty when none was.
     pub note: String,

@@ -150,6 +150,15 @@ fn not_regular(name: &str, operation: Operation) -> IoError {
     }
 }
 
+/// Is the folder on tmpfs or ramfs? They are memory; tmpfs takes O_DIRECT (since Linux 6.6), and has nothing but the page cache.
+pub(super) fn is_in_memory(folder: BorrowedFd<'_>) -> bool {
+    const TMPFS: u32 = 0x0102_1994;
+    const RAMFS: u32 = 0x8584_58f6;
+    // A number of 32 bits, whatever the type that the platform gives it.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the low 32 bits")]
+    rustix::fs::fstatfs(folder).is_ok_and(|stat| [TMPFS, RAMFS].contains(&(stat.f_type as u32)))
+}
+
 /// Turns O_DIRECT on; EINVAL is the file system's way to say that it has none.
 fn set_direct(fd: &OwnedFd) -> rustix::io::Result<Direct> {
     let flags = rustix::fs::fcntl_getfl(fd)?;

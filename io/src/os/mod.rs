@@ -150,6 +150,8 @@ struct State {
 /// Asks the kernel for a ring; a parameter, so that a test can play a kernel without.
 type RingProbe = fn() -> std::io::Result<Setup>;
 
+const REFUSED: &str = "the file system refuses O_DIRECT: files go through the page cache";
+
 impl OsDevice {
     /// Opens a folder.
     pub fn open(folder: &Path, options: OsOptions) -> Result<Self> {
@@ -175,11 +177,16 @@ impl OsDevice {
             options,
         };
         let device = Self(Arc::new(inner));
+        if files::is_in_memory(device.folder()) {
+            device.say_buffered(
+                "the folder is in memory, without a device: O_DIRECT and syncs do nothing there",
+            );
+        }
         if device.0.options.direct
             && !device.0.options.read_only
             && files::probe_direct(device.folder()) == Some(Direct::Refused)
         {
-            device.say_buffered();
+            device.say_buffered(REFUSED);
         }
         Ok(device)
     }
@@ -198,11 +205,10 @@ impl OsDevice {
     }
 
     /// Notes, once, that files of this folder go through the page cache.
-    fn say_buffered(&self) {
+    fn say_buffered(&self, note: &str) {
         let mut state = self.0.state.lock();
         if state.direct {
             state.direct = false;
-            let note = "the file system refuses O_DIRECT: files go through the page cache";
             tracing::warn!(folder = %self.0.path, "{note}");
             state.notes.push(note.to_owned());
         }
@@ -382,7 +388,7 @@ impl Device for OsDevice {
         let (file, state) = files::open(self.folder(), name, mode, direct)
             .map_err(|error| self.or_removed(error))?;
         if state == Direct::Refused {
-            self.say_buffered();
+            self.say_buffered(REFUSED);
         }
         Ok(File::new(file))
     }

@@ -72,6 +72,24 @@ fn without_io_uring(folder: &Path, call: u32, code: i32) {
     assert_eq!((info.engine, info.note.as_str()), ("blocking", ""));
 }
 
+/// tmpfs takes O_DIRECT, and was called a device that goes around the page cache.
+#[test]
+fn a_folder_in_memory_is_called_that() {
+    let Ok(folder) = tempfile::tempdir_in("/dev/shm") else {
+        eprintln!("SKIPPED: there is no /dev/shm here");
+        return;
+    };
+    let mounts = std::fs::read_to_string("/proc/self/mounts").expect("read");
+    if !mounts.lines().any(|line| line.contains(" /dev/shm tmpfs ")) {
+        eprintln!("SKIPPED: /dev/shm is no tmpfs here");
+        return;
+    }
+    let device = OsDevice::open(folder.path(), OsOptions::default()).expect("opened");
+    let DeviceInfo { direct, note, .. } = device.info();
+    assert!(!direct && note.contains("in memory"), "{note}");
+    exercise(&device);
+}
+
 /// Refuses O_DIRECT and cannot reserve.
 fn on_ramfs(folder: &Path) {
     for io in [IoMode::Auto, IoMode::Blocking] {
