@@ -31,6 +31,22 @@ struct Inner {
     tasks: Tasks,
 }
 
+/// Makes a folder and those above it that are not there, and their names durable: objects are durable when they have theirs.
+fn make_folder(folder: &FilePath) -> std::io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let above = folder.parent().filter(|above| !above.as_os_str().is_empty());
+    let above = above.unwrap_or(FilePath::new("."));
+    make_folder(above)?;
+    match std::fs::create_dir(folder) {
+        // Another process was faster.
+        Err(_) if folder.is_dir() => {}
+        made => made?,
+    }
+    std::fs::File::open(above)?.sync_all()
+}
+
 impl Archive {
     /// Opens an archive: a folder that exists, by any path, or a URL (`file://`, and with this crate's features `s3://`, `gs://`, `az://`,
     /// `https://`), whose client takes its options from the variables of the environment. Nothing is read yet.
@@ -65,7 +81,7 @@ impl Archive {
         if let Some(folder) = Self::folder_of(&place)? {
             let path = place.as_ref().to_string_lossy().into_owned();
             let failed = |source| ArchiveError::File { path, source };
-            std::fs::create_dir_all(folder).map_err(failed)?;
+            make_folder(&folder).map_err(failed)?;
         }
         Self::open(place)
     }

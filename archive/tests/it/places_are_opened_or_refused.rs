@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
+use std::process::Command;
 use std::sync::Arc;
 
 use object_store::memory::InMemory;
@@ -23,6 +24,40 @@ fn a_folder_and_a_file_url_are_the_same_archive() {
     let same = Archive::open(format!("file://{place}")).expect("opened");
     assert_eq!(same.list().expect("listed"), archive.list().expect("listed"));
     assert_eq!(same.list().expect("listed").newest(), Some(1));
+}
+
+/// An object is durable with its name, and so the folders must be that it is in: they were made and not synced.
+#[test]
+fn the_names_of_folders_that_are_made_are_synced() {
+    const PLACE: &str = "PLEACH_ARCHIVE_MADE";
+    if let Some(place) = std::env::var_os(PLACE) {
+        Archive::create(place).expect("made");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (log, own) = (folder.path().join("calls"), std::env::current_exe().expect("its path"));
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-y", "-e", "trace=mkdir,mkdirat,fsync,fdatasync", "-o"]).arg(&log);
+    let test = module_path!().split_once("::").expect("a module").1;
+    strace
+        .arg(own)
+        .arg("--exact")
+        .arg(format!("{test}::the_names_of_folders_that_are_made_are_synced"));
+    let output = strace.env(PLACE, folder.path().join("one/two")).output();
+    let Some(output) = output.ok().filter(|output| output.status.success()) else {
+        eprintln!("SKIPPED: strace is not installed here, or may not trace");
+        return;
+    };
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{output:?}");
+    let calls = std::fs::read_to_string(&log).expect("the log");
+    for (made, above) in [("one", ""), ("one/two", "one")] {
+        let made = folder.path().join(made).display().to_string();
+        let above = folder.path().join(above).display().to_string();
+        let behind = calls.split_once(&format!("{made}\", 0")).expect("a folder is made").1;
+        let above = above.trim_end_matches('/');
+        let synced = |line: &str| line.contains("sync(") && line.contains(&format!("<{above}>"));
+        assert!(behind.lines().any(synced), "{above} is not synced:\n{calls}");
+    }
 }
 
 #[test]
