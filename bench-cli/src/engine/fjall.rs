@@ -12,7 +12,7 @@ use std::time::Duration;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable as _, Snapshot};
 
 use super::buffered::{Buffered, filled};
-use super::{Engine, Flat, Pair, Reader, Setup, View, Work};
+use super::{Engine, Flat, Pair, Reader, Setup, View, Work, page_cache};
 use crate::error::{Error, Result, of_engine};
 
 fn wrap<E: std::fmt::Display>(error: E) -> Error {
@@ -56,6 +56,7 @@ impl Engine for FjallEngine {
         vec![
             ("block cache", format!("{} MiB", self.cache_mib)),
             ("memtable", format!("{} MiB, 2 at most", self.memtable_mib)),
+            page_cache(),
             ("workers", self.workers.to_string()),
             ("durability", "journal synced (SyncData) when asked".to_owned()),
         ]

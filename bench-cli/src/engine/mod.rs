@@ -94,6 +94,12 @@ impl Access {
     }
 }
 
+/// What the settings of an engine say whose files are read through the system's page cache.
+#[allow(dead_code, reason = "which engines there are is a matter of the build's features")]
+fn page_cache() -> (&'static str, String) {
+    ("files", "read through the system's page cache, beside the budget".to_owned())
+}
+
 /// An engine that is open. One thread makes all calls.
 pub trait Engine {
     /// Settings worth printing beside the figures: names and values.

@@ -5,7 +5,7 @@
 //! * Values have 72 bytes at most, as those of accounts: they are stored with their length, as 73 bytes.
 //! * A block stages what it reads, so that its finish finds the operations again, as in that benchmark.
 //! * Hash: BLAKE3, as all engines here, where that benchmark has SHA-256.
-//! * Budget: all of it for the page cache. The index of keys is beside it, about 16 bytes a key.
+//! * Budget: all of it for the page cache. The index of keys is beside it, 37 to 43 bytes a key.
 //! * Durability: `commit` after each block, which syncs the log; else none, and what waits in its write buffer is lost
 //!   with the process. The log is never pruned.
 //! * The crate has a runtime of its own, which a thread keeps alive; the calls wait for it.

@@ -3,7 +3,7 @@
 //! * Cache: the whole budget.
 //! * Durability: `Immediate` for a transaction that is to be durable, else `None`. What was written so reaches the file
 //!   with the next durable commit, for which [`Engine::sync`] makes an empty one.
-//! * A load is one transaction in the order of keys.
+//! * A load is one transaction in the order of keys. One that puts nothing is taken back: a commit would sync.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use redb::{
 };
 
 use super::buffered::filled;
-use super::{Engine, Flat, Pair, Reader, Setup, Tx, View, Work};
+use super::{Engine, Flat, Pair, Reader, Setup, Tx, View, Work, page_cache};
 use crate::error::{Error, Result, of_engine};
 
 type Bytes = &'static [u8];
@@ -62,6 +62,7 @@ impl Engine for RedbEngine {
     fn settings(&self) -> Vec<(&'static str, String)> {
         vec![
             ("cache", format!("{} MiB", self.cache_mib)),
+            page_cache(),
             ("durability", "Immediate when asked, else None".to_owned()),
             ("quick_repair", self.quick_repair.to_string()),
         ]
@@ -78,8 +79,11 @@ impl Engine for RedbEngine {
 
     fn transact(&mut self, sync: bool, work: &mut Work<'_>) -> Result<()> {
         let begun = self.begin_write(sync)?;
-        work(&mut RedbTx(begun.open_table(TABLE).map_err(wrap)?))?;
-        begun.commit().map_err(wrap)
+        let mut tx = RedbTx { table: begun.open_table(TABLE).map_err(wrap)?, has_put: false };
+        work(&mut tx)?;
+        let has_put = tx.has_put;
+        drop(tx);
+        if has_put { begun.commit().map_err(wrap) } else { begun.abort().map_err(wrap) }
     }
 
     fn reader(&self) -> Result<Box<dyn Reader>> {
@@ -105,17 +109,21 @@ fn get(table: &impl ReadableTable<Bytes, Bytes>, key: &[u8], value: &mut Vec<u8>
     Ok(filled(value, found.as_ref().map(redb::AccessGuard::value)))
 }
 
-struct RedbTx<'a>(redb::Table<'a, Bytes, Bytes>);
+struct RedbTx<'a> {
+    table: redb::Table<'a, Bytes, Bytes>,
+    has_put: bool,
+}
 
 impl Tx for RedbTx<'_> {
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        get(&self.0, key, value)
+        get(&self.table, key, value)
     }
 
     fn put(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+        self.has_put = true;
         match value {
-            Some(value) => self.0.insert(key, value).map(drop),
-            None => self.0.remove(key).map(drop),
+            Some(value) => self.table.insert(key, value).map(drop),
+            None => self.table.remove(key).map(drop),
         }
         .map_err(wrap)
     }

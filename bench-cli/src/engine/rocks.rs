@@ -22,7 +22,7 @@ use rocksdb::{
 };
 
 use super::buffered::{Buffered, filled};
-use super::{Access, Engine, Flat, Pair, Reader, See, Setup, View, Work};
+use super::{Access, Engine, Flat, Pair, Reader, See, Setup, View, Work, page_cache};
 use crate::error::{Error, Result, of_engine};
 
 /// The longest that compactions are waited for.
@@ -60,7 +60,7 @@ pub fn options(mib: u64, threads: usize, buffer_mib: Option<u64>) -> (Options, S
         ("block cache", format!("{cache_mib} MiB")),
         ("write buffer", format!("{buffer_mib} MiB, 2 at most")),
         ("blocks", "16 KiB, bloom filter of 10 bits a key, lz4".to_owned()),
-        ("files", "read through the system's page cache, beside the budget".to_owned()),
+        page_cache(),
         ("background jobs", jobs.to_string()),
     ];
     (options, settings)

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use pleach_core::Key;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, params};
 
-use super::{Engine, Flat, Pair, Reader, See, Setup, Tx, View, Work};
+use super::{Engine, Flat, Pair, Reader, See, Setup, Tx, View, Work, page_cache};
 use crate::error::{Error, Result, of_engine};
 
 const SCHEMA: &str = "\
@@ -95,6 +95,7 @@ impl Engine for SqliteEngine {
         let Self { cache_mib, relaxed, .. } = self;
         vec![
             ("cache", format!("{} MiB, readers {} each", cache_mib / 2, cache_mib / 8)),
+            page_cache(),
             ("journal_mode", "WAL".to_owned()),
             ("durability", format!("synchronous FULL when asked, else {relaxed}")),
         ]

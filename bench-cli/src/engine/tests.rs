@@ -245,7 +245,7 @@ fn a_commit_survives_a_kill_or_not_as_is_said() {
     }
 }
 
-/// What the test below runs under strace: `ENGINE COMMITS DURABILITY`.
+/// What the tests below run under strace: `ENGINE COMMITS DURABILITY`, and `refused` for transactions that put nothing.
 const COUNTED: &str = "PLEACH_BENCH_COUNTED";
 
 #[test]
@@ -257,6 +257,11 @@ fn commits_whose_syncs_are_counted() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut engine = opened(kind, folder.path(), &flags);
     for number in 0..words[1].parse::<u32>().expect("a number") {
+        if words.len() > 3 {
+            let read = |tx: &mut dyn Tx| tx.get(b"key", &mut Vec::new()).map(drop);
+            engine.transact(true, &mut { read }).expect("refused");
+            continue;
+        }
         let mut key = [0; 32];
         key[..4].copy_from_slice(&(number % 1000).to_be_bytes());
         engine.begin(false).expect("begun");
@@ -268,7 +273,7 @@ fn commits_whose_syncs_are_counted() {
 }
 
 /// Calls of a process that wait until the device has something.
-fn syncs(kind: Kind, commits: u64, durability: Durability) -> Option<u64> {
+fn syncs(kind: Kind, commits: u64, what: impl std::fmt::Display) -> Option<u64> {
     let log = tempfile::NamedTempFile::new().expect("a temporary file");
     let output = std::process::Command::new("strace")
         .args([
@@ -281,7 +286,7 @@ fn syncs(kind: Kind, commits: u64, durability: Durability) -> Option<u64> {
         .arg(log.path())
         .arg(std::env::current_exe().expect("its path"))
         .args(["--exact", "engine::tests::commits_whose_syncs_are_counted"])
-        .env(COUNTED, format!("{} {commits} {durability}", kind.name()))
+        .env(COUNTED, format!("{} {commits} {what}", kind.name()))
         .output();
     let output = output.ok().filter(|output| output.status.success())?;
     assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{output:?}");
@@ -316,6 +321,20 @@ fn an_engine_syncs_each_commit_or_none() {
                 assert!(counted <= if ours { 125 } else { 10 }, "{kind:?}: {counted}");
             }
         }
+    }
+}
+
+/// redb paid a sync for each transfer that `bank` refused.
+#[test]
+fn a_transaction_that_puts_nothing_syncs_nothing() {
+    if syncs(Kind::Model, 1, Durability::None).is_none() {
+        eprintln!("SKIPPED: strace is not installed here, or may not trace");
+        return;
+    }
+    for kind in Kind::all().filter(|kind| kind.caps().files) {
+        let count = |commits| syncs(kind, commits, "commit refused").expect("as before");
+        let counted = count(230).saturating_sub(count(30));
+        assert!(counted <= 10, "{kind:?}: {counted} syncs of 200 refused transactions");
     }
 }
 
