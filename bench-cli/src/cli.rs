@@ -158,7 +158,7 @@ pub struct Flags {
     /// Empty the system's page cache between load and run (needs root)
     #[arg(long, global = true)]
     pub drop_caches: bool,
-    /// Where the databases live, a subfolder each (default: a temporary folder, removed at the end). transfer, block
+    /// Where the databases live, a subfolder each (default: a temporary folder on a device, removed at the end). transfer, block
     /// and soak reuse what is there and fits
     #[arg(long, global = true)]
     pub dir: Option<PathBuf>,
@@ -232,7 +232,10 @@ pub fn count<T: TryFrom<u64>>(
         let number = whole(text).filter(|number| range.contains(number));
         number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| {
             let (least, most) = (range.start(), range.end());
-            format!("say a number from {least} to {most}, such as 25000, 25_000, 64k or 2^16")
+            // Not where they would be refused.
+            let fit = range.contains(&25_000) && range.contains(&(1 << 16));
+            let such = if fit { ", such as 25000, 25_000, 64k or 2^16" } else { "" };
+            format!("say a number from {least} to {most}{such}")
         })
     }
 }
@@ -384,6 +387,8 @@ mod tests {
             assert_eq!(mib(1)(text), Ok(size), "{text}");
         }
         assert!(mib(8)("4").is_err() && mib(8)("lots").is_err());
-        assert!(count::<u8>(1..=32)("33").is_err());
+        let refused = |most, text| count::<u64>(0..=most)(text).expect_err("too many");
+        assert_eq!(refused(100, "101"), "say a number from 0 to 100");
+        assert!(refused(100_000, "x").ends_with("100000, such as 25000, 25_000, 64k or 2^16"));
     }
 }

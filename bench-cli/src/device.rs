@@ -14,9 +14,8 @@ use serde_json::Value;
 
 use crate::cli::{Flags, Io, count, mib};
 use crate::draw::Draws;
-use crate::engine::Level;
 use crate::error::{Error, Result, of_engine, usage};
-use crate::machine::{free_disk, gib};
+use crate::machine::{self, free_disk, gib};
 use crate::measure::{Figure, Times, Unit, float, grouped, timed};
 use crate::run::{self, Run};
 use crate::signals;
@@ -88,11 +87,12 @@ pub fn run(args: &DeviceArgs, flags: &Flags) -> Result<()> {
     let bench = Bench::new(folder.path(), bytes, time, flags.io, &mut draws)?;
     let info = bench.device.info();
     let version = concat!("pleach-io ", env!("CARGO_PKG_VERSION")).to_owned();
-    let mut ours = Run::new("pleach-io", version, Level::PowerCut);
+    let most = machine::most(folder.path());
+    let mut ours = Run::new("pleach-io", version, most);
     let direct = if info.direct { "O_DIRECT" } else { "the page cache" };
     ours.settings.insert("io".to_owned(), format!("{} with {direct}", info.engine));
     let version = if args.no_fio { None } else { fio_version() };
-    let mut fio = version.map(|version| Run::new("fio", version, Level::PowerCut));
+    let mut fio = version.map(|version| Run::new("fio", version, most));
     let show = |text: &str| {
         if !flags.quiet && std::io::stderr().is_terminal() {
             let _ = write!(std::io::stderr(), "\r\x1b[K{text}");
@@ -124,7 +124,8 @@ pub fn run(args: &DeviceArgs, flags: &Flags) -> Result<()> {
     }
     let file =
         format!("a file of {} MiB, {} ms a measurement", grouped(args.size_mib), args.millis);
-    let notes = [file, info.note].into_iter().filter(|note| !note.is_empty()).collect();
+    let notes = [file, info.note].into_iter().filter(|note| !note.is_empty());
+    let notes = notes.chain(machine::note(folder.path())).collect();
     let runs = core::iter::once(ours).chain(fio).collect();
     let flags = Flags { cache_mib: 0, ..flags.clone() };
     run::publish("device", folder.path(), &flags, runs, notes)?;

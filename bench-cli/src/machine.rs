@@ -1,9 +1,11 @@
 //! What the operating system knows: counters of this process, a description of the machine, free space, the page cache.
 
 use core::time::Duration;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+
+use crate::engine::Level;
 
 /// What this process has used, as the kernel counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,6 +127,32 @@ fn file_system(folder: &Path) -> String {
     best.1.to_owned()
 }
 
+/// The file system that holds a folder, where that is memory.
+pub fn in_memory(folder: &Path) -> Option<String> {
+    Some(file_system(folder)).filter(|name| matches!(name.as_str(), "tmpfs" | "ramfs"))
+}
+
+/// What commits in a folder survive at most.
+pub fn most(folder: &Path) -> Level {
+    if in_memory(folder).is_some() { Level::Kill } else { Level::PowerCut }
+}
+
+/// What is to be said of results from a folder in memory.
+pub fn note(folder: &Path) -> Option<String> {
+    in_memory(folder).map(|name| {
+        format!(
+            "WARNING: the folder is on {name}, which is memory: syncs cost nothing there, and no commit survives a power cut; name \
+             a folder on a device with --dir"
+        )
+    })
+}
+
+/// Where temporary folders are made: where the system has them, unless that is memory, or here.
+pub fn temporary() -> PathBuf {
+    let usual = std::env::temp_dir();
+    if in_memory(&usual).is_none() { usual } else { PathBuf::from(".") }
+}
+
 /// Free bytes for an ordinary user on the file system of `folder` (or of its nearest parent that
 /// exists).
 pub fn free_disk(folder: &Path) -> Option<u64> {
@@ -163,4 +191,23 @@ pub fn folder_bytes(folder: &Path) -> u64 {
 /// Bytes as GiB.
 pub fn gib(bytes: u64) -> String {
     format!("{:.2} GiB", crate::measure::float(bytes) / f64::from(1 << 30))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run on tmpfs said that commits survive a power cut.
+    #[test]
+    fn commits_in_memory_survive_no_power_cut() {
+        assert_eq!(most(Path::new("/proc")), Level::PowerCut);
+        assert!(in_memory(&temporary()).is_none() || in_memory(Path::new(".")).is_some());
+        let shared = Path::new("/dev/shm");
+        if file_system(shared) == "tmpfs" {
+            assert_eq!(most(shared), Level::Kill);
+            assert!(note(shared).is_some_and(|note| note.contains("tmpfs, which is memory")));
+        } else {
+            eprintln!("SKIPPED: no tmpfs is at /dev/shm here");
+        }
+    }
 }

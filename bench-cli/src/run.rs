@@ -221,13 +221,17 @@ pub fn run(work: Work, mut flags: Flags) -> Result<()> {
     signals::caught().map_or(Ok(()), |signal| Err(Error::CutShort(signal)))
 }
 
-/// Refuses files of results that cannot be written, before anything is measured.
+/// Refuses files of results that cannot be written, and the folder of a database, before anything is measured.
 pub fn check_files(flags: &Flags) -> Result<()> {
     for path in [&flags.json, &flags.report].into_iter().flatten() {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         if path.is_dir() || folder.is_some_and(|folder| !folder.is_dir()) {
             return usage(format!("{} cannot be written: name a file in a folder", path.display()));
         }
+    }
+    if let Some(dir) = flags.dir.as_ref().filter(|dir| pleach_ops::id(dir).is_ok()) {
+        let dir = dir.display();
+        return usage(format!("{dir} is a database: choose another --dir"));
     }
     Ok(())
 }
@@ -297,13 +301,15 @@ impl Bench {
         let all = if flags.beside.is_some() { kinds.repeat(3) } else { kinds.clone() };
         plan.check_fits(&all, &flags)?;
         let (root, temporary, lock) = root(&flags, plan.reuses)?;
+        let most = machine::most(&root);
+        notes.extend(machine::note(&root));
         let own = std::env::current_exe().map_err(Error::file(Path::new("this program")))?;
         let lead = |label: &str, kind: Kind, program: &Path| Lead {
             label: label.to_owned(),
             kind,
             program: program.to_owned(),
             folder: root.join(label),
-            run: Run::new(label, kind.version(), kind.level(flags.durability)),
+            run: Run::new(label, kind.version(), kind.level(flags.durability).min(most)),
         };
         let mut leads: Vec<Lead> =
             kinds.iter().map(|kind| lead(kind.name(), *kind, &own)).collect();
@@ -522,8 +528,9 @@ fn root(flags: &Flags, reuses: bool) -> Result<Root> {
         std::fs::create_dir_all(dir).map_err(|error| named(dir, error))?;
     }
     if let Some(dir) = flags.dir.as_ref().filter(|_| reuses) {
-        let lock = std::fs::File::create(dir.join("nomt-bench.lock"))
-            .map_err(|error| named(dir, error))?;
+        // The folder itself is locked, and a file without a name tried: one that is refused later stays as it is.
+        let lock = std::fs::File::open(dir).map_err(|error| named(dir, error))?;
+        tempfile::tempfile_in(dir).map_err(|error| named(dir, error))?;
         return match lock.try_lock() {
             Ok(()) => Ok((dir.clone(), None, Some(lock))),
             Err(std::fs::TryLockError::WouldBlock) => usage(format!(
@@ -533,7 +540,7 @@ fn root(flags: &Flags, reuses: bool) -> Result<Root> {
             Err(std::fs::TryLockError::Error(error)) => Err(Error::file(dir)(error)),
         };
     }
-    let at = flags.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let at = flags.dir.clone().unwrap_or_else(machine::temporary);
     let made = tempfile::Builder::new().prefix("nomt-bench-").tempdir_in(&at);
     let made = made.map_err(|error| named(&at, error))?;
     if flags.keep {
@@ -560,7 +567,7 @@ impl work::Plan {
             ));
         }
         let disk: u64 = kinds.iter().map(|kind| kind.disk(flags, self.keys, self.writes)).sum();
-        let at = flags.dir.clone().unwrap_or_else(std::env::temp_dir);
+        let at = flags.dir.clone().unwrap_or_else(machine::temporary);
         let there: u64 = match &flags.dir {
             Some(dir) if self.reuses => {
                 kinds.iter().map(|kind| machine::folder_bytes(&dir.join(kind.name()))).sum()

@@ -446,3 +446,65 @@ fn output_that_cannot_be_written_is_an_error_and_a_closed_pipe_is_none() {
     let output = Command::new(bench).args(words(tiny)).stdout(writer).output().expect("it starts");
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
 }
+
+/// A run on tmpfs said that its commits survive a power cut, since syncs are free there.
+#[test]
+fn results_from_memory_say_so() {
+    let Ok(shared) = tempfile::tempdir_in("/dev/shm") else {
+        eprintln!("SKIPPED: there is no /dev/shm here");
+        return;
+    };
+    let document = transfer(&format!("--dir {}", name(shared.path())));
+    if document["machine"]["file_system"] != "tmpfs" {
+        eprintln!("SKIPPED: /dev/shm is no tmpfs here");
+        return;
+    }
+    for run in
+        document["runs"].as_array().expect("runs").iter().filter(|run| run["backend"] != "model")
+    {
+        assert_eq!(run["survives"], "kill", "{run}");
+    }
+    assert!(
+        document["notes"].to_string().contains("WARNING: the folder is on tmpfs"),
+        "{document}"
+    );
+    let own = "transfer --log2 8 --batch 9 --batches 2 --warmup 0 --backend pleach --keep";
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nomt-bench"));
+    let here = folder();
+    let output =
+        command.args(words(own)).env("TMPDIR", shared.path()).current_dir(here.path()).output();
+    assert_eq!(output.expect("the binary starts").status.code(), Some(0));
+    assert_eq!(
+        std::fs::read_dir(here.path()).expect("a folder").count(),
+        1,
+        "beside the user's files"
+    );
+}
+
+/// A database got a folder `pleach`, and a refused folder kept `nomt-bench.lock`.
+#[test]
+fn a_folder_that_is_refused_stays_as_it_is() {
+    let (made, files) = (folder(), folder());
+    let of = |at: &Path| {
+        let names =
+            std::fs::read_dir(at).expect("a folder").map(|one| one.expect("one").file_name());
+        names.collect::<std::collections::BTreeSet<_>>()
+    };
+    let tiny = "--log2 8 --batch 9 --batches 2 --warmup 0 --backend pleach --quiet";
+    succeed(&format!("transfer {tiny} --dir {}", name(made.path())));
+    let database = made.path().join("pleach");
+    let before = of(&database);
+    for workload in ["transfer", "bank", "device"] {
+        let line = match workload {
+            "transfer" => format!("transfer {tiny}"),
+            other => other.to_owned(),
+        };
+        let line = fail(2, &format!("{line} --dir {}", name(&database)));
+        assert!(line.contains("is a database: choose another --dir"), "{line}");
+        assert_eq!(of(&database), before, "{workload}");
+    }
+    std::fs::create_dir(files.path().join("pleach")).expect("made");
+    let line = fail(2, &format!("transfer {tiny} --dir {}", name(files.path())));
+    assert!(line.contains("is no benchmark's"), "{line}");
+    assert_eq!(of(files.path()).len(), 1, "{:?}", of(files.path()));
+}
