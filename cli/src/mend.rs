@@ -237,11 +237,13 @@ fn rolled_forward(
     let mut follower = Follower::open(archive, to, &options)?;
     // Each step has one object of the archive.
     while follower.step()?.is_some() {}
+    bar.finish_and_clear();
+    let waiting = waiting("commits of the log");
     let at = follower.at();
     let report =
         repair::roll_forward(follower.db(), folder, Some(at)).map_err(CliError::engine(folder))?;
     follower.db().close().map_err(CliError::engine(to))?;
-    bar.finish_and_clear();
+    waiting.finish_and_clear();
     Ok((at, report))
 }
 

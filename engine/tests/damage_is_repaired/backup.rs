@@ -99,7 +99,9 @@ fn a_database_that_comes_back_whole_is_said_to_be_whole() {
     assert!(log.windows(2).any(|pair| index(pair[0]) + 1 < index(pair[1])), "no gap: {log:?}");
     for lost in [&[][..], &["image-a", "image-b"], &["leaf"], &["super"]] {
         let damaged = disk_of(&image);
-        lost.iter().for_each(|file| damaged.remove(file).expect("removed"));
+        for file in lost {
+            damaged.remove(file).expect("removed");
+        }
         let (report, found, _) = rolled(&backup, &damaged, None).expect("rolled forward");
         assert!(report.through == newest && found == chain.pairs, "without {lost:?}");
         assert!(report.lost.is_none() && report.error.is_none(), "without {lost:?}: {report:?}");
