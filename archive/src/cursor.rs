@@ -85,7 +85,7 @@ fn parse(text: &str) -> Option<Cursor> {
 }
 
 fn failed(path: &Path) -> impl Fn(std::io::Error) -> ArchiveError + '_ {
-    move |source| ArchiveError::File { path: path.display().to_string(), source }
+    move |cause| ArchiveError::File { path: path.display().to_string(), cause }
 }
 
 #[cfg(test)]

@@ -18,25 +18,23 @@ impl From<pleach::Error> for ArchiveError {
 #[non_exhaustive]
 pub enum ArchiveError {
     /// The database refused or failed.
-    #[error("{0}")]
+    #[error(transparent)]
     Database(#[from] pleach_ops::Error),
     /// The object store refused or failed. What was done before stays; try again.
-    #[error("{object}: the object store failed: {source}; look at the store and try again")]
+    #[error("{object}: the object store failed: {cause}; look at the store and try again")]
     Store {
         /// Name of the object, or the place of the archive.
         object: String,
         /// What the store said.
-        #[source]
-        source: object_store::Error,
+        cause: object_store::Error,
     },
     /// A file beside the database could not be read or written.
-    #[error("{path}: {source}")]
+    #[error("{path}: {cause}")]
     File {
         /// The file.
         path: String,
         /// What the system said.
-        #[source]
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// The place is neither a folder nor a URL that can be used.
     #[error("{place} is no place for an archive: {why}")]
@@ -47,8 +45,11 @@ pub enum ArchiveError {
         why: String,
     },
     /// There is no folder.
-    #[error("there is no folder {0}: make it for a new archive, or give the folder of one")]
+    #[error("there is no folder {0}: give that of an archive, which `pleach backup` has written")]
     NoFolder(String),
+    /// The folder is that of a database.
+    #[error("{0} is a database and no archive: give the folder that `pleach backup` has written")]
+    IsADatabase(String),
     /// The client of the object store has panicked.
     #[error("the client of the object store has panicked: try again")]
     Panicked,
@@ -64,7 +65,7 @@ pub enum ArchiveError {
     },
     /// The hasher of the archived database is not known here.
     #[error(
-        "the archive is of a database with hasher number {archived}, {}, with `RestoreOptions::hasher`",
+        "the archive is of a database with hasher number {archived}, {}",
         given.map_or(
             "which an application has made: restore it by a program of that application".to_owned(),
             |name| format!("and not {name}: give its own"),

@@ -52,7 +52,7 @@ impl Archive {
     /// `https://`), whose client takes its options from the variables of the environment. Nothing is read yet.
     ///
     /// # Errors
-    /// [`ArchiveError::NoFolder`]; [`ArchiveError::Place`] for a URL that cannot be used, or whose feature is not compiled in.
+    /// [`ArchiveError::NoFolder`]; [`ArchiveError::IsADatabase`]; [`ArchiveError::Place`] for a URL that cannot be used, or whose feature is not compiled in.
     pub fn open(place: impl AsRef<OsStr>) -> Result<Self> {
         let (path, place) = (place.as_ref(), &*place.as_ref().to_string_lossy());
         let Some(url) = url_of(path)? else { return Self::folder(path.as_ref(), place) };
@@ -80,7 +80,7 @@ impl Archive {
     pub fn create(place: impl AsRef<OsStr>) -> Result<Self> {
         if let Some(folder) = Self::folder_of(&place)? {
             let path = place.as_ref().to_string_lossy().into_owned();
-            let failed = |source| ArchiveError::File { path, source };
+            let failed = |cause| ArchiveError::File { path, cause };
             make_folder(&folder).map_err(failed)?;
         }
         Self::open(place)
@@ -112,6 +112,9 @@ impl Archive {
         if !folder.is_dir() {
             return Err(ArchiveError::NoFolder(place.to_owned()));
         }
+        if folder.join("super").is_file() {
+            return Err(ArchiveError::IsADatabase(place.to_owned()));
+        }
         // With its name an object is whole and on the disk.
         let store = LocalFileSystem::new_with_prefix(folder)
             .map_err(|error| bad_place(place, error))?
@@ -120,7 +123,7 @@ impl Archive {
     }
 
     fn at(store: Arc<dyn ObjectStore>, prefix: Path, place: &str) -> Result<Self> {
-        let failed = |source| ArchiveError::File { path: place.to_owned(), source };
+        let failed = |cause| ArchiveError::File { path: place.to_owned(), cause };
         let (tasks, place) = (Tasks::new().map_err(failed)?, place.to_owned());
         Ok(Self(Arc::new(Inner { store, prefix, place, tasks })))
     }
@@ -195,7 +198,7 @@ impl Archive {
 
 /// The error of a store, on an object.
 pub(crate) fn failed(object: &str) -> impl Fn(object_store::Error) -> ArchiveError {
-    move |source| ArchiveError::Store { object: object.to_owned(), source }
+    move |cause| ArchiveError::Store { object: object.to_owned(), cause }
 }
 
 /// The URL that a place is; `None` for a path.

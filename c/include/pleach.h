@@ -59,7 +59,7 @@ extern "C" {
 /* Raise the process's limit of threads or descriptors and do it again. */
 #define PLEACH_RAISE_LIMIT 3
 
-/* Make the block again on the newest state. */
+/* Begin again on a newer state: a block on the newest one, a read on one that the history has. */
 #define PLEACH_MAKE_AGAIN 4
 
 /* Let go of whoever holds the database. */

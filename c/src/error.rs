@@ -30,7 +30,7 @@ pub const PLEACH_RETRY: u32 = 1;
 pub const PLEACH_FREE_SPACE: u32 = 2;
 /// Raise the process's limit of threads or descriptors and do it again.
 pub const PLEACH_RAISE_LIMIT: u32 = 3;
-/// Make the block again on the newest state.
+/// Begin again on a newer state: a block on the newest one, a read on one that the history has.
 pub const PLEACH_MAKE_AGAIN: u32 = 4;
 /// Let go of whoever holds the database.
 pub const PLEACH_CLOSE_OTHERS: u32 = 5;
@@ -186,8 +186,8 @@ mod tests {
 
     #[test]
     fn an_error_keeps_code_outcome_and_advice() {
-        let error: PleachError = Error::Missing.into();
+        let error: PleachError = Error::RepeatedKey([0; 32]).into();
         let facts = (error.code, error.outcome, error.advice);
-        assert_eq!(facts, (201, PLEACH_DID_NOT_HAPPEN, PLEACH_FIX_CALL));
+        assert_eq!(facts, (406, PLEACH_DID_NOT_HAPPEN, PLEACH_FIX_CALL));
     }
 }

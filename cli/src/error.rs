@@ -106,7 +106,7 @@ impl CliError {
             let at = folder.display();
             let kind = kind_of_db(&error);
             let text = match &error {
-                pleach::Error::Missing => {
+                pleach::Error::Missing { .. } => {
                     format!(
                         "there is no database in {at}: give the folder that has the file `super`"
                     )
@@ -173,7 +173,7 @@ fn kind_of(error: &pleach_ops::Error) -> ErrorKind {
 fn kind_of_db(error: &pleach::Error) -> ErrorKind {
     use pleach::Error as E;
     match error {
-        E::Io(pleach::errors::IoError::Locked(_)) => ErrorKind::InUse,
+        E::Io(pleach::errors::IoError::Locked { .. }) => ErrorKind::InUse,
         E::Page { file: "leaf" | "overflow", .. }
         | E::StalePage { .. }
         | E::Quarantined { .. }

@@ -147,7 +147,7 @@ pub(crate) fn check(args: &CheckArgs) -> Result<()> {
     bar.finish_and_clear();
     let report = match checked {
         // What can be checked beside the process that writes.
-        Err(pleach::Error::Io(pleach::errors::IoError::Locked(_))) => {
+        Err(pleach::Error::Io(pleach::errors::IoError::Locked { .. })) => {
             return scrub_folder(path, 0, args.root, args.folder.json);
         }
         report => report.map_err(CliError::engine(path))?,

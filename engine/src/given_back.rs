@@ -21,11 +21,7 @@ macro_rules! forward_error {
             }
         }
 
-        impl std::error::Error for $name {
-            fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-                std::error::Error::source(self.error())
-            }
-        }
+        impl std::error::Error for $name {}
     };
 }
 

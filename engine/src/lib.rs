@@ -181,7 +181,7 @@
 //!         _ => Err(error),
 //!     }
 //! }
-//! # assert_eq!(Error::Missing.outcome(), Outcome::DidNotHappen);
+//! # assert_eq!(Error::Closed.outcome(), Outcome::DidNotHappen);
 //! ```
 //!
 //! # Tests and development

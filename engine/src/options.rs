@@ -460,55 +460,52 @@ pub enum InvalidOption {
         wanted: &'static str,
     },
     /// A database is to be created by who only reads.
-    #[error(
-        "a database that is opened for reading alone is not created: give one of `Options::create` and `Options::read_only`"
-    )]
+    #[error("what is opened for reading alone is not created: give `create` or `read_only`")]
     CreateReadOnly,
     /// The memory budget is too small.
-    #[error("the memory budget is less than 8 MiB: give `Options::cache_mib` 8 or more")]
+    #[error("the memory budget is less than 8 MiB: give the option `cache_mib` 8 or more")]
     CacheTooSmall {
         /// The budget.
         bytes: u64,
     },
     /// The memory budget is too large.
-    #[error("the memory budget is more than 16 TiB: give `Options::cache_mib` less")]
+    #[error("the memory budget is more than 16 TiB: give the option `cache_mib` less")]
     CacheTooLarge {
         /// The budget.
         bytes: u64,
     },
     /// No threads, or too many.
-    #[error("{threads} threads: give `Options::threads` 1 to 1024")]
+    #[error("{threads} threads: give the option `threads` 1 to 1024")]
     Threads {
         /// Their number.
         threads: usize,
     },
     /// No reads in flight, or too many.
-    #[error("{reads} reads in flight: give `Options::in_flight` 1 to 32768")]
+    #[error("{reads} reads in flight: give the option `in_flight` 1 to 32768")]
     InFlight {
         /// Their number.
         reads: usize,
     },
     /// A periodic sync without a period.
-    #[error("a periodic sync needs a period: give `Durability::Periodic` 1 ms or more")]
+    #[error("a periodic sync needs a period: give the option `durability` 1 ms or more")]
     Period,
     /// Pages would be rewritten before any commit has changed them.
-    #[error("pages cannot be rewritten after 0 commits: give `Options::flush_at` 1 to 255")]
+    #[error("pages cannot be rewritten after 0 commits: give 1 to 255")]
     FlushAt,
     /// A checkpoint that takes no region in a step.
-    #[error("a checkpoint takes no region in a step: give `Options::checkpoint_regions` 1 or more")]
+    #[error("a checkpoint takes no region in a step: give 1 or more")]
     CheckpointRegions,
     /// A checkpoint would be due all the time.
-    #[error(
-        "a log limit of {bytes} bytes is less than 256 KiB: give `Options::log_limit_mib` more"
-    )]
+    #[error("a log limit of {bytes} bytes is less than 256 KiB: give `log_limit_mib` more")]
     LogLimit {
         /// The limit.
         bytes: u64,
     },
     /// A checkpoint would be due when the log has more files than may be open.
     #[error(
-        "a log limit of {bytes} bytes is more than 256 segments of this database's log: give \
-         `Options::log_limit_mib` at most {most} bytes, or none"
+        "a log limit of {bytes} bytes is more than 256 segments of this database's log: give the \
+         option `log_limit_mib` at most {} MiB, or none",
+        most >> 20
     )]
     LogLimitTooLarge {
         /// The limit.
@@ -517,19 +514,19 @@ pub enum InvalidOption {
         most: u64,
     },
     /// Segments of the leaf and overflow files have a size that does not work.
-    #[error("{pages} pages in a segment: give `Geometry` a power of two, 16 to 65536")]
+    #[error("{pages} pages in a segment: give a power of two, 16 to 65536")]
     SegmentPages {
         /// Pages of a segment.
         pages: u32,
     },
     /// Segments of the log have a size that does not work.
-    #[error("{bytes} bytes in a log segment: give `Geometry` a power of two, 16 KiB to 1 GiB")]
+    #[error("{bytes} bytes in a log segment: give a power of two, 16 KiB to 1 GiB")]
     LogSegment {
         /// Bytes of a segment.
         bytes: u64,
     },
     /// The leaf file would grow too little to work in, or too much.
-    #[error("a size factor of {percent} %: give `Geometry` 110 to 1000")]
+    #[error("a size factor of {percent} %: give 110 to 1000")]
     SizeFactor {
         /// The factor.
         percent: u32,

@@ -33,8 +33,10 @@ const TRIES: u32 = 4;
 
 /// Undoes the newest `back` commits and no others; gives the number of the commit.
 pub(crate) fn rollback(engine: &Engine, back: u64) -> Result<u64> {
-    let tip = engine.state.commits.published();
-    let wanted = tip.checked_sub(back).ok_or(Error::TooFarBack { commits: back, tip })?;
+    let commits = &engine.state.commits;
+    let tip = commits.published();
+    let far = || Error::TooFarBack { commits: back, most: tip - commits.undo().from().min(tip) };
+    let wanted = tip.checked_sub(back).ok_or_else(far)?;
     attempt(engine, wanted, Some(tip))
 }
 

@@ -325,7 +325,7 @@ fn a_child_that_outlives_a_killed_parent_keeps_the_folder_locked() {
     assert!(parent.verdict().contains("status 0x9"), "killed");
     let error = Db::open(options(folder.path(), IoMode::Auto)).expect_err("the child lives");
     assert!(
-        matches!(error, Error::Io(IoError::Locked(LockHolder::Ended(it))) if it == pid),
+        matches!(error, Error::Io(IoError::Locked { holder: LockHolder::Ended(it), .. }) if it == pid),
         "{error}"
     );
     drop((ends, over));

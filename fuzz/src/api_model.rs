@@ -524,7 +524,7 @@ impl World {
         assert_eq!((open.sessions, open.blocks), (self.sessions.len(), self.blocks.len()));
         assert!(open.overlays >= self.overlays.len(), "parents count, too");
         let Err(locked) = self.setup.open(&self.disk, 0) else { panic!("its lock is held") };
-        assert!(matches!(locked, Error::Io(pleach_io::IoError::Locked(_))), "{locked}");
+        assert!(matches!(locked, Error::Io(pleach_io::IoError::Locked { .. })), "{locked}");
         for held in &self.sessions {
             held.state.assert_read_by(&held.session);
         }

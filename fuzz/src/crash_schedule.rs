@@ -302,7 +302,7 @@ impl World {
     fn look(&mut self, in_open: bool) {
         let report = match check_on(&self.disk, CheckOptions::default()) {
             Ok(report) => report,
-            Err(Error::Missing) if self.most == 0 => return,
+            Err(Error::Missing { .. }) if self.most == 0 => return,
             Err(error) => panic!("the checker after a power cut: {error}"),
         };
         let sound = |found: &Finding| {

@@ -45,6 +45,8 @@ pub enum LockMode {
 /// What serves the folder, for reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
+    /// The folder, as it was given; empty for a simulated one.
+    pub folder: String,
     /// "uring", "blocking" or "simulated".
     pub engine: &'static str,
     /// Do transfers bypass the page cache (O_DIRECT)? Not in memory (tmpfs, ramfs), where there is nothing else.

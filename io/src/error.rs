@@ -34,7 +34,7 @@ pub enum Operation {
 #[non_exhaustive]
 pub enum IoError {
     /// The operating system or the device refused.
-    #[error("{operation:?} of {file} at byte {offset}: {message}")]
+    #[error("{operation:?} of {}{}: {message}", named(file), at(*operation, *offset))]
     Os {
         /// File name within the folder, or the folder itself.
         file: String,
@@ -64,8 +64,13 @@ pub enum IoError {
         expected: u64,
     },
     /// Another process holds the folder, or this one does.
-    #[error("the database is in use by {0}")]
-    Locked(LockHolder),
+    #[error("the database{} is in use by {holder}", in_folder(folder))]
+    Locked {
+        /// The folder; empty for a simulated one.
+        folder: String,
+        /// Who holds it.
+        holder: LockHolder,
+    },
     /// The folder was removed while it was open. Its files live on until they are closed, without names.
     #[error(
         "the folder {folder} was removed while it was open: restore a backup, or make a new database"
@@ -101,8 +106,8 @@ impl IoError {
     pub fn file(&self) -> Option<&str> {
         match self {
             Self::Os { file, .. } | Self::Short { file, .. } => Some(file),
-            Self::FolderRemoved { folder } => Some(folder),
-            Self::Locked(_) | Self::Forked => None,
+            Self::FolderRemoved { folder } | Self::Locked { folder, .. } => Some(folder),
+            Self::Forked => None,
         }
     }
 
@@ -110,7 +115,7 @@ impl IoError {
     pub fn offset(&self) -> Option<u64> {
         match self {
             Self::Os { offset, .. } | Self::Short { offset, .. } => Some(*offset),
-            Self::Locked(_) | Self::FolderRemoved { .. } | Self::Forked => None,
+            Self::Locked { .. } | Self::FolderRemoved { .. } | Self::Forked => None,
         }
     }
 
@@ -118,7 +123,7 @@ impl IoError {
     pub fn operation(&self) -> Operation {
         match self {
             Self::Os { operation, .. } | Self::Short { operation, .. } => *operation,
-            Self::Locked(_) => Operation::Lock,
+            Self::Locked { .. } => Operation::Lock,
             Self::FolderRemoved { .. } => Operation::Open,
             Self::Forked => Operation::Submit,
         }
@@ -128,9 +133,10 @@ impl IoError {
     pub fn code(&self) -> Option<i32> {
         match self {
             Self::Os { code, .. } => Some(*code).filter(|code| *code != 0),
-            Self::Short { .. } | Self::Locked(_) | Self::FolderRemoved { .. } | Self::Forked => {
-                None
-            }
+            Self::Short { .. }
+            | Self::Locked { .. }
+            | Self::FolderRemoved { .. }
+            | Self::Forked => None,
         }
     }
 
@@ -138,6 +144,23 @@ impl IoError {
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Os { kind: ErrorKind::NotFound, .. })
     }
+}
+
+/// A file's name; an empty one is seen, too.
+fn named(file: &str) -> &str {
+    if file.is_empty() { "\"\"" } else { file }
+}
+
+/// The place of a transfer; other operations have none.
+fn at(operation: Operation, offset: u64) -> String {
+    match operation {
+        Operation::Read | Operation::Write | Operation::Allocate => format!(" at byte {offset}"),
+        _ => String::new(),
+    }
+}
+
+fn in_folder(folder: &str) -> String {
+    if folder.is_empty() { String::new() } else { format!(" in {folder}") }
 }
 
 /// Who holds a folder, as far as its lock file and the system say.
@@ -160,7 +183,7 @@ impl core::fmt::Display for LockHolder {
         match self {
             Self::ThisProcess => f.write_str(
                 "this process: it is open already, or a handle of an earlier open is still alive (a session, a \
-                 block or an overlay); drop it first",
+                 block or an overlay); close that first",
             ),
             Self::Process(pid) => write!(f, "process {pid}"),
             Self::Elsewhere(pid) => {
@@ -178,3 +201,22 @@ impl core::fmt::Display for LockHolder {
 
 /// Result of a device operation.
 pub type Result<T> = core::result::Result<T, IoError>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(operation: Operation, file: &str, offset: u64) -> String {
+        let (file, kind, message) = (file.to_owned(), ErrorKind::NotFound, "no".to_owned());
+        IoError::Os { file, offset, operation, code: 2, kind, message }.to_string()
+    }
+
+    /// An empty path was told as `CreateFolder of  at byte 0`: there is neither a name nor a byte in it.
+    #[test]
+    fn only_transfers_name_a_byte_and_an_empty_name_is_seen() {
+        let text = refused(Operation::Write, "leaf", 8192);
+        assert!(text.starts_with("Write of leaf at byte 8192: "), "{text}");
+        let text = refused(Operation::CreateFolder, "", 0);
+        assert!(text.starts_with("CreateFolder of \"\": "), "{text}");
+    }
+}

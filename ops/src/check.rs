@@ -142,11 +142,11 @@ pub fn check_on(device: impl Into<Disk>, options: CheckOptions) -> Result<CheckR
     let device = &device.into();
     match Opened::new(device, options.hasher).and_then(|opened| run(&opened, options)) {
         Err(
-            error @ (Error::Missing
+            error @ (Error::Missing { .. }
             | Error::NotADatabase { .. }
             | Error::WrongHasher { .. }
             | Error::Creation(CreationError::Marker { .. })
-            | Error::Io(IoError::Locked(_))),
+            | Error::Io(IoError::Locked { .. })),
         ) => Err(error),
         Err(error) => Ok(does_not_open(device, &error)),
         checked => checked,

@@ -64,14 +64,10 @@ pub enum StreamError {
     #[error("the stream cannot be written: {0}")]
     Write(String),
     /// The first block is not that of an export stream.
-    #[error(
-        "this is no export stream: give a file that `pleach export` has written (`pleach_ops::export::export`)"
-    )]
+    #[error("this is no export stream: give a file that `pleach export` has written")]
     NoStream,
     /// The first block is not that of a change stream.
-    #[error(
-        "this is no change stream: give what `pleach backup` has written (`pleach_ops::export::export_changes`)"
-    )]
+    #[error("this is no change stream: give what `pleach backup` has written")]
     NoChanges,
     /// A later version has written it.
     #[error(

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pleach::internals::format::creation::{self, DirectoryState};
+use pleach::internals::format::creation::DirectoryState;
 use pleach::internals::format::superblock::{self, Superblock};
 use pleach::internals::format::superblock_store::SuperblockStore;
 use pleach::internals::open::examine::{self, Examined, no_folder};
@@ -28,7 +28,7 @@ impl Opened {
     pub(crate) fn new(device: &Disk, hasher: Option<Hasher>) -> Result<Self> {
         inspect(device)?;
         let lock = match device.lock(LockMode::Shared) {
-            Err(error @ IoError::Locked(_)) => Err(error),
+            Err(error @ IoError::Locked { .. }) => Err(error),
             lock => Ok(lock?),
         };
         let newest = *SuperblockStore::open(device.clone(), OpenMode::Read)?.newest();
@@ -83,14 +83,10 @@ impl Opened {
 
 /// Is there a database?
 fn inspect(device: &Disk) -> Result<()> {
-    match creation::inspect(device)? {
-        DirectoryState::Foreign(found) => Err(Error::NotADatabase { found }),
-        DirectoryState::Empty | DirectoryState::HalfCreated => Err(Error::Missing),
-        DirectoryState::NoSuperblock => {
-            Err(Error::MissingFile { file: superblock::FILE.to_owned() })
-        }
-        DirectoryState::Database => Ok(()),
+    if examine::inspect(device, false)? == DirectoryState::NoSuperblock {
+        return Err(Error::MissingFile { file: superblock::FILE.to_owned() });
     }
+    Ok(())
 }
 
 pub(crate) fn device(path: &Path) -> Result<Disk> {

@@ -8,7 +8,7 @@ use core::fmt;
 pub enum VerifyError {
     /// The bytes are not a canonical encoding.
     #[error("not an encoding: {0}")]
-    Decode(#[from] DecodeError),
+    Decode(DecodeError),
     /// Two nodes that cannot be siblings: a leaf or nothing beside nothing (the leaf would have moved
     /// up), or anything but two leaves at the last level.
     #[error("no trie has these two nodes as siblings, at depth {depth}")]
@@ -42,6 +42,12 @@ pub enum VerifyError {
         /// The namespace.
         ns: u8,
     },
+}
+
+impl From<DecodeError> for VerifyError {
+    fn from(error: DecodeError) -> Self {
+        Self::Decode(error)
+    }
 }
 
 /// Which limit was exceeded.

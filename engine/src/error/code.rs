@@ -10,13 +10,13 @@ impl Error {
     /// who hold or have overtaken something, 6 the state of the open database.
     pub fn code(&self) -> u16 {
         match self {
-            Self::Io(IoError::Locked(_)) => 102,
+            Self::Io(IoError::Locked { .. }) => 102,
             Self::Io(IoError::FolderRemoved { .. }) => 103,
             Self::Io(IoError::Forked) => 104,
             Self::Io(_) => 101,
             Self::Full(_) => 105,
             Self::Log(_) => 106,
-            Self::Missing => 201,
+            Self::Missing { .. } => 201,
             Self::NotADatabase { .. } => 202,
             Self::Creation(_) => 203,
             Self::Superblock(_) => 204,

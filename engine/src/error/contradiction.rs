@@ -22,7 +22,7 @@ pub enum Contradiction {
     Space(#[from] SpaceError),
     /// The map of the overflow file does not fit the file, or what records name.
     #[error("the overflow map: {0}")]
-    OverflowMap(#[source] SpaceError),
+    OverflowMap(SpaceError),
     /// A page file is longer than page numbers reach.
     #[error("{file} has {bytes} bytes: more than page numbers reach")]
     FileTooLong {
@@ -120,7 +120,7 @@ pub enum Contradiction {
     /// A commit that is to be made again has brought back a dropped namespace, and the database does not have it.
     #[error(
         "commit {commit} of the damaged database is a rollback to a state with a dropped namespace, which is not in the \
-         history here: begin with a later backup, or open this one with a longer `Options::history`"
+         history here: begin with a later backup, or open this one with a longer history (option `history`)"
     )]
     Restored {
         /// The commit.
@@ -158,7 +158,7 @@ pub enum Contradiction {
     },
     /// The pairs of a range, or what changed in it, are not what the proofs of its keys say.
     #[error("a proof of a range does not fit together: {0}")]
-    Proof(#[source] BuildError),
+    Proof(BuildError),
     /// The nodes in memory lead to another root than a state's: a block or a proof on it would be wrong. What is stored
     /// may be right: opening the database again reads all nodes anew.
     #[error(
@@ -206,7 +206,7 @@ pub enum Contradiction {
     /// Neither the nodes of a namespace nor its pairs lead to the root that the newest commit has recorded.
     #[error(
         "commit {commit} has recorded the root {} of namespace {namespace}, but its pairs give {}: if that is the root that \
-         the chain has at this block, open the database with `Options::accept_root`",
+         the chain has at this block, it can be accepted (`accept_root` in `docs/operating.md`)",
         hex(expected.to_bytes()), hex(found.to_bytes())
     )]
     Root {
@@ -308,5 +308,5 @@ pub enum Contradiction {
     },
     /// The runs of a long value do not fit a cell.
     #[error("a long value's extents cannot be named: {0}")]
-    ValueRuns(#[source] OverflowError),
+    ValueRuns(OverflowError),
 }

@@ -34,8 +34,8 @@ pub use outcome::{Advice, Outcome};
 /// An error of the engine.
 ///
 /// [`Error::outcome`] says what became of the operation that gave it, [`Error::advice`] what to do,
-/// [`Error::device`] what the device said. Its sources ([`std::error::Error::source`]) go down to
-/// the [`IoError`].
+/// [`Error::device`] what the device said. Its text has that of its causes, so
+/// [`source`](std::error::Error::source) gives none: who prints a chain of causes would print them twice.
 // Its tag takes a word: with a tag of one byte a `Result` is moved with the seven bytes behind that, in pieces that
 // reach over what was stored in one, and each pair of an iterator waits for the memory (6 of 36 ns).
 #[derive(Clone, Debug, thiserror::Error)]
@@ -43,31 +43,36 @@ pub use outcome::{Advice, Outcome};
 #[repr(u64)]
 pub enum Error {
     /// The device refused or failed.
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] IoError),
     /// The log cannot be read or written.
-    #[error("{0}")]
-    Log(#[source] LogError),
+    #[error(transparent)]
+    Log(LogError),
     /// A superblock, the incarnation or the folder is not what it should be.
-    #[error("{0}")]
+    #[error(transparent)]
     Superblock(#[from] SuperblockError),
     /// The folder holds other files.
-    #[error("the folder is not a database: it holds {found}; give another folder")]
+    #[error("the folder {folder} is not a database: it holds {found}; give another folder")]
     NotADatabase {
+        /// The folder.
+        folder: String,
         /// A file in it.
         found: String,
     },
     /// There is no database in the folder, or no folder.
-    #[error("there is no database in the folder; create one with `Options::create`")]
-    Missing,
+    #[error("there is no database in {folder}: create one (option `create`) or give another")]
+    Missing {
+        /// The folder.
+        folder: String,
+    },
     /// The database cannot be created here.
-    #[error("{0}")]
+    #[error(transparent)]
     Creation(#[from] CreationError),
     /// The incarnation file is not what it should be.
-    #[error("{0}")]
+    #[error(transparent)]
     Incarnation(#[from] IncarnationError),
     /// The log cannot be believed.
-    #[error("{0}")]
+    #[error(transparent)]
     Scan(#[from] ScanError),
     /// A page is not what its page number says.
     #[error("page {page} of {file}: {error}")]
@@ -129,7 +134,7 @@ pub enum Error {
     },
     /// Intact parts contradict each other.
     #[error("the database is damaged: {0}")]
-    Corrupt(#[from] Contradiction),
+    Corrupt(Contradiction),
     /// An option makes no sense.
     #[error(transparent)]
     Options(#[from] InvalidOption),
@@ -160,13 +165,13 @@ pub enum Error {
     WouldWait,
     /// An exact commit ([`CommitOptions::exact`](crate::CommitOptions::exact)) of what was made on an overlay that is not
     /// committed.
-    #[error("the overlay below is not committed: commit that one first")]
+    #[error("the overlay below is not committed: commit it first, or begin again if it is gone")]
     ParentNotCommitted,
     /// The commit is not readable any more: it is beyond the history, and what later commits replaced took more memory
     /// than undo may take; or the history took more disk than it may.
     #[error(
-        "commit {commit} cannot be read any more, the oldest that can is {oldest}: give \
-         `Options::history`, `history_bytes` or `history_log_bytes` more"
+        "commit {commit} cannot be read any more, the oldest that can is {oldest}: for more give the \
+         options `history`, `history_bytes` or `history_log_bytes` more"
     )]
     SnapshotTooOld {
         /// The commit.
@@ -187,14 +192,13 @@ pub enum Error {
         /// The newest commit.
         newest: u64,
         /// The damage, with its position in the log.
-        #[source]
         cause: Box<Error>,
     },
     /// [`Options::require_history`](crate::Options::require_history) has refused to open the database; nothing was
     /// changed.
     #[error(
         "the history should begin at commit {wanted}, and commits {oldest} to {newest} can be read: {}; or open \
-         without `Options::require_history`", short(cause.as_deref())
+         without the option `require_history`", short(cause.as_deref())
     )]
     HistoryShort {
         /// The oldest commit that there should be; 0 where nothing says which that is.
@@ -204,11 +208,10 @@ pub enum Error {
         /// The newest commit.
         newest: u64,
         /// The damage; none where the history takes more log than it may.
-        #[source]
         cause: Option<Box<Error>>,
     },
     /// There is no such commit yet.
-    #[error("there is no commit {commit} yet, the newest is {tip}")]
+    #[error("there is no commit {commit} yet: the newest is {tip}, ask for that or an older one")]
     NoSuchCommit {
         /// The commit.
         commit: u64,
@@ -216,12 +219,12 @@ pub enum Error {
         tip: u64,
     },
     /// A rollback by more commits than there are.
-    #[error("cannot go back so far: {commits} commits were asked for, the database has {tip}")]
+    #[error("cannot go back so far: {commits} commits were wanted, the history goes back {most}")]
     TooFarBack {
         /// By how many commits.
         commits: u64,
-        /// The newest commit.
-        tip: u64,
+        /// By how many it can go back.
+        most: u64,
     },
     /// The overlay is of another database, or of an earlier open of this one.
     #[error(
@@ -233,7 +236,7 @@ pub enum Error {
     #[error("not of the same open database and namespace: compare two states of one")]
     ForeignSession,
     /// A range whose first key comes after its last one.
-    #[error("a range from {} to {} has no key", hex(first), hex(last))]
+    #[error("a range from {} to {} has no key: give the smaller key first", hex(first), hex(last))]
     EmptyRange {
         /// Its first key.
         first: pleach_core::Key,
@@ -252,7 +255,7 @@ pub enum Error {
         limit: u64,
     },
     /// A value is longer than the limit.
-    #[error("a value of {bytes} bytes is over the limit of {limit}")]
+    #[error("a value of {bytes} bytes is over the limit of {limit}: store it in parts")]
     ValueTooLarge {
         /// Bytes of the value.
         bytes: u64,
@@ -260,7 +263,7 @@ pub enum Error {
         limit: u64,
     },
     /// The blob is longer than the limit.
-    #[error("a blob of {bytes} bytes is over the limit of {limit}")]
+    #[error("a blob of {bytes} bytes is over the limit of {limit}: give a shorter one")]
     BlobTooLarge {
         /// Bytes of the blob.
         bytes: usize,
@@ -268,13 +271,13 @@ pub enum Error {
         limit: usize,
     },
     /// The state has no namespace of this number.
-    #[error("there is no namespace {0} in this state: `Db::add_namespace` adds one")]
+    #[error("there is no namespace {0} in this state: add it first, or use another one")]
     Namespace(u8),
     /// The namespace is plain: it has no trie, so that nothing of it can be proven.
-    #[error("namespace {0} is plain: it has no trie that proofs could be of")]
+    #[error("namespace {0} is plain: it has no trie to prove anything of, read it without proofs")]
     Plain(u8),
     /// There is a namespace of this number already. Namespace 0 is always there, and cannot be dropped.
-    #[error("namespace {0} exists; namespace 0 always does")]
+    #[error("there is a namespace {0} already, and namespace 0 always is: give another number")]
     NamespaceExists(u8),
     /// A namespace of this number was dropped, and somebody may still read it: a session, an overlay, the
     /// history. It can be added again once none of them reaches back to a commit that had it and can be read
@@ -290,12 +293,12 @@ pub enum Error {
         dropped: u64,
     },
     /// A load wants a namespace without pairs, and no other load beside it.
-    #[error(
-        "a bulk load wants an empty namespace, and no other load; this one has pairs at commit {0}"
-    )]
+    #[error("a bulk load wants an empty namespace; this one has pairs at commit {0}")]
     NotEmpty(u64),
     /// The pairs of a load lead to another root than they should; nothing was loaded.
-    #[error("the pairs lead to the root {found}, and not to {expected}: nothing was loaded")]
+    #[error(
+        "the pairs lead to the root {found}, and not to {expected}: nothing was loaded; give the pairs of that root"
+    )]
     OtherRoot {
         /// The root that they should lead to.
         expected: pleach_core::Node,
@@ -307,17 +310,16 @@ pub enum Error {
     InUse(Holder),
     /// The device is full; nothing of the operation took place.
     #[error("the device is full: {0}; free some space and try again")]
-    Full(#[from] NoRoom),
+    Full(NoRoom),
     /// What is left to be done needs pages that cannot be read. They are tried again from time to time;
     /// nothing is lost, and everything else goes on.
     #[error(
-        "{pages} pages cannot be read, and what waits belongs to them: {first}; `Db::quarantined` lists them"
+        "{pages} pages cannot be read, and what waits belongs to them: {first}; `pleach check` lists them"
     )]
     Quarantined {
         /// How many pages.
         pages: u64,
         /// What is wrong with the first of them.
-        #[source]
         first: Box<Error>,
     },
     /// An open has numbers for 2^32 flushes and images.
@@ -326,32 +328,26 @@ pub enum Error {
     /// A write or a sync failed: no commit is accepted until the database is reopened. Nothing of the
     /// operation that gives this took place.
     #[error("the database refuses writes because one has failed ({0}); close it and open it again")]
-    Poisoned(#[source] PoisonCause),
+    Poisoned(PoisonCause),
     /// A write or a sync failed when the operation could no longer be taken back: it may have taken place
     /// or not. No commit is accepted until the database is reopened, which tells.
     #[error(
         "it may have taken place or not: the database refuses writes because one has failed ({0}); \
          close it, open it again and look"
     )]
-    InDoubt(#[source] PoisonCause),
+    InDoubt(PoisonCause),
     /// The database was opened with [`Options::read_only`](crate::Options::read_only).
-    #[error(
-        "the database is open for reading alone: open it without `Options::read_only` to write"
-    )]
+    #[error("the database is open for reading alone: open it without the option `read_only`")]
     ReadOnly,
     /// An operation of a read-only open, or the open itself, has read what the process that writes has written over by then, each
     /// time that it was tried.
-    #[error(
-        "the process that writes has overtaken this {tries} times: try it again, or when less is written"
-    )]
+    #[error("the process that writes has overtaken this {tries} times: try again, or later")]
     Overtaken {
         /// How often it was tried.
         tries: u32,
     },
     /// The database was closed or dropped; what outlives it reads and does not write.
-    #[error(
-        "the database was closed: nothing is committed through what outlived it; open it again"
-    )]
+    #[error("the database was closed: what outlived it commits nothing; open it again")]
     Closed,
 }
 
@@ -361,7 +357,7 @@ pub enum Error {
 pub enum PoisonCause {
     /// A write or a sync failed, or something contradicted what was about to be written.
     #[error("{0}")]
-    Failed(#[source] Arc<Error>),
+    Failed(Arc<Error>),
     /// A panic left work half done.
     #[error("a panic")]
     Panic,
@@ -374,6 +370,18 @@ impl PoisonCause {
             Error::Poisoned(cause) | Error::InDoubt(cause) => cause.clone(),
             error => Self::Failed(Arc::new(error.clone())),
         }
+    }
+}
+
+impl From<Contradiction> for Error {
+    fn from(error: Contradiction) -> Self {
+        Self::Corrupt(error)
+    }
+}
+
+impl From<NoRoom> for Error {
+    fn from(error: NoRoom) -> Self {
+        Self::Full(error)
     }
 }
 
@@ -420,32 +428,7 @@ impl Error {
     /// makes a read worth another try, and an open, too.
     pub fn advice(&self) -> Advice {
         match self {
-            Self::Io(error) => advice_on(error),
-            Self::Log(error) => match error {
-                LogError::Io(error) | LogError::Full(error) => advice_on(error),
-                LogError::Poisoned => Advice::Reopen,
-                LogError::Segment(_) => Advice::Restore,
-            },
-            Self::Superblock(error) => match error {
-                SuperblockError::Io(error) => advice_on(error),
-                SuperblockError::Poisoned => Advice::Reopen,
-                SuperblockError::NewerVersion { .. }
-                | SuperblockError::OlderVersion { .. }
-                | SuperblockError::Features { .. } => Advice::OtherVersion,
-                SuperblockError::Length { .. }
-                | SuperblockError::Damaged { .. }
-                | SuperblockError::Contradiction => Advice::Restore,
-            },
-            Self::Creation(error) => match error {
-                CreationError::Io(error) => advice_on(error),
-                CreationError::NotADatabase { .. }
-                | CreationError::Exists
-                | CreationError::Unfinished { .. } => Advice::FixCall,
-                CreationError::Marker { .. } => Advice::Restore,
-            },
-            Self::Incarnation(IncarnationError::Io(error)) | Self::Scan(ScanError::Io(error)) => {
-                advice_on(error)
-            }
+            Self::Quarantined { first, .. } => first.advice(),
             // Bounds of what others may do in between: they come and go.
             Self::Overtaken { .. }
             | Self::WouldWait
@@ -454,54 +437,56 @@ impl Error {
                 | Contradiction::RegionChanges { .. }
                 | Contradiction::RegionsMerged,
             ) => Advice::Retry,
-            Self::Corrupt(Contradiction::NodesInMemory { .. }) => Advice::Reopen,
-            Self::Incarnation(_)
-            | Self::Scan(_)
-            | Self::Page { .. }
-            | Self::StalePage { .. }
-            | Self::ForeignImagePage { .. }
-            | Self::MissingFile { .. }
-            | Self::ShortFile { .. }
-            | Self::HistoryLost { .. }
-            | Self::HistoryShort { cause: Some(_), .. }
-            | Self::Corrupt(_) => Advice::Restore,
-            Self::Quarantined { first, .. } => first.advice(),
-            Self::NotADatabase { .. }
-            | Self::Missing
+            Self::Log(LogError::Poisoned)
+            | Self::Superblock(SuperblockError::Poisoned)
+            | Self::Corrupt(Contradiction::NodesInMemory { .. }) => Advice::Reopen,
+            Self::Superblock(
+                SuperblockError::NewerVersion { .. }
+                | SuperblockError::OlderVersion { .. }
+                | SuperblockError::Features { .. },
+            ) => Advice::OtherVersion,
+            Self::Missing { .. }
+            | Self::NotADatabase { .. }
             | Self::Options(_)
             | Self::WrongHasher { .. }
-            | Self::ForeignOverlay
-            | Self::ParentNotCommitted
-            | Self::ForeignSession
-            | Self::NoSuchCommit { .. }
+            | Self::Creation(
+                CreationError::NotADatabase { .. }
+                | CreationError::Exists
+                | CreationError::Unfinished { .. },
+            )
             | Self::HistoryShort { cause: None, .. }
-            | Self::TooFarBack { .. }
-            | Self::EmptyRange { .. }
-            | Self::RepeatedKey(_)
-            | Self::BatchTooLarge { .. }
-            | Self::ValueTooLarge { .. }
-            | Self::BlobTooLarge { .. }
-            | Self::Namespace(_)
-            | Self::Plain(_)
-            | Self::ReadOnly
-            | Self::NamespaceExists(_)
-            | Self::OtherRoot { .. }
-            | Self::NotEmpty(_) => Advice::FixCall,
+            | Self::ParentNotCommitted => Advice::FixCall,
             Self::StaleParent { .. } | Self::SnapshotTooOld { .. } => Advice::MakeAgain,
             Self::InUse(_) | Self::NamespaceInUse { .. } => Advice::CloseOthers,
             Self::Full(_) => Advice::FreeSpace,
-            Self::FlushNumbers | Self::Poisoned(_) | Self::InDoubt(_) | Self::Closed => {
-                Advice::Reopen
-            }
+            Self::HistoryLost { .. } | Self::HistoryShort { .. } => Advice::Restore,
+            _ => match (self.code() / 100, self.device()) {
+                (4, _) => Advice::FixCall,
+                (6, _) => Advice::Reopen,
+                (_, Some(error)) => advice_on(error),
+                (_, None) => Advice::Restore,
+            },
         }
     }
 
     /// What the device said, when it is the cause: file, offset, operation and the system's code. It is
     /// found through all that was put around it.
     pub fn device(&self) -> Option<&IoError> {
-        let first: &(dyn std::error::Error + 'static) = self;
-        std::iter::successors(Some(first), |error| error.source())
-            .find_map(|error| error.downcast_ref::<IoError>())
+        match self {
+            Self::Io(error)
+            | Self::Log(LogError::Io(error) | LogError::Full(error))
+            | Self::Superblock(SuperblockError::Io(error))
+            | Self::Creation(CreationError::Io(error))
+            | Self::Incarnation(IncarnationError::Io(error))
+            | Self::Scan(ScanError::Io(error)) => Some(error),
+            Self::Full(what) => what.device(),
+            Self::Quarantined { first: cause, .. }
+            | Self::HistoryLost { cause, .. }
+            | Self::HistoryShort { cause: Some(cause), .. } => cause.device(),
+            Self::Poisoned(PoisonCause::Failed(cause))
+            | Self::InDoubt(PoisonCause::Failed(cause)) => cause.device(),
+            _ => None,
+        }
     }
 
     /// Is a full device the cause? After [`Error::Full`] nothing took place and it can be tried again
@@ -537,16 +522,13 @@ impl Error {
 /// Who keeps a load, or a commit beside one, from going on, and what helps.
 fn in_use(holder: Holder) -> String {
     let (what, cure) = match holder {
-        Holder::Load => {
-            return "a bulk load has the database to itself: try again when it has ended"
-                .to_owned();
-        }
-        Holder::Session => ("a session is open", "drop it and all others first"),
-        Holder::Snapshot => ("a session on a past commit is open", "drop it and all others first"),
-        Holder::Block => ("a block is not committed", "commit or drop it first"),
-        Holder::Overlay => ("an overlay is alive", "drop it and all others first"),
+        Holder::Session => ("a session is open", "close it and all others"),
+        Holder::Snapshot => ("a session on a past commit is open", "close it and all others"),
+        Holder::Block => ("a block is not committed", "commit or close it"),
+        Holder::Overlay => ("an overlay is alive", "close it and all others"),
         Holder::Backup => ("a backup is under way", "try again when it has ended"),
         Holder::Operation => ("an operation is under way", "try again when it has ended"),
+        Holder::Load => ("one is under way", "try again when it has ended"),
     };
     format!("a bulk load wants the database to itself, and {what}: {cure}")
 }
@@ -555,14 +537,14 @@ fn in_use(holder: Holder) -> String {
 fn short(cause: Option<&Error>) -> String {
     match cause {
         Some(error) => format!("{error}; restore a copy of the folder from before the damage"),
-        None => "give `Options::history_log_bytes` more".to_owned(),
+        None => "give the option `history_log_bytes` more".to_owned(),
     }
 }
 
 /// What to do about an error of the device.
 fn advice_on(error: &IoError) -> Advice {
     match error {
-        IoError::Locked(_) => Advice::CloseOthers,
+        IoError::Locked { .. } => Advice::CloseOthers,
         IoError::FolderRemoved { .. } => Advice::Restore,
         IoError::Forked => Advice::OpenHere,
         error if error.is_full() => Advice::FreeSpace,

@@ -8,25 +8,25 @@ use pleach_io::IoError;
 pub enum NoRoom {
     /// The leaf file cannot grow.
     #[error("leaf pages, {0}")]
-    LeafPages(#[source] IoError),
+    LeafPages(IoError),
     /// The overflow file cannot grow, or a long value cannot be written.
     #[error("long values, {0}")]
-    OverflowPages(#[source] IoError),
+    OverflowPages(IoError),
     /// No further segment of the log can be made.
     #[error("a log segment, {0}")]
-    LogSegment(#[source] IoError),
+    LogSegment(IoError),
     /// The image of a checkpoint cannot be written, or its room not be reserved.
     #[error("an image, {0}")]
-    Image(#[source] IoError),
+    Image(IoError),
     /// What a bulk load sorts does not fit beside the database.
     #[error("the pairs of a bulk load, {0}")]
-    Load(#[source] IoError),
+    Load(IoError),
     /// The target of a backup has no room for the copy.
     #[error("the copy of a backup, {0}")]
-    Backup(#[source] IoError),
+    Backup(IoError),
     /// An open cannot write what it has to write first.
     #[error("an open, {0}")]
-    Open(#[source] IoError),
+    Open(IoError),
     /// Changes that pend cannot be written to pages.
     #[error("pending changes cannot be written to pages")]
     PendingChanges,
@@ -43,4 +43,20 @@ pub enum NoRoom {
         /// Bytes of the growth.
         wanted: u64,
     },
+}
+
+impl NoRoom {
+    /// What the device said, if it was asked.
+    pub(crate) fn device(&self) -> Option<&IoError> {
+        match self {
+            Self::LeafPages(error)
+            | Self::OverflowPages(error)
+            | Self::LogSegment(error)
+            | Self::Image(error)
+            | Self::Load(error)
+            | Self::Backup(error)
+            | Self::Open(error) => Some(error),
+            Self::PendingChanges | Self::Checkpoint | Self::Reserve { .. } => None,
+        }
+    }
 }

@@ -21,11 +21,11 @@ pub enum Advice {
     FreeSpace,
     /// The process has come to its limit of threads or of descriptors: raise that, then do it again.
     RaiseLimit,
-    /// Make the block again on the newest state.
+    /// Begin again on a newer state: a block on the newest one, a read on one that the history has.
     MakeAgain,
     /// Let go of whoever holds the database: sessions, blocks and overlays, or another process.
     CloseOthers,
-    /// The call asks for what cannot be: change it.
+    /// The call cannot work as it is: the text of the error says what to change.
     FixCall,
     /// Close the database and open it again.
     Reopen,
@@ -48,11 +48,13 @@ impl fmt::Display for Advice {
             Self::RaiseLimit => {
                 "raise the process's limit of threads or descriptors (ulimit -u, ulimit -n) and try it again"
             }
-            Self::MakeAgain => "make the block again on the newest state",
-            Self::CloseOthers => {
-                "drop what holds the database: its sessions, blocks and overlays, or another process"
+            Self::MakeAgain => {
+                "begin again: a block on the newest state, a read on a commit that the history still has"
             }
-            Self::FixCall => "change the call: what it asks for cannot be",
+            Self::CloseOthers => {
+                "close what holds the database: its sessions, blocks and overlays, or another process"
+            }
+            Self::FixCall => "change what the error names: the same call would fail again",
             Self::Reopen => "close the database and open it again",
             Self::OpenHere => {
                 "open the database in this process, after the fork: what was open before is the other process's"

@@ -1,5 +1,6 @@
 use std::error::Error as _;
 use std::io::ErrorKind;
+use std::path::Path;
 
 use pleach_core::page::PageError;
 use pleach_io::Operation;
@@ -64,7 +65,6 @@ fn the_devices_error_is_found_through_whatever_is_around_it() {
         let found = error.device().unwrap_or_else(|| panic!("{error:?}"));
         assert_eq!((found.file(), found.offset()), (Some("leaf"), Some(8192)), "{error:?}");
         assert_eq!((found.operation(), found.code()), (Operation::Write, Some(5)), "{error:?}");
-        assert!(error.source().is_some(), "{error:?}");
         assert!(error.to_string().contains("Write of leaf at byte 8192"), "{error}");
         assert_eq!(error.is_full(), matches!(error, Error::Full(_)), "{error:?}");
     }
@@ -73,7 +73,7 @@ fn the_devices_error_is_found_through_whatever_is_around_it() {
         let again = error.advice() == Advice::FreeSpace;
         assert_eq!(again, !error.is_poisoned(), "{error:?}");
     }
-    for error in [Error::Missing, Error::Closed, Error::Poisoned(PoisonCause::Panic)] {
+    for error in [Error::WouldWait, Error::Closed, Error::Poisoned(PoisonCause::Panic)] {
         assert!(error.device().is_none() && !error.is_full(), "{error:?}");
     }
     let reserve = NoRoom::Reserve { free: 1, reserve: 2, wanted: 3 };
@@ -93,20 +93,27 @@ fn advice_and_text_say_the_same() {
     let leave = Contradiction::NodesLeave { key: [0; 32] };
     let cases = [
         (Error::Io(eio()), Advice::Retry, "Write of leaf"),
-        (set_aside(&Error::Io(eio())), Advice::Retry, "`Db::quarantined` lists them"),
+        (set_aside(&Error::Io(eio())), Advice::Retry, "`pleach check` lists them"),
         (leave.into(), Advice::Retry, "were evicted each time"),
         (full(), Advice::FreeSpace, "free some space and try again"),
         (Error::StaleParent { base: 1, tip: 2 }, Advice::MakeAgain, "make it again on the newest"),
-        (Error::InUse(Holder::Session), Advice::CloseOthers, "a session is open: drop it"),
+        (Error::InUse(Holder::Session), Advice::CloseOthers, "a session is open: close it"),
         (Error::InUse(Holder::Load), Advice::CloseOthers, "try again when it has ended"),
         (Error::InUse(Holder::Backup), Advice::CloseOthers, "a backup is under way"),
         (
-            Error::Io(IoError::Locked(pleach_io::LockHolder::Process(1))),
+            Error::Io(IoError::Locked {
+                folder: "a".to_owned(),
+                holder: pleach_io::LockHolder::Process(1),
+            }),
             Advice::CloseOthers,
             "in use by process 1",
         ),
         (Error::RepeatedKey([0; 32]), Advice::FixCall, "merge its accesses into one"),
-        (Error::Missing, Advice::FixCall, "create one with `Options::create`"),
+        (
+            Error::Missing { folder: "a".to_owned() },
+            Advice::FixCall,
+            "there is no database in a: create one (option `create`)",
+        ),
         (Error::BatchTooLarge { bytes: 2, limit: 1 }, Advice::FixCall, "commit it in parts"),
         (Error::ForeignOverlay, Advice::FixCall, "use overlays of this one"),
         (Error::Closed, Advice::Reopen, "open it again"),
@@ -144,5 +151,113 @@ fn what_poisons_is_named_once() {
         assert_eq!(text.matches("the system's text").count(), 1, "{text}");
         assert_eq!(text.matches("refuses writes").count(), 1, "{text}");
         assert!(error.is_poisoned());
+    }
+}
+
+/// By `{:#}` of `anyhow`, and every reporter that prints the causes, an I/O error came three times: in the text of what it
+/// caused, and as its source.
+#[test]
+fn no_text_of_a_cause_comes_twice() {
+    let mut all = around(&eio());
+    let cause = || Box::new(Error::Io(eio()));
+    all.extend([
+        Error::HistoryLost { commit: 1, oldest: 2, newest: 3, cause: cause() },
+        Error::HistoryShort { wanted: 1, oldest: 2, newest: 3, cause: Some(cause()) },
+        Contradiction::OverflowMap(SpaceError::AlreadyUsed { page: 7 }).into(),
+        Contradiction::Space(SpaceError::AlreadyUsed { page: 7 }).into(),
+        Contradiction::Proof(pleach_core::proof::BuildError::Decode(
+            pleach_core::proof::DecodeError::Truncated,
+        ))
+        .into(),
+        Error::Options(InvalidOption::Period),
+    ]);
+    for error in all {
+        let mut texts = vec![error.to_string()];
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            texts.push(error.to_string());
+            cause = error.source();
+        }
+        for (at, text) in texts.iter().enumerate() {
+            assert!(!texts[..at].iter().any(|caused| caused.contains(text)), "{texts:?}");
+        }
+    }
+}
+
+/// Calls `each` with the attribute and the variant or type of each `#[error(...)]` in this package and those beside it.
+fn each_text(each: &mut dyn FnMut(&str, &str)) {
+    fn walk(folder: &Path, each: &mut dyn FnMut(&str, &str)) {
+        for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                walk(&path, each);
+            } else if path.extension().is_some_and(|ext| ext == "rs") && !path.ends_with("tests.rs")
+            {
+                let text = std::fs::read_to_string(&path).expect("text");
+                for part in text.split("#[error(").skip(1) {
+                    // An attribute ends a line, and so does what it is of.
+                    let (attribute, of) = part.split_once(")]\n").unwrap_or((part, ""));
+                    let end = of.find("\n    },\n").or_else(|| of.find(",\n")).unwrap_or(of.len());
+                    each(attribute, &of[..end]);
+                }
+            }
+        }
+    }
+    let engine = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for package in [
+        "src",
+        "../io/src",
+        "../core/src",
+        "../beatree/src",
+        "../ops/src",
+        "../archive/src",
+        "../change-index/src",
+    ] {
+        let folder = engine.join(package);
+        if folder.is_dir() {
+            walk(&folder, each);
+        }
+    }
+}
+
+/// Texts reach programs in other languages and the command line: C was told to call `Db::add_namespace`, and to give
+/// `Options::accept_root`, which it cannot.
+#[test]
+fn texts_name_no_rust() {
+    let mut texts = 0;
+    each_text(&mut |attribute, of| {
+        let literal = attribute.split('"').skip(1).step_by(2).collect::<String>();
+        texts += usize::from(!literal.is_empty());
+        for rust in ["::", "Options", "Geometry"] {
+            assert!(!literal.contains(rust), "{literal}");
+        }
+        let has_source =
+            of.contains("#[from]") || of.contains("#[source]") || of.contains(" source:");
+        assert!(
+            !has_source || attribute == "transparent",
+            "the cause is in the text and a source: {of}"
+        );
+    });
+    assert!(texts > 150, "{texts}");
+    for advice in [
+        Advice::Retry,
+        Advice::FreeSpace,
+        Advice::RaiseLimit,
+        Advice::MakeAgain,
+        Advice::CloseOthers,
+        Advice::FixCall,
+        Advice::Reopen,
+        Advice::OpenHere,
+        Advice::OtherVersion,
+        Advice::Restore,
+    ] {
+        let text = advice.to_string();
+        assert!(!text.contains("::") && !text.contains("Options"), "{text}");
+    }
+    let all = [Holder::Load, Holder::Session, Holder::Block, Holder::Overlay, Holder::Backup];
+    let texts = all.map(|holder| Error::InUse(holder).to_string());
+    let short = Error::HistoryShort { wanted: 1, oldest: 2, newest: 3, cause: None }.to_string();
+    for text in texts.iter().chain([&short]) {
+        assert!(!text.contains("::") && !text.contains("Options"), "{text}");
     }
 }

@@ -66,10 +66,10 @@ pub enum DirectoryState {
 #[non_exhaustive]
 pub enum CreationError {
     /// The device failed.
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] IoError),
     /// The folder belongs to something else.
-    #[error("the folder is not a database: it holds {found}")]
+    #[error("the folder is not a database: it holds {found}; give an empty one")]
     NotADatabase {
         /// A file in it.
         found: String,
@@ -84,7 +84,7 @@ pub enum CreationError {
         found: String,
     },
     /// The folder holds a database.
-    #[error("the folder holds a database already")]
+    #[error("the folder holds a database already: give an empty one")]
     Exists,
     /// There is a creation marker, and the other files are not those of an unfinished creation.
     #[error(

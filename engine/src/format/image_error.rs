@@ -13,11 +13,11 @@ use pleach_io::IoError;
 #[non_exhaustive]
 pub enum ImageError {
     /// The device failed.
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] IoError),
     /// The device has no room for the image, which nothing names yet.
     #[error("no room for an image: {0}")]
-    Full(#[source] IoError),
+    Full(IoError),
     /// A page is not what was expected.
     #[error("page {page} of {file}: {error}")]
     Page {

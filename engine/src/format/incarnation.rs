@@ -44,7 +44,7 @@ const _: () = assert!(AT_REST == 32 && AT_DATABASE.is_multiple_of(8));
 #[non_exhaustive]
 pub enum IncarnationError {
     /// The device failed.
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] IoError),
     /// The file has the wrong length.
     #[error("{FILE} has {found} bytes, {FILE_LEN} expected")]

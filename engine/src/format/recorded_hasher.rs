@@ -49,9 +49,7 @@ impl fmt::Display for RecordedHasher {
         match std::str::from_utf8(&self.name[..len]) {
             Ok(name) if len > 0 => write!(f, "{}", name.escape_default()),
             // Where it is compiled in it was told above.
-            _ if self.id == 2 => {
-                f.write_str("sha2-256 (of the feature `sha2`, which this program lacks)")
-            }
+            _ if self.id == 2 => f.write_str("sha2-256 (which this program was built without)"),
             _ => write!(f, "number {}", self.id),
         }
     }

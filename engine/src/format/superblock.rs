@@ -194,7 +194,7 @@ pub enum SlotError {
 #[non_exhaustive]
 pub enum SuperblockError {
     /// The device failed.
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] IoError),
     /// The file has the wrong length.
     #[error("{FILE} has {found} bytes, {FILE_LEN} expected")]

@@ -32,11 +32,11 @@ fn length(found: Option<u64>, expected: u64) -> String {
 #[non_exhaustive]
 pub enum LogError {
     /// The device failed. Failed writes, syncs and folder syncs poison.
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] IoError),
     /// No room for another segment; nothing was written, and it may be tried again.
     #[error("no room for another log segment: {0}")]
-    Full(#[source] IoError),
+    Full(IoError),
     /// A write or sync failed earlier; nothing more is acknowledged until the log is reopened.
     #[error("an earlier write or sync of the log failed")]
     Poisoned,
@@ -46,20 +46,26 @@ pub enum LogError {
 }
 
 /// Why the bytes at a position are not the log's next record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Invalid {
     /// Zeros: never written.
+    #[error("nothing was written there")]
     Blank,
     /// The segment's file ends here or is missing.
+    #[error("its file is missing or ends there")]
     NoSegment,
     /// Not a header: torn, or left over from a recycled segment.
+    #[error("no record begins there")]
     NoHeader,
     /// A header of another position, database or incarnation, or of another predecessor: stale.
+    #[error("an older record is there")]
     Stale,
     /// A good header whose body reaches past the last segment.
+    #[error("its record is cut off")]
     CutBody,
     /// A good header with a bad body.
+    #[error("its record is torn or damaged")]
     TornBody,
 }
 
@@ -68,11 +74,11 @@ pub enum Invalid {
 #[non_exhaustive]
 pub enum ScanError {
     /// The device failed to read; this is never taken for the log's end.
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] IoError),
     /// A record is bad that was known to be durable: damage, not a torn end.
     #[error(
-        "the log is damaged at {position:#x} ({invalid:?}): it was durable up to \
+        "the log is damaged at {position:#x} ({invalid}): it was durable up to \
          {durable_through:#x}, as {evidence}"
     )]
     Damaged {
@@ -100,7 +106,7 @@ pub enum ScanError {
     #[error(transparent)]
     Segment(#[from] BadSegment),
     /// The records of past commits are damaged, below the replay start: what follows needs none of them.
-    #[error("the log of past commits is damaged at {position:#x} ({invalid:?})")]
+    #[error("the log of past commits is damaged at {position:#x} ({invalid})")]
     Past {
         /// Where the bad record starts.
         position: LogPos,

@@ -1,6 +1,8 @@
 //! Recovery from `choose` to `check-root` of `docs/commit-and-recovery.md`: everything is opened, measured
 //! and checked, and nothing is written. An open for writing goes on from here; tools that only look end here.
 
+use std::io::ErrorKind::NotFound;
+
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::space::Space;
 use pleach_core::{Hasher, Node};
@@ -8,14 +10,13 @@ use pleach_io::{Disk, IoError, OpenMode, Operation, PAGE};
 
 use super::recovery::{Known, LogEnd, Recovered, recover};
 use crate::error::{Contradiction, Error, NoRoom, Result};
-use crate::format::creation::CreationError;
+use crate::format::creation::{self, DirectoryState};
 use crate::format::incarnation::{self, Incarnation, IncarnationError};
 use crate::format::names::{self, IMAGES, LEAF_FILE, REQUIRED, is_ours, parse_segment_name};
 use crate::format::position::LogPos;
 use crate::format::spare::{Spare, SpareState};
-use crate::format::superblock::{self, SlotError, SuperblockError};
+use crate::format::superblock::{self, SlotError};
 use crate::format::superblock_store::SuperblockStore;
-use crate::log::LogError;
 use crate::log::segment::{self, Segments};
 use crate::opening::{LostHistory, Note, Opening};
 use crate::options::HistoryLimits;
@@ -283,22 +284,29 @@ pub(crate) fn renew_spares(device: &Disk, superblock: &superblock::Superblock) {
 
 /// In an open, no room is [`Error::Full`] wherever it shows, and a file that is not there is missing.
 pub(crate) fn plainly(error: Error) -> Error {
-    let (Error::Io(io)
-    | Error::Log(LogError::Io(io))
-    | Error::Superblock(SuperblockError::Io(io))
-    | Error::Incarnation(IncarnationError::Io(io))
-    | Error::Creation(CreationError::Io(io))) = &error
-    else {
-        return error;
-    };
-    if io.is_full() { NoRoom::Open(io.clone()).into() } else { missing(error) }
+    match error.device() {
+        Some(io) if io.is_full() && error.code() != 105 => NoRoom::Open(io.clone()).into(),
+        _ => missing(error),
+    }
+}
+
+/// What is in the folder: files of a database, or nothing yet if one is to be created there.
+pub fn inspect(device: &Disk, create: bool) -> Result<DirectoryState> {
+    let folder = || device.info().folder;
+    match creation::inspect(device)? {
+        DirectoryState::Foreign(found) => Err(Error::NotADatabase { folder: folder(), found }),
+        DirectoryState::Empty | DirectoryState::HalfCreated if !create => {
+            Err(Error::Missing { folder: folder() })
+        }
+        state => Ok(state),
+    }
 }
 
 /// A folder that is not there has no database in it.
 pub fn no_folder(error: IoError) -> Error {
     match error {
-        IoError::Os { operation: Operation::OpenFolder, .. } if error.is_not_found() => {
-            Error::Missing
+        IoError::Os { operation: Operation::OpenFolder, file: folder, kind: NotFound, .. } => {
+            Error::Missing { folder }
         }
         other => other.into(),
     }

@@ -16,7 +16,6 @@ use super::recovery::{LogEnd, Replay};
 use super::trie::{Growth, RecoveredTrie, TrieReplay};
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
-use crate::format::creation::{self, DirectoryState};
 use crate::format::incarnation;
 use crate::format::position::{LogPos, Point};
 use crate::format::record::RecordView;
@@ -89,11 +88,7 @@ fn examine_once(
     device: &Disk,
     limits: impl Fn(&Superblock) -> HistoryLimits,
 ) -> Result<Examined> {
-    match creation::inspect(device)? {
-        DirectoryState::Foreign(found) => return Err(Error::NotADatabase { found }),
-        DirectoryState::Empty | DirectoryState::HalfCreated => return Err(Error::Missing),
-        DirectoryState::NoSuperblock | DirectoryState::Database => {}
-    }
+    examine::inspect(device, false)?;
     let superblocks = examine::superblocks(device, OpenMode::Read)?;
     examine::examine(hasher, device, superblocks, limits, None, LogEnd::Live)
 }

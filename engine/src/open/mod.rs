@@ -64,15 +64,8 @@ pub(crate) fn open(device: Disk, runtime: Executor, options: Options) -> Result<
 }
 
 fn open_checked(device: Disk, runtime: Executor, options: Options) -> Result<Opened> {
-    match creation::inspect(&device)? {
-        DirectoryState::Foreign(found) => return Err(Error::NotADatabase { found }),
-        DirectoryState::Empty | DirectoryState::HalfCreated if !options.create => {
-            return Err(Error::Missing);
-        }
-        DirectoryState::NoSuperblock => {
-            return Err(Error::MissingFile { file: superblock::FILE.to_owned() });
-        }
-        _ => {}
+    if examine::inspect(&device, options.create)? == DirectoryState::NoSuperblock {
+        return Err(Error::MissingFile { file: superblock::FILE.to_owned() });
     }
     let lock = device.lock(LockMode::Exclusive)?;
     // Looked at again: another process may have come first.

@@ -218,7 +218,7 @@ mod tests {
         let quarantine = Quarantine::default();
         let page = (LEAF_FILE, 7);
         let fails = |now| {
-            quarantine.put(page, (3, Prefix::ROOT), Error::Missing, Why::Unreadable, now);
+            quarantine.put(page, (3, Prefix::ROOT), Error::WouldWait, Why::Unreadable, now);
         };
         let mut now = Duration::from_secs(100);
         for wait in [1, 2, 4, 8, 16, 32, 60, 60, 60] {
@@ -242,7 +242,7 @@ mod tests {
         let quarantine = Quarantine::default();
         let put = |now| {
             let page = (LEAF_FILE, 7);
-            quarantine.put(page, (3, Prefix::ROOT), Error::Missing, Why::Contradicts, now);
+            quarantine.put(page, (3, Prefix::ROOT), Error::WouldWait, Why::Contradicts, now);
         };
         put(Duration::ZERO);
         assert_eq!(quarantine.read_well(LEAF_FILE, 7), None);

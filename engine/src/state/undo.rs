@@ -192,8 +192,8 @@ impl Undo {
                 kept,
                 wanted,
                 history_log_bytes = self.limits.log_bytes,
-                "the history is shorter than `Options::history`: what commits replace takes more than \
-                 `Options::history_log_bytes`"
+                "the history is shorter than the option `history` says: what commits replace takes more than \
+                 `history_log_bytes`"
             );
         }
     }

@@ -296,12 +296,12 @@ fn a_damaged_image_is_a_finding_and_other_folders_are_errors() {
     assert_eq!(report.verdict(), Verdict::DoesNotOpen);
     let empty = folder.path().join("empty");
     fs::create_dir(&empty).expect("made");
-    assert!(matches!(stat(&empty), Err(Error::Missing)));
+    assert!(matches!(stat(&empty), Err(Error::Missing { .. })));
     fs::write(empty.join("notes"), "not ours").expect("written");
     assert!(matches!(stat(&empty), Err(Error::NotADatabase { .. })));
-    assert!(matches!(stat(&folder.path().join("nowhere")), Err(Error::Missing)));
+    assert!(matches!(stat(&folder.path().join("nowhere")), Err(Error::Missing { .. })));
     let nowhere = Options::new(folder.path().join("nowhere"));
-    assert!(matches!(Db::open(nowhere).map(|_| ()), Err(Error::Missing)));
+    assert!(matches!(Db::open(nowhere).map(|_| ()), Err(Error::Missing { .. })));
     let open = folder.path().join("open");
     let db = Db::open(options(&open)).expect("created");
     assert!(check(&open, CheckOptions::default()).is_err(), "a writer keeps readers out");
@@ -482,7 +482,7 @@ fn absurd_budgets_are_refused_by_the_name_of_the_option() {
         let path = folder.path().join("db");
         let refused = Db::open(Options::new(&path).create(true).cache_mib(mib)).map(|_| ());
         let error = refused.expect_err("absurd").to_string();
-        assert!(error.contains("`Options::cache_mib`"), "{error}");
+        assert!(error.contains("the option `cache_mib`"), "{error}");
         assert!(!path.exists());
     }
 }

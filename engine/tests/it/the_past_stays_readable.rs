@@ -73,7 +73,7 @@ fn a_rollback_says_what_it_cannot_do() {
     let refused = db.rollback(1).expect_err("a new database");
     assert_eq!(
         refused.to_string(),
-        "cannot go back so far: 1 commits were asked for, the database has 0"
+        "cannot go back so far: 1 commits were wanted, the history goes back 0"
     );
     for value in 0..3 {
         put(&db, 0..10, value);
@@ -81,7 +81,7 @@ fn a_rollback_says_what_it_cannot_do() {
     assert_eq!((db.rollback(0).expect("nothing"), db.rollback_to(3).expect("nothing")), (3, 3));
     assert_eq!(db.commit_number(), 3);
     assert!(matches!(db.rollback_to(4), Err(Error::NoSuchCommit { commit: 4, tip: 3 })));
-    assert!(matches!(db.rollback(4), Err(Error::TooFarBack { commits: 4, tip: 3 })));
+    assert!(matches!(db.rollback(4), Err(Error::TooFarBack { commits: 4, most: 3 })));
     let second = db.commit_at(2).expect("in the history").root;
     assert_eq!(db.rollback_to(1).expect("in the history"), 4);
     assert_eq!(db.rollback(2).expect("in the history"), 5);

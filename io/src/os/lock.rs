@@ -76,9 +76,12 @@ impl Drop for FolderLock {
     }
 }
 
-/// Locks `folder`, which errors call `path`. A reader of a folder it may not write passes `read_only`.
+/// A folder, and what errors call it.
+type Folder<'a> = (BorrowedFd<'a>, &'a str);
+
+/// Locks a folder. A reader of a folder it may not write passes `read_only`.
 pub(super) fn lock(
-    (folder, path): (BorrowedFd<'_>, &str),
+    folder: Folder<'_>,
     mode: LockMode,
     read_only: bool,
     held: &HeldLock,
@@ -86,7 +89,7 @@ pub(super) fn lock(
     match mode {
         LockMode::Exclusive if read_only => Err(failed(LOCK_NAME, Operation::Lock)(Errno::ROFS)),
         LockMode::Exclusive => {
-            check_writable(folder).map_err(failed(path, Operation::Lock))?;
+            check_writable(folder.0).map_err(failed(folder.1, Operation::Lock))?;
             exclusive(folder, held)
         }
         LockMode::Shared => shared(folder),
@@ -103,7 +106,7 @@ fn check_writable(folder: BorrowedFd<'_>) -> rustix::io::Result<()> {
     }
 }
 
-fn exclusive(folder: BorrowedFd<'_>, held: &HeldLock) -> Result<FolderLock> {
+fn exclusive(folder: Folder<'_>, held: &HeldLock) -> Result<FolderLock> {
     let file = lock_file(folder, FlockOperation::NonBlockingLockExclusive, OFlags::RDWR)?;
     let folder = lock_folder(folder, FlockOperation::NonBlockingLockExclusive)?;
     // Without it the next process cannot say who uses the folder: no reason to refuse this one.
@@ -113,7 +116,7 @@ fn exclusive(folder: BorrowedFd<'_>, held: &HeldLock) -> Result<FolderLock> {
     Ok(FolderLock { file: Some(file), folder, exclusive: true })
 }
 
-fn shared(folder: BorrowedFd<'_>) -> Result<FolderLock> {
+fn shared(folder: Folder<'_>) -> Result<FolderLock> {
     let operation = FlockOperation::NonBlockingLockShared;
     match lock_file(folder, operation, OFlags::RDWR) {
         Ok(file) => {
@@ -142,7 +145,11 @@ fn is_unwritable(error: &IoError) -> bool {
 }
 
 /// Opens `LOCK` (creating it when `access` allows writing) and locks it.
-fn lock_file(folder: BorrowedFd<'_>, operation: FlockOperation, access: OFlags) -> Result<OwnedFd> {
+fn lock_file(
+    (folder, path): Folder<'_>,
+    operation: FlockOperation,
+    access: OFlags,
+) -> Result<OwnedFd> {
     let create = if access.contains(OFlags::RDWR) { OFlags::CREATE } else { OFlags::empty() };
     let flags = access | create | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let mut waited = Duration::ZERO;
@@ -155,7 +162,7 @@ fn lock_file(folder: BorrowedFd<'_>, operation: FlockOperation, access: OFlags) 
             Err(Errno::WOULDBLOCK) => {
                 let holder = holder(&file);
                 if waited >= patience(holder, operation) {
-                    return Err(IoError::Locked(holder));
+                    return Err(IoError::Locked { folder: path.to_owned(), holder });
                 }
                 std::thread::sleep(PAUSE);
                 waited += PAUSE;
@@ -177,13 +184,15 @@ fn still_named(folder: BorrowedFd<'_>, file: &OwnedFd) -> Result<bool> {
 
 /// Locks the folder itself, through a description of its own. `None` where the file system does
 /// not lock folders (NFS): there `readers-share` rests on `LOCK` alone.
-fn lock_folder(folder: BorrowedFd<'_>, operation: FlockOperation) -> Result<Option<OwnedFd>> {
+fn lock_folder((folder, path): Folder<'_>, operation: FlockOperation) -> Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let own =
         open_at(folder, ".", flags, Mode::empty()).map_err(failed(LOCK_NAME, Operation::Lock))?;
     match rustix::fs::flock(&own, operation) {
         Ok(()) => Ok(Some(own)),
-        Err(Errno::WOULDBLOCK) => Err(IoError::Locked(LockHolder::Unknown)),
+        Err(Errno::WOULDBLOCK) => {
+            Err(IoError::Locked { folder: path.to_owned(), holder: LockHolder::Unknown })
+        }
         Err(Errno::BADF | Errno::OPNOTSUPP | Errno::NOLCK | Errno::INVAL) => Ok(None),
         Err(errno) => Err(failed(LOCK_NAME, Operation::Lock)(errno)),
     }

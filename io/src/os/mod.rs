@@ -356,6 +356,7 @@ impl Device for OsDevice {
     fn info(&self) -> DeviceInfo {
         let state = self.0.state.lock();
         DeviceInfo {
+            folder: self.0.path.clone(),
             engine: if self.0.ring.is_some() { "uring" } else { "blocking" },
             direct: state.direct,
             note: state.notes.join("; "),

@@ -172,7 +172,7 @@ impl From<&SimDisk> for Disk {
 
 impl Device for SimDisk {
     fn info(&self) -> DeviceInfo {
-        DeviceInfo { engine: "simulated", direct: true, note: String::new() }
+        DeviceInfo { folder: String::new(), engine: "simulated", direct: true, note: String::new() }
     }
 
     fn list(&self) -> Result<Vec<String>> {
@@ -250,7 +250,7 @@ impl Device for SimDisk {
         let mut inner = self.lock_inner();
         inner.begin(Operation::Lock, "", 0)?;
         if inner.writer || (mode == LockMode::Exclusive && inner.readers > 0) {
-            return Err(IoError::Locked(LockHolder::Unknown));
+            return Err(IoError::Locked { folder: String::new(), holder: LockHolder::Unknown });
         }
         match mode {
             LockMode::Exclusive => inner.writer = true,

@@ -19,7 +19,7 @@ fn device(folder: &Path) -> OsDevice {
 fn owner(result: Result<Box<dyn Send + Sync>, IoError>) -> Option<LockHolder> {
     match result {
         Ok(_) => None,
-        Err(IoError::Locked(holder)) => Some(holder),
+        Err(IoError::Locked { holder, .. }) => Some(holder),
         Err(error) => panic!("{error}"),
     }
 }
@@ -36,7 +36,9 @@ fn child() {
             let lock = device.lock(LockMode::Exclusive);
             match &lock {
                 Ok(_) => println!("\nHELD {}", std::process::id()),
-                Err(IoError::Locked(LockHolder::Process(owner))) => println!("\nLOCKED {owner}"),
+                Err(IoError::Locked { holder: LockHolder::Process(owner), .. }) => {
+                    println!("\nLOCKED {owner}");
+                }
                 Err(error) => panic!("{error}"),
             }
             // Until the parent has heard from all.
@@ -286,7 +288,7 @@ fn the_first_process_of_a_container_waits_for_the_one_before_it() {
         assert_eq!(next.verdict(), ("HELD".to_owned(), 1), "round {round}");
         let second = device(dir.path()).lock(LockMode::Shared).map(drop);
         assert!(
-            matches!(second, Err(IoError::Locked(LockHolder::Elsewhere(1)))),
+            matches!(second, Err(IoError::Locked { holder: LockHolder::Elsewhere(1), .. })),
             "one owner at a time: {second:?}"
         );
         before = Some(next);

@@ -339,7 +339,7 @@ fn handles_and_arguments_are_checked_like_the_system_does() {
     let lock = disk.lock(pleach_io::LockMode::Shared).unwrap();
     assert!(matches!(
         disk.lock(pleach_io::LockMode::Exclusive),
-        Err(IoError::Locked(pleach_io::LockHolder::Unknown))
+        Err(IoError::Locked { holder: pleach_io::LockHolder::Unknown, .. })
     ));
     drop(lock);
     disk.lock(pleach_io::LockMode::Exclusive).unwrap();
