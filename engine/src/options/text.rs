@@ -66,12 +66,14 @@ impl Options {
             "hasher" => {
                 self.hasher = Some(Hasher::of_name(value).ok_or("`blake3` or `sha2-256`")?);
             }
-            _ => return Err("the name of an option"),
+            _ => return Err(NAMES),
         }
         Ok(())
     }
 }
 
+const NAMES: &str = "one of `create`, `read_only`, `cache_mib`, `threads`, `in_flight`, `durability`, `io`, `direct`, \
+    `log_limit_mib`, `small`, `history`, `history_bytes`, `history_log_bytes`, `require_history`, `hasher`";
 const SWITCH: &str = "`true` or `false`";
 const NUMBER: &str = "a number";
 
@@ -80,7 +82,7 @@ fn parsed<T: FromStr>(value: &str, wanted: &'static str) -> Result<T, &'static s
 }
 
 fn mib(value: &str) -> Result<u64, &'static str> {
-    Ok(parsed::<u64>(value, NUMBER)?.saturating_mul(1 << 20))
+    parsed::<u64>(value, NUMBER)?.checked_mul(1 << 20).ok_or("a smaller number")
 }
 
 /// The options as [`Options::set`] takes them, without the path, the geometry, and a hasher of an application.
@@ -149,10 +151,30 @@ mod tests {
         }
     }
 
+    /// The list in the text is that of the names: each is known, and each that is printed is listed.
+    #[test]
+    fn an_unknown_option_is_told_the_names() {
+        let error = Options::new("a").set("cash_mib=1").expect_err("unknown").to_string();
+        let names: Vec<&str> = error.split('`').skip(3).step_by(2).collect();
+        assert_eq!(names.len(), 15, "{error}");
+        for name in &names {
+            let error =
+                Options::new("a").set(&format!("{name}=?")).expect_err("no value").to_string();
+            assert!(!error.contains("one of"), "{name}");
+        }
+        let printed = Options::new("a").history(1).log_limit_mib(64).to_string();
+        for pair in printed.split(' ') {
+            assert!(names.contains(&pair.split('=').next().expect("a name")), "{pair}");
+        }
+    }
+
     #[test]
     fn what_is_not_understood_is_named() {
         for (text, wanted) in [
-            ("cache_mib=64 cash_mib=1", "cash_mib=1"),
+            ("cache_mib=64 cash_mib=1", "`cash_mib=1` is not understood: one of `create`,"),
+            // More than 64 bits of bytes became another number.
+            ("cache_mib=18446744073709551615", "a smaller number"),
+            ("log_limit_mib=17592186044416", "a smaller number"),
             ("cache_mib", "`key=value`"),
             ("threads=many", "a number"),
             ("direct=1", "`true` or `false`"),
