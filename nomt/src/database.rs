@@ -6,10 +6,11 @@ use std::sync::{Arc, atomic::AtomicU64, atomic::Ordering};
 
 use anyhow::{Context as _, Result, ensure};
 use parking_lot::RwLock;
+use pleach::errors::IoError;
 use pleach::{CommitOptions, Db, Error, Hasher, load::LoadOptions};
 
 use crate::hashing::{HashAlgorithm, hasher_of};
-use crate::{Root, import, metrics::Metrics, options::Options};
+use crate::{Root, Value, import, metrics::Metrics, options::Options, trie::KeyPath};
 
 /// What sessions, overlays and the database share. Who has the same one is of the same open database.
 pub(crate) struct Shared {
@@ -37,13 +38,13 @@ impl<T: HashAlgorithm> Nomt<T> {
     ///
     /// # Errors
     /// Without a commit worker; with a hasher that [`HashAlgorithm`] excludes, or another one than that of
-    /// the database; those of the engine, in a folder of the crate `nomt` itself, too ([`Self::import`]).
+    /// the database; in a folder of the crate `nomt` itself, which [`Self::import`] takes over; those of the engine.
     pub fn open(options: Options) -> Result<Self> {
         let Options { metrics: times_reads, rollback, .. } = options;
         let folder = options.path.clone();
         let hasher = hasher_of::<T>()?;
         let db = Db::open(options.engine().hasher(hasher));
-        let db = db.with_context(|| format!("cannot open {}", folder.display()))?;
+        let db = db.map_err(|error| refused(&folder, error))?;
         let shared = Arc::new(Shared { hasher, times_reads, reads: Default::default() });
         Ok(Self { db, shared, rollback, turns: RwLock::default(), hasher: PhantomData })
     }
@@ -92,15 +93,27 @@ impl<T: HashAlgorithm> Nomt<T> {
     pub fn rollback(&self, n: usize) -> Result<()> {
         ensure!(n == 0 || self.rollback, "rollback is not enabled: set `Options::rollback`");
         let _alone = self.turns.write();
-        let failed = || format!("cannot go back {n} commits: see `Options::max_rollback_log_len`");
+        let text = || format!("cannot go back {n} commits: see `Options::max_rollback_log_len`");
+        let failed = |error| match error {
+            Error::SnapshotTooOld { .. } => anyhow::Error::new(error).context(text()),
+            other => other.into(),
+        };
         let mut commit = self.db.commit_number();
         for _ in 0..n {
-            while let Some(older) = self.db.rolled_back_to(commit).with_context(failed)? {
+            while let Some(older) = self.db.rolled_back_to(commit).map_err(failed)? {
                 commit = older;
             }
-            commit = commit.checked_sub(1).with_context(failed)?;
+            commit = commit.checked_sub(1).with_context(text)?;
         }
-        self.db.rollback_to(commit).map(drop).with_context(failed)
+        self.db.rollback_to(commit).map(drop).map_err(failed)
+    }
+
+    /// The value of a key in the newest state; `None` when it has none.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn read(&self, path: KeyPath) -> Result<Option<Value>> {
+        Ok(self.db.snapshot()?.read(&path)?.map(|value| value.to_vec()))
     }
 
     /// The figures of this moment.
@@ -134,6 +147,24 @@ impl<T: HashAlgorithm> Nomt<T> {
             Err((_, error)) => Err(error.into()),
         }
     }
+}
+
+/// The error of an open. Programs print its text alone, without causes; that of a folder in use has the words of the crate `nomt`, by
+/// which programs wait for it.
+fn refused(folder: &Path, error: Error) -> anyhow::Error {
+    let at = folder.display();
+    let text = match &error {
+        Error::Io(IoError::Locked { holder, .. }) => {
+            format!("cannot lock {at}: Resource temporarily unavailable, since {holder} has it")
+        }
+        Error::NotADatabase { .. } if folder.join("bbn").is_file() => {
+            format!(
+                "{at} is of the crate `nomt`: open a new folder and take it over by `Nomt::import`"
+            )
+        }
+        _ => return error.into(),
+    };
+    anyhow::Error::new(error).context(text)
 }
 
 /// Pages in use ([`Nomt::hash_table_utilization`]).

@@ -5,9 +5,9 @@
 pub struct Metrics(pub(crate) pleach::Metrics, pub(crate) Option<u64>);
 
 impl Metrics {
-    /// Prints them to the standard output: those of the engine, and the mean of reads.
+    /// Prints requests of pages, their misses, and the mean of reads to the standard output, as the crate `nomt` does.
     pub fn print(&self) {
-        println!("{self:#?}");
+        println!("{self}");
     }
 
     /// Leaf pages that were asked for. They have values and nodes.
@@ -29,6 +29,23 @@ impl Metrics {
     /// [`Options::metrics`](crate::Options::metrics).
     pub fn get_value_fetch_time(&self) -> Option<u64> {
         self.1
+    }
+}
+
+/// The lines of [`Metrics::print`].
+impl std::fmt::Display for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (requests, misses) = (self.get_page_requests(), self.get_page_cache_misses());
+        write!(f, "metrics\n  page requests         {requests}")?;
+        if requests > 0 {
+            #[expect(clippy::cast_precision_loss, reason = "a rate")]
+            let percent = misses as f64 / requests as f64 * 100.0;
+            write!(f, "\n  page cache misses     {misses} - {percent:.2}% of page requests")?;
+        }
+        match self.1 {
+            Some(nanos) => write!(f, "\n  value fetch mean      {nanos} ns"),
+            None => Ok(()),
+        }
     }
 }
 

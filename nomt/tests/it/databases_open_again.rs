@@ -36,13 +36,37 @@ fn what_was_committed_is_there_after_a_drop() {
 fn a_folder_has_one_database_at_a_time() {
     let folder = folder();
     let db = open(folder.path());
-    refused(Nomt::<hasher::Blake3Hasher>::open(options(folder.path())), "cannot open");
+    refused(Nomt::<hasher::Blake3Hasher>::open(options(folder.path())), "cannot lock");
     let overlay = put(&db, &[], 1, b"one").into_overlay();
     drop(db);
     // An overlay holds the folder.
-    refused(Nomt::<hasher::Blake3Hasher>::open(options(folder.path())), "cannot open");
+    refused(Nomt::<hasher::Blake3Hasher>::open(options(folder.path())), "cannot lock");
     drop(overlay);
     open(folder.path());
+}
+
+/// `{e}` said "cannot open" alone, and programs that wait for the crate's lock know it by the system's words.
+#[test]
+fn the_text_alone_says_why_a_folder_is_not_opened() {
+    let folder = folder();
+    let open = || Nomt::<hasher::Blake3Hasher>::open(options(folder.path())).map(drop);
+    let db = Nomt::<hasher::Blake3Hasher>::open(options(folder.path())).expect("opened");
+    let error = open().expect_err("locked");
+    let text = error.to_string();
+    assert!(text.contains("Resource temporarily unavailable"), "{text}");
+    assert!(text.contains("this process") && text.contains(&*folder.path().to_string_lossy()));
+    let inner = error.downcast_ref::<pleach::Error>().expect("the engine's");
+    assert_eq!(inner.code(), 102);
+    drop(db);
+    let theirs = tempfile::tempdir().expect("a folder");
+    let mut their = nomt_original::Options::new();
+    their.path(theirs.path());
+    their.hashtable_buckets(2000);
+    their.preallocate_ht(false);
+    drop(nomt_original::Nomt::<hasher::Blake3Hasher>::open(their).expect("opened"));
+    let error =
+        Nomt::<hasher::Blake3Hasher>::open(options(theirs.path())).err().expect("another format");
+    assert!(error.to_string().contains("`Nomt::import`"), "{error}");
 }
 
 #[test]
@@ -55,7 +79,9 @@ fn what_cannot_be_opened_says_why() {
     };
     refused(open(&|options| options.commit_concurrency(0)), "thread");
     std::fs::write(folder.path().join("bbn"), b"").expect("written");
-    refused(open(&|_| ()), "not a database: it holds bbn");
+    refused(open(&|options| options.path("/proc/nothing/at/all")), "/proc/nothing: ");
+    std::fs::rename(folder.path().join("bbn"), folder.path().join("notes")).expect("renamed");
+    refused(open(&|_| ()), "not a database: it holds notes");
 }
 
 /// Those that have no meaning here.

@@ -35,6 +35,11 @@ fn reads_are_timed_when_that_was_asked_for() {
     assert!(metrics.get_page_requests() > 0);
     assert_eq!(metrics.get_page_fetch_time(), None);
     metrics.print();
+    // 65 lines of `Debug` were printed.
+    let text = metrics.to_string();
+    let labels: Vec<&str> =
+        text.lines().map(|line| line.get(..22).unwrap_or(line).trim()).collect();
+    assert_eq!(labels, ["metrics", "page requests", "page cache misses", "value fetch mean"]);
 }
 
 #[test]

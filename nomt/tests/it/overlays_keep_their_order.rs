@@ -59,7 +59,10 @@ fn a_parent_comes_first() {
     let a = put(&db, &[], 1, b"a").into_overlay();
     let b = put(&db, &[&a], 2, b"b").into_overlay();
     let finished = put(&db, &[&a], 3, b"finished");
-    refused(b.commit(&db), "overlay below is not committed");
+    refused(
+        b.commit(&db),
+        "overlay below is not committed: commit it first, or begin again if it is gone",
+    );
     refused(finished.commit(&db), "overlay below is not committed");
     assert!(db.is_empty());
     a.commit(&db).expect("committed");

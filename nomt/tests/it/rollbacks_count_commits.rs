@@ -76,6 +76,8 @@ fn as_many_as_the_options_say_can_be_rolled_back() {
     db.rollback(20).expect("rolled back");
     assert_eq!(db.root().into_inner(), roots[39]);
     refused(db.rollback(40), "max_rollback_log_len");
+    let newest = db.engine().get(&[9; 32]).expect("read").map(|value| value.to_vec());
+    assert_eq!(db.read([9; 32]).expect("read"), newest);
 }
 
 /// Values of many pages come back: the crate `nomt` panics there.
