@@ -137,7 +137,7 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<()> {
     let Some(to) = &args.to else { return list(&archive, args.check, args.json) };
     check_new(to)?;
     let bar = bar("restore");
-    let options = restoring(args.memory_mib, None, &bar).commit(args.commit);
+    let options = restoring(args.memory_mib, None, &bar).commit(args.at);
     let report = pleach_archive::restore(&archive, to, &options)?;
     bar.finish_and_clear();
     let RestoreReport { archived_commit, commit, roots, applied, .. } = &report;
@@ -210,7 +210,7 @@ pub(crate) fn follow(args: &FollowArgs) -> Result<()> {
         match follower.step()? {
             Some(piece) => bar.suspend(|| print_follower(args, &follower, Some(piece)))?,
             None if args.once => break,
-            None => std::thread::sleep(Duration::from_secs(args.interval)),
+            None => std::thread::sleep(Duration::from_secs(args.every)),
         }
     }
     bar.finish_and_clear();

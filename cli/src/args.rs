@@ -39,7 +39,7 @@ Examples:
   pleach repair /mnt/ssd/state --from /mnt/backup --to /mnt/ssd/mended
   pleach export /mnt/ssd/state --to state.plx
   pleach import /mnt/ssd/copy --from state.plx
-  pleach rollback /mnt/ssd/state --to 1041
+  pleach rollback /mnt/ssd/state --at 1041
 
 `rollback` and `repair` open the database for writing: where a process has it open, it is in use. All others read
 beside that process.
@@ -66,7 +66,7 @@ pub(crate) enum Command {
     /// writes it is a scrub
     Check(CheckArgs),
     /// The value of a key, in hexadecimal; exit code 1 when it has none
-    Get(KeyArgs),
+    Get(AtArgs),
     /// Where a key lies, page by page
     Explain(ExplainArgs),
     /// All pairs of a namespace in key order, one a line, in hexadecimal
@@ -74,7 +74,7 @@ pub(crate) enum Command {
     /// A line a second with what the process that writes does
     Top(TopArgs),
     /// Proves a key, present or absent
-    Prove(ProveArgs),
+    Prove(AtArgs),
     /// Verifies what `prove` has written, without a database
     Verify(VerifyArgs),
     /// Makes an older commit of the history the newest state, with one commit
@@ -102,7 +102,7 @@ pub(crate) enum Command {
     },
     /// Writes manual pages
     Man {
-        /// The folder for the pages, which exists
+        /// The folder for the pages, which is made where there is none
         folder: PathBuf,
     },
 }
@@ -171,10 +171,10 @@ pub(crate) struct DumpArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ProveArgs {
+pub(crate) struct AtArgs {
     #[command(flatten)]
     pub(crate) key: KeyArgs,
-    /// The commit of the history whose state is proven, instead of the newest one
+    /// The commit of the history whose state is meant, instead of the newest one
     #[arg(long, value_name = "COMMIT")]
     pub(crate) at: Option<u64>,
 }
@@ -184,8 +184,8 @@ pub(crate) struct TopArgs {
     #[command(flatten)]
     pub(crate) folder: FolderArgs,
     /// Seconds from one line to the next
-    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) interval: u64,
+    #[arg(long, alias = "interval", value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) every: u64,
     /// Ends after so many lines
     #[arg(long, value_name = "LINES")]
     pub(crate) count: Option<u64>,
@@ -221,8 +221,8 @@ pub(crate) struct RollbackArgs {
     #[command(flatten)]
     pub(crate) folder: FolderArgs,
     /// The commit to go back to
-    #[arg(long, value_name = "COMMIT")]
-    pub(crate) to: u64,
+    #[arg(long, visible_alias = "to", value_name = "COMMIT")]
+    pub(crate) at: u64,
 }
 
 #[derive(Debug, Args)]
@@ -257,8 +257,8 @@ pub(crate) struct RestoreArgs {
     #[arg(long, conflicts_with = "to")]
     pub(crate) check: bool,
     /// The archived commit; without it the newest
-    #[arg(long, value_name = "COMMIT", requires = "to")]
-    pub(crate) commit: Option<u64>,
+    #[arg(long, alias = "commit", value_name = "COMMIT", requires = "to")]
+    pub(crate) at: Option<u64>,
     /// Memory for the database and its load, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     pub(crate) memory_mib: u64,
@@ -275,8 +275,8 @@ pub(crate) struct FollowArgs {
     #[arg(long, value_name = "FOLDER")]
     pub(crate) to: PathBuf,
     /// Seconds between two looks at the archive
-    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) interval: u64,
+    #[arg(long, alias = "interval", value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) every: u64,
     /// Ends when it is at the archive's newest commit
     #[arg(long)]
     pub(crate) once: bool,
@@ -407,19 +407,37 @@ pub(crate) fn parse() -> core::result::Result<Cli, Option<CliError>> {
             return output::judge(error.print()).err();
         }
         // clap prints several paragraphs. The first is the message; a `tip:` that follows says what was probably meant.
-        let text = error.to_string();
+        // What the standard library says of text that is no number is no help.
+        let text = error.to_string().replace("invalid digit found in string", "say a number");
         let is_end = |line: &&str| {
             ["Usage:", "For more information"]
                 .iter()
                 .any(|start| line.trim_start().starts_with(start))
         };
-        let mut words = text.lines().take_while(|line| !is_end(line)).collect::<Vec<_>>().join(" ");
+        // Nobody means a value that looks like a flag.
+        let is_of_use = |line: &&str| !line.trim_start().starts_with("tip: to pass '");
+        let lines = text.lines().take_while(|line| !is_end(line)).filter(is_of_use);
+        let mut words = lines.collect::<Vec<_>>().join(" ").trim_end().to_owned();
+        if error.kind() == clap::error::ErrorKind::UnknownArgument {
+            words.push_str(&flags_of(std::env::args()));
+        }
         if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
             "a subcommand is missing".clone_into(&mut words);
         }
         let message = words.trim_start_matches("error:");
         Some(CliError::usage(format!("{message} (--help shows all flags)")))
     })
+}
+
+/// The flags of the subcommand among the arguments.
+fn flags_of(mut arguments: impl Iterator<Item = String>) -> String {
+    let command = command();
+    let Some(subcommand) = arguments.find_map(|name| command.find_subcommand(name)) else {
+        return String::new();
+    };
+    let flags = subcommand.get_arguments().filter_map(|argument| argument.get_long());
+    let flags: Vec<String> = flags.map(|flag| format!("--{flag}")).collect();
+    format!("; {} has {}", subcommand.get_name(), flags.join(", "))
 }
 
 /// The command line's own description.

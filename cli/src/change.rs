@@ -11,18 +11,15 @@ use pleach_ops::export::{self, ExportReport, ImportOptions, ImportReport, Stream
 use serde_json::{Value, json};
 
 use crate::args::{
-    self, ExportArgs, ImportArgs, ProveArgs, RollbackArgs, UpgradeArgs, VerifyArgs, bytes, command,
+    self, AtArgs, ExportArgs, ImportArgs, RollbackArgs, UpgradeArgs, VerifyArgs, bytes, command,
 };
-use crate::database::reading;
+use crate::database::{reading, session};
 use crate::error::{CliError, ErrorKind, Result};
 use crate::output::{self, bar, hex, part_of};
 
 /// The document of a proof.
-fn proven(db: &Db, ProveArgs { key, at }: &ProveArgs) -> pleach::Result<Value> {
-    let session = match at {
-        Some(commit) => db.at(*commit)?,
-        None => db.snapshot()?,
-    };
+fn proven(db: &Db, AtArgs { key, at }: &AtArgs) -> pleach::Result<Value> {
+    let session = session(db, *at)?;
     let namespace = session.namespace(key.namespace)?;
     let value = namespace.read(&key.key)?;
     let proof = namespace.prove(&key.key)?;
@@ -38,7 +35,7 @@ fn proven(db: &Db, ProveArgs { key, at }: &ProveArgs) -> pleach::Result<Value> {
     }))
 }
 
-pub(crate) fn prove(args: &ProveArgs) -> Result<()> {
+pub(crate) fn prove(args: &AtArgs) -> Result<()> {
     let folder = args.key.folder.folder.path()?;
     let proven = reading(folder, |db| proven(db, args))?;
     if args.key.folder.json {
@@ -112,17 +109,17 @@ pub(crate) fn rollback(args: &RollbackArgs) -> Result<()> {
     let folder = args.folder.folder.path()?;
     let roll_back = || {
         let db = Db::open(Options::new(folder))?;
-        let (commit, root) = (db.rollback_to(args.to)?, db.root());
+        let (commit, root) = (db.rollback_to(args.at)?, db.root());
         db.close()?;
         Ok::<_, pleach::Error>((commit, root))
     };
     let (commit, root) = roll_back().map_err(CliError::engine(folder))?;
     if args.folder.json {
         return output::json(&json!({
-            "schema": 1, "commit": commit, "state_of": args.to, "root": root.to_string()
+            "schema": 1, "commit": commit, "state_of": args.at, "root": root.to_string()
         }));
     }
-    output::print(&format!("commit {commit} has the state of commit {}, root {root}\n", args.to))
+    output::print(&format!("commit {commit} has the state of commit {}, root {root}\n", args.at))
 }
 
 pub(crate) fn export(args: &ExportArgs) -> Result<()> {
@@ -330,6 +327,7 @@ pub(crate) fn completions(shell: clap_complete::Shell) -> Result<()> {
 }
 
 pub(crate) fn man(folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder).map_err(CliError::file(folder))?;
     clap_mangen::generate_to(command(), folder).map_err(CliError::file(folder))?;
     for command in command().get_subcommands() {
         let name = command.get_name();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pleach::{Db, Options};
+use pleach::{Db, Options, Session};
 
 use crate::error::{CliError, Result};
 
@@ -21,4 +21,12 @@ pub(crate) fn reading<T, E: Into<pleach_ops::Error>>(
     read: impl FnOnce(&Db) -> core::result::Result<T, E>,
 ) -> Result<T> {
     read(&open_reading(folder)?).map_err(CliError::engine(folder))
+}
+
+/// The state of a commit of the history, or the newest one.
+pub(crate) fn session(db: &Db, at: Option<u64>) -> pleach::Result<Session> {
+    match at {
+        Some(commit) => db.at(commit),
+        None => db.snapshot(),
+    }
 }

@@ -6,8 +6,8 @@ use pleach::{Commit, Db, Error};
 use pleach_ops::{self, CheckOptions, CheckReport, NamespaceStat, Severity, Stat, Verdict};
 use serde_json::{Value, json};
 
-use crate::args::{CheckArgs, DumpArgs, ExplainArgs, FolderArgs, KeyArgs};
-use crate::database::reading;
+use crate::args::{AtArgs, CheckArgs, DumpArgs, ExplainArgs, FolderArgs};
+use crate::database::{reading, session};
 use crate::error::{CliError, ErrorKind, Result};
 use crate::mend::scrub_folder;
 use crate::output::{self, bar, counting, hex};
@@ -231,13 +231,18 @@ fn check_json(report: &CheckReport, verdict: Verdict, findings: &[(Severity, Str
     })
 }
 
-pub(crate) fn get(args: &KeyArgs) -> Result<()> {
+pub(crate) fn get(AtArgs { key: args, at }: &AtArgs) -> Result<()> {
     let folder = args.folder.folder.path()?;
-    let read = |db: &Db| db.snapshot()?.namespace(args.namespace)?.read(&args.key);
-    let value = reading(folder, read)?.as_deref().map(hex);
+    let read = |db: &Db| -> pleach::Result<_> {
+        let session = session(db, *at)?;
+        Ok((session.commit_number(), session.namespace(args.namespace)?.read(&args.key)?))
+    };
+    let (commit, value) = reading(folder, read)?;
+    let value = value.as_deref().map(hex);
     if args.folder.json {
         output::json(&json!({
-            "schema": 1, "namespace": args.namespace, "key": hex(&args.key), "value": value
+            "schema": 1, "commit": commit, "namespace": args.namespace, "key": hex(&args.key),
+            "value": value,
         }))?;
     } else if let Some(value) = &value {
         output::print(&format!("{value}\n"))?;

@@ -143,11 +143,10 @@ fn in_place(args: &RepairArgs, folder: &Path) -> Result<()> {
                 writeln!(to, "what was replaced is there as {}", cut.aside.join(", "))?;
             }
             findings.iter().try_for_each(|what| writeln!(to, "left: {what}"))?;
-            writeln!(
-                to,
-                "the newest commit is {commit}, root {}",
-                root.as_deref().unwrap_or("none")
-            )
+            let is_healthy = healed.is_empty() && cut.is_none() && findings.is_empty();
+            let head = if is_healthy { "nothing was to be repaired: " } else { "" };
+            let root = root.as_deref().unwrap_or("none");
+            writeln!(to, "{head}the newest commit is {commit}, root {root}")
         })?;
     }
     if findings.is_empty() {

@@ -61,7 +61,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<()> {
     let mut before = (Instant::now(), db.commit_number());
     let mut lines = 0;
     while args.count.is_none_or(|count| lines < count) {
-        std::thread::sleep(Duration::from_secs(args.interval));
+        std::thread::sleep(Duration::from_secs(args.every));
         let commit = db.refresh().map_err(CliError::engine(folder))?;
         let now = Instant::now();
         let line = line(&db, commit.saturating_sub(before.1), now - before.0);

@@ -9,7 +9,7 @@ use pleach::load::LoadOptions;
 use pleach::{Access, Db, Hasher, Key, Options, SessionOptions, Value as Bytes};
 use pleach_archive::{Archive, BackupOptions, backup};
 use pleach_ops::export::export;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const PAIRS: u64 = 300;
@@ -252,6 +252,42 @@ fn databases_of_other_hashers_are_served_or_refused_with_a_cure() {
     assert!(!Path::new(&place("new")).exists(), "nothing was begun");
 }
 
+/// Flags that there are not, numbers that are none, archives that are none: the refusals named a wrong cause, or advised a cure
+/// that was none.
+#[test]
+fn refusals_say_what_there_is_instead() {
+    let (db, _) = database();
+    let (at, papers) = (name(&db), folder());
+    let place = |name: &str| papers.path().join(name).to_str().expect("a plain name").to_owned();
+    let (nowhere, new) = (place("nowhere"), place("new"));
+    let line = refusal(2, &["restore", at, "--list"]);
+    assert!(
+        line.contains("'--list' found; restore has --to, --check, --at") && !line.contains("tip"),
+        "{line}"
+    );
+    for command in [&["top", at, "--count", "abc"], &["get", at, "--namespace", "x"]] {
+        let line = refusal(2, command);
+        assert!(line.contains("say a number"), "{line}");
+    }
+    for command in [
+        &["restore", &nowhere, "--to", &new][..],
+        &["repair", at, "--from", &nowhere, "--to", &new],
+    ] {
+        let line = refusal(2, command);
+        assert!(line.contains("give that of an archive") && line.contains(&nowhere), "{line}");
+    }
+    for command in
+        [&["restore", at][..], &["restore", at, "--to", &new], &["follow", at, "--to", &new]]
+    {
+        let line = refusal(2, command);
+        assert!(line.contains("is a database and no archive"), "{line}");
+    }
+    told(&["man", &place("pages/of/pleach")]);
+    assert!(Path::new(&place("pages/of/pleach/pleach-get.1")).is_file());
+    let text = told(&["repair", at]);
+    assert!(text.starts_with("nothing was to be repaired: the newest commit is"), "{text}");
+}
+
 #[test]
 fn a_rollback_is_one_commit() {
     let (db, root) = database();
@@ -260,7 +296,11 @@ fn a_rollback_is_one_commit() {
     let done = document(&["rollback", at, "--to", "1", "--json"]);
     assert_eq!((done["commit"].as_u64(), &done["root"]), (Some(6), &then));
     assert!(told(&["stat", at]).contains(then.as_str().expect("a root")));
-    told(&["rollback", at, "--to", "5"]);
+    told(&["rollback", at, "--at", "5"]);
+    // The first commit had the key.
+    let before = document(&["get", at, &hex(&key(1)), "--at", "1", "--json"]);
+    assert_eq!((&before["commit"], &before["value"]), (&json!(1), &json!(hex(&[7; 9]))));
+    refusal(1, &["get", at, &hex(&key(1))]);
     assert!(told(&["stat", at]).contains(&root));
     let line = refusal(2, &["rollback", at, "--to", "90"]);
     assert!(line.contains("there is no commit 90"), "{line}");
