@@ -122,6 +122,7 @@ from_bytes! {
     [const N: usize] &[u8; N],
     [const N: usize] [u8; N],
     [] Vec<u8>,
+    [] &Vec<u8>,
     [] Box<[u8]>,
     [] &str,
     [] String,
@@ -192,6 +193,7 @@ mod tests {
             let value = Value::from(bytes.as_slice());
             assert_eq!(&*value, bytes.as_slice());
             assert_eq!(value, Value::from(bytes.clone()));
+            assert_eq!(value, Value::from(&bytes));
             assert_eq!(value, Value::from(Arc::<[u8]>::from(bytes.as_slice())));
             assert_eq!(value.clone(), value);
             assert_eq!(value.heap_bytes() > 0, len > Value::INLINE);
