@@ -145,7 +145,8 @@ fn a_backup_has_its_history_however_much_is_replaced_meanwhile() {
     let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
     let db = Db::open_on(disk, runtime.clone(), options.clone().create(true)).expect("created");
     // Each key has the number of the last commit that wrote it.
-    let of = |number: u64| (0..KEYS).filter(move |id| number == 1 || (id + number) % 4 == 0);
+    let of =
+        |number: u64| (0..KEYS).filter(move |id| number == 1 || (id + number).is_multiple_of(4));
     let value = |id: u64, number: u64| {
         let mut bytes = vec![u8::try_from((id * 31 + number) % 251).expect("a byte"); 20_000];
         bytes[..8].copy_from_slice(&number.to_le_bytes());
