@@ -5,7 +5,7 @@ use std::time::Duration;
 use pleach_beatree::region::Nodes;
 use pleach_core::{Hasher, Key};
 use pleach_io::Operation;
-use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
+use pleach_io::sim::{CrashMode, Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
 
 use super::checkpoint;
 use super::write::{Progress, Started, copy_regions, finish, start};
@@ -120,6 +120,35 @@ fn what_fails_beside_writes_and_syncs_poisons_nothing() {
         let report = check_on(&disk, CheckOptions::default()).expect("checked");
         assert!(report.findings.is_empty(), "{:?}", report.findings);
     }
+}
+
+/// The map in an image says how long the overflow file is: the file is synced before a superblock names that image, also where it
+/// has grown for a value that was not written then.
+#[test]
+fn an_image_never_names_more_of_a_file_than_a_power_cut_leaves() {
+    let disk = SimDisk::new(1, SimOptions::default());
+    let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+    let options = Options::new("sim").create(true).cache_mib(8).threads(1).small();
+    let db = SimDb::open_on(disk.clone(), runtime, options.clone()).expect("created");
+    let put = |at, len| {
+        let session = db.session(SessionOptions::new()).expect("a session");
+        let long = Access::write(id(at), Some(Value::from(vec![3; len])));
+        session.finish(vec![long]).expect("finished").commit().map_err(|error| error.into_error())
+    };
+    put(0, 100_000).expect("committed");
+    let fault = Fault::Errno(code::ENOSPC);
+    disk.inject(Rule::nth(Operation::Write, "overflow", 1, Times::Once, fault));
+    let error = put(1, 1_000_000).expect_err("no room for its pages");
+    assert!(error.is_full(), "{error}");
+    checkpoint(&db.state(), false).expect("a checkpoint");
+    let point = disk.trace().crash_points().last().expect("a point");
+    let cut = point.outcome(CrashMode::Dropped).disk();
+    let runtime = SimRuntime::with_clock(2, cut.clock(), 1);
+    let db = SimDb::open_on(cut.clone(), runtime, options).expect("opens");
+    assert_eq!(db.commit_number(), 1);
+    db.close().expect("closed");
+    let report = check_on(&cut, CheckOptions::default()).expect("checked");
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
 }
 
 /// Each attempt once began with the other image, and left one whole one.

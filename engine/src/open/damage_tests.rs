@@ -7,11 +7,14 @@ use pleach_io::sim::{
 };
 use pleach_io::{Device as _, OpenMode, Operation};
 
+use super::recovery::read_table;
+use super::trie::TrieReplay;
 use crate::checkpoint::checkpoint;
 use crate::error::Contradiction;
 use crate::format::commit_body::{
     ChangeSection, EntryKind, NamespacePart, Value as LogValue, commit_record,
 };
+use crate::format::image::ImageReader;
 use crate::format::location_body::{LocationEncoder, NewPage, Rewrite};
 use crate::format::names::{image_name, segment_name};
 use crate::format::position::{BLOCK, LogPos};
@@ -445,6 +448,41 @@ fn a_failed_load_leaves_what_the_older_generation_needs() {
     let image = disk.image();
     let report = check_on(SimDisk::from_image(&image, 1), CheckOptions::default());
     assert_eq!(report.expect("checked").older_serves, Some(true));
+}
+
+/// Rule `shrink-behind-both`. The leaf file is not cut below what the older image names, and is at the next checkpoint.
+#[test]
+fn a_checkpoint_leaves_the_leaf_pages_of_the_older_image() {
+    let disk = disk();
+    let (db, runtime) = open(&disk, options().log_limit_bytes(32 << 20)).expect("created");
+    let state = db.state();
+    let settle = || {
+        db.drain(0).expect("flushed");
+        for _ in 0..20 {
+            runtime.step_some(500);
+            runtime.clock().advance(std::time::Duration::from_millis(100));
+        }
+        checkpoint(&state, false).expect("an image");
+    };
+    let put = |at| Access::write(id(at), Some(Value::from(vec![7; 300])));
+    commit(&db, (0..8000).map(put).collect()).expect("committed");
+    settle();
+    commit(&db, (20..8000).map(|at| Access::write(id(at), None)).collect()).expect("committed");
+    settle();
+    let len = || disk.image().file("leaf").expect("it is there").len();
+    let (device, before) = ((&disk).into(), len());
+    let superblocks = SuperblockStore::open((&disk).into(), OpenMode::Read).expect("opened");
+    let older = superblocks.other().expect("there are two");
+    let mut image = ImageReader::open(&device, &older.image, older.database).expect("an image");
+    let table = read_table(&mut image, &older).expect("a table");
+    let tries = table.tries.iter().map(|trie| {
+        TrieReplay::read(Hasher::BLAKE3, &mut image, trie, older.commit).expect("a trie")
+    });
+    let end = tries.map(|trie| trie.leaf_end()).max().expect("a trie");
+    assert!(u64::from(end) * 4096 <= before, "the older image names {end} pages of {before} bytes");
+    commit(&db, vec![put(0)]).expect("committed");
+    settle();
+    assert!(len() < before / 4, "{} of {before} bytes are left", len());
 }
 
 /// A failed open changes nothing, also where a file that is missing cannot be made.

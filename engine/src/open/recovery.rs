@@ -243,7 +243,7 @@ fn mark_used(extents: &mut Extents, runs: impl Iterator<Item = PageRun>) -> Resu
     Ok(())
 }
 
-fn read_table(image: &mut ImageReader, superblock: &Superblock) -> Result<Table> {
+pub(super) fn read_table(image: &mut ImageReader, superblock: &Superblock) -> Result<Table> {
     let first = superblock.image.table_page;
     let head = image.head(StreamId::Namespaces, first)?;
     let bytes = image.stream(0, StreamId::Namespaces, first, Table::len_of(&head)?)?;

@@ -11,6 +11,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 use super::changes::{Changed, Changes};
+use super::last_changes::LastSeen;
 use super::replaced::{ReplacedNodes, Undone};
 use super::undo::Undo;
 use super::window::Before;
@@ -131,4 +132,33 @@ fn a_history_that_falls_short_says_so_once() {
         let (kept, wanted) = undo.kept_of();
         assert_eq!((kept, events), (wanted, 0));
     });
+}
+
+/// Of recent commits, which are not put in yet, those behind a state say what it had: not its own.
+#[test]
+fn a_state_is_what_the_commits_behind_it_have_replaced() {
+    let limits = HistoryLimits {
+        commits: 256,
+        bytes: u64::MAX,
+        log_bytes: u64::MAX,
+        value_bytes: u64::MAX,
+        below: Below::Read,
+    };
+    let (undo, runtime) = (Undo::new(limits, 0), SimRuntime::new(1));
+    let value = |number: u64| Stored::Inline(number.to_le_bytes().as_slice().into());
+    let check = |undo: &Undo, newest: u64| {
+        for base in 1..newest {
+            // The page's key changes in each second commit: the next one behind the state has replaced what it had.
+            let next = base + 1 + base % 2;
+            let found = undo.get(0, &key(1, 0), base, &LastSeen::default());
+            let expected = (next <= newest).then(|| value(next - 1));
+            assert_eq!(found, expected, "state {base} of {newest}");
+        }
+    };
+    for number in 1..=5 {
+        commit(&undo, number);
+        check(&undo, number);
+    }
+    undo.settle(&Executor::from(&runtime), 550.into());
+    check(&undo, 5);
 }

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pleach::{Access, Db, Error, Geometry, Options, SessionOptions, Value};
+use pleach::{Access, Db, Durability, Error, Geometry, Options, SessionOptions, Value};
 use pleach_io::Device;
-use pleach_io::sim::{Damage, PageOf, SimDisk, SimRuntime};
+use pleach_io::sim::{CrashMode, Damage, PageOf, SimDisk, SimRuntime};
 use pleach_ops::{explain_on, stat_on};
 
 use crate::common::held_device::{Gate, Held};
@@ -184,6 +184,65 @@ fn damage_in_what_was_left_unread_is_told_to_those_who_ask_for_it() {
     let options = options(100_000).require_history(true);
     let error = Db::open_on(disk, runtime, options).map(drop).expect_err("lost");
     assert!(matches!(error, Error::HistoryShort { .. }), "{error}");
+}
+
+/// An open with a longer history than the one before: what that one gave up is not given, whether its records are read with the
+/// replay or stay unread.
+#[test]
+fn a_longer_history_does_not_bring_back_what_was_given_up() {
+    for is_closed in [false, true] {
+        let disk = SimDisk::new(1, unrecorded());
+        let db = writer(&disk, 3);
+        commit_some(&db, 1..=8);
+        if is_closed {
+            db.close().expect("closed");
+        }
+        drop(db);
+        let db = writer(&disk, 30);
+        for number in 1..=8 {
+            match db.at(number) {
+                Ok(session) if number >= 5 => {
+                    let found = session.read(&uniform(0)).expect("read");
+                    assert_eq!(found, Some(value(number)), "{number}");
+                }
+                Err(Error::SnapshotTooOld { .. }) if number < 5 => {}
+                other => panic!("closed {is_closed}, commit {number}: {:?}", other.map(drop)),
+            }
+        }
+    }
+}
+
+/// Rule `runs-after-window`, of what an open has found: commits that are not synced move the window on in memory, and a power
+/// cut takes them and brings it back.
+#[test]
+fn a_power_cut_brings_back_a_past_whose_long_values_are_there() {
+    let disk = SimDisk::new(1, unrecorded());
+    let long = |number: u64| Value::from(number.to_be_bytes().repeat(12_000).as_slice());
+    let put = |number: u64| vec![Access::write(uniform(0), Some(long(number)))];
+    let db = writer(&disk, 3);
+    for number in 1..=8 {
+        assert_eq!(commit(&db, put(number)), number);
+        db.drain(0).expect("flushed");
+    }
+    db.close().expect("closed");
+    drop(db);
+    let disk = SimDisk::from_image(&disk.image(), 2);
+    let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+    let unsynced = options(3).durability(Durability::None).flush_at(255);
+    let db = Db::open_on(disk.clone(), runtime.clone(), unsynced).expect("opens");
+    disk.record();
+    for number in 9..=16 {
+        assert_eq!(commit(&db, put(number)), number);
+        runtime.clock().advance(std::time::Duration::from_millis(200));
+        runtime.step_some(500);
+    }
+    let cut = disk.trace().crash_points().last().expect("a point").outcome(CrashMode::Dropped);
+    let db = writer(&cut.disk(), 3);
+    assert_eq!(db.history(), 5..=8, "what was not synced is gone");
+    for number in 5..=8 {
+        let found = db.at(number).expect("in the history").read(&uniform(0)).expect("read");
+        assert_eq!(found, Some(long(number)), "{number}");
+    }
 }
 
 /// Long values that only older states name are not written over.

@@ -243,3 +243,21 @@ fn a_newer_version_unknown_features_and_other_lengths_are_told_apart() {
     change_slot(&disk, 1, |page| *page = *sample().encode(1).page(0));
     assert!(matches!(open(&disk).err(), Some(SuperblockError::Contradiction)));
 }
+
+/// A repair that cuts the log: no superblock says of what is gone that it was durable, or the next open would call that damage.
+#[test]
+fn a_log_that_is_cut_is_durable_up_to_its_end_in_both_superblocks() {
+    let (disk, mut store) = created();
+    for durable in [12_288, 16_384] {
+        let open = Superblock { durable_through: durable.into(), clean_end: None, ..sample() };
+        store.write(&open).expect("no faults");
+    }
+    let whole = store.cut_log(6144.into(), (64 << 10).into());
+    let file = disk.open(FILE, OpenMode::Write).expect("there");
+    disk.write_at(&file, &whole, whole.pages(), 0).expect("no faults");
+    let store = SuperblockStore::open(disk.into(), OpenMode::Read).expect("opened");
+    for superblock in [store.newest(), store.other().as_ref().expect("both are there")] {
+        assert_eq!(superblock.durable_through, 6144.into());
+        assert_eq!(superblock.prepared_through, (64 << 10).into());
+    }
+}
