@@ -71,6 +71,7 @@ impl Db {
     /// variant, and nothing has been changed.
     pub fn open(options: Options) -> Result<Self> {
         options.check()?;
+        machine::check_address_space(options.cache_bytes, options.threads)?;
         let warning = machine::too_large(options.cache_bytes, &machine::memory_limit());
         let os = OsOptions {
             io: options.io,

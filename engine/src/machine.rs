@@ -1,4 +1,5 @@
-//! How much memory this process may have: that of the machine, or less where a control group has a limit.
+//! How much memory this process may have: that of the machine, or less where a control group or a limit of the address space
+//! says so.
 //!
 //! Read once when it is asked for, from files of the system alone; what cannot be read limits nothing.
 //! Called by a load and by an open.
@@ -7,15 +8,20 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::opening::Note;
+use crate::options::InvalidOption;
 
 /// A cautious guess where the system does not say.
 const UNKNOWN: u64 = 2 << 30;
+/// Address space that the allocator reserves for a thread at most, whatever of it is used.
+const THREAD: u64 = 64 << 20;
+/// Threads beside the workers: the background tasks, and a caller.
+const OTHERS: u64 = 4;
 
 /// What the memory of a process is limited by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryLimit {
     pub(crate) bytes: u64,
-    /// The file of the control group that says so; `None` for the machine's memory.
+    /// The file that says so, of a control group or of the process's limits; `None` for the machine's memory.
     pub(crate) group: Option<PathBuf>,
 }
 
@@ -32,6 +38,16 @@ impl fmt::Display for MemoryLimit {
 /// The least of all limits.
 pub(crate) fn memory_limit() -> MemoryLimit {
     limit_below(Path::new("/"))
+}
+
+/// Refuses a budget that the address space of the process has no room for (`RLIMIT_AS`): memory that cannot be had in the middle
+/// of a commit ends the process.
+pub(crate) fn check_address_space(budget: u64, threads: usize) -> Result<(), InvalidOption> {
+    let needed = budget + budget / 10 + THREAD * (threads as u64 + OTHERS);
+    match address_space(Path::new("/")) {
+        Some(left) if left < needed => Err(InvalidOption::AddressSpace { needed, left }),
+        _ => Ok(()),
+    }
 }
 
 /// Says what is wrong with a budget that the process cannot have.
@@ -53,7 +69,24 @@ fn limit_below(root: &Path) -> MemoryLimit {
         let bytes = text.trim().parse().ok()?;
         Some(MemoryLimit { bytes, group: Some(file) })
     });
-    limits.chain([machine]).min_by_key(|limit| limit.bytes).expect("the machine's is one")
+    let group = Some(PathBuf::from("/proc/self/limits"));
+    let space = address_space(root).map(|left| left.saturating_sub(THREAD * OTHERS));
+    let space = space.map(|bytes| MemoryLimit { bytes, group });
+    limits
+        .chain(space)
+        .chain([machine])
+        .min_by_key(|limit| limit.bytes)
+        .expect("the machine's is one")
+}
+
+/// What is left of the address space of the process, where that is limited.
+fn address_space(root: &Path) -> Option<u64> {
+    let limits = std::fs::read_to_string(root.join("proc/self/limits")).ok()?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
+    let limit: u64 = line.split_whitespace().next()?.parse().ok()?;
+    let used = std::fs::read_to_string(root.join("proc/self/statm")).ok()?;
+    let pages: u64 = used.split_whitespace().next()?.parse().ok()?;
+    Some(limit.saturating_sub(pages * 4096))
 }
 
 fn machine_memory(root: &Path) -> Option<u64> {
@@ -190,6 +223,25 @@ mod tests {
         assert_eq!(found(&system(&files)), (1 << 30, Some(file)));
         let none = [files[0], files[1], files[3]];
         assert_eq!(found(&system(&none)), (MACHINE, None));
+    }
+
+    #[test]
+    fn the_address_space_counts_where_it_is_limited() {
+        let limits = |soft| {
+            format!(
+                "Limit                     Soft Limit           Hard Limit           Units\n\
+                 Max file size             unlimited            unlimited            bytes\n\
+                 Max address space         {soft:20} unlimited            bytes\n"
+            )
+        };
+        let (some, none) = (limits("1073741824"), limits("unlimited"));
+        let used = ("proc/self/statm", "1024 600 300 1 0 200 0\n");
+        let root = system(&[("proc/self/limits", &some), used]);
+        assert_eq!(address_space(root.path()), Some((1 << 30) - (4 << 20)));
+        let left = (1 << 30) - (4 << 20) - THREAD * OTHERS;
+        assert_eq!(found(&root), (left, Some("/proc/self/limits".to_owned())));
+        let root = system(&[("proc/self/limits", &none), used]);
+        assert_eq!((address_space(root.path()), found(&root)), (None, (MACHINE, None)));
     }
 
     #[test]

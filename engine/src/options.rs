@@ -474,6 +474,18 @@ pub enum InvalidOption {
         /// The budget.
         bytes: u64,
     },
+    /// The address space of the process (`RLIMIT_AS`) has no room for the memory budget.
+    #[error(
+        "the memory budget and the threads need {} MiB of address space, and {} are left: raise the limit (`ulimit -v`), or \
+         give the option `cache_mib` or `threads` less",
+        needed >> 20, left >> 20
+    )]
+    AddressSpace {
+        /// Bytes that are needed.
+        needed: u64,
+        /// Bytes that are left.
+        left: u64,
+    },
     /// No threads, or too many.
     #[error("{threads} threads: give the option `threads` 1 to 1024")]
     Threads {

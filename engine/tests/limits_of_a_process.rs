@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use forks::{alone, in_child};
-use pleach::errors::IoError;
+use pleach::errors::{InvalidOption, IoError};
+use pleach::load::LoadOptions;
 use pleach::{
-    Access, Advice, Db, Error, Geometry, IoMode, Options, Outcome, SessionOptions, Value,
+    Access, Advice, Db, Error, Geometry, Hasher, IoMode, Options, Outcome, SessionOptions, Value,
 };
 use pleach_io::{
     Event, Executor, Operation, OsDevice, OsOptions, Runtime, Task, TaskHandle, Threads,
@@ -158,6 +159,46 @@ fn commit(db: &Db, id: u64) -> Result<u64, pleach::CommitError> {
     };
     let session = db.session(SessionOptions::new()).expect("a session");
     session.finish((0..100).map(put).collect::<Vec<_>>()).expect("finished").commit()
+}
+
+/// An open, a load or a commit panicked or aborted, where the address space had no room for the budget.
+#[test]
+fn a_limit_on_the_address_space_is_an_error_of_the_open_or_enough_for_all() {
+    let _alone = alone();
+    let used = || {
+        let text = std::fs::read_to_string("/proc/self/statm").expect("the kernel says");
+        text.split_whitespace().next().expect("pages").parse::<u64>().expect("a number") * 4096
+    };
+    let (mut refused, mut enough) = (0, 0);
+    for mib in (60..600).step_by(60) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("db");
+        in_child(|| {
+            let left =
+                libc::rlimit { rlim_cur: used() + (mib << 20), rlim_max: libc::RLIM_INFINITY };
+            // SAFETY: the limit is read during the call.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const left) }, 0);
+            let db = match Db::open(Options::new(&path).create(true).cache_mib(64).threads(2)) {
+                Ok(db) => db,
+                Err(Error::Options(InvalidOption::AddressSpace { .. })) => return,
+                Err(error) => panic!("{mib} MiB: {error}"),
+            };
+            let key = |id: u64| Hasher::BLAKE3.hash(&id.to_be_bytes());
+            let value = Value::from([7; 100].as_slice());
+            let pairs = (0..60_000).map(|id| (key(id), value.clone()));
+            db.bulk_load(pairs, &LoadOptions::new()).expect("loaded");
+            for round in 0..15 {
+                let put = |id: u64| Access::write(key(4000 * round + id), Some(value.clone()));
+                let session = db.session(SessionOptions::new()).expect("a session");
+                let block = session.finish((0..3000).map(put).collect::<Vec<_>>());
+                block.expect("finished").commit().expect("committed");
+            }
+            db.close().expect("closed");
+        });
+        // A folder that was refused is not made.
+        if path.exists() { enough += 1 } else { refused += 1 }
+    }
+    assert!(refused > 0 && enough > 0, "{refused} refused, {enough} were enough");
 }
 
 /// It poisoned the database.
