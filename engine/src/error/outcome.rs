@@ -41,7 +41,7 @@ pub enum Advice {
 impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Retry => "try it again; if it stays, see to the device and the rights of its files",
+            Self::Retry => "try it again; if it stays, see to the device, the rights of its files, and calls that a sandbox refuses",
             Self::FreeSpace => {
                 "free some space on the device, or raise the limit on a file's size, and try it again"
             }
