@@ -84,9 +84,10 @@ fn address_space(root: &Path) -> Option<u64> {
     let limits = std::fs::read_to_string(root.join("proc/self/limits")).ok()?;
     let line = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
     let limit: u64 = line.split_whitespace().next()?.parse().ok()?;
-    let used = std::fs::read_to_string(root.join("proc/self/statm")).ok()?;
-    let pages: u64 = used.split_whitespace().next()?.parse().ok()?;
-    Some(limit.saturating_sub(pages * 4096))
+    let status = std::fs::read_to_string(root.join("proc/self/status")).ok()?;
+    let used = status.lines().find_map(|line| line.strip_prefix("VmSize:"))?;
+    let kib: u64 = used.split_whitespace().next()?.parse().ok()?;
+    Some(limit.saturating_sub(kib << 10))
 }
 
 fn machine_memory(root: &Path) -> Option<u64> {
@@ -235,7 +236,7 @@ mod tests {
             )
         };
         let (some, none) = (limits("1073741824"), limits("unlimited"));
-        let used = ("proc/self/statm", "1024 600 300 1 0 200 0\n");
+        let used = ("proc/self/status", "Name:\tnode\nVmSize:\t    4096 kB\nVmRSS:\t 100 kB\n");
         let root = system(&[("proc/self/limits", &some), used]);
         assert_eq!(address_space(root.path()), Some((1 << 30) - (4 << 20)));
         let left = (1 << 30) - (4 << 20) - THREAD * OTHERS;

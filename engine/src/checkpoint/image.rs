@@ -1,24 +1,21 @@
-//! Images as files: the first one, the end of each, and the room that is kept for the next.
+//! Images as files: the first one, and the end of each.
 
 use pleach_beatree::space::{self, Extents};
 use pleach_core::page::branch::Entry;
 use pleach_core::page::stream::StreamId;
 use pleach_core::{Hasher, Prefix, TERMINATOR};
-use pleach_io::{Disk, OpenMode};
+use pleach_io::Disk;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::format::image::ImageWriter;
 use crate::format::image_error::ImageError;
-use crate::format::names::{IMAGES, ImageFile, image_name};
+use crate::format::names::ImageFile;
 use crate::format::superblock::ImageRef;
 use crate::format::table::{StreamRef, Table, TrieRef};
 use crate::format::trie_kind::TrieKind;
 use crate::roots::Roots;
-use crate::state::State;
 use crate::state::commits::Tip;
 
-/// Pages that an image may grow by, beside a quarter, without asking for room.
-const IMAGE_SLACK: u64 = 32;
 /// The image of a database without keys: one region, one prefix, no page.
 pub(crate) fn first_image(
     device: &Disk,
@@ -59,49 +56,6 @@ fn end_image(mut writer: ImageWriter, file: ImageFile, table: &Table) -> Result<
         number,
         table_hash: Hasher::BLAKE3.hash(&table),
     })
-}
-
-/// Keeps room for an image of `pages` pages, and some more, in both files: it takes a checkpoint to free the
-/// log of a full disk. Where there is no room the files stay as they are.
-///
-/// This is neither a write nor a sync of anything: whatever fails, nothing is lost but the room.
-pub(super) fn reserve_images(db: &State, pages: u64) {
-    let needed = room_for_image(pages);
-    for name in IMAGES {
-        let reserve = || -> Result<()> {
-            let file = db.store.device().open(name, OpenMode::Write)?;
-            let len = db.store.device().len(&file)?;
-            if len < needed {
-                db.space.reserve_image(&file, len, needed - len)?;
-            }
-            Ok(())
-        };
-        match reserve() {
-            Ok(()) | Err(Error::Full(_)) => {}
-            Err(error) => tracing::warn!(name, %error, "no room was kept for the next image"),
-        }
-    }
-}
-
-/// Checkpoint `shrink-files`, for the image that was just written: its file was made for a far larger one.
-/// Room for the next image stays.
-pub(super) fn fit_image(db: &State, file: ImageFile, pages: u64) {
-    let needed = room_for_image(pages);
-    let fit = || -> Result<()> {
-        let file = db.store.device().open(image_name(file), OpenMode::Write)?;
-        if db.store.device().len(&file)? > 2 * needed {
-            db.store.device().set_len(&file, needed)?;
-        }
-        Ok(())
-    };
-    if let Err(error) = fit() {
-        tracing::warn!(%error, "an image's file stays longer than it has to be");
-    }
-}
-
-/// Bytes of the file of an image of `pages` pages, with room for the next one.
-fn room_for_image(pages: u64) -> u64 {
-    (pages + pages / 4 + IMAGE_SLACK) * 4096
 }
 
 /// Checkpoint `finish-image`: writes all that follows the tries.

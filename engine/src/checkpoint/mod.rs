@@ -22,12 +22,14 @@ use crate::state::beats::{IDLE, Task};
 use crate::state::images::LAST_NUMBERS;
 use crate::state::quarantine::backoff;
 pub(crate) use image::first_image;
-use image::reserve_images;
 pub(crate) use write::{BackupImage, checkpoint, write_backup_image};
 use write::{Progress, Started, Work, copy_regions, finish, start};
 
 /// When the task looks again whether a load has ended, which makes its own images.
 const LOADING: Duration = Duration::from_millis(100);
+
+/// When the task looks again whether all that pends was flushed.
+const DRAINING: Duration = Duration::from_millis(10);
 
 /// The checkpoint task.
 pub(crate) struct Checkpointer {
@@ -35,8 +37,6 @@ pub(crate) struct Checkpointer {
     work: Option<Work>,
     /// The log could not be prepared beyond this.
     refused_at: Option<LogPos>,
-    /// Both image files were made to have room for an image of this many pages.
-    room_for: u64,
     /// Checkpoints in a row that met nodes which cannot be read, and when the next may be.
     failures: u32,
     not_before: Duration,
@@ -52,7 +52,6 @@ impl Checkpointer {
             history_differs,
             work: None,
             refused_at: None,
-            room_for: 0,
             failures: 0,
             not_before: Duration::ZERO,
         }
@@ -88,10 +87,20 @@ impl Checkpointer {
             }
         }
         self.prepare_log();
-        self.keep_room();
+        if self.work.is_none() && !self.db.images.is_in_making() {
+            self.db.images.reserve(&self.db.space, self.db.image_pages(0));
+        }
         let Some(work) = &mut self.work else {
-            let is_long = self.db.budget.log_is_long(self.db.log_length());
-            if !is_long && !self.history_differs {
+            let db = &self.db;
+            let is_short = db.pace.room_is_short();
+            if is_short && db.is_being_drained() {
+                // Without what pends the image is smaller.
+                return Ok(Step::IdleFor(DRAINING));
+            }
+            let is_due = db.budget.log_is_long(db.log_length())
+                || self.history_differs
+                || (is_short || self.refused_at.is_some()) && db.checkpoints_free();
+            if !is_due {
                 return Ok(Step::Idle);
             }
             let wait = self.not_before.saturating_sub(self.db.pace.now());
@@ -131,8 +140,6 @@ impl Checkpointer {
             Progress::All => {
                 if let Some(work) = self.work.take() {
                     finish(&self.db, work, None)?;
-                    // The files may be shorter now.
-                    self.room_for = 0;
                 }
                 self.history_differs = false;
                 self.failures = 0;
@@ -158,21 +165,14 @@ impl Checkpointer {
         if self.db.pace.is_closing() { Step::Done } else { Step::IdleFor(wait) }
     }
 
-    /// Keeps room for the next image as regions and pending changes grow, so that a disk that fills up
-    /// between two checkpoints does not prevent the next one, and with it a close.
-    fn keep_room(&mut self) {
-        let pages = self.db.image_pages();
-        if pages > self.room_for {
-            reserve_images(&self.db, pages);
-            self.room_for = pages + pages / 4;
-        }
-    }
-
     /// Keeps the log prepared for another half segment. Where that fails nothing is lost: the commit that
     /// needs the segment tries again, and reports it.
     fn prepare_log(&mut self) {
         let sequencer = &self.db.commits.sequencer();
-        let Some(through) = sequencer.runs_out_at() else { return };
+        let Some(through) = sequencer.runs_out_at() else {
+            self.refused_at = None;
+            return;
+        };
         let prepared = sequencer.segments().prepared_through();
         if self.refused_at == Some(prepared) {
             return;

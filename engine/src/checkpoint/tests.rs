@@ -5,10 +5,12 @@ use std::time::Duration;
 use pleach_beatree::region::Nodes;
 use pleach_core::{Hasher, Key};
 use pleach_io::Operation;
-use pleach_io::sim::{CrashMode, Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
+use pleach_io::sim::{CrashMode, Fault, Quota, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
 
 use super::checkpoint;
 use super::write::{Progress, Started, copy_regions, finish, start};
+use crate::commit::FOR_ROOM;
+use crate::error::{Error, NoRoom};
 use crate::load::LoadOptions;
 use crate::{Access, Db, Options, SessionOptions, Value};
 use pleach_ops::{CheckOptions, check_on};
@@ -149,6 +151,37 @@ fn an_image_never_names_more_of_a_file_than_a_power_cut_leaves() {
     db.close().expect("closed");
     let report = check_on(&cut, CheckOptions::default()).expect("checked");
     assert!(report.findings.is_empty(), "{:?}", report.findings);
+}
+
+/// A put waits for room on the device as long as a checkpoint may give some, but not for ever; to delete goes on.
+#[test]
+fn a_commit_does_not_wait_for_room_for_ever() {
+    let (db, disk, runtime) = loaded();
+    let write = |value: Option<usize>| {
+        let session = db.session(SessionOptions::new()).expect("a session");
+        let value = value.map(|len| Value::from(vec![5; len]));
+        let accesses = (0..200).map(|at| Access::write(id(at), value.clone())).collect::<Vec<_>>();
+        session.finish(accesses).expect("finished").commit().map_err(|error| error.into_error())
+    };
+    let since = runtime.clock().now();
+    // The image of somebody else is in the making, and never done: the log cannot be cut.
+    let making = loop {
+        write(Some(500)).expect("committed");
+        if let Some(making) = db.state().images.begins() {
+            if db.state().checkpoints_free() {
+                break making;
+            }
+        }
+    };
+    disk.set_quota(Some(Quota { bytes: disk.used() + (32 << 10), code: code::ENOSPC }));
+    let full = (0..100).find_map(|_| write(Some(500)).err()).expect("there is little room");
+    assert!(matches!(full, Error::Full(NoRoom::Reserve { .. })), "{full}");
+    assert!(runtime.clock().now() - since >= FOR_ROOM, "it has waited for the checkpoint");
+    write(None).expect("deletes go on");
+    drop(making);
+    disk.set_quota(None);
+    write(Some(500)).expect("there is room");
+    db.close().expect("closed");
 }
 
 /// Each attempt once began with the other image, and left one whole one.

@@ -21,7 +21,7 @@ use pleach_core::page::branch::Entry;
 use pleach_core::{Key, Node, TERMINATOR};
 use pleach_io::Disk;
 
-use super::image::{finish_image, fit_image, reserve_images};
+use super::image::finish_image;
 use crate::error::{Error, Result};
 use crate::format::image::{ImageWriter, Written, node_file};
 use crate::format::names::ImageFile;
@@ -406,8 +406,7 @@ pub(super) fn finish(db: &State, work: Work, clean_end: Option<LogPos>) -> Resul
             overtaken |= *position > cut.position;
         }
     }
-    fit_image(db, file, u64::from(image.pages));
-    reserve_images(db, u64::from(image.pages));
+    db.images.fit(&db.space, db.store.device(), file, image.pages.into());
     db.space.shrink(leaf_end, map.peak);
     db.images.set_replay_start(cut.position);
     db.pace.set_checkpoint_full(false);

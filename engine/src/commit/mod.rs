@@ -59,6 +59,8 @@ use refold::join_chunks;
 pub use target::CommitOptions;
 use target::{Part, parts};
 pub(crate) use target::{Target, wait_for_publication};
+#[cfg(test)]
+pub(crate) use throttle::FOR_ROOM;
 use throttle::throttle;
 use ticket::{Ticketed, check_parent, ticket};
 
@@ -108,7 +110,7 @@ fn attempt(
     taken: &mut Vec<TakenValues>,
 ) -> Result<u64> {
     let db = &*engine.state;
-    throttle(db, target.options.at_once)?;
+    throttle(db, outcomes, target.options.at_once)?;
     let preparing = db.timings.begin(Phase::Prepare);
     // Before anything is written for it: a block that was given back may be committed again and again.
     let parent = check_parent(db, target)?;

@@ -1,45 +1,101 @@
-//! Commit `wait`: commits wait while there are too many pending changes or too much log.
+//! Commit `wait`: commits wait while there are too many pending changes or too much log, or too little room on the device.
 
+use std::time::Duration;
+
+use pleach_beatree::Stored;
+use pleach_beatree::page_no::page_offset;
+use pleach_core::page::stream::PAYLOAD;
+
+use super::is_long;
 use crate::error::{Error, NoRoom, Result};
+use crate::finish::outcome::TrieOutcome;
 use crate::metrics::Counters;
 use crate::state::State;
+use crate::state::space::Wanted;
 
-/// Waits while pending changes or the log are over their limits, until the background has made room or
-/// says that it cannot; `at_once` gives an error instead.
-pub(super) fn throttle(db: &State, at_once: bool) -> Result<()> {
+/// The longest time that a commit waits for room on the device.
+pub(crate) const FOR_ROOM: Duration = Duration::from_secs(10);
+/// What a change takes beside its value: key, lengths, nodes.
+const CHANGE: usize = 64;
+
+/// Waits while pending changes or the log are over their limits, or the device has too little room for these
+/// outcomes, until the background has made room or says that it cannot; `at_once` gives an error instead.
+pub(super) fn throttle(db: &State, outcomes: &[TrieOutcome], at_once: bool) -> Result<()> {
+    let wanted = wanted(db, outcomes);
     let pending_is_full = || db.budget.pending_is_full();
     let log_is_full = || db.budget.log_is_full(db.log_length());
-    if !pending_is_full() && !log_is_full() {
+    let mut room = db.admits(wanted);
+    if !pending_is_full() && !log_is_full() && room.is_ok() {
         return Ok(());
     }
     if at_once {
         db.pace.wake();
-        return refused(db, pending_is_full(), log_is_full()).and(Err(Error::WouldWait));
+        return refused(db, pending_is_full(), log_is_full(), &room).and(Err(Error::WouldWait));
     }
     let since = db.pace.now();
     let mut outcome = Ok(());
+    // What pends takes room in the log and, for its pages, on the device.
+    let draining = room.is_err().then(|| db.pace.drain());
     db.pace.wake();
-    db.pace.wait(None, &mut || {
+    let is_over = db.pace.wait(draining.as_ref().map(|_| FOR_ROOM), &mut || {
         let (pending, log) = (pending_is_full(), log_is_full());
-        outcome = refused(db, pending, log);
+        if draining.is_some() {
+            room = db.admits(wanted);
+        }
+        outcome = refused(db, pending, log, &room);
         // While the caller holds the background back, waiting would never end.
-        outcome.is_err() || db.pace.is_paused() || !(pending || log)
+        outcome.is_err() || db.pace.is_paused() || !(pending || log || room.is_err())
     });
     let waited = db.pace.now().saturating_sub(since);
     let waited = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
     Counters::add(&db.counters.stalled_micros, waited);
     tracing::debug!(microseconds = waited, "a commit has waited for the background");
-    outcome
+    if !is_over && room.is_ok() {
+        // There is room by now: for the other limits it waits as long as it takes.
+        return throttle(db, outcomes, at_once);
+    }
+    outcome.and(room)
+}
+
+/// What these outcomes take on the device.
+fn wanted(db: &State, outcomes: &[TrieOutcome]) -> Wanted {
+    let mut wanted = Wanted::default();
+    let keeps_history = db.commits.undo().keeps_history();
+    let chunks = outcomes.iter().flat_map(|trie| &trie.chunks);
+    for changed in chunks.flat_map(|chunk| &*chunk.changes) {
+        // Longer values are in the overflow file when the record is written.
+        let own = if is_long(&changed.new) { 0 } else { changed.new.heap_bytes() };
+        let prior = if keeps_history { changed.prior.heap_bytes() } else { 0 };
+        wanted.log += (CHANGE + own + prior) as u64;
+        match &changed.new {
+            Stored::Absent => {}
+            Stored::Large(large) => {
+                wanted.leaf += CHANGE as u64;
+                wanted.overflow += page_offset(large.bytes.len().div_ceil(PAYLOAD) as u64);
+            }
+            new => wanted.leaf += (CHANGE + new.heap_bytes()) as u64,
+        }
+    }
+    wanted
 }
 
 /// The error of what no waiting helps against, if there is anything like that.
-fn refused(db: &State, pending: bool, log: bool) -> Result<()> {
+fn refused(db: &State, pending: bool, log: bool, room: &Result<()>) -> Result<()> {
     db.commits.sequencer().lock().check_open()?;
+    let stuck = db.pace.flush_error(db.commits.published());
+    if let Err(error) = room {
+        let shortens = db.checkpoints_free()
+            && !db.pace.checkpoint_is_full()
+            && db.pace.checkpoint_error().is_none();
+        if !matches!(error, Error::Full(_)) || !db.is_being_drained() && !shortens {
+            return Err(error.clone());
+        }
+    }
     if pending {
         if db.pace.flush_is_full() {
             return Err(NoRoom::PendingChanges.into());
         }
-        db.pace.flush_error(db.commits.published()).map_or(Ok(()), Err)?;
+        stuck.map_or(Ok(()), Err)?;
     }
     if log {
         db.pace.checkpoint_error().map_or(Ok(()), Err)?;

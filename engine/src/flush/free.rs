@@ -66,6 +66,7 @@ impl Leaving {
         while self.values.front().is_some_and(|(_, commit)| unnamed >= *commit) {
             let (stamp, _) = self.values.pop_front().expect("just seen");
             db.space.release_runs(stamp);
+            db.pace.notify();
         }
         Ok(())
     }

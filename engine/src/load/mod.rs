@@ -334,7 +334,7 @@ fn publish(
         return Err(Error::OtherRoot { expected: *expected, found: root });
     }
     drop(built.leaves);
-    reserve_image(db, db.image_pages() + regions.len() as u64)?;
+    reserve_image(db, db.image_pages(0) + regions.len() as u64)?;
     let index = RegionIndex::new(regions);
     let (structure, mut state) = loop {
         let structure = db.index.hold_structure();

@@ -170,6 +170,11 @@ impl Segments {
         self.shared.prepared.load(Ordering::Acquire).into()
     }
 
+    /// Bytes of retired segments that wait to be used again.
+    pub fn spare_bytes(&self) -> u64 {
+        self.shared.state.lock().spares.len() as u64 * self.size()
+    }
+
     /// Prepares segments until positions below `upto` may be written. Without room the error
     /// is [`LogError::Full`], and what was prepared so far stays.
     pub fn ensure(&self, upto: LogPos) -> Result<(), LogError> {

@@ -116,11 +116,12 @@ pub(super) fn assemble(
         space: PageSpace::new(
             device,
             (leaf, overflow),
-            geometry,
+            (geometry, newest.geometry.log_segment),
             space,
             (recovered.extents, recovered.history.held),
             recovered.image_leaf_end,
         ),
+        credit: AtomicU64::new(0),
         long_values: LongValues::new(budget.long_value_bytes()),
         images: Images::new(superblocks, incarnation),
         node_files: files,

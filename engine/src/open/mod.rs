@@ -207,7 +207,9 @@ fn begin(
     let start =
         WriterStart::after(&recovered.scan, newest.database, incarnation, *log_from, replay);
     let (size, cached) = (newest.geometry.log_segment, options.durability == Durability::None);
-    let segments = SegmentOptions { size, spares: 4, cached };
+    // Those that wait take room on a small device.
+    let spares = if device.free_space()?.1 / size < 512 { 1 } else { 4 };
+    let segments = SegmentOptions { size, spares, cached };
     let writer = LogWriter::open(device.clone(), segments, &start)?;
     examine::renew_spares(&device, &newest);
     let open_as = OpenAs::Writer { lock, log_limit, incarnation };

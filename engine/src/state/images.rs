@@ -8,11 +8,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
+use pleach_io::{Disk, OpenMode};
 
+use super::space::PageSpace;
 use crate::error::{Error, Result};
+use crate::format::names::{IMAGES, ImageFile, image_name};
 use crate::format::position::LogPos;
 use crate::format::superblock::Superblock;
 use crate::format::superblock_store::SuperblockStore;
+
+/// Pages that an image may grow by, beside a quarter, without asking for room.
+const IMAGE_SLACK: u64 = 32;
+
+/// Bytes of the file of an image of `pages` pages, with room for the next one.
+pub(crate) fn room_for_image(pages: u64) -> u64 {
+    (pages + pages / 4 + IMAGE_SLACK) * 4096
+}
 
 /// Numbers of flushes and images that are kept for the checkpoint of a close.
 pub(crate) const LAST_NUMBERS: u64 = 16;
@@ -30,6 +41,8 @@ pub(crate) struct Images {
     numbers: AtomicU64,
     /// Is an image in the making?
     making: Arc<AtomicBool>,
+    /// Both image files have room for an image of this many pages, and a quarter more; 0 when that is not known.
+    room: AtomicU64,
 }
 
 /// While this lives an image is in the making.
@@ -52,6 +65,47 @@ impl Images {
             incarnation,
             numbers: AtomicU64::new(1),
             making: Arc::default(),
+            room: AtomicU64::new(0),
+        }
+    }
+
+    /// Checkpoint `shrink-files`, for an image of `pages` pages that was just written, whose file may have been made for a far
+    /// larger one; and room for the next one ([`Self::reserve`]).
+    pub(crate) fn fit(&self, space: &PageSpace, device: &Disk, file: ImageFile, pages: u64) {
+        let needed = room_for_image(pages);
+        let fit = || {
+            let file = device.open(image_name(file), OpenMode::Write)?;
+            if device.len(&file)? > 2 * needed { device.set_len(&file, needed) } else { Ok(()) }
+        };
+        if let Err(error) = fit() {
+            tracing::warn!(%error, "an image's file stays longer than it has to be");
+        }
+        self.room.store(0, Ordering::Release);
+        self.reserve(space, pages);
+    }
+
+    /// Keeps room for an image of `pages` pages, and a quarter more, in both files, as far as there is room: it takes a checkpoint
+    /// to free the log of a full device, and a close makes one. Called where images are made: nobody else changes these files.
+    pub(crate) fn reserve(&self, space: &PageSpace, pages: u64) {
+        let room = self.room.load(Ordering::Acquire);
+        if pages <= room + room / 4 {
+            return;
+        }
+        let lengthen = |name| space.lengthen(name, room_for_image(pages));
+        match IMAGES.into_iter().try_for_each(lengthen) {
+            Ok(()) => self.room.store(pages, Ordering::Release),
+            Err(Error::Full(_)) => {}
+            // It is no write and no sync of anything: nothing is lost but the room.
+            Err(error) => tracing::warn!(%error, "no room was kept for the next image"),
+        }
+    }
+
+    /// Bytes that both files have to be longer for an image of `pages` pages.
+    pub(crate) fn missing(&self, pages: u64) -> u64 {
+        match self.room.load(Ordering::Acquire) {
+            // Not looked at yet.
+            0 => 0,
+            room => 2 * room_for_image(pages).saturating_sub(room_for_image(room)),
         }
     }
 
@@ -95,6 +149,12 @@ impl Images {
     /// Is an image in the making? Under the sequencer's lock none begins meanwhile.
     pub(crate) fn is_in_making(&self) -> bool {
         self.making.load(Ordering::Acquire)
+    }
+
+    /// Where a replay of the older image starts: the log is kept for both.
+    pub(crate) fn older_replay(&self) -> LogPos {
+        let store = self.superblocks.lock();
+        store.other().as_ref().unwrap_or(store.newest()).replay.position
     }
 
     /// Where a replay of the newest image starts.

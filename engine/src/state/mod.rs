@@ -81,13 +81,13 @@ pub(crate) mod view;
 pub(crate) mod window;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pleach_core::Hasher;
-use pleach_io::{Executor, Home};
+use pleach_io::{Executor, Home, IoError, OpenMode};
 
 use crate::error::{Error, Result};
-use crate::format::names::LEAF_FILE;
+use crate::format::names::{IMAGES, LEAF_FILE};
 use crate::format::position::LogPos;
 use crate::format::trie_kind::TrieKind;
 use crate::metrics::{Counters, Metrics};
@@ -95,13 +95,13 @@ use crate::options::Options;
 use crate::timings::Timings;
 use budget::Budget;
 use commits::Commits;
-use images::Images;
+use images::{Images, room_for_image};
 use index::Index;
 use long_values::LongValues;
 use nodes::{NodeFiles, NodeStore};
 use pace::Pace;
 use replica::Replica;
-use space::PageSpace;
+use space::{PageSpace, Wanted};
 use store::Store;
 use tries::{Trie, Tries};
 
@@ -118,6 +118,8 @@ pub(crate) struct Shared {
     pub(crate) pace: Arc<Pace>,
     pub(crate) store: Arc<Store>,
     pub(crate) space: PageSpace,
+    /// Bytes that commits may put before the device is asked again how much room it has.
+    pub(crate) credit: AtomicU64,
     pub(crate) long_values: LongValues,
     pub(crate) commits: Commits,
     pub(crate) images: Images,
@@ -199,9 +201,9 @@ impl Shared {
         tries.iter().map(|trie| trie.index.load().regions().len() as u64).sum()
     }
 
-    /// About how many pages an image takes: a page for each region, and what pends.
-    pub(crate) fn image_pages(&self) -> u64 {
-        let pending = self.counters.pending_bytes.load(Ordering::Relaxed);
+    /// About how many pages an image takes: a page for each region, and what pends, with `more` bytes.
+    pub(crate) fn image_pages(&self, more: u64) -> u64 {
+        let pending = self.counters.pending_bytes.load(Ordering::Relaxed) + more;
         // Each trie's pending changes begin on a page of their own.
         self.regions() + pending / 4096 + self.tries.list().len() as u64
     }
@@ -248,6 +250,55 @@ impl Shared {
     pub(crate) fn poison(&self, error: &Error) {
         self.commits.sequencer().poison(error);
         self.pace.notify();
+    }
+
+    /// Is there room for a commit? One that only deletes may take what is kept in reserve.
+    pub(crate) fn admits(&self, batch: Wanted) -> Result<()> {
+        let (sequencer, order) = (self.commits.sequencer(), Ordering::Relaxed);
+        let spend = |credit: u64| credit.checked_sub(batch.log + batch.overflow);
+        if self.credit.fetch_update(order, order, spend).is_ok() {
+            return Ok(());
+        }
+        let (segments, end) = (sequencer.segments(), sequencer.lock().end());
+        let puts = batch.leaf + batch.overflow > 0;
+        // The device is not asked again before so much more is put: it is a system call.
+        let credit = if puts { segments.size() / 32 } else { 0 };
+        let images = self.images.missing(self.image_pages(batch.log + credit));
+        let leaf = self.counters.pending_bytes.load(order) + batch.leaf + credit;
+        let ready = segments.prepared_through().saturating_since(end) + segments.spare_bytes();
+        let log = (batch.log + credit).saturating_sub(ready).next_multiple_of(segments.size());
+        let found = if puts {
+            self.space.has_room_for(log, images, &Wanted { leaf, ..batch })
+        } else {
+            self.space.has_room_for_log(log)
+        };
+        if puts || found.is_err() {
+            self.pace.set_room_short(found.is_err());
+            self.credit.store(if found.is_ok() { credit } else { 0 }, order);
+        }
+        found
+    }
+
+    /// Does somebody want all that pends flushed, and does the flush come further?
+    pub(crate) fn is_being_drained(&self) -> bool {
+        self.pace.is_draining()
+            && self.counters.pending_entries.load(Ordering::Relaxed) > 0
+            && !self.pace.flush_is_full()
+            && self.pace.flush_error(self.commits.published()).is_none()
+    }
+
+    /// Would checkpoints give room back: of log, which the two newest keep, or of an image that was far larger?
+    pub(crate) fn checkpoints_free(&self) -> bool {
+        let (sequencer, device) = (self.commits.sequencer(), self.store.device());
+        let (size, end) = (sequencer.segments().size(), sequencer.lock().end());
+        let newest = self.images.newest().image.pages;
+        // As far as a larger batch makes them, they stay.
+        let most = 2 * room_for_image(self.image_pages(0).max(newest.into())) + size / 16;
+        let is_long = |name: &&str| -> Result<bool, IoError> {
+            Ok(device.len(&device.open(name, OpenMode::Read)?)? > most)
+        };
+        self.images.older_replay().segment(size) < end.segment(size)
+            || IMAGES.iter().any(|name| is_long(name).unwrap_or(false))
     }
 
     /// Makes room in the log for a record; a full disk shows here, and nothing happened.

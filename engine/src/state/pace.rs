@@ -29,6 +29,8 @@ pub(crate) struct Pace {
     flush_is_full: AtomicBool,
     /// The last checkpoint found no room.
     checkpoint_is_full: AtomicBool,
+    /// The last commit that put something found too little room.
+    room_is_short: AtomicBool,
     /// As of this commit no changes are left that the flush could write, and why; nothing has failed that poisons.
     flush_stuck: Mutex<Option<(u64, Error)>>,
     /// Why no checkpoint can be made.
@@ -49,6 +51,7 @@ impl Pace {
             draining: AtomicU64::new(0),
             flush_is_full: AtomicBool::new(false),
             checkpoint_is_full: AtomicBool::new(false),
+            room_is_short: AtomicBool::new(false),
             flush_stuck: Mutex::default(),
             checkpoint_stuck: Mutex::default(),
         })
@@ -120,6 +123,7 @@ impl Pace {
     /// holds.
     pub(crate) fn drain(&self) -> Draining<'_> {
         self.set_flush_full(false);
+        self.set_checkpoint_full(false);
         self.flush_goes_on();
         self.draining.fetch_add(1, Ordering::AcqRel);
         self.wake();
@@ -142,6 +146,15 @@ impl Pace {
 
     pub(crate) fn set_checkpoint_full(&self, full: bool) {
         self.checkpoint_is_full.store(full, Ordering::Release);
+    }
+
+    /// Did the last commit that put something find too little room?
+    pub(crate) fn room_is_short(&self) -> bool {
+        self.room_is_short.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_room_short(&self, short: bool) {
+        self.room_is_short.store(short, Ordering::Release);
     }
 
     /// The flush has nothing left that it could write of what pended at commit `published`.

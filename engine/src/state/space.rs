@@ -1,7 +1,8 @@
 //! Which pages of the leaf and overflow files are taken, and how the files grow.
 //!
 //! Files grow by whole segments, which are reserved before anything is written. Ordinary growth leaves
-//! a reserve, so that deletes, flushes and checkpoints can finish on a full device. Checkpoints cut their
+//! a reserve, so that deletes, flushes and checkpoints can finish on a full device, and a commit that puts is admitted only
+//! while what pends has room for its pages beside that ([`PageSpace::has_room_for`]). Checkpoints cut their
 //! ends off ([`PageSpace::shrink`]).
 //!
 //! Invariants: a page is free, or somebody owns it; one that was given up is free only when its location
@@ -18,12 +19,13 @@ use pleach_beatree::PageNo;
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::space::{self, Extension, Extents, ExtentsStats, GrowingFile, Growth};
 use pleach_core::page::overflow::PageRun;
-use pleach_io::{Disk, File, IoError};
+use pleach_io::{Disk, File, IoError, OpenMode};
 
 use crate::error::{Error, NoRoom, Result, full_or};
 use crate::format::position::LogPos;
 
-/// The reserve that ordinary growth leaves free is at most this.
+/// The reserve that ordinary growth leaves free: this, or a sixteenth of a small file system, but no less than a segment of the
+/// log and a half.
 const RESERVE: u64 = 64 << 20;
 
 /// The space of the two page files.
@@ -32,6 +34,8 @@ pub(crate) struct PageSpace {
     leaf: File,
     overflow: File,
     geometry: space::FileGeometry,
+    /// Bytes of a segment of the log.
+    log_segment: u64,
     pages: Mutex<space::Space>,
     extents: Mutex<Extents>,
     /// Overflow runs that are written and that no record names yet.
@@ -58,6 +62,17 @@ pub(crate) struct OverflowMap {
 /// commit from which on no view names them. In order of both.
 pub(crate) type Held = VecDeque<(LogPos, u64)>;
 
+/// Bytes that a commit takes on the device, beside nodes and what it frees.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wanted {
+    /// Of its record.
+    pub(crate) log: u64,
+    /// Of keys and values that are put, until they are pages.
+    pub(crate) leaf: u64,
+    /// Of pages of the overflow file.
+    pub(crate) overflow: u64,
+}
+
 /// How long both files were, in pages, for giving room back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Before {
@@ -71,7 +86,7 @@ impl PageSpace {
     pub(crate) fn new(
         device: Disk,
         (leaf, overflow): (File, File),
-        geometry: space::FileGeometry,
+        (geometry, log_segment): (space::FileGeometry, u64),
         pages: space::Space,
         (extents, held): (Extents, Held),
         image_leaf_end: u32,
@@ -84,6 +99,7 @@ impl PageSpace {
             leaf,
             overflow,
             geometry,
+            log_segment,
             pages,
             extents,
             tentative,
@@ -143,24 +159,61 @@ impl PageSpace {
         map.allocate_growing(count, reserve, |error| matches!(error, Error::Full(_)))
     }
 
-    /// Room for an image, as ordinary growth of its file; a failure leaves it as it was.
-    pub(crate) fn reserve_image(&self, file: &File, from: u64, bytes: u64) -> Result<()> {
-        self.has_room(bytes)?;
-        self.device.allocate(file, from, bytes).map_err(full_or(NoRoom::Image))
+    /// Makes the file of an image this long, and says whether it is. It takes up to half of the reserve, which is for images, too.
+    pub(crate) fn lengthen(&self, name: &str, bytes: u64) -> Result<()> {
+        let file = self.device.open(name, OpenMode::Write)?;
+        let len = self.device.len(&file)?;
+        if len >= bytes {
+            return Ok(());
+        }
+        let (free, reserve) = self.free()?;
+        room(free, reserve / 2, bytes - len)?;
+        self.device.allocate(&file, len, bytes - len).map_err(full_or(NoRoom::Image))
     }
 
     /// Does the device have room for `bytes` of ordinary growth?
     pub(crate) fn has_room(&self, bytes: u64) -> Result<()> {
+        let (free, reserve) = self.free()?;
+        room(free, reserve, bytes)
+    }
+
+    /// Does the device have room for `log` bytes of new log, the reserve included?
+    pub(crate) fn has_room_for_log(&self, log: u64) -> Result<()> {
+        room(self.free()?.0, 0, log)
+    }
+
+    /// Has the device room for a commit that puts, beside the reserve? `log` is new log, `images` what the images have to be longer;
+    /// what is buffered then becomes pages of twice as many bytes at most, for which free pages of the file serve.
+    pub(crate) fn has_room_for(&self, log: u64, images: u64, batch: &Wanted) -> Result<()> {
+        let (free, reserve) = self.free()?;
+        let all = log + images + 2 * batch.leaf + batch.overflow;
+        if free >= reserve.saturating_add(all) {
+            return Ok(());
+        }
+        if log > 0 {
+            room(free, reserve, log)?;
+        }
+        if images > 0 {
+            room(free, reserve / 2, log + images)?;
+        }
+        let leaf = self.pages.lock().stats();
+        let overflow = page_offset(self.extents.lock().stats().free);
+        // What is left in the overflow file is no page for a flush.
+        let left = overflow.saturating_sub(batch.overflow).min(reserve / 2);
+        let pages = page_offset(u64::from(leaf.holes + leaf.fresh)) + overflow.min(batch.overflow);
+        // Half of the reserve is for images.
+        room(free + pages + left, reserve - images.min(reserve / 2), all)
+    }
+
+    /// The bytes that the device has free, and those of them that ordinary growth leaves.
+    fn free(&self) -> Result<(u64, u64)> {
         let (free, total) = self.device.free_space()?;
         if total == 0 {
             // A file system without a size (ramfs): it says no by itself.
-            return Ok(());
+            return Ok((u64::MAX / 2, 0));
         }
-        let reserve = RESERVE.min(total / 16);
-        if free < bytes + reserve {
-            return Err(NoRoom::Reserve { free, reserve, wanted: bytes }.into());
-        }
-        Ok(())
+        let least = (self.log_segment * 3 / 2).min(total / 4);
+        Ok((free, RESERVE.min(total / 16).max(least)))
     }
 
     /// Leaf pages that were allocated and that nothing names go back.
@@ -352,4 +405,11 @@ impl Drop for Tentative<'_> {
             extents.mark_free(*run).expect("allocated by the same owner");
         }
     }
+}
+
+fn room(free: u64, reserve: u64, wanted: u64) -> Result<()> {
+    if free >= reserve.saturating_add(wanted) {
+        return Ok(());
+    }
+    Err(NoRoom::Reserve { free, reserve, wanted }.into())
 }

@@ -15,7 +15,7 @@ use pleach_io::{Device, DeviceInfo, Disk, File, LockMode, OpenMode, PageBuf, Que
 
 use crate::common::commit;
 
-/// A device that, while it is told to, does not answer how much is free.
+/// A device that, while it is told to, makes no room for leaf pages.
 #[derive(Clone, Debug)]
 struct Hangs {
     os: OsDevice,
@@ -54,9 +54,6 @@ impl Device for Hangs {
         self.os.lock(mode)
     }
     fn free_space(&self) -> Result<(u64, u64)> {
-        while self.hangs.load(Ordering::Acquire) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
         self.os.free_space()
     }
     fn len(&self, file: &File) -> Result<u64> {
@@ -66,6 +63,9 @@ impl Device for Hangs {
         self.os.set_len(file, len)
     }
     fn allocate(&self, file: &File, offset: u64, len: u64) -> Result<()> {
+        while file.name() == "leaf" && self.hangs.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         self.os.allocate(file, offset, len)
     }
     fn read_at(&self, file: &File, buf: &mut PageBuf, offset: u64) -> Result<()> {

@@ -49,6 +49,7 @@ mod log_tail_is_cut_or_damaged;
 mod long_values_are_given_up_once;
 mod long_values_are_read_once;
 mod mass_deletes_make_the_database_small;
+mod os_a_full_device_takes_deletes;
 mod overlays_cost_what_blocks_cost;
 mod overlays_know_their_parents;
 mod overlays_stack_and_commit_merged;

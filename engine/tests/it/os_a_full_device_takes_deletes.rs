@@ -1,0 +1,114 @@
+//! A device that has become full takes deletes, is drained, and then takes puts again, without a reopen. The log of puts once took
+//! the room that deletes, flushes and checkpoints need: a node was stuck until it was closed and opened.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use pleach::errors::NoRoom;
+use pleach::{Access, Db, Error, Options, SessionOptions, Value};
+
+use crate::common::{cases, uniform};
+
+/// A file system of this many MiB, on memory; gone with this.
+struct Small(tempfile::TempDir);
+
+impl Small {
+    fn mounted(mib: u64) -> Option<Self> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={mib}m"), "tmpfs"]).arg(folder.path());
+        match mount.output() {
+            Ok(output) if output.status.success() => Some(Self(folder)),
+            _ => None,
+        }
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+/// Keys of a commit.
+const KEYS: u64 = 1000;
+
+fn write(db: &Db, batch: u64, value: Option<usize>) -> Result<u64, Error> {
+    let value = value.map(|len| Value::from(vec![7; len]));
+    let keys = (batch * KEYS..(batch + 1) * KEYS).map(uniform);
+    let accesses = keys.map(|key| Access::write(key, value.clone()));
+    let block = db.session(SessionOptions::new())?.finish(accesses);
+    block
+        .map_err(pleach::FinishError::into_error)?
+        .commit()
+        .map_err(pleach::CommitError::into_error)
+}
+
+/// Puts batches until there is no more room, and says how many.
+fn fill(db: &Db, from: u64, len: usize) -> u64 {
+    for batch in from.. {
+        let since = Instant::now();
+        match write(db, batch, Some(len)) {
+            Ok(_) => {}
+            Err(Error::Full(why @ NoRoom::Reserve { .. })) => {
+                println!("{why}, after {} batches", batch - from);
+                assert!(since.elapsed() < Duration::from_secs(60), "{:?}", since.elapsed());
+                return batch - from;
+            }
+            Err(error) => panic!("batch {batch}: {error}"),
+        }
+    }
+    unreachable!("a file system of some MiB is full before");
+}
+
+fn is_filled_and_emptied(folder: &Path, history: u64, len: usize) {
+    let options = || Options::new(folder).cache_mib(256).threads(2).history(history);
+    let db = Db::open(options().create(true)).expect("created");
+    // Batches from `first` to `end` are there.
+    let (mut first, mut end) = (0, 0);
+    for round in 0..4 {
+        let filled = fill(&db, end, len);
+        end += filled;
+        assert!(
+            filled > 2,
+            "round {round}: there is no room for {filled} batches of {}",
+            end - first
+        );
+        let half = u64::midpoint(first, end);
+        for batch in first..half {
+            write(&db, batch, None).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        }
+        first = half;
+        // The history holds what the last deletes have freed.
+        for _ in 0..history {
+            write(&db, first - 1, None).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        }
+        db.drain(0).unwrap_or_else(|error| panic!("round {round}: {error}"));
+    }
+    let root = db.root();
+    db.close().expect("closed");
+    drop(db);
+    let db = Db::open(options()).expect("opened");
+    assert_eq!(db.root(), root);
+    let pairs = db.snapshot().expect("a session").iter(..).map(|pair| pair.expect("read"));
+    assert_eq!(pairs.count() as u64, (end - first) * KEYS);
+    db.close().expect("closed");
+    drop(db);
+    let report = pleach_ops::check(folder, pleach_ops::CheckOptions::default()).expect("checked");
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+}
+
+#[test]
+fn a_full_device_takes_deletes_and_then_puts_again() {
+    let all = [(200, 0, 400), (320, 3, 3000), (200, 0, 8), (1024, 0, 400)];
+    // The others take minutes.
+    let count = if cases(0) > 100 { all.len() } else { 2 };
+    for (mib, history, len) in &all[..count] {
+        let Some(device) = Small::mounted(*mib) else {
+            return println!("SKIPPED: cannot mount a tmpfs here");
+        };
+        println!("{mib} MiB, values of {len} bytes, {history} commits of history");
+        is_filled_and_emptied(&device.0.path().join("db"), *history, *len);
+    }
+}
