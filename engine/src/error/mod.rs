@@ -474,7 +474,7 @@ impl Error {
     pub fn device(&self) -> Option<&IoError> {
         match self {
             Self::Io(error)
-            | Self::Log(LogError::Io(error) | LogError::Full(error))
+            | Self::Log(LogError::Io(error))
             | Self::Superblock(SuperblockError::Io(error))
             | Self::Creation(CreationError::Io(error))
             | Self::Incarnation(IncarnationError::Io(error))
@@ -557,7 +557,6 @@ fn advice_on(error: &IoError) -> Advice {
 impl From<LogError> for Error {
     fn from(error: LogError) -> Self {
         match error {
-            LogError::Full(error) => Self::Full(NoRoom::LogSegment(error)),
             LogError::Io(error) if error.is_full() => Self::Full(NoRoom::LogSegment(error)),
             error => Self::Log(error),
         }

@@ -34,7 +34,6 @@ fn around(error: &IoError) -> Vec<Error> {
     let mut all = vec![
         Error::Io(io()),
         Error::Log(LogError::Io(io())),
-        Error::Log(LogError::Full(io())),
         Error::Superblock(SuperblockError::Io(io())),
         Error::Creation(CreationError::Io(io())),
         Error::Incarnation(IncarnationError::Io(io())),

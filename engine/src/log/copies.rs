@@ -5,7 +5,7 @@ use std::ops::Range;
 use pleach_io::{Disk, File, OpenMode, PAGE, PageBuf};
 
 use super::error::LogError;
-use super::segment::{SegmentOptions, full_or_io, make_segment, run_pages, spare, write_zeros};
+use super::segment::{SegmentOptions, make_segment, run_pages, spare, write_zeros};
 use crate::format::names::segment_name;
 use crate::format::position::LogPos;
 
@@ -19,7 +19,7 @@ pub(crate) fn copy(
     stretch: (LogPos, LogPos),
     prepared: LogPos,
 ) -> Result<(), LogError> {
-    spare(size).create(to, database).map_err(full_or_io)?;
+    spare(size).create(to, database)?;
     let options = SegmentOptions { size, spares: 0, cached: false };
     let mut buf = PageBuf::zeroed(run_pages(size));
     for index in stretch.0.segment(size)..prepared.get().div_ceil(size) {
@@ -40,7 +40,7 @@ pub(crate) fn copy(
             }
             let offset = at - start.get();
             from.read_at(&source, &mut buf, offset)?;
-            to.write_at(&file, &buf, buf.pages(), offset).map_err(full_or_io)?;
+            to.write_at(&file, &buf, buf.pages(), offset)?;
             at += (buf.pages() * PAGE) as u64;
         }
         if buf.pages() < run_pages(size) {
@@ -62,9 +62,9 @@ pub fn fill(
 ) -> Result<(), LogError> {
     let start = LogPos::of_segment(index, size);
     let source = device.open(&segment_name(index), OpenMode::Read);
-    device.allocate(file, 0, size).map_err(full_or_io)?;
+    device.allocate(file, 0, size)?;
     let zeros = PageBuf::zeroed(run_pages(size));
-    write_zeros(device, file, &zeros, 0, size).map_err(full_or_io)?;
+    write_zeros(device, file, &zeros, 0, size)?;
     let mut page = PageBuf::zeroed(1);
     for at in (0..kept).step_by(PAGE) {
         let read = source.clone().and_then(|source| device.read_at(&source, &mut page, at));
@@ -78,7 +78,7 @@ pub fn fill(
         }
         let own = usize::try_from(kept - at).unwrap_or(PAGE).min(PAGE);
         page.page_mut(0)[own..].fill(0);
-        device.write_at(file, &page, 1, at).map_err(full_or_io)?;
+        device.write_at(file, &page, 1, at)?;
     }
     Ok(())
 }

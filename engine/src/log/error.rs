@@ -31,12 +31,10 @@ fn length(found: Option<u64>, expected: u64) -> String {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// The device failed. Failed writes, syncs and folder syncs poison.
+    /// The device failed. Failed writes, syncs and folder syncs poison. Without room for another segment
+    /// ([`IoError::is_full`]) nothing was written, and it may be tried again.
     #[error(transparent)]
     Io(#[from] IoError),
-    /// No room for another segment; nothing was written, and it may be tried again.
-    #[error("no room for another log segment: {0}")]
-    Full(IoError),
     /// A write or sync failed earlier; nothing more is acknowledged until the log is reopened.
     #[error("an earlier write or sync of the log failed")]
     Poisoned,

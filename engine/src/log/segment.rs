@@ -176,7 +176,7 @@ impl Segments {
     }
 
     /// Prepares segments until positions below `upto` may be written. Without room the error
-    /// is [`LogError::Full`], and what was prepared so far stays.
+    /// is the device's, and what was prepared so far stays.
     pub fn ensure(&self, upto: LogPos) -> Result<(), LogError> {
         while self.prepared_through() < upto {
             let _changing = self.shared.changing.lock();
@@ -250,7 +250,7 @@ impl Segments {
             // If it cannot be had it goes on waiting, under the name that it has by now.
             Some(old) => self.recycle(old, index).map_err(|(error, name)| {
                 shared.state.lock().spares.push(name);
-                full_or_io(error)
+                error
             })?,
             None => None,
         };
@@ -300,7 +300,7 @@ impl Segments {
 /// Makes the first segment of a new database, and the spare that copies go into, synced. The caller syncs
 /// the folder.
 pub fn create(device: &Disk, database: u64, size: u64) -> Result<(), LogError> {
-    spare(size).create(device, database).map_err(full_or_io)?;
+    spare(size).create(device, database)?;
     make_segment(device, 0, SegmentOptions { size, spares: 0, cached: false }).map(drop)
 }
 
@@ -418,11 +418,7 @@ fn make_temporary(device: &Disk, size: u64) -> Result<File, LogError> {
 /// Undoes a segment in the making, as far as the device lets us; the next attempt removes it too.
 fn abandon(device: &Disk, error: IoError) -> LogError {
     let _ = device.remove(SEGMENT_TEMPORARY);
-    full_or_io(error)
-}
-
-pub(super) fn full_or_io(error: IoError) -> LogError {
-    if error.is_full() { LogError::Full(error) } else { LogError::Io(error) }
+    error.into()
 }
 
 /// Zeros from `from` to `to`, both multiples of the page size.

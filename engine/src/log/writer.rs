@@ -16,7 +16,7 @@ use pleach_io::{Disk, File, IoError, OpenMode, PAGE, PageBuf};
 
 use super::error::{BadSegment, LogError};
 use super::scan::ScanEnd;
-use super::segment::{SegmentOptions, Segments, full_or_io, run_pages, spare, write_zeros};
+use super::segment::{SegmentOptions, Segments, run_pages, spare, write_zeros};
 use crate::format::names::segment_name;
 use crate::format::position::{BLOCK, LogPos, Point};
 use crate::format::record::{ALIGN, Chain, RecordBuf};
@@ -220,7 +220,7 @@ impl LogWriter {
     }
 
     /// Writes a batch of records that have their positions, one after the other. With
-    /// [`LogError::Full`] nothing was written, and the same batch may be tried again.
+    /// an error of a full device nothing was written, and the same batch may be tried again.
     ///
     /// # Panics
     /// When a record has no position, or one that does not follow what was written before.
@@ -372,7 +372,7 @@ fn reseal(device: &Disk, size: u64, start: &WriterStart) -> Result<(), LogError>
         let segment = Segment { start: LogPos::of_segment(index, size), size };
         let sealed = spare(size)
             .replace(device, start.database, &name, |copy| segment.copy(device, &old, copy, start));
-        sealed.map_err(full_or_io)?;
+        sealed?;
     }
     Ok(())
 }
