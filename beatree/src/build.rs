@@ -181,7 +181,7 @@ fn push_stored(folder: &mut Folder, page: &Unfolded<'_>, stored: &mut Vec<Stored
         for cell in cells {
             span.unaccessed(&cell.key, cell_fold_value(cell));
         }
-        stored.push(StoredNode::Folded(span.end().expect("no terminal is placed here")));
+        stored.push(StoredNode::Folded(span.end()));
     }
     stored.resize_with(stored.len().next_multiple_of(STORED), || StoredNode::Known(TERMINATOR));
 }

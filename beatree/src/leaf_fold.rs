@@ -26,7 +26,7 @@
 //! let mut folder = Folder::new(Hasher::BLAKE3);
 //! let mut results = Vec::new();
 //! let page = fold_page(&mut folder, &state, false, &[delete], &mut results);
-//! let fold = folder.end(page.subtrie, true).expect("every key is known");
+//! let fold = folder.end(page.subtrie, true);
 //! folder.run();
 //! assert_eq!(*folder.node(fold), TERMINATOR);
 //! assert_eq!(results[0].prior, pending[0].1);

@@ -26,7 +26,7 @@
 //! for (key, value) in &accounts {
 //!     span.unaccessed(key, FoldValue::Bytes(value));
 //! }
-//! let fold = span.end().expect("no subtrie was given by its node alone");
+//! let fold = span.end();
 //! folder.run();
 //! let root = *folder.node(fold);
 //!

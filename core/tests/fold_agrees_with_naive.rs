@@ -6,21 +6,22 @@ mod common;
 mod fold_support;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::ops::Range;
 
 use common::{SPREADS, Spread, cases, rng};
 use fold_support::{Case, Value, Write};
 use pleach_core::{
-    Hasher, Key, Node, NodeKind, Prefix,
+    Hasher, Key, Node, NodeKind, Prefix, ValueHash,
     fold::{
-        Bare, Change, FoldValue, Folder, HashId, Hidden, Lines, NO_HASH, Occupancy, Siblings, Span,
-        Subtrie,
+        Bare, Change, FoldValue, Folder, HashId, Lines, NO_HASH, Occupancy, Siblings, Span, Subtrie,
     },
     naive::Naive,
     node,
     proof::{
         Access, Op,
         op::{op_encode_placed, op_not_first},
+        terminal::terminal_encode,
         wire::Sizes,
         witness,
     },
@@ -118,23 +119,17 @@ fn op_of(hasher: Hasher, case: &Case, key: &Key) -> Op {
 struct Parts<'a> {
     case: &'a Case,
     hasher: Hasher,
-    exposed: &'a BTreeSet<Key>,
     own: Vec<Prefix>,
     tiling: Tiling,
 }
 
 impl<'a> Parts<'a> {
-    fn new(case: &'a Case, hasher: Hasher, own: Vec<Prefix>, exposed: &'a BTreeSet<Key>) -> Self {
+    fn new(case: &'a Case, hasher: Hasher, own: Vec<Prefix>) -> Self {
         let nodes = own
             .iter()
             .map(|part| if differs(part) { node::TERMINATOR } else { in_view(hasher, case, part) });
         let tiling = Tiling::new(hasher, own.iter().copied(), &nodes.collect::<Vec<_>>());
-        Self { case, hasher, exposed, own, tiling }
-    }
-
-    fn is_exposed(&self, part: &Prefix) -> bool {
-        let has_pairs = !self.case.pairs_below(part).is_empty();
-        self.exposed.iter().any(|key| part.covers(key)) && has_pairs
+        Self { case, hasher, own, tiling }
     }
 
     /// Folds those that are accessed, by `accessed`, and those that are not in the tiling as they are.
@@ -143,9 +138,8 @@ impl<'a> Parts<'a> {
         folder: &mut Folder,
         at: &Prefix,
         mut accessed: impl FnMut(&mut Folder, &Prefix) -> Subtrie,
-    ) -> Result<Option<usize>, Key> {
-        let takes_part =
-            |part: &Prefix| self.case.is_accessed(part) || self.is_exposed(part) || differs(part);
+    ) -> Option<usize> {
+        let takes_part = |part: &Prefix| self.case.is_accessed(part) || differs(part);
         let mut coming =
             self.own.iter().enumerate().filter(|(_, part)| takes_part(part)).peekable();
         let mut span = folder.along(at.len(), Lines::new(&self.tiling));
@@ -155,19 +149,12 @@ impl<'a> Parts<'a> {
             let node = in_view(self.hasher, self.case, part);
             let subtrie = if self.case.is_accessed(part) {
                 accessed(folder, part)
-            } else if self.is_exposed(part) {
-                let pairs = self.case.pairs_below(part);
-                assert_eq!(pairs.len(), 1, "a leaf was asked for");
-                let (key, value) = pairs.first_key_value().expect("one");
-                folder.known_leaf(&node, key, &node::value_hash(self.hasher, value))
             } else {
-                folder.known(&node, u32::try_from(child).expect("few"))
+                folder.known(&node, part)
             };
             whole = span.child((child, part), subtrie, coming.peek().map(|(next, _)| *next));
         }
-        let Some(whole) = whole else { return Ok(None) };
-        let end = folder.end(whole, at.len() == 0);
-        end.map(Some).map_err(|Hidden(child)| *self.own[child as usize].first_key())
+        whole.map(|whole| folder.end(whole, at.len() == 0))
     }
 }
 
@@ -207,30 +194,26 @@ fn touched(
 }
 
 /// Folds the pages of all regions, and these.
-fn fold_regions(
-    case: &Case,
-    folder: &mut Folder,
-    ops: &mut Vec<u8>,
-    exposed: &BTreeSet<Key>,
-) -> Result<Vec<Touched>, Key> {
+fn fold_regions(case: &Case, folder: &mut Folder, ops: &mut Vec<u8>) -> Vec<Touched> {
     let hasher = folder.hasher();
     folder.clear();
     let mut pages = case.pages().into_iter().peekable();
     let (mut puts, mut ends) = (Vec::new(), Vec::new());
     for at in case.regions() {
         let own = std::iter::from_fn(|| pages.next_if(|page| at.contains(page))).collect();
-        let parts = Parts::new(case, hasher, own, exposed);
+        let parts = Parts::new(case, hasher, own);
         let lines = folder.kept().1;
         let end = parts.fold(folder, &at, |folder, page| {
             let mut span = folder.below(page.len());
             push_page(&mut span, case, page, &mut puts);
             span.close()
-        })?;
+        });
         ends.push((at, parts.tiling, end, lines..folder.kept().1));
         if puts.len() > 20 {
             folder.settle();
         }
     }
+    name_leaves(case, folder);
     folder.run();
     let mut first_ops = Vec::new();
     for (access, (key, put)) in puts.into_iter().enumerate() {
@@ -252,7 +235,19 @@ fn fold_regions(
         let none = |_| unreachable!("a page has no children");
         results.push(touched((folder, end), at, first_ops[accesses.start], none));
     }
-    Ok(results)
+    results
+}
+
+/// Says which leaves those are that were given by their node.
+fn name_leaves(case: &Case, folder: &mut Folder) {
+    let hasher = folder.hasher();
+    let named = folder.name_leaves(|at| {
+        let pairs = case.pairs_below(at);
+        assert_eq!(pairs.len(), 1, "a leaf is asked for");
+        let (key, value) = pairs.first_key_value().expect("one");
+        Ok::<_, Infallible>((*key, node::value_hash(hasher, value)))
+    });
+    let Ok(()) = named;
 }
 
 /// Folds the root from the regions.
@@ -261,19 +256,19 @@ fn fold_root(
     folder: &mut Folder,
     ops: &mut [u8],
     regions: &[Touched],
-    exposed: &BTreeSet<Key>,
-) -> Result<Option<Touched>, Key> {
+) -> Option<Touched> {
     let hasher = folder.hasher();
     folder.clear();
-    let parts = Parts::new(case, hasher, case.regions(), exposed);
+    let parts = Parts::new(case, hasher, case.regions());
     let mut numbered = (0..).zip(regions);
     let end = parts.fold(folder, &Prefix::ROOT, |folder, part| {
         let (number, region) = numbered.next().expect("an accessed region");
         assert_eq!(region.at, *part);
         folder.fragment(&region.node, (&region.occupancy, part.first_key()), number)
-    })?;
+    });
+    name_leaves(case, folder);
     folder.run();
-    let Some(end) = end else { return Ok(None) };
+    let end = end?;
     check_lines(hasher, case, (&Prefix::ROOT, parts.tiling), folder.lines(), folder.node(end));
     for (access, region) in folder.accesses(end).zip(regions) {
         if !folder.is_first(access) {
@@ -281,7 +276,7 @@ fn fold_root(
         }
     }
     let fragment = |number: u32| regions[number as usize].fragment.clone();
-    Ok(regions.first().map(|first| touched((folder, end), Prefix::ROOT, first.first_op, fragment)))
+    regions.first().map(|first| touched((folder, end), Prefix::ROOT, first.first_op, fragment))
 }
 
 /// The new lines make of the tiling that of the nodes after the batch.
@@ -345,20 +340,16 @@ fn check_parts(hasher: Hasher, case: &Case, parts: &[Touched]) {
 }
 
 /// Root and witness from folds of two levels.
-fn fold_all(
-    case: &Case,
-    folder: &mut Folder,
-    exposed: &BTreeSet<Key>,
-) -> Result<(Node, Vec<u8>), Key> {
+fn fold_all(case: &Case, folder: &mut Folder) -> (Node, Vec<u8>) {
     let hasher = folder.hasher();
     let mut ops = Vec::new();
-    let regions = fold_regions(case, folder, &mut ops, exposed)?;
+    let regions = fold_regions(case, folder, &mut ops);
     check_parts(hasher, case, &regions);
-    let root = fold_root(case, folder, &mut ops, &regions, exposed)?;
+    let root = fold_root(case, folder, &mut ops, &regions);
     check_parts(hasher, case, root.as_slice());
     let Some(Touched { node: root, fragment: proof, .. }) = root else {
         let root = naive(hasher, &case.pairs).root(hasher);
-        return Ok((root, witness::Witness::default().encode(hasher).unwrap()));
+        return (root, witness::Witness::default().encode(hasher).unwrap());
     };
     let sizes = Sizes {
         terminals: proof.count,
@@ -371,18 +362,12 @@ fn fold_all(
     bytes.extend_from_slice(&proof.terminals);
     bytes.extend_from_slice(&ops);
     bytes.extend_from_slice(Node::bytes_of(&proof.siblings));
-    Ok((root, bytes))
+    (root, bytes)
 }
 
 fn check(case: &Case, folder: &mut Folder) {
     let hasher = folder.hasher();
-    let mut exposed = BTreeSet::new();
-    let (root, bytes) = loop {
-        match fold_all(case, folder, &exposed) {
-            Ok(result) => break result,
-            Err(key) => assert!(exposed.insert(key), "a leaf was given and is asked for again"),
-        }
-    };
+    let (root, bytes) = fold_all(case, folder);
     let mut set = naive(hasher, &case.pairs);
     let prev = set.root(hasher);
     let ops: Vec<Op> = case.accesses.keys().map(|key| op_of(hasher, case, key)).collect();
@@ -430,7 +415,7 @@ fn an_untouched_leaf_given_by_its_node_goes_up_by_its_node() {
     let mut folder = Folder::new(BLAKE3);
     let mut span = folder.below(4);
     span.subtrie(&at, &node);
-    let fold = span.end().expect("nothing was accessed");
+    let fold = span.end();
     folder.run();
     assert_eq!(*folder.node(fold), node);
     assert_eq!(folder.occupancy(fold), Occupancy::Many);
@@ -438,12 +423,39 @@ fn an_untouched_leaf_given_by_its_node_goes_up_by_its_node() {
 
 #[test]
 fn a_leaf_known_by_its_node_is_asked_for_when_a_terminal_needs_it() {
-    let pairs = BTreeMap::from([([0xa5; 32], vec![1])]);
-    let node = naive(BLAKE3, &pairs).root(BLAKE3);
+    let trie = naive(BLAKE3, &BTreeMap::from([([0xa5; 32], vec![1])]));
+    let node = trie.root(BLAKE3);
     let at = Prefix::new(&[0xa5; 32], 9);
     let mut folder = Folder::new(BLAKE3);
     let mut span = folder.below(0);
     span.accessed(&[0x11; 32], None, Change::Keep);
     span.subtrie(&at, &node);
-    assert_eq!(span.end(), Err(Hidden(0)));
+    let fold = span.end();
+    let failed = folder.name_leaves(|found| Err::<(Key, ValueHash), _>(*found));
+    assert_eq!(failed, Err(at));
+    let mut asked = 0;
+    let named = folder.name_leaves(|_| {
+        asked += 1;
+        Ok::<_, Infallible>(([0xa5; 32], node::value_hash(BLAKE3, &[1])))
+    });
+    assert_eq!((named, asked), (Ok(()), 1));
+    folder.run();
+    let (mut terminals, mut wanted) = (Vec::new(), Vec::new());
+    assert_eq!(folder.terminals(fold, &mut terminals, |_, _| unreachable!("no fragment")), 1);
+    let proof = trie.multi(BLAKE3, &[[0x11; 32]]);
+    proof.terminals.iter().for_each(|terminal| terminal_encode(&mut wanted, terminal));
+    assert_eq!((terminals, folder.siblings()), (wanted, &proof.siblings[..]));
+}
+
+/// Its terminal would have a key that is none.
+#[test]
+#[should_panic = "every terminal is known"]
+fn a_terminal_whose_leaf_has_no_name_is_not_hashed() {
+    let node = naive(BLAKE3, &BTreeMap::from([([0xa5; 32], vec![1])])).root(BLAKE3);
+    let mut folder = Folder::new(BLAKE3);
+    let mut span = folder.below(0);
+    span.accessed(&[0x11; 32], None, Change::Keep);
+    span.subtrie(&Prefix::new(&[0xa5; 32], 9), &node);
+    span.end();
+    folder.run();
 }

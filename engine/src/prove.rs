@@ -12,8 +12,6 @@ use std::collections::BTreeSet;
 use std::ops::{Bound, RangeBounds};
 
 use pleach_beatree::Stored;
-use pleach_core::fold::FoldValue;
-use pleach_core::node::value_hash;
 use pleach_core::prefix::common_len;
 use pleach_core::proof::{BuildError, ChangeProof, RangeProof, change, range};
 use pleach_core::range::{key_before, key_range};
@@ -140,10 +138,7 @@ pub(crate) fn differing(
 
 /// The hash of a value; `None` when there is none.
 fn hash(hasher: Hasher, stored: &Stored) -> Option<ValueHash> {
-    stored.fold_value().map(|value| match value {
-        FoldValue::Bytes(bytes) => value_hash(hasher, bytes),
-        FoldValue::Hash(hash) => hash,
-    })
+    stored.fold_value().map(|value| value.hash(hasher))
 }
 
 /// Pairs and multiproofs are of the same states, so they fit; a proof may be too large.

@@ -195,7 +195,7 @@ fn fold(page: &PageState<'_>, accesses: &[KeyAccess], folder: &mut Folder) -> (F
     let mut results = Vec::new();
     folder.clear();
     let page = fold_page(folder, page, true, accesses, &mut results);
-    folder.end(page.subtrie, false).expect("keys are given by key");
+    folder.end(page.subtrie, false);
     folder.run();
     let learned = (page.columns, folder.nodes().to_vec());
     (folded(folder, results), learned)
@@ -212,7 +212,7 @@ fn in_parts(
     folder.clear();
     let FoldedPage { subtrie, parts, .. } =
         fold_parts(folder, page, Some(known), accesses, &mut results);
-    folder.end(subtrie, false).expect("keys are given by key");
+    folder.end(subtrie, false);
     folder.run();
     let node = |part: &PartNode| match part {
         PartNode::Known(node) => *node,

@@ -1,11 +1,11 @@
 //! The way up: from an item to the fork with the next one, and over what waits there.
 
-use super::HashId;
 use super::folder::Folder;
 use super::path::{Home, Path};
 use super::subtrie::{Old, Subtrie};
-use crate::node::{Key, Node, NodeKind, TERMINATOR, kind};
-use crate::prefix::bit;
+use super::{FoldValue, HashId};
+use crate::node::{Key, Node, NodeKind, TERMINATOR, ValueHash, kind};
+use crate::prefix::{Prefix, bit};
 use crate::tree::index32;
 
 impl Folder {
@@ -13,6 +13,13 @@ impl Folder {
     pub(super) fn pair(&mut self, key: &Key, hash: HashId) -> Old {
         self.pairs.push((*key, hash));
         Old::Pair(index32(self.pairs.len() - 1))
+    }
+
+    /// The pair of a leaf of which no more is known than that it is the only one below a prefix.
+    pub(super) fn unnamed(&mut self, at: Prefix) -> Old {
+        let hash = self.values.add(FoldValue::Hash(ValueHash::new([0; 32])));
+        self.unnamed.push((hash, at));
+        self.pair(at.first_key(), hash)
     }
 
     /// Takes the subtrie at this depth on the way to a key up to the fork with the next one, where it waits; or to the
@@ -94,7 +101,7 @@ impl Folder {
             }
             let node = line[usize::from(!right)];
             let source = self.stages.known(&node);
-            let old = self.risen((old, true), (depth, other), &node, path);
+            let old = self.risen((old, true), (key, depth), other, &node);
             return Subtrie::new(NodeKind::Leaf, source, old);
         };
         // Nearly always.
@@ -103,7 +110,7 @@ impl Folder {
         }
         let node = *node;
         let is_empty = own == NodeKind::Terminator;
-        let old = self.risen((old, is_empty), (depth, other), &node, path);
+        let old = self.risen((old, is_empty), (key, depth), other, &node);
         Subtrie::new(NodeKind::Internal, source, old)
     }
 
@@ -111,19 +118,21 @@ impl Folder {
     fn risen(
         &mut self,
         (old, is_empty): (Old, bool),
-        (depth, other): (u16, NodeKind),
+        (key, depth): (&Key, u16),
+        other: NodeKind,
         node: &Node,
-        path: &impl Path,
     ) -> Old {
+        let beside = || Prefix::new(key, depth).child(!bit(key, depth));
         match old {
             old if other == NodeKind::Terminator => old,
             Old::Many => Old::Many,
-            Old::Beside | Old::Pair(_) | Old::Hidden(_) => {
+            Old::Beside | Old::Pair(_) => {
                 let is_lone = is_empty && other == NodeKind::Leaf;
-                if is_lone { Old::Hidden(path.hidden()) } else { Old::Beside }
+                if is_lone { self.unnamed(beside()) } else { Old::Beside }
             }
             Old::Empty(access) if other == NodeKind::Leaf => {
-                self.ends_in(access, Old::Hidden(path.hidden()));
+                let leaf = self.unnamed(beside());
+                self.ends_in(access, leaf);
                 Old::Leaf(access)
             }
             Old::Empty(access) | Old::Leaf(access) => {
@@ -159,7 +168,7 @@ impl Folder {
 
     /// What the multiproof needs of two subtries together; emits what is placed by that.
     fn join_old(&mut self, left: Subtrie, right: Subtrie, depth: u16) -> Old {
-        let is_beside = |old| matches!(old, Old::Beside | Old::Pair(_) | Old::Hidden(_));
+        let is_beside = |old| matches!(old, Old::Beside | Old::Pair(_));
         match (left.old(), right.old()) {
             (one, other) if is_beside(one) && is_beside(other) => match (left.kind(), right.kind())
             {
@@ -205,10 +214,9 @@ impl Folder {
 
     /// An access ends in the leaf of another key.
     fn ends_in(&mut self, access: u32, leaf: Old) {
-        match leaf {
-            Old::Pair(pair) => self.records.ends_in(access, self.pairs[pair as usize]),
-            Old::Hidden(hidden) => _ = self.hidden.get_or_insert(hidden),
-            _ => unreachable!("a leaf has one key"),
-        }
+        let Old::Pair(pair) = leaf else { unreachable!("a leaf has one key") };
+        let (key, hash) = self.pairs[pair as usize];
+        self.needs_names |= self.unnamed.binary_search_by_key(&hash, |(hash, _)| *hash).is_ok();
+        self.records.ends_in(access, (key, hash));
     }
 }

@@ -19,11 +19,8 @@ use super::values::Values;
 use super::{FoldValue, HashId, NO_HASH, Occupancy};
 use crate::hasher::Hasher;
 use crate::node::{Key, Node, NodeKind, ValueHash, kind};
+use crate::prefix::Prefix;
 use crate::tree::index32;
-
-/// The terminal of an access is a leaf that was given by its node alone: give its key and value, and fold again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hidden(pub u32);
 
 /// A subtrie, and where it is: at this depth on the way to a key.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +34,6 @@ pub(super) struct Placed {
 #[derive(Clone, Copy, Debug)]
 struct End {
     old: Old,
-    is_empty: bool,
     node: u32,
     /// Where its records, siblings and gaps end.
     records: u32,
@@ -58,7 +54,10 @@ pub struct Folder {
     /// Where siblings of fragments belong among those that are emitted here.
     gaps: Vec<(u32, u32)>,
     ends: Vec<End>,
-    pub(super) hidden: Option<u32>,
+    /// Leaves that were given by their node alone: what stands for the hash of the value, ascending, and a prefix above.
+    pub(super) unnamed: Vec<(HashId, Prefix)>,
+    /// Is one of them the terminal of an access?
+    pub(super) needs_names: bool,
     /// Does an item lie below another one?
     pub(super) overlap: bool,
     /// Pairs of which no hash is made: a leaf or nothing beside nothing.
@@ -89,7 +88,8 @@ impl Folder {
             last: None,
             gaps: Vec::new(),
             ends: Vec::new(),
-            hidden: None,
+            unnamed: Vec::new(),
+            needs_names: false,
             overlap: false,
             unhashed: 0,
             items: 0,
@@ -112,7 +112,8 @@ impl Folder {
         self.last = None;
         self.gaps.clear();
         self.ends.clear();
-        self.hidden = None;
+        self.unnamed.clear();
+        self.needs_names = false;
         self.overlap = false;
         self.unhashed = 0;
         self.items = 0;
@@ -156,20 +157,12 @@ impl Folder {
         Span { folder: self, floor, path }
     }
 
-    /// A subtrie in which nothing is accessed, by its node.
+    /// The subtrie below a prefix, in which nothing is accessed, by its node.
     #[inline]
-    pub fn known(&mut self, node: &Node, hidden: u32) -> Subtrie {
+    pub fn known(&mut self, node: &Node, at: &Prefix) -> Subtrie {
         let kind = kind(node);
-        let old = if kind == NodeKind::Leaf { Old::Hidden(hidden) } else { Old::Beside };
+        let old = if kind == NodeKind::Leaf { self.unnamed(*at) } else { Old::Beside };
         Subtrie::new(kind, self.stages.known(node), old)
-    }
-
-    /// A subtrie with one pair, in which nothing is accessed; with its node.
-    #[inline]
-    pub fn known_leaf(&mut self, node: &Node, key: &Key, value_hash: &ValueHash) -> Subtrie {
-        let hash = self.values.add(FoldValue::Hash(*value_hash));
-        let old = self.pair(key, hash);
-        Subtrie::new(kind(node), self.stages.known(node), old)
     }
 
     /// The result of a fold below, in which something is accessed: its new node, what was there before with some key below
@@ -197,13 +190,7 @@ impl Folder {
 
     /// Ends a fold with the subtrie that is all of it; its results are asked for by the number that is given. Is it the
     /// root?
-    ///
-    /// # Errors
-    /// A leaf that must be known by its key.
-    pub fn end(&mut self, subtrie: Subtrie, is_root: bool) -> Result<usize, Hidden> {
-        if let Some(hidden) = self.hidden {
-            return Err(Hidden(hidden));
-        }
+    pub fn end(&mut self, subtrie: Subtrie, is_root: bool) -> usize {
         if let Old::Empty(access) | Old::Leaf(access) = subtrie.old()
             && is_root
         {
@@ -212,13 +199,34 @@ impl Folder {
         let node = self.watch(&subtrie);
         self.ends.push(End {
             old: subtrie.old(),
-            is_empty: subtrie.kind() == NodeKind::Terminator,
             node,
             records: index32(self.records.len()),
             siblings: index32(self.stages.siblings.len()),
             gaps: index32(self.gaps.len()),
         });
-        Ok(self.ends.len() - 1)
+        self.ends.len() - 1
+    }
+
+    /// Names leaves that were given by their node alone and are terminals of accesses: `pair` finds the only pair below a
+    /// prefix, as it was before the batch.
+    ///
+    /// # Errors
+    /// The first one of `pair`.
+    pub fn name_leaves<E>(
+        &mut self,
+        mut pair: impl FnMut(&Prefix) -> Result<(Key, ValueHash), E>,
+    ) -> Result<(), E> {
+        if self.needs_names {
+            for (key, hash) in self.records.each_mut() {
+                if let Ok(at) = self.unnamed.binary_search_by_key(&hash, |(hash, _)| *hash) {
+                    let (named, value_hash) = pair(&self.unnamed[at].1)?;
+                    *key = named;
+                    self.values.set(hash, value_hash);
+                }
+            }
+            self.needs_names = false;
+        }
+        Ok(())
     }
 
     /// Asks for the node of a subtrie by the number that is given ([`Self::watched`]).
@@ -228,8 +236,12 @@ impl Folder {
     }
 
     /// Hashes everything.
+    ///
+    /// # Panics
+    /// When a leaf has no name that needs one ([`Self::name_leaves`]).
     #[inline]
     pub fn run(&mut self) {
+        assert!(!self.needs_names, "every terminal is known");
         debug_assert!(self.waiting.is_empty() && self.last.is_none(), "every fold was ended");
         self.stages.run(&mut self.values);
     }
@@ -257,6 +269,7 @@ impl Folder {
         }
         self.pairs.clear();
         self.values.clear();
+        self.unnamed.clear();
     }
 }
 
@@ -274,17 +287,12 @@ impl Folder {
         self.stages.watched(number)
     }
 
-    /// What was below a fold's prefix before, as far as placing terminals needs it. Where nothing was accessed and the only
-    /// key was given by its node alone it is [`Occupancy::Many`]: its node says what it is.
+    /// What was below a fold's prefix before, as far as placing terminals needs it: where nothing was accessed it is
+    /// [`Occupancy::Many`].
     pub fn occupancy(&self, fold: usize) -> Occupancy {
         match self.ends[fold].old {
             Old::Empty(access) | Old::Leaf(access) => self.records.occupancy(access, &self.values),
-            Old::Pair(pair) => {
-                let (key, hash) = self.pairs[pair as usize];
-                Occupancy::Leaf { key, value_hash: *self.values.hash(hash) }
-            }
-            Old::Beside if self.ends[fold].is_empty => Occupancy::Empty,
-            Old::Beside | Old::Hidden(_) | Old::Many => Occupancy::Many,
+            Old::Beside | Old::Pair(_) | Old::Many => Occupancy::Many,
         }
     }
 

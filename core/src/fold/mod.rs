@@ -13,12 +13,16 @@
 //! be above the floor. Its [`Occupancy`] is then `Empty` or `Leaf`, and the fold above places the
 //! terminal.
 //!
+//! The terminal of an access may be a leaf that was given by its node alone. The form of the trie does not depend on its
+//! pair, which the multiproof names: [`Folder::name_leaves`] asks for it.
+//!
 //! # Use
 //!
 //! 1. [`Folder::below`] or [`Folder::along`], items in key order, [`Span::end`], for any number of folds;
-//! 2. [`Folder::run`], once;
-//! 3. nodes, occupancy, kept nodes and multiproofs can be asked for;
-//! 4. [`Folder::clear`], which keeps the memory.
+//! 2. [`Folder::name_leaves`], where keys are accessed beside nodes that may be leaves;
+//! 3. [`Folder::run`], once;
+//! 4. nodes, occupancy, kept nodes and multiproofs can be asked for;
+//! 5. [`Folder::clear`], which keeps the memory.
 //!
 //! ```
 //! use pleach_core::fold::{Change, FoldValue, Folder};
@@ -30,7 +34,7 @@
 //! let mut span = folder.below(0);
 //! span.subtrie(&Prefix::ROOT.child(false), &left);
 //! span.accessed(&[0x80; 32], Some(FoldValue::Bytes(b"old")), Change::Delete);
-//! let fold = span.end().expect("the left half has two keys or more");
+//! let fold = span.end();
 //! folder.run();
 //! assert_eq!(*folder.node(fold), node::combine(Hasher::BLAKE3, &left, &TERMINATOR));
 //! assert_eq!(folder.siblings(), [left]);
@@ -50,10 +54,11 @@ mod stages;
 mod subtrie;
 mod values;
 
-use crate::node::{Key, ValueHash};
+use crate::hasher::Hasher;
+use crate::node::{Key, ValueHash, value_hash};
 
 pub use self::columns::{Columns, Differing};
-pub use self::folder::{Folder, Hidden};
+pub use self::folder::Folder;
 pub use self::path::{Bare, Home, Levels, Lines, Path, Siblings};
 pub use self::positions::{MAX_CAPTURE, above, heap_index};
 pub use self::root_folder::{NotAscending, RootFolder};
@@ -68,6 +73,17 @@ pub enum FoldValue<'a> {
     Bytes(&'a [u8]),
     /// The hash of the value.
     Hash(ValueHash),
+}
+
+impl FoldValue<'_> {
+    /// The hash of the value.
+    #[inline]
+    pub fn hash(self, hasher: Hasher) -> ValueHash {
+        match self {
+            Self::Bytes(bytes) => value_hash(hasher, bytes),
+            Self::Hash(hash) => hash,
+        }
+    }
 }
 
 /// What an access does to a key.

@@ -2,7 +2,7 @@
 
 use super::positions::index_below;
 use super::{Columns, MAX_CAPTURE};
-use crate::node::{Key, Node, NodeKind, TERMINATOR, kind};
+use crate::node::{Key, Node, TERMINATOR};
 use crate::prefix::bit;
 use crate::tree::{Tiling, index32};
 
@@ -34,10 +34,6 @@ pub trait Path {
     fn beside(&mut self, key: &Key, depth: u16) -> (&[Node; 2], Home);
     /// Goes up to `depth` where both sides have items: the pair's home.
     fn fork(&mut self, key: &Key, depth: u16) -> Home;
-    /// Names the leaf that [`Self::beside`] has given last, should its key be needed ([`Hidden`](super::Hidden)).
-    fn hidden(&self) -> u32 {
-        0
-    }
 }
 
 /// Nothing is beside the keys, and no node is kept.
@@ -145,14 +141,12 @@ pub struct Lines<'a> {
     tiling: &'a Tiling,
     /// The boundary above.
     above: Option<usize>,
-    /// The half of a boundary that was beside the way: is it the right one?
-    beside: (usize, bool),
 }
 
 impl<'a> Lines<'a> {
     /// The way up from the children of a tiling.
     pub fn new(tiling: &'a Tiling) -> Self {
-        Self { tiling, above: None, beside: (0, false) }
+        Self { tiling, above: None }
     }
 
     /// The way begins at this child; gives the fork with the one that comes next.
@@ -178,30 +172,14 @@ impl Path for Lines<'_> {
     }
 
     #[inline]
-    fn beside(&mut self, key: &Key, depth: u16) -> (&[Node; 2], Home) {
-        let (at, right) = (self.step(depth), !bit(key, depth));
-        self.beside = (at, right);
+    fn beside(&mut self, _: &Key, depth: u16) -> (&[Node; 2], Home) {
+        let at = self.step(depth);
         (self.tiling.line(at), Home::Line(index32(at)))
     }
 
     #[inline]
     fn fork(&mut self, _: &Key, depth: u16) -> Home {
         Home::Line(index32(self.step(depth)))
-    }
-
-    /// The child with the leaf: all others in that half are empty.
-    fn hidden(&self) -> u32 {
-        let (tiling, (at, right)) = (self.tiling, self.beside);
-        let shared = tiling.shared(at);
-        let is_leaf = |child: &usize| kind(tiling.node(*child)) == NodeKind::Leaf;
-        let found = if right {
-            let inside = |child: &usize| *child == at + 1 || tiling.shared(child - 1) > shared;
-            (at + 1..tiling.len()).take_while(inside).find(is_leaf)
-        } else {
-            let inside = |child: &usize| *child == at || tiling.shared(*child) > shared;
-            (0..=at).rev().take_while(inside).find(is_leaf)
-        };
-        index32(found.expect("the half is that child's leaf"))
     }
 }
 

@@ -69,6 +69,12 @@ impl Records {
         self.0[at as usize].depth = depth;
     }
 
+    /// Key and value's hash of each terminal, those of fragments left out.
+    pub(super) fn each_mut(&mut self) -> impl Iterator<Item = (&mut Key, HashId)> {
+        let own = self.0.iter_mut().filter(|record| record.stands == Stands::Alone);
+        own.map(|Record { key, hash, .. }| (key, *hash))
+    }
+
     /// Access `at` ends in the leaf of another key.
     pub(super) fn ends_in(&mut self, at: u32, (key, hash): (Key, HashId)) {
         let record = &mut self.0[at as usize];

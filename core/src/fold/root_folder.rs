@@ -65,8 +65,7 @@ impl RootFolder {
     /// The root of all pairs that were given.
     #[inline]
     pub fn root(mut self) -> Node {
-        let fold =
-            self.folder.below(0).end().expect("nothing is accessed, so no leaf has to be known");
+        let fold = self.folder.below(0).end();
         self.folder.run();
         *self.folder.node(fold)
     }

@@ -1,6 +1,6 @@
 //! Putting in: keys, subtries, the children of a tiling, and the terminals of a proof that is checked.
 
-use super::folder::{Folder, Hidden, Placed};
+use super::folder::{Folder, Placed};
 use super::path::{Lines, Path, Siblings};
 use super::subtrie::{EMPTY, Old, Subtrie};
 use super::{Change, FoldValue, HashId, NO_HASH};
@@ -60,7 +60,7 @@ impl Span<'_, Siblings<'_>> {
         let Placed { key, depth, subtrie } = folder.last.take()?;
         let whole = folder.climb((&key, depth, subtrie), None, floor, &mut path)?;
         let is_right = !path.is_short && path.rest.is_empty() && !folder.overlap;
-        if is_right && folder.unhashed == 0 { folder.end(whole, false).ok() } else { None }
+        (is_right && folder.unhashed == 0).then(|| folder.end(whole, false))
     }
 }
 
@@ -77,7 +77,7 @@ impl<P: Path> Span<'_, P> {
         if kind(node) == NodeKind::Terminator {
             return;
         }
-        let subtrie = self.folder.known(node, 0);
+        let subtrie = self.folder.known(node, at);
         self.put(at.first_key(), at.len(), subtrie);
     }
 
@@ -154,10 +154,7 @@ impl<P: Path> Span<'_, P> {
     }
 
     /// All items were given: ends the fold, whose results are asked for by the number that is given.
-    ///
-    /// # Errors
-    /// A leaf that must be known by its key.
-    pub fn end(self) -> Result<usize, Hidden> {
+    pub fn end(self) -> usize {
         let Self { folder, floor, path } = self;
         let subtrie = Span { folder: &mut *folder, floor, path }.close();
         debug_assert!(!folder.overlap, "no item lies below another");

@@ -10,8 +10,6 @@ pub(super) enum Old {
     Beside,
     /// Nothing below is accessed; it has this pair.
     Pair(u32),
-    /// Nothing below is accessed; it is a leaf that was given by its node, and was named so.
-    Hidden(u32),
     /// No key; the terminal of this access and of those after it is not placed.
     Empty(u32),
     /// One key: likewise.
@@ -26,10 +24,9 @@ impl Old {
         let (tag, number) = match self {
             Self::Beside => (0, 0),
             Self::Pair(pair) => (1, pair),
-            Self::Hidden(name) => (2, name),
-            Self::Empty(access) => (3, access),
-            Self::Leaf(access) => (4, access),
-            Self::Many => (5, 0),
+            Self::Empty(access) => (2, access),
+            Self::Leaf(access) => (3, access),
+            Self::Many => (4, 0),
         };
         (number as u64) << 32 | tag
     }
@@ -41,9 +38,8 @@ impl Old {
         match word as u32 {
             0 => Self::Beside,
             1 => Self::Pair(number),
-            2 => Self::Hidden(number),
-            3 => Self::Empty(number),
-            4 => Self::Leaf(number),
+            2 => Self::Empty(number),
+            3 => Self::Leaf(number),
             _ => Self::Many,
         }
     }

@@ -112,6 +112,11 @@ impl Values {
         id
     }
 
+    /// Replaces a hash.
+    pub(super) fn set(&mut self, id: HashId, hash: ValueHash) {
+        self.hashes[id as usize] = hash;
+    }
+
     /// Hashes those that wait.
     pub(super) fn run(&mut self) {
         let Self { hasher, hashes, of_one, of_two, out, hashed } = self;

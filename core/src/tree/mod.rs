@@ -15,9 +15,9 @@
 //! let mut tiling = Tiling::new(Hasher::BLAKE3, halves.iter().copied(), &[node::TERMINATOR, leaf(0x80)]);
 //!
 //! let mut folder = Folder::new(Hasher::BLAKE3);
-//! let left = folder.known(&leaf(0x01), 0);
+//! let left = folder.known(&leaf(0x01), &halves[0]);
 //! let whole = folder.along(0, Lines::new(&tiling)).child((0, &halves[0]), left, None).unwrap();
-//! let end = folder.end(whole, true).expect("nothing is accessed");
+//! let end = folder.end(whole, true);
 //! folder.run();
 //! tiling.update(Hasher::BLAKE3, [(0, leaf(0x01))].into_iter());
 //! assert_eq!(folder.node(end), tiling.own());

@@ -5,17 +5,18 @@
 use std::sync::Arc;
 
 use pleach_beatree::RegionIndex;
-use pleach_core::fold::{Folder, Hidden, Lines, Occupancy, Siblings};
-use pleach_core::node::{kind, leaf};
+use pleach_core::fold::{Folder, Lines, Siblings};
+use pleach_core::node::kind;
 use pleach_core::proof::Kind;
 use pleach_core::proof::op::op_not_first;
 use pleach_core::proof::wire::{Sizes, header};
 use pleach_core::tree::Tiling;
-use pleach_core::{Key, Node, NodeKind, Prefix, ValueHash};
+use pleach_core::{Node, NodeKind, Prefix};
 
 use super::chunk::Batch;
 use super::emit::Gives;
 use super::outcome::{ChunkOutcome, Finished, RegionOutcome};
+use super::regions::only_pair;
 use super::scratch::FoldSpace;
 use super::witness::{Witness, Witnesses, gather};
 use super::worker::{INLINE, Workers};
@@ -36,8 +37,6 @@ enum Part {
     Accessed(usize, usize),
     /// Its node, in which nothing is accessed.
     Node(Node),
-    /// Its only pair, likewise.
-    Leaf(Key, ValueHash),
 }
 
 pub(super) fn assemble(
@@ -108,29 +107,29 @@ pub(super) fn fold_root(
         let nodes = db.index.root_nodes(db.hasher, &index);
         nodes.of(&index).and_then(|(tiling, as_of)| {
             let parts = known_parts(db, batch, (&index, tiling, as_of), chunks)?;
-            fold_parts(folder, tiling, |at| *index.regions()[at].prefix(), &parts, chunks).ok()
+            Some(fold_parts(folder, tiling, |at| *index.regions()[at].prefix(), &parts, chunks))
         })
     };
-    let mut needed = Vec::new();
-    let folded = match known {
+    let (end, fragments) = match known {
         Some(folded) => folded,
-        // Each turn knows the only pair of one region more.
-        None => loop {
-            let parts = all_parts(db, workers, batch, &index, (chunks, &needed))?;
-            match fold_all(folder, parts, chunks) {
-                Ok(folded) => break folded,
-                Err(key) => {
-                    assert!(!needed.contains(&key), "a leaf that was given is known by its key");
-                    needed.push(key);
-                }
-            }
-        },
+        None => fold_all(folder, all_parts(db, workers, batch, &index, chunks)?, chunks),
     };
-    let found = folded.emitted.root_before(&mut space.proofs, chunks, &folded.fragments);
+    folder.name_leaves(|at| {
+        // The region that has it: others may have many pages to look into.
+        let own =
+            index.regions()[index.find(at.first_key())..].iter().map(|region| region.prefix());
+        let is_leaf = |node: Node| kind(&node) == NodeKind::Leaf;
+        let mut own = own.take_while(|region| at.contains(region));
+        let region = own.find(|region| node_in_view(db, batch, region).is_some_and(is_leaf));
+        only_pair(db, batch.view, region.unwrap_or(at))
+    })?;
+    folder.run();
+    let emitted = RootEmitted::of(folder, end);
+    let found = emitted.root_before(&mut space.proofs, chunks, &fragments);
     if found != Some(*prev_root) {
         return Err(Contradiction::NodesInMemory { expected: *prev_root, found }.into());
     }
-    Ok(folded)
+    Ok(RootFold { root: *folder.node(end), end, fragments, emitted })
 }
 
 /// The regions of the chunks in order: prefix, and chunk and region within it.
@@ -178,7 +177,7 @@ fn all_parts(
     workers: &Workers,
     batch: &Batch<'_>,
     index: &RegionIndex,
-    (chunks, needed): (&[ChunkOutcome], &[Key]),
+    chunks: &[ChunkOutcome],
 ) -> Result<Vec<(Prefix, Part)>> {
     let mut accessed = accessed(chunks).peekable();
     let mut parts = Vec::with_capacity(index.regions().len());
@@ -194,15 +193,12 @@ fn all_parts(
             covered = Some(at);
             continue;
         }
-        let leaf = needed.iter().any(|key| prefix.covers(key));
-        let node = if leaf { None } else { node_in_view(db, batch, &prefix) };
-        let part = match node {
-            Some(node) => Part::Node(node),
-            // The region in the view is not what it is now, or its only leaf is needed: fold all that lies
-            // below the prefix now.
-            None => fold_below(db, workers, batch, (&prefix, leaf))?,
+        let node = match node_in_view(db, batch, &prefix) {
+            Some(node) => node,
+            // The region in the view is not what it is now: fold all that lies below the prefix now.
+            None => fold_below(db, workers, batch, &prefix)?,
         };
-        parts.push((prefix, part));
+        parts.push((prefix, Part::Node(node)));
     }
     if accessed.next().is_some() {
         return Err(Contradiction::RegionsMerged.into());
@@ -234,60 +230,46 @@ fn node_in_view(db: &State, batch: &Batch<'_>, prefix: &Prefix) -> Option<Node> 
 }
 
 /// Folds all regions that lie below `prefix` now; more than one when it was split meanwhile.
-fn fold_below(
-    db: &State,
-    workers: &Workers,
-    batch: &Batch<'_>,
-    (prefix, leaf): (&Prefix, bool),
-) -> Result<Part> {
+fn fold_below(db: &State, workers: &Workers, batch: &Batch<'_>, prefix: &Prefix) -> Result<Node> {
     let mut key = Some(*prefix.first_key());
-    let (mut prefixes, mut nodes, mut pair) = (Vec::new(), Vec::new(), None);
+    let (mut prefixes, mut nodes) = (Vec::new(), Vec::new());
     while let Some(at) = key.filter(|key| prefix.covers(key)) {
-        let outcome = workers.region(db, batch, (&at, leaf))?;
+        let outcome = workers.region(db, batch, &at)?;
         let region = &outcome.regions[0];
-        if let Occupancy::Leaf { key, value_hash } = region.old {
-            pair = Some((key, value_hash));
-        }
         prefixes.push(*region.region.prefix());
         nodes.push(region.node);
         key = region.region.prefix().next().map(|next| *next.first_key());
     }
-    let node = *Tiling::new(db.hasher, prefixes.into_iter(), &nodes).own();
-    // A leaf over all of them is the only pair.
-    let pair = pair.filter(|_| kind(&node) == NodeKind::Leaf);
-    Ok(pair.map_or(Part::Node(node), |(key, hash)| Part::Leaf(key, hash)))
+    Ok(*Tiling::new(db.hasher, prefixes.into_iter(), &nodes).own())
 }
 
-/// The root from all that lies below it.
+/// [`fold_parts`] of all that lies below the root.
 fn fold_all(
     folder: &mut Folder,
     parts: Vec<(Prefix, Part)>,
     chunks: &[ChunkOutcome],
-) -> std::result::Result<RootFold, Key> {
-    let hasher = folder.hasher();
+) -> (usize, Vec<(usize, usize)>) {
     let (prefixes, parts): (Vec<Prefix>, Vec<Part>) = parts.into_iter().unzip();
     let node = |part: &Part| match part {
         Part::Accessed(chunk, region) => chunks[*chunk].regions[*region].node,
         Part::Node(node) => *node,
-        Part::Leaf(key, value_hash) => leaf(hasher, key, value_hash),
     };
     let nodes: Vec<Node> = parts.iter().map(node).collect();
-    let tiling = Tiling::new(hasher, prefixes.iter().copied(), &nodes);
+    let tiling = Tiling::new(folder.hasher(), prefixes.iter().copied(), &nodes);
     let others = |part: &(usize, Part)| !matches!(part.1, Part::Node(_));
     let parts: Vec<(usize, Part)> = parts.into_iter().enumerate().filter(others).collect();
     fold_parts(folder, &tiling, |at| prefixes[at], &parts, chunks)
 }
 
-/// The root from a tiling and what is not in it. A key whose leaf is needed as an error.
+/// Folds the root from a tiling and what is not in it: the fold, and chunk and region of each fragment.
 fn fold_parts(
     folder: &mut Folder,
     tiling: &Tiling,
     prefix: impl Fn(usize) -> Prefix,
     parts: &[(usize, Part)],
     chunks: &[ChunkOutcome],
-) -> std::result::Result<RootFold, Key> {
+) -> (usize, Vec<(usize, usize)>) {
     folder.clear();
-    let hasher = folder.hasher();
     let (mut fragments, mut whole) = (Vec::new(), None);
     let mut span = folder.along(0, Lines::new(tiling));
     for (place, (at, part)) in parts.iter().enumerate() {
@@ -300,22 +282,13 @@ fn fold_parts(
                 let old = (&outcome.old, prefix.first_key());
                 folder.fragment(&outcome.node, old, number)
             }
-            Part::Node(node) => {
-                folder.known(node, u32::try_from(*at).expect("fewer than 2^32 regions"))
-            }
-            Part::Leaf(key, value_hash) => {
-                folder.known_leaf(&leaf(hasher, key, value_hash), key, value_hash)
-            }
+            Part::Node(node) => folder.known(node, &prefix),
         };
         let next = parts.get(place + 1).map(|(next, _)| *next);
         whole = span.child((*at, &prefix), subtrie, next);
     }
     let whole = whole.expect("a batch accesses something");
-    let hidden = |Hidden(child): Hidden| *prefix(child as usize).first_key();
-    let end = folder.end(whole, true).map_err(hidden)?;
-    folder.run();
-    let emitted = RootEmitted::of(folder, end);
-    Ok(RootFold { root: *folder.node(end), end, fragments, emitted })
+    (folder.end(whole, true), fragments)
 }
 
 /// The witness or proof: the terminals that the root's fold emits, with the regions' fragments between,

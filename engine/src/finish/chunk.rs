@@ -18,6 +18,7 @@ use pleach_beatree::{Region, RegionIndex, RegionState};
 use pleach_core::{Key, Node, Prefix};
 
 use super::emit::Gives;
+use crate::error::Error;
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::state::State;
 use crate::state::budget::FlushPolicy;
@@ -81,16 +82,14 @@ pub(super) struct Chunk {
     pub(super) away: Vec<(Arc<Region>, Key, NodePage)>,
     /// Regions that are away, before this one, have been asked for.
     pub(super) nodes_asked: usize,
-    /// First keys of pages that are folded though nothing in them is accessed (rare: see [`Again::NeedsLeaf`]).
-    needed: Vec<Key>,
 }
 
 /// Why a fold of a chunk gave nothing.
 pub(super) enum Again {
     /// A region has changed meanwhile: the chunk is gathered again.
     Changed,
-    /// The leaf of the page with this first key must be known to place a terminal: it is gathered again with that.
-    NeedsLeaf(Key),
+    /// A pair that a terminal needs could not be read.
+    Failed(Error),
 }
 
 /// Accesses are sparse when there are fewer of them in each region, on average.
@@ -167,20 +166,8 @@ impl Chunk {
         self.missing -= 1;
     }
 
-    /// The next gathering adds the page with this first key.
-    pub(super) fn need(&mut self, key: Key) {
-        assert!(!self.needed.contains(&key), "a leaf that was given is known by its key");
-        self.needed.push(key);
-    }
-
     /// Forgets all and keeps the memory.
-    pub(super) fn reset(&mut self) {
-        self.clear();
-        self.needed.clear();
-    }
-
-    /// Forgets what was gathered.
-    fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.regions.clear();
         self.parts.clear();
         self.pages.clear();
@@ -223,9 +210,8 @@ impl Chunk {
             }
             at = end;
         }
-        let needs_leaf = self.needed.iter().any(|key| region.prefix().covers(key));
-        if needs_leaf || !newest {
-            self.add_others(batch, state, first_page, needs_leaf);
+        if !newest {
+            self.add_others(batch, state, first_page);
         }
         if let Nodes::Paged(page) = state.nodes() {
             self.away.push((Arc::clone(region), *region.prefix().first_key(), *page));
@@ -264,22 +250,16 @@ impl Chunk {
     }
 
     /// The view is not what pages and pending changes say: puts undo and overlays over the pending
-    /// changes of accessed pages, and adds the pages that only they change; with `needs_leaf`, all pages.
-    /// What is known of a page's nodes stays true where neither says anything of it.
-    fn add_others(
-        &mut self,
-        batch: &Batch<'_>,
-        state: &RegionState,
-        first_page: usize,
-        needs_leaf: bool,
-    ) {
+    /// changes of accessed pages, and adds the pages that only they change. What is known of a page's nodes stays true
+    /// where neither says anything of it.
+    fn add_others(&mut self, batch: &Batch<'_>, state: &RegionState, first_page: usize) {
         let accessed: Vec<PageTask> = self.pages.drain(first_page..).collect();
         self.parts.retain(|(page, _)| *page < first_page);
         let is_accessed = |child: usize| {
             accessed.binary_search_by_key(&child, |page| page.child as usize).is_ok()
         };
         let region = batch.view.region(state, |child, prefix| {
-            needs_leaf || is_accessed(child) || batch.view.node(prefix) == OverlayNode::Unrecorded
+            is_accessed(child) || batch.view.node(prefix) == OverlayNode::Unrecorded
         });
         let mut accessed = accessed.into_iter().peekable();
         self.pending
@@ -290,11 +270,11 @@ impl Chunk {
             let said = batch.view.node(&prefix);
             let then = region.node(child);
             let same = then == NodeThen::Unchanged && said == OverlayNode::Unchanged;
-            if task.is_none() && same && !needs_leaf {
+            if task.is_none() && same {
                 continue;
             }
             let known = match (said, then) {
-                _ if task.is_some() || needs_leaf => None,
+                _ if task.is_some() => None,
                 // A node that an overlay has recorded stays the node in that overlay, whatever is committed.
                 (OverlayNode::Recorded(node), _)
                 | (OverlayNode::Unchanged, NodeThen::Recorded(node)) => Some(node),
@@ -312,7 +292,6 @@ impl Chunk {
             self.push_page(state, child, prefix, accesses, from, known);
             let page = self.pages.last_mut().expect("just pushed");
             page.as_of = match said {
-                _ if needs_leaf => None,
                 OverlayNode::Unchanged => same.then(|| state.version(child)),
                 // Whatever is committed since, in this view the overlay was the last to change the page.
                 OverlayNode::Recorded(_) | OverlayNode::Unrecorded => batch.view.version(&prefix),

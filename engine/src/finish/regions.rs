@@ -7,23 +7,28 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use pleach_beatree::RegionState;
 use pleach_beatree::leaf_fold::{
     AccessResult, FoldedPage, KeyAccess, PageState, PartNode, fold_page, fold_parts, is_much,
     is_parted,
 };
 use pleach_beatree::region::Nodes;
 use pleach_beatree::treelet::Known;
-use pleach_core::fold::{Folder, Hidden, Lines, NO_HASH, Occupancy, Siblings, Subtrie};
+use pleach_beatree::{RegionState, Stored};
+use pleach_core::fold::{FoldValue, Folder, Lines, NO_HASH, Occupancy, Siblings, Subtrie};
 use pleach_core::node::kind;
-use pleach_core::{Node, NodeKind, Prefix};
+use pleach_core::{Key, Node, NodeKind, Prefix, ValueHash};
 
 use super::chunk::{Again, Batch, Chunk, RegionTask};
 use super::emit::{Fragment, encode_op};
 use super::outcome::{ChunkOutcome, PageNode, RegionOutcome};
 use super::scratch::FoldSpace;
+use crate::error::Result;
 use crate::read::key_batch::PAGES_AHEAD;
+use crate::read::scan::{Scan, Way};
+use crate::read::spare::SpareReaders;
+use crate::state::State;
 use crate::state::undo::Changed;
+use crate::state::view::View;
 
 /// Regions ahead of the one that is folded, whose memory is asked for.
 const REGIONS_AHEAD: usize = 2;
@@ -55,10 +60,11 @@ impl Chunk {
     /// Folds the chunk, whose pages are all in memory, into an empty `outcome`.
     pub(super) fn fold(
         &mut self,
+        db: &State,
         batch: &Batch<'_>,
         space: &mut FoldSpace,
         mut outcome: ChunkOutcome,
-    ) -> Result<ChunkOutcome, Again> {
+    ) -> std::result::Result<ChunkOutcome, Again> {
         debug_assert!(outcome.nodes.is_empty() && outcome.lines.is_empty(), "an empty outcome");
         space.folder.clear();
         space.results.clear();
@@ -71,6 +77,8 @@ impl Chunk {
             self.prefetch_regions(index);
             self.fold_region(batch, index, space, (&mut outcome, &mut hashing))?;
         }
+        let view = batch.view;
+        space.folder.name_leaves(|at| only_pair(db, view, at)).map_err(Again::Failed)?;
         space.folder.run();
         self.emit(batch, space, &hashing.ends, &mut outcome);
         self.take_nodes(&space.folder, &mut hashing, &mut outcome);
@@ -92,7 +100,7 @@ impl Chunk {
         index: usize,
         space: &mut FoldSpace,
         (outcome, hashing): (&mut ChunkOutcome, &mut Hashing),
-    ) -> Result<(), Again> {
+    ) -> std::result::Result<(), Again> {
         let task = &self.regions[index];
         let (first_node, first_line) = (outcome.nodes.len(), space.folder.kept().1);
         let mut whole = None;
@@ -100,7 +108,7 @@ impl Chunk {
             self.prefetch_ahead(batch, at);
             let page = &self.pages[at];
             let subtrie = if let Some(known) = &page.known {
-                space.folder.known(known, page.child)
+                space.folder.known(known, &page.prefix)
             } else {
                 space.folded += 1;
                 let (folder, results) = (&mut space.folder, &mut space.results);
@@ -114,8 +122,7 @@ impl Chunk {
             whole = span.child((page.child as usize, &page.prefix), subtrie, next);
         }
         let state = as_gathered(task)?;
-        let end = whole.map(|whole| space.folder.end(whole, false)).transpose();
-        hashing.ends.push(end.map_err(|hidden| needs_leaf(&state, hidden))?);
+        hashing.ends.push(whole.map(|whole| space.folder.end(whole, false)));
         let first_change = outcome.regions.last().map_or(0, |region| region.changes.end);
         let writes = has_writes(&batch.accesses[task.accesses.clone()]).count();
         outcome.regions.push(RegionOutcome {
@@ -287,7 +294,7 @@ fn has_writes(accesses: &[KeyAccess]) -> impl Iterator<Item = &KeyAccess> {
 }
 
 /// The region, if it is as it was gathered.
-fn as_gathered(task: &RegionTask) -> Result<impl Deref<Target = RegionState>, Again> {
+fn as_gathered(task: &RegionTask) -> std::result::Result<impl Deref<Target = RegionState>, Again> {
     let state = task.region.read();
     let same = state.layout_version() == task.layout_version
         && state.last_commit() == task.last_commit
@@ -295,9 +302,13 @@ fn as_gathered(task: &RegionTask) -> Result<impl Deref<Target = RegionState>, Ag
     if same { Ok(state) } else { Err(Again::Changed) }
 }
 
-/// The leaf of a child that is known by its node alone decides where a terminal lies.
-fn needs_leaf(state: &RegionState, Hidden(child): Hidden) -> Again {
-    Again::NeedsLeaf(*state.children().prefix(child as usize).first_key())
+/// The only pair below a prefix in a view. Where a node in memory is wrong there may be none: any other leads to another
+/// root before the batch, which is compared.
+pub(super) fn only_pair(db: &State, view: &View, at: &Prefix) -> Result<(Key, ValueHash)> {
+    let mut scan = Scan::new(&SpareReaders::default(), &(*at.first_key()..=at.last_key()));
+    let pair = scan.next(db, view, Way::Forwards).transpose()?;
+    let (key, stored) = pair.unwrap_or((*at.first_key(), Stored::Absent));
+    Ok((key, stored.fold_value().unwrap_or(FoldValue::Bytes(&[])).hash(db.hasher)))
 }
 
 /// Computes the nodes before the batch to which the regions' parts of the multiproof lead.

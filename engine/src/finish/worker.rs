@@ -90,24 +90,15 @@ impl Workers {
         }
     }
 
-    /// Folds one region without accesses, on the calling thread; with `leaf`, so that its only pair is known by its key.
-    pub(super) fn region(
-        &self,
-        db: &State,
-        batch: &Batch<'_>,
-        (key, leaf): (&Key, bool),
-    ) -> Result<ChunkOutcome> {
-        let mut chunk = Chunk::default();
-        if leaf {
-            chunk.need(*key);
-        }
-        self.plain(db, batch, chunk, &mut |chunk| chunk.gather_region(db, batch, key))
+    /// Folds one region without accesses, on the calling thread.
+    pub(super) fn region(&self, db: &State, batch: &Batch<'_>, key: &Key) -> Result<ChunkOutcome> {
+        self.plain(db, batch, &mut |chunk| chunk.gather_region(db, batch, key))
     }
 
     /// Folds all accesses of a batch as one chunk, on the calling thread.
     pub(super) fn once(&self, db: &State, batch: &Batch<'_>) -> Result<ChunkOutcome> {
         let all = 0..batch.accesses.len();
-        self.plain(db, batch, Chunk::default(), &mut |chunk| chunk.gather(db, batch, all.clone()))
+        self.plain(db, batch, &mut |chunk| chunk.gather(db, batch, all.clone()))
     }
 
     /// Folds one chunk on the calling thread, with plain reads.
@@ -115,9 +106,9 @@ impl Workers {
         &self,
         db: &State,
         batch: &Batch<'_>,
-        mut chunk: Chunk,
         gather: &mut dyn FnMut(&mut Chunk),
     ) -> Result<ChunkOutcome> {
+        let mut chunk = Chunk::default();
         let mut worker = self.take_inline();
         let _guard = db.store.enter();
         let folded = loop {
@@ -126,12 +117,12 @@ impl Workers {
                 break Err(error);
             }
             let before = worker.space.work();
-            let folded = chunk.fold(batch, &mut worker.space, ChunkOutcome::default());
+            let folded = chunk.fold(db, batch, &mut worker.space, ChunkOutcome::default());
             worker.space.work().count_since(before, &db.counters);
             match folded {
                 Ok(outcome) => break Ok(outcome),
                 Err(Again::Changed) => {}
-                Err(Again::NeedsLeaf(key)) => chunk.need(key),
+                Err(Again::Failed(error)) => break Err(error),
             }
         };
         self.give_inline_back(worker, true);
@@ -212,18 +203,16 @@ impl Worker {
             }
             let mut chunk = self.ahead.pop_front().expect("just seen");
             let outcome = workers.outcomes.take().unwrap_or_default();
-            match chunk.fold(job.batch, &mut self.space, outcome) {
+            match chunk.fold(db, job.batch, &mut self.space, outcome) {
                 Ok(outcome) => job.done(chunk.index, outcome),
-                Err(again) => {
-                    if let Again::NeedsLeaf(key) = again {
-                        chunk.need(key);
-                    }
+                Err(Again::Failed(error)) => return Err(error),
+                Err(Again::Changed) => {
                     start(db, job, &mut chunk, false)?;
                     self.ahead.push_front(chunk);
                     continue;
                 }
             }
-            chunk.reset();
+            chunk.clear();
             self.spare.push(chunk);
         }
     }
@@ -278,7 +267,7 @@ impl Worker {
 
     /// Chunks that will not be folded let go of their pages; their memory is kept. Nothing stays in flight.
     fn let_go(&mut self) {
-        self.ahead.iter_mut().for_each(Chunk::reset);
+        self.ahead.iter_mut().for_each(Chunk::clear);
         self.spare.extend(self.ahead.drain(..));
         if self.reader.as_ref().is_some_and(|reader| reader.in_flight() > 0) {
             self.reader = None;

@@ -188,7 +188,7 @@ fn refresh_nodes(rewrite: &mut Rewrite, runs: &[PageBuf], folder: &mut Folder) -
         let page =
             PageState { at: &new.prefix, leaf: Some(&view), pending: &pending, treelet: None };
         let folded = fold_page(folder, &page, false, &[], &mut Vec::new());
-        let fold = folder.end(folded.subtrie, false).expect("no terminal is placed here");
+        let fold = folder.end(folded.subtrie, false);
         folder.run();
         new.node = Some(*folder.node(fold));
     }

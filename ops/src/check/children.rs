@@ -153,7 +153,7 @@ impl ChildrenFolder {
             while let Some((key, cell)) = cells.next_if(|(key, _)| prefix.covers(key)) {
                 span.unaccessed(&key, cell_value(&cell));
             }
-            folds.push(span.end().expect("no terminal is placed here"));
+            folds.push(span.end());
         }
         self.folder.run();
         for (index, (fold, stored)) in folds.into_iter().zip(view.nodes()).enumerate() {
@@ -183,7 +183,6 @@ impl ChildrenFolder {
             let page = PageState { at: &prefix, leaf: view, pending: changes, treelet: None };
             let folded = fold_page(&mut self.folder, &page, false, &[], &mut Vec::new());
             let fold = self.folder.end(folded.subtrie, false);
-            let fold = fold.expect("no terminal is placed here");
             self.folder.run();
             *self.folder.node(fold)
         };

@@ -14,8 +14,7 @@ use pleach::internals::open::recovery::{Recovered, RecoveredTrie};
 use pleach::internals::roots::TrieRoot;
 use pleach::internals::state::LastSeen;
 use pleach_beatree::{RegionState, Stored};
-use pleach_core::fold::FoldValue;
-use pleach_core::node::{combine, leaf, value_hash};
+use pleach_core::node::{combine, leaf};
 use pleach_core::prefix::bit;
 use pleach_core::{Hasher, Key, Node, Prefix, TERMINATOR};
 use pleach_io::{File, PageBuf};
@@ -215,10 +214,7 @@ struct Page {
 impl Page {
     fn put(&mut self, key: &Key, stored: &Stored) {
         let at = self.pairs.binary_search_by(|(other, _)| other.cmp(key));
-        let hash = stored.fold_value().map(|value| match value {
-            FoldValue::Bytes(bytes) => value_hash(self.hasher, bytes),
-            FoldValue::Hash(hash) => hash,
-        });
+        let hash = stored.fold_value().map(|value| value.hash(self.hasher));
         match (at, hash.map(|hash| leaf(self.hasher, key, &hash))) {
             (Ok(at), Some(node)) => self.pairs[at].1 = node,
             (Ok(at), None) => drop(self.pairs.remove(at)),
