@@ -281,17 +281,18 @@ fn attempt(
     batch: &Batch<'_>,
     prev_root: &Node,
 ) -> Result<Finished> {
-    let most = db.runtime.workers().min(db.budget.workers());
-    let chunk = chunk_accesses(batch.accesses.len(), most, db.budget.chunk_accesses());
-    let job = Job::new(batch, db.index.load_full(), chunk, &db.timings);
     let workers = &finisher.workers;
-    if batch.accesses.len() <= INLINE {
-        workers.inline(db, &job);
+    let chunks = if batch.accesses.len() <= INLINE {
+        let _timed = (!batch.gives.is_proof()).then(|| db.timings.begin(Phase::Fold));
+        vec![workers.once(db, batch)?]
     } else {
+        let most = db.runtime.workers().min(db.budget.workers());
+        let chunk = chunk_accesses(batch.accesses.len(), most, db.budget.chunk_accesses());
+        let job = Job::new(batch, db.index.load_full(), chunk, &db.timings);
         let count = most.min(job.chunks());
         db.runtime.fork_join(count, &|index| workers.run(index, db, &job));
-    }
-    let chunks = job.into_outcomes()?;
+        job.into_outcomes()?
+    };
     if !batch.learns && !batch.gives.is_proof() {
         // A batch that is large for the budget: what its pages have left free goes before more comes.
         finisher.trims.lock().look(&db.runtime, &db.budget, &db.counters);

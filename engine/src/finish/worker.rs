@@ -45,12 +45,18 @@ pub(super) struct Worker {
     spare: Vec<Chunk>,
 }
 
+/// The memory of a fold on the calling thread.
+pub(super) struct Inline {
+    pub(super) space: FoldSpace,
+    chunk: Chunk,
+}
+
 /// The workers' memory and rings; the threads are the runtime's.
 pub(super) struct Workers {
     hasher: Hasher,
     each: Vec<Mutex<Worker>>,
     /// Memory of callers that fold on their own threads, any number at the same time.
-    inline: Mutex<Vec<Worker>>,
+    inline: Mutex<Vec<Inline>>,
     /// Outcomes that have been used: fresh memory costs as much as folding into it.
     pub(super) outcomes: Recycled<ChunkOutcome>,
 }
@@ -65,28 +71,24 @@ impl Workers {
     /// Runs a job's chunks on worker `index`.
     pub(super) fn run(&self, index: usize, db: &State, job: &Job<'_>) {
         let mut worker = LetsGo(self.each[index].lock());
-        let result = worker.0.run(self, db, job, true);
-        worker.0.close(result, job);
-    }
-
-    /// Runs a small job on the calling thread, with plain reads.
-    pub(super) fn inline(&self, db: &State, job: &Job<'_>) {
-        let mut worker = self.take_inline();
-        let result = worker.run(self, db, job, false);
-        worker.close(result, job);
-        self.give_inline_back(worker, job.batch.accesses.len() <= INLINE);
+        if let Err(error) = worker.0.run(self, db, job) {
+            job.fails(error);
+        }
+        // Nothing is in flight after an error, so that the next batch starts clean.
+        worker.0.let_go();
     }
 
     /// Memory for a fold on the calling thread. One that panics does not give it back.
-    pub(super) fn take_inline(&self) -> Worker {
-        self.inline.lock().pop().unwrap_or_else(|| Worker::new(self.hasher))
+    pub(super) fn take_inline(&self) -> Inline {
+        let fresh = || Inline { space: FoldSpace::new(self.hasher), chunk: Chunk::default() };
+        self.inline.lock().pop().unwrap_or_else(fresh)
     }
 
     /// Takes memory back after a small fold. After another it goes: later ones are small.
-    pub(super) fn give_inline_back(&self, worker: Worker, is_small: bool) {
+    pub(super) fn give_inline_back(&self, inline: Inline, is_small: bool) {
         let mut kept = self.inline.lock();
         if is_small && kept.len() < INLINE_KEPT {
-            kept.push(worker);
+            kept.push(inline);
         }
     }
 
@@ -108,24 +110,25 @@ impl Workers {
         batch: &Batch<'_>,
         gather: &mut dyn FnMut(&mut Chunk),
     ) -> Result<ChunkOutcome> {
-        let mut chunk = Chunk::default();
-        let mut worker = self.take_inline();
+        let mut inline = self.take_inline();
+        let Inline { space, chunk } = &mut inline;
         let _guard = db.store.enter();
+        let before = space.work();
         let folded = loop {
-            gather(&mut chunk);
-            if let Err(error) = read_missing(db, &mut chunk) {
+            gather(chunk);
+            if let Err(error) = read_missing(db, chunk) {
                 break Err(error);
             }
-            let before = worker.space.work();
-            let folded = chunk.fold(db, batch, &mut worker.space, ChunkOutcome::default());
-            worker.space.work().count_since(before, &db.counters);
-            match folded {
+            let outcome = self.outcomes.take().unwrap_or_default();
+            match chunk.fold(db, batch, space, outcome) {
                 Ok(outcome) => break Ok(outcome),
                 Err(Again::Changed) => {}
                 Err(Again::Failed(error)) => break Err(error),
             }
         };
-        self.give_inline_back(worker, true);
+        space.work().count_since(before, &db.counters);
+        chunk.clear();
+        self.give_inline_back(inline, true);
         folded
     }
 }
@@ -163,37 +166,31 @@ impl Worker {
         Self { reader: None, space: FoldSpace::new(hasher), ahead, spare }
     }
 
-    fn run(&mut self, workers: &Workers, db: &State, job: &Job<'_>, queued: bool) -> Result<()> {
+    fn run(&mut self, workers: &Workers, db: &State, job: &Job<'_>) -> Result<()> {
         // A panic in a user's hasher may have left chunks and reads of an earlier batch.
         self.let_go();
         // Pages that this worker has looked up stay where they are until it is done.
         let _guard = db.store.enter();
-        if queued && self.reader.is_none() {
+        if self.reader.is_none() {
             let share = db.options.in_flight.div_ceil(db.runtime.workers()).max(4);
             self.reader = Some(PageReader::new(&db.store, share, Reading::Keys)?);
         }
         let before = self.space.work();
-        let result = self.fold_all(workers, db, job, queued);
+        let result = self.fold_all(workers, db, job);
         self.space.work().count_since(before, &db.counters);
         result
     }
 
-    fn fold_all(
-        &mut self,
-        workers: &Workers,
-        db: &State,
-        job: &Job<'_>,
-        queued: bool,
-    ) -> Result<()> {
+    fn fold_all(&mut self, workers: &Workers, db: &State, job: &Job<'_>) -> Result<()> {
         loop {
-            self.look_ahead(db, job, queued)?;
+            self.look_ahead(db, job)?;
             let Some(front) = self.ahead.front_mut() else { return Ok(()) };
             if front.missing > 0 && front.missing == front.elsewhere.len() {
                 self.take_elsewhere(db)?;
                 continue;
             }
             if front.missing > 0 {
-                let reader = self.reader.as_mut().expect("only a reader leaves pages missing");
+                let reader = self.reader.as_mut().expect("made before");
                 // Nothing in flight: all that was asked for is done, the rest is asked for next.
                 let Some((purpose, done)) = reader.wait(&db.store, &db.nodes, 1)? else {
                     continue;
@@ -207,7 +204,8 @@ impl Worker {
                 Ok(outcome) => job.done(chunk.index, outcome),
                 Err(Again::Failed(error)) => return Err(error),
                 Err(Again::Changed) => {
-                    start(db, job, &mut chunk, false)?;
+                    chunk.gather(db, job.batch, job.range(chunk.index));
+                    read_missing(db, &mut chunk)?;
                     self.ahead.push_front(chunk);
                     continue;
                 }
@@ -218,16 +216,16 @@ impl Worker {
     }
 
     /// Gathers chunks ahead and keeps the ring full.
-    fn look_ahead(&mut self, db: &State, job: &Job<'_>, queued: bool) -> Result<()> {
+    fn look_ahead(&mut self, db: &State, job: &Job<'_>) -> Result<()> {
+        let reader = self.reader.as_mut().expect("made before");
         let most = db.budget.chunks_ahead();
-        while self.ahead.len() < most && self.reader.as_ref().is_none_or(PageReader::has_room) {
+        while self.ahead.len() < most && reader.has_room() {
             let Some(index) = job.claim() else { break };
             let mut chunk = self.spare.pop().unwrap_or_default();
             chunk.index = index;
-            start(db, job, &mut chunk, queued)?;
+            start(db, job, &mut chunk);
             self.ahead.push_back(chunk);
         }
-        let Some(reader) = &mut self.reader else { return Ok(()) };
         for chunk in &mut self.ahead {
             ask(db, reader, chunk);
         }
@@ -243,10 +241,9 @@ impl Worker {
     fn take_elsewhere(&mut self, db: &State) -> Result<()> {
         // What is in flight for the chunks behind it comes first: somebody may wait for that, and two who
         // wait for each other would do so until their patience ends.
-        if let Some(reader) = &mut self.reader {
-            while let Some((purpose, done)) = reader.wait(&db.store, &db.nodes, 1)? {
-                take(&mut self.ahead, purpose, done)?;
-            }
+        let reader = self.reader.as_mut().expect("made before");
+        while let Some((purpose, done)) = reader.wait(&db.store, &db.nodes, 1)? {
+            take(&mut self.ahead, purpose, done)?;
         }
         let chunk = self.ahead.front_mut().expect("the caller has seen it");
         for missing in std::mem::take(&mut chunk.elsewhere) {
@@ -273,22 +270,11 @@ impl Worker {
             self.reader = None;
         }
     }
-
-    /// Reports an error, and leaves nothing in flight after one, so that the next batch starts clean.
-    fn close(&mut self, result: Result<()>, job: &Job<'_>) {
-        if let Err(error) = result {
-            job.fails(error);
-        }
-        self.let_go();
-    }
 }
 
 /// Gathers a chunk and takes the pages that are cached.
-fn start(db: &State, job: &Job<'_>, chunk: &mut Chunk, queued: bool) -> Result<()> {
+fn start(db: &State, job: &Job<'_>, chunk: &mut Chunk) {
     chunk.gather(db, job.batch, job.range(chunk.index));
-    if !queued {
-        return read_missing(db, chunk);
-    }
     let cache = db.store.cache();
     let mut hits = 0;
     for index in 0..chunk.pages.len() {
@@ -311,7 +297,6 @@ fn start(db: &State, job: &Job<'_>, chunk: &mut Chunk, queued: bool) -> Result<(
     }
     Counters::add(&db.counters.cache_hits, hits);
     chunk.missing += chunk.away.len();
-    Ok(())
 }
 
 /// Asks for missing pages, in order, as far as the ring has room.

@@ -23,8 +23,6 @@ pub(crate) enum Reach {
     Page,
     /// To its cell in a cached page.
     Cell,
-    /// To what a fold of its page reads of its region, and no further.
-    Region,
     /// To all that a fold of its page and its region reads.
     Fold,
 }
@@ -46,14 +44,14 @@ pub(crate) fn cpu_prefetch<'a>(
     for (key, page) in keys.clone().zip(&mut pages) {
         let state = regions.region(key).read();
         *page = state.children().page(state.children().find(key));
-        if matches!(reach, Reach::Fold | Reach::Region) {
+        if reach == Reach::Fold {
             state.cpu_prefetch_fold(key);
         }
-        if let Some(page) = page.filter(|_| reach != Reach::Region) {
+        if let Some(page) = *page {
             db.store.cache().cpu_prefetch(page, LookupStep::Table);
         }
     }
-    if matches!(reach, Reach::Page | Reach::Region) {
+    if reach == Reach::Page {
         return;
     }
     for page in pages.into_iter().flatten() {
