@@ -12,10 +12,10 @@ use std::ops::ControlFlow;
 use pleach_io::{Disk, OpenMode};
 
 use super::error::{Invalid, ScanError};
-use super::reader::{LogReader, magic_in, segments};
+use super::reader::{LogReader, Verdict, magic_in, segments};
 use crate::format::names::parse_segment_name;
 use crate::format::position::{BLOCK, LogPos, Point, valid_segment_size};
-use crate::format::record::{ALIGN, HEADER_LEN, Header, RecordView, body_checksum};
+use crate::format::record::{ALIGN, Header, RecordView};
 
 /// Where a chain breaks off, and why.
 #[derive(Debug)]
@@ -142,10 +142,8 @@ where
         let found = found.map_err(broken)?;
         let (header, checksum) =
             found.map_err(|invalid| broken(ScanError::Past { position: at.position, invalid }))?;
-        let body = reader.read(header.position + HEADER_LEN as u64, header.body_len);
-        let body = body.map_err(|error| broken(error.into()))?.unwrap_or_default();
-        let flow = visit(&RecordView { header, checksum, body })
-            .map_err(|error| Broken::at(header.position, error))?;
+        let record = reader.view((header, checksum)).map_err(broken)?;
+        let flow = visit(&record).map_err(|error| Broken::at(header.position, error))?;
         at = Point { position: header.end(), checksum };
         first = false;
         if flow.is_break() {
@@ -221,9 +219,7 @@ pub fn headers(
                 continue;
             };
             let found = at + hit;
-            let bytes = reader.read(found, HEADER_LEN as u64).ok().flatten();
-            let header = bytes.and_then(|bytes| bytes.first_chunk::<HEADER_LEN>());
-            if let Some(Ok((header, _))) = header.map(Header::decode)
+            if let Ok(Ok((header, _))) = reader.header(found)
                 && header.database == database
                 && header.position == found
             {
@@ -276,21 +272,20 @@ fn next_in(
                 at = stop;
                 continue;
             };
-            let found = Point { position: at + hit, checksum: 0 };
-            match record(&mut reader, database, found, true) {
+            let found = at + hit;
+            let is_own = |header: &Header| Ok(database.is_none_or(|own| header.database == own));
+            match reader.record(found, is_own) {
                 Ok(Ok((header, _))) => return Ok(Some(header)),
                 Err(error) if !goes_over_errors => return Err(error),
                 Ok(Err(_)) | Err(_) => {}
             }
-            at = found.position + ALIGN;
+            at = found + ALIGN;
         }
     }
     Ok(None)
 }
 
-type Verdict = Result<(Header, u64), Invalid>;
-
-/// The record after a point, which begins there or at the next block.
+/// The record after a point, which begins there or at the next block; the first one may have any forerunner.
 fn next_after(
     reader: &mut LogReader,
     database: u64,
@@ -298,36 +293,13 @@ fn next_after(
     end: LogPos,
 ) -> Result<Verdict, ScanError> {
     let next = at.position.align_up(BLOCK);
-    match record(reader, Some(database), at, first)? {
-        Err(_) if next > at.position && next < end => {
-            record(reader, Some(database), Point { position: next, ..at }, first)
-        }
+    let mut record = |position| {
+        reader.record(position, |header| {
+            Ok(header.database == database && (first || header.previous == at.checksum))
+        })
+    };
+    match record(at.position)? {
+        Err(_) if next > at.position && next < end => record(next),
         found => Ok(found),
     }
-}
-
-/// The record of a database, or of any, at a point; the first one may have any forerunner.
-fn record(
-    reader: &mut LogReader,
-    database: Option<u64>,
-    at: Point,
-    first: bool,
-) -> Result<Verdict, ScanError> {
-    let Some(bytes) = reader.read(at.position, HEADER_LEN as u64)? else {
-        return Ok(Err(Invalid::NoSegment));
-    };
-    let Some(bytes) = bytes.first_chunk::<HEADER_LEN>() else { return Ok(Err(Invalid::NoSegment)) };
-    let Ok((header, checksum)) = Header::decode(bytes) else { return Ok(Err(Invalid::NoHeader)) };
-    let follows = database.is_none_or(|database| header.database == database)
-        && header.position == at.position
-        && (first || header.previous == at.checksum);
-    if !follows {
-        return Ok(Err(Invalid::Stale));
-    }
-    let body = reader.read(at.position + HEADER_LEN as u64, header.body_len)?;
-    Ok(match body.map(|body| body_checksum(header.database, [body])) {
-        None => Err(Invalid::CutBody),
-        Some(sum) if sum != header.body_checksum => Err(Invalid::TornBody),
-        Some(_) => Ok((header, checksum)),
-    })
 }

@@ -5,13 +5,16 @@
 
 use pleach_io::{Disk, File, IoError, OpenMode, PAGE, PageBuf};
 
-use super::error::{BadSegment, ScanError};
+use super::error::{BadSegment, Invalid, ScanError};
 use super::segment::run_pages;
 use crate::format::names::{parse_segment_name, segment_name};
 use crate::format::position::LogPos;
-use crate::format::record::MAGIC;
+use crate::format::record::{HEADER_LEN, Header, MAGIC, RecordView, body_checksum};
 
 const CHUNK_PAGES: usize = 256;
+
+/// A header and its checksum, or why there is none.
+pub(super) type Verdict = Result<(Header, u64), Invalid>;
 
 /// The byte at which a header may begin in bytes of the log that begin where one may.
 pub(super) fn magic_in(bytes: &[u8]) -> Option<u64> {
@@ -120,6 +123,45 @@ impl LogReader {
             self.fill(position, len)?;
         }
         Ok(self.slice(position, len))
+    }
+
+    /// The header at a position, good in itself, wherever it may belong; with its checksum.
+    pub(super) fn header(&mut self, at: LogPos) -> Result<Verdict, ScanError> {
+        let bytes = self.read(at, HEADER_LEN as u64)?.and_then(|bytes| bytes.first_chunk());
+        let Some(bytes) = bytes else { return Ok(Err(Invalid::NoSegment)) };
+        Ok(Header::decode(bytes).map_err(|_| {
+            if *bytes == [0; HEADER_LEN] { Invalid::Blank } else { Invalid::NoHeader }
+        }))
+    }
+
+    /// The record at a position, if its header follows what came before.
+    pub(super) fn record(
+        &mut self,
+        at: LogPos,
+        follows: impl FnOnce(&Header) -> Result<bool, ScanError>,
+    ) -> Result<Verdict, ScanError> {
+        let (header, checksum) = match self.header(at)? {
+            Ok(found) => found,
+            Err(invalid) => return Ok(Err(invalid)),
+        };
+        if header.position != at || !follows(&header)? {
+            return Ok(Err(Invalid::Stale));
+        }
+        let body = self.read(at + HEADER_LEN as u64, header.body_len)?;
+        Ok(match body.map(|body| body_checksum(header.database, [body])) {
+            None => Err(Invalid::CutBody),
+            Some(sum) if sum != header.body_checksum => Err(Invalid::TornBody),
+            Some(_) => Ok((header, checksum)),
+        })
+    }
+
+    /// A record that was found, whose bytes the window still has.
+    pub(super) fn view(
+        &mut self,
+        (header, checksum): (Header, u64),
+    ) -> Result<RecordView<'_>, ScanError> {
+        let body = self.read(header.position + HEADER_LEN as u64, header.body_len)?;
+        Ok(RecordView { header, checksum, body: body.unwrap_or_default() })
     }
 
     fn slice(&self, position: LogPos, len: u64) -> Option<&[u8]> {

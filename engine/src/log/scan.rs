@@ -28,9 +28,9 @@
 use pleach_io::{Disk, PAGE};
 
 use super::error::{BadSegment, DurableEvidence, Invalid, ScanError};
-use super::reader::{LogReader, magic_in};
+use super::reader::{LogReader, Verdict, magic_in};
 use crate::format::position::{BLOCK, LogPos, Point, valid_segment_size};
-use crate::format::record::{ALIGN, HEADER_LEN, Header, RecordView, body_checksum};
+use crate::format::record::{ALIGN, Header, RecordView};
 
 /// A block that was never written. Segments are prepared ahead, so an open reads far more of these than of
 /// others, and comparing whole blocks is an order of magnitude cheaper than looking at each word.
@@ -113,10 +113,9 @@ where
     }
     loop {
         match scanner.next()? {
-            Ok((header, checksum)) => {
-                let body = scanner.body(&header)?;
-                visit(&RecordView { header, checksum, body })?;
-                scanner.accept(&header, checksum);
+            Ok(found) => {
+                visit(&scanner.reader.view(found)?)?;
+                scanner.accept(found);
             }
             Err(_) if input.live => return Ok(scanner.end),
             Err(invalid) => return Ok(scanner.finish(invalid)?),
@@ -138,10 +137,9 @@ where
     let mut scanner = Scanner::new(reader, input);
     loop {
         match scanner.next() {
-            Ok(Ok((header, checksum))) => {
-                let body = scanner.body(&header)?;
-                visit(&RecordView { header, checksum, body })?;
-                scanner.accept(&header, checksum);
+            Ok(Ok(found)) => {
+                visit(&scanner.reader.view(found)?)?;
+                scanner.accept(found);
             }
             Ok(Err(_)) | Err(ScanError::Io(_)) => break,
             Err(error) => return Err(error.into()),
@@ -159,8 +157,6 @@ struct Rest {
     /// Records of another position, or of an earlier open.
     used_before: bool,
 }
-
-type Verdict = Result<(Header, u64), Invalid>;
 
 struct Scanner {
     reader: LogReader,
@@ -201,50 +197,20 @@ impl Scanner {
 
     /// Is there a valid record at `at` that follows the last one?
     fn judge(&mut self, at: LogPos) -> Result<Verdict, ScanError> {
-        let (header, checksum) = match self.header(at)? {
-            Ok(found) => found,
-            Err(invalid) => return Ok(Err(invalid)),
-        };
-        let follows = header.database == self.input.database
-            && header.position == at
-            && header.previous == self.end.end.checksum
-            && header.incarnation >= self.end.incarnation;
-        if !follows {
-            return Ok(Err(Invalid::Stale));
-        }
-        if header.incarnation > self.input.incarnation && !self.input.live {
-            let (found, known) = (header.incarnation, self.input.incarnation);
-            return Err(ScanError::Future { position: at, found, known });
-        }
-        let database = self.input.database;
-        let body = self.reader.read(at + HEADER_LEN as u64, header.body_len)?;
-        Ok(match body.map(|body| body_checksum(database, [body])) {
-            None => Err(Invalid::CutBody),
-            Some(sum) if sum != header.body_checksum => Err(Invalid::TornBody),
-            Some(_) => Ok((header, checksum)),
+        let Self { reader, input, end, .. } = self;
+        reader.record(at, |header| {
+            let follows = header.database == input.database
+                && header.previous == end.end.checksum
+                && header.incarnation >= end.incarnation;
+            if follows && header.incarnation > input.incarnation && !input.live {
+                let (found, known) = (header.incarnation, input.incarnation);
+                return Err(ScanError::Future { position: at, found, known });
+            }
+            Ok(follows)
         })
     }
 
-    /// The header at a position, good in itself, wherever it may belong.
-    fn header(&mut self, at: LogPos) -> Result<Verdict, ScanError> {
-        let Some(bytes) = self.reader.read(at, HEADER_LEN as u64)? else {
-            return Ok(Err(Invalid::NoSegment));
-        };
-        let Some(bytes) = bytes.first_chunk::<HEADER_LEN>() else {
-            return Ok(Err(Invalid::NoSegment));
-        };
-        Ok(Header::decode(bytes).map_err(|_| {
-            if *bytes == [0; HEADER_LEN] { Invalid::Blank } else { Invalid::NoHeader }
-        }))
-    }
-
-    fn body(&mut self, header: &Header) -> Result<&[u8], ScanError> {
-        let at = header.position + HEADER_LEN as u64;
-        // `judge` has read it; the window still has it.
-        Ok(self.reader.read(at, header.body_len)?.unwrap_or_default())
-    }
-
-    fn accept(&mut self, header: &Header, checksum: u64) {
+    fn accept(&mut self, (header, checksum): (Header, u64)) {
         self.end.end = Point { position: header.end(), checksum };
         self.end.incarnation = header.incarnation;
         self.end.proven = self.end.proven.max(header.durable_through);
@@ -307,7 +273,7 @@ impl Scanner {
                 at = stop;
                 continue;
             };
-            if let Ok((header, _)) = self.header(hit)? {
+            if let Ok((header, _)) = self.reader.header(hit)? {
                 rest.used_before |= header.database == self.input.database
                     && (header.position != hit || header.incarnation < self.input.incarnation);
                 self.testify(&header, hit, cut)?;
