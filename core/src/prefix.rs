@@ -42,12 +42,13 @@ impl Prefix {
 
     /// The same from bytes that claim to be a prefix: `None` when `len` is more than 256 or a bit
     /// beyond it is set.
+    #[inline]
     pub fn from_raw(bits: Key, len: u16) -> Option<Self> {
         if len > 256 {
             return None;
         }
         let prefix = Self::new(&bits, len);
-        (prefix.bits == bits).then_some(prefix)
+        (halves(&prefix.bits) == halves(&bits)).then_some(prefix)
     }
 
     /// Number of bits, 0 to 256.
@@ -142,13 +143,16 @@ impl Prefix {
     }
 
     /// The next prefix of the same length, in key order; `None` after the last.
+    #[inline]
     pub fn next(&self) -> Option<Self> {
-        let mut at = *self;
-        while at.is_right() {
-            at = at.parent()?;
-        }
-        let up = at.sibling()?;
-        Some(Self { bits: up.bits, len: self.len })
+        let ([high, low], last) = (halves(&self.bits), 1 << (self.len.wrapping_neg() % 128));
+        let (add, (low, carry)) = match self.len {
+            0 => return None,
+            1..=128 => (last, (low, false)),
+            _ => (0, low.overflowing_add(last)),
+        };
+        let high = high.checked_add(add | u128::from(carry))?;
+        Some(Self { bits: of_halves([high, low]), len: self.len })
     }
 }
 
@@ -198,12 +202,26 @@ pub fn bits_after(key: &Key, from: u16) -> u32 {
     ((u64::from_be_bytes(window) << (from % 8)) >> 32) as u32
 }
 
+/// A key as two numbers.
+#[inline]
+fn halves(key: &Key) -> [u128; 2] {
+    let halves = key.as_chunks().0;
+    [u128::from_be_bytes(halves[0]), u128::from_be_bytes(halves[1])]
+}
+
+#[inline]
+fn of_halves([high, low]: [u128; 2]) -> Key {
+    let mut key = [0; 32];
+    key[..16].copy_from_slice(&high.to_be_bytes());
+    key[16..].copy_from_slice(&low.to_be_bytes());
+    key
+}
+
+#[inline]
 fn clear_from(bits: &mut Key, len: u16) {
-    let whole = usize::from(len / 8);
-    let rest = len % 8;
-    for (index, byte) in bits.iter_mut().enumerate().skip(whole) {
-        *byte &= if index == whole && rest > 0 { !(0xff >> rest) } else { 0 };
-    }
+    let [high, low] = halves(bits);
+    let kept = |len: u16| u128::MAX.checked_shl(128 - u32::from(len.min(128))).unwrap_or(0);
+    *bits = of_halves([high & kept(len), low & kept(len.saturating_sub(128))]);
 }
 
 #[cfg(test)]

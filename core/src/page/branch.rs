@@ -83,81 +83,25 @@ pub struct Entry {
 /// Moves over children from left to right.
 #[derive(Clone, Copy, Debug)]
 struct Walk {
-    at: Wide,
-    /// First key after the page's prefix; zero when no key comes after it.
-    end: Wide,
-    prefix_len: u16,
-    done: bool,
+    prefix: Prefix,
+    /// The first key of the next child; `None` at the end.
+    next: Option<Key>,
 }
 
 impl Walk {
     fn new(prefix: &Prefix) -> Self {
-        let at = Wide::from_key(prefix.first_key());
-        Self { at, end: at.after(prefix.len()), prefix_len: prefix.len(), done: false }
+        Self { prefix: *prefix, next: Some(*prefix.first_key()) }
     }
 
-    /// Does a child of this depth fit here?
-    fn fits(&self, depth: u16) -> bool {
-        !self.done
-            && (self.prefix_len..=MAX_PREFIX_LEN).contains(&depth)
-            && self.at.significant_bits() <= depth
-    }
-
-    /// The first key of the next child.
-    fn first_key(&self) -> Key {
-        self.at.to_key()
-    }
-
-    /// Moves past a child. A child that starts inside the prefix and is at least as deep cannot end
-    /// beyond it, so `done` is an equality.
-    fn pass(&mut self, depth: u16) {
-        self.at = self.at.after(depth);
-        self.done = self.at == self.end;
-    }
-}
-
-/// A key as an integer of 256 bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Wide {
-    high: u128,
-    low: u128,
-}
-
-impl Wide {
-    fn from_key(key: &Key) -> Self {
-        Self {
-            high: u128::from_be_bytes(array_at(key, 0)),
-            low: u128::from_be_bytes(array_at(key, 16)),
-        }
-    }
-
-    fn to_key(self) -> Key {
-        let mut key = [0; 32];
-        put(&mut key, 0, &self.high.to_be_bytes());
-        put(&mut key, 16, &self.low.to_be_bytes());
-        key
-    }
-
-    /// Length of the shortest prefix whose first key this is.
-    #[expect(clippy::cast_possible_truncation, reason = "at most 128 each")]
-    fn significant_bits(self) -> u16 {
-        if self.low == 0 {
-            128 - self.high.trailing_zeros() as u16
-        } else {
-            256 - self.low.trailing_zeros() as u16
-        }
-    }
-
-    /// The first key after a prefix of `depth` bits that starts here, modulo 2^256.
-    fn after(self, depth: u16) -> Self {
-        match depth {
-            0 => self,
-            1..=128 => Self { high: self.high.wrapping_add(1 << (128 - depth)), ..self },
-            _ => {
-                let (low, carry) = self.low.overflowing_add(1 << (256 - depth));
-                Self { high: self.high.wrapping_add(u128::from(carry)), low }
-            }
-        }
+    /// Moves past a child of this depth, if one fits here. One that starts inside the prefix and is at least as deep cannot
+    /// end beyond it.
+    #[inline]
+    fn pass(&mut self, depth: u16) -> Option<Prefix> {
+        let fits = (self.prefix.len()..=MAX_PREFIX_LEN).contains(&depth);
+        let child = Prefix::from_raw(self.next?, depth).filter(|_| fits)?;
+        let next = child.next().map(|next| *next.first_key());
+        self.next = next.filter(|key| self.prefix.covers(key));
+        Some(child)
     }
 }
 
@@ -188,13 +132,11 @@ impl<'a> BranchView<'a> {
             {
                 return Err(PageError::Entry { entry });
             }
-            let depth = u16::from(bytes[DEPTH]);
-            if !walk.fits(depth) {
+            let Some(_) = walk.pass(bytes[DEPTH].into()) else {
                 return Err(PageError::Tiling { entry });
-            }
-            walk.pass(depth);
+            };
         }
-        if !walk.done {
+        if walk.next.is_some() {
             return Err(PageError::Tiling { entry: count });
         }
         header::check_unused(page, ENTRIES + count * ENTRY_SIZE)?;
@@ -255,9 +197,7 @@ impl<'a> BranchView<'a> {
         let mut walk = Walk::new(&self.prefix());
         self.entries.iter().map(move |bytes| {
             let entry = decode(bytes);
-            let prefix = Prefix::new(&walk.first_key(), entry.depth);
-            walk.pass(entry.depth);
-            (prefix, entry)
+            (walk.pass(entry.depth).expect("children tile the prefix"), entry)
         })
     }
 }
@@ -321,9 +261,7 @@ impl<'p> BranchBuilder<'p> {
     pub fn push(&mut self, entry: &Entry) -> Prefix {
         let index = usize::from(self.pushed);
         assert!(index < MAX_ENTRIES, "the page is full");
-        assert!(self.walk.fits(entry.depth), "children tile the prefix");
-        let prefix = Prefix::new(&self.walk.first_key(), entry.depth);
-        self.walk.pass(entry.depth);
+        let prefix = self.walk.pass(entry.depth).expect("children tile the prefix");
         let page_no = entry.page_no.unwrap_or(0);
         assert!(page_no <= MAX_PAGE_NO, "page numbers have 40 bits");
         assert!(entry.page_no.is_some() || entry.tag == 0, "no page, no tag");
@@ -345,7 +283,7 @@ impl<'p> BranchBuilder<'p> {
     /// # Panics
     /// When children are missing.
     pub fn seal(self) -> u32 {
-        assert!(self.walk.done, "children tile the prefix to its end");
+        assert!(self.walk.next.is_none(), "children tile the prefix to its end");
         CutHeader {
             level: self.header.level,
             prefix: self.header.prefix,
