@@ -14,7 +14,7 @@
 //! hashes of long values are the hasher's.
 
 use pleach_beatree::Stored;
-use pleach_beatree::stored::overflow_cell;
+use pleach_core::fold::FoldValue;
 use pleach_core::{Key, KeyedBlake3, Node, TERMINATOR};
 
 /// The key of the hash.
@@ -41,21 +41,17 @@ pub(crate) fn after<'a>(
             message.clear();
         }
         message.extend_from_slice(key);
-        match stored {
-            Stored::Absent => message.push(0),
-            Stored::Inline(value) => {
+        match stored.fold_value() {
+            None => message.push(0),
+            Some(FoldValue::Bytes(value)) => {
                 let len = u32::try_from(value.len()).expect("at most 1 KiB");
                 message.push(1);
                 message.extend_from_slice(&len.to_le_bytes());
                 message.extend_from_slice(value);
             }
-            Stored::Large(large) => {
+            Some(FoldValue::Hash(hash)) => {
                 message.push(2);
-                message.extend_from_slice(large.hash.as_ref());
-            }
-            Stored::Overflow(raw) => {
-                message.push(2);
-                message.extend_from_slice(overflow_cell(raw).value_hash().as_ref());
+                message.extend_from_slice(hash.as_ref());
             }
         }
     }

@@ -21,7 +21,7 @@ use pleach_core::page::overflow::PageRun;
 use pleach_core::{Key, Prefix, TERMINATOR};
 
 use super::gather::{DEPTH, read_pages};
-use super::publish::{Freed, log_run};
+use super::publish::Freed;
 use crate::error::{Error, Result};
 use crate::format::location_body::{LocationEncoder, NewPage, Rewrite};
 use crate::format::names::LEAF_FILE;
@@ -190,8 +190,7 @@ fn publish(trie: &State, by: u64, all: &[Left]) -> Result<GivenUp> {
         encoder.push(&Rewrite { range, pages: &[nothing], freed: &freed });
     }
     let runs: Vec<PageRun> = all.iter().flat_map(|left| left.runs.iter().copied()).collect();
-    let freed: Vec<_> = runs.iter().map(log_run).collect();
-    let record = encoder.finish(trie.store.database(), &[], &freed);
+    let record = encoder.finish(trie.store.database(), &[], &runs);
     let len = record.len();
     match trie.commits.sequencer().make_room(len) {
         // Commits are not to be told that the flush has no room.

@@ -23,9 +23,7 @@ use pleach_io::PageBuf;
 use super::rewrite::{NewLeaf, Rewrite, disagree};
 use super::round::Round;
 use crate::error::Result;
-use crate::format::location_body::{
-    LocationEncoder, NewPage, Rewrite as LogRewrite, Run as LogRun,
-};
+use crate::format::location_body::{LocationEncoder, NewPage, Rewrite as LogRewrite};
 use crate::format::position::LogPos;
 use crate::format::record::RecordBuf;
 use crate::metrics::Counters;
@@ -103,11 +101,10 @@ impl Round {
             let freed: Vec<u64> =
                 rewrite.old.iter().filter_map(|old| old.number.map(u64::from)).collect();
             encoder.push(&LogRewrite { range: rewrite.range, pages: &pages, freed: &freed });
-            given_up.extend(rewrite.freed_runs.iter().map(log_run));
+            given_up.extend(&rewrite.freed_runs);
             for old in &rewrite.old {
                 for (_, cell) in &old.written {
-                    let runs = pleach_beatree::stored::overflow_cell(cell).runs();
-                    allocated.extend(runs.map(|run| log_run(&run)));
+                    allocated.extend(pleach_beatree::stored::overflow_cell(cell).runs());
                 }
             }
         }
@@ -147,10 +144,6 @@ fn move_pages(db: &State, rewrites: &mut [Rewrite], log_position: LogPos) -> Giv
         given_up.layout_changed = true;
     }
     given_up
-}
-
-pub(super) fn log_run(run: &PageRun) -> LogRun {
-    LogRun { start: run.start, pages: run.pages }
 }
 
 /// Makes the new pages' nodes those of page and *all* committed changes: commits may have come

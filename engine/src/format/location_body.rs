@@ -16,6 +16,7 @@
 //! children of both. `freed` are the
 //! page numbers that were given up. Runs are those of overflow values.
 
+use pleach_core::page::overflow::PageRun;
 use pleach_core::range::key_after;
 use pleach_core::{Key, Node, Prefix};
 
@@ -42,15 +43,6 @@ pub struct NewPage<'a> {
     pub applied_through: u64,
     /// Its node, of all committed changes.
     pub node: &'a Node,
-}
-
-/// Neighbouring overflow pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
-    /// First page number.
-    pub start: u64,
-    /// Number of pages.
-    pub pages: u32,
 }
 
 /// A rewrite that is to be encoded.
@@ -128,7 +120,7 @@ impl LocationEncoder {
     ///
     /// # Panics
     /// When a run is out of range.
-    pub fn finish(mut self, database: u64, allocated: &[Run], freed: &[Run]) -> RecordBuf {
+    pub fn finish(mut self, database: u64, allocated: &[PageRun], freed: &[PageRun]) -> RecordBuf {
         for run in allocated.iter().chain(freed) {
             assert!(run.pages < MAX_RUN_PAGES, "runs have 24 bits");
             self.page_number(run.start, false);
@@ -191,19 +183,21 @@ impl<'a> LocationView<'a> {
     }
 
     /// Overflow runs that the flush has written.
-    pub fn allocated(&self) -> impl Iterator<Item = Run> + 'a {
+    pub fn allocated(&self) -> impl Iterator<Item = PageRun> + 'a {
         runs(self.allocated)
     }
 
     /// Overflow runs that became free with the flush.
-    pub fn freed(&self) -> impl Iterator<Item = Run> + 'a {
+    pub fn freed(&self) -> impl Iterator<Item = PageRun> + 'a {
         runs(self.freed)
     }
 }
 
-fn runs(bytes: &[u8]) -> impl Iterator<Item = Run> + '_ {
+fn runs(bytes: &[u8]) -> impl Iterator<Item = PageRun> + '_ {
     let mut cursor = Cursor::new(bytes);
-    core::iter::from_fn(move || Some(Run { start: cursor.u40().ok()?, pages: cursor.u24().ok()? }))
+    core::iter::from_fn(move || {
+        Some(PageRun { start: cursor.u40().ok()?, pages: cursor.u24().ok()? })
+    })
 }
 
 /// One rewrite of a location record.

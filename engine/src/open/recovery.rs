@@ -32,7 +32,7 @@ use crate::error::{Contradiction, Error, Result};
 use crate::format::commit_body::{CommitView, EntryKind, NamespaceView};
 use crate::format::image::ImageReader;
 use crate::format::image_error::ImageError;
-use crate::format::location_body::{LocationView, Run as LogRun};
+use crate::format::location_body::LocationView;
 use crate::format::names::OVERFLOW_FILE;
 use crate::format::position::{LogPos, Point};
 use crate::format::record::{Header, Kind, RecordView};
@@ -370,10 +370,9 @@ impl Replay {
     fn location(&mut self, view: &LocationView<'_>, header: &Header) -> Result<()> {
         let (start, end) = (header.position, record_end(header));
         let bad = bad_record(start);
-        let run = |run: LogRun| PageRun { start: run.start, pages: run.pages };
         if let Some(extents) = &mut self.extents {
-            mark_used(extents, view.allocated().map(run))?;
-            for run in view.freed().map(run) {
+            mark_used(extents, view.allocated())?;
+            for run in view.freed() {
                 extents.mark_free(run).map_err(bad_map)?;
             }
         }

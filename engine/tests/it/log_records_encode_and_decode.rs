@@ -5,12 +5,11 @@ use pleach::internals::format::commit_body::{
     Before, ChangeSection, CommitView, EntryKind, NamespacePart, NodeSection, Replaced, Value,
     commit_record,
 };
-use pleach::internals::format::location_body::{
-    LocationEncoder, LocationView, NewPage, Rewrite, Run,
-};
+use pleach::internals::format::location_body::{LocationEncoder, LocationView, NewPage, Rewrite};
 use pleach::internals::format::record::body_checksum;
 use pleach::internals::format::trie_kind::TrieKind;
 use pleach::internals::log::{BodyError, RecordBuf};
+use pleach_core::page::overflow::PageRun;
 use pleach_core::{Key, Node, Prefix};
 use pleach_io::sim::Rng;
 
@@ -165,8 +164,9 @@ fn location(rng: &mut Rng) -> Vec<u8> {
     let mut encoder = LocationEncoder::over(vec![9; 10], 77, 3);
     encoder.push(&Rewrite { range: left, pages: &split, freed: &[1, 2, 3] });
     encoder.push(&Rewrite { range: right, pages: &whole, freed: &[] });
-    let allocated = [Run { start: 4, pages: 5 }, Run { start: 1 << 39, pages: (1 << 24) - 1 }];
-    bytes(&encoder.finish(DATABASE, &allocated, &[Run { start: 1, pages: 1 }]))
+    let allocated =
+        [PageRun { start: 4, pages: 5 }, PageRun { start: 1 << 39, pages: (1 << 24) - 1 }];
+    bytes(&encoder.finish(DATABASE, &allocated, &[PageRun { start: 1, pages: 1 }]))
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn a_location_record_comes_back() {
     assert_eq!(rewrites[0].freed().collect::<Vec<_>>(), [1, 2, 3]);
     assert_eq!(rewrites[1].range, Prefix::ROOT.child(true));
     assert_eq!(view.allocated().map(|run| run.pages).collect::<Vec<_>>(), [5, (1 << 24) - 1]);
-    assert_eq!(view.freed().collect::<Vec<_>>(), [Run { start: 1, pages: 1 }]);
+    assert_eq!(view.freed().collect::<Vec<_>>(), [PageRun { start: 1, pages: 1 }]);
 }
 
 /// Goes through everything that a commit's view offers.
