@@ -23,7 +23,6 @@ use super::worker::{INLINE, Workers};
 use crate::error::{Contradiction, Error, Result};
 use crate::state::State;
 use crate::state::node_versions::NodeThen;
-use crate::state::overlays::OverlayNode;
 use crate::timings::Phase;
 
 /// A witness of at least this many bytes is copied by several workers.
@@ -212,20 +211,14 @@ fn node_in_view(db: &State, batch: &Batch<'_>, prefix: &Prefix) -> Option<Node> 
         (region.prefix() == prefix).then_some((*state.own(), state.last_commit()))
     });
     // Undo is asked after the region: a commit that comes in between finds its mark there.
-    let then = own.and_then(|(own, last_commit)| {
-        if last_commit <= batch.view.base {
-            return Some(own);
-        }
-        match batch.view.region_then(prefix) {
-            NodeThen::Unchanged => Some(own),
-            NodeThen::Recorded(node) => Some(node),
-            NodeThen::Unrecorded => None,
-        }
-    });
-    match batch.view.node(prefix) {
-        OverlayNode::Recorded(node) => Some(node),
-        OverlayNode::Unchanged => then,
-        OverlayNode::Unrecorded => None,
+    let then = || match own {
+        None => NodeThen::Unrecorded,
+        Some((own, last_commit)) if last_commit <= batch.view.base => NodeThen::Recorded(own),
+        Some((own, _)) => batch.view.region_then(prefix).over(|| NodeThen::Recorded(own)),
+    };
+    match batch.view.node(prefix).over(then) {
+        NodeThen::Recorded(node) => Some(node),
+        NodeThen::Unchanged | NodeThen::Unrecorded => None,
     }
 }
 

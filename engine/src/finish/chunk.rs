@@ -24,7 +24,6 @@ use crate::state::State;
 use crate::state::budget::FlushPolicy;
 use crate::state::index::{PageRef, located};
 use crate::state::node_versions::NodeThen;
-use crate::state::overlays::OverlayNode;
 use crate::state::reader::Done;
 use crate::state::view::{View, put_over};
 
@@ -259,7 +258,7 @@ impl Chunk {
             accessed.binary_search_by_key(&child, |page| page.child as usize).is_ok()
         };
         let region = batch.view.region(state, |child, prefix| {
-            is_accessed(child) || batch.view.node(prefix) == OverlayNode::Unrecorded
+            is_accessed(child) || batch.view.node(prefix) == NodeThen::Unrecorded
         });
         let mut accessed = accessed.into_iter().peekable();
         self.pending
@@ -268,16 +267,13 @@ impl Chunk {
             let prefix = state.children().prefix(child);
             let task = accessed.next_if(|page| page.child as usize == child);
             let said = batch.view.node(&prefix);
-            let then = region.node(child);
-            let same = then == NodeThen::Unchanged && said == OverlayNode::Unchanged;
+            let then = said.over(|| region.node(child));
+            let same = then == NodeThen::Unchanged;
             if task.is_none() && same {
                 continue;
             }
-            let known = match (said, then) {
-                _ if task.is_some() => None,
-                // A node that an overlay has recorded stays the node in that overlay, whatever is committed.
-                (OverlayNode::Recorded(node), _)
-                | (OverlayNode::Unchanged, NodeThen::Recorded(node)) => Some(node),
+            let known = match then {
+                NodeThen::Recorded(node) if task.is_none() => Some(node),
                 _ => None,
             };
             let accesses = task.map_or(0..0, |task| task.accesses);
@@ -292,9 +288,9 @@ impl Chunk {
             self.push_page(state, child, prefix, accesses, from, known);
             let page = self.pages.last_mut().expect("just pushed");
             page.as_of = match said {
-                OverlayNode::Unchanged => same.then(|| state.version(child)),
+                NodeThen::Unchanged => same.then(|| state.version(child)),
                 // Whatever is committed since, in this view the overlay was the last to change the page.
-                OverlayNode::Recorded(_) | OverlayNode::Unrecorded => batch.view.version(&prefix),
+                NodeThen::Recorded(_) | NodeThen::Unrecorded => batch.view.version(&prefix),
             };
         }
     }

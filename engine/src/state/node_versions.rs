@@ -18,15 +18,23 @@ use pleach_core::{Node, Prefix};
 
 use super::versions::shard;
 
-/// What is known of a prefix's node as of an older commit.
+/// What is known of a prefix's node as of an older commit; or what overlays say of it, where the changes are theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeThen {
-    /// No later commit has changed a key below it.
+    /// No later commit, and no overlay, has changed a key below it.
     Unchanged,
-    /// It was this.
+    /// It was this, and after the newest of the overlays that have changed it, it is.
     Recorded(Node),
-    /// A later commit has changed a key below it, and no page or region had this prefix then.
+    /// A later commit or an overlay has changed a key below it, and no page or region had this prefix then.
     Unrecorded,
+}
+
+impl NodeThen {
+    /// What overlays say, over what is known of the commit below them: a node that one has recorded stays the node in it,
+    /// whatever is committed.
+    pub(crate) fn over(self, then: impl FnOnce() -> Self) -> Self {
+        if self == Self::Unchanged { then() } else { self }
+    }
 }
 
 /// A node that a commit replaced.

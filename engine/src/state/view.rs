@@ -20,7 +20,7 @@ use pleach_io::Homed;
 use super::last_changes::LastSeen;
 use super::logged::{LoggedUndo, Stretch};
 use super::node_versions::{NodeThen, ReplacedNode, then};
-use super::overlays::{Chain, Overlaid, OverlayNode};
+use super::overlays::{Chain, Overlaid};
 use super::pins::PinId;
 use super::undo::Undo;
 use super::undo_maps::{AllMaps, Maps};
@@ -164,7 +164,7 @@ impl View {
     }
 
     /// What the overlays have recorded as the node of a prefix.
-    pub(crate) fn node(&self, prefix: &Prefix) -> OverlayNode {
+    pub(crate) fn node(&self, prefix: &Prefix) -> NodeThen {
         self.overlays.node(prefix)
     }
 

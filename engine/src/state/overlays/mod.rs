@@ -22,6 +22,7 @@ use std::sync::{Arc, OnceLock};
 use pleach_beatree::Stored;
 use pleach_core::{Key, Node, Prefix};
 
+use super::node_versions::NodeThen;
 use super::undo::{ChangeList, Changed};
 use trie::{LayerNo, Layers, Trie};
 
@@ -210,17 +211,6 @@ impl Drop for Layer {
     }
 }
 
-/// What overlays say of a prefix's node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OverlayNode {
-    /// None of them changed anything below it.
-    Unchanged,
-    /// The node after the newest of them that did.
-    Recorded(Node),
-    /// One of them did, and no page or region had this prefix then.
-    Unrecorded,
-}
-
 /// The overlays over a commit, oldest first. Clones share the list.
 #[derive(Clone, Default)]
 pub(crate) struct Chain {
@@ -332,12 +322,12 @@ impl Overlaid {
     }
 
     /// The node of a prefix as the newest overlay that changed anything below it has recorded it.
-    pub(crate) fn node(&self, prefix: &Prefix) -> OverlayNode {
+    pub(crate) fn node(&self, prefix: &Prefix) -> NodeThen {
         let newest = self.newest_trie().and_then(|trie| trie.newest_below(self, prefix));
         let Some(part) = newest.and_then(|newest| self.part(newest)) else {
-            return OverlayNode::Unchanged;
+            return NodeThen::Unchanged;
         };
-        part.recorded(prefix).map_or(OverlayNode::Unrecorded, OverlayNode::Recorded)
+        part.recorded(prefix).map_or(NodeThen::Unrecorded, NodeThen::Recorded)
     }
 
     /// The layer of this number; `None` when it is not of the chain.

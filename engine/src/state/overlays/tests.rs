@@ -9,7 +9,8 @@ use pleach_beatree::{Stored, Value};
 use pleach_core::{Hasher, Key, Node, Prefix};
 
 use super::trie::{LayerNo, Layers, Trie};
-use super::{Chain, Layer, LayerParts, Overlaid, OverlayNode, Overlays, TakenBy};
+use super::{Chain, Layer, LayerParts, Overlaid, Overlays, TakenBy};
+use crate::state::node_versions::NodeThen;
 use crate::state::undo::Changed;
 
 /// A generator like any other: the next number below a bound.
@@ -108,9 +109,9 @@ fn check(model: &Model, seed: &mut u64, ids: u64) {
                 range().map(|((_, key), (_, stored))| (*key, stored.clone())).collect();
             assert_eq!(found, expected, "{namespace}: {prefix:?}");
             let newest = range().map(|(_, (number, _))| *number).max();
-            let node = newest.map_or(OverlayNode::Unchanged, |number| {
+            let node = newest.map_or(NodeThen::Unchanged, |number| {
                 let node = model.nodes.get(&(number, namespace, prefix));
-                node.map_or(OverlayNode::Unrecorded, |node| OverlayNode::Recorded(*node))
+                node.map_or(NodeThen::Unrecorded, |node| NodeThen::Recorded(*node))
             });
             assert_eq!(overlaid.node(&prefix), node, "{namespace}: {prefix:?}");
             assert_eq!(overlaid.changes_below(&prefix), newest.is_some());
