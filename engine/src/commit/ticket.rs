@@ -12,8 +12,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::finish::outcome::ChunkOutcome;
 use crate::format::commit_body::{
-    Before as RecordBefore, ChangeSection, EntryKind, NamespacePart, NodeSection,
-    Value as LogValue, commit_record,
+    Before as RecordBefore, EntryKind, NamespacePart, Section, Value as LogValue, commit_record,
 };
 use crate::format::position::LogPos;
 use crate::format::record::{MAX_RECORD, RecordBuf};
@@ -139,8 +138,7 @@ fn past(db: &State, target: &Target<'_>) -> Result<Arc<[u8]>> {
 
 /// What the record has of a part.
 struct Encoded {
-    changes: Vec<ChangeSection>,
-    nodes: Vec<NodeSection>,
+    sections: Vec<Section>,
     /// What it replaces beside values, where there is a history.
     replaced: ReplacedNodes,
 }
@@ -153,17 +151,16 @@ fn sections(db: &State, chunks: &[ChunkOutcome], history: bool) -> Encoded {
     let alone = changes < PARALLEL_SECTIONS || db.pace.foreground().is_busy();
     let most = if alone { 1 } else { db.runtime.workers() };
     let workers = most.min(chunks.len()).max(1);
-    let made: Vec<Mutex<Section>> = chunks.iter().map(|_| Mutex::default()).collect();
+    let made: Vec<Mutex<(Section, ReplacedNodes)>> =
+        chunks.iter().map(|_| Mutex::default()).collect();
     let tasks = db.timings.tasks(None, chunks.len());
     let make = |_: usize| tasks.each(|at| *made[at].lock() = section(&chunks[at], history));
     let _own_processors = (workers > 1).then(|| db.pace.foreground().publishing());
     db.runtime.here_or_fork_join(workers, &make);
-    let room = made.len();
-    let (changes, nodes) = (Vec::with_capacity(room), Vec::with_capacity(room));
-    let mut all = Encoded { changes, nodes, replaced: ReplacedNodes::default() };
-    for (changes, nodes, mut replaced) in made.into_iter().map(Mutex::into_inner) {
-        all.changes.push(changes);
-        all.nodes.push(nodes);
+    let sections = Vec::with_capacity(made.len());
+    let mut all = Encoded { sections, replaced: ReplacedNodes::default() };
+    for (section, mut replaced) in made.into_iter().map(Mutex::into_inner) {
+        all.sections.push(section);
         all.replaced.pages.append(&mut replaced.pages);
         all.replaced.regions.append(&mut replaced.regions);
     }
@@ -173,36 +170,33 @@ fn sections(db: &State, chunks: &[ChunkOutcome], history: bool) -> Encoded {
 /// As many bytes as a change of a value of 32 bytes takes in the record, and more than a page's node.
 const ENTRY_BYTES: usize = 72;
 
-/// What the record has of a chunk, and what that replaces.
-type Section = (ChangeSection, NodeSection, ReplacedNodes);
-
-/// The sections of a chunk.
-fn section(chunk: &ChunkOutcome, history: bool) -> Section {
-    let room = |count: usize| Vec::with_capacity(count * ENTRY_BYTES);
-    let mut changes = ChangeSection::over(room(chunk.changes.len()), Vec::new());
-    let mut nodes = NodeSection::over(room(chunk.nodes.len()), Vec::new());
+/// What the record has of a chunk, and what that replaces beside values.
+fn section(chunk: &ChunkOutcome, history: bool) -> (Section, ReplacedNodes) {
+    let [changes, nodes] =
+        [chunk.changes.len(), chunk.nodes.len()].map(|count| count * ENTRY_BYTES);
+    let mut section = Section::with_room(changes, nodes);
     let mut replaced = ReplacedNodes::default();
     if history {
         for changed in chunk.changes.iter() {
             let (new, prior) = (log_value(&changed.new), log_value(&changed.prior));
-            changes.push_with_undo(&changed.key, new, prior);
+            section.push_with_undo(&changed.key, new, prior);
         }
         replaced = replaced_in(chunk);
         for (page, (_, before)) in chunk.nodes.iter().zip(&replaced.pages) {
-            nodes.push_with_undo(&page.prefix, &page.node, before);
+            section.push_node_with_undo(&page.prefix, &page.node, before);
         }
         for (prefix, before) in &replaced.regions {
-            nodes.push_region(prefix, before);
+            section.push_region(prefix, before);
         }
     } else {
         for changed in chunk.changes.iter() {
-            changes.push(&changed.key, log_value(&changed.new));
+            section.push(&changed.key, log_value(&changed.new));
         }
         for page in &chunk.nodes {
-            nodes.push(&page.prefix, &page.node);
+            section.push_node(&page.prefix, &page.node);
         }
     }
-    (changes, nodes, replaced)
+    (section, replaced)
 }
 
 /// Those of a chunk.
@@ -277,17 +271,17 @@ fn encode(
     (parts, encoded): (&[Part<'_>], Vec<Encoded>),
     before: Option<RecordBefore<'_>>,
 ) -> (RecordBuf, Vec<ReplacedNodes>) {
-    let entry = |ns: u8, kind, (changes, nodes)| {
+    let entry = |ns: u8, kind, sections| {
         let [before, after] = [&target.prev.roots, target.roots].map(|roots| roots.of(ns));
         let trie = after.or(before).map_or(TrieKind::Merkle, |root| root.kind);
         let node = |root: Option<TrieRoot>| root.map_or(TERMINATOR, |root| root.node);
         let (previous_root, new_root) = (node(before), node(after));
-        NamespacePart { ns, kind, trie, previous_root, new_root, changes, nodes }
+        NamespacePart { ns, kind, trie, previous_root, new_root, sections }
     };
     let mut entries = Vec::with_capacity(parts.len() + target.fates.len());
     let mut replaced = Vec::with_capacity(parts.len());
     for (part, encoded) in parts.iter().zip(encoded) {
-        let Encoded { changes, nodes, replaced: own } = encoded;
+        let Encoded { sections, replaced: own } = encoded;
         replaced.push(own);
         if part.chunks.iter().all(|chunk| chunk.changes.is_empty()) {
             continue;
@@ -295,16 +289,16 @@ fn encode(
         let ns = part.view.namespace;
         let fate = target.fates.iter().find(|(namespace, _)| *namespace == ns);
         let kind = fate.map_or(EntryKind::Changed, |(_, kind)| *kind);
-        entries.push(entry(ns, kind, (changes, nodes)));
+        entries.push(entry(ns, kind, sections));
     }
     for (ns, kind) in target.fates {
         if !entries.iter().any(|entry| entry.ns == *ns) {
-            entries.push(entry(*ns, *kind, Default::default()));
+            entries.push(entry(*ns, *kind, Vec::new()));
         }
     }
     if entries.is_empty() {
         // A commit that changes nothing has an entry, too.
-        entries.push(entry(0, EntryKind::Changed, Default::default()));
+        entries.push(entry(0, EntryKind::Changed, Vec::new()));
     }
     entries.sort_unstable_by_key(|entry| entry.ns);
     let (database, number) = (db.store.database(), target.follows + 1);

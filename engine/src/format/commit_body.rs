@@ -37,8 +37,7 @@
 //! undo of it and of older ones names may be written over once this record is durable.
 //!
 //! Sections are byte strings that concatenate: workers encode slices of a sorted batch with
-//! [`ChangeSection`] and [`NodeSection`], and the pieces become parts of one record without a
-//! copy. The views check every length before it is used and allocate nothing.
+//! [`Section`], and the pieces become parts of one record without a copy. The views check every length before it is used and allocate nothing.
 
 mod encode;
 mod view;
@@ -48,8 +47,7 @@ use pleach_core::{Node, TERMINATOR};
 use super::bytes::BodyError;
 use super::trie_kind::TrieKind;
 pub use encode::{
-    ChangeSection, NamespacePart, NodeSection, commit_record, encode_change, encode_node,
-    encode_prefix, encode_value,
+    NamespacePart, Section, commit_record, encode_change, encode_node, encode_prefix, encode_value,
 };
 pub(super) use view::take_prefix;
 pub use view::{CommitView, NamespaceView, Namespaces, Replaced, Undo};

@@ -12,7 +12,7 @@ use super::trie::TrieReplay;
 use crate::checkpoint::checkpoint;
 use crate::error::Contradiction;
 use crate::format::commit_body::{
-    ChangeSection, EntryKind, NamespacePart, Value as LogValue, commit_record,
+    EntryKind, NamespacePart, Section, Value as LogValue, commit_record,
 };
 use crate::format::image::ImageReader;
 use crate::format::location_body::{LocationEncoder, NewPage, Rewrite};
@@ -524,7 +524,7 @@ fn opens_after_plain(
     let put = Access::write(id(1), Some(Value::from([7; 40].as_slice())));
     commit(&db, vec![put.in_namespace(5)])?;
     let state = db.state();
-    let mut changes = ChangeSection::default();
+    let mut changes = Section::default();
     changes.push(&id(2), LogValue::Inline(&[8; 40]));
     let part = NamespacePart {
         ns: 5,
@@ -532,8 +532,7 @@ fn opens_after_plain(
         trie,
         previous_root: db.roots().digest(5).expect("it is plain").into(),
         new_root: new_root(&db),
-        changes: vec![changes],
-        nodes: Vec::new(),
+        sections: vec![changes],
     };
     let number = db.commit_number() + 1;
     let record = commit_record(state.store.database(), number, b"", None, vec![part]);

@@ -12,7 +12,7 @@ use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
 use crate::format::commit_body::{
-    ChangeSection, EntryKind, NamespacePart, NodeSection, Value as LogValue, commit_record,
+    EntryKind, NamespacePart, Section, Value as LogValue, commit_record,
 };
 use crate::format::trie_kind::TrieKind;
 use crate::load::LoadOptions;
@@ -138,14 +138,14 @@ impl Tested {
             let root = (*kind != EntryKind::Dropped).then_some(new_root);
             let root = root.map(|node| TrieRoot { kind: TrieKind::Merkle, node });
             roots = roots.with([(*namespace, root)]);
-            let (mut section, mut nodes) = (ChangeSection::default(), NodeSection::default());
+            let mut section = Section::default();
             let trie = db.other(*namespace).expect("it has a trie");
             for (key, value) in changes {
                 let value = value.as_deref().map_or(LogValue::Absent, LogValue::Inline);
                 section.push(key, value);
             }
             for (prefix, node) in self.nodes_of(&trie, *namespace, changes) {
-                nodes.push(&prefix, &node);
+                section.push_node(&prefix, &node);
             }
             entries.push(NamespacePart {
                 ns: *namespace,
@@ -153,8 +153,7 @@ impl Tested {
                 trie: TrieKind::Merkle,
                 previous_root,
                 new_root,
-                changes: vec![section],
-                nodes: vec![nodes],
+                sections: vec![section],
             });
             tries.push(trie);
         }

@@ -2,8 +2,7 @@
 //! no bytes at all make a view panic or read past its end.
 
 use pleach::internals::format::commit_body::{
-    Before, ChangeSection, CommitView, EntryKind, NamespacePart, NodeSection, Replaced, Value,
-    commit_record,
+    Before, CommitView, EntryKind, NamespacePart, Replaced, Section, Value, commit_record,
 };
 use pleach::internals::format::location_body::{LocationEncoder, LocationView, NewPage, Rewrite};
 use pleach::internals::format::record::body_checksum;
@@ -78,9 +77,13 @@ impl Sample {
     /// The record, its slices encoded apart as workers do.
     fn encode(&self, pieces: usize) -> RecordBuf {
         let part = |ns: u8| {
-            let changes = self.changes.chunks(self.changes.len().div_ceil(pieces)).map(|slice| {
-                let mut section = ChangeSection::default();
-                for (key, new, old) in slice {
+            let all = |count: usize, piece: usize| {
+                let len = count.div_ceil(pieces);
+                (piece * len).min(count)..((piece + 1) * len).min(count)
+            };
+            let sections = (0..pieces).map(|piece| {
+                let mut section = Section::default();
+                for (key, new, old) in &self.changes[all(self.changes.len(), piece)] {
                     let (new, old) = (value(new.as_ref()), value(old.as_ref()));
                     if self.undo {
                         section.push_with_undo(key, new, old);
@@ -88,16 +91,12 @@ impl Sample {
                         section.push(key, new);
                     }
                 }
-                section
-            });
-            let nodes = self.nodes.chunks(self.nodes.len().div_ceil(pieces)).map(|slice| {
-                let mut section = NodeSection::default();
-                for (position, new, old) in slice {
+                for (position, new, old) in &self.nodes[all(self.nodes.len(), piece)] {
                     if self.undo {
-                        section.push_with_undo(position, new, old);
+                        section.push_node_with_undo(position, new, old);
                         section.push_region(position, new);
                     } else {
-                        section.push(position, new);
+                        section.push_node(position, new);
                     }
                 }
                 section
@@ -108,8 +107,7 @@ impl Sample {
                 trie: TrieKind::Merkle,
                 previous_root: [1; 32].into(),
                 new_root: [2; 32].into(),
-                changes: changes.collect(),
-                nodes: nodes.collect(),
+                sections: sections.collect(),
             }
         };
         commit_record(
@@ -242,7 +240,7 @@ fn mutated_bodies_are_errors_or_other_contents_and_never_panic() {
 #[test]
 fn unsorted_untiled_and_padded_bodies_are_refused() {
     let key = [5; 32];
-    let mut section = ChangeSection::default();
+    let mut section = Section::default();
     section.push(&key, Value::Absent);
     section.push(&key, Value::Absent);
     let part = NamespacePart {
@@ -251,8 +249,7 @@ fn unsorted_untiled_and_padded_bodies_are_refused() {
         trie: TrieKind::Merkle,
         previous_root: [0; 32].into(),
         new_root: [0; 32].into(),
-        changes: vec![section],
-        nodes: Vec::new(),
+        sections: vec![section],
     };
     let body = bytes(&commit_record(DATABASE, 1, &[], None, vec![part]));
     assert_eq!(walk(&body), Err(BodyError::Unsorted));
@@ -266,14 +263,14 @@ fn unsorted_untiled_and_padded_bodies_are_refused() {
 
 /// A part with a change and its node, or without.
 fn part(ns: u8, kind: EntryKind, roots: [u8; 2], changes: bool) -> NamespacePart {
-    let (mut section, mut nodes) = (ChangeSection::default(), NodeSection::default());
+    let mut section = Section::default();
     if changes {
         section.push(&[5; 32], Value::Inline(b"five"));
-        nodes.push(&Prefix::ROOT, &Node::new([9; 32]));
+        section.push_node(&Prefix::ROOT, &Node::new([9; 32]));
     }
     let [previous_root, new_root] = roots.map(|root| Node::new([root; 32]));
-    let (trie, changes, nodes) = (TrieKind::Merkle, vec![section], vec![nodes]);
-    NamespacePart { ns, kind, trie, previous_root, new_root, changes, nodes }
+    let (trie, sections) = (TrieKind::Merkle, vec![section]);
+    NamespacePart { ns, kind, trie, previous_root, new_root, sections }
 }
 
 #[test]
@@ -297,7 +294,7 @@ fn a_commit_says_which_namespaces_it_adds_drops_and_restores() {
         assert_eq!((found.ns, found.kind), (part.ns, part.kind));
         assert_eq!(found.previous_root, &part.previous_root);
         assert_eq!(found.new_root, &part.new_root);
-        assert_eq!(found.changes().count(), part.changes[0].count() as usize);
+        assert_eq!(found.changes().count(), usize::from([2, 254].contains(&part.ns)));
     }
     assert_eq!(found.len(), parts().len());
 }
@@ -343,7 +340,9 @@ fn an_entry_that_contradicts_its_kind_is_refused() {
     let as_plain = |ns: u8, kind: EntryKind, trie: u8, nodes: bool| {
         let mut part = part(3, EntryKind::Changed, [1, 2], true);
         if !nodes {
-            part.nodes = Vec::new();
+            let mut section = Section::default();
+            section.push(&[5; 32], Value::Inline(b"five"));
+            part.sections = vec![section];
         }
         let mut body = record(part);
         body[ENTRY..ENTRY + 3].copy_from_slice(&[ns, kind as u8, trie]);

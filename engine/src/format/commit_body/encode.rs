@@ -47,27 +47,31 @@ pub fn encode_node(out: &mut Vec<u8>, prefix: &Prefix, node: &Node) {
     out.extend_from_slice(node.as_ref());
 }
 
-/// Encoded changes of an ascending slice of keys, with what they replaced where that is kept.
+/// An ascending slice of the changes of a commit and of the nodes that it makes, encoded, with what they replaced where that
+/// is kept.
 #[derive(Debug, Default)]
-pub struct ChangeSection {
-    bytes: Vec<u8>,
-    undo: Vec<u8>,
-    count: u32,
+pub struct Section {
+    changes: Vec<u8>,
+    nodes: Vec<u8>,
+    values_before: Vec<u8>,
+    nodes_before: Vec<u8>,
+    regions_before: Vec<u8>,
+    change_count: u32,
+    node_count: u32,
 }
 
-impl ChangeSection {
-    /// An empty section over buffers that may have been used before.
-    pub fn over(mut bytes: Vec<u8>, mut undo: Vec<u8>) -> Self {
-        bytes.clear();
-        undo.clear();
-        Self { bytes, undo, count: 0 }
+impl Section {
+    /// An empty section with room for so many bytes of changes and of nodes.
+    pub fn with_room(changes: usize, nodes: usize) -> Self {
+        let (changes, nodes) = (Vec::with_capacity(changes), Vec::with_capacity(nodes));
+        Self { changes, nodes, ..Self::default() }
     }
 
     /// Appends a change of a key above the last one.
     #[inline]
     pub fn push(&mut self, key: &Key, value: Value<'_>) {
-        encode_change(&mut self.bytes, key, value);
-        self.count += 1;
+        encode_change(&mut self.changes, key, value);
+        self.change_count += 1;
     }
 
     /// Appends a change and the value before it. Either all changes of a commit are pushed
@@ -75,55 +79,33 @@ impl ChangeSection {
     #[inline]
     pub fn push_with_undo(&mut self, key: &Key, value: Value<'_>, before: Value<'_>) {
         self.push(key, value);
-        encode_value(&mut self.undo, before);
-    }
-
-    /// Number of changes.
-    pub fn count(&self) -> u32 {
-        self.count
-    }
-}
-
-/// Encoded nodes of an ascending slice of prefixes, with what they replaced where that is kept.
-#[derive(Debug, Default)]
-pub struct NodeSection {
-    bytes: Vec<u8>,
-    undo: Vec<u8>,
-    regions: Vec<u8>,
-    count: u32,
-}
-
-impl NodeSection {
-    /// An empty section over buffers that may have been used before.
-    pub fn over(mut bytes: Vec<u8>, mut undo: Vec<u8>) -> Self {
-        bytes.clear();
-        undo.clear();
-        Self { bytes, undo, regions: Vec::new(), count: 0 }
+        encode_value(&mut self.values_before, before);
     }
 
     /// Appends the node of a prefix above the last one.
     #[inline]
-    pub fn push(&mut self, prefix: &Prefix, node: &Node) {
-        encode_node(&mut self.bytes, prefix, node);
-        self.count += 1;
+    pub fn push_node(&mut self, prefix: &Prefix, node: &Node) {
+        encode_node(&mut self.nodes, prefix, node);
+        self.node_count += 1;
     }
 
     /// Appends a node and the node before it, for all nodes of a commit or for none.
     #[inline]
-    pub fn push_with_undo(&mut self, prefix: &Prefix, node: &Node, before: &Node) {
-        self.push(prefix, node);
-        self.undo.extend_from_slice(before.as_ref());
+    pub fn push_node_with_undo(&mut self, prefix: &Prefix, node: &Node, before: &Node) {
+        self.push_node(prefix, node);
+        self.nodes_before.extend_from_slice(before.as_ref());
     }
 
     /// Appends the node that a changed region had before, for all of them or for none.
     #[inline]
     pub fn push_region(&mut self, prefix: &Prefix, before: &Node) {
-        encode_node(&mut self.regions, prefix, before);
+        encode_node(&mut self.regions_before, prefix, before);
     }
 
-    /// Number of nodes.
-    pub fn count(&self) -> u32 {
-        self.count
+    /// Its parts, in the order in which those of all sections follow in the record: changes and nodes, then undo.
+    fn parts(&mut self) -> [&mut Vec<u8>; 5] {
+        let Self { changes, nodes, values_before, nodes_before, regions_before, .. } = self;
+        [changes, nodes, values_before, nodes_before, regions_before]
     }
 }
 
@@ -140,10 +122,8 @@ pub struct NamespacePart {
     pub previous_root: Node,
     /// Its root after the commit, or its digest.
     pub new_root: Node,
-    /// Its changes; the sections' keys ascend from one to the next.
-    pub changes: Vec<ChangeSection>,
-    /// The new nodes of the changed prefixes; they ascend from one section to the next.
-    pub nodes: Vec<NodeSection>,
+    /// Its changes and nodes, in order.
+    pub sections: Vec<Section>,
 }
 
 /// A commit record over encoded sections, without copying them.
@@ -185,35 +165,28 @@ pub fn commit_record(
         front.extend(back_to.iter().flat_map(|commit| commit.to_le_bytes()));
     }
 
-    let pieces: usize = namespaces.iter().map(|ns| 2 * ns.changes.len() + 3 * ns.nodes.len()).sum();
-    let mut parts = Vec::with_capacity(1 + pieces);
+    let sections: usize = namespaces.iter().map(|part| part.sections.len()).sum();
+    let mut parts = Vec::with_capacity(1 + 5 * sections);
     parts.push(front);
-    for part in namespaces {
-        let mut undo = Vec::new();
-        for section in part.changes {
-            parts.push(section.bytes);
-            undo.push(section.undo);
+    for mut part in namespaces {
+        for at in 0..5 {
+            let own = part.sections.iter_mut().map(|section| std::mem::take(section.parts()[at]));
+            parts.extend(own);
         }
-        let mut regions = Vec::new();
-        for section in part.nodes {
-            parts.push(section.bytes);
-            undo.push(section.undo);
-            regions.push(section.regions);
-        }
-        parts.append(&mut undo);
-        parts.append(&mut regions);
     }
     RecordBuf::new(database, Kind::Commit, number, parts)
 }
 
 fn encode_entry(out: &mut Vec<u8>, part: &NamespacePart) {
-    let changes: u64 = part.changes.iter().map(|s| u64::from(s.count)).sum();
-    let nodes: u64 = part.nodes.iter().map(|s| u64::from(s.count)).sum();
-    let change_bytes: usize = part.changes.iter().map(|s| s.bytes.len()).sum();
-    let node_bytes: usize = part.nodes.iter().map(|s| s.bytes.len()).sum();
-    let undo_bytes: usize = part.changes.iter().map(|s| s.undo.len()).sum::<usize>()
-        + part.nodes.iter().map(|s| s.undo.len() + s.regions.len()).sum::<usize>();
-    let count = |n: u64| u32::try_from(n).expect("a batch has fewer than 2^32 changes");
+    let sum = |of: fn(&Section) -> usize| part.sections.iter().map(of).sum::<usize>();
+    let count = |n: usize| u32::try_from(n).expect("a batch has fewer than 2^32 changes");
+    let changes = count(sum(|section| section.change_count as usize));
+    let nodes = count(sum(|section| section.node_count as usize));
+    let change_bytes = sum(|section| section.changes.len());
+    let node_bytes = sum(|section| section.nodes.len());
+    let undo_bytes = sum(|section| {
+        section.values_before.len() + section.nodes_before.len() + section.regions_before.len()
+    });
     let is_bare = change_bytes + node_bytes + undo_bytes == 0;
     debug_assert!(
         part.kind.is_canonical(
@@ -226,8 +199,8 @@ fn encode_entry(out: &mut Vec<u8>, part: &NamespacePart) {
         part.kind
     );
     out.extend_from_slice(&[part.ns, part.kind as u8, part.trie as u8, 0]);
-    out.extend_from_slice(&count(changes).to_le_bytes());
-    out.extend_from_slice(&count(nodes).to_le_bytes());
+    out.extend_from_slice(&changes.to_le_bytes());
+    out.extend_from_slice(&nodes.to_le_bytes());
     out.extend_from_slice(&[0; 4]);
     for bytes in [change_bytes, node_bytes, undo_bytes] {
         out.extend_from_slice(&(bytes as u64).to_le_bytes());
