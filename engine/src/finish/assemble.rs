@@ -227,7 +227,7 @@ fn fold_below(db: &State, workers: &Workers, batch: &Batch<'_>, prefix: &Prefix)
     let mut key = Some(*prefix.first_key());
     let (mut prefixes, mut nodes) = (Vec::new(), Vec::new());
     while let Some(at) = key.filter(|key| prefix.covers(key)) {
-        let outcome = workers.region(db, batch, &at)?;
+        let outcome = workers.plain(db, batch, &mut |chunk| chunk.gather_region(db, batch, &at))?;
         let region = &outcome.regions[0];
         prefixes.push(*region.region.prefix());
         nodes.push(region.node);

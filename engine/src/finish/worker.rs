@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use parking_lot::{Mutex, MutexGuard};
 use pleach_beatree::cache::LookupStep;
 use pleach_beatree::recycled::Recycled;
-use pleach_core::{Hasher, Key};
+use pleach_core::Hasher;
 
 use super::chunk::{Again, Batch, Chunk, Missing};
 use super::job::Job;
@@ -92,19 +92,14 @@ impl Workers {
         }
     }
 
-    /// Folds one region without accesses, on the calling thread.
-    pub(super) fn region(&self, db: &State, batch: &Batch<'_>, key: &Key) -> Result<ChunkOutcome> {
-        self.plain(db, batch, &mut |chunk| chunk.gather_region(db, batch, key))
-    }
-
     /// Folds all accesses of a batch as one chunk, on the calling thread.
     pub(super) fn once(&self, db: &State, batch: &Batch<'_>) -> Result<ChunkOutcome> {
         let all = 0..batch.accesses.len();
         self.plain(db, batch, &mut |chunk| chunk.gather(db, batch, all.clone()))
     }
 
-    /// Folds one chunk on the calling thread, with plain reads.
-    fn plain(
+    /// Folds the chunk that `gather` gathers on the calling thread, with plain reads.
+    pub(super) fn plain(
         &self,
         db: &State,
         batch: &Batch<'_>,
