@@ -16,10 +16,17 @@ impl Folder {
     }
 
     /// The pair of a leaf of which no more is known than that it is the only one below a prefix.
-    pub(super) fn unnamed(&mut self, at: Prefix) -> Old {
+    #[cold]
+    pub(super) fn unnamed(&mut self, at: &Prefix) -> Old {
         let hash = self.values.add(FoldValue::Hash(ValueHash::new([0; 32])));
-        self.unnamed.push((hash, at));
+        self.unnamed.push((hash, *at));
         self.pair(at.first_key(), hash)
+    }
+
+    /// The same beside the way to a key.
+    #[cold]
+    fn unnamed_beside(&mut self, key: &Key, depth: u16) -> Old {
+        self.unnamed(&Prefix::new(key, depth).child(!bit(key, depth)))
     }
 
     /// Takes the subtrie at this depth on the way to a key up to the fork with the next one, where it waits; or to the
@@ -122,16 +129,15 @@ impl Folder {
         other: NodeKind,
         node: &Node,
     ) -> Old {
-        let beside = || Prefix::new(key, depth).child(!bit(key, depth));
         match old {
             old if other == NodeKind::Terminator => old,
             Old::Many => Old::Many,
             Old::Beside | Old::Pair(_) => {
                 let is_lone = is_empty && other == NodeKind::Leaf;
-                if is_lone { self.unnamed(beside()) } else { Old::Beside }
+                if is_lone { self.unnamed_beside(key, depth) } else { Old::Beside }
             }
             Old::Empty(access) if other == NodeKind::Leaf => {
-                let leaf = self.unnamed(beside());
+                let leaf = self.unnamed_beside(key, depth);
                 self.ends_in(access, leaf);
                 Old::Leaf(access)
             }
@@ -213,6 +219,7 @@ impl Folder {
     }
 
     /// An access ends in the leaf of another key.
+    #[inline(never)]
     fn ends_in(&mut self, access: u32, leaf: Old) {
         let Old::Pair(pair) = leaf else { unreachable!("a leaf has one key") };
         let (key, hash) = self.pairs[pair as usize];

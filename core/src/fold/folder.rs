@@ -161,7 +161,7 @@ impl Folder {
     #[inline]
     pub fn known(&mut self, node: &Node, at: &Prefix) -> Subtrie {
         let kind = kind(node);
-        let old = if kind == NodeKind::Leaf { self.unnamed(*at) } else { Old::Beside };
+        let old = if kind == NodeKind::Leaf { self.unnamed(at) } else { Old::Beside };
         Subtrie::new(kind, self.stages.known(node), old)
     }
 
