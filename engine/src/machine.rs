@@ -69,9 +69,9 @@ fn limit_below(root: &Path) -> MemoryLimit {
         let bytes = text.trim().parse().ok()?;
         Some(MemoryLimit { bytes, group: Some(file) })
     });
-    let group = Some(PathBuf::from("/proc/self/limits"));
-    let space = address_space(root).map(|left| left.saturating_sub(THREAD * OTHERS));
-    let space = space.map(|bytes| MemoryLimit { bytes, group });
+    let bytes = |left: u64| left.saturating_sub(THREAD * OTHERS);
+    let space = address_space(root)
+        .map(|left| MemoryLimit { bytes: bytes(left), group: Some("/proc/self/limits".into()) });
     limits
         .chain(space)
         .chain([machine])

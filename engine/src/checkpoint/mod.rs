@@ -11,6 +11,7 @@ mod tests;
 mod write;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pleach_io::Step;
@@ -92,14 +93,14 @@ impl Checkpointer {
         }
         let Some(work) = &mut self.work else {
             let db = &self.db;
-            let is_short = db.pace.room_is_short();
+            let is_short = db.pace.room_is_short.load(Ordering::Acquire);
             if is_short && db.is_being_drained() {
                 // Without what pends the image is smaller.
                 return Ok(Step::IdleFor(DRAINING));
             }
             let is_due = db.budget.log_is_long(db.log_length())
                 || self.history_differs
-                || (is_short || self.refused_at.is_some()) && db.checkpoints_free();
+                || is_short && db.checkpoints_free();
             if !is_due {
                 return Ok(Step::Idle);
             }
@@ -169,10 +170,7 @@ impl Checkpointer {
     /// needs the segment tries again, and reports it.
     fn prepare_log(&mut self) {
         let sequencer = &self.db.commits.sequencer();
-        let Some(through) = sequencer.runs_out_at() else {
-            self.refused_at = None;
-            return;
-        };
+        let Some(through) = sequencer.runs_out_at() else { return };
         let prepared = sequencer.segments().prepared_through();
         if self.refused_at == Some(prepared) {
             return;

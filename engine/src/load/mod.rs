@@ -31,13 +31,12 @@ use pleach_beatree::page_no::page_offset;
 use pleach_beatree::{PageNo, RegionIndex, Stored, Value};
 use pleach_core::page::leaf::MAX_INLINE;
 use pleach_core::{Key, Node, Prefix, TERMINATOR};
-use pleach_io::OpenMode;
 
 use crate::access::MAX_VALUE;
 use crate::checkpoint::checkpoint;
 use crate::digest;
 use crate::error::{Error, NoRoom, Result, full_or};
-use crate::format::names::image_name;
+use crate::format::names::IMAGES;
 use crate::format::trie_kind::TrieKind;
 use crate::handles::Holder;
 use crate::machine::memory_limit;
@@ -380,10 +379,5 @@ fn reserve_image(db: &State, pages: u64) -> Result<()> {
     let free_runs = db.space.overflow_stats().free_runs;
     // Upper levels are a fraction of them; a free run takes less than 16 bytes.
     let bytes = page_offset(pages + pages / 4 + free_runs / 250 + 16);
-    let newest = db.images.newest().image.file;
-    for file in [newest.other(), newest] {
-        let file = db.store.device().open(image_name(file), OpenMode::Write)?;
-        db.store.device().allocate(&file, 0, bytes).map_err(full_or(NoRoom::Image))?;
-    }
-    Ok(())
+    IMAGES.into_iter().try_for_each(|name| db.space.lengthen(name, bytes))
 }

@@ -273,7 +273,7 @@ impl Shared {
             self.space.has_room_for_log(log)
         };
         if puts || found.is_err() {
-            self.pace.set_room_short(found.is_err());
+            self.pace.room_is_short.store(found.is_err(), Ordering::Release);
             self.credit.store(if found.is_ok() { credit } else { 0 }, order);
         }
         found

@@ -30,7 +30,7 @@ pub(crate) struct Pace {
     /// The last checkpoint found no room.
     checkpoint_is_full: AtomicBool,
     /// The last commit that put something found too little room.
-    room_is_short: AtomicBool,
+    pub(crate) room_is_short: AtomicBool,
     /// As of this commit no changes are left that the flush could write, and why; nothing has failed that poisons.
     flush_stuck: Mutex<Option<(u64, Error)>>,
     /// Why no checkpoint can be made.
@@ -146,15 +146,6 @@ impl Pace {
 
     pub(crate) fn set_checkpoint_full(&self, full: bool) {
         self.checkpoint_is_full.store(full, Ordering::Release);
-    }
-
-    /// Did the last commit that put something find too little room?
-    pub(crate) fn room_is_short(&self) -> bool {
-        self.room_is_short.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn set_room_short(&self, short: bool) {
-        self.room_is_short.store(short, Ordering::Release);
     }
 
     /// The flush has nothing left that it could write of what pended at commit `published`.
