@@ -93,20 +93,20 @@ impl Images {
         }
         let lengthen = |name| space.lengthen(name, room_for_image(pages));
         match IMAGES.into_iter().try_for_each(lengthen) {
-            Ok(()) => self.room.store(pages, Ordering::Release),
-            Err(Error::Full(_)) => {}
+            Ok(()) => {}
+            Err(Error::Full(_)) => return,
             // It is no write and no sync of anything: nothing is lost but the room.
             Err(error) => tracing::warn!(%error, "no room was kept for the next image"),
         }
+        self.room.store(pages, Ordering::Release);
     }
 
     /// Bytes that both files have to be longer for an image of `pages` pages.
     pub(crate) fn missing(&self, pages: u64) -> u64 {
-        match self.room.load(Ordering::Acquire) {
-            // Not looked at yet.
-            0 => 0,
-            room => 2 * room_for_image(pages).saturating_sub(room_for_image(room)),
-        }
+        let room = self.room.load(Ordering::Acquire);
+        let more = room_for_image(pages).saturating_sub(room_for_image(room));
+        // 0: the files were not looked at yet.
+        if room == 0 { 0 } else { 2 * more }
     }
 
     /// The right to make images beside the task, which begins none during a load and has ended in a close: one
