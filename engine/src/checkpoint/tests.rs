@@ -135,7 +135,11 @@ fn an_image_never_names_more_of_a_file_than_a_power_cut_leaves() {
     let put = |at, len| {
         let session = db.session(SessionOptions::new()).expect("a session");
         let long = Access::write(id(at), Some(Value::from(vec![3; len])));
-        session.finish(vec![long]).expect("finished").commit().map_err(|error| error.into_error())
+        session
+            .finish(vec![long])
+            .expect("finished")
+            .commit()
+            .map_err(crate::CommitError::into_error)
     };
     put(0, 100_000).expect("committed");
     let fault = Fault::Errno(code::ENOSPC);
@@ -161,22 +165,22 @@ fn a_commit_does_not_wait_for_room_for_ever() {
         let session = db.session(SessionOptions::new()).expect("a session");
         let value = value.map(|len| Value::from(vec![5; len]));
         let accesses = (0..200).map(|at| Access::write(id(at), value.clone())).collect::<Vec<_>>();
-        session.finish(accesses).expect("finished").commit().map_err(|error| error.into_error())
+        session.finish(accesses).expect("finished").commit().map_err(crate::CommitError::into_error)
     };
     let since = runtime.clock().now();
     // The image of somebody else is in the making, and never done: the log cannot be cut.
     let making = loop {
         write(Some(500)).expect("committed");
-        if let Some(making) = db.state().images.begins() {
-            if db.state().checkpoints_free() {
-                break making;
-            }
+        if let Some(making) = db.state().images.begins()
+            && db.state().checkpoints_free()
+        {
+            break making;
         }
     };
     disk.set_quota(Some(Quota { bytes: disk.used() + (32 << 10), code: code::ENOSPC }));
     let full = (0..100).find_map(|_| write(Some(500)).err()).expect("there is little room");
     assert!(matches!(full, Error::Full(NoRoom::Reserve { .. })), "{full}");
-    assert!(runtime.clock().now() - since >= FOR_ROOM, "it has waited for the checkpoint");
+    assert!(runtime.clock().now() >= since + FOR_ROOM, "it has waited for the checkpoint");
     write(None).expect("deletes go on");
     drop(making);
     disk.set_quota(None);
