@@ -36,7 +36,7 @@ pub enum NoRoom {
     /// Growth would take what is kept for deletes, flushes and checkpoints.
     #[error("{free} bytes are free, {reserve} of them are kept in reserve, {wanted} were wanted")]
     Reserve {
-        /// Bytes that the device has free.
+        /// Bytes that the device has free, with those of free pages where a commit may use them.
         free: u64,
         /// Bytes of them that ordinary growth leaves free.
         reserve: u64,

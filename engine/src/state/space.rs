@@ -159,7 +159,7 @@ impl PageSpace {
         map.allocate_growing(count, reserve, |error| matches!(error, Error::Full(_)))
     }
 
-    /// Makes the file of an image this long, and says whether it is. It takes up to half of the reserve, which is for images, too.
+    /// Makes the file of an image this long, unless it is. It may take half of the reserve, which is for images, too.
     pub(crate) fn lengthen(&self, name: &str, bytes: u64) -> Result<()> {
         let file = self.device.open(name, OpenMode::Write)?;
         let len = self.device.len(&file)?;
