@@ -2,9 +2,9 @@
 //! on the calling thread, and queues for many at once.
 //!
 //! What an implementation promises:
-//! * transfers are whole pages at page-aligned offsets, and they are repeated until complete: a
-//!   short transfer continues from where it stopped; after EINTR or EAGAIN it is tried again, at
-//!   most 16 times;
+//! * transfers are whole pages at page-aligned offsets, except for writes of bytes through the page cache;
+//!   they are repeated until complete: a short transfer continues from where it stopped; after EINTR or EAGAIN it
+//!   is tried again, at most 16 times;
 //! * a transfer that moves nothing is [`IoError::Short`]; any other failure names file, offset and
 //!   operation;
 //! * a failed sync is never repeated by the device;
@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use crate::buffer::PageBuf;
 use crate::error::{IoError, Result};
+use crate::page::PAGE;
 use crate::pool::PagePool;
 
 /// How a file is opened.
@@ -27,7 +28,7 @@ pub enum OpenMode {
     /// Existing file, reading and writing.
     Write,
     /// The same through the page cache: a write is over when the kernel has a copy, which outlives the process and is
-    /// lost by a power cut before a sync, as any other. For what nobody syncs soon.
+    /// lost by a power cut before a sync, as any other. For what nobody syncs soon. Writes may begin and end at any byte.
     WriteCached,
     /// New file, reading and writing; an error when the name exists.
     CreateNew,
@@ -126,7 +127,13 @@ pub trait Device: Debug + Send + Sync + 'static {
     /// the page size.
     fn read_at(&self, file: &File, buf: &mut PageBuf, offset: u64) -> Result<()>;
     /// Writes the first `pages` pages of the buffer on the calling thread, at byte `offset`.
-    fn write_at(&self, file: &File, buf: &PageBuf, pages: usize, offset: u64) -> Result<()>;
+    fn write_at(&self, file: &File, buf: &PageBuf, pages: usize, offset: u64) -> Result<()> {
+        self.write_bytes(file, buf, pages.saturating_mul(PAGE), offset)
+    }
+    /// Writes the first `len` bytes of the buffer on the calling thread, at byte `offset`: any, within the length of a file
+    /// that was opened with [`OpenMode::WriteCached`], and multiples of the page size otherwise. The device stores whole
+    /// pages all the same, so a power cut may tear whatever else was written to them since the last sync, and before.
+    fn write_bytes(&self, file: &File, buf: &PageBuf, len: usize, offset: u64) -> Result<()>;
     /// fdatasync on the calling thread.
     fn sync(&self, file: &File) -> Result<()>;
 

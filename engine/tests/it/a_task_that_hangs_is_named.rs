@@ -71,8 +71,8 @@ impl Device for Hangs {
     fn read_at(&self, file: &File, buf: &mut PageBuf, offset: u64) -> Result<()> {
         self.os.read_at(file, buf, offset)
     }
-    fn write_at(&self, file: &File, buf: &PageBuf, pages: usize, at: u64) -> Result<()> {
-        self.os.write_at(file, buf, pages, at)
+    fn write_bytes(&self, file: &File, buf: &PageBuf, len: usize, at: u64) -> Result<()> {
+        self.os.write_bytes(file, buf, len, at)
     }
     fn sync(&self, file: &File) -> Result<()> {
         self.os.sync(file)

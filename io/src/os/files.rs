@@ -46,6 +46,8 @@ pub(super) struct FileInner {
     id: u64,
     /// Granularity of offsets: 1 through the page cache.
     align: u32,
+    /// Granularity of the writes that are asked for: 1 where they may begin and end at any byte.
+    unit: usize,
 }
 
 impl Drop for FileInner {
@@ -135,8 +137,9 @@ pub(super) fn open(
     let direct = direct && mode != OpenMode::WriteCached;
     let state = if direct { set_direct(&fd).map_err(failed(name, operation))? } else { Direct::No };
     let align = if state == Direct::Yes { direct_align(&fd) } else { 1 };
+    let unit = if mode == OpenMode::WriteCached { 1 } else { PAGE };
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-    Ok((OsFile(Arc::new(FileInner { fd, name: name.into(), id, align })), state))
+    Ok((OsFile(Arc::new(FileInner { fd, name: name.into(), id, align, unit })), state))
 }
 
 fn not_regular(name: &str, operation: Operation) -> IoError {
@@ -189,7 +192,7 @@ fn direct_align(fd: &OwnedFd) -> u32 {
 /// One transfer, repeated until it is complete or has failed. The kernel uses `buf` only for the
 /// duration of each call.
 pub(super) fn write(file: &OsFile, buf: &[u8], offset: u64) -> Result<()> {
-    check_range(file.name(), Transfer::Write, offset, buf.len())?;
+    check_range(file.name(), Transfer::Write, offset, buf.len(), file.0.unit)?;
     let progress = Progress::new(Transfer::Write, buf.len(), file.align());
     run(file, progress, offset, |start, count| {
         rustix::io::pwrite(file.fd(), &buf[start..start + count], offset + start as u64)
@@ -198,7 +201,7 @@ pub(super) fn write(file: &OsFile, buf: &[u8], offset: u64) -> Result<()> {
 
 /// Fills `buf` from the file.
 pub(super) fn read(file: &OsFile, buf: &mut [u8], offset: u64) -> Result<()> {
-    check_range(file.name(), Transfer::Read, offset, buf.len())?;
+    check_range(file.name(), Transfer::Read, offset, buf.len(), PAGE)?;
     let progress = Progress::new(Transfer::Read, buf.len(), file.align());
     run(file, progress, offset, |start, count| {
         rustix::io::pread(file.fd(), &mut buf[start..start + count], offset + start as u64)
@@ -372,6 +375,15 @@ mod tests {
         sync(&cached).expect("synced");
         read(&cached, &mut back, 0).expect("read");
         assert!(back[..PAGE] == pages(4)[..PAGE] && back[PAGE..] == pages(3)[PAGE..]);
+        // Bytes go through the page cache alone.
+        write(&cached, &pages(5)[..100], PAGE as u64 - 30).expect("written");
+        write(&direct, &pages(6)[..100], PAGE as u64 - 30).expect_err("refused");
+        write(&direct, &pages(6)[..100], 0).expect_err("refused");
+        read(&direct, &mut back, 0).expect("read");
+        let edge = PAGE - 30..PAGE + 70;
+        assert!(back[..edge.start].iter().all(|byte| *byte == 4));
+        assert!(back[edge.clone()].iter().all(|byte| *byte == 5));
+        assert!(back[edge.end..].iter().all(|byte| *byte == 3));
     }
 
     #[test]

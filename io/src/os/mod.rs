@@ -64,7 +64,6 @@ use crate::device::{
     Completion, Device, DeviceInfo, Disk, File, LockMode, OpenMode, Queue, Request,
 };
 use crate::error::{IoError, Operation, Result};
-use crate::page::PAGE;
 use crate::pool::PagePool;
 use crate::process::{Home, Homed, count_forks};
 
@@ -464,9 +463,9 @@ impl Device for OsDevice {
         files::read(file.of(), buf, offset)
     }
 
-    fn write_at(&self, file: &File, buf: &PageBuf, pages: usize, offset: u64) -> Result<()> {
+    fn write_bytes(&self, file: &File, buf: &PageBuf, len: usize, offset: u64) -> Result<()> {
         self.0.home.check()?;
-        let Some(bytes) = pages.checked_mul(PAGE).and_then(|len| buf.get(..len)) else {
+        let Some(bytes) = buf.get(..len) else {
             return Err(os_error(file.name(), offset, Operation::Write, libc::EINVAL));
         };
         files::write(file.of(), bytes, offset)

@@ -10,7 +10,6 @@
 
 use crate::device::Transfer;
 use crate::error::{IoError, Operation, Result};
-use crate::page::PAGE;
 
 use super::error::os_error;
 
@@ -151,13 +150,19 @@ pub(super) fn operation(transfer: Transfer) -> Operation {
 
 /// Refuses what no device can do: an offset inside a page, an end beyond the largest file.
 /// O_DIRECT would refuse the first with EINVAL; the page cache would not, so it is said here.
-pub(super) fn check_range(file: &str, transfer: Transfer, offset: u64, len: usize) -> Result<()> {
+pub(super) fn check_range(
+    file: &str,
+    transfer: Transfer,
+    offset: u64,
+    len: usize,
+    unit: usize,
+) -> Result<()> {
     if transfer == Transfer::Sync {
         return Ok(());
     }
     let end = offset.checked_add(len as u64);
     let fits = end.is_some_and(|end| i64::try_from(end).is_ok());
-    if offset.is_multiple_of(PAGE as u64) && fits {
+    if offset.is_multiple_of(unit as u64) && len.is_multiple_of(unit) && fits {
         return Ok(());
     }
     Err(os_error(file, offset, operation(transfer), libc::EINVAL))
@@ -166,6 +171,7 @@ pub(super) fn check_range(file: &str, transfer: Transfer, offset: u64, len: usiz
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page::PAGE;
 
     fn read(len: usize, align: u32) -> Progress {
         Progress::new(Transfer::Read, len, align)
@@ -271,10 +277,14 @@ mod tests {
 
     #[test]
     fn ranges_outside_the_address_space_of_files_are_refused() {
-        assert!(check_range("f", Transfer::Read, 4096, 4096).is_ok());
-        assert!(check_range("f", Transfer::Read, 512, 4096).is_err());
-        assert!(check_range("f", Transfer::Write, u64::MAX - 4095, 4096).is_err());
-        assert!(check_range("f", Transfer::Write, 1 << 63, 4096).is_err());
-        assert!(check_range("f", Transfer::Sync, 1, 0).is_ok());
+        let pages = |transfer, offset, len| check_range("f", transfer, offset, len, PAGE);
+        assert!(pages(Transfer::Read, 4096, 4096).is_ok());
+        assert!(pages(Transfer::Read, 512, 4096).is_err());
+        assert!(pages(Transfer::Write, 4096, 512).is_err());
+        assert!(pages(Transfer::Write, u64::MAX - 4095, 4096).is_err());
+        assert!(pages(Transfer::Write, 1 << 63, 4096).is_err());
+        assert!(pages(Transfer::Sync, 1, 0).is_ok());
+        assert!(check_range("f", Transfer::Write, 513, 7, 1).is_ok());
+        assert!(check_range("f", Transfer::Write, u64::MAX - 3, 7, 1).is_err());
     }
 }

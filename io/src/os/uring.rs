@@ -33,6 +33,7 @@ use io_uring::{IoUring, opcode, squeue, types};
 use crate::buffer::PageBuf;
 use crate::device::{Completion, File, Queue, Request, Transfer};
 use crate::error::{Operation, Result};
+use crate::page::PAGE;
 use crate::pool::PagePool;
 
 use super::error::failed_std;
@@ -249,7 +250,7 @@ impl Queue for RingQueue {
         assert!(self.in_flight() < self.depth(), "a queue's depth is the caller's to respect");
         let Request { file, transfer, offset, buf, token } = request;
         let progress = Progress::new(transfer, buf.len(), file.of::<OsFile>().align());
-        let refused = check_range(file.name(), transfer, offset, buf.len());
+        let refused = check_range(file.name(), transfer, offset, buf.len(), PAGE);
         if refused.is_err() || progress.is_empty() {
             self.ready.push_back(Completion { token, buf, result: refused });
             return;

@@ -202,7 +202,7 @@ impl Device for SimDisk {
             }
         };
         let token = Arc::clone(&inner.tokens[id.0]);
-        Ok(File::new(SimFile::new(name, id, mode != OpenMode::Read, token)))
+        Ok(File::new(SimFile::new(name, id, mode, token)))
     }
 
     fn remove(&self, name: &str) -> Result<()> {
@@ -326,11 +326,11 @@ impl Device for SimDisk {
         inner.finish_read(file, &plan, offset, buf)
     }
 
-    fn write_at(&self, file: &File, buf: &PageBuf, pages: usize, offset: u64) -> Result<()> {
+    fn write_bytes(&self, file: &File, buf: &PageBuf, len: usize, offset: u64) -> Result<()> {
         let file: &SimFile = file.of();
         let mut inner = self.lock_inner();
         inner.check(file);
-        let Some(bytes) = pages.checked_mul(PAGE).and_then(|len| buf.get(..len)) else {
+        let Some(bytes) = buf.get(..len) else {
             return Err(refused(file.name(), offset, Operation::Write, libc::EINVAL));
         };
         file.admit(Transfer::Write, offset, bytes.len())?;

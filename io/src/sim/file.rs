@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::state::FileId;
-use crate::device::{OpenFile, Transfer};
+use crate::device::{OpenFile, OpenMode, Transfer};
 use crate::error::{IoError, Operation, Result};
 use crate::page::PAGE;
 
@@ -11,7 +11,7 @@ use crate::page::PAGE;
 struct Handle {
     name: Arc<str>,
     id: FileId,
-    writable: bool,
+    mode: OpenMode,
     token: Arc<()>,
 }
 
@@ -26,8 +26,8 @@ impl OpenFile for SimFile {
 }
 
 impl SimFile {
-    pub(super) fn new(name: Arc<str>, id: FileId, writable: bool, token: Arc<()>) -> Self {
-        Self(Arc::new(Handle { name, id, writable, token }))
+    pub(super) fn new(name: Arc<str>, id: FileId, mode: OpenMode, token: Arc<()>) -> Self {
+        Self(Arc::new(Handle { name, id, mode, token }))
     }
 
     pub(super) fn id(&self) -> FileId {
@@ -35,7 +35,7 @@ impl SimFile {
     }
 
     pub(super) fn writable(&self) -> bool {
-        self.0.writable
+        self.0.mode != OpenMode::Read
     }
 
     /// Is this a handle of the file with this token?
@@ -46,11 +46,13 @@ impl SimFile {
     /// Rejects what the system rejects: unaligned transfers, and writes through a read handle.
     pub(super) fn admit(&self, transfer: Transfer, offset: u64, len: usize) -> Result<()> {
         let operation = operation_of(transfer);
-        if transfer == Transfer::Write && !self.0.writable {
+        if transfer == Transfer::Write && !self.writable() {
             return Err(refused(self.name(), offset, operation, libc::EBADF));
         }
         let fits = offset.checked_add(len as u64).is_some_and(|end| i64::try_from(end).is_ok());
-        if !offset.is_multiple_of(PAGE as u64) || !len.is_multiple_of(PAGE) || !fits {
+        let bytes = transfer == Transfer::Write && self.0.mode == OpenMode::WriteCached;
+        let unit = if bytes { 1 } else { PAGE };
+        if !offset.is_multiple_of(unit as u64) || !len.is_multiple_of(unit) || !fits {
             return Err(refused(self.name(), offset, operation, libc::EINVAL));
         }
         Ok(())

@@ -9,7 +9,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use super::clock::SimClock;
-use super::content::{Page, SECTOR, SECTORS, to_index};
+use super::content::{Page, SECTOR, SECTORS, pages_of, to_index};
 use super::faults::{Aftermath, Attempt, Fault, Faults, code};
 use super::file::{SimFile, refused};
 use super::ledger::{Injected, LedgerEntry};
@@ -285,25 +285,36 @@ impl Inner {
         Err(ended(name, Operation::Read, offset, done, total, problem))
     }
 
-    /// Hands a write to the device.
+    /// Hands a write to the device: of whole pages, which have what reads see where no bytes are written.
     pub(super) fn start_write(&mut self, file: &SimFile, offset: u64, bytes: &[u8]) -> WriteTicket {
         let (id, name) = (self.check(file), file.name());
-        let (first, count) = (offset / PAGE_U64, (bytes.len() / PAGE) as u64);
+        let (first, before) = (offset / PAGE_U64, to_index(offset % PAGE_U64));
+        let count = pages_of(before as u64 + bytes.len() as u64);
+        let content = &self.state.files[id.0].visible;
+        let mut pages: Vec<Page> = (first..first + count).map(|page| *content.page(page)).collect();
+        pages.as_flattened_mut()[before..before + bytes.len()].copy_from_slice(bytes);
+        let is_part = before != 0 || !bytes.len().is_multiple_of(PAGE);
+        let is_bad = is_part && (first..first + count).any(|page| content.is_bad(page));
+        assert!(!is_part || offset + bytes.len() as u64 <= content.len(), "bytes past the end");
         if self.options.asserts.overlapping_writes {
             let overlaps = self.state.files[id.0].overlaps(first, count);
             assert!(!overlaps, "two writes in flight on page {first} or after it of {name}");
         }
         let mut plan = self.plan(Operation::Write, name, offset, bytes.len());
         let fits = self.fitting(id, first, count);
-        if fits < count && to_index(fits) * PAGE < plan.done {
-            plan.done = to_index(fits) * PAGE;
+        if fits < count && to_index(fits) * PAGE < before + plan.done {
+            plan.done = (to_index(fits) * PAGE).saturating_sub(before);
             plan.problem = Some(Stop::Code(self.limit().code));
+        }
+        if is_bad {
+            // The rest of a page has to be read.
+            (plan.done, plan.problem) = (0, Some(Stop::Code(code::EIO)));
         }
         let total = bytes.len();
         let (masks, result) = match plan.problem {
             None => (None, Ok(())),
             Some(problem) => {
-                let masks = self.reached(plan.done, to_index(fits), to_index(count));
+                let masks = self.reached(before + plan.done, to_index(fits), to_index(count));
                 let short = ended(name, Operation::Write, offset, plan.done, total, problem);
                 (Some(masks), Err(short))
             }
@@ -311,15 +322,8 @@ impl Inner {
         let fresh = self.state.files[id.0].visible.holes(first, fits);
         self.reserved += fresh;
         let op = self.next_op();
-        let pages: Vec<Arc<Page>> = bytes
-            .chunks_exact(PAGE)
-            .map(|bytes| {
-                let mut page = [0; PAGE];
-                page.copy_from_slice(bytes);
-                Arc::new(page)
-            })
-            .collect();
-        self.emit(Event::Start { op, id, first, pages: pages.into() });
+        let pages = pages.into_iter().map(Arc::new).collect();
+        self.emit(Event::Start { op, id, first, pages });
         WriteTicket { op, result, masks, fresh, delay: plan.delay }
     }
 

@@ -293,8 +293,8 @@ impl Device for Held {
             Some(Mishap::Panics) => panic!("the test says so"),
         }
     }
-    fn write_at(&self, file: &File, buf: &PageBuf, pages: usize, offset: u64) -> Result<()> {
-        self.disk.write_at(file, buf, pages, offset)
+    fn write_bytes(&self, file: &File, buf: &PageBuf, len: usize, offset: u64) -> Result<()> {
+        self.disk.write_bytes(file, buf, len, offset)
     }
     fn sync(&self, file: &File) -> Result<()> {
         if file.name().starts_with("log-") && self.gate.pass_sync() {
