@@ -172,7 +172,7 @@ impl History {
             return None;
         }
         let mut first = None;
-        let walked = walk(device, database, size, from, end, |record| {
+        let walked = walk(device, database, size, from.into(), end, |record| {
             first = Some((record.header.kind, record.header.number));
             Ok::<_, Error>(ControlFlow::Break(()))
         });

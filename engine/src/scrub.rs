@@ -21,7 +21,7 @@ use crate::bad_page::{BadPage, page_of_value};
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
 use crate::format::names::{LEAF_FILE, OVERFLOW_FILE, segment_name};
-use crate::format::position::LogPos;
+use crate::format::position::{LogPos, Point};
 use crate::format::superblock::Superblock;
 use crate::format::superblock_store::SuperblockStore;
 use crate::load::Progress;
@@ -148,7 +148,7 @@ pub fn scrub(session: &Session, options: &ScrubOptions) -> Result<ScrubReport> {
         options,
         since,
         all: page_offset(leaf + db.space.overflow_stats().live)
-            + log_end(db).saturating_since(log_start(db)),
+            + log_end(db).saturating_since(log_start(db).position),
         report: ScrubReport { commit: session.commit_number(), ..ScrubReport::default() },
     };
     for (namespace, root) in session.roots().all() {
@@ -176,13 +176,13 @@ fn log_end(db: &State) -> LogPos {
     of_the_writer(db).map_or(durable, |newest| newest.durable_through.max(durable))
 }
 
-/// Where the log begins that somebody may need.
-fn log_start(db: &State) -> LogPos {
-    if let Some(newest) = of_the_writer(db) {
-        return newest.log_from().min(newest.replay.position);
-    }
-    let replay = db.images.newest().replay.position;
-    db.commits.undo().log_from().map_or(replay, |from| from.min(replay))
+/// Where the log begins that somebody may need: at a record of the history, or behind the replay start.
+fn log_start(db: &State) -> Point {
+    let (from, replay) = match of_the_writer(db) {
+        Some(newest) => (Some(newest.log_from()), newest.replay),
+        None => (db.commits.undo().log_from(), db.images.newest().replay),
+    };
+    from.filter(|from| *from < replay.position).map_or(replay, Point::from)
 }
 
 struct Scrub<'a> {
@@ -260,7 +260,7 @@ impl Scrub<'_> {
         let (size, end) = (db.images.newest().geometry.log_segment, log_end(db));
         let mut from = log_start(db);
         // Each turn begins behind where the one before has ended.
-        while from < end && !self.is_over() {
+        while from.position < end && !self.is_over() {
             let mut records = 0;
             let walked = walk(device, database, size, from, end, |record| {
                 records += 1;
@@ -272,7 +272,7 @@ impl Scrub<'_> {
             });
             let Err(Broken { resume, error }) = walked else { return };
             let start = log_start(db);
-            if start >= resume {
+            if start.position >= resume {
                 from = start;
                 continue;
             }
@@ -284,7 +284,7 @@ impl Scrub<'_> {
             let (file, page) = (segment_name(at.segment(size)), at.in_segment(size) / PAGE as u64);
             self.bad(&file, page, None, error);
             let next = next_record(device, database, size, resume, end);
-            from = next.ok().flatten().unwrap_or(end);
+            from = next.ok().flatten().unwrap_or(end).into();
         }
     }
 

@@ -5,7 +5,7 @@ use core::ops::{Add, Sub};
 
 use pleach_io::PAGE;
 
-/// Every batch of records starts at a multiple of this, so that a write never touches a block
+/// The first record after a sync starts at a multiple of this, so that a write never touches a block
 /// that holds durable bytes.
 pub const BLOCK: u64 = PAGE as u64;
 
@@ -122,4 +122,11 @@ pub struct Point {
     pub position: LogPos,
     /// That record's checksum; 0 before the first.
     pub checksum: u64,
+}
+
+/// The point before a record whose forerunner is not known.
+impl From<LogPos> for Point {
+    fn from(position: LogPos) -> Self {
+        Self { position, checksum: 0 }
+    }
 }

@@ -47,7 +47,7 @@ where
     if from == to.position {
         return Ok(());
     }
-    let end = walk(device, database, segment_size, from, to.position, |record| {
+    let end = walk(device, database, segment_size, from.into(), to.position, |record| {
         visit(record).map(|()| ControlFlow::Continue(()))
     })?;
     if end == to {
@@ -57,20 +57,20 @@ where
     Err(Broken::at(to.position, stale))
 }
 
-/// Shows each record from the one at `from` on, until `visit` breaks off or the next one is not before `end`; gives where
-/// the last one ended.
+/// Shows each record after the point `from`, or from the one at its position on, until `visit` breaks off or the next one is not
+/// before `end`; gives where the last one ended.
 pub(crate) fn walk<E>(
     device: &Disk,
     database: u64,
     segment_size: u64,
-    from: LogPos,
+    from: Point,
     end: LogPos,
     visit: impl FnMut(&RecordView<'_>) -> Result<ControlFlow<()>, E>,
 ) -> Result<Point, Broken<E>>
 where
     E: From<ScanError>,
 {
-    let reader = LogReader::open(device, segment_size, from);
+    let reader = LogReader::open(device, segment_size, from.position);
     walk_in(reader, (database, segment_size), from, end, visit)
 }
 
@@ -88,10 +88,11 @@ where
 {
     let (mut at, mut failed) = (from, None);
     // Each turn begins behind the damage that ended the one before.
-    while let Some(from) = next_whole(device, database, segment_size, at)? {
+    let next_from = |at| next_in(device, Some(database), segment_size, (at, LogPos::MAX), true);
+    while let Some(Header { position: from, .. }) = next_from(at)? {
         let reader = LogReader::open_whole(device, segment_size, from);
         let log = (database, segment_size);
-        let walked = walk_in::<ScanError>(reader, log, from, LogPos::MAX, |record| {
+        let walked = walk_in::<ScanError>(reader, log, from.into(), LogPos::MAX, |record| {
             Ok(visit(record).unwrap_or_else(|error| {
                 failed = Some(error);
                 ControlFlow::Break(())
@@ -108,28 +109,28 @@ where
 fn walk_in<E>(
     opened: Result<LogReader, ScanError>,
     (database, segment_size): (u64, u64),
-    from: LogPos,
+    from: Point,
     end: LogPos,
     mut visit: impl FnMut(&RecordView<'_>) -> Result<ControlFlow<()>, E>,
 ) -> Result<Point, Broken<E>>
 where
     E: From<ScanError>,
 {
-    if !valid_segment_size(segment_size) || from > end {
-        return Err(Broken::at(end, ScanError::Geometry { segment_size, position: from }));
+    let mut at = from;
+    if !valid_segment_size(segment_size) || at.position > end {
+        let position = at.position;
+        return Err(Broken::at(end, ScanError::Geometry { segment_size, position }));
     }
     let mut reader = opened.map_err(|error| match error {
         ScanError::Segment(bad) => {
             Broken { resume: LogPos::of_segment(bad.index + 1, segment_size), error: error.into() }
         }
-        error => Broken::at(from, error),
+        error => Broken::at(at.position, error),
     })?;
-    let mut at = Point { position: from, checksum: 0 };
-    let mut first = true;
     // Each turn comes closer to the end.
     while at.position < end {
         let broken = |error| Broken::at(at.position, error);
-        let mut found = next_after(&mut reader, database, (at, first), end);
+        let mut found = next_after(&mut reader, database, at, end);
         let may_have_moved = match &found {
             Ok(found) => found.is_err(),
             Err(ScanError::Io(error)) => error.is_not_found(),
@@ -137,7 +138,7 @@ where
         };
         if may_have_moved {
             reader.look_again();
-            found = next_after(&mut reader, database, (at, first), end);
+            found = next_after(&mut reader, database, at, end);
         }
         let found = found.map_err(broken)?;
         let (header, checksum) =
@@ -145,7 +146,6 @@ where
         let record = reader.view((header, checksum)).map_err(broken)?;
         let flow = visit(&record).map_err(|error| Broken::at(header.position, error))?;
         at = Point { position: header.end(), checksum };
-        first = false;
         if flow.is_break() {
             break;
         }
@@ -162,17 +162,6 @@ pub(crate) fn next_record(
     to: LogPos,
 ) -> Result<Option<LogPos>, ScanError> {
     let found = next_in(device, Some(database), segment_size, (from, to), false)?;
-    Ok(found.map(|header| header.position))
-}
-
-/// The same to the end of all files, where what cannot be read is gone over, too.
-fn next_whole(
-    device: &Disk,
-    database: u64,
-    segment_size: u64,
-    from: LogPos,
-) -> Result<Option<LogPos>, ScanError> {
-    let found = next_in(device, Some(database), segment_size, (from, LogPos::MAX), true)?;
     Ok(found.map(|header| header.position))
 }
 
@@ -231,7 +220,7 @@ pub fn headers(
     Ok(all_read)
 }
 
-/// The first whole record of a database, or of any, between two positions.
+/// The first whole record of a database, or of any, between two positions; what cannot be read may be gone over.
 fn next_in(
     device: &Disk,
     database: Option<u64>,
@@ -285,21 +274,103 @@ fn next_in(
     Ok(None)
 }
 
-/// The record after a point, which begins there or at the next block; the first one may have any forerunner.
+/// The record after a point, which begins there or at the next block. After one without a checksum it begins there, and may have
+/// any forerunner.
 fn next_after(
     reader: &mut LogReader,
     database: u64,
-    (at, first): (Point, bool),
+    at: Point,
     end: LogPos,
 ) -> Result<Verdict, ScanError> {
-    let next = at.position.align_up(BLOCK);
+    let (next, is_known) = (at.position.align_up(BLOCK), at.checksum != 0);
     let mut record = |position| {
         reader.record(position, |header| {
-            Ok(header.database == database && (first || header.previous == at.checksum))
+            Ok(header.database == database && (!is_known || header.previous == at.checksum))
         })
     };
     match record(at.position)? {
-        Err(_) if next > at.position && next < end => record(next),
+        Err(_) if is_known && next > at.position && next < end => record(next),
         found => Ok(found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::copies::copy;
+    use super::super::{LogWriter, SegmentOptions, WriterStart};
+    use super::*;
+    use crate::format::record::{Kind, RecordBuf};
+    use pleach_io::PageBuf;
+    use pleach_io::sim::{SimDisk, SimOptions};
+
+    const SIZE: u64 = 64 << 10;
+
+    /// Two records that share a block, and a third one behind the sync that has sealed it.
+    fn shared() -> (Disk, Vec<(LogPos, Point)>) {
+        let device: Disk = SimDisk::new(1, SimOptions::default()).into();
+        let options = SegmentOptions { size: SIZE, spares: 0, cached: true };
+        let start = WriterStart::new_log(7, 1);
+        let mut writer = LogWriter::open(device.clone(), options, &start).expect("opened");
+        let (mut tail, mut records) = (writer.tail(), Vec::new());
+        for number in 1..=3 {
+            let mut record = RecordBuf::new(7, Kind::Close, number, vec![vec![1; 100]]);
+            let position = tail.reserve(record.len());
+            record.set_position(position);
+            writer.write(&mut [record]).expect("written");
+            records.push((position, writer.end()));
+            if number == 2 {
+                tail.seal();
+                writer.sync().expect("synced");
+            }
+        }
+        assert_eq!(records[1].0, records[0].1.position);
+        assert_eq!(records[2].0, LogPos::new(BLOCK));
+        (device, records)
+    }
+
+    #[test]
+    fn a_copy_ends_where_it_is_told_to() {
+        // It had the rest of its last block, and with that a whole record that it was not to have.
+        let (device, records) = shared();
+        let target: Disk = SimDisk::new(2, SimOptions::default()).into();
+        let (first, prepared) = (records[0].1, LogPos::new(SIZE));
+        copy(&device, &target, 7, SIZE, (LogPos::START, first.position), prepared).expect("copied");
+        for (disk, count) in [(device, 3), (target, 1)] {
+            let mut found = 0;
+            whole_records::<ScanError>(&disk, 7, SIZE, LogPos::START, |_| {
+                found += 1;
+                Ok(ControlFlow::Continue(()))
+            })
+            .expect("read");
+            assert_eq!(found, count);
+        }
+    }
+
+    #[test]
+    fn a_walk_from_within_a_block_misses_no_record_that_is_lost() {
+        // The third record begins a block, and was taken for the one after the first.
+        for byte in [0, 7] {
+            let (device, records) = shared();
+            let ((second, after), (_, end)) = (records[1], records[2]);
+            let walked = |from: Point| {
+                let mut numbers = Vec::new();
+                let walked = walk::<ScanError>(&device, 7, SIZE, from, end.position, |record| {
+                    numbers.push(record.header.number);
+                    Ok(ControlFlow::Continue(()))
+                });
+                (walked.map_err(|broken| broken.resume), numbers)
+            };
+            assert_eq!(walked(second.into()), (Ok(end), vec![2, 3]));
+            assert_eq!(walked(records[0].1), (Ok(end), vec![2, 3]));
+            assert_eq!(walked(after), (Ok(end), vec![3]));
+            let file = device.open("log-0000000000000000", OpenMode::Write).expect("opened");
+            let mut page = PageBuf::zeroed(1);
+            device.read_at(&file, &mut page, 0).expect("read");
+            page[usize::try_from(second.get()).expect("small")..].fill(byte);
+            device.write_at(&file, &page, 1, 0).expect("written");
+            for from in [second.into(), records[0].1] {
+                assert_eq!(walked(from), (Err(second + ALIGN), vec![]), "{from:?}, {byte}");
+            }
+        }
     }
 }

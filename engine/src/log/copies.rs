@@ -25,21 +25,24 @@ pub(crate) fn copy(
     for index in stretch.0.segment(size)..prepared.get().div_ceil(size) {
         let file = make_segment(to, index, options)?;
         let start = LogPos::of_segment(index, size);
-        // Records begin and end within pages; pages are written once.
+        // Records begin and end within pages.
         let first = stretch.0.max(start).get() / PAGE as u64 * PAGE as u64;
-        let end = stretch.1.min(start + size).align_up(PAGE as u64).get();
+        let end = stretch.1.min(start + size).get();
         if first >= end {
             continue;
         }
         let source = from.open(&segment_name(index), OpenMode::Read)?;
         let mut at = first;
         while at < end {
-            let left = usize::try_from((end - at) / PAGE as u64).unwrap_or(usize::MAX);
+            let left = usize::try_from((end - at).div_ceil(PAGE as u64)).unwrap_or(usize::MAX);
             if left < buf.pages() {
                 buf = PageBuf::zeroed(left);
             }
             let offset = at - start.get();
             from.read_at(&source, &mut buf, offset)?;
+            // The last page may have records that were written since.
+            let own = usize::try_from(end - at).unwrap_or(usize::MAX).min(buf.len());
+            buf[own..].fill(0);
             to.write_at(&file, &buf, buf.pages(), offset)?;
             at += (buf.pages() * PAGE) as u64;
         }

@@ -44,7 +44,7 @@ pub struct SegmentOptions {
     pub size: u64,
     /// How many retired segments wait to be used again.
     pub spares: usize,
-    /// Records go through the page cache: for a log that nobody syncs after each of them.
+    /// Records go through the page cache and share blocks: for a log that nobody syncs after each of them.
     pub cached: bool,
 }
 
@@ -215,6 +215,11 @@ impl Segments {
     /// Has a sync of the folder failed? Then no segment is prepared any more.
     pub fn is_poisoned(&self) -> bool {
         self.shared.poisoned.load(Ordering::Acquire)
+    }
+
+    /// Do records go through the page cache?
+    pub(super) fn is_cached(&self) -> bool {
+        self.shared.options.cached
     }
 
     pub(super) fn device(&self) -> &Disk {

@@ -2,13 +2,16 @@
 //!
 //! 1. [`Segments::ensure`] makes room; a full disk shows here, before anything is decided.
 //! 2. The sequencer takes positions from its [`Tail`]: arithmetic, no I/O. [`Tail::seal`] ends a
-//!    batch; the next one starts on a fresh block.
+//!    block; the next record starts on a fresh one.
 //! 3. [`LogWriter::write`] writes a batch in large runs, in the order of its positions.
 //! 4. [`LogWriter::sync`] makes what was written durable.
 //!
-//! Invariants: a write never covers a block that an earlier write covered, so a torn write cannot
-//! harm an acknowledged record; `durable_through` of a record is what was synced when it was
-//! written; after a failed write or sync the writer refuses everything, and neither is repeated.
+//! Which batches end with a seal, [`LogWriter::seals`] says: all of those that go to the device directly, and of those
+//! that go through the page cache the last one before a sync. The others follow each other byte by byte.
+//!
+//! Invariants: a write never covers a block that was synced, so a torn write cannot harm a durable
+//! record; `durable_through` of a record is what was synced when it was written; after a failed write or
+//! sync the writer refuses everything, and neither is repeated.
 
 use std::collections::BTreeSet;
 
@@ -36,8 +39,8 @@ impl Tail {
         position
     }
 
-    /// Ends a batch: the next record starts on a fresh block. To be called when the batch is
-    /// handed to [`LogWriter::write`], by the same holder of the sequencer.
+    /// The next record starts on a fresh block. To be called when a batch is taken for [`LogWriter::write`], by the same
+    /// holder of the sequencer: what gets its position later must not share a block with what is synced.
     pub fn seal(&mut self) {
         self.next = self.next.align_up(BLOCK);
     }
@@ -62,7 +65,7 @@ fn after_batch(end: LogPos) -> LogPos {
 }
 
 /// What a writer continues.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct WriterStart {
     /// Id of the database.
     pub database: u64,
@@ -83,15 +86,7 @@ pub struct WriterStart {
 impl WriterStart {
     /// The start of a new database's log.
     pub fn new_log(database: u64, incarnation: u32) -> Self {
-        Self {
-            database,
-            incarnation,
-            end: Point::default(),
-            proven: LogPos::START,
-            needed_from: LogPos::START,
-            replay: LogPos::START,
-            prepared_through: LogPos::START,
-        }
+        Self { database, incarnation, ..Self::default() }
     }
 
     fn chain(&self) -> Chain {
@@ -164,29 +159,25 @@ impl LogWriter {
         reseal(&device, options.size, start)?;
         let (from, end) = (start.needed_from, start.end.position);
         let segments = Segments::open(device, options, from, end, start.prepared_through)?;
-        Ok(Self {
-            stage: PageBuf::zeroed(run_pages(options.size)),
+        Ok(Self::new(segments, start, run_pages(options.size)))
+    }
+
+    fn new(segments: Segments, start: &WriterStart, stage: usize) -> Self {
+        Self {
+            stage: PageBuf::zeroed(stage),
             segments,
             chain: start.chain(),
             written: start.end.position,
             written_to: BTreeSet::new(),
             poisoned: false,
             bytes: 0,
-        })
+        }
     }
 
     /// A writer that refuses everything, of a log that another process has.
     pub(crate) fn refusing(device: Disk, options: SegmentOptions, end: Point) -> Self {
-        let start = WriterStart { end, ..WriterStart::new_log(0, 0) };
-        Self {
-            stage: PageBuf::zeroed(1),
-            segments: Segments::none(device, options),
-            chain: start.chain(),
-            written: end.position,
-            written_to: BTreeSet::new(),
-            poisoned: true,
-            bytes: 0,
-        }
+        let start = WriterStart { end, ..WriterStart::default() };
+        Self { poisoned: true, ..Self::new(Segments::none(device, options), &start, 1) }
     }
 
     /// The tail for the sequencer; valid as long as nothing else was reserved.
@@ -219,16 +210,24 @@ impl LogWriter {
         self.bytes
     }
 
+    /// Must the [`Tail`] be sealed behind the next batch, if a sync follows it (`sync`) or if none does?
+    pub fn seals(&self, sync: bool) -> bool {
+        sync || !self.segments.is_cached()
+    }
+
     /// Writes a batch of records that have their positions, one after the other. With
     /// an error of a full device nothing was written, and the same batch may be tried again.
     ///
     /// # Panics
-    /// When a record has no position, or one that does not follow what was written before.
+    /// When a record has no position, or one that does not follow what was written before or lies in a synced block.
     pub fn write(&mut self, records: &mut [RecordBuf]) -> Result<(), LogError> {
         self.check()?;
         let Some(first) = records.first().and_then(RecordBuf::position) else { return Ok(()) };
-        assert_eq!(first, self.written.align_up(BLOCK), "a batch starts on the next fresh block");
-        let mut end = first;
+        assert!(
+            first >= self.chain.durable_through.align_up(BLOCK),
+            "synced blocks stay as they are"
+        );
+        let mut end = self.written;
         for record in records.iter() {
             let position =
                 record.position().expect("records have a position before they are written");
@@ -271,7 +270,9 @@ impl LogWriter {
             end = (position + record.len()).align_up(ALIGN);
             run.pad_to(end)?;
         }
-        run.pad_to(end.align_up(BLOCK))?;
+        // A block that begins here is written whole: to write a part, the kernel would have to read the rest.
+        let block = end.align_up(BLOCK);
+        run.pad_to(if block >= first + BLOCK { block } else { end })?;
         run.flush()?;
         Ok(end)
     }
@@ -314,7 +315,9 @@ impl Run<'_> {
         let left = self.segments.size() - start.in_segment(self.segments.size());
         self.start = start;
         self.filled = 0;
-        self.limit = self.stage.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        // All runs but the first begin with a block.
+        let most = (self.stage.len() as u64 - start.in_segment(BLOCK)).min(left);
+        self.limit = usize::try_from(most).unwrap_or(usize::MAX);
     }
 
     fn push(&mut self, mut bytes: &[u8]) -> Result<(), LogError> {
@@ -351,8 +354,8 @@ impl Run<'_> {
             expected: size,
         })?;
         self.written_to.insert(self.start.segment(size));
-        let pages = self.filled / PAGE;
-        segments.device().write_at(&file, self.stage, pages, self.start.in_segment(size))?;
+        let offset = self.start.in_segment(size);
+        segments.device().write_bytes(&file, self.stage, self.filled, offset)?;
         *self.bytes += self.filled as u64;
         self.begin(self.start + self.filled as u64);
         Ok(())

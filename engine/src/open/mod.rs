@@ -206,7 +206,7 @@ fn begin(
     let replay = recovered.history.undo.log_from().map_or(replay, |from| from.min(replay));
     let start =
         WriterStart::after(&recovered.scan, newest.database, incarnation, *log_from, replay);
-    let (size, cached) = (newest.geometry.log_segment, options.durability == Durability::None);
+    let (size, cached) = (newest.geometry.log_segment, options.durability != Durability::Commit);
     // Those that wait take room on a small device.
     let spares = if device.free_space()?.1 / size < 512 { 1 } else { 4 };
     let segments = SegmentOptions { size, spares, cached };

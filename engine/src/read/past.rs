@@ -90,7 +90,7 @@ pub(crate) fn with_undo(db: &Shared, view: &View) -> Result<View> {
 fn read(db: &Shared, stretch: &Stretch) -> Result<AllMaps> {
     let (database, size) = (db.store.database(), db.images.newest().geometry.log_segment);
     let (maps, mut last) = (AllMaps::default(), stretch.after);
-    walk(db.store.device(), database, size, stretch.start, LogPos::MAX, |record| {
+    walk(db.store.device(), database, size, stretch.start.into(), LogPos::MAX, |record| {
         if record.header.kind != Kind::Commit {
             return Ok(ControlFlow::Continue(()));
         }

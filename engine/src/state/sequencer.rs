@@ -226,8 +226,10 @@ impl Sequencer {
         let mut records = {
             let mut state = self.lock();
             state.check()?;
-            // Where nothing is queued, the batch before has sealed it.
-            state.tail.seal();
+            // Under this lock: a later ticket gets a position beyond the blocks that the sync covers.
+            if writer.seals(sync) {
+                state.tail.seal();
+            }
             std::mem::take(&mut state.queue)
         };
         // Room was made before: to have none now is a failure, and not said as if nothing had happened.

@@ -2,7 +2,7 @@
 //! or reports damage, exactly as rule `evidence-of-damage` says.
 
 use crate::log_support::{
-    DATABASE, SEGMENT, append, cases, continue_log, input, new_log, read_log, record,
+    DATABASE, SEGMENT, append, cases, continue_log, input, new_log, read_log, record, sync,
 };
 use pleach::internals::format::names::segment_name as name;
 use pleach::internals::log::{BLOCK, BadSegment, Header, LogPos, Point, ScanError, ScanInput};
@@ -12,7 +12,7 @@ use pleach_io::{Device, OpenMode, Operation, PageBuf};
 /// A log of `batches` batches, some synced, and its headers.
 fn sample(rng: &mut Rng, batches: usize) -> (SimDisk, Vec<Header>) {
     let disk = SimDisk::new(rng.next(), SimOptions::default());
-    let (mut writer, mut tail) = new_log(&disk);
+    let (mut writer, mut tail) = new_log(&disk, rng.chance(1, 2));
     let mut number = 0;
     for _ in 0..batches {
         let mut batch = Vec::new();
@@ -23,7 +23,7 @@ fn sample(rng: &mut Rng, batches: usize) -> (SimDisk, Vec<Header>) {
         }
         append(&mut writer, &mut tail, &mut batch).expect("no faults");
         if rng.chance(2, 3) {
-            writer.sync().expect("no faults");
+            sync(&mut writer, &mut tail).expect("no faults");
         }
     }
     let (found, end) = read_log(&disk, &input(1, 0)).expect("an intact log");
@@ -141,11 +141,11 @@ fn records_of_a_cut_off_incarnation_never_come_back() {
     // incarnation 2, with records of the same sizes, so that old records lie exactly where the
     // next ones are expected.
     let disk = SimDisk::new(0, SimOptions::default());
-    let (mut writer, mut tail) = new_log(&disk);
+    let (mut writer, mut tail) = new_log(&disk, false);
     for number in 1..=6 {
         append(&mut writer, &mut tail, &mut [record(number, 3000, 1)]).expect("no faults");
         if number <= 2 {
-            writer.sync().expect("no faults");
+            sync(&mut writer, &mut tail).expect("no faults");
         }
     }
     drop(writer);
@@ -158,7 +158,7 @@ fn records_of_a_cut_off_incarnation_never_come_back() {
         let number = found.len() as u64 + 1;
         let batch = &mut [record(number, 3000, u64::from(incarnation))];
         append(&mut writer, &mut tail, batch).expect("no faults");
-        writer.sync().expect("no faults");
+        sync(&mut writer, &mut tail).expect("no faults");
         let (found, _) = read_log(&disk, &input(incarnation, 0)).expect("a cut");
         assert_eq!(found.len() as u64, number);
         assert_eq!(found.last().map(|(header, _)| header.incarnation), Some(incarnation));
@@ -172,9 +172,14 @@ fn log_files(disk: &SimDisk) -> Vec<String> {
 
 #[test]
 fn a_recycled_segments_past_is_not_taken_for_the_log() {
+    recycle(false);
+    recycle(true);
+}
+
+fn recycle(cached: bool) {
     let mut rng = Rng::new(4);
     let disk = SimDisk::new(0, SimOptions::default());
-    let (mut writer, mut tail) = new_log(&disk);
+    let (mut writer, mut tail) = new_log(&disk, cached);
     let (mut kept, mut recycled) = (Point::default(), 0);
     for number in 1..=200u64 {
         let len = usize::try_from(rng.below(6000)).expect("small");
@@ -187,7 +192,9 @@ fn a_recycled_segments_past_is_not_taken_for_the_log() {
             let file = image.file(&name(last)).expect("prepared");
             recycled += u32::from(file.page(file.pages() - 1).iter().any(|byte| *byte != 0));
         }
-        writer.sync().expect("no faults");
+        if !cached || number % 3 == 0 {
+            sync(&mut writer, &mut tail).expect("no faults");
+        }
         if number % 10 == 0 {
             writer.segments().retire(kept.position).expect("no faults");
             kept = writer.end();
@@ -314,11 +321,11 @@ fn a_spare_segment_that_cannot_be_renamed_goes_on_waiting() {
     let mut rng = Rng::new(7);
     for operation in [Operation::Rename, Operation::Open] {
         let disk = SimDisk::new(0, SimOptions::default());
-        let (mut writer, mut tail) = new_log(&disk);
+        let (mut writer, mut tail) = new_log(&disk, false);
         for number in 1..=8 {
             append(&mut writer, &mut tail, &mut [record(number, 9000, rng.next())])
                 .expect("no faults");
-            writer.sync().expect("no faults");
+            sync(&mut writer, &mut tail).expect("no faults");
         }
         let segments = writer.segments().clone();
         segments.retire(writer.end().position).expect("no faults");

@@ -13,7 +13,11 @@ use pleach_io::sim::{Rng, SimDisk};
 
 pub const DATABASE: u64 = 0x0123_4567_89ab_cdef;
 pub const SEGMENT: u64 = 16 << 10;
-pub const OPTIONS: SegmentOptions = SegmentOptions { size: SEGMENT, spares: 2, cached: false };
+
+/// With `cached` records share blocks between syncs.
+fn options(cached: bool) -> SegmentOptions {
+    SegmentOptions { size: SEGMENT, spares: 2, cached }
+}
 
 /// Headers and bodies.
 pub type Found = Vec<(Header, Vec<u8>)>;
@@ -55,22 +59,24 @@ pub fn read_log(disk: &SimDisk, input: &ScanInput) -> Result<(Found, ScanEnd), S
     Ok((found, end))
 }
 
-/// Opens the log of a folder for writing, from its start.
+/// Opens the log of a folder for writing, from its start: every other incarnation through the page cache.
 pub fn continue_log(
     disk: &SimDisk,
     end: &ScanEnd,
     incarnation: u32,
 ) -> Result<(LogWriter, Tail), LogError> {
     let start = WriterStart::after(end, DATABASE, incarnation, LogPos::START, LogPos::START);
-    let writer = LogWriter::open(disk.clone().into(), OPTIONS, &start)?;
+    let options = options(incarnation.is_multiple_of(2));
+    let writer = LogWriter::open(disk.clone().into(), options, &start)?;
     let tail = writer.tail();
     Ok((writer, tail))
 }
 
-/// A new log.
-pub fn new_log(disk: &SimDisk) -> (LogWriter, Tail) {
+/// A new log, through the page cache or not.
+pub fn new_log(disk: &SimDisk, cached: bool) -> (LogWriter, Tail) {
     let start = WriterStart::new_log(DATABASE, 1);
-    let writer = LogWriter::open(disk.clone().into(), OPTIONS, &start).expect("an empty folder");
+    let opened = LogWriter::open(disk.clone().into(), options(cached), &start);
+    let writer = opened.expect("an empty folder");
     let tail = writer.tail();
     (writer, tail)
 }
@@ -85,12 +91,19 @@ pub fn append(
         return Err(LogError::Poisoned);
     }
     let mut after = *tail;
-    after.seal();
     for record in records.iter_mut() {
         record.set_position(after.reserve(record.len()));
     }
-    after.seal();
+    if writer.seals(false) {
+        after.seal();
+    }
     writer.segments().ensure(after.room_for(0))?;
     *tail = after;
     writer.write(records)
+}
+
+/// Seals and syncs.
+pub fn sync(writer: &mut LogWriter, tail: &mut Tail) -> Result<LogPos, LogError> {
+    tail.seal();
+    writer.sync()
 }
