@@ -48,7 +48,7 @@ use crate::leaf_fold::below;
 use crate::stored::overflow_cell;
 
 /// Levels of nodes that a written page stores, unless its prefix is too long for them.
-pub const LEVELS: u8 = 3;
+pub const LEVELS: u8 = 4;
 /// Nodes that a page stores.
 const STORED: usize = 1 << LEVELS;
 

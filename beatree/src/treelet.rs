@@ -1,6 +1,6 @@
 //! The nodes between a leaf page's prefix and its buckets, pending changes included.
 //!
-//! A leaf page stores the nodes three levels below its prefix as of its writing. A page that is
+//! A leaf page stores the nodes four levels below its prefix as of its writing. A page that is
 //! used again and again carries more in memory: the nodes of all positions down to [`LEVELS`]
 //! levels below the prefix, with every committed change applied. The subtries that begin there are
 //! its *buckets*. So a fold expands nothing but the buckets that it accesses, and a flush hashes nothing

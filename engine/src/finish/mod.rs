@@ -141,6 +141,14 @@ pub(crate) fn finish(
         return plain::finish(db, &finisher.readers, (view, prev_root), accesses);
     }
     let gives = if witness { Gives::Witness } else { Gives::Root };
+    let mut written = Vec::new();
+    let accesses = if witness || accesses.iter().all(|access| access.writes.is_some()) {
+        accesses
+    } else {
+        // Only a witness says anything of what is only read.
+        written.extend(accesses.iter().filter(|access| access.writes.is_some()).cloned());
+        &written
+    };
     let mut finished = fold(db, finisher, (view, prev_root), accesses, (gives, under_way.learns))?;
     finished.slim(under_way.share(db.budget.kept_block_bytes(), accesses.len()));
     Ok(finished)
@@ -287,7 +295,7 @@ fn attempt(
         vec![workers.once(db, batch)?]
     } else {
         let most = db.runtime.workers().min(db.budget.workers());
-        let chunk = chunk_accesses(batch.accesses.len(), most, db.budget.chunk_accesses());
+        let chunk = chunk_accesses(batch.accesses.len(), most);
         let job = Job::new(batch, db.index.load_full(), chunk, &db.timings);
         let count = most.min(job.chunks());
         db.runtime.fork_join(count, &|index| workers.run(index, db, &job));

@@ -38,8 +38,7 @@ pub(super) fn finish(
     let most = if accesses.len() < PARALLEL { 1 } else { db.runtime.workers() };
     let most = most.min(db.budget.workers());
     // As many pages are held at a time as chunks of a fold have.
-    let slices: Vec<_> =
-        accesses.chunks(chunk_accesses(accesses.len(), most, db.budget.chunk_accesses())).collect();
+    let slices: Vec<_> = accesses.chunks(chunk_accesses(accesses.len(), most)).collect();
     let lists: Vec<Mutex<Result<Vec<Changed>>>> =
         slices.iter().map(|_| Mutex::new(Ok(Vec::new()))).collect();
     let tasks = db.timings.tasks(Some(Phase::Fold), slices.len());

@@ -105,10 +105,10 @@ fn a_wrong_node_in_memory_gives_an_error_and_no_block() {
     session.finish(vec![put]).expect("finished").commit().expect("committed");
 }
 
-/// A batch that is small has chunks for all workers; a large one has chunks of the size that the budget says.
+/// A batch that is small has chunks for all workers.
 #[test]
 fn chunks_are_small_where_there_is_little() {
-    let sizes = [200, 350, 1_000, 1_024, 100_000]
-        .map(|accesses| [1, 2, 16].map(|workers| super::chunk_accesses(accesses, workers, 512)));
-    assert_eq!(sizes, [[200, 100, 64], [350, 175, 64], [512, 500, 64], [512, 512, 64], [512; 3]]);
+    let sizes = [129, 200, 350, 100_000]
+        .map(|accesses| [1, 2, 16].map(|workers| super::chunk_accesses(accesses, workers)));
+    assert_eq!(sizes, [[64, 64, 16], [64, 64, 16], [64, 64, 22], [64; 3]]);
 }

@@ -26,9 +26,14 @@ use crate::state::reader::{Done, PageReader, PageRequest, Submitted};
 /// workers.
 pub(super) const INLINE: usize = 128;
 
-/// Accesses of a chunk: at most `chunk`, and fewer where that leaves workers without one.
-pub(super) fn chunk_accesses(accesses: usize, workers: usize, chunk: usize) -> usize {
-    accesses.div_ceil(workers).max(INLINE / 2).min(chunk)
+/// Fewest and most accesses of a chunk.
+const MIN_CHUNK: usize = 16;
+const MAX_CHUNK: usize = 64;
+
+/// Accesses of a chunk, before it takes the rest of those in its last region: what a fold of them sends from stage to
+/// stage stays in a core's own cache. Fewer where that leaves workers without one.
+pub(super) fn chunk_accesses(accesses: usize, workers: usize) -> usize {
+    accesses.div_ceil(workers).clamp(MIN_CHUNK, MAX_CHUNK)
 }
 
 /// Most memory of folds on callers' threads that is kept.

@@ -2,7 +2,7 @@
 //!
 //! The index's node of a page comes from the commits; the nodes in a new page come from a treelet in
 //! memory, from the old page, or from hashing the cells. Before anything is written each page's nodes are
-//! folded to one, which must be the index's: seven hashes a page, in one batch for all pages of the round.
+//! folded to one, which must be the index's: fifteen hashes a page, in one batch for all pages of the round.
 
 use pleach_beatree::build::LEVELS;
 use pleach_core::fold::{Folder, combine_chunks};

@@ -216,7 +216,7 @@ pub(super) fn make_nodes<'a>(folder: &mut Folder, pages: impl Iterator<Item = &'
     let pages: Vec<&mut OldPage> = pages.filter(|page| !page.subtries.is_empty()).collect();
     for page in &pages {
         for index in 0..STORED_NODES {
-            let at = below(&page.prefix, LEVELS, u16::try_from(index).expect("one of eight"));
+            let at = below(&page.prefix, LEVELS, u16::try_from(index).expect("one of sixteen"));
             let mut span = folder.below(at.len());
             for (prefix, node) in page.subtries.iter().filter(|(prefix, _)| at.contains(prefix)) {
                 span.subtrie(prefix, node);

@@ -116,15 +116,16 @@ fn a_wrong_treelet_is_not_written() {
             };
             let own = *state.node(child).expect("in memory");
             // The page's own node is internal, and not that of the subtries below it.
-            let wrong = || (1..15).map(|index| (index, own));
+            let wrong = || (1..31).map(|index| (index, own));
             if !page.advance_treelet((as_of, as_of), None, &own, wrong()) {
                 db.state().store.cache().give_treelet(number, &page, true, |treelet| {
                     treelet.forget();
                     treelet.advance((0, as_of), None, &own, wrong());
                 });
             }
-            let known = page
-                .treelet(as_of, |known| known.is_some_and(|known| known.level::<8>(3).1 == 0xff));
+            let known = page.treelet(as_of, |known| {
+                known.is_some_and(|known| known.level::<16>(4).1 == 0xffff)
+            });
             spoiled += u32::from(known);
         });
     }

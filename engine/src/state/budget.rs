@@ -22,8 +22,6 @@ const MAX_ROUND: usize = 1024;
 const MIN_ROUND: usize = 64;
 /// What a page of a round takes until it is written: its cells on their way to its node, and its bytes.
 const ROUND_PAGE: usize = 40 << 10;
-/// Most accesses of a chunk of a finish.
-const MAX_CHUNK: usize = 256;
 /// Most chunks that a worker of a finish has ahead.
 const MAX_AHEAD: usize = 8;
 /// Most bytes of read buffers that are kept.
@@ -154,12 +152,6 @@ impl Budget {
     /// Bytes of overlays beyond which they keep no more than what they are read by and committed with.
     pub(crate) fn lean_overlay_bytes(&self) -> usize {
         self.part(4)
-    }
-
-    /// Accesses of a chunk of a finish, before it takes the rest of those in its last region: 256 from 128 MiB
-    /// on, and fewer where a worker's memory for one would be much.
-    pub(crate) fn chunk_accesses(&self) -> usize {
-        self.part(1 << 19).clamp(MAX_CHUNK / 2, MAX_CHUNK)
     }
 
     /// Workers that a finish may use: each takes some MiB of its own. All of up to 64 at the default.
@@ -372,16 +364,11 @@ mod tests {
     fn fixed_parts_are_as_they_were_at_the_default_and_small_where_the_budget_is() {
         let of = |mib| {
             let budget = budget(mib, 0);
-            (
-                budget.round_pages(),
-                budget.buffer_bytes(),
-                budget.chunks_ahead(),
-                budget.chunk_accesses(),
-            )
+            (budget.round_pages(), budget.buffer_bytes(), budget.chunks_ahead())
         };
-        assert_eq!(of(1024), (1024, 8 << 20, 8, 256));
-        assert_eq!(of(64), (204, 1 << 20, 2, 128));
-        assert_eq!(of(8), (64, 1 << 17, 2, 128));
+        assert_eq!(of(1024), (1024, 8 << 20, 8));
+        assert_eq!(of(64), (204, 1 << 20, 2));
+        assert_eq!(of(8), (64, 1 << 17, 2));
         let (large, small) = (budget(1024, 0), budget(64, 0));
         assert!(large.learns(262_144) && !large.learns(262_145));
         assert!(small.learns(16_384) && !small.learns(16_385));

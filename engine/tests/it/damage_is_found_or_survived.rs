@@ -374,7 +374,8 @@ fn what_was_cut_and_whether_it_was_closed_can_be_asked() {
 
 #[test]
 fn a_database_opens_reads_and_deletes_on_a_disk_without_a_free_byte() {
-    for seed in 0..cases(8) {
+    let (cases, mut refused) = (cases(8), 0);
+    for seed in 0..cases {
         for closed in [true, false] {
             let subject = Subject::new(seed, closed);
             let disk = disk_of(&subject.image());
@@ -408,13 +409,18 @@ fn a_database_opens_reads_and_deletes_on_a_disk_without_a_free_byte() {
             let block = session.finish(deletes).expect("finished");
             block.commit().unwrap_or_else(|error| panic!("{what}: deletes: {error}"));
             history.push(model);
-            db.drain(0).unwrap_or_else(|error| panic!("{what}: draining: {error}"));
+            // Where the last log segment has no room for what a flush says, pages wait for a free byte.
+            if let Err(error) = db.drain(0) {
+                assert!(matches!(error, Error::Full(_)), "{what}: draining: {error}");
+                refused += 1;
+            }
             db.close().unwrap_or_else(|error| panic!("{what}: closing: {error}"));
             let promise = Promise { least: history.newest(), most: history.newest() };
             disk.set_quota(None);
             check(&subject.setup, &disk, &history, promise, &what);
         }
     }
+    assert!(refused <= cases / 4, "{refused} of {} could not be drained", 2 * cases);
 }
 
 #[test]
