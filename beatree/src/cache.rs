@@ -14,8 +14,8 @@
 //!   that somebody still holds are the holder's.
 //! * **Treelets** hang on pages that are folded again and again, partial ones on pages of the current
 //!   batch; both count with their pages.
-//! * **Batches**: pages inserted or found for the current batch stay until the next one begins,
-//!   up to three quarters of the budget ([`Cache::set_batch`]).
+//! * **Batches**: pages inserted or found for a batch, the current one or the next, are held until the batch after it
+//!   begins, up to seven eighths of the budget ([`Cache::set_batch`]).
 //! * In a steady state nothing is allocated: an evicted page that nobody holds carries the next one.
 //! * Pages are read at random, so their memory is moved into **huge pages** ([`Cache::move_into_huge_page`]).
 //!
@@ -116,11 +116,23 @@ impl Cache {
         self.get_in(page_no, tag, NO_BATCH)
     }
 
-    /// The same for a batch: if it is the current one, the page stays until the next begins, as far
-    /// as three quarters of the budget reach. Several uses by one batch count as one for eviction.
+    /// The same for a batch, the current one or the next: the page is held through that batch, as far
+    /// as seven eighths of the budget reach. Several uses by one batch count as one for eviction.
     #[inline]
-    pub fn get_in(&self, page_no: PageNo, tag: u32, batch: u64) -> Option<Arc<CachedPage>> {
-        self.lock(page_no).get(page_no, tag, batch)
+    pub fn get_in(&self, page_no: PageNo, tag: u32, through: u64) -> Option<Arc<CachedPage>> {
+        self.lock(page_no).get(page_no, tag, through)
+    }
+
+    /// The same for the last use by a batch: the page is held through that one from now on, and not for longer.
+    #[inline]
+    pub fn get_last(&self, page_no: PageNo, tag: u32, through: u64) -> Option<Arc<CachedPage>> {
+        self.lock(page_no).get_last(page_no, tag, through)
+    }
+
+    /// Can more pages be held?
+    pub fn can_hold(&self) -> bool {
+        let stats = self.stats();
+        stats.held < stats.most_held
     }
 
     /// Reads the page of this number and tag where it lies, to look for `key`, whose memory is
@@ -130,17 +142,17 @@ impl Cache {
         &self,
         page_no: PageNo,
         tag: u32,
-        batch: u64,
+        through: u64,
         key: &Key,
         read: impl FnOnce(&CachedPage) -> T,
     ) -> Option<T> {
-        self.lock(page_no).read(page_no, tag, batch, key, read)
+        self.lock(page_no).read(page_no, tag, through, key, read)
     }
 
-    /// Is the page of this number and tag here? If so, it is held for the batch. This is not a use.
+    /// Is the page of this number and tag here? If so, it is held through the batch. This is not a use.
     #[inline]
-    pub fn hold(&self, page_no: PageNo, tag: u32, batch: u64) -> bool {
-        self.lock(page_no).hold_for(page_no, tag, batch)
+    pub fn hold(&self, page_no: PageNo, tag: u32, through: u64) -> bool {
+        self.lock(page_no).hold_page(page_no, tag, through)
     }
 
     /// The page of this number and tag, for somebody who passes once. This is not a use.
@@ -162,7 +174,7 @@ impl Cache {
 
     /// Copies a validated leaf page in and gives it. It replaces any page of the same number; if the
     /// very same page is there already, that one stays.
-    pub fn insert(&self, page_no: PageNo, tag: u32, page: &Page, batch: u64) -> Arc<CachedPage> {
+    pub fn insert(&self, page_no: PageNo, tag: u32, page: &Page, through: u64) -> Arc<CachedPage> {
         let room = self.lock(page_no).make_room();
         let is_new = room.carrier.is_none();
         let page = CachedPage::fill(room.carrier, page);
@@ -172,7 +184,7 @@ impl Cache {
         if is_new {
             self.note_full_block(&page);
         }
-        self.lock(page_no).insert(page_no, tag, page, batch)
+        self.lock(page_no).insert(page_no, tag, page, through)
     }
 
     /// The same for a page that shall not be found here: it belongs to the caller alone.
@@ -207,9 +219,13 @@ impl Cache {
         self.lock(page_no).attach(page_no, page, None, soon, fill);
     }
 
-    /// A flush has moved a page: its treelet goes with it.
-    pub fn move_treelet(&self, from: PageNo, to: PageNo, tag: u32) {
-        let Some(treelet) = self.lock(from).detach(from) else { return };
+    /// A flush has moved a page: whoever has announced it finds it, and its treelet goes with it.
+    pub fn moved(&self, from: PageNo, to: PageNo, tag: u32) {
+        let (through, treelet) = self.lock(from).detach(from);
+        if through != NO_BATCH {
+            self.hold(to, tag, through);
+        }
+        let Some(treelet) = treelet else { return };
         if let Some(page) = self.peek(to, tag) {
             page.mark_folded();
             self.lock(to).attach(to, &page, Some(treelet), false, |_| {});
@@ -223,9 +239,10 @@ impl Cache {
         drop(removed);
     }
 
-    /// Begins a batch: pages held for another one become ordinary. Numbers do not repeat.
+    /// Begins a batch: pages held for an earlier one become ordinary. Numbers ascend by one; what is held is
+    /// forgotten where one is left out.
     pub fn set_batch(&self, batch: u64) {
-        self.batch.store(batch, Ordering::Relaxed);
+        self.batch.fetch_max(batch, Ordering::Relaxed);
     }
 
     /// Changes the budget; pages that have no room any more leave at once.

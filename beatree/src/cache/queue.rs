@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pleach_core::page::leaf::CellGuess;
 
 use super::CachedPage;
+use super::shard::NO_BATCH;
 use super::table::NONE;
 use crate::page_no::PageNo;
 
@@ -28,8 +29,8 @@ pub(super) struct Entry {
     pub(super) guess: CellGuess,
     pub(super) page_no: PageNo,
     pub(super) tag: u32,
-    /// The last round of its shard in which it was held for a batch; 0 is none.
-    pub(super) round: u64,
+    /// The last batch that it is held for; [`NO_BATCH`] where it is not.
+    pub(super) through: u64,
     /// Neighbours in its queue.
     newer: u32,
     older: u32,
@@ -53,7 +54,7 @@ impl Entry {
             guess,
             page_no,
             tag,
-            round: 0,
+            through: NO_BATCH,
             newer: NONE,
             older: NONE,
             uses: 0,

@@ -6,18 +6,17 @@
 //! page goes round once more for each use, at most three times, and then leaves. So a scan passes
 //! through small only.
 //!
-//! A page that is held for the current batch moves to the *held* queue when its turn to leave comes.
+//! A page is held through a batch, the current one or the next. It moves to the *held* queue when its turn to leave comes.
 //! Each eviction looks at the oldest page there. While that is held it goes round; later, if it came
 //! from small, the rule of small decides, and if it came from main it goes back there. So being held
 //! costs a page one look a batch, and no queue that is looked at has held pages only: an eviction takes
-//! a few steps on average, and at most `MAX_LOOKS` for each page. At most three quarters of the shard
-//! are held, and small is emptied down to a tenth first.
+//! a few steps on average, and at most `MAX_LOOKS` for each page. At most seven eighths of the shard
+//! of what treelets leave are held, and small is emptied down to a tenth first.
 //!
 //! Invariants: each entry with a page is in the table and in exactly one queue; entries without are in
 //! the list of vacant ones, which has at least one for each reservation; `page_bytes` is the sum
-//! over the pages with their treelets; `pinned` counts the entries held in the
-//! current *round*. Rounds are the shard's own count of batches, so that a caller who repeats a
-//! batch's number loses holds and no more.
+//! over the pages with their treelets; `held_now` counts the entries that are held, `held_on` those
+//! of them that still are when the next batch begins.
 
 mod evict;
 mod treelets;
@@ -65,8 +64,10 @@ pub struct CacheStats {
     pub evictions: u64,
     /// Pages present.
     pub pages: u64,
-    /// Of these, held for the current batch.
-    pub pinned: u64,
+    /// Of these, held for the current batch or the next.
+    pub held: u64,
+    /// So many may be held.
+    pub most_held: u64,
     /// Bytes counted against the budget.
     pub bytes: u64,
 }
@@ -109,8 +110,8 @@ pub(super) struct Shard {
     /// Insertions between their two halves.
     reserved: usize,
     batch: u64,
-    round: u64,
-    pinned: usize,
+    held_now: usize,
+    held_on: usize,
     hits: u64,
     misses: u64,
     insertions: u64,
@@ -119,22 +120,39 @@ pub(super) struct Shard {
 
 impl Shard {
     pub(super) fn new(budget: usize) -> Self {
-        Self { budget, batch: NO_BATCH, round: 1, ..Self::default() }
+        Self { budget, batch: NO_BATCH, ..Self::default() }
     }
 
     /// The current batch is this one.
     #[inline]
     pub(super) fn begin(&mut self, batch: u64) {
-        if self.batch != batch {
+        if batch > self.batch {
+            self.held_now = if batch == self.batch + 1 { self.held_on } else { 0 };
+            self.held_on = 0;
             self.batch = batch;
-            self.round += 1;
-            self.pinned = 0;
         }
     }
 
     #[inline]
-    pub(super) fn get(&mut self, page_no: PageNo, tag: u32, batch: u64) -> Option<Arc<CachedPage>> {
-        let id = self.use_entry(page_no, tag, batch)?;
+    pub(super) fn get(
+        &mut self,
+        page_no: PageNo,
+        tag: u32,
+        through: u64,
+    ) -> Option<Arc<CachedPage>> {
+        let id = self.use_entry(page_no, tag, through)?;
+        self.entries[id as usize].page.clone()
+    }
+
+    #[inline]
+    pub(super) fn get_last(
+        &mut self,
+        page_no: PageNo,
+        tag: u32,
+        through: u64,
+    ) -> Option<Arc<CachedPage>> {
+        let id = self.use_entry(page_no, tag, NO_BATCH)?;
+        self.set_hold(id, through);
         self.entries[id as usize].page.clone()
     }
 
@@ -143,40 +161,40 @@ impl Shard {
         &mut self,
         page_no: PageNo,
         tag: u32,
-        batch: u64,
+        through: u64,
         key: &Key,
         read: impl FnOnce(&CachedPage) -> T,
     ) -> Option<T> {
-        let id = self.use_entry(page_no, tag, batch)?;
+        let id = self.use_entry(page_no, tag, through)?;
         let entry = &self.entries[id as usize];
         let page = entry.page.as_deref()?;
         page.cpu_prefetch_lookup(entry.guess, key);
         Some(read(page))
     }
 
-    /// The entry of a page number and tag, used once more.
+    /// The entry of a page number and tag, used once more, and held.
     #[inline]
-    fn use_entry(&mut self, page_no: PageNo, tag: u32, batch: u64) -> Option<u32> {
+    fn use_entry(&mut self, page_no: PageNo, tag: u32, through: u64) -> Option<u32> {
         let found = self.find(page_no).filter(|id| self.entries[*id as usize].tag == tag);
         let Some(id) = found else {
             self.misses += 1;
             return None;
         };
         self.hits += 1;
-        let current = self.is_current(batch);
+        let holds = self.is_held(through);
         let entry = &mut self.entries[id as usize];
-        if !current || entry.round != self.round {
+        if !holds || entry.through < through {
             entry.uses = MAX_USES.min(entry.uses + 1);
-            self.hold(id, batch);
+            self.hold(id, through);
         }
         Some(id)
     }
 
     #[inline]
-    pub(super) fn hold_for(&mut self, page_no: PageNo, tag: u32, batch: u64) -> bool {
+    pub(super) fn hold_page(&mut self, page_no: PageNo, tag: u32, through: u64) -> bool {
         let found = self.find(page_no).filter(|id| self.entries[*id as usize].tag == tag);
         if let Some(id) = found {
-            self.hold(id, batch);
+            self.hold(id, through);
         }
         found.is_some()
     }
@@ -206,7 +224,7 @@ impl Shard {
         page_no: PageNo,
         tag: u32,
         page: Arc<CachedPage>,
-        batch: u64,
+        through: u64,
     ) -> Arc<CachedPage> {
         assert!(self.reserved > 0, "room was made");
         if let Some(id) = self.find(page_no) {
@@ -214,7 +232,7 @@ impl Shard {
             if let Some(present) = entry.page.as_ref().filter(|_| entry.tag == tag) {
                 let present = Arc::clone(present);
                 self.reserved -= 1;
-                self.hold(id, batch);
+                self.hold(id, through);
                 return present;
             }
             self.take_out(id);
@@ -227,7 +245,10 @@ impl Shard {
             }
         }
         self.reserved -= 1;
-        self.put(Entry::new(page_no, tag, Some(Arc::clone(&page)), self.entrance(page_no)), batch);
+        self.put(
+            Entry::new(page_no, tag, Some(Arc::clone(&page)), self.entrance(page_no)),
+            through,
+        );
         self.page_bytes += page.bytes();
         self.insertions += 1;
         page
@@ -285,7 +306,8 @@ impl Shard {
         sum.insertions += self.insertions;
         sum.evictions += self.evictions;
         sum.pages += self.pages() as u64;
-        sum.pinned += self.pinned as u64;
+        sum.held += self.held_now as u64;
+        sum.most_held += self.max_held() as u64;
         sum.bytes += self.bytes() as u64;
     }
 
@@ -329,24 +351,46 @@ impl Shard {
         (list, &mut self.entries)
     }
 
-    /// Holds an entry for the current batch, if `batch` is the current one and less than three quarters
-    /// of the budget are held.
-    fn hold(&mut self, id: u32, batch: u64) {
-        let (limit, current) = (self.max_pinned(), self.is_current(batch));
-        let entry = &mut self.entries[id as usize];
-        if current && entry.round != self.round && self.pinned < limit {
-            entry.round = self.round;
-            self.pinned += 1;
+    /// Holds an entry through a batch, unless it is held for longer or there is no room.
+    #[inline]
+    fn hold(&mut self, id: u32, through: u64) {
+        if through > self.entries[id as usize].through {
+            self.set_hold(id, through);
         }
     }
 
-    #[inline]
-    fn is_current(&self, batch: u64) -> bool {
-        batch != NO_BATCH && batch == self.batch
+    /// From now on an entry is held through this batch and no longer, as far as there is room.
+    fn set_hold(&mut self, id: u32, through: u64) {
+        let through = through.min(self.batch + 1);
+        let was = self.entries[id as usize].through;
+        if self.is_held(through) && !self.is_held(was) && self.held_now >= self.max_held() {
+            return;
+        }
+        self.forget_hold(was);
+        if self.is_held(through) {
+            self.held_now += 1;
+            self.held_on += usize::from(through > self.batch);
+        }
+        self.entries[id as usize].through = through;
     }
 
-    fn max_pinned(&self) -> usize {
-        self.budget / 4 * 3 / page::COST
+    /// An entry that was held through this batch is held no longer.
+    fn forget_hold(&mut self, through: u64) {
+        if self.is_held(through) {
+            self.held_now -= 1;
+            self.held_on -= usize::from(through > self.batch);
+        }
+    }
+
+    /// Is a page held now that is held through this batch?
+    #[inline]
+    fn is_held(&self, through: u64) -> bool {
+        through != NO_BATCH && through >= self.batch
+    }
+
+    /// Pages that may be held: an eighth of what treelets leave is for others.
+    fn max_held(&self) -> usize {
+        self.budget.saturating_sub(self.treelets * page::TREELET_COST) / 8 * 7 / page::COST
     }
 
     /// Which queue a new page enters.
@@ -357,27 +401,25 @@ impl Shard {
     }
 
     /// Adds an entry for a page that is not there.
-    fn put(&mut self, entry: Entry, batch: u64) {
+    fn put(&mut self, entry: Entry, through: u64) {
         let (page_no, queue) = (entry.page_no, entry.queue);
         let id = self.vacant.pop().expect("room was made for an entry");
         self.entries[id as usize] = entry;
         let (list, entries) = self.list(queue);
         list.push(entries, id);
         self.table.insert(hash(page_no), id);
-        self.hold(id, batch);
+        self.hold(id, through);
     }
 
     /// Empties an entry that has a page.
     fn take_out(&mut self, id: u32) -> Option<Arc<CachedPage>> {
-        let Entry { page_no, round, queue, .. } = self.entries[id as usize];
+        let Entry { page_no, through, queue, .. } = self.entries[id as usize];
         let (list, entries) = self.list(queue);
         list.unlink(entries, id);
         self.unpark(id);
         let entries = &self.entries;
         self.table.remove(hash(page_no), id, |id| hash(entries[id as usize].page_no));
-        if round == self.round {
-            self.pinned -= 1;
-        }
+        self.forget_hold(through);
         self.vacant.push(id);
         let page = self.entries[id as usize].page.take();
         if let Some(page) = &page {

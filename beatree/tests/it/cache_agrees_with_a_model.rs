@@ -149,12 +149,12 @@ impl Twin {
     }
 
     fn check(&self) {
-        let CacheStats { hits, misses, bytes, pages, pinned, .. } = self.cache.stats();
+        let CacheStats { hits, misses, bytes, pages, held, .. } = self.cache.stats();
         assert_eq!((hits, hits + misses), (self.hits, self.gets));
         assert_eq!(usize::try_from(bytes).unwrap(), self.cache.bytes());
         assert!(self.cache.bytes() <= self.budget.max(self.empty));
-        assert!(usize::try_from(pinned).unwrap() * Cache::PAGE_COST <= self.budget);
-        assert!(pinned <= pages && pages <= self.model.len() as u64);
+        assert!(usize::try_from(held).unwrap() * Cache::PAGE_COST <= self.budget);
+        assert!(held <= pages && pages <= self.model.len() as u64);
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use parking_lot::{Mutex, MutexGuard};
-use pleach_beatree::cache::LookupStep;
+use pleach_beatree::cache::{LookupStep, NO_BATCH};
 use pleach_beatree::recycled::Recycled;
 use pleach_core::Hasher;
 
@@ -276,6 +276,7 @@ impl Worker {
 fn start(db: &State, job: &Job<'_>, chunk: &mut Chunk) {
     chunk.gather(db, job.batch, job.range(chunk.index));
     let cache = db.store.cache();
+    let next = db.store.batch() + 1;
     let mut hits = 0;
     for index in 0..chunk.pages.len() {
         let steps = [LookupStep::Table, LookupStep::Entry, LookupStep::Front];
@@ -287,7 +288,13 @@ fn start(db: &State, job: &Job<'_>, chunk: &mut Chunk) {
         }
         let page = &mut chunk.pages[index];
         if let Some(at) = &page.at {
-            page.page = cache.get(at.page, at.tag);
+            page.page = if job.batch.gives.is_proof() {
+                cache.get(at.page, at.tag)
+            } else {
+                // A flush comes for it, or nobody does.
+                let through = if page.flush_due(job.batch) { next } else { NO_BATCH };
+                cache.get_last(at.page, at.tag, through)
+            };
             if page.page.is_some() {
                 hits += 1;
             } else {

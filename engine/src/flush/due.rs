@@ -1,33 +1,23 @@
-//! Pages that are due: which of them a round takes, and how they stay cached until then.
+//! Pages that are due: which of them a round takes.
+//!
+//! A finish holds the pages that its batch makes due in the cache through the next batch. One that has left before its turn
+//! came is not read for the flush alone: it is due again when a commit has changed it the next time.
 
+use pleach_beatree::cache::NO_BATCH;
 use pleach_core::Prefix;
 
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::state::State;
+use crate::state::index::located;
 
-/// Pages of all namespaces that are due stay cached through `batch`.
-pub(super) fn hold(db: &State, batch: u64) {
-    let tries = db.tries.list();
-    let here = tries.iter().filter(|trie| trie.dropped.is_none());
-    for trie in here.filter(|trie| trie.index.has_due()) {
-        let Some(trie) = db.other(trie.namespace) else { continue };
-        for prefixes in trie.index.due().chunks(KEY_BATCH) {
-            cpu_prefetch(&trie, prefixes.iter().map(Prefix::first_key), Reach::Page);
-            for prefix in prefixes {
-                if let Some(at) = trie.index.locate(prefix.first_key()) {
-                    db.store.cache().hold(at.page, at.tag, batch);
-                }
-            }
-        }
-    }
-}
-
-/// Takes up to `limit` pages of a trie that are due, and leaves those out that were written since.
+/// Takes up to `limit` pages of a trie that are due, and leaves those out that were written or have left the cache since.
 pub(super) fn still_due(trie: &State, limit: usize, least: u8) -> Vec<Prefix> {
     let is_due = |prefix: &&Prefix| {
         trie.index.in_region(prefix.first_key(), |_, state| {
             let child = state.children().find(prefix.first_key());
             state.commits_since_write(child) >= least
+                && located(state, child)
+                    .is_none_or(|at| trie.store.cache().hold(at.page, at.tag, NO_BATCH))
         })
     };
     let keep = |taken: &[Prefix], prefixes: &mut Vec<Prefix>| {

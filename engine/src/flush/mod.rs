@@ -52,7 +52,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleach_beatree::cache::NO_BATCH;
 use pleach_core::Prefix;
 use pleach_core::fold::Folder;
 use pleach_io::{Queue, Step};
@@ -68,7 +67,7 @@ use crate::state::quarantine::backoff;
 use crate::state::reader::PageReader;
 use crate::state::tries::Trie;
 use choose::fullest;
-use due::{hold, in_order, still_due};
+use due::{in_order, still_due};
 use free::{Leaving, SYNC_AFTER, sync_log};
 use gather::{DEPTH, RoundKind};
 use give_up::{GivenUp, give_up};
@@ -119,8 +118,6 @@ pub(crate) struct Flusher {
     moves_again: Duration,
     /// The commit after which nodes last left.
     evicted_at: u64,
-    /// The batch that pages which are due are kept in the cache for.
-    held_for: u64,
     /// When the log was last synced for durability `Periodic`.
     synced: Duration,
     patience: Patience,
@@ -150,7 +147,6 @@ impl Flusher {
             trim: Trim::default(),
             moves_again: Duration::ZERO,
             evicted_at: u64::MAX,
-            held_for: NO_BATCH,
             synced: Duration::ZERO,
             patience: Patience::default(),
             failures: 0,
@@ -281,7 +277,6 @@ impl Flusher {
         }
         try_quarantined(&self.db);
         self.take_back();
-        self.hold_due();
         self.forget_dropped();
         // In turns with rounds, so that neither waits for long.
         if !std::mem::take(&mut self.gave_up) && self.gives_up()? {
@@ -442,16 +437,6 @@ impl Flusher {
             self.db.pace.flush_is_stuck(published, error);
             self.db.pace.notify();
         }
-    }
-
-    /// Once a batch: pages that the last commit has made due stay cached until they are written, though
-    /// the batch that begins now brings other pages.
-    fn hold_due(&mut self) {
-        let batch = self.db.store.batch();
-        if std::mem::replace(&mut self.held_for, batch) == batch || self.db.all_is_here() {
-            return;
-        }
-        hold(&self.db, batch);
     }
 
     /// Prefixes of pages that are due and were not written since they became so, in key order, of the next

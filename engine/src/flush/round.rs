@@ -247,7 +247,7 @@ impl Round {
             rewrite.old.iter_mut().for_each(|old| old.page = None);
             if let (true, Some(from)) = (rewrite.is_moved(), rewrite.old[0].number) {
                 let page = &rewrite.new[0].page;
-                db.store.cache().move_treelet(from, page.number, page.tag);
+                db.store.cache().moved(from, page.number, page.tag);
             }
             for number in rewrite.old.iter().filter_map(|old| old.number) {
                 db.store.quarantine().forget(LEAF_FILE, u64::from(number));

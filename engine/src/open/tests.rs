@@ -253,6 +253,10 @@ impl Tested {
             Counters::change(&trie.counters.pending_bytes, growth.bytes);
             Counters::change(&trie.counters.pending_entries, growth.entries);
         }
+        // A finish reads them.
+        for at in due.iter().filter_map(|prefix| trie.index.locate(prefix.first_key())) {
+            trie.store.leaf(at).expect("read");
+        }
         trie.index.make_due(due);
     }
 

@@ -79,10 +79,11 @@ pub(super) fn look_up(
         let pages = found.iter().filter_map(|found| found.at.as_ref());
         pages.for_each(|at| cache.cpu_prefetch(at.page, step));
     }
-    let batch = db.store.batch();
+    // Or the batch under way is finished before they are read.
+    let through = db.store.batch() + 1;
     for (key, found) in keys.iter().zip(&mut found) {
         let Some(at) = found.at.take() else { continue };
-        found.page = cache.get_in(at.page, at.tag, batch);
+        found.page = cache.get_in(at.page, at.tag, through);
         let Some(page) = &found.page else {
             let value_as_of = found.has_value.then_some(base);
             let purpose = Purpose::Key { namespace, key: *key, value_as_of };

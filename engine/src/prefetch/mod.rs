@@ -38,6 +38,9 @@ use crate::state::{State, overflow};
 use lookup::{keep_cell, look_up};
 use requests::{Answer, Missing, PrefetchRequest, Prefetching, Purpose};
 
+/// How long the task waits for room for announced pages.
+const FOR_ROOM: Duration = Duration::from_millis(1);
+
 /// Pages that are taken from the ring at once when it has many: each call costs as much as a page.
 const TAKEN: usize = 8;
 
@@ -110,7 +113,7 @@ impl Prefetcher {
         db.pace.enters(Task::Prefetch, "reading pages");
         let mut reader = match self.reader.take() {
             Some(reader) => reader,
-            None => PageReader::new(&db.store, db.options.in_flight, Reading::Keys)?,
+            None => PageReader::new(&db.store, db.options.in_flight, Reading::Announced)?,
         };
         for (at, reader) in self.elsewhere.drain(..) {
             self.missing.push_front(Missing::Page(PageRequest::Leaf(at), Purpose::Reader(reader)));
@@ -147,6 +150,11 @@ impl Prefetcher {
 
     /// Nothing is in flight, and nothing to be asked for.
     fn rest(&self) -> Step {
+        if self.request.is_some() {
+            // There is no room for more pages of its keys.
+            self.db.pace.enters(Task::Prefetch, IDLE);
+            return if self.prefetching.pauses() { Step::IdleFor(FOR_ROOM) } else { Step::Again };
+        }
         if let Some((at, _)) = self.elsewhere.first() {
             self.db.store.in_flight().wait(PageId::Leaf(at.page));
             return Step::Again;
@@ -198,8 +206,8 @@ impl Prefetcher {
         false
     }
 
-    /// Takes what readers found missing, or looks up the next key batch. False when there is
-    /// none.
+    /// Takes what readers found missing, or looks up the next key batch. False when there is none, or no room for its
+    /// pages: those that were announced before it stay until they are used.
     fn look_up(&mut self) -> bool {
         if let Some(page) = self.prefetching.next_missing() {
             self.missing.push_back(page);
@@ -218,7 +226,14 @@ impl Prefetcher {
                 continue;
             };
             let prefetching = &*self.prefetching;
-            let Some(keys) = request.claim() else {
+            let claimed = if request.is_late(db) {
+                None
+            } else if db.store.cache().can_hold() {
+                request.claim()
+            } else {
+                return false;
+            };
+            let Some(keys) = claimed else {
                 prefetching.is_done(request);
                 (self.request, self.nodes) = (None, None);
                 continue;

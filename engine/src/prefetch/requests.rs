@@ -203,19 +203,21 @@ impl Prefetching {
         }
     }
 
-    /// The prefetch task works.
-    pub(super) fn works(&self) {
+    /// The prefetch task works: false, it does not sleep.
+    pub(super) fn works(&self) -> bool {
         self.asleep.store(false, Ordering::SeqCst);
+        false
     }
 
     /// The prefetch task goes to sleep; false when something has come meanwhile.
     pub(super) fn sleeps(&self) -> bool {
+        self.pauses() && (self.requests.1.is_empty() || self.works())
+    }
+
+    /// The same where it can take no more requests.
+    pub(super) fn pauses(&self) -> bool {
         self.asleep.store(true, Ordering::SeqCst);
-        if self.requests.1.is_empty() && self.missing.1.is_empty() {
-            return true;
-        }
-        self.works();
-        false
+        self.missing.1.is_empty() || self.works()
     }
 }
 
@@ -232,6 +234,11 @@ impl PrefetchRequest {
     /// Are all key batches claimed?
     pub(crate) fn is_done(&self) -> bool {
         self.next.load(Ordering::Relaxed) >= self.keys.len()
+    }
+
+    /// Is the commit after the one that its session makes published? Its keys were announced for that at the latest.
+    pub(super) fn is_late(&self, db: &State) -> bool {
+        db.store.batch() > self.base + 2
     }
 
     /// The next key batch, for the caller alone.

@@ -35,8 +35,10 @@ pub(crate) enum PageId {
 /// For whom pages are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// For those who look keys up.
+    /// For those who look keys up: pages are held for the batch under way.
     Keys,
+    /// For keys that were announced: pages are held through the next batch, until a finish has used them.
+    Announced,
     /// For the flush, which takes pages that contradict the index as well.
     Flush,
 }

@@ -237,11 +237,6 @@ impl Index {
     pub(crate) fn due_bytes(&self) -> usize {
         self.due.lock().pages.capacity() * size_of::<Prefix>()
     }
-
-    /// The pages that are due.
-    pub(crate) fn due(&self) -> Vec<Prefix> {
-        self.due.lock().pages.iter().copied().collect()
-    }
 }
 
 /// Where a child's page is; `None` when it has none.

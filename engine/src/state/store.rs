@@ -188,7 +188,7 @@ impl Store {
     /// A page is read.
     pub(crate) fn count_miss(&self, reading: Reading) {
         let counter = match reading {
-            Reading::Keys => &self.counters.cache_misses,
+            Reading::Keys | Reading::Announced => &self.counters.cache_misses,
             Reading::Flush => &self.counters.page_rereads,
         };
         Counters::add(counter, 1);
@@ -237,7 +237,12 @@ impl Store {
             Err(_) if reading == Reading::Flush => return Ok(Cache::outside(buf.page(0))),
             refused => refused?,
         }
-        let page = self.cache.insert(at.page, at.tag, buf.page(0), self.batch());
+        let through = match reading {
+            Reading::Announced => self.batch() + 1,
+            Reading::Keys => self.batch(),
+            Reading::Flush => NO_BATCH,
+        };
+        let page = self.cache.insert(at.page, at.tag, buf.page(0), through);
         // The flush says so first and empties the cache then: one of both sees the other.
         self.refuse_contradicting(at.page).inspect_err(|_| self.cache.remove(at.page))?;
         self.read_well(LEAF_FILE, u64::from(at.page));

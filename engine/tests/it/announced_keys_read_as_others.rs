@@ -1,12 +1,15 @@
 //! Keys that were announced are at hand when they are read, and their pages are read once. That they read as others do, whatever
 //! was committed since, is said by `plans_follow_their_models`.
 
-use pleach::{Access, Db, Options, Value};
+use std::collections::BTreeSet;
+
+use pleach::load::LoadOptions;
+use pleach::{Access, Db, Options, SessionOptions, Value};
 use pleach_core::Key;
 use pleach_io::sim::SimDisk;
 
 use crate::common::held_device::{Held, Patient};
-use crate::common::{commit, open, uniform as key};
+use crate::common::{Rng, commit, open, uniform as key};
 use crate::crash::unrecorded;
 
 const KEYS: u64 = 6_000;
@@ -30,7 +33,7 @@ fn many_announced_keys_are_taken_from_the_value_cache() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let db = open(folder.path(), 64);
     commit(&db, (0..KEYS).map(|id| Access::write(key(id), value(id))).collect());
-    let session = db.session(pleach::SessionOptions::new()).expect("a session");
+    let session = db.session(SessionOptions::new()).expect("a session");
     let keys: Vec<Key> = (0..2000).map(key).collect();
     session.prefetch(&keys);
     // One by one: what is late is looked up by these reads.
@@ -67,7 +70,7 @@ fn announced_pages_are_read_once() {
     db.drain(0).expect("drained");
     db.close().expect("closed");
     let db = open();
-    let session = db.session(pleach::SessionOptions::new()).expect("a session");
+    let session = db.session(SessionOptions::new()).expect("a session");
     let keys: Vec<Key> = (0..KEYS).map(key).collect();
     session.prefetch(&keys);
     for key in &keys {
@@ -76,4 +79,54 @@ fn announced_pages_are_read_once() {
     let metrics = db.metrics();
     assert!(metrics.leaf_pages > 50);
     assert_eq!(metrics.cache_misses, metrics.leaf_pages);
+}
+
+/// The device reads of an announced key, until the batch that needs it is committed. What two batches take may be more than
+/// the cache can hold, and a flush reads and writes pages beside them.
+fn reads_of_announced_keys(cache_mib: u64, keys: u64, ahead: bool) -> f64 {
+    const ACCOUNTS: u64 = 320_000;
+    const BATCHES: u64 = 12;
+    let (device, gate) = Held::new(SimDisk::new(1, unrecorded()));
+    let options = Options::new("sim").create(true).cache_mib(cache_mib).in_flight(16).small();
+    let db = Db::open_on(device, Patient::new(2, &gate), options).expect("opened");
+    let items = (0..ACCOUNTS).map(|id| (key(id), Value::from(&7_u64.to_le_bytes())));
+    db.bulk_load(items, &LoadOptions::new()).expect("loaded");
+    let mut rng = Rng::new(cache_mib ^ keys);
+    let mut draw = || -> Vec<Key> {
+        let ids: BTreeSet<u64> = (0..keys).map(|_| rng.below(ACCOUNTS)).collect();
+        ids.into_iter().map(key).collect()
+    };
+    let (mut next, mut announced) = (draw(), 0);
+    let before = db.metrics();
+    for _ in 0..BATCHES {
+        let own = std::mem::replace(&mut next, draw());
+        announced += own.len();
+        let session = db.session(SessionOptions::new()).expect("a session");
+        session.prefetch(&own);
+        for key in &own {
+            session.read(key).expect("read");
+        }
+        if ahead {
+            session.prefetch(&next);
+        }
+        let write = |key: &Key| Access::read_write(*key, Some(Value::from(b"12345678")));
+        session.finish(own.iter().map(write)).expect("finished").commit().expect("committed");
+    }
+    let metrics = db.metrics();
+    db.close().expect("closed");
+    let reads =
+        metrics.cache_misses + metrics.page_rereads - before.cache_misses - before.page_rereads;
+    reads as f64 / announced as f64
+}
+
+/// What was announced stays until it is used: others, and the next batch, come where there is room.
+#[test]
+fn announced_pages_stay_until_they_are_used() {
+    // Of 5,000 pages the caches have some 900, 1,900 and 4,000.
+    for (cache_mib, keys) in [(8, 200), (8, 450), (16, 450), (16, 1000), (32, 1000), (32, 2000)] {
+        for ahead in [false, true] {
+            let reads = reads_of_announced_keys(cache_mib, keys, ahead);
+            assert!(reads <= 1.05, "{cache_mib} MiB, {keys} keys, ahead {ahead}: {reads} a key");
+        }
+    }
 }

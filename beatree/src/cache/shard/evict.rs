@@ -30,8 +30,8 @@ impl Shard {
         }
         // What nobody uses goes before a page.
         self.spare_treelets.clear();
-        // After the budget shrank, or when reservations fill it, there may be held pages only.
-        let hold = self.pinned <= self.max_pinned() && self.pinned < self.pages();
+        // After the budget shrank, or when reservations and treelets fill it, there may be held pages only.
+        let hold = self.held_now < self.pages();
         let bound = MAX_LOOKS * self.pages();
         for look in 0..=bound {
             let id = self.candidate()?;
@@ -45,8 +45,8 @@ impl Shard {
 
     /// May this page leave, by the rules of its queue? If not, it moves to the queue where it waits next.
     fn leaves(&mut self, id: u32, hold: bool) -> bool {
-        let Entry { round, uses, queue, from_main, .. } = self.entries[id as usize];
-        if hold && round == self.round {
+        let Entry { through, uses, queue, from_main, .. } = self.entries[id as usize];
+        if hold && self.is_held(through) {
             if queue == Queue::Main {
                 self.entries[id as usize].from_main = true;
                 self.parked += 1;
@@ -102,7 +102,7 @@ impl Shard {
     fn candidate(&mut self) -> Option<u32> {
         if let Some(id) = self.held.oldest() {
             let only = self.held.len() == self.pages();
-            if only || self.entries[id as usize].round != self.round {
+            if only || !self.is_held(self.entries[id as usize].through) {
                 return Some(id);
             }
             self.move_to(id, Queue::Held);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{MAX_SPARE, Shard};
+use super::{MAX_SPARE, NO_BATCH, Shard};
 use crate::cache::page::{self, CachedPage};
 use crate::page_no::PageNo;
 use crate::treelet::Treelet;
@@ -60,12 +60,15 @@ impl Shard {
         entry.and_then(|entry| entry.page.as_ref()).is_some_and(|own| Arc::ptr_eq(own, page))
     }
 
-    /// Takes a page's treelet off.
-    pub(in crate::cache) fn detach(&mut self, page_no: PageNo) -> Option<Box<Treelet>> {
-        let id = self.find(page_no)?;
-        let treelet = self.entries[id as usize].page.as_ref()?.replace_treelet(None)?;
-        self.treelets -= 1;
-        self.page_bytes -= page::TREELET_COST;
-        Some(treelet)
+    /// Takes a page's treelet off, and says through which batch it is held.
+    pub(in crate::cache) fn detach(&mut self, page_no: PageNo) -> (u64, Option<Box<Treelet>>) {
+        let Some(id) = self.find(page_no) else { return (NO_BATCH, None) };
+        let entry = &self.entries[id as usize];
+        let treelet = entry.page.as_ref().and_then(|page| page.replace_treelet(None));
+        if treelet.is_some() {
+            self.treelets -= 1;
+            self.page_bytes -= page::TREELET_COST;
+        }
+        (entry.through, treelet)
     }
 }
