@@ -187,6 +187,13 @@ impl Cache {
         self.lock(page_no).insert(page_no, tag, page, through)
     }
 
+    /// The same where no page has to leave for it, nor treelet. The page's first fold begins its treelet.
+    pub fn insert_beside(&self, page_no: PageNo, tag: u32, page: &Page) {
+        if self.lock(page_no).has_room() {
+            self.insert(page_no, tag, page, NO_BATCH).mark_folded();
+        }
+    }
+
     /// The same for a page that shall not be found here: it belongs to the caller alone.
     pub fn outside(page: &Page) -> Arc<CachedPage> {
         CachedPage::fill(None, page)

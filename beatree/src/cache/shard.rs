@@ -218,6 +218,11 @@ impl Shard {
         Room { carrier, reserved: false }
     }
 
+    /// Do further pages fit, so that none has to leave? A sixteenth is left to tables and to what comes next.
+    pub(super) fn has_room(&self) -> bool {
+        self.bytes() + self.budget / 16 + 2 * page::COST <= self.budget
+    }
+
     /// Second half. Gives the page that is cached now, or `page` itself if it has no room after all.
     pub(super) fn insert(
         &mut self,

@@ -78,20 +78,18 @@ impl Blocks {
 
     /// A block to be filled.
     pub(super) fn take(&mut self) -> Result<PageBuf> {
+        if self.spare.is_empty() && self.alive >= self.limit && self.in_flight() > 0 {
+            self.arrive()?;
+        }
         if let Some(spare) = self.spare.pop() {
             return Ok(spare);
         }
-        if self.alive >= self.limit
-            && let Some(spill) = &mut self.spill
-            && spill.queue.in_flight() > 0
-        {
-            self.arrive()?;
-            if let Some(spare) = self.spare.pop() {
-                return Ok(spare);
-            }
-        }
         self.alive += 1;
         Ok(PageBuf::zeroed(self.pages))
+    }
+
+    fn in_flight(&self) -> usize {
+        self.spill.as_ref().map_or(0, |spill| spill.queue.in_flight())
     }
 
     /// Takes in what was written.
@@ -121,7 +119,7 @@ impl Blocks {
                 reserved: 0,
             });
         }
-        if self.spill.as_ref().is_some_and(|spill| spill.queue.in_flight() == spill.queue.depth()) {
+        if self.in_flight() == DEPTH {
             self.arrive()?;
         }
         let len = self.block_len() as u64;
@@ -144,7 +142,7 @@ impl Blocks {
 
     /// Waits for all writes: from here on spilled blocks can be read.
     pub(super) fn settle(&mut self) -> Result<()> {
-        while self.spill.as_ref().is_some_and(|spill| spill.queue.in_flight() > 0) {
+        while self.in_flight() > 0 {
             self.arrive()?;
         }
         Ok(())

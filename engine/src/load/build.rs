@@ -21,6 +21,9 @@ use crate::state::images::LAST_NUMBERS;
 
 /// Pages folded and written at once.
 const BATCH: usize = 256;
+/// Pages that are put into the cache, and up to a batch of each worker more. A page costs there half of what its load
+/// takes, most of it for fresh memory: more of them would slow a large load.
+const MAX_CACHED: usize = 8192;
 /// Requests in flight of a worker.
 const DEPTH: usize = 8;
 
@@ -37,19 +40,15 @@ pub(super) struct Building<'a> {
     next: AtomicUsize,
     built: Mutex<Vec<(usize, Vec<BuiltLeaf>)>>,
     keys: AtomicU64,
+    /// Pages that were put into the cache, or had no room there.
+    cached: AtomicUsize,
     failed: Mutex<Option<Error>>,
     stop: AtomicBool,
     progress: &'a (dyn Fn(u64) + Sync),
 }
 
-/// Finished pages in key order.
-pub(super) struct Built {
-    pub(super) leaves: Vec<BuiltLeaf>,
-    pub(super) pages: u64,
-}
-
-/// Builds all units of commit `commit`; the pages are written and not yet synced, and those that it has
-/// taken are in `taken`, whatever becomes of it. `progress` is told how many pairs are in pages.
+/// Builds all units of commit `commit` and gives the pages in key order. They are written and not yet synced, the first
+/// of them are in the cache, and those that it has taken are in `taken`, whatever becomes of it. `progress` is told how many pairs are in pages.
 pub(super) fn build(
     db: &State,
     blocks: &Frozen,
@@ -57,7 +56,7 @@ pub(super) fn build(
     commit: u64,
     taken: &Mutex<Vec<PageNo>>,
     progress: &(dyn Fn(u64) + Sync),
-) -> Result<Built> {
+) -> Result<Vec<BuiltLeaf>> {
     let workers = db.runtime.workers().min(units.len()).max(1);
     let building = Building {
         db,
@@ -69,6 +68,7 @@ pub(super) fn build(
         next: AtomicUsize::new(0),
         built: Mutex::default(),
         keys: AtomicU64::new(0),
+        cached: AtomicUsize::new(0),
         failed: Mutex::default(),
         stop: AtomicBool::new(false),
         progress,
@@ -79,9 +79,7 @@ pub(super) fn build(
     }
     let mut built = building.built.into_inner();
     built.sort_unstable_by_key(|(index, _)| *index);
-    let leaves: Vec<BuiltLeaf> = built.into_iter().flat_map(|(_, leaves)| leaves).collect();
-    let pages = leaves.iter().filter(|leaf| leaf.child.page.is_some()).count() as u64;
-    Ok(Built { leaves, pages })
+    Ok(built.into_iter().flat_map(|(_, leaves)| leaves).collect())
 }
 
 impl Building<'_> {
@@ -166,6 +164,7 @@ impl Building<'_> {
             child: ChildRef { prefix: page.prefix, page: None, tag: 0 },
             node: nodes.own,
         }));
+        let is_cached = self.cached.fetch_add(numbers.len(), Ordering::Relaxed) < MAX_CACHED;
         let mut pages = (0..batch.len()).filter(|page| !unfolded[*page].cells.is_empty());
         for run in numbers.chunk_by(|a, b| a.is_before(*b)) {
             let mut buf = worker.buffer(run.len());
@@ -185,6 +184,9 @@ impl Building<'_> {
                 let tag = write_page(buf.page_mut(slot), &stamp, prefix, cells, nodes);
                 let child = &mut leaves[first + page].child;
                 (child.page, child.tag) = (Some(*number), tag);
+                if is_cached {
+                    self.db.store.cache().insert_beside(*number, tag, buf.page(slot));
+                }
             }
             worker.write(self.db.store.leaf_file(), buf, run[0].offset())?;
         }

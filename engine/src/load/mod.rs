@@ -4,7 +4,7 @@
 //! 2. Collect the pairs in buckets by the leading bits of their keys; what does not fit the
 //!    load's memory goes to a spill file. Long values go to the overflow file at once.
 //! 3. Workers sort, divide into pages, fold and write, unit by unit. Page numbers are handed out from
-//!    the start of the leaf file, so it is written about sequentially. Sync.
+//!    the start of the leaf file, so it is written about sequentially. The first pages go to the cache, too. Sync.
 //! 4. Build the index, and reserve room for the next image. In a plain namespace nodes go when the root is known.
 //! 5. Publish: index, tip and number in one moment, under the sequencer's lock.
 //! 6. Two checkpoints, so that both superblocks lead to the load: the log has nothing of it.
@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pleach_beatree::load::{Record, regions};
+use pleach_beatree::load::{BuiltLeaf, Record, regions};
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::{PageNo, RegionIndex, Stored, Value};
 use pleach_core::page::leaf::MAX_INLINE;
@@ -45,7 +45,7 @@ use crate::state::commits::Tip;
 use crate::state::space::Tentative;
 use crate::state::{State, overflow};
 use blocks::Blocks;
-use build::{Built, build};
+use build::build;
 use collect::{Buckets, Sizes};
 
 /// Pairs between two calls of the progress function.
@@ -173,37 +173,38 @@ pub(crate) fn bulk_load(db: &State, fill: Fill<'_>, options: &LoadOptions) -> Re
     let images = db.counters.image_bytes.load(Ordering::Relaxed);
     let result = load(&ticket.db, fill, options, ticket.commit, &taken);
     if result.is_err() && db.commits.published() < ticket.commit {
-        let is_durable = || db.commits.sequencer().durable() > end;
-        db.space.go_back(before, taken.into_inner(), is_durable);
+        let (is_durable, taken) = (|| db.commits.sequencer().durable() > end, taken.into_inner());
+        for page in &taken {
+            db.store.cache().remove(*page);
+        }
+        db.space.go_back(before, taken, is_durable);
     }
     let mut report = result?;
-    ticket.settle();
+    ticket.db.commits.sequencer().lock().loading = false;
     options.tell(report.accounts);
     report.bytes_written += db.counters.image_bytes.load(Ordering::Relaxed) - images;
     report.seconds = db.pace.now().saturating_sub(since).as_secs_f64();
     Ok(report)
 }
 
-/// The load's right to be the next commit; dropped before the end, it is given back. Nothing else is
+/// The load's right to be the next commit; dropped before its publication, it is given back. Nothing else is
 /// committed meanwhile, nor while the load's own commit is published and not yet durable.
 struct Ticket {
     /// The trie that is loaded.
     db: State,
     /// The commit that the load makes.
     commit: u64,
-    settled: bool,
 }
 
 impl Ticket {
     /// The ticket of a load into this namespace. Its trie is looked up under the lock, so that it is the one that
     /// the newest commit has, and not one that was dropped before.
     fn take(shared: &State, namespace: u8) -> Result<Self> {
-        let missing = Error::Namespace(namespace);
         let mut state = shared.commits.sequencer().lock();
         state.check_open()?;
         state.check_not_loading()?;
         let found = state.newest.roots.of(namespace).zip(shared.other(namespace));
-        let Some((root, db)) = found else { return Err(missing) };
+        let Some((root, db)) = found else { return Err(Error::Namespace(namespace)) };
         // A digest says nothing of what is there.
         let has_pairs = root.merkle().is_some_and(|root| root != TERMINATOR);
         // What was deleted may still have pages, which the load would leave to nobody.
@@ -217,18 +218,13 @@ impl Ticket {
         state.loading = true;
         let commit = state.newest.number + 1;
         drop(state);
-        Ok(Self { db, commit, settled: false })
-    }
-
-    fn settle(mut self) {
-        self.db.commits.sequencer().lock().loading = false;
-        self.settled = true;
+        Ok(Self { db, commit })
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if !self.settled && self.db.commits.published() < self.commit {
+        if self.db.commits.published() < self.commit {
             self.db.commits.sequencer().lock().loading = false;
         }
     }
@@ -251,7 +247,7 @@ fn load(
     let units = buckets.into_units(&mut blocks, &sizes, workers)?;
     let blocks = blocks.freeze()?;
     let progress = |done| options.tell(keys / 2 + done / 2);
-    let built = build(db, &blocks, units, commit, taken, &progress)?;
+    let leaves = build(db, &blocks, units, commit, taken, &progress)?;
     let spilled = blocks.spilled;
     drop(blocks);
     let overflow_pages = values.pages();
@@ -261,12 +257,11 @@ fn load(
         synced.map_err(full_or(NoRoom::OverflowPages))?;
     }
     db.store.device().sync(db.store.leaf_file()).map_err(full_or(NoRoom::LeafPages))?;
-    let pages = built.pages;
+    let pages = taken.lock().len() as u64;
     // A close, which may come at any time, makes an image, too.
     let _alone = db.images.make_alone();
-    let root = publish(db, built, values, commit, options.root.as_ref())?;
-    let durable = checkpoint(db, false).and_then(|()| checkpoint(db, false));
-    if let Err(error) = durable {
+    let root = publish(db, (leaves, pages), values, commit, options.root.as_ref())?;
+    if let Err(error) = checkpoint(db, false).and_then(|()| checkpoint(db, false)) {
         // Published and perhaps not durable: only reopening tells.
         db.poison(&error);
         return Err(error.in_doubt());
@@ -322,17 +317,17 @@ fn collect(
 /// Steps 4 and 5; gives the root, or the digest of a plain namespace.
 fn publish(
     db: &State,
-    built: Built,
+    (leaves, pages): (Vec<BuiltLeaf>, u64),
     values: Tentative<'_>,
     commit: u64,
     expected: Option<&Node>,
 ) -> Result<Node> {
     let is_plain = db.kind == TrieKind::Plain;
-    let (regions, root) = regions(db.hasher, db.namespace, is_plain, &built.leaves, commit);
+    let (regions, root) = regions(db.hasher, db.namespace, is_plain, &leaves, commit);
     if let Some(expected) = expected.filter(|expected| !is_plain && **expected != root) {
         return Err(Error::OtherRoot { expected: *expected, found: root });
     }
-    drop(built.leaves);
+    drop(leaves);
     reserve_image(db, db.image_pages(0) + regions.len() as u64)?;
     let index = RegionIndex::new(regions);
     let (structure, mut state) = loop {
@@ -368,7 +363,7 @@ fn publish(
     drop(state);
     drop(structure);
     db.store.begin_batch(commit + 1);
-    db.count_leaf_pages(db.kind, isize::try_from(built.pages).expect("fewer than 2^40 pages"));
+    db.count_leaf_pages(db.kind, isize::try_from(pages).expect("fewer than 2^40 pages"));
     db.pace.notify();
     Ok(node)
 }

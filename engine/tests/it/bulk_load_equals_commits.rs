@@ -187,6 +187,61 @@ fn every_call_that_writes_beside_a_load_is_told_of_the_load() {
     finished().commit().expect("the load has ended");
 }
 
+/// Reads all of a namespace's pairs and gives how many pages came from the device for it.
+fn misses(db: &Db, namespace: u8, items: &[(Key, Value)]) -> u64 {
+    let before = db.metrics().cache_misses;
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let of = session.namespace(namespace).expect("it is there");
+    for (key, value) in items {
+        let found = of.read(key).expect("read");
+        assert!(found.as_ref() == Some(value), "the value of a loaded key");
+    }
+    db.metrics().cache_misses - before
+}
+
+fn short_pairs(rng: &mut Rng, count: u64) -> Vec<(Key, Value)> {
+    (0..count).map(|id| (key(Keys::Uniform, id), bytes(rng, 40))).collect()
+}
+
+#[test]
+fn what_fits_is_in_the_cache_after_a_load_and_stays_there_beside_a_larger_one() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = Db::open(options(folder.path())).expect("created");
+    db.add_plain_namespace(1).expect("added");
+    let mut rng = Rng::new(6);
+    let (few, many) = (short_pairs(&mut rng, 20_000), short_pairs(&mut rng, 150_000));
+    let load = |namespace, items: &[(Key, Value)]| {
+        let options = LoadOptions::new().namespace(namespace);
+        db.bulk_load(items.iter().cloned(), &options).expect("loaded").pages
+    };
+    let fits = load(1, &few);
+    assert!(fits > 400 && misses(&db, 1, &few) == 0, "{fits} pages");
+    let pages = load(0, &many);
+    let metrics = db.metrics();
+    assert!(metrics.leaf_cache_bytes <= metrics.leaf_cache_budget);
+    let room = metrics.leaf_cache_budget / 4500;
+    assert!(pages > 2 * room, "{pages} pages, room for {room}");
+    assert_eq!(misses(&db, 1, &few), 0, "they have not left");
+    let read = misses(&db, 0, &many[..100]);
+    assert!(read < 90, "{read} of 100 pages are not there");
+}
+
+#[test]
+fn a_load_that_fails_leaves_no_page_in_the_cache() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = Db::open(options(folder.path())).expect("created");
+    let items = short_pairs(&mut Rng::new(7), 40_000);
+    let empty = db.metrics().leaf_cache_bytes;
+    let other = LoadOptions::new().root(pleach_core::Node::new([9; 32]));
+    let refused = db.bulk_load(items.iter().cloned(), &other);
+    assert!(matches!(refused, Err(Error::OtherRoot { .. })), "{refused:?}");
+    // The memory of some pages waits for the next ones.
+    let kept = db.metrics().leaf_cache_bytes - empty;
+    let pages = db.bulk_load(items.iter().cloned(), &LoadOptions::new()).expect("loaded").pages;
+    assert!(3 * kept < 2 * pages * 4096, "{kept} bytes for none of {pages} pages");
+    assert_eq!(misses(&db, 0, &items), 0);
+}
+
 #[test]
 fn a_load_beside_a_backup_is_told_of_the_backup() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -14,24 +14,31 @@ use crate::crash::{SimDb, unrecorded};
 const ACCOUNTS: u64 = 20_000;
 const BATCH: u64 = 1_500;
 
-/// A database with these keys.
-fn loaded(keys: impl Iterator<Item = Key>) -> SimDb {
+/// A database with these keys, as their load leaves it, or opened anew.
+fn loaded(keys: impl Iterator<Item = Key>, opened: bool) -> SimDb {
     let disk = SimDisk::new(1, unrecorded());
-    let runtime = SimRuntime::with_clock(1, disk.clock(), 2);
-    let options = Options::new("sim").create(true).cache_mib(64).small();
-    let db = SimDb::open_on(disk, runtime, options).expect("opened");
+    let open = |seed| {
+        let runtime = SimRuntime::with_clock(seed, disk.clock(), 2);
+        let options = Options::new("sim").create(true).cache_mib(64).small();
+        SimDb::open_on(disk.clone(), runtime, options).expect("opened")
+    };
+    let db = open(1);
     let items = keys.map(|key| (key, Value::from(&[1; 8])));
     db.bulk_load(items, &LoadOptions::new()).expect("loaded");
+    if opened {
+        db.close().expect("closed");
+        return open(2);
+    }
     db
 }
 
-#[test]
-fn known_pages_hash_paths() {
+/// The hashes of each commit of accounts that were loaded.
+fn hashes(opened: bool, rounds: u64) -> Vec<u64> {
     let mut keys: Vec<Key> = (0..ACCOUNTS).map(key).collect();
     keys.sort_unstable();
-    let db = loaded(keys.into_iter());
+    let db = loaded(keys.into_iter(), opened);
     let mut counts = Vec::new();
-    for round in 0..8 {
+    for round in 0..rounds {
         let before = db.metrics();
         let access = |at: u64| {
             // Some are absent: those of numbers behind the last, and those that an earlier round has deleted.
@@ -49,11 +56,24 @@ fn known_pages_hash_paths() {
         let after = db.metrics();
         counts.push(after.hashes - before.hashes);
     }
+    counts
+}
+
+#[test]
+fn known_pages_hash_paths() {
+    let counts = hashes(true, 8);
     // Sixteenths of a page are folded as a whole twice, and it learns its nodes the second time.
     assert!(counts[2] * 10 < counts[1] * 7, "{counts:?}");
     for hashes in &counts[3..] {
         assert!(hashes * 3 < counts[1] * 2, "{counts:?}");
     }
+}
+
+#[test]
+fn the_first_commit_after_a_load_learns_nodes() {
+    let (loaded, opened) = (hashes(false, 3), hashes(true, 3));
+    assert_eq!(loaded[0], opened[0]);
+    assert!(loaded[1] * 10 < opened[1] * 7, "{loaded:?}, {opened:?}");
 }
 
 /// A key as embedders have them: a table, then a name of four syllables, then zeros.
@@ -76,7 +96,7 @@ const CHANGED: u64 = 250;
 #[test]
 fn pages_of_names_hash_paths() {
     let mut state: BTreeMap<Key, Vec<u8>> = (0..NAMES).map(|id| (name(id), vec![1; 8])).collect();
-    let db = loaded(state.keys().copied());
+    let db = loaded(state.keys().copied(), true);
     let mut counts = Vec::new();
     for round in 0..30_u64 {
         let mut accesses = BTreeMap::new();
