@@ -65,30 +65,27 @@ fn changes(
     let is_write = |access: &&KeyAccess| access.writes.is_some();
     let mut changes = Vec::with_capacity(accesses.iter().filter(is_write).count());
     // Pages that were read, by number, with their tags.
-    let mut brought = HashMap::new();
-    if !db.all_is_here() {
-        let keys: Vec<Key> = accesses.iter().filter(is_write).map(|access| access.key).collect();
-        // What one key needs is read as it comes.
-        if keys.len() > 1 {
-            let mut hold = |at: PageRef, page| drop(brought.insert(at.page, (at.tag, page)));
-            many::bring_each(db, readers, For::Values(view), &keys, &mut hold)?;
-        }
-    }
-    let held = |at: PageRef| {
-        let page = brought.get(&at.page).filter(|(tag, _)| *tag == at.tag);
-        page.map_or_else(|| db.store.leaf(at), |(_, page)| Ok(Arc::clone(page)))
-    };
-    for batch in accesses.chunks(KEY_BATCH) {
-        {
+    let (mut brought, mut is_brought) = (HashMap::new(), false);
+    for (index, access) in accesses.iter().enumerate() {
+        let behind = &accesses[index..];
+        if index.is_multiple_of(KEY_BATCH) {
             let _guard = db.store.enter();
-            cpu_prefetch(db, batch.iter().map(|access| &access.key), Reach::Cell);
+            cpu_prefetch(db, behind.iter().take(KEY_BATCH).map(|access| &access.key), Reach::Cell);
         }
-        for access in batch {
-            if let Some(new) = &access.writes {
-                let prior = point::stored_with(db, view, &access.key, held)?;
-                changes.push(Changed { key: access.key, new: new.clone(), prior });
+        let Some(new) = &access.writes else { continue };
+        let held = |at: PageRef| {
+            // The first page that is missing: those of all keys behind are read with it. What one key needs is read as it comes.
+            if !std::mem::replace(&mut is_brought, true) && behind.len() > 1 {
+                let keys: Vec<Key> =
+                    behind.iter().filter(is_write).map(|access| access.key).collect();
+                let mut hold = |at: PageRef, page| drop(brought.insert(at.page, (at.tag, page)));
+                many::bring_each(db, readers, For::Values(view), &keys, &mut hold)?;
             }
-        }
+            let page = brought.get(&at.page).filter(|(tag, _)| *tag == at.tag);
+            page.map_or_else(|| db.store.leaf(at), |(_, page)| Ok(Arc::clone(page)))
+        };
+        let prior = point::stored_with(db, view, &access.key, held)?;
+        changes.push(Changed { key: access.key, new: new.clone(), prior });
     }
     Ok(changes)
 }
