@@ -8,13 +8,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::undo_maps::{AllMaps, Maps};
+use super::undo_maps::AllMaps;
 use crate::format::position::LogPos;
 
 /// The undo of some commits, read from their records.
 pub(crate) struct LoggedUndo {
-    stretch: Stretch,
-    maps: AllMaps,
+    /// Its commits.
+    pub(super) stretch: Stretch,
+    pub(super) maps: AllMaps,
     /// Its bytes, counted among those of all.
     bytes: u64,
     all_bytes: Arc<AtomicU64>,
@@ -41,20 +42,5 @@ impl LoggedUndo {
         let (bytes, all_bytes) = (maps.bytes(), Arc::clone(all_bytes));
         all_bytes.fetch_add(bytes, Ordering::Relaxed);
         Arc::new(Self { stretch, maps, bytes, all_bytes })
-    }
-
-    /// Its commits.
-    pub(super) fn stretch(&self) -> &Stretch {
-        &self.stretch
-    }
-
-    /// What it has of a namespace.
-    pub(in crate::state) fn of(&self, namespace: u8) -> Option<&Maps> {
-        self.maps.get(namespace)
-    }
-
-    /// The last of its commits.
-    pub(in crate::state) fn through(&self) -> u64 {
-        self.stretch.through
     }
 }

@@ -19,9 +19,10 @@ use pleach_io::Homed;
 
 use super::last_changes::LastSeen;
 use super::logged::{LoggedUndo, Stretch};
-use super::node_versions::{NodeThen, ReplacedNode, then};
+use super::node_versions::{NodeThen, NodeVersions, ReplacedNode, then};
 use super::overlays::{Chain, Overlaid};
 use super::pins::PinId;
+use super::replaced::ReplacedNodes;
 use super::undo::Undo;
 use super::undo_maps::{AllMaps, Maps};
 use crate::error::Result;
@@ -116,7 +117,7 @@ impl View {
 
     /// The last commit whose undo was read back; that of those after it is in memory.
     fn through(&self) -> u64 {
-        self.logged.last().map_or(self.base, |last| last.through())
+        self.logged.last().map_or(self.base, |last| last.stretch.through)
     }
 
     /// A view of the same with all undo that is in the log and not in memory; `read` reads that of a stretch.
@@ -155,7 +156,7 @@ impl View {
 
     /// What was read back of the view's namespace, the oldest commits first.
     fn logged(&self) -> impl Iterator<Item = &Maps> {
-        self.logged.iter().filter_map(|logged| logged.of(self.namespace))
+        self.logged.iter().filter_map(|logged| logged.maps.get(self.namespace))
     }
 
     /// The state of a key in the overlays; they are asked first.
@@ -254,11 +255,21 @@ impl View {
         if !self.undo.keeps_history() {
             return NodeThen::Unrecorded;
         }
-        let mut replaced = self.undo.region_nodes(self.namespace, prefix, self.through());
+        then(prefix, &self.replaced(prefix, |maps| &maps.regions, |nodes| &nodes.regions))
+    }
+
+    /// Nodes below and above a prefix that commits after the view's have replaced; see [`Undo::nodes`].
+    fn replaced(
+        &self,
+        prefix: &Prefix,
+        versions: fn(&Maps) -> &NodeVersions,
+        of: fn(&ReplacedNodes) -> &[(Prefix, Node)],
+    ) -> Vec<ReplacedNode> {
+        let mut replaced = self.undo.nodes(self.namespace, prefix, self.through(), versions, of);
         for maps in self.logged() {
-            maps.regions.below(prefix, self.base, &mut replaced);
+            versions(maps).below(prefix, self.base, &mut replaced);
         }
-        then(prefix, &replaced)
+        replaced
     }
 
     /// What commits after the view's say of a region: of each child its node then, and of what they have changed below
@@ -282,11 +293,7 @@ impl View {
             }
             return RegionThen { nodes, undone };
         }
-        let region = children.region();
-        let mut replaced = self.undo.page_nodes(self.namespace, region, self.through());
-        for maps in self.logged() {
-            maps.pages.below(region, self.base, &mut replaced);
-        }
+        let replaced = self.replaced(children.region(), |maps| &maps.pages, |nodes| &nodes.pages);
         let nodes = pages_then(children, &replaced);
         let ranges = nodes.iter().enumerate().filter_map(|(child, node)| {
             let prefix = children.prefix(child);

@@ -123,27 +123,9 @@ impl Undo {
         states.into_iter().collect()
     }
 
-    /// Nodes of pages below, and above, `prefix` that commits after `base` replaced.
-    pub(in crate::state) fn page_nodes(
-        &self,
-        namespace: u8,
-        prefix: &Prefix,
-        base: u64,
-    ) -> Vec<ReplacedNode> {
-        self.nodes(namespace, prefix, base, |maps| &maps.pages, |nodes| &nodes.pages)
-    }
-
-    /// The same of regions.
-    pub(in crate::state) fn region_nodes(
-        &self,
-        namespace: u8,
-        prefix: &Prefix,
-        base: u64,
-    ) -> Vec<ReplacedNode> {
-        self.nodes(namespace, prefix, base, |maps| &maps.regions, |nodes| &nodes.regions)
-    }
-
-    fn nodes(
+    /// Nodes below, and above, `prefix` that commits after `base` replaced: those of pages or of regions, whichever the two
+    /// functions give.
+    pub(in crate::state) fn nodes(
         &self,
         namespace: u8,
         prefix: &Prefix,

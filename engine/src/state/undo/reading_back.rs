@@ -26,7 +26,7 @@ impl ReadingBack<'_> {
     /// What was read last, if it has the undo after commit `after`, and ends where memory begins, or later.
     pub(in crate::state) fn last(&self, after: u64) -> Option<Arc<LoggedUndo>> {
         let last = self.last.upgrade()?;
-        let Stretch { after: first, through, .. } = *last.stretch();
+        let Stretch { after: first, through, .. } = last.stretch;
         let fits = (first..=through).contains(&after);
         (fits && self.undo.is_in_memory_after(through)).then_some(last)
     }
