@@ -158,7 +158,7 @@ impl Undo {
     pub(crate) fn push(&self, number: u64, undone: Vec<Undone>, before: Option<Before>) {
         debug_assert!(undone.is_sorted_by(|a, b| a.namespace < b.namespace), "namespaces ascend");
         let bytes = undone.iter().map(Undone::bytes).sum();
-        self.guarded.lock().window.add(number, bytes, before);
+        self.guarded.lock().window.add(number, bytes, 0, before);
         let mut recent = self.recent.write();
         recent.push_back(Recent { number, undone: undone.into() });
         self.recents.store(recent.len(), Ordering::Release);
@@ -243,10 +243,7 @@ impl Undo {
     pub(crate) fn leave_in_log(&self, number: u64, overflow: u64, before: Before, log_end: LogPos) {
         self.log_end.store(log_end.get(), Ordering::Relaxed);
         let tidying = self.tidying.lock();
-        let mut guarded = self.guarded.lock();
-        guarded.window.add_logged(number, before);
-        guarded.window.set_bytes(number, 0, overflow);
-        drop(guarded);
+        self.guarded.lock().window.add_logged(number, overflow, before);
         self.newest.store(number, Ordering::Release);
         self.trim(&tidying);
     }
@@ -302,10 +299,7 @@ impl Undo {
             self.maps.restore(number, restored);
         }
         let bytes = self.maps.bytes() - bytes_before;
-        let mut guarded = self.guarded.lock();
-        guarded.window.add(number, bytes, Some(before));
-        guarded.window.set_bytes(number, bytes, overflow);
-        drop(guarded);
+        self.guarded.lock().window.add(number, bytes, overflow, Some(before));
         self.newest.store(number, Ordering::Release);
         self.trim(&tidying);
     }

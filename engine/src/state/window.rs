@@ -170,19 +170,21 @@ impl Window {
         self.slack = left.saturating_sub(self.live);
     }
 
-    /// The next commit's undo is there, or is being put in.
-    pub(super) fn add(&mut self, number: u64, bytes: u64, before: Option<Before>) {
+    /// The next commit's undo is there, or is being put in. `values` are the bytes of the overflow file that the values in it
+    /// occupy, as far as they are known by now ([`Self::set_bytes`]).
+    pub(super) fn add(&mut self, number: u64, bytes: u64, values: u64, before: Option<Before>) {
         self.tip = number;
         self.live += bytes;
-        let kept = Kept { number, bytes, values: 0, before };
+        self.values += values;
+        let kept = Kept { number, bytes, values, before };
         self.list += kept.in_list();
         self.commits.push_back(kept);
     }
 
     /// The next commit's undo is in the log only, and that of all before it.
-    pub(super) fn add_logged(&mut self, number: u64, before: Before) {
+    pub(super) fn add_logged(&mut self, number: u64, values: u64, before: Before) {
         self.drop_memory_through(self.tip);
-        self.add(number, 0, Some(before));
+        self.add(number, 0, values, Some(before));
         self.dropped = number;
     }
 
