@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use pleach_core::Prefix;
 
 use crate::error::Error;
@@ -63,11 +63,14 @@ struct Entry {
     on_trial: bool,
 }
 
+/// By file and number.
+type Pages = BTreeMap<(&'static str, u64), Entry>;
+
 /// The pages that are aside.
 #[derive(Default)]
 pub(crate) struct Quarantine {
     count: AtomicU64,
-    pages: Mutex<BTreeMap<(&'static str, u64), Entry>>,
+    pages: Mutex<Pages>,
     /// Leaf pages that are back and not yet due for a flush.
     back: Mutex<Vec<(u8, Prefix)>>,
 }
@@ -82,6 +85,11 @@ impl Quarantine {
     /// Number of pages.
     pub(crate) fn len(&self) -> u64 {
         self.count.load(Ordering::Acquire)
+    }
+
+    /// The pages, if there are any: without, none is waited for.
+    fn any(&self) -> Option<MutexGuard<'_, Pages>> {
+        (self.len() > 0).then(|| self.pages.lock())
     }
 
     /// Sets a page aside, or says that a trial has failed.
@@ -106,35 +114,26 @@ impl Quarantine {
 
     /// Is a page to be left alone? One that is `at_hand` need not be read.
     pub(crate) fn keeps(&self, file: &'static str, page: u64, at_hand: bool) -> bool {
-        self.len() > 0
-            && self
-                .pages
-                .lock()
-                .get(&(file, page))
-                .is_some_and(|entry| !entry.on_trial && (entry.why == Why::Contradicts || !at_hand))
+        let Some(pages) = self.any() else { return false };
+        let kept = |entry: &Entry| !entry.on_trial && (entry.why == Why::Contradicts || !at_hand);
+        pages.get(&(file, page)).is_some_and(kept)
     }
 
     /// Has a page been set aside, be it on trial?
     pub(crate) fn suspects(&self, file: &'static str, page: u64) -> bool {
-        self.len() > 0 && self.pages.lock().contains_key(&(file, page))
+        self.any().is_some_and(|pages| pages.contains_key(&(file, page)))
     }
 
     /// What is wrong with a page that reads well and contradicts the index, be it on trial.
     pub(crate) fn contradicting(&self, file: &'static str, page: u64) -> Option<Error> {
-        if self.len() == 0 {
-            return None;
-        }
-        let pages = self.pages.lock();
+        let pages = self.any()?;
         let entry = pages.get(&(file, page)).filter(|entry| entry.why == Why::Contradicts)?;
         Some(entry.listed.error.clone())
     }
 
     /// A page was read well; gives its namespace and prefix when that brings it back.
     pub(super) fn read_well(&self, file: &'static str, page: u64) -> Option<(u8, Prefix)> {
-        if self.len() == 0 {
-            return None;
-        }
-        let mut pages = self.pages.lock();
+        let mut pages = self.any()?;
         pages.get(&(file, page)).filter(|entry| entry.why == Why::Unreadable)?;
         let entry = pages.remove(&(file, page))?;
         self.count.store(pages.len() as u64, Ordering::Release);
@@ -145,8 +144,7 @@ impl Quarantine {
 
     /// Nothing names the page any more.
     pub(crate) fn forget(&self, file: &'static str, page: u64) {
-        if self.len() > 0 {
-            let mut pages = self.pages.lock();
+        if let Some(mut pages) = self.any() {
             pages.remove(&(file, page));
             self.count.store(pages.len() as u64, Ordering::Release);
         }
@@ -154,10 +152,7 @@ impl Quarantine {
 
     /// Some of the pages whose time has come.
     pub(crate) fn due(&self, now: Duration) -> Vec<(Quarantined, Why)> {
-        if self.len() == 0 {
-            return Vec::new();
-        }
-        let mut pages = self.pages.lock();
+        let Some(mut pages) = self.any() else { return Vec::new() };
         let due = pages.values_mut().filter(|entry| !entry.on_trial && entry.next <= now);
         due.take(TRIALS)
             .map(|entry| {
@@ -169,10 +164,7 @@ impl Quarantine {
 
     /// When the next page's time comes.
     pub(crate) fn next_due(&self) -> Option<Duration> {
-        if self.len() == 0 {
-            return None;
-        }
-        let pages = self.pages.lock();
+        let pages = self.any()?;
         pages.values().filter(|entry| !entry.on_trial).map(|entry| entry.next).min()
     }
 
@@ -193,10 +185,7 @@ impl Quarantine {
 
     /// What is wrong with a page that is aside.
     pub(super) fn error_of(&self, page: (&'static str, u64)) -> Option<Error> {
-        if self.len() == 0 {
-            return None;
-        }
-        self.pages.lock().get(&page).map(|entry| entry.listed.error.clone())
+        self.any()?.get(&page).map(|entry| entry.listed.error.clone())
     }
 
     /// The error of whoever waits for these pages alone; `None` when there are none.
