@@ -25,18 +25,6 @@ pub struct Visited<'a> {
     pub page: Option<core::result::Result<PageBuf, IoError>>,
 }
 
-struct PendingRead<'a> {
-    region: &'a Arc<Region>,
-    child: usize,
-    page: Page,
-}
-
-/// A page on its way.
-enum Page {
-    Coming,
-    Here(Option<core::result::Result<PageBuf, IoError>>),
-}
-
 /// Visits all children of all regions of a trie in key order, until `visit` says false. Without the file each page is its error.
 #[expect(clippy::missing_panics_doc, reason = "a completion has the token of a request")]
 pub fn visit<'a, E: From<Error>>(
@@ -50,32 +38,30 @@ pub fn visit<'a, E: From<Error>>(
         let children = region.read().children().clone();
         (0..children.len()).map(move |child| (region, child, children.page(child)))
     });
-    let mut pending: VecDeque<PendingRead<'a>> = VecDeque::new();
+    // In order, and whether the page is there, or still on its way.
+    let mut pending: VecDeque<(Visited<'a>, bool)> = VecDeque::new();
     let mut first = 0u64;
     let outcome = loop {
         while pending.len() < 2 * DEPTH && queue.in_flight() < DEPTH {
             let Some((region, child, number)) = children.next() else { break };
-            let page = match (number, file) {
-                (None, _) => Page::Here(None),
-                (Some(_), Ok(_)) => Page::Coming,
-                (Some(_), Err(error)) => Page::Here(Some(Err(error.clone()))),
+            let (page, is_here) = match (number, file) {
+                (None, _) => (None, true),
+                (Some(_), Err(error)) => (Some(Err(error.clone())), true),
+                (Some(number), Ok(file)) => {
+                    queue.push(Request {
+                        file: file.clone(),
+                        transfer: Transfer::Read,
+                        offset: number.offset(),
+                        buf: PageBuf::zeroed(1),
+                        token: first + pending.len() as u64,
+                    });
+                    (None, false)
+                }
             };
-            if let (Some(number), Ok(file)) = (number, file) {
-                queue.push(Request {
-                    file: file.clone(),
-                    transfer: Transfer::Read,
-                    offset: number.offset(),
-                    buf: PageBuf::zeroed(1),
-                    token: first + pending.len() as u64,
-                });
-            }
-            pending.push_back(PendingRead { region, child, page });
+            pending.push_back((Visited { region, child, page }, is_here));
         }
-        let Some(front) = pending.front_mut() else { break Ok(()) };
-        if let Page::Here(page) = &mut front.page {
-            let page = page.take();
-            let visited = Visited { region: front.region, child: front.child, page };
-            pending.pop_front();
+        let Some((_, is_here)) = pending.front() else { break Ok(()) };
+        if *is_here && let Some((visited, _)) = pending.pop_front() {
             first += 1;
             match visit(visited) {
                 Ok(true) => continue,
@@ -85,7 +71,8 @@ pub fn visit<'a, E: From<Error>>(
         }
         let Some(completion) = queue.wait().map_err(Error::from)? else { break Ok(()) };
         let at = usize::try_from(completion.token - first).expect("within what was pending for");
-        pending[at].page = Page::Here(Some(completion.result.map(|()| completion.buf)));
+        let (visited, is_here) = &mut pending[at];
+        (visited.page, *is_here) = (Some(completion.result.map(|()| completion.buf)), true);
     };
     while queue.in_flight() > 0 {
         // Results that nobody wants any more.
