@@ -11,7 +11,7 @@ use pleach_core::{Hasher, Node, Prefix};
 use pleach_io::{Disk, Executor, OpenMode};
 
 use super::assemble::{OpenAs, Opened, assemble};
-use super::examine::{self, Examined, plainly};
+use super::examine::{self, Examined, examine, plainly};
 use super::recovery::{LogEnd, Replay};
 use super::trie::{Growth, RecoveredTrie, TrieReplay};
 use crate::engine::Engine;
@@ -67,7 +67,9 @@ pub fn examine_beside(
     let mut unchanged = 0;
     for _ in 0..TRIES {
         let before = written(device);
-        let examined = examine_once(hasher, device, &limits);
+        let examined = examine::inspect(device, false)
+            .and_then(|_| examine::superblocks(device, OpenMode::Read))
+            .and_then(|found| examine(hasher, device, found, &limits, None, LogEnd::Live));
         let after = written(device);
         // An image is written over in the making of the second checkpoint after it, and its log afterwards.
         let is_whole =
@@ -81,16 +83,6 @@ pub fn examine_beside(
         std::thread::sleep(PAUSE);
     }
     Err(Error::Overtaken { tries: TRIES })
-}
-
-fn examine_once(
-    hasher: Option<Hasher>,
-    device: &Disk,
-    limits: impl Fn(&Superblock) -> HistoryLimits,
-) -> Result<Examined> {
-    examine::inspect(device, false)?;
-    let superblocks = examine::superblocks(device, OpenMode::Read)?;
-    examine::examine(hasher, device, superblocks, limits, None, LogEnd::Live)
 }
 
 /// The generation of the newest superblock and the last incarnation, if they can be read: a writer that has made a
@@ -241,8 +233,7 @@ impl Source for Follower {
 /// Gives the root of a Merkle trie that has changed.
 fn publish_trie(db: &Shared, replay: &mut TrieReplay, commit: u64) -> Option<Node> {
     let (changed, growth) = replay.settle();
-    let RecoveredTrie { namespace, kind, dropped, regions } = &replay.trie;
-    let (namespace, kind, dropped) = (*namespace, *kind, *dropped);
+    let RecoveredTrie { namespace, kind, dropped, ref regions } = replay.trie;
     let Growth { is_new, relaid, pages, bytes, entries } = growth;
     let counters = &db.counters;
     db.count_leaf_pages(kind, pages);
