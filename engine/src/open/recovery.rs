@@ -16,7 +16,7 @@
 use std::collections::HashSet;
 
 use pleach_beatree::page_no::page_offset;
-use pleach_beatree::region::Pending;
+use pleach_beatree::region::{Pending, Relocation};
 use pleach_beatree::space::{Extents, SpaceError};
 use pleach_beatree::{ChildRef, PageNo};
 use pleach_core::page::overflow::PageRun;
@@ -26,7 +26,7 @@ use pleach_io::{Disk, OpenMode, PAGE};
 
 use super::rebuild::rebuild;
 pub use super::trie::RecoveredTrie;
-use super::trie::{Moved, TrieReplay, leaf_number};
+use super::trie::{TrieReplay, leaf_number};
 use crate::digest;
 use crate::error::{Contradiction, Error, Result};
 use crate::format::commit_body::{CommitView, EntryKind, NamespaceView};
@@ -392,10 +392,15 @@ impl Replay {
                 let child = ChildRef { prefix: page.prefix, page: number, tag: page.tag };
                 pages.push((child, *page.node));
             }
-            all.push(Moved { range: rewrite.range, pages, through: applied_through });
+            all.push((rewrite.range, pages, applied_through));
         }
+        let moved = all.iter().map(|(range, pages, through)| {
+            let (range, through) = (*range, *through);
+            Relocation { range, pages, through }
+        });
+        let moved: Vec<Relocation<'_>> = moved.collect();
         let trie = self.trie(view.ns, start)?;
-        trie.relocate(&all, &freed, start, end)?;
+        trie.relocate(&moved, &freed, start, end)?;
         trie.join(&joins, start, end)
     }
 

@@ -38,14 +38,6 @@ pub struct RecoveredTrie {
     pub regions: RegionIndex,
 }
 
-/// What a location record says of a range: its new pages with their nodes, and the last commit that they
-/// contain.
-pub(super) struct Moved {
-    pub(super) range: Prefix,
-    pub(super) pages: Vec<(ChildRef, Node)>,
-    pub(super) through: u64,
-}
-
 /// A trie in the making.
 pub(super) struct TrieReplay {
     hasher: Hasher,
@@ -191,16 +183,17 @@ impl TrieReplay {
     /// that it gives up.
     pub(super) fn relocate(
         &mut self,
-        all: &[Moved],
+        all: &[Relocation<'_>],
         freed: &HashSet<u64>,
         start: LogPos,
         end: LogPos,
     ) -> Result<()> {
         let mut split = Vec::new();
         let mut rest = all;
-        while let Some(Moved { range, .. }) = rest.first() {
+        while let Some(Relocation { range, .. }) = rest.first() {
             let region = Arc::clone(self.trie.regions.region(range.first_key()));
-            let of_region = |moved: &Moved| region.prefix().covers(moved.range.first_key());
+            let of_region =
+                |moved: &Relocation<'_>| region.prefix().covers(moved.range.first_key());
             let count = rest.partition_point(of_region);
             let rewrites = rest.split_off(..count).expect("counted");
             let mut state = region.write();
@@ -211,7 +204,7 @@ impl TrieReplay {
                 return Err(Contradiction::RelocationOverRegion { position: start }.into());
             }
             // A record that passes its checksum may be of another database, or of a faulty writer.
-            let fits = |moved: &Moved| {
+            let fits = |moved: &Relocation<'_>| {
                 state.children().tile(&moved.range)
                     && moved.pages.iter().all(|(page, _)| page.prefix.len() <= DEEPEST)
             };
@@ -219,15 +212,7 @@ impl TrieReplay {
                 let (position, prefix) = (start, moved.range);
                 return Err(Contradiction::RelocationOfOtherPages { position, prefix }.into());
             }
-            let moves: Vec<Relocation<'_>> = rewrites
-                .iter()
-                .map(|Moved { range, pages, through }| Relocation {
-                    range: *range,
-                    pages,
-                    through: *through,
-                })
-                .collect();
-            let done = state.relocate(self.hasher, &moves, end.get());
+            let done = state.relocate(self.hasher, rewrites, end.get());
             self.growth.pages += done.pages;
             self.growth.bytes -= done.bytes.cast_signed();
             self.growth.entries -= done.entries.cast_signed();
