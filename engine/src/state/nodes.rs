@@ -238,13 +238,8 @@ impl NodeStore {
             if !matches!(region.read().nodes(), Nodes::Paged(at) if *at == node_page) {
                 continue;
             }
-            let mut buf = self.store.buffers().take();
-            let file = self.file(&node_page);
-            let read = self.store.device().read_at(file, &mut buf, node_page.offset());
-            let installed = read
-                .map_err(Error::from)
-                .and_then(|()| self.install_nodes(&region, &node_page, &buf));
-            self.store.buffers().give(buf);
+            let installed =
+                self.with_page(&node_page, |buf| self.install_nodes(&region, &node_page, buf));
             drop(claim);
             if let Err(error) = installed {
                 self.fold_nodes(&region, &node_page).map_err(|also| {
@@ -338,18 +333,23 @@ impl NodeStore {
         node_page: &NodePage,
         nodes: &mut Vec<Node>,
     ) -> Result<bool> {
-        let mut buf = self.store.buffers().take();
-        let read = self.store.device().read_at(self.file(node_page), &mut buf, node_page.offset());
-        let parsed = read.map_err(Error::from).and_then(|()| {
+        self.with_page(node_page, |buf| {
             Counters::add(&self.counters.upper_trie_pages_read, 1);
             let state = region.read();
             if state.is_retired() || !matches!(state.nodes(), Nodes::Paged(at) if at == node_page) {
                 return Ok(false);
             }
-            self.parse_nodes(region, &state, node_page, &buf, nodes).map(|()| true)
-        });
+            self.parse_nodes(region, &state, node_page, buf, nodes).map(|()| true)
+        })
+    }
+
+    /// Reads a page of nodes into a buffer that goes back afterwards.
+    fn with_page<T>(&self, at: &NodePage, what: impl FnOnce(&PageBuf) -> Result<T>) -> Result<T> {
+        let mut buf = self.store.buffers().take();
+        let read = self.store.device().read_at(self.file(at), &mut buf, at.offset());
+        let done = read.map_err(Error::from).and_then(|()| what(&buf));
         self.store.buffers().give(buf);
-        parsed
+        done
     }
 
     /// The nodes in a region's branch page.
