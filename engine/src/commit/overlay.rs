@@ -32,7 +32,7 @@ use crate::metrics::Counters;
 use crate::read::past;
 use crate::roots::Roots;
 use crate::state::commits::Tip;
-use crate::state::overlays::{Chain, Layer, LayerParts, Part, TakenBy};
+use crate::state::overlays::{Chain, Layer, Part, TakenBy};
 use crate::state::undo::{ChangeList, Changed};
 use crate::state::view::View;
 
@@ -177,14 +177,13 @@ impl Overlay {
     pub(super) fn new(parts: Parts, counted: Counted) -> Self {
         let Parts { mut outcomes, view, parent, prev, roots, blob, engine, .. } = parts;
         outcomes.become_overlays();
-        let said = outcomes.list.iter().map(|TrieOutcome { namespace, chunks }| LayerParts {
-            namespace: *namespace,
-            changes: chunks.iter().map(|chunk| Arc::clone(&chunk.changes)).collect(),
-            nodes: nodes(chunks),
+        let parts = outcomes.list.iter().map(|TrieOutcome { namespace, chunks }| {
+            let changes = chunks.iter().map(|chunk| Arc::clone(&chunk.changes)).collect();
+            Part::new(*namespace, changes, nodes(chunks))
         });
         view.held_by(Holder::Overlay, None);
         let below = view.overlays();
-        let layer = Layer::new(engine.state.commits.overlays(), below, said.collect());
+        let layer = Layer::new(engine.state.commits.overlays(), below, parts);
         let made_on = parent.as_ref().map_or_else(Weak::new, |parent| Arc::downgrade(&parent.0));
         Self(Arc::new(OverlayInner {
             chain: below.with(&layer),
@@ -268,8 +267,8 @@ impl Overlay {
     }
 
     fn lists(&self) -> impl Iterator<Item = (u8, &ChangeList)> {
-        let parts = self.0.layer.parts().iter();
-        parts.flat_map(|part| part.changes().iter().map(|list| (part.namespace(), list)))
+        let parts = self.0.layer.parts.iter();
+        parts.flat_map(|part| part.changes.iter().map(|list| (part.namespace, list)))
     }
 
     /// The overlays from this one down that no commit has taken, newest first; and the commit below them.
@@ -496,15 +495,11 @@ impl Candidate<'_> {
         outcomes: &[TrieOutcome],
         folded: &mut Vec<TrieOutcome>,
     ) -> Result<Vec<(u8, EntryKind)>> {
-        let of_below = below.iter().flat_map(|one| one.0.layer.parts()).map(Part::namespace);
+        let of_below = below.iter().flat_map(|one| &one.0.layer.parts).map(|part| part.namespace);
         let own = outcomes.iter().map(|outcome| outcome.namespace);
         let namespaces: BTreeSet<u8> = own.chain(of_below).collect();
-        let changes = below.iter().map(Overlay::change_count).sum::<usize>()
-            + outcomes
-                .iter()
-                .flat_map(|one| &one.chunks)
-                .map(|one| one.changes.len())
-                .sum::<usize>();
+        let of_chunks = outcomes.iter().flat_map(|one| &one.chunks).map(|one| one.changes.len());
+        let changes = below.iter().map(Overlay::change_count).chain(of_chunks).sum();
         let under_way = UnderWay::new(&self.engine.state, changes);
         let mut fates = Vec::new();
         for namespace in namespaces {

@@ -50,15 +50,6 @@ pub(crate) struct TakenBy {
     pub(crate) own: bool,
 }
 
-/// What an overlay is to say of one namespace.
-pub(crate) struct LayerParts {
-    pub(crate) namespace: u8,
-    /// Sorted lists, each before the next.
-    pub(crate) changes: Vec<ChangeList>,
-    /// Nodes of pages and of regions that it changed, each sorted by prefix.
-    pub(crate) nodes: [Vec<(Prefix, Node)>; 2],
-}
-
 /// Versions of pages that overlays have changed have this bit.
 const OVERLAY: u64 = 1 << 63;
 
@@ -67,7 +58,7 @@ pub(crate) struct Layer {
     number: LayerNo,
     version: u64,
     /// By namespace, ascending; none of them without changes.
-    parts: Box<[Part]>,
+    pub(crate) parts: Box<[Part]>,
     taken: OnceLock<TakenBy>,
     /// Bytes that it takes, without its tries.
     bytes: usize,
@@ -76,8 +67,9 @@ pub(crate) struct Layer {
 
 /// What one overlay adds to one namespace.
 pub(crate) struct Part {
-    namespace: u8,
-    changes: Vec<ChangeList>,
+    pub(crate) namespace: u8,
+    /// Lists of which none is empty, in order.
+    pub(crate) changes: Vec<ChangeList>,
     /// How many changes are in the lists before each list.
     starts: Vec<usize>,
     nodes: [Vec<(Prefix, Node)>; 2],
@@ -86,9 +78,12 @@ pub(crate) struct Part {
 
 impl Layer {
     /// A layer over a chain, with what it says of each namespace, ascending.
-    pub(crate) fn new(all: &Arc<Overlays>, below: &Chain, said: Vec<LayerParts>) -> Arc<Self> {
-        let parts: Box<[Part]> =
-            said.into_iter().map(Part::new).filter(|part| !part.changes.is_empty()).collect();
+    pub(crate) fn new(
+        all: &Arc<Overlays>,
+        below: &Chain,
+        parts: impl Iterator<Item = Part>,
+    ) -> Arc<Self> {
+        let parts: Box<[Part]> = parts.filter(|part| !part.changes.is_empty()).collect();
         debug_assert!(parts.is_sorted_by(|a, b| a.namespace < b.namespace), "namespaces ascend");
         let bytes = size_of::<Self>() + parts.iter().map(Part::bytes).sum::<usize>();
         all.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -113,14 +108,9 @@ impl Layer {
         self.bytes + tries.map(Trie::bytes).sum::<usize>()
     }
 
-    /// What it says of each namespace that it changes, ascending.
-    pub(crate) fn parts(&self) -> &[Part] {
-        &self.parts
-    }
-
     /// Its changes in a namespace: lists of which none is empty, in order.
     pub(crate) fn changes(&self, namespace: u8) -> &[ChangeList] {
-        self.part(namespace).map_or(&[], Part::changes)
+        self.part(namespace).map_or(&[], |part| &part.changes)
     }
 
     /// What it says of a namespace.
@@ -148,7 +138,13 @@ impl Layer {
 }
 
 impl Part {
-    fn new(LayerParts { namespace, mut changes, mut nodes }: LayerParts) -> Self {
+    /// Sorted lists of changes, each before the next; and nodes of pages and of regions that the overlay changed, each sorted by
+    /// prefix.
+    pub(crate) fn new(
+        namespace: u8,
+        mut changes: Vec<ChangeList>,
+        mut nodes: [Vec<(Prefix, Node)>; 2],
+    ) -> Self {
         changes.retain(|list| !list.is_empty());
         let starts = changes.iter().scan(0, |next, list| {
             let start = *next;
@@ -161,16 +157,6 @@ impl Part {
             debug_assert!(nodes.is_sorted_by(|a, b| a.0 < b.0), "nodes come in order");
         }
         Self { namespace, changes, starts, nodes, trie: OnceLock::new() }
-    }
-
-    /// The namespace.
-    pub(crate) fn namespace(&self) -> u8 {
-        self.namespace
-    }
-
-    /// Its changes: lists of which none is empty, in order.
-    pub(crate) fn changes(&self) -> &[ChangeList] {
-        &self.changes
     }
 
     /// Bytes that it takes, without its trie.

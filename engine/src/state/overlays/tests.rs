@@ -9,7 +9,7 @@ use pleach_beatree::{Stored, Value};
 use pleach_core::{Hasher, Key, Node, Prefix};
 
 use super::trie::{LayerNo, Layers, Trie};
-use super::{Chain, Layer, LayerParts, Overlaid, Overlays, TakenBy};
+use super::{Chain, Layer, Overlaid, Overlays, Part, TakenBy};
 use crate::state::node_versions::NodeThen;
 use crate::state::undo::Changed;
 
@@ -78,13 +78,10 @@ fn over(parent: &Model, all: &Arc<Overlays>, seed: &mut u64, number: u64, ids: u
         }
         let changed = |(key, new)| Changed { key, new, prior: Stored::Absent };
         let list: Vec<Changed> = changes.into_iter().map(changed).collect();
-        said.push(LayerParts {
-            namespace,
-            changes: list.chunks(7).map(|part| Arc::new(part.to_vec())).collect(),
-            nodes: [nodes.into_iter().collect(), Vec::new()],
-        });
+        let changes = list.chunks(7).map(|part| Arc::new(part.to_vec())).collect();
+        said.push(Part::new(namespace, changes, [nodes.into_iter().collect(), Vec::new()]));
     }
-    let layer = Layer::new(all, &parent.chain, said);
+    let layer = Layer::new(all, &parent.chain, said.into_iter());
     model.chain = parent.chain.with(&layer);
     model.chain.make_readable();
     model.layer = Some(layer);
@@ -203,8 +200,8 @@ fn chain_of(layers: u64, all: &Arc<Overlays>) -> Chain {
         let changes =
             keys.into_iter().map(|key| Changed { key, new: Stored::Absent, prior: Stored::Absent });
         let changes = vec![Arc::new(changes.collect())];
-        let said = LayerParts { namespace: 0, changes, nodes: Default::default() };
-        let layer = Layer::new(all, &chain, vec![said]);
+        let said = Part::new(0, changes, Default::default());
+        let layer = Layer::new(all, &chain, std::iter::once(said));
         chain = chain.with(&layer);
         chain.make_readable();
     }
