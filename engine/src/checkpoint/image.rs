@@ -3,12 +3,11 @@
 use pleach_beatree::space::{self, Extents};
 use pleach_core::page::branch::Entry;
 use pleach_core::page::stream::StreamId;
-use pleach_core::{Hasher, Prefix, TERMINATOR};
+use pleach_core::{Prefix, TERMINATOR};
 use pleach_io::Disk;
 
 use crate::error::Result;
 use crate::format::image::ImageWriter;
-use crate::format::image_error::ImageError;
 use crate::format::names::ImageFile;
 use crate::format::superblock::ImageRef;
 use crate::format::table::{StreamRef, Table, TrieRef};
@@ -22,8 +21,7 @@ pub(crate) fn first_image(
     database: u64,
     geometry: space::FileGeometry,
 ) -> Result<ImageRef> {
-    let file = ImageFile::A;
-    let mut writer = ImageWriter::start(device, file, database, 0)?;
+    let mut writer = ImageWriter::start(device, ImageFile::A, database, 0)?;
     let entry = Entry { depth: 0, page_no: None, tag: 0, node: TERMINATOR };
     let (page, tag) = writer.branch(0, &Prefix::ROOT, 1, 0, std::iter::once(entry))?;
     let first = TrieRef {
@@ -40,28 +38,12 @@ pub(crate) fn first_image(
     Extents::new(geometry).encode(0, &mut map);
     let map = StreamRef::of(writer.stream(0, StreamId::FreeMap, &map)?, &map);
     let table = Table { tries: vec![first], map, past: Vec::new(), blob: Vec::new() };
-    end_image(writer, file, &table)
-}
-
-/// Writes the table, syncs the image, and gives what a superblock says of it.
-fn end_image(mut writer: ImageWriter, file: ImageFile, table: &Table) -> Result<ImageRef> {
-    let table = table.encode();
-    let table_page = writer.stream(0, StreamId::Namespaces, &table)?;
-    let number = writer.number();
-    let pages = writer.finish()?;
-    Ok(ImageRef {
-        file,
-        pages: u32::try_from(pages).map_err(|_| ImageError::TooLong { pages })?,
-        table_page,
-        number,
-        table_hash: Hasher::BLAKE3.hash(&table),
-    })
+    Ok(writer.finish(&table)?)
 }
 
 /// Checkpoint `finish-image`: writes all that follows the tries.
 pub(super) fn finish_image(
     mut writer: ImageWriter,
-    file: ImageFile,
     tip: &Tip,
     tries: Vec<TrieRef>,
     past: Option<&Roots>,
@@ -70,5 +52,5 @@ pub(super) fn finish_image(
     let map = StreamRef::of(writer.stream(0, StreamId::FreeMap, map)?, map);
     let past = past.into_iter().flat_map(Roots::all);
     let past = past.map(|(namespace, root)| (namespace, root.kind, root.node)).collect();
-    end_image(writer, file, &Table { tries, map, past, blob: tip.blob.to_vec() })
+    Ok(writer.finish(&Table { tries, map, past, blob: tip.blob.to_vec() })?)
 }

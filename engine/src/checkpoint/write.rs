@@ -24,7 +24,6 @@ use pleach_io::Disk;
 use super::image::finish_image;
 use crate::error::{Error, Result};
 use crate::format::image::{ImageWriter, Written, node_file};
-use crate::format::names::ImageFile;
 use crate::format::pending;
 use crate::format::position::{LogPos, Point};
 use crate::format::superblock::{DurabilityMode, ImageRef, Superblock};
@@ -44,10 +43,12 @@ use crate::state::tries::Trie;
 /// How often a region's nodes may come and go between their reading and their copying, in one step.
 const COPIES: usize = 4;
 
+/// How long a checkpoint waits before it looks again whether its cut can be made.
+const MOMENT: Duration = Duration::from_millis(10);
+
 /// An image in the making.
 pub(super) struct Work {
     writer: ImageWriter,
-    file: ImageFile,
     cut: Point,
     /// Where the records of the history began then, and the roots before the first of them.
     history_from: LogPos,
@@ -153,7 +154,11 @@ fn copy_all(db: &State, mut start: impl FnMut() -> Result<Started>) -> Result<Re
     let mut work = loop {
         match start()? {
             Started::Begun(work) => break *work,
-            Started::Busy => wait_for_turn(db),
+            Started::Busy => {
+                // Another image may be in the making, too.
+                db.pace.wait(Some(MOMENT), &mut || !db.images.is_in_making());
+                wait_for_quiet(db);
+            }
             Started::PutOff(error) => return Ok(Err(error)),
         }
     };
@@ -168,15 +173,7 @@ fn copy_all(db: &State, mut start: impl FnMut() -> Result<Started>) -> Result<Re
 
 /// Waits a moment: another thread is between a commit's ticket and its publication, which says so.
 fn wait_for_quiet(db: &State) {
-    db.pace.wait(Some(Duration::from_millis(10)), &mut || {
-        db.commits.sequencer().lock().in_flight == 0
-    });
-}
-
-/// The same, or another image is in the making.
-fn wait_for_turn(db: &State) {
-    db.pace.wait(Some(Duration::from_millis(10)), &mut || !db.images.is_in_making());
-    wait_for_quiet(db);
+    db.pace.wait(Some(MOMENT), &mut || db.commits.sequencer().lock().in_flight == 0);
 }
 
 /// What a backup has beside leaf pages and long values.
@@ -207,9 +204,9 @@ pub(crate) fn write_backup_image(db: &State, target: &Disk) -> Result<BackupImag
     };
     debug_assert!(end >= work.log_position, "the log has all that the image has");
     sequencer.write_through(end, true).inspect_err(|error| db.poison(error))?;
-    let Work { writer, file, cut, history_from, past, tip, done, map, _making, .. } = work;
+    let Work { writer, cut, history_from, past, tip, done, map, _making, .. } = work;
     let tries = done.iter().map(|trie| trie.entry.clone()).collect();
-    let image = finish_image(writer, file, &tip, tries, past.as_ref(), &map.bytes)?;
+    let image = finish_image(writer, &tip, tries, past.as_ref(), &map.bytes)?;
     let before = db.images.newest();
     let superblock = Superblock {
         // What was made durable since is not in the copy.
@@ -285,7 +282,6 @@ fn start_on(db: &State, device: &Disk, kept: u64, while_loading: bool) -> Result
     let mut tries: Vec<Trie> = tries.iter().rev().cloned().collect();
     Ok(Started::Begun(Box::new(Work {
         writer,
-        file,
         cut,
         history_from,
         past,
@@ -380,13 +376,13 @@ fn copy_region(work: &mut Work, of: &mut Copying) -> Result<CopiedRegion> {
 
 /// Checkpoint from `finish-image` to `drop-log`. `clean_end` is the end of the log when nothing follows.
 pub(super) fn finish(db: &State, work: Work, clean_end: Option<LogPos>) -> Result<()> {
-    let Work { writer, file, cut, history_from, past, tip, done, .. } = work;
+    let Work { writer, cut, history_from, past, tip, done, .. } = work;
     let Work { map, leaf_end, log_position, _making, .. } = work;
     let _span = tracing::debug_span!("checkpoint", commit = tip.number).entered();
     let enters = |stage| db.pace.enters(Task::Checkpoint, stage);
     enters("writing the image");
     let tries = done.iter().map(|trie| trie.entry.clone()).collect();
-    let image = finish_image(writer, file, &tip, tries, past.as_ref(), &map.bytes)?;
+    let image = finish_image(writer, &tip, tries, past.as_ref(), &map.bytes)?;
     Counters::add(&db.counters.image_bytes, u64::from(image.pages) * 4096);
     // The map says how long the overflow file is: a flush, or a commit, may have made it longer and not have synced it.
     enters("syncing the overflow file");
@@ -401,12 +397,12 @@ pub(super) fn finish(db: &State, work: Work, clean_end: Option<LogPos>) -> Resul
     let mut overtaken = false;
     for Copied { trie, written, log_positions, .. } in &done {
         for (region, position) in written.iter().zip(log_positions) {
-            let page = NodePage { file: node_file(file), page: region.page, tag: region.tag };
+            let page = NodePage { file: node_file(image.file), page: region.page, tag: region.tag };
             trie.nodes.checkpointed(region.prefix.first_key(), *position, page);
             overtaken |= *position > cut.position;
         }
     }
-    db.images.fit(&db.space, db.store.device(), file, image.pages.into());
+    db.images.fit(&db.space, db.store.device(), image.file, image.pages.into());
     db.space.shrink(leaf_end, map.peak);
     db.images.set_replay_start(cut.position);
     db.pace.set_checkpoint_full(false);

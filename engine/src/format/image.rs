@@ -14,13 +14,13 @@ use pleach_core::page::branch::{BranchBuilder, BranchHeader, BranchView, Entry, 
 use pleach_core::page::stream::{self, StreamHeader, StreamId, StreamView};
 use pleach_core::page::{FileKind, Identity, PageError, header};
 use pleach_core::prefix::bit;
-use pleach_core::{Node, Prefix};
+use pleach_core::{Hasher, Node, Prefix};
 use pleach_io::{Disk, File, OpenMode, PageBuf};
 
 use super::image_error::{ImageError, Result};
 use super::names::{ImageFile, image_name};
 use super::superblock::ImageRef;
-use super::table::StreamRef;
+use super::table::{StreamRef, Table};
 
 /// Pages of one write or read.
 const RUN: usize = 256;
@@ -47,9 +47,11 @@ pub(crate) struct Written {
 /// Writes an image front to back.
 pub(crate) struct ImageWriter {
     device: Disk,
+    which: ImageFile,
     file: File,
     database: u64,
-    flush: u64,
+    /// The image's number.
+    number: u64,
     buf: PageBuf,
     filled: usize,
     next: u64,
@@ -57,22 +59,23 @@ pub(crate) struct ImageWriter {
 
 impl ImageWriter {
     /// Starts over in an image file; what it held is dead.
-    pub(crate) fn start(device: &Disk, file: ImageFile, database: u64, flush: u64) -> Result<Self> {
-        let file = device.open(image_name(file), OpenMode::Write)?;
+    pub(crate) fn start(
+        device: &Disk,
+        which: ImageFile,
+        database: u64,
+        number: u64,
+    ) -> Result<Self> {
+        let file = device.open(image_name(which), OpenMode::Write)?;
         Ok(Self {
             device: device.clone(),
+            which,
             file,
             database,
-            flush,
+            number,
             buf: PageBuf::zeroed(FIRST_RUN),
             filled: 0,
             next: 0,
         })
-    }
-
-    /// The image's number.
-    pub(crate) fn number(&self) -> u64 {
-        self.flush
     }
 
     fn identity(&self) -> Identity {
@@ -91,7 +94,7 @@ impl ImageWriter {
         self.make_room()?;
         let header = BranchHeader {
             identity: self.identity(),
-            flush: self.flush,
+            flush: self.number,
             namespace,
             prefix: *prefix,
             level,
@@ -147,25 +150,23 @@ impl ImageWriter {
     /// A stream; gives its first page. What belongs to all is of namespace 0.
     pub(crate) fn stream(&mut self, namespace: u8, id: StreamId, bytes: &[u8]) -> Result<u64> {
         let first = self.next;
-        let mut index = 0;
-        let mut chunks = bytes.chunks(stream::PAYLOAD);
+        let (mut rest, mut index) = (bytes, 0);
         loop {
-            let chunk = match chunks.next() {
-                Some(chunk) => chunk,
-                None if index == 0 => &[],
-                None => return Ok(first),
-            };
+            let (chunk, behind) = rest.split_at(rest.len().min(stream::PAYLOAD));
             self.make_room()?;
             let header = StreamHeader {
                 identity: self.identity(),
-                flush: self.flush,
+                flush: self.number,
                 namespace,
                 stream: id,
                 index,
             };
             stream::build(self.buf.page_mut(self.filled), &header, chunk);
-            index += 1;
             self.advance();
+            if behind.is_empty() {
+                return Ok(first);
+            }
+            (rest, index) = (behind, index + 1);
         }
     }
 
@@ -200,11 +201,20 @@ impl ImageWriter {
         Ok(())
     }
 
-    /// Writes what is left and syncs; gives the number of pages.
-    pub(crate) fn finish(mut self) -> Result<u64> {
+    /// Writes the table and what is left, syncs the image, and gives what a superblock says of it.
+    pub(crate) fn finish(mut self, table: &Table) -> Result<ImageRef> {
+        let table = table.encode();
+        let table_page = self.stream(0, StreamId::Namespaces, &table)?;
         self.flush()?;
         self.device.sync(&self.file)?;
-        Ok(self.next)
+        let pages = self.next;
+        Ok(ImageRef {
+            file: self.which,
+            pages: u32::try_from(pages).map_err(|_| ImageError::TooLong { pages })?,
+            table_page,
+            number: self.number,
+            table_hash: Hasher::BLAKE3.hash(&table),
+        })
     }
 }
 
