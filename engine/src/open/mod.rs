@@ -244,7 +244,7 @@ fn start_tasks(engine: &Engine) -> Result<Vec<TaskHandle>> {
         let guarded = Arc::clone(db);
         Box::new(move || {
             let _guard = PoisonOnPanic(&guarded);
-            guarded.pace.beats().steps(task);
+            guarded.pace.beats.steps(task);
             let next = step();
             match next {
                 Step::Idle => guarded.pace.enters(task, IDLE),

@@ -86,7 +86,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pleach_core::Hasher;
 use pleach_io::{Executor, Home, IoError, OpenMode};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, PoisonCause, Result};
 use crate::format::names::{IMAGES, LEAF_FILE};
 use crate::format::position::LogPos;
 use crate::format::trie_kind::TrieKind;
@@ -339,7 +339,7 @@ impl Shared {
         }
         metrics.buffer_bytes += (self.store.buffers().bytes() + sequencer.buffer_bytes()) as u64;
         metrics.quarantined_pages = self.store.quarantine().len();
-        metrics.stalled_tasks = self.pace.beats().stalled(self.pace.now());
+        metrics.stalled_tasks = self.pace.beats.stalled(self.pace.now());
         metrics
     }
 }
@@ -351,8 +351,7 @@ pub(crate) struct PoisonOnPanic<'a>(pub(crate) &'a Shared);
 impl Drop for PoisonOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.commits.sequencer().poison_by_panic();
-            self.0.pace.notify();
+            self.0.poison(&Error::Poisoned(PoisonCause::Panic));
         }
     }
 }

@@ -20,7 +20,8 @@ pub(crate) struct Pace {
     /// Tells waiters that background work or a commit has come further.
     progress: Event,
     foreground: Foreground,
-    beats: Beats,
+    /// What the background tasks are at.
+    pub(crate) beats: Beats,
     closing: AtomicBool,
     paused: AtomicBool,
     /// Callers that want pages flushed however few commits have changed them.
@@ -172,11 +173,6 @@ impl Pace {
     /// Why no checkpoint can be made.
     pub(crate) fn checkpoint_error(&self) -> Option<Error> {
         self.checkpoint_stuck.lock().clone()
-    }
-
-    /// What the background tasks are at.
-    pub(crate) fn beats(&self) -> &Beats {
-        &self.beats
     }
 
     /// A task is at `stage` from now on.

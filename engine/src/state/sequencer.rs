@@ -283,9 +283,4 @@ impl Sequencer {
         let poisoned = || Error::Poisoned(PoisonCause::of(error));
         self.lock().refusing.get_or_insert_with(poisoned);
     }
-
-    /// Refuses all further writes: a panic has left work half done.
-    pub(crate) fn poison_by_panic(&self) {
-        self.lock().refusing.get_or_insert(Error::Poisoned(PoisonCause::Panic));
-    }
 }
