@@ -78,10 +78,10 @@ pub(super) fn ticket(
         let past = if undo.keeps_history() { Some(past(db, target)?) } else { None };
         let kept_from = if past.is_some() { undo.begin_after(number) } else { number };
         let recording = db.timings.begin(Phase::Record);
-        let encoded: Vec<Encoded> =
-            parts.iter().map(|part| sections(db, part.chunks, past.is_some())).collect();
+        let (encoded, nodes): (Vec<Vec<Section>>, Vec<ReplacedNodes>) =
+            parts.iter().map(|part| sections(db, part.chunks, past.is_some())).unzip();
         let before = past.as_deref().map(|blob| RecordBefore { kept_from, blob, back_to });
-        let (mut record, nodes) = encode(db, target, (parts, encoded), before);
+        let mut record = encode(db, target, (parts, encoded), before);
         drop(recording);
         let bytes = record.len();
         if bytes > MAX_RECORD {
@@ -136,16 +136,9 @@ fn past(db: &State, target: &Target<'_>) -> Result<Arc<[u8]>> {
     Ok(tip.blob)
 }
 
-/// What the record has of a part.
-struct Encoded {
-    sections: Vec<Section>,
-    /// What it replaces beside values, where there is a history.
-    replaced: ReplacedNodes,
-}
-
-/// Encodes the sections of a part; with a history also what it replaces, nodes included. The caller sees to
+/// Encodes the sections of a part; with a history also what it replaces, and gives what of that are nodes. The caller sees to
 /// it that the layouts are those of the chunks.
-fn sections(db: &State, chunks: &[ChunkOutcome], history: bool) -> Encoded {
+fn sections(db: &State, chunks: &[ChunkOutcome], history: bool) -> (Vec<Section>, ReplacedNodes) {
     let changes: usize = chunks.iter().map(|chunk| chunk.changes.len()).sum();
     // Behind the fold of another session's finish it would wait for that, and the log's write with it.
     let alone = changes < PARALLEL_SECTIONS || db.pace.foreground().is_busy();
@@ -157,14 +150,13 @@ fn sections(db: &State, chunks: &[ChunkOutcome], history: bool) -> Encoded {
     let make = |_: usize| tasks.each(|at| *made[at].lock() = section(&chunks[at], history));
     let _own_processors = (workers > 1).then(|| db.pace.foreground().publishing());
     db.runtime.here_or_fork_join(workers, &make);
-    let sections = Vec::with_capacity(made.len());
-    let mut all = Encoded { sections, replaced: ReplacedNodes::default() };
+    let (mut sections, mut all) = (Vec::with_capacity(made.len()), ReplacedNodes::default());
     for (section, mut replaced) in made.into_iter().map(Mutex::into_inner) {
-        all.sections.push(section);
-        all.replaced.pages.append(&mut replaced.pages);
-        all.replaced.regions.append(&mut replaced.regions);
+        sections.push(section);
+        all.pages.append(&mut replaced.pages);
+        all.regions.append(&mut replaced.regions);
     }
-    all
+    (sections, all)
 }
 
 /// As many bytes as a change of a value of 32 bytes takes in the record, and more than a page's node.
@@ -263,14 +255,13 @@ fn log_value(stored: &Stored) -> LogValue<'_> {
     }
 }
 
-/// The record of a commit of these parts, and what each of them replaces beside values, where the record says
-/// what was `before`.
+/// The record of a commit of these parts, each with its sections.
 fn encode(
     db: &State,
     target: &Target<'_>,
-    (parts, encoded): (&[Part<'_>], Vec<Encoded>),
+    (parts, encoded): (&[Part<'_>], Vec<Vec<Section>>),
     before: Option<RecordBefore<'_>>,
-) -> (RecordBuf, Vec<ReplacedNodes>) {
+) -> RecordBuf {
     let entry = |ns: u8, kind, sections| {
         let [before, after] = [&target.prev.roots, target.roots].map(|roots| roots.of(ns));
         let trie = after.or(before).map_or(TrieKind::Merkle, |root| root.kind);
@@ -279,10 +270,7 @@ fn encode(
         NamespacePart { ns, kind, trie, previous_root, new_root, sections }
     };
     let mut entries = Vec::with_capacity(parts.len() + target.fates.len());
-    let mut replaced = Vec::with_capacity(parts.len());
-    for (part, encoded) in parts.iter().zip(encoded) {
-        let Encoded { sections, replaced: own } = encoded;
-        replaced.push(own);
+    for (part, sections) in parts.iter().zip(encoded) {
         if part.chunks.iter().all(|chunk| chunk.changes.is_empty()) {
             continue;
         }
@@ -302,6 +290,5 @@ fn encode(
     }
     entries.sort_unstable_by_key(|entry| entry.ns);
     let (database, number) = (db.store.database(), target.follows + 1);
-    let record = commit_record(database, number, target.blob, before, entries);
-    (record, replaced)
+    commit_record(database, number, target.blob, before, entries)
 }
