@@ -164,7 +164,7 @@ fn beside_marker(device: &Disk, names: &[String]) -> Result<DirectoryState, Crea
         }
         Err(error) => return wrong(error.to_string()),
     };
-    match newest(&slots) {
+    match slots.iter().flatten().max_by_key(|block| block.generation) {
         Some(block) if block.database != marked => {
             wrong(format!("database {:#x} lies beside the marker of {marked:#x}", block.database))
         }
@@ -180,10 +180,6 @@ fn beside_marker(device: &Disk, names: &[String]) -> Result<DirectoryState, Crea
 /// A slot that a creation may have left: not written, or torn while it was.
 fn is_unwritten(slot: &Result<Superblock, SlotError>) -> bool {
     matches!(slot, Err(SlotError::Blank | SlotError::Checksum | SlotError::Foreign))
-}
-
-fn newest(slots: &[Result<Superblock, SlotError>; 2]) -> Option<&Superblock> {
-    slots.iter().flatten().max_by_key(|block| block.generation)
 }
 
 /// Pages in a file; none when it is missing.
