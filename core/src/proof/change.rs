@@ -94,12 +94,12 @@ impl Verified<'_> {
 
     /// First key of the range.
     pub fn first(&self) -> &Key {
-        self.sides.span().first()
+        self.sides.span.first()
     }
 
     /// Last key of the range, which belongs to it.
     pub fn last(&self) -> &Key {
-        self.sides.span().last()
+        self.sides.span.last()
     }
 
     /// The keys of the range that changed, in order, each with the hashes of its value before and
@@ -112,7 +112,7 @@ impl Verified<'_> {
 
     /// What became of `key`.
     pub fn get(&self, key: &Key) -> Change {
-        if !self.sides.span().contains(key) {
+        if !self.sides.span.contains(key) {
             return Change::OutOfScope;
         }
         match self.sides.values(key) {

@@ -29,7 +29,7 @@ pub(super) type Pair = (Key, Option<ValueHash>, Option<ValueHash>);
 pub(super) struct Sides<'a> {
     pub(super) before: List<'a>,
     pub(super) after: List<'a>,
-    span: Span,
+    pub(super) span: Span,
 }
 
 impl<'a> Sides<'a> {
@@ -38,10 +38,6 @@ impl<'a> Sides<'a> {
         span.ends_of(&before)?;
         span.ends_of(&after)?;
         Ok(Self { before, after, span })
-    }
-
-    pub(super) fn span(&self) -> &Span {
-        &self.span
     }
 
     /// The places of all siblings in order, and which side has one there.

@@ -46,7 +46,8 @@ pub(super) struct LastChanges {
     lines: Box<[Line]>,
     /// Leading bits of a hash that name a line.
     bits: u32,
-    origin: u64,
+    /// The commit that it counts from.
+    pub(super) origin: u64,
     /// Has another one taken its place?
     replaced: AtomicBool,
 }
@@ -88,11 +89,6 @@ impl LastChanges {
     /// counted far?
     pub(super) fn needs_rebuild(&self, keys: usize, floor: u64) -> bool {
         self.bits > bits_for(keys) + TOO_MANY || floor.saturating_sub(self.origin) > 1 << 31
-    }
-
-    /// The commit that it counts from.
-    pub(super) fn origin(&self) -> u64 {
-        self.origin
     }
 
     /// Another one takes its place. Nothing is put into this one any more.
@@ -253,7 +249,7 @@ mod tests {
             if number % 50 == 0 {
                 // Half as many keys as there are in the end, so that lines are full.
                 let keys = usize::try_from(number * 5).expect("small");
-                let larger = Arc::new(LastChanges::new(keys, table.origin()));
+                let larger = Arc::new(LastChanges::new(keys, table.origin));
                 for (key, last) in (0..).zip(&last).filter(|one| *one.1 > 0) {
                     larger.set(hash(key), *last, key);
                 }

@@ -101,8 +101,8 @@ impl Shard {
         let number = version.0;
         if let Some(at) = self.find(sought, guess) {
             let entry = &mut self.entries[at as usize];
-            if entry.newest() >= number {
-                debug_assert_eq!(entry.newest(), number, "commits are put in in their order");
+            if entry.newest >= number {
+                debug_assert_eq!(entry.newest, number, "commits are put in in their order");
                 return (at, 0);
             }
             return (at, entry.push(version));
@@ -208,10 +208,10 @@ impl VersionMap {
         } else if keys == 0 {
             self.replace_last(LastChanges::new(more, number - 1));
         } else if !last.suits(keys + more) {
-            let larger = LastChanges::new(keys + more, last.origin());
+            let larger = LastChanges::new(keys + more, last.origin);
             for map in self.shards.get().into_iter().flatten() {
                 for (at, entry) in (0..).zip(&map.0.read().entries) {
-                    larger.set(self.hash.of(&entry.key), entry.newest(), at);
+                    larger.set(self.hash.of(&entry.key), entry.newest, at);
                 }
             }
             self.replace_last(larger);
@@ -340,7 +340,7 @@ impl VersionMap {
                 });
             }
             let later = entries.iter().map(|(at, entry)| &locked[*at].1.entries[*entry]);
-            let later = later.filter(|entry| entry.newest() > base);
+            let later = later.filter(|entry| entry.newest > base);
             later.clone().for_each(|entry| entry.cpu_prefetch_after(base, oldest));
             for entry in later {
                 if let Some((number, held)) = entry.after(base, oldest) {
@@ -383,7 +383,7 @@ impl VersionMap {
                 let entry = &map.entries[number as usize];
                 let hash = self.hash.of(&entry.key);
                 match &anew {
-                    Some(table) => table.set(hash, entry.newest(), number),
+                    Some(table) => table.set(hash, entry.newest, number),
                     None if was != number => last.renumber(hash, was, number),
                     None => {}
                 }

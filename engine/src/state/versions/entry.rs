@@ -15,7 +15,7 @@ pub(super) type Version = (u64, Stored);
 pub(super) struct Entry {
     pub(super) key: Key,
     /// The newest commit that changed it.
-    newest: u64,
+    pub(super) newest: u64,
     /// The versions before the two newest ones.
     older: Vec<Version>,
     /// The newest commit in `older`, or one that has been dropped from there; 0 for none.
@@ -32,10 +32,6 @@ impl Entry {
     pub(super) fn new(key: Key, (newest, held): Version) -> Self {
         let held = [held, Stored::Absent];
         Self { key, newest, older: Vec::new(), before: 0, second: 0, held }
-    }
-
-    pub(super) fn newest(&self) -> u64 {
-        self.newest
     }
 
     /// Where the first version after `base` is expected, with none before `oldest`: commits change a key about as often
