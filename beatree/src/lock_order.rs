@@ -21,10 +21,10 @@
 use core::ops::{Deref, DerefMut};
 
 /// A region's state.
-pub const REGION: Rank = Rank::new(7, "a region").repeatable();
+pub const REGION: Rank = Rank::new(8, "a region").repeatable();
 
 /// A shard of the page cache. Nothing is waited for under it; it is counted, and not asserted.
-pub const CACHE_SHARD: Rank = Rank::new(8, "a cache shard");
+pub const CACHE_SHARD: Rank = Rank::new(9, "a cache shard");
 
 /// Where a lock comes in the order.
 #[derive(Clone, Copy, Debug)]

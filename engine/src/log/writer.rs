@@ -279,23 +279,48 @@ impl LogWriter {
 
     /// Makes everything written so far durable, and says up to where.
     pub fn sync(&mut self) -> Result<LogPos, LogError> {
+        let unsynced = self.unsynced()?;
+        self.synced(&unsynced, unsynced.sync())
+    }
+
+    /// What has to be synced to make everything written so far durable. Meanwhile others may write, in blocks behind it.
+    pub(crate) fn unsynced(&mut self) -> Result<Unsynced, LogError> {
         self.check()?;
-        while let Some(index) = self.written_to.pop_first() {
-            let file = self.segments.file(LogPos::of_segment(index, self.segments.size()));
-            // A segment that was retired meanwhile holds nothing that anybody waits for.
-            let Some(file) = file else { continue };
-            if let Err(error) = self.segments.device().sync(&file) {
-                self.poisoned = true;
-                return Err(error.into());
-            }
-        }
-        self.chain.durable_through = self.written;
-        self.segments.close_below(self.written);
-        Ok(self.written)
+        let indexes = std::mem::take(&mut self.written_to);
+        // A segment that was retired meanwhile holds nothing that anybody waits for.
+        let file = |index| self.segments.file(LogPos::of_segment(index, self.segments.size()));
+        let files = indexes.into_iter().filter_map(file).collect();
+        Ok(Unsynced { device: self.segments.device().clone(), files, through: self.written })
+    }
+
+    /// That was synced, with this result; gives up to where all is durable. One after the other.
+    pub(crate) fn synced(
+        &mut self,
+        unsynced: &Unsynced,
+        result: Result<(), IoError>,
+    ) -> Result<LogPos, LogError> {
+        self.poisoned |= result.is_err();
+        result?;
+        self.chain.durable_through = unsynced.through;
+        self.segments.close_below(unsynced.through);
+        Ok(unsynced.through)
     }
 
     fn check(&self) -> Result<(), LogError> {
         if self.poisoned { Err(LogError::Poisoned) } else { Ok(()) }
+    }
+}
+
+/// Segments with records that no sync has covered.
+pub(crate) struct Unsynced {
+    device: Disk,
+    files: Vec<File>,
+    through: LogPos,
+}
+
+impl Unsynced {
+    pub(crate) fn sync(&self) -> Result<(), IoError> {
+        self.files.iter().try_for_each(|file| self.device.sync(file))
     }
 }
 

@@ -17,7 +17,7 @@
 //!
 //! # Order of locks
 //!
-//! Whoever holds a lock waits only for those below it. Ranks 1 to 7 are asserted in debug builds
+//! Whoever holds a lock waits only for those below it. Ranks 1 to 8 are asserted in debug builds
 //! ([`ranks`], [`pleach_beatree::lock_order`]).
 //!
 //! | rank | lock | held over I/O |
@@ -29,17 +29,18 @@
 //! | 0 | nodes: hand, by the flush alone; it tries the gate and does not wait for it | yes (the spill file) |
 //! | 1 | [`NODE_GATE`](ranks::NODE_GATE): a batch reads it in its finish and in its commit, which may be one in the other; the flush tries to write it, for nodes that leave and regions that are joined, and does not wait | yes |
 //! | 2 | [`STRUCTURE`](ranks::STRUCTURE): a flush while it publishes, a load; a commit that was overtaken too often, those of all tries in the order of their namespaces | yes, a commit that refolds |
-//! | 3 | [`WRITER`](ranks::WRITER): the log's writer | yes (the log) |
-//! | 4 | [`SEQUENCER`](ranks::SEQUENCER): the sequencer's state | no |
-//! | 5 | [`TIP`](ranks::TIP): the newest commit | no |
-//! | 6 | [`MOVES`](ranks::MOVES): nodes that move to another page | yes (the spill file) |
-//! | 7 | [`REGION`](pleach_beatree::lock_order::REGION): a region; several by whoever holds the structure | no |
-//! | 8 | tries: changing; index: due; a cache shard; the cache's full blocks; an overlay's links, then undo: tidying, then window and pins, recent commits, or a shard; long values; budget: the leaf cache's, then a cache shard; space: pages, extents, then tentative; nodes: pages; in flight; pace; quarantine | no, but that files of pages grow and are cut under the locks of their space |
-//! | 8 | images: superblocks; log segments: changing, then their state | yes |
+//! | 3 | [`SYNC`](ranks::SYNC): a sync of the log | yes (the log) |
+//! | 4 | [`WRITER`](ranks::WRITER): the log's writer | yes (the log) |
+//! | 5 | [`SEQUENCER`](ranks::SEQUENCER): the sequencer's state | no |
+//! | 6 | [`TIP`](ranks::TIP): the newest commit | no |
+//! | 7 | [`MOVES`](ranks::MOVES): nodes that move to another page | yes (the spill file) |
+//! | 8 | [`REGION`](pleach_beatree::lock_order::REGION): a region; several by whoever holds the structure | no |
+//! | 9 | tries: changing; index: due; a cache shard; the cache's full blocks; an overlay's links, then undo: tidying, then window and pins, recent commits, or a shard; long values; budget: the leaf cache's, then a cache shard; space: pages, extents, then tentative; nodes: pages; in flight; pace; quarantine | no, but that files of pages grow and are cut under the locks of their space |
+//! | 9 | images: superblocks; log segments: changing, then their state | yes |
 //!
 //! Whoever holds a region waits for no other region, not for the sequencer, and not for the device. The
 //! one exception holds the structure, so that there is one such thread: a flush keeps the regions that it
-//! splits or joins until what replaces them is in the index. Who holds one of rank 8 waits for no other but as the table
+//! splits or joins until what replaces them is in the index. Who holds one of rank 9 waits for no other but as the table
 //! says.
 
 pub(crate) mod beats;

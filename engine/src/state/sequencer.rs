@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use pleach_beatree::lock_order::Ranked;
 
-use super::ranks::{SEQUENCER, WRITER};
+use super::ranks::{SEQUENCER, SYNC, WRITER};
 use crate::error::{Error, PoisonCause, Result};
 use crate::format::position::{LogPos, Point};
 use crate::format::record::RecordBuf;
@@ -63,6 +63,8 @@ pub(crate) struct Ordered {
 /// Orders commits and flushes; owns the log.
 pub(crate) struct Sequencer {
     state: Mutex<Ordered>,
+    /// Held by whoever syncs the log.
+    syncing: Mutex<()>,
     writer: Mutex<LogWriter>,
     segments: Segments,
     durable: AtomicU64,
@@ -148,6 +150,7 @@ impl Sequencer {
             segments: writer.segments().clone(),
             log_bytes: AtomicU64::new(writer.bytes()),
             state: Mutex::new(state),
+            syncing: Mutex::default(),
             writer: Mutex::new(writer),
         }
     }
@@ -215,11 +218,25 @@ impl Sequencer {
         if done() {
             return Ok(());
         }
+        // Whoever needs no sync waits for none.
+        let lock = || Ranked::acquire(SYNC, || self.syncing.try_lock(), || self.syncing.lock());
+        let _alone = sync.then(lock);
         let mut writer = self.lock_writer();
         if done() {
             return Ok(());
         }
-        self.write_queued(&mut writer, sync).inspect_err(|error| self.poison(error))
+        let written = self.write_queued(&mut writer, sync);
+        let synced = written.and_then(|()| if sync { self.sync(writer) } else { Ok(()) });
+        synced.inspect_err(|error| self.poison(error))
+    }
+
+    fn sync(&self, mut writer: Ranked<MutexGuard<'_, LogWriter>>) -> Result<()> {
+        let unsynced = writer.unsynced().map_err(Error::Log)?;
+        drop(writer);
+        let synced = unsynced.sync();
+        let durable = self.lock_writer().synced(&unsynced, synced).map_err(Error::Log)?;
+        self.durable.store(durable.get(), Ordering::Release);
+        Ok(())
     }
 
     fn write_queued(&self, writer: &mut LogWriter, sync: bool) -> Result<()> {
@@ -238,10 +255,6 @@ impl Sequencer {
         // Ends of records, never of the block behind them: a superblock must not claim more than
         // the log has.
         self.written.store(writer.end().position.get(), Ordering::Release);
-        if sync {
-            let durable = writer.sync().map_err(Error::Log)?;
-            self.durable.store(durable.get(), Ordering::Release);
-        }
         Ok(())
     }
 
