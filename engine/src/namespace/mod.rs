@@ -291,7 +291,7 @@ impl Namespace {
     /// once. Call it as soon as keys are known, with many of them together: a call costs about a microsecond,
     /// whatever the number of keys. Nothing fails here: what could not be prefetched is read when it is needed. Beyond
     /// 2^18 keys that wait in all sessions together, keys are left out. While the leaf cache has no room for more announced
-    /// pages, keys wait until a finish has used some. Pages go on to be read after the session has been finished: announce
+    /// pages, keys wait until a finish has used some, two seconds at most. Pages go on to be read after the session has been finished: announce
     /// the next block's keys, too, before you finish this one.
     pub fn prefetch(&self, keys: &[Key]) {
         // It looks up beside those who read, and would not wait while a replica catches up.

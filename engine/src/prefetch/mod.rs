@@ -38,8 +38,10 @@ use crate::state::{State, overflow};
 use lookup::{keep_cell, look_up};
 use requests::{Answer, Missing, PrefetchRequest, Prefetching, Purpose};
 
-/// How long the task waits for room for announced pages.
-const FOR_ROOM: Duration = Duration::from_millis(1);
+/// How often the task looks whether there is room for more announced pages.
+const ROOM_AGAIN: Duration = Duration::from_millis(1);
+/// How long it waits for that, once a batch: sessions that only read never let go of theirs.
+const FOR_ROOM: Duration = Duration::from_secs(2);
 
 /// Pages that are taken from the ring at once when it has many: each call costs as much as a page.
 const TAKEN: usize = 8;
@@ -57,6 +59,8 @@ pub(crate) struct Prefetcher {
     elsewhere: Vec<(PageRef, Answer<Arc<CachedPage>>)>,
     /// The page of nodes that was missing last: neighbouring keys share it.
     nodes: Option<NodePage>,
+    /// The batch in which there was no room for more announced pages, and since when.
+    full: Option<(u64, Duration)>,
     /// Rings in a row that failed, and when the next is made.
     failures: u32,
     not_before: Duration,
@@ -72,6 +76,7 @@ impl Prefetcher {
             missing: VecDeque::with_capacity(2 * KEY_BATCH),
             elsewhere: Vec::new(),
             nodes: None,
+            full: None,
             failures: 0,
             not_before: Duration::ZERO,
         }
@@ -153,7 +158,7 @@ impl Prefetcher {
         if self.request.is_some() {
             // There is no room for more pages of its keys.
             self.db.pace.enters(Task::Prefetch, IDLE);
-            return if self.prefetching.pauses() { Step::IdleFor(FOR_ROOM) } else { Step::Again };
+            return if self.prefetching.pauses() { Step::IdleFor(ROOM_AGAIN) } else { Step::Again };
         }
         if let Some((at, _)) = self.elsewhere.first() {
             self.db.store.in_flight().wait(PageId::Leaf(at.page));
@@ -226,14 +231,11 @@ impl Prefetcher {
                 continue;
             };
             let prefetching = &*self.prefetching;
-            let claimed = if request.is_late(db) {
-                None
-            } else if db.store.cache().can_hold() {
-                request.claim()
-            } else {
+            let is_late = request.is_late(db);
+            if !is_late && !has_room(db, &mut self.full) {
                 return false;
-            };
-            let Some(keys) = claimed else {
+            }
+            let Some(keys) = request.claim().filter(|_| !is_late) else {
                 prefetching.is_done(request);
                 (self.request, self.nodes) = (None, None);
                 continue;
@@ -261,6 +263,18 @@ impl Prefetcher {
             (Err(error), _) => tracing::debug!(%error, "a prefetched page was dropped"),
         }
     }
+}
+
+/// Is there room for more announced pages, or did the task wait long enough?
+fn has_room(db: &State, full: &mut Option<(u64, Duration)>) -> bool {
+    let (batch, now) = (db.store.batch(), db.pace.now());
+    if db.store.cache().can_hold() {
+        *full = None;
+        return true;
+    }
+    let (_, since) = full.take_if(|(of, _)| *of == batch).unwrap_or((batch, now));
+    *full = Some((batch, since));
+    now.saturating_sub(since) >= FOR_ROOM
 }
 
 impl Drop for Prefetcher {

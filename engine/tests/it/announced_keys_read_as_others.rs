@@ -2,6 +2,7 @@
 //! was committed since, is said by `plans_follow_their_models`.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use pleach::load::LoadOptions;
 use pleach::{Access, Db, Options, SessionOptions, Value};
@@ -138,4 +139,32 @@ fn announced_pages_stay_until_they_are_used() {
             );
         }
     }
+}
+
+/// Nobody finishes a batch, so nothing that is held is ever let go: keys are looked up all the same, after a while.
+#[test]
+fn announced_keys_do_not_wait_for_room_for_ever() {
+    let disk = SimDisk::new(1, unrecorded());
+    let (clock, runtime) = (disk.clock(), SimRuntime::with_clock(1, disk.clock(), 2));
+    let options = Options::new("sim").create(true).cache_mib(8).in_flight(16).small();
+    let db = Db::open_on(disk, runtime.clone(), options).expect("opened");
+    let items = (0..320_000).map(|id| (key(id), Value::from(&7_u64.to_le_bytes())));
+    db.bulk_load(items, &LoadOptions::new()).expect("loaded");
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let misses = || {
+        runtime.step_some(2_000);
+        db.metrics().cache_misses
+    };
+    let keys: Vec<Key> = (0..2_000).map(key).collect();
+    session.prefetch(&keys);
+    let first = misses();
+    assert!((300..1_000).contains(&first), "{first}: as much as the cache holds");
+    clock.advance(Duration::from_millis(1_900));
+    assert_eq!(misses(), first);
+    clock.advance(Duration::from_millis(200));
+    let all = misses();
+    assert!(all > 1_300, "{all} of some 1,600 pages");
+    // It has waited once in this batch.
+    session.prefetch(&(2_000..4_000).map(key).collect::<Vec<_>>());
+    assert!(misses() > all + 1_000);
 }
