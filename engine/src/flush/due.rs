@@ -1,11 +1,13 @@
 //! Pages that are due: which of them a round takes.
 //!
 //! A finish holds the pages that its batch makes due in the cache through the next batch. One that has left before its turn
-//! came is not read for the flush alone: it is due again when a commit has changed it the next time.
+//! came is not read for the flush alone: it is due again when a commit has changed it the next time. A page that may be bad
+//! is read: one that contradicts the index is never cached, and a flush alone brings it back.
 
 use pleach_beatree::cache::NO_BATCH;
 use pleach_core::Prefix;
 
+use crate::format::names::LEAF_FILE;
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::state::State;
 use crate::state::index::located;
@@ -16,8 +18,10 @@ pub(super) fn still_due(trie: &State, limit: usize, least: u8) -> Vec<Prefix> {
         trie.index.in_region(prefix.first_key(), |_, state| {
             let child = state.children().find(prefix.first_key());
             state.commits_since_write(child) >= least
-                && located(state, child)
-                    .is_none_or(|at| trie.store.cache().hold(at.page, at.tag, NO_BATCH))
+                && located(state, child).is_none_or(|at| {
+                    let suspect = trie.store.quarantine().suspects(LEAF_FILE, at.page.into());
+                    suspect || trie.store.cache().hold(at.page, at.tag, NO_BATCH)
+                })
         })
     };
     let keep = |taken: &[Prefix], prefixes: &mut Vec<Prefix>| {

@@ -213,7 +213,8 @@ impl Round {
         Ok(())
     }
 
-    /// The round could not be written: its reserved page numbers are free again and its pages stay due.
+    /// The round could not be written: its reserved page numbers are free again and its pages stay due, as long as they
+    /// are cached.
     pub(super) fn abandon(&mut self, db: &State) {
         db.space.give_leaves_back(std::mem::take(&mut self.reserved));
         db.index.make_due(self.rewrites.iter().map(|rewrite| rewrite.range));

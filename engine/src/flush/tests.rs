@@ -71,9 +71,14 @@ fn nobody_sees_a_region_that_is_too_large_for_its_page() {
 type SimDb = Db;
 
 fn sim() -> (SimDb, SimDisk, SimRuntime) {
+    sim_at(200)
+}
+
+fn sim_at(flush_at: u8) -> (SimDb, SimDisk, SimRuntime) {
     let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
     let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
-    let options = Options::new("sim").create(true).cache_mib(8).threads(1).flush_at(200).small();
+    let options =
+        Options::new("sim").create(true).cache_mib(8).threads(1).flush_at(flush_at).small();
     let db = Db::open_on(disk.clone(), runtime.clone(), options).expect("created");
     (db, disk, runtime)
 }
@@ -146,20 +151,7 @@ fn a_page_that_contradicts_the_index_is_set_aside() {
     put(&db, 0..200, 1);
     db.drain(0).expect("flushed");
     put(&db, 7..8, 2);
-    let spoil = || {
-        let region = db.state().index.in_region(&id(7), |region, _| Arc::clone(region));
-        let mut state = region.write();
-        let child = state.children().find(&id(7));
-        let mut nodes: Vec<Node> =
-            state.resident_nodes().expect("in memory").nodes().copied().collect();
-        let mut node: [u8; 32] = nodes[child].into();
-        node[31] ^= 1;
-        nodes[child] = node.into();
-        state.evict_nodes(NodePage { file: NodeFile::Spill, page: 0, tag: 0 });
-        let tiling = tiling(Hasher::BLAKE3, state.children(), &nodes);
-        state.install_folded_nodes(tiling);
-    };
-    spoil();
+    spoil(&db);
     for trial in 1..4 {
         let drained = db.drain(0);
         assert!(matches!(drained, Err(Error::Quarantined { pages: 1, .. })), "{drained:?}");
@@ -180,7 +172,7 @@ fn a_page_that_contradicts_the_index_is_set_aside() {
         assert!(matches!(finished, Err(Error::Corrupt(_))), "{finished:?}");
         runtime.clock().advance(Duration::from_secs(61));
     }
-    spoil();
+    spoil(&db);
     db.drain(0).expect("right again");
     assert!(db.quarantined().is_empty());
     let session = db.session(SessionOptions::new()).expect("a session");
@@ -189,6 +181,49 @@ fn a_page_that_contradicts_the_index_is_set_aside() {
     }
     drop(session);
     put(&db, 0..200, 3);
+    db.close().expect("closed");
+    is_whole(&disk);
+}
+
+/// Makes the node in memory of the page of key 7 wrong, and a wrong one right.
+fn spoil(db: &SimDb) {
+    let region = db.state().index.in_region(&id(7), |region, _| Arc::clone(region));
+    let mut state = region.write();
+    let child = state.children().find(&id(7));
+    let mut nodes: Vec<Node> =
+        state.resident_nodes().expect("in memory").nodes().copied().collect();
+    let mut node: [u8; 32] = nodes[child].into();
+    node[31] ^= 1;
+    nodes[child] = node.into();
+    state.evict_nodes(NodePage { file: NodeFile::Spill, page: 0, tag: 0 });
+    let tiling = tiling(Hasher::BLAKE3, state.children(), &nodes);
+    state.install_folded_nodes(tiling);
+}
+
+/// Nobody drains: the flush tries the page again, which is never cached, and brings it back.
+#[test]
+fn a_page_that_contradicts_the_index_is_tried_again() {
+    let (db, disk, runtime) = sim_at(1);
+    put(&db, 0..200, 1);
+    db.drain(0).expect("flushed");
+    db.pause_background();
+    put(&db, 7..8, 2);
+    spoil(&db);
+    db.resume_background();
+    let step = || {
+        for _ in 0..50 {
+            db.state().pace.wake();
+            runtime.step_some(50);
+        }
+        db.quarantined().first().map(|aside| aside.trials)
+    };
+    for trial in 1..4 {
+        assert_eq!(step(), Some(trial));
+        runtime.clock().advance(Duration::from_secs(61));
+    }
+    spoil(&db);
+    assert_eq!(step(), None, "right again");
+    assert_eq!(db.metrics().pending_entries, 0);
     db.close().expect("closed");
     is_whole(&disk);
 }
