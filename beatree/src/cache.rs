@@ -132,7 +132,8 @@ impl Cache {
     /// Can more pages be held?
     pub fn can_hold(&self) -> bool {
         let stats = self.stats();
-        stats.held < stats.most_held
+        // A cache without room for any page holds none up.
+        stats.held < stats.most_held.max(1)
     }
 
     /// Reads the page of this number and tag where it lies, to look for `key`, whose memory is

@@ -231,7 +231,7 @@ impl Prefetcher {
                 continue;
             };
             let prefetching = &*self.prefetching;
-            let is_late = request.is_late(db);
+            let is_late = db.store.batch() > request.batch + 1;
             if !is_late && !has_room(db, &mut self.full) {
                 return false;
             }
@@ -268,13 +268,12 @@ impl Prefetcher {
 /// Is there room for more announced pages, or did the task wait long enough?
 fn has_room(db: &State, full: &mut Option<(u64, Duration)>) -> bool {
     let (batch, now) = (db.store.batch(), db.pace.now());
-    if db.store.cache().can_hold() {
-        *full = None;
-        return true;
-    }
     let (_, since) = full.take_if(|(of, _)| *of == batch).unwrap_or((batch, now));
-    *full = Some((batch, since));
-    now.saturating_sub(since) >= FOR_ROOM
+    let waited = now.saturating_sub(since) >= FOR_ROOM;
+    let can_hold = db.store.cache().can_hold();
+    // Who waited in vain does not begin anew for one page that has gone.
+    *full = (waited || !can_hold).then_some((batch, since));
+    waited || can_hold
 }
 
 impl Drop for Prefetcher {

@@ -130,6 +130,7 @@ impl Prefetching {
         let request = Arc::new(PrefetchRequest {
             namespace: db.namespace,
             base,
+            batch: db.store.batch(),
             keys: keys[..taken].to_vec(),
             next: AtomicUsize::new(0),
         });
@@ -226,6 +227,8 @@ pub(crate) struct PrefetchRequest {
     pub(super) namespace: u8,
     /// The commit that its session reads.
     pub(super) base: u64,
+    /// The batch under way when it was made: its keys are for that one or the next.
+    pub(super) batch: u64,
     keys: Vec<Key>,
     next: AtomicUsize,
 }
@@ -234,11 +237,6 @@ impl PrefetchRequest {
     /// Are all key batches claimed?
     pub(crate) fn is_done(&self) -> bool {
         self.next.load(Ordering::Relaxed) >= self.keys.len()
-    }
-
-    /// Is the commit after the one that its session makes published? Its keys were announced for that at the latest.
-    pub(super) fn is_late(&self, db: &State) -> bool {
-        db.store.batch() > self.base + 2
     }
 
     /// The next key batch, for the caller alone.

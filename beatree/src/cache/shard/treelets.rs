@@ -60,7 +60,7 @@ impl Shard {
         entry.and_then(|entry| entry.page.as_ref()).is_some_and(|own| Arc::ptr_eq(own, page))
     }
 
-    /// Takes a page's treelet off, and says through which batch it is held.
+    /// Takes a page's treelet off, and holds it no longer; says through which batch it was held.
     pub(in crate::cache) fn detach(&mut self, page_no: PageNo) -> (u64, Option<Box<Treelet>>) {
         let Some(id) = self.find(page_no) else { return (NO_BATCH, None) };
         let entry = &self.entries[id as usize];
@@ -69,6 +69,8 @@ impl Shard {
             self.treelets -= 1;
             self.page_bytes -= page::TREELET_COST;
         }
-        (entry.through, treelet)
+        let through = entry.through;
+        self.set_hold(id, NO_BATCH);
+        (through, treelet)
     }
 }
