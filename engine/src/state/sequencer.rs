@@ -234,7 +234,10 @@ impl Sequencer {
         let unsynced = writer.unsynced().map_err(Error::Log)?;
         drop(writer);
         let synced = unsynced.sync();
-        let durable = self.lock_writer().synced(&unsynced, synced).map_err(Error::Log)?;
+        let mut writer = self.lock_writer();
+        // Before others come to the writer, which refuses them from here on: theirs is not the cause.
+        let durable = writer.synced(&unsynced, synced).map_err(Error::Log);
+        let durable = durable.inspect_err(|error| self.poison(error))?;
         self.durable.store(durable.get(), Ordering::Release);
         Ok(())
     }
