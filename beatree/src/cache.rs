@@ -132,7 +132,7 @@ impl Cache {
     /// Can more pages be held?
     pub fn can_hold(&self) -> bool {
         let stats = self.stats();
-        // A cache without room for any page holds none up.
+        // Where no page can be held at all, nobody waits for room.
         stats.held < stats.most_held.max(1)
     }
 

@@ -291,7 +291,7 @@ fn start(db: &State, job: &Job<'_>, chunk: &mut Chunk) {
             page.page = if job.batch.gives.is_proof() {
                 cache.get(at.page, at.tag)
             } else {
-                // A flush comes for it, or nobody does.
+                // Pages that become due are held for the flush, and the others are let go.
                 let through = if page.flush_due(job.batch) { next } else { NO_BATCH };
                 cache.get_last(at.page, at.tag, through)
             };

@@ -271,7 +271,7 @@ fn has_room(db: &State, full: &mut Option<(u64, Duration)>) -> bool {
     let (_, since) = full.take_if(|(of, _)| *of == batch).unwrap_or((batch, now));
     let waited = now.saturating_sub(since) >= FOR_ROOM;
     let can_hold = db.store.cache().can_hold();
-    // Who waited in vain does not begin anew for one page that has gone.
+    // After a wait that ran out, one page that is let go does not begin another wait.
     *full = (waited || !can_hold).then_some((batch, since));
     waited || can_hold
 }
