@@ -12,13 +12,14 @@ use pleach_io::{
 };
 use serde_json::Value;
 
-use crate::cli::{Flags, Io, count, mib};
 use crate::draw::Draws;
 use crate::error::{Error, Result, of_engine, usage};
+use crate::flags::{Flags, Io, count, mib};
 use crate::machine::{self, free_disk, gib};
 use crate::measure::{Figure, Times, Unit, float, grouped, timed};
-use crate::run::{self, Run};
+use crate::results::Run;
 use crate::signals;
+use crate::{report, run};
 
 /// The test file.
 const DATA: &str = "data";
@@ -128,7 +129,7 @@ pub fn run(args: &DeviceArgs, flags: &Flags) -> Result<()> {
     let notes = notes.chain(machine::note(folder.path())).collect();
     let runs = core::iter::once(ours).chain(fio).collect();
     let flags = Flags { cache_mib: 0, ..flags.clone() };
-    run::publish("device", folder.path(), &flags, runs, notes)?;
+    report::publish("device", folder.path(), &flags, runs, notes)?;
     signals::caught().map_or(Ok(()), |signal| Err(Error::CutShort(signal)))
 }
 

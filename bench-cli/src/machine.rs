@@ -1,11 +1,32 @@
 //! What the operating system knows: counters of this process, a description of the machine, free space, the page cache.
 
+use core::fmt;
 use core::time::Duration;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::Level;
+/// What a commit that was acknowledged survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Level {
+    /// Nothing: the process has it.
+    Nothing,
+    /// The end of the process, however it comes: the kernel has it.
+    Kill,
+    /// A power cut: it is synced.
+    PowerCut,
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Nothing => "nothing",
+            Self::Kill => "a kill",
+            Self::PowerCut => "a power cut",
+        })
+    }
+}
 
 /// What this process has used, as the kernel counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,12 +2,13 @@
 //! repository says what is drawn, run, checked and measured.
 //!
 //! ```text
-//! parent   cli → run    starts a child for each engine, gives them turns, compares what they say
-//!                │ job  a line of JSON to each child, lines of JSON back
-//! child        work     one workload, from its first line to its last
-//!                ├─ draw, measure, machine
+//! parent   cli → run, kills, device, compare    start a child for each engine, give them turns, compare what they say
+//!                │ job   a line of JSON to each child, lines of JSON back
+//! child        work      one workload, from its first line to its last
+//!                │ side  what it says, and asks for turns
+//!                ├─ draw, measure, machine, flags
 //!                └─ engine    the trait and one adapter an engine
-//! parent       report   table, JSON, page, README's table
+//! parent       report    results as a table, JSON, a page, README's table
 //! ```
 
 #![allow(unreachable_pub, reason = "a program has no public interface")]
@@ -26,11 +27,15 @@ mod device;
 mod draw;
 mod engine;
 mod error;
+mod flags;
 mod job;
+mod kills;
 mod machine;
 mod measure;
 mod report;
+mod results;
 mod run;
+mod side;
 mod signals;
 mod work;
 
@@ -38,6 +43,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use error::{Error, Result};
+use work::Work;
 
 fn main() -> ExitCode {
     let cli = match cli::parse() {
@@ -46,6 +52,7 @@ fn main() -> ExitCode {
         Err(Some(error)) => return failed(&error),
     };
     let outcome = match cli.command {
+        cli::Command::Work(Work::Recover(args)) => kills::run(&args, cli.flags),
         cli::Command::Work(work) => run::run(work, cli.flags),
         cli::Command::Device(args) => device::run(&args, &cli.flags),
         cli::Command::Compare(args) => compare::run(&args, &cli.flags),

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::engine::{Kind, Level};
+use crate::engine::Kind;
 use crate::error::{Error, Result, usage};
-use crate::machine::gib;
+use crate::flags::Flags;
+use crate::machine::{Level, Machine, gib};
 use crate::measure::{Figure, Unit, rounded};
-use crate::run::{Document, Run};
+use crate::results::{Document, Run};
+use crate::signals;
 
 /// The figures that stand for a workload: its name, what their case begins with, and their name. The page has all,
 /// README's table the first [`ROWS`] of which there are results.
@@ -93,6 +95,39 @@ pub fn run(args: &ReportArgs) -> Result<()> {
         replace(path, &format!("{LEGEND}\n\n{}\n{origin}", markdown(&cells)))?;
     }
     Ok(())
+}
+
+/// Prints results, and writes them where the flags say.
+pub fn publish(
+    workload: &str,
+    at: &Path,
+    flags: &Flags,
+    runs: Vec<Run>,
+    notes: Vec<String>,
+) -> Result<()> {
+    let document = Document {
+        schema: 2,
+        workload: workload.to_owned(),
+        arguments: deciding(&std::env::args().skip(1).collect::<Vec<_>>()),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: COMMIT.to_owned(),
+        date: today(),
+        machine: Machine::describe(at),
+        seed: flags.seed,
+        cache_mib: flags.cache_mib,
+        durability: flags.durability.to_string(),
+        interrupted: signals::caught().is_some(),
+        runs,
+        notes,
+    };
+    let printed = crate::print(&table(&document));
+    if let Some(path) = &flags.json {
+        write_json(path, &document)?;
+    }
+    if let Some(path) = &flags.report {
+        write_page(path, std::slice::from_ref(&document), &[])?;
+    }
+    printed
 }
 
 /// Reads one document, or several.

@@ -5,73 +5,15 @@ use std::io::{BufRead as _, BufReader, IsTerminal as _, Lines, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
-
-use crate::cli::{Flags, Work};
-use crate::engine::{Kind, Level};
+use crate::engine::Kind;
 use crate::error::{Error, Result, usage, wrong};
-use crate::job::{Check, Job, Said, Stage, Told};
-use crate::machine::{self, Machine, gib};
-use crate::measure::Figure;
-use crate::{report, signals, work};
-
-/// What one engine has done.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Run {
-    /// Its name, which is that of the engine but for a second build's.
-    pub backend: String,
-    pub version: String,
-    /// What its commits survive.
-    pub survives: Level,
-    pub settings: BTreeMap<String, String>,
-    pub figures: Vec<Figure>,
-    #[serde(default, skip_serializing_if = "Value::is_null")]
-    pub series: Value,
-    pub notes: Vec<String>,
-    /// The last root that it has told.
-    pub root: Option<String>,
-    #[serde(skip)]
-    pub checks: Vec<Check>,
-}
-
-impl Run {
-    /// Of one that has done nothing yet.
-    pub fn new(backend: &str, version: String, survives: Level) -> Self {
-        Self {
-            backend: backend.to_owned(),
-            version,
-            survives,
-            settings: BTreeMap::new(),
-            figures: Vec::new(),
-            series: Value::Null,
-            notes: Vec::new(),
-            root: None,
-            checks: Vec::new(),
-        }
-    }
-}
-
-/// All that a command has measured: the JSON document.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Document {
-    pub schema: u32,
-    pub workload: String,
-    /// The command line's flags that decide what was run.
-    pub arguments: Vec<String>,
-    pub version: String,
-    /// That the program was built of; `unknown` outside a checkout.
-    pub commit: String,
-    pub date: String,
-    pub machine: Machine,
-    pub seed: u64,
-    pub cache_mib: u64,
-    pub durability: String,
-    /// Has a signal cut it short?
-    pub interrupted: bool,
-    pub runs: Vec<Run>,
-    pub notes: Vec<String>,
-}
+use crate::flags::Flags;
+use crate::job::Job;
+use crate::machine::{self, gib};
+use crate::results::Run;
+use crate::side::{Check, Said, Stage, Told};
+use crate::work::{self, Work};
+use crate::{report, signals};
 
 /// An engine, and how its children are started.
 pub struct Lead {
@@ -192,33 +134,10 @@ enum Heard {
 }
 
 /// Runs a workload, and reports.
-pub fn run(work: Work, mut flags: Flags) -> Result<()> {
-    check_files(&flags)?;
-    let plan = work::plan(&work, &flags)?;
-    flags.durability = flags.asked_durability.unwrap_or(plan.durability);
-    signals::listen()?;
-    let mut bench = Bench::new(work, flags, &plan)?;
-    let measured = match &bench.work {
-        Work::Recover(args) => {
-            let args = args.clone();
-            work::recover::lead(&args, &mut bench)
-        }
-        _ => bench.stages(&plan),
-    };
-    // What was measured until then is worth something.
-    let has_figures = bench.leads.iter().any(|lead| !lead.run.figures.is_empty());
-    let failed = match measured {
-        Err(Error::Interrupted(_)) if has_figures => Ok(()),
-        Err(error) if !has_figures || error.code() == 2 => return Err(error),
-        measured => measured,
-    };
-    let outcome = failed.and(bench.compare());
-    if let Err(error) = &outcome {
-        bench.notes.insert(0, format!("FAILED: {error}"));
-    }
-    bench.finish()?;
-    outcome?;
-    signals::caught().map_or(Ok(()), |signal| Err(Error::CutShort(signal)))
+pub fn run(work: Work, flags: Flags) -> Result<()> {
+    let (mut bench, plan) = Bench::new(work, flags)?;
+    let measured = bench.stages(&plan);
+    bench.report(measured)
 }
 
 /// Refuses files of results that cannot be written, and the folder of a database, before anything is measured.
@@ -236,41 +155,13 @@ pub fn check_files(flags: &Flags) -> Result<()> {
     Ok(())
 }
 
-/// Prints results, and writes them where the flags say.
-pub fn publish(
-    workload: &str,
-    at: &Path,
-    flags: &Flags,
-    runs: Vec<Run>,
-    notes: Vec<String>,
-) -> Result<()> {
-    let document = Document {
-        schema: 2,
-        workload: workload.to_owned(),
-        arguments: report::deciding(&std::env::args().skip(1).collect::<Vec<_>>()),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        commit: report::COMMIT.to_owned(),
-        date: report::today(),
-        machine: Machine::describe(at),
-        seed: flags.seed,
-        cache_mib: flags.cache_mib,
-        durability: flags.durability.to_string(),
-        interrupted: signals::caught().is_some(),
-        runs,
-        notes,
-    };
-    let printed = crate::print(&report::table(&document));
-    if let Some(path) = &flags.json {
-        report::write_json(path, &document)?;
-    }
-    if let Some(path) = &flags.report {
-        report::write_page(path, std::slice::from_ref(&document), &[])?;
-    }
-    printed
-}
-
 impl Bench {
-    fn new(work: Work, flags: Flags, plan: &work::Plan) -> Result<Self> {
+    /// Finds engines and their folders for a workload; refuses what does not fit.
+    pub fn new(work: Work, mut flags: Flags) -> Result<(Self, work::Plan)> {
+        check_files(&flags)?;
+        let plan = work::plan(&work, &flags)?;
+        flags.durability = flags.asked_durability.unwrap_or(plan.durability);
+        signals::listen()?;
         let mut kinds = Vec::new();
         let mut notes = Vec::new();
         for name in &flags.backend {
@@ -325,7 +216,9 @@ impl Bench {
             leads.push(lead("pleach again", Kind::Pleach, &own));
         }
         let decided = BTreeMap::new();
-        Ok(Self { work, flags, leads, root, decided, notes, _lock: lock, _temporary: temporary })
+        let bench =
+            Self { work, flags, leads, root, decided, notes, _lock: lock, _temporary: temporary };
+        Ok((bench, plan))
     }
 
     /// Starts a lead's child.
@@ -509,10 +402,24 @@ impl Bench {
         Ok(())
     }
 
-    fn finish(self) -> Result<()> {
+    /// Compares and publishes what was measured.
+    pub fn report(mut self, measured: Result<()>) -> Result<()> {
+        // What was measured until then is worth something.
+        let has_figures = self.leads.iter().any(|lead| !lead.run.figures.is_empty());
+        let failed = match measured {
+            Err(Error::Interrupted(_)) if has_figures => Ok(()),
+            Err(error) if !has_figures || error.code() == 2 => return Err(error),
+            measured => measured,
+        };
+        let outcome = failed.and(self.compare());
+        if let Err(error) = &outcome {
+            self.notes.insert(0, format!("FAILED: {error}"));
+        }
         let runs =
             self.leads.into_iter().map(|lead| lead.run).filter(|run| !run.figures.is_empty());
-        publish(self.work.name(), &self.root, &self.flags, runs.collect(), self.notes)
+        report::publish(self.work.name(), &self.root, &self.flags, runs.collect(), self.notes)?;
+        outcome?;
+        signals::caught().map_or(Ok(()), |signal| Err(Error::CutShort(signal)))
     }
 }
 

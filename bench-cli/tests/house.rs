@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-const CRATES: [&str; 11] = [
+const CRATES: [&str; 13] = [
     "core",
     "io",
     "beatree",
@@ -16,6 +16,8 @@ const CRATES: [&str; 11] = [
     "nomt",
     "cli",
     "wasm",
+    "bench-cli",
+    "fuzz",
 ];
 
 /// The code of each part, without comments and unit tests.

@@ -1,11 +1,10 @@
 //! Which engine, what it can do, and what its commits survive.
 
-use core::fmt;
-
 use serde::{Deserialize, Serialize};
 
-use crate::cli::{Durability, Flags};
 use crate::error::{Result, usage};
+use crate::flags::{Durability, Flags};
+use crate::machine::Level;
 use crate::measure::float;
 
 const MIB: u64 = 1 << 20;
@@ -30,28 +29,6 @@ pub enum Kind {
     RocksDb,
     /// A sorted map in memory, with a root that is made from scratch: the oracle, for small sizes.
     Model,
-}
-
-/// What a commit that was acknowledged survives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Level {
-    /// Nothing: the process has it.
-    Nothing,
-    /// The end of the process, however it comes: the kernel has it.
-    Kill,
-    /// A power cut: it is synced.
-    PowerCut,
-}
-
-impl fmt::Display for Level {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Nothing => "nothing",
-            Self::Kill => "a kill",
-            Self::PowerCut => "a power cut",
-        })
-    }
 }
 
 /// What an engine can do.

@@ -42,9 +42,9 @@ use std::path::PathBuf;
 use ::pleach::Value;
 use pleach_core::{Key, ValueHash};
 
-use crate::cli::Flags;
 use crate::error::{Error, Result, usage};
-pub use kind::{Kind, Level};
+use crate::flags::Flags;
+pub use kind::Kind;
 
 /// A trie root.
 pub type Root = [u8; 32];
@@ -280,7 +280,7 @@ pub struct Setup<'a> {
 impl<'a> Setup<'a> {
     /// Is each commit to be synced?
     pub fn durable(&self) -> bool {
-        self.flags.durability == crate::cli::Durability::Commit
+        self.flags.durability == crate::flags::Durability::Commit
     }
 
     /// Worker threads.

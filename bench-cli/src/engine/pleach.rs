@@ -14,8 +14,8 @@ use pleach_core::{Hasher, Limits};
 
 use super::buffered::{bare, by_block, padded};
 use super::{Access, Engine, Op, Pair, Proven, Reader, Root, See, Setup, View, Witness, Work};
-use crate::cli::{Durability, Io};
 use crate::error::{Error, Result, of_engine, wrong};
+use crate::flags::{Durability, Io};
 
 fn wrap<E: std::fmt::Display>(error: E) -> Error {
     of_engine("pleach")(error)

@@ -9,8 +9,10 @@ use pleach_core::node::value_hash;
 
 use super::kind::Caps;
 use super::*;
-use crate::cli::{Cli, Durability};
+use crate::cli::Cli;
 use crate::draw::Draws;
+use crate::flags::Durability;
+use crate::machine::Level;
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 

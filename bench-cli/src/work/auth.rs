@@ -11,13 +11,13 @@ use pleach_core::Key;
 use serde::{Deserialize, Serialize};
 
 use super::{Plan, draws};
-use crate::cli::count;
 use crate::draw::account_key;
 use crate::engine::pleach::value;
 use crate::engine::{Access, Engine, Kind, Name, Root};
 use crate::error::{Result, wrong};
-use crate::job::Side;
+use crate::flags::count;
 use crate::measure::{Times, grouped, timed};
+use crate::side::Side;
 
 type Pair = (Key, u64);
 

@@ -14,15 +14,15 @@ use pleach_core::Key;
 use serde::{Deserialize, Serialize};
 
 use super::{Plan, Stops};
-use crate::cli::{Durability, count};
 use crate::draw::{Distribution, Draws, Sampler, account_key, number};
 use crate::engine::buffered::hashed;
 use crate::engine::pleach::value;
 use crate::engine::{Engine, Kind, Name, Pair, Reader, Tx, View};
 use crate::error::{Error, Result, wrong};
-use crate::job::Side;
+use crate::flags::{Durability, count};
 use crate::machine::{Used, folder_bytes};
 use crate::measure::{Figure, Times, Unit, float, grouped, hex, ratio, timed};
+use crate::side::Side;
 use crate::signals;
 
 /// What every account begins with, and the largest amount of a transfer.

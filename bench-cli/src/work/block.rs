@@ -22,12 +22,12 @@ use serde_json::json;
 use super::meter::{Meter, Phases};
 use super::transfer::{load_once, same_stream, witnessed};
 use super::{Plan, Stops, load_keys};
-use crate::cli::{count, switch};
 use crate::draw::{Distribution, Draws, Sampler, account_key};
 use crate::engine::{Access, Engine, Kind, Name, Op};
 use crate::error::{Error, Result, of_engine, usage, wrong};
-use crate::job::{Side, Stage};
+use crate::flags::{count, switch};
 use crate::measure::{Figure, Times, Unit, grouped};
+use crate::side::{Side, Stage};
 
 const DOMAIN: &[u8; 24] = b"pleach-bench block    v1";
 

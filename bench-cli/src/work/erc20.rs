@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use super::ledger::{Known, Ledger};
 use super::meter::{Meter, Phases};
 use super::{Plan, draws};
-use crate::cli::count;
 use crate::error::Result;
-use crate::job::Side;
+use crate::flags::count;
 use crate::measure::{Figure, Unit, float, grouped, timed};
+use crate::side::Side;
 
 /// `nomt-bench erc20`.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]

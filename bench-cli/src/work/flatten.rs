@@ -8,13 +8,13 @@ use pleach::{Db, Key, SessionOptions};
 use serde::{Deserialize, Serialize};
 
 use super::{Plan, Stops, draws, ours};
-use crate::cli::count;
 use crate::draw::{Draws, Sampler, account_key, number};
 use crate::engine::pleach::{PleachEngine, value};
 use crate::engine::{Access, Engine, Name, Op, Root};
 use crate::error::{Error, Result, of_engine, usage, wrong};
-use crate::job::Side;
+use crate::flags::count;
 use crate::measure::{Times, grouped, timed};
+use crate::side::Side;
 
 /// Accounts that are loaded.
 const LOADED: u64 = 1 << 17;

@@ -9,13 +9,13 @@ use pleach_core::{Hasher, Key, proof};
 use serde::{Deserialize, Serialize};
 
 use super::{Plan, draws, ours};
-use crate::cli::count;
 use crate::draw::Draws;
 use crate::engine::pleach::{check, value};
 use crate::engine::{Access, Engine, Name, Root};
 use crate::error::{Error, Result, of_engine, wrong};
-use crate::job::Side;
+use crate::flags::count;
 use crate::measure::{Figure, Times, Unit, float, hex, ratio, timed};
+use crate::side::Side;
 
 /// Commits that the keys come in.
 const COMMITS: usize = 20;

@@ -9,8 +9,8 @@ use sha3::{Digest as _, Keccak256};
 
 use super::{Plan, draws, ours};
 use crate::error::{Result, wrong};
-use crate::job::Side;
 use crate::measure::{Times, grouped, hex, timed};
+use crate::side::Side;
 
 /// Bytes of all messages of a case.
 const BYTES: usize = 1 << 20;

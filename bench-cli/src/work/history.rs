@@ -10,12 +10,12 @@ use pleach_change_index::{ChangeIndex, Stage};
 use serde::{Deserialize, Serialize};
 
 use super::{Plan, draws};
-use crate::cli::{Durability, count};
 use crate::draw::{Draws, account_key};
 use crate::engine::{Engine, Kind, Name, Pair, Reader};
 use crate::error::{Error, Result, of_engine, wrong};
-use crate::job::Side;
+use crate::flags::{Durability, count};
 use crate::measure::{Times, grouped, hex, timed};
+use crate::side::Side;
 
 /// Appends of a turn, a commit each, and blocks of an unwind.
 const APPENDS: u64 = 100;

@@ -9,14 +9,14 @@ use rayon::slice::ParallelSliceMut as _;
 use serde::{Deserialize, Serialize};
 
 use super::{Plan, draws};
-use crate::cli::{Flags, check, count};
 use crate::draw::account_key;
 use crate::engine::buffered::padded;
 use crate::engine::{Access, Kind, Name, Pair, Root};
 use crate::error::{Error, Result, wrong};
-use crate::job::Side;
+use crate::flags::{Flags, check, count};
 use crate::machine::{self, Used};
 use crate::measure::{Figure, Times, Unit, float, from_hex, grouped, ratio, timed};
+use crate::side::Side;
 use crate::signals;
 
 /// Memory of a load in MiB, where `--load-mib` is not said.

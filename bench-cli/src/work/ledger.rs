@@ -8,7 +8,7 @@ use super::load_keys;
 use crate::draw::Draws;
 use crate::engine::{Access, Engine, Kind, Op};
 use crate::error::{Result, wrong};
-use crate::job::Side;
+use crate::side::Side;
 
 /// What every balance and slot begins with.
 const BEGINNING: u64 = 1_000_000;

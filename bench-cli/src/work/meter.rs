@@ -10,9 +10,9 @@ use serde_json::json;
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::job::Side;
 use crate::machine::{self, Used};
 use crate::measure::{Figure, Times, Unit, float, ratio};
+use crate::side::Side;
 
 /// The phases of a batch.
 #[derive(Clone, Copy, Debug, Default)]

@@ -27,15 +27,79 @@ pub mod transfer;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use clap::Subcommand;
 use pleach::Value;
 use pleach_core::Key;
 use rayon::slice::ParallelSliceMut as _;
+use serde::{Deserialize, Serialize};
 
-use crate::cli::{Durability, Flags, Work};
 use crate::draw::Draws;
 use crate::engine::{Engine, Kind, Name};
 use crate::error::Result;
-use crate::job::{Side, Stage};
+use crate::flags::{Durability, Flags};
+use crate::side::{Side, Stage};
+
+/// The workloads.
+#[derive(Clone, Debug, Subcommand, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Work {
+    /// Loads 2^N accounts of balance 1000 into --dir
+    Init(transfer::InitArgs),
+    /// Transfers between accounts: the headline workload
+    Transfer(transfer::TransferArgs),
+    /// What a node does: mainnet blocks of 60 M gas
+    Block(block::BlockArgs),
+    /// For some minutes: transfers, new and closed accounts, open sessions; figures must stay level
+    Soak(soak::SoakArgs),
+    /// Kills a running transfer with SIGKILL again and again, reopens the database and checks it
+    Recover(recover::RecoverArgs),
+    /// Transfers between named accounts with a log of them, in transactions
+    Bank(bank::BankArgs),
+    /// The root of a block over a committed state that stays in memory
+    Overlay(overlay::OverlayArgs),
+    /// Executed blocks stay in memory, and are committed when enough are over them
+    Threshold(threshold::ThresholdArgs),
+    /// Blocks in memory that become one commit
+    Flatten(flatten::FlattenArgs),
+    /// Token transfers over accounts and contracts
+    Erc20(erc20::Erc20Args),
+    /// A bulk load of a stream under a limit of memory
+    Import(import::ImportArgs),
+    /// An authenticated state beside plain maps and a rolling digest
+    Auth(auth::AuthArgs),
+    /// An index of the blocks at which keys have changed
+    History(history::HistoryArgs),
+    /// Path proofs, multiproofs, witnesses and ranges: made and verified
+    Proof(proof::ProofArgs),
+    /// Keys that a trie may suffer from, beside hashed ones
+    Grind(grind::GrindArgs),
+    /// Hash functions, and trie nodes hashed in batches
+    Hash(hash::HashArgs),
+}
+
+impl Work {
+    /// Its name on the command line.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Init(_) => "init",
+            Self::Transfer(_) => "transfer",
+            Self::Block(_) => "block",
+            Self::Soak(_) => "soak",
+            Self::Recover(_) => "recover",
+            Self::Bank(_) => "bank",
+            Self::Overlay(_) => "overlay",
+            Self::Threshold(_) => "threshold",
+            Self::Flatten(_) => "flatten",
+            Self::Erc20(_) => "erc20",
+            Self::Import(_) => "import",
+            Self::Auth(_) => "auth",
+            Self::History(_) => "history",
+            Self::Proof(_) => "proof",
+            Self::Grind(_) => "grind",
+            Self::Hash(_) => "hash",
+        }
+    }
+}
 
 /// How a workload is run.
 pub struct Plan {

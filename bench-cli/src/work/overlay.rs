@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use super::ledger::{Item, Known, Ledger, contents, read};
 use super::{Plan, merkle};
-use crate::cli::{check, count};
 use crate::draw::Draws;
 use crate::engine::{Access, Engine, Kind, Root};
 use crate::error::{Result, wrong};
-use crate::job::Side;
+use crate::flags::{check, count};
 use crate::machine;
 use crate::measure::{Figure, Times, Unit, grouped, timed};
+use crate::side::Side;
 
 /// Name and version of the draws.
 const DOMAIN: &[u8; 24] = b"pleach-bench overlay  v2";

@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 
 use super::transfer::numbers;
 use super::{Plan, draws};
-use crate::cli::count;
 use crate::draw::account_key;
 use crate::engine::pleach::value;
 use crate::engine::{Access, Engine, Kind, Name, Op};
 use crate::error::{Error, Result, of_engine, usage, wrong};
-use crate::job::Side;
+use crate::flags::count;
 use crate::measure::{Figure, Times, Unit, grouped, ratio, timed};
+use crate::side::Side;
 
 /// The ways to prove several accounts.
 const WAYS: [&str; 4] = ["witness", "path", "multiproof", "range"];

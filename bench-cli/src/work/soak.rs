@@ -10,11 +10,11 @@ use super::Plan;
 use super::meter::Meter;
 use super::stream::{Closing, Stream};
 use super::transfer::{Runner, StreamArgs, check, load};
-use crate::cli::{Count, Flags, count, count_or_auto};
 use crate::draw::account_key;
 use crate::error::{Result, of_engine, usage, wrong};
-use crate::job::{Side, Stage};
+use crate::flags::{Count, Flags, count, count_or_auto};
 use crate::measure::{Figure, Unit, float};
+use crate::side::{Side, Stage};
 
 /// A session reads accounts that the next batches change: those of this many batches, at most this many of each.
 const BATCHES: u64 = 4;

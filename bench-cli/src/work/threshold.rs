@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use super::ledger::{Known, Ledger};
 use super::{Plan, draws, merkle};
-use crate::cli::{check, count};
 use crate::engine::Kind;
 use crate::error::Result;
-use crate::job::Side;
+use crate::flags::{check, count};
 use crate::machine::Used;
 use crate::measure::{Figure, Times, Unit, float, grouped, timed};
+use crate::side::Side;
 use crate::signals;
 
 /// Accounts, contracts and slots of each as the paper has them.

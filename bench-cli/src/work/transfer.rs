@@ -13,14 +13,14 @@ use super::meter::{Meter, Phases};
 use super::replay::Replay;
 use super::stream::{Batch, Stream, conserved};
 use super::{Plan, load_keys, merkle};
-use crate::cli::{Count, Flags, count, count_or_auto, switch};
 use crate::draw::{BALANCE, Distribution, Draws, account_key, number};
 use crate::engine::pleach::value;
 use crate::engine::{Access, Engine, Kind, Op, Root, Witness};
 use crate::error::{Error, Result, usage, wrong};
-use crate::job::{Side, Stage};
+use crate::flags::{Count, Flags, count, count_or_auto, switch};
 use crate::machine;
 use crate::measure::{Figure, Unit, float, from_hex, grouped, hex};
+use crate::side::{Side, Stage};
 
 /// `--batches auto`: fewest and most batches, and the checkpoints that it waits for.
 const AUTO_BATCHES: (u64, u64, u64) = (40, 4000, 3);
