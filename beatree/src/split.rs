@@ -153,7 +153,7 @@ mod tests {
         let pending: Vec<u64> = state.pending().iter().map(|pending| pending.commit).collect();
         assert_eq!(pending, [3, 100]);
         assert!(state.pending_of(&[100; 32]).is_some() && state.pending_of(&[200; 32]).is_none());
-        assert_eq!(state.commits_since_write(1), 1);
+        assert_eq!(state.changes_since_write(1), 1);
     }
 
     #[test]

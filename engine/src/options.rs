@@ -127,7 +127,7 @@ impl Options {
             direct: true,
             trie_cache: None,
             log_limit: None,
-            flush_at: 8,
+            flush_at: 24,
             checkpoint_regions: 256,
             stall_after: STALLED,
             history: None,
@@ -252,12 +252,12 @@ impl Options {
         self
     }
 
-    /// How many commits change a page before it is rewritten, 1 to 255 (default 8; decision 0014). Fewer
+    /// How many changes a page waits for before it is rewritten, 1 to 255 (default 24; decision 0080). Fewer
     /// when memory fills.
     #[doc(hidden)]
     #[must_use]
-    pub fn flush_at(mut self, commits: u8) -> Self {
-        self.flush_at = commits;
+    pub fn flush_at(mut self, changes: u8) -> Self {
+        self.flush_at = changes;
         self
     }
 

@@ -33,8 +33,8 @@ impl RegionState {
         };
         self.retire();
         right.retire();
-        let mut counts = std::mem::take(&mut self.commits_since_write);
-        counts.append(&mut right.commits_since_write);
+        let mut counts = std::mem::take(&mut self.changes_since_write);
+        counts.append(&mut right.changes_since_write);
         let mut versions = std::mem::take(&mut self.versions);
         versions.append(&mut right.versions);
         let pending = super::pending::PendingChanges::joined(
@@ -46,7 +46,7 @@ impl RegionState {
         let last_commit = self.last_commit.max(right.last_commit);
         Region::from_state(Self {
             pending,
-            commits_since_write: counts,
+            changes_since_write: counts,
             versions,
             log_position,
             ..Self::new(self.namespace, table, nodes, last_commit)

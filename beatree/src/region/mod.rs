@@ -63,7 +63,7 @@ mod take_apart;
 pub use node_page::{NodeFile, NodePage, Nodes, tiling};
 pub use pending::{Dropped, Pending};
 pub use relocate::{Relocated, Relocation};
-pub use state::{Applied, NewNodes, Parts, PendingGrowth, RegionImage, RegionState};
+pub use state::{Applied, NewNodes, Parts, PendingGrowth, RegionImage, RegionState, count_change};
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use pleach_core::Hasher;

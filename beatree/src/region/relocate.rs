@@ -83,7 +83,7 @@ impl RegionState {
             if let Nodes::Resident(nodes) = &mut self.nodes {
                 nodes.set_node(child, node);
             }
-            self.commits_since_write[child] = 0;
+            self.changes_since_write[child] = 0;
         }
     }
 
@@ -101,7 +101,7 @@ impl RegionState {
             else {
                 children.push(child);
                 nodes.push(*self.node(index).expect("asserted before"));
-                counts.push(self.commits_since_write[index]);
+                counts.push(self.changes_since_write[index]);
                 versions.push(self.versions[index]);
                 continue;
             };
@@ -127,19 +127,19 @@ impl RegionState {
             self.own = *tiling.own();
             self.nodes = Nodes::Resident(tiling);
         }
-        self.commits_since_write = counts;
+        self.changes_since_write = counts;
         self.versions = versions;
         // One of several pages may be as of an older commit than what it has.
         self.parts.clear();
     }
 
-    /// Drops the pending changes that the new pages contain; gives their bytes and number. A moved
-    /// page that keeps some counts as changed once.
+    /// Drops the pending changes that the new pages contain; gives their bytes and number. Those that a moved
+    /// page keeps count as one change each.
     fn take_up(&mut self, moves: &[Relocation<'_>]) -> (usize, usize) {
         let (mut bytes, mut entries) = (0, 0);
         let ends: Vec<Key> = moves.iter().map(|moved| moved.range.last_key()).collect();
         let (mut at, depth) = (0, self.depth());
-        let (children, counts) = (&self.children, &mut self.commits_since_write);
+        let (children, counts) = (&self.children, &mut self.changes_since_write);
         self.pending.retain(
             |pending| {
                 while at < moves.len() && ends[at] < pending.key {
@@ -151,7 +151,8 @@ impl RegionState {
                     return true;
                 };
                 if pending.commit > moved.through {
-                    counts[children.find(&pending.key)] = 1;
+                    let child = children.find(&pending.key);
+                    counts[child] = counts[child].saturating_add(1);
                     return true;
                 }
                 bytes += pending.bytes();
@@ -178,7 +179,7 @@ impl RegionState {
                 .map(|at| range.start + at)
             {
                 let child = self.children.find(&self.pending()[at].key);
-                self.commits_since_write[child] = 1;
+                self.changes_since_write[child] = self.changes_since_write[child].saturating_add(1);
                 let before = at - range.start;
                 remove(self.pending.remove(range.start..at));
                 // What stays lies where the first one was.

@@ -13,6 +13,17 @@ use crate::children::ChildTable;
 use crate::leaf_fold::PendingChange;
 use crate::stored::Stored;
 
+/// What the changes of a page by one commit count, at most: a page that each commit changes much can wait for more of them.
+const MOST_COUNTED: usize = 3;
+/// Bytes of a value that count as one more change.
+const COUNTED_BYTES: usize = 256;
+
+/// What a commit's changes of a page count towards its rewrite, up to a change: `counted` is what those before it count.
+pub fn count_change(counted: u8, new: &Stored) -> u8 {
+    let sum = usize::from(counted) + 1 + new.heap_bytes() / COUNTED_BYTES;
+    u8::try_from(sum.min(MOST_COUNTED)).expect("at most three")
+}
+
 /// The state of a region; see the invariants of [`crate::region`].
 #[derive(Debug)]
 pub struct RegionState {
@@ -24,8 +35,8 @@ pub struct RegionState {
     /// The page of the spill file that this region's nodes are written to, once they were.
     pub(super) spill_page: Option<u64>,
     pub(super) pending: PendingChanges,
-    /// Commits that changed each child since its page was written, saturating.
-    pub(super) commits_since_write: Vec<u8>,
+    /// What the changes of each child since its page was written count ([`count_change`]), saturating.
+    pub(super) changes_since_write: Vec<u8>,
     /// The version of each child, 0 while nothing has changed it since the database was opened.
     pub(super) versions: Vec<u64>,
     /// Nodes inside of children below which much pends: the child's prefix, and the commit that they are as of.
@@ -126,7 +137,7 @@ impl RegionState {
             saved_page: None,
             spill_page: None,
             pending: PendingChanges::default(),
-            commits_since_write: vec![0; children.len()],
+            changes_since_write: vec![0; children.len()],
             versions: vec![0; children.len()],
             parts: Vec::new(),
             children,
@@ -157,10 +168,10 @@ impl RegionState {
         &self.children
     }
 
-    /// How many commits have changed a child since its page was written, saturating.
+    /// What the changes of a child since its page was written count ([`count_change`]), saturating.
     #[inline]
-    pub fn commits_since_write(&self, child: usize) -> u8 {
-        self.commits_since_write[child]
+    pub fn changes_since_write(&self, child: usize) -> u8 {
+        self.changes_since_write[child]
     }
 
     /// The version of a child: it names the commit that was the last to change it ([`Applied::version`]), 0 for none since the
@@ -252,7 +263,7 @@ impl RegionState {
     /// Bytes of what is kept for each child, nodes aside.
     pub(super) fn child_bytes(&self) -> usize {
         self.children.heap_bytes()
-            + self.commits_since_write.capacity()
+            + self.changes_since_write.capacity()
             + self.versions.capacity() * size_of::<u64>()
     }
 }
@@ -273,7 +284,7 @@ impl RegionState {
             return;
         }
         let child = self.children.find(key);
-        cpu_prefetch(&self.commits_since_write[child..=child]);
+        cpu_prefetch(&self.changes_since_write[child..=child]);
         cpu_prefetch(&self.versions[child..=child]);
         self.cpu_prefetch_nodes(child);
         self.pending.cpu_prefetch_change(key, self.depth());
@@ -290,7 +301,7 @@ impl RegionState {
 /// What happens to a region.
 impl RegionState {
     /// Applies a commit. `scratch` is a spare list whose memory is reused; `changed` is called for each
-    /// changed child with the number of commits since its page was written.
+    /// changed child with what its changes since its page was written count.
     ///
     /// # Panics
     /// When nodes are not in memory, or records come out of order.
@@ -319,17 +330,21 @@ impl RegionState {
         self.saved_page = None;
         let (entries, depth) = (self.pending.len(), self.depth());
         let is_small = commit.changes.size_hint().1.is_some_and(|most| most <= FEW_CHANGES);
-        let mut last_child = usize::MAX;
+        let (mut last_child, mut counted) = (usize::MAX, 0);
         let (children, number, version) = (&self.children, commit.commit, commit.version);
-        let (counts, versions) = (&mut self.commits_since_write, &mut self.versions);
+        let (counts, versions) = (&mut self.changes_since_write, &mut self.versions);
         let mut coming = (&mut *commit.changes).map(|(key, stored)| {
             let child = children.find(&key);
             if child != last_child {
-                last_child = child;
-                counts[child] = counts[child].saturating_add(1);
+                if last_child != usize::MAX {
+                    changed(children.prefix(last_child), counts[last_child]);
+                }
+                (last_child, counted) = (child, 0);
                 versions[child] = version;
-                changed(children.prefix(child), counts[child]);
             }
+            let now = count_change(counted, &stored);
+            counts[child] = counts[child].saturating_add(now - counted);
+            counted = now;
             Pending { key, stored, commit: number }
         });
         let pending = &mut self.pending;
@@ -338,6 +353,9 @@ impl RegionState {
         } else {
             pending.merge(&mut coming, scratch, depth)
         };
+        if last_child != usize::MAX {
+            changed(children.prefix(last_child), counts[last_child]);
+        }
         if !self.is_plain() {
             self.own = commit.own;
         }
@@ -358,14 +376,14 @@ impl RegionState {
         self.parts.push((prefix, self.versions[child], parts));
     }
 
-    /// Recovery: puts the pending changes of a checkpoint image in. How often a child was changed is
-    /// not known: one that has pending changes counts as changed once.
+    /// Recovery: puts the pending changes of a checkpoint image in. Each counts as one change.
     pub fn restore_pending(&mut self, pending: Vec<Pending>, dropped: Vec<Dropped>) {
         let newest = pending.iter().map(|pending| pending.commit).max().unwrap_or(0);
         self.last_commit = self.last_commit.max(newest);
         self.pending = PendingChanges::new(pending, dropped, self.depth());
-        self.commits_since_write = (0..self.children.len())
-            .map(|child| u8::from(!self.pending_below(&self.children.prefix(child)).is_empty()))
+        self.changes_since_write = (0..self.children.len())
+            .map(|child| self.pending_range(&self.children.prefix(child)).len())
+            .map(|changes| u8::try_from(changes).unwrap_or(u8::MAX))
             .collect();
     }
 

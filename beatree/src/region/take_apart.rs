@@ -43,7 +43,7 @@ impl RegionState {
         self.retire();
         Self {
             pending: std::mem::take(&mut self.pending),
-            commits_since_write: std::mem::take(&mut self.commits_since_write),
+            changes_since_write: std::mem::take(&mut self.changes_since_write),
             versions: std::mem::take(&mut self.versions),
             log_position: self.log_position,
             own: self.own,
@@ -73,7 +73,7 @@ impl RegionState {
         };
         Self {
             pending: self.pending.part(pending, &prefix),
-            commits_since_write: self.commits_since_write[children.clone()].to_vec(),
+            changes_since_write: self.changes_since_write[children.clone()].to_vec(),
             versions: self.versions[children].to_vec(),
             log_position: self.log_position,
             ..Self::new(self.namespace, table, nodes, self.last_commit)

@@ -75,7 +75,7 @@ fn look(state: &RegionState) -> Vec<(Key, Stored, u64)> {
 }
 
 fn counts(state: &RegionState) -> Vec<u8> {
-    (0..CHILDREN).map(|child| state.commits_since_write(child)).collect()
+    (0..CHILDREN).map(|child| state.changes_since_write(child)).collect()
 }
 
 proptest! {

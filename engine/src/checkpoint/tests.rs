@@ -188,6 +188,29 @@ fn a_commit_does_not_wait_for_room_for_ever() {
     db.close().expect("closed");
 }
 
+/// Where the last record ends in a segment's last block the next one will start in another segment: checkpoints were once made
+/// again and again to free the one before, on a full device without end.
+#[test]
+fn a_segment_of_which_a_block_is_left_is_not_freed_for_ever() {
+    let (db, ..) = loaded();
+    let size = db.state().commits.sequencer().segments().size();
+    let end = || db.state().commits.sequencer().lock().end();
+    for value in 0..=u8::MAX {
+        let session = db.session(SessionOptions::new()).expect("a session");
+        let accesses = [Access::write(id(1), Some(Value::from(vec![value; 3000])))];
+        session.finish(accesses).expect("finished").commit().expect("committed");
+        if end().in_segment(size) == 0 {
+            break;
+        }
+    }
+    for _ in 0..2 {
+        checkpoint(&db.state(), false).expect("a checkpoint");
+    }
+    assert_eq!(end().in_segment(size), 0, "nothing was committed since");
+    assert!(!db.state().checkpoints_free());
+    db.close().expect("closed");
+}
+
 /// Each attempt once began with the other image, and left one whole one.
 #[test]
 fn no_image_is_begun_while_nodes_cannot_be_read() {

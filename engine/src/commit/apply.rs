@@ -45,8 +45,8 @@ pub(super) fn apply_all(
         let (mut bytes, mut entries) = (0, 0);
         let mut put = |region: &Region, applied: &mut Applied<'_>, parts: &[(u32, &Arc<Parts>)]| {
             let mut state = region.write();
-            let growth = state.apply(applied, &mut scratch, |prefix, commits| {
-                if policy.is_due(&prefix, commits) {
+            let growth = state.apply(applied, &mut scratch, |prefix, changes| {
+                if policy.is_due(&prefix, changes) {
                     own_due.push(prefix);
                 }
             });

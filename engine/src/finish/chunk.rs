@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::leaf_fold::{KeyAccess, PendingChange};
-use pleach_beatree::region::{NodePage, Nodes, Parts};
+use pleach_beatree::region::{NodePage, Nodes, Parts, count_change};
 use pleach_beatree::{Region, RegionIndex, RegionState};
 use pleach_core::{Key, Node, Prefix};
 
@@ -40,7 +40,7 @@ pub(super) struct PageTask {
     /// Its version in the view, for which its treelet must be valid; `None` where that has none: later commits have changed it.
     pub(super) as_of: Option<u64>,
     /// Commits that have changed it since it was written.
-    commits_since_write: u8,
+    changes_since_write: u8,
 }
 
 pub(super) struct RegionTask {
@@ -115,7 +115,10 @@ impl Batch<'_> {
 impl PageTask {
     /// Does a commit of the batch make the page due for a flush?
     pub(super) fn flush_due(&self, batch: &Batch<'_>) -> bool {
-        batch.policy.is_due(&self.prefix, self.commits_since_write.saturating_add(1))
+        let writes =
+            batch.accesses[self.accesses.clone()].iter().filter_map(|one| one.writes.as_ref());
+        let counted = writes.fold(0, count_change);
+        batch.policy.is_due(&self.prefix, self.changes_since_write.saturating_add(counted))
     }
 
     /// Does its treelet keep the nodes inside of it? Where it is folded again and again, or this batch makes it due for a
@@ -244,7 +247,7 @@ impl Chunk {
             pending: pending_from..self.pending.len(),
             known,
             as_of: None,
-            commits_since_write: state.commits_since_write(child),
+            changes_since_write: state.changes_since_write(child),
         });
     }
 

@@ -17,7 +17,7 @@ pub(super) fn still_due(trie: &State, limit: usize, least: u8) -> Vec<Prefix> {
     let is_due = |prefix: &&Prefix| {
         trie.index.in_region(prefix.first_key(), |_, state| {
             let child = state.children().find(prefix.first_key());
-            state.commits_since_write(child) >= least
+            state.changes_since_write(child) >= least
                 && located(state, child).is_none_or(|at| {
                     let suspect = trie.store.quarantine().suspects(LEAF_FILE, at.page.into());
                     suspect || trie.store.cache().hold(at.page, at.tag, NO_BATCH)

@@ -34,7 +34,7 @@ pub(super) const MERGE_PERCENT: usize = 60;
 /// Which of the pages that it is given a round takes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RoundKind {
-    /// Those that at least this many commits have changed since they were written.
+    /// Those that have at least this many changes since they were written.
     Changed(u8),
     /// Whatever pends on them: those that merge with a sibling, which is read for that, and those that lie at
     /// or behind this page.
@@ -109,7 +109,7 @@ impl Round {
         // In its place: as it is, or, of pages that are tidied, merged.
         let takes_alone = match wanted {
             RoundKind::Changed(least) => {
-                if state.commits_since_write(child) < least {
+                if state.changes_since_write(child) < least {
                     return;
                 }
                 true

@@ -288,7 +288,7 @@ impl Flusher {
         if !is_pressed
             && let Some(prefixes) = self.due_pages(drain).or_else(|| self.chosen_pages(drain))
         {
-            let wanted = RoundKind::Changed(self.least_commits(drain));
+            let wanted = RoundKind::Changed(self.least_changes(drain));
             return Ok(self.begins(published, &prefixes, wanted));
         }
         self.tidies_up(published, drain)
@@ -443,7 +443,7 @@ impl Flusher {
     /// namespace that has any: a round that finds none of them has nothing to write, and costs as many syncs as a
     /// full one.
     fn due_pages(&mut self, drain: bool) -> Option<Vec<Prefix>> {
-        let least = self.least_commits(drain);
+        let least = self.least_changes(drain);
         let tries = self.db.tries.list();
         let (behind, after) =
             tries.split_at(tries.partition_point(|trie| trie.namespace <= self.trie.namespace));
@@ -461,8 +461,8 @@ impl Flusher {
         None
     }
 
-    /// Commits that have changed a page which a round takes.
-    fn least_commits(&self, drain: bool) -> u8 {
+    /// Changes that a page has which a round takes, at least.
+    fn least_changes(&self, drain: bool) -> u8 {
         let any = drain || self.db.budget.is_pressed();
         if any { 1 } else { self.db.budget.flush_policy().least() }
     }

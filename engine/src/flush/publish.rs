@@ -213,7 +213,7 @@ fn apply(
     let new = pages.iter().flatten().map(|(child, _)| child.prefix);
     let policy = db.budget.flush_policy();
     let due = new.filter(|prefix| {
-        policy.is_due(prefix, state.commits_since_write(state.children().find(prefix.first_key())))
+        policy.is_due(prefix, state.changes_since_write(state.children().find(prefix.first_key())))
     });
     db.index.make_due(due);
     db.count_leaf_pages(db.kind, done.pages);

@@ -90,7 +90,7 @@ pub(super) fn assemble(
         NodeFiles::open(recovered.hasher, Arc::clone(&store), Arc::clone(&counters), limit, mode)?;
     let files = Arc::new(files);
     let tries = recovered.tries.into_iter().map(|found| {
-        let index = Index::new(found.regions, |_, commits| commits >= flush_at);
+        let index = Index::new(found.regions, |_, changes| changes >= flush_at);
         Trie {
             dropped: found.dropped,
             ..Trie::new((found.namespace, found.kind), Arc::new(index), &files)

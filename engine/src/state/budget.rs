@@ -38,7 +38,7 @@ pub(crate) struct Budget {
     bytes: u64,
     /// A cap on nodes in memory, when the caller named one.
     nodes: Option<u64>,
-    /// Commits that change a page before it is rewritten.
+    /// Changes of a page before it is rewritten.
     flush_at: u8,
     /// Bytes of log that make a checkpoint due.
     log_limit: u64,
@@ -256,15 +256,15 @@ impl Budget {
     }
 }
 
-/// How many commits change a page before it is rewritten.
+/// How many changes a page waits for before it is rewritten.
 ///
 /// While pending changes grow from a quarter to three quarters of their limit, this falls smoothly from
-/// the option to one commit. It falls in fractions: each page has its own share, so that what is written
+/// the option to one change. It falls in fractions: each page has its own share, so that what is written
 /// follows what comes in and does not swing around a threshold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FlushPolicy {
-    /// In 256ths of a commit.
-    commits: u32,
+    /// In 256ths of a change.
+    changes: u32,
 }
 
 impl FlushPolicy {
@@ -274,21 +274,21 @@ impl FlushPolicy {
         let over = pending.saturating_sub(limit / 4).min(half);
         // At most `most - 256`.
         let sooner = u64::from(most - 256) * over / half;
-        Self { commits: most - u32::try_from(sooner).unwrap_or(most - 256) }
+        Self { changes: most - u32::try_from(sooner).unwrap_or(most - 256) }
     }
 
-    /// Is a page due that `commits` commits have changed since it was written?
+    /// Is a page due that was changed so often since it was written?
     #[inline]
-    pub(crate) fn is_due(self, prefix: &Prefix, commits: u8) -> bool {
+    pub(crate) fn is_due(self, prefix: &Prefix, changes: u8) -> bool {
         let lead = u64::from_be_bytes(*prefix.first_key().first_chunk().expect("32 bytes"));
         // Not the bits by which pages are spread, which neighbours share.
         let share = lead.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
-        u32::from(commits) * 256 + u32::try_from(share).unwrap_or(0) >= self.commits
+        u32::from(changes) * 256 + u32::try_from(share).unwrap_or(0) >= self.changes
     }
 
-    /// A page that fewer commits have changed is not due.
+    /// A page with fewer changes is not due.
     pub(crate) fn least(self) -> u8 {
-        u8::try_from(self.commits / 256).unwrap_or(u8::MAX)
+        u8::try_from(self.changes / 256).unwrap_or(u8::MAX)
     }
 }
 
@@ -296,15 +296,15 @@ impl FlushPolicy {
 mod tests {
     use super::*;
 
-    /// Of 1,000 pages that this number of commits have changed, how many are due?
-    fn due(policy: FlushPolicy, commits: u8) -> usize {
+    /// Of 1,000 pages with this number of changes, how many are due?
+    fn due(policy: FlushPolicy, changes: u8) -> usize {
         let page = |index: u16| {
             let [high, low] = (index * 64).to_be_bytes();
             let mut key = [0; 32];
             (key[0], key[1]) = (high, low);
             Prefix::new(&key, 10)
         };
-        (0..1000).filter(|index| policy.is_due(&page(*index), commits)).count()
+        (0..1000).filter(|index| policy.is_due(&page(*index), changes)).count()
     }
 
     #[test]
@@ -316,10 +316,10 @@ mod tests {
         let mut before = 0;
         for percent in 25..75 {
             let policy = at(percent);
-            // A page of each number of commits: the sum is what a batch would write.
-            let now: usize = (1..=4).map(|commits| due(policy, commits)).sum();
+            // A page of each number of changes: the sum is what a batch would write.
+            let now: usize = (1..=4).map(|changes| due(policy, changes)).sum();
             assert!(now >= before && now < before + 1250, "{percent} %: {before} to {now}");
-            assert!((1..policy.least()).all(|commits| due(policy, commits) == 0));
+            assert!((1..policy.least()).all(|changes| due(policy, changes) == 0));
             before = now;
         }
         let once = FlushPolicy::new(1, 0, LIMIT);

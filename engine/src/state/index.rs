@@ -106,8 +106,8 @@ impl Index {
         for region in regions.regions() {
             let state = region.read();
             let children = (0..state.children().len())
-                .map(|child| (state.children().prefix(child), state.commits_since_write(child)))
-                .filter(|(prefix, commits)| is_due(prefix, *commits));
+                .map(|child| (state.children().prefix(child), state.changes_since_write(child)))
+                .filter(|(prefix, changes)| is_due(prefix, *changes));
             due.add(children.map(|(prefix, _)| prefix));
         }
         Self {

@@ -89,7 +89,7 @@ use pleach_io::{Executor, Home, IoError, OpenMode};
 
 use crate::error::{Error, PoisonCause, Result};
 use crate::format::names::{IMAGES, LEAF_FILE};
-use crate::format::position::LogPos;
+use crate::format::position::{BLOCK, LogPos};
 use crate::format::trie_kind::TrieKind;
 use crate::metrics::{Counters, Metrics};
 use crate::options::Options;
@@ -298,7 +298,8 @@ impl Shared {
         let is_long = |name: &&str| -> Result<bool, IoError> {
             Ok(device.len(&device.open(name, OpenMode::Read)?)? > most)
         };
-        self.images.older_replay().segment(size) < end.segment(size)
+        // No record starts between the end of the last one and the next block.
+        self.images.older_replay().align_up(BLOCK).segment(size) < end.segment(size)
             || IMAGES.iter().any(|name| is_long(name).unwrap_or(false))
     }
 
