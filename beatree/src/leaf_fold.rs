@@ -106,8 +106,7 @@ pub fn fold_page(
     results: &mut Vec<AccessResult>,
 ) -> FoldedPage {
     let has_levels = capture_levels(page.at) > 0;
-    let parts_them = |own: Option<Columns>| own.is_none_or(|own| is_parted_by(page, own, accesses));
-    let known = page.treelet.filter(|known| has_levels && parts_them(known.columns()));
+    let known = usable(page, accesses);
     let columns = match known {
         Some(known) => known.columns(),
         None if keeps && has_levels => columns_of(page, accesses),
@@ -120,6 +119,51 @@ pub fn fold_page(
     merge.bottom = if known.is_some() { treelet::LEVELS } else { stored };
     merge.visit(0, 0);
     FoldedPage { subtrie: merge.close(), columns, parts: Vec::new() }
+}
+
+/// The treelet of a page, if it tells apart what is accessed.
+fn usable<'a>(page: &PageState<'a>, accesses: &[KeyAccess]) -> Option<Known<'a>> {
+    let parts = |known: &Known| known.columns().is_none_or(|own| is_parted_by(page, own, accesses));
+    page.treelet.filter(|known| capture_levels(page.at) > 0 && parts(known))
+}
+
+/// The prefixes below which [`fold_page`] looks at pairs, ascending: of what pends, or lies over that, it needs no more. A
+/// treelet with columns may not know of a deletion that pends: then it is all of the page.
+pub fn needed(page: &PageState<'_>, accesses: &[KeyAccess]) -> Vec<Prefix> {
+    let mut needed = Vec::new();
+    match usable(page, accesses).filter(|known| known.columns().is_none()) {
+        Some(known) => add_needed(page, &known, accesses, (0, 0, false), &mut needed),
+        None => needed.push(*page.at),
+    }
+    needed
+}
+
+/// As [`Merge::visit`]: those at a position, which is `beside` a known one or has known ones above it all the way.
+fn add_needed(
+    page: &PageState<'_>,
+    known: &Known<'_>,
+    accesses: &[KeyAccess],
+    (level, bits, beside): (u8, u8, bool),
+    needed: &mut Vec<Prefix>,
+) {
+    let at = page.at.descendant(level, bits);
+    let from = accesses.partition_point(|access| access.key < *at.first_key());
+    let below = accesses[from..].partition_point(|access| at.covers(&access.key));
+    let accesses = &accesses[from..from + below];
+    let is_expanded = match known.node(heap_index(level, bits)).map(kind) {
+        Some(NodeKind::Internal | NodeKind::Terminator) if below == 0 => return,
+        Some(_) if below == 0 && beside => return,
+        Some(NodeKind::Internal) => level == treelet::LEVELS,
+        Some(NodeKind::Leaf | NodeKind::Terminator) => true,
+        None => level == treelet::LEVELS || page.leaf.is_some_and(|leaf| leaf.levels() == level),
+    };
+    if is_expanded {
+        return needed.push(at);
+    }
+    let beside = known.node(heap_index(level, bits)).is_some() && (level == 0 || beside);
+    for half in [bits << 1, bits << 1 | 1] {
+        add_needed(page, known, accesses, (level + 1, half, beside), needed);
+    }
 }
 
 /// Is so much pending or accessed below a page that it is cut into parts?

@@ -118,8 +118,8 @@ pub(crate) fn differing(
 ) -> Result<Vec<Key>> {
     let within = Prefix::new(&first, common_len(&first, &last));
     let over = [from.over_the_present(&within)?, to.over_the_present(&within)?];
-    let keys: BTreeSet<Key> =
-        over.iter().flat_map(|over| over.range(first..=last)).map(|(key, _)| *key).collect();
+    let keys = over.iter().flatten().map(|(key, _)| *key);
+    let keys: BTreeSet<Key> = keys.filter(|key| (first..=last).contains(key)).collect();
     let mut keys: Vec<Key> = keys.into_iter().collect();
     many::bring(db, &engine.readers, For::Proof, &keys)?;
     let mut failed = None;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use pleach_beatree::Stored;
 use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_beatree::stored::overflow_cell;
-use pleach_core::{Key, Node};
+use pleach_core::{Key, Node, Prefix};
 
 use crate::commit::{CommitOptions, Target, commit};
 use crate::engine::Engine;
@@ -86,7 +86,7 @@ fn make(engine: &Engine, (view, prev): (View, Tip), wanted: u64) -> Result<Made>
     let db = &engine.state;
     let (then, Tip { roots, blob, .. }) = db.commits.view_at(wanted)?;
     let undone = past::with(db, &then, |then| {
-        let of = |namespace| Ok((namespace, then.of(namespace).undone_all()?));
+        let of = |namespace| Ok((namespace, then.of(namespace).over_the_present(&Prefix::ROOT)?));
         roots.all().map(|(namespace, _)| of(namespace)).collect::<Result<Vec<_>>>()
     })?;
     // Long values are in memory together until the commit has written them.

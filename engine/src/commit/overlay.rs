@@ -8,7 +8,6 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -63,19 +62,13 @@ impl Outcomes {
         }
     }
 
-    /// They become an overlay's, which counts the changes. Where overlays have much already they keep what a
-    /// commit needs, and nothing for whoever folds their pages next.
+    /// They become an overlay's, which counts the changes.
     fn become_overlays(&mut self) {
-        let db = &self.engine.state;
-        let level = db.counters.batch_bytes.load(Ordering::Relaxed);
-        let overlays = db.commits.overlays().bytes() as u64;
-        let is_lean = level + overlays > db.budget.lean_overlay_bytes() as u64;
-        for chunk in self.list.iter_mut().flat_map(|one| &mut one.chunks) {
-            if is_lean {
-                chunk.forget_treelets();
-            }
-            chunk.keep();
-        }
+        self.list.iter_mut().flat_map(|one| &mut one.chunks).for_each(ChunkOutcome::keep);
+        self.count_own();
+    }
+
+    fn count_own(&mut self) {
         let chunks = self.list.iter().flat_map(|one| &one.chunks);
         self.count(chunks.map(ChunkOutcome::own_bytes).sum());
     }
@@ -93,8 +86,7 @@ impl Outcomes {
             }
             chunks.iter_mut().for_each(ChunkOutcome::forget_treelets);
         }
-        let chunks = self.list.iter().flat_map(|one| &one.chunks);
-        self.count(chunks.map(ChunkOutcome::own_bytes).sum());
+        self.count_own();
     }
 
     /// Lets go of what is not committed from here.

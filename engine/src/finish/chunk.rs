@@ -35,6 +35,8 @@ pub(super) struct PageTask {
     pub(super) page: Option<Arc<CachedPage>>,
     pub(super) accesses: Range<usize>,
     pub(super) pending: Range<usize>,
+    /// Do overlays say more, over what pends?
+    pub(super) is_overlaid: bool,
     /// The node in the view, when it is known without folding (and nothing is accessed).
     pub(super) known: Option<Node>,
     /// Its version in the view, for which its treelet must be valid; `None` where that has none: later commits have changed it.
@@ -245,14 +247,15 @@ impl Chunk {
             page: None,
             accesses,
             pending: pending_from..self.pending.len(),
+            is_overlaid: false,
             known,
             as_of: None,
             changes_since_write: state.changes_since_write(child),
         });
     }
 
-    /// The view is not what pages and pending changes say: puts undo and overlays over the pending
-    /// changes of accessed pages, and adds the pages that only they change. What is known of a page's nodes stays true
+    /// The view is not what pages and pending changes say: puts undo over the pending changes of
+    /// accessed pages, and adds the pages that only undo and overlays change. What is known of a page's nodes stays true
     /// where neither says anything of it.
     fn add_others(&mut self, batch: &Batch<'_>, state: &RegionState, first_page: usize) {
         let accessed: Vec<PageTask> = self.pages.drain(first_page..).collect();
@@ -285,11 +288,11 @@ impl Chunk {
                 state.copy_pending(&prefix, &mut self.pending);
                 if !same {
                     put_over(&mut self.pending, from, region.undone(&prefix));
-                    batch.view.put_overlays(&prefix, &mut self.pending, from);
                 }
             }
             self.push_page(state, child, prefix, accesses, from, known);
             let page = self.pages.last_mut().expect("just pushed");
+            page.is_overlaid = said != NodeThen::Unchanged;
             page.as_of = match said {
                 NodeThen::Unchanged => same.then(|| state.version(child)),
                 // Whatever is committed since, in this view the overlay was the last to change the page.

@@ -146,7 +146,7 @@ impl ChunkOutcome {
 
     /// Bytes that it takes without its changes.
     pub(crate) fn own_bytes(&self) -> usize {
-        self.bytes() - self.changes.capacity() * size_of::<Changed>()
+        self.bytes() - self.changes.len() * size_of::<Changed>()
     }
 
     /// Takes in what the chunk after it has. A region is below both, so that both are stale: the ranges of
@@ -155,7 +155,7 @@ impl ChunkOutcome {
         self.regions.append(&mut next.regions);
         next.forget_treelets();
         self.nodes.append(&mut next.nodes);
-        Arc::make_mut(&mut self.changes).extend_from_slice(&std::mem::take(&mut next.changes));
+        self.changes = [&*self.changes, &*next.changes].concat().into();
     }
 }
 
@@ -165,7 +165,7 @@ impl Recycle for ChunkOutcome {
             + self.nodes.capacity() * size_of::<PageNode>()
             + self.treelets.capacity() * size_of::<(u8, Node)>()
             + self.lines.capacity() * size_of::<(u32, [Node; 2])>()
-            + self.changes.capacity() * size_of::<Changed>()
+            + self.changes.len() * size_of::<Changed>()
             + self.siblings.capacity() * size_of::<Node>()
             + self.terminals.capacity()
             + self.ops.capacity()

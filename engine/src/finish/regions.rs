@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use pleach_beatree::leaf_fold::{
     AccessResult, FoldedPage, KeyAccess, PageState, PartNode, fold_page, fold_parts, is_much,
-    is_parted,
+    is_parted, needed,
 };
 use pleach_beatree::region::Nodes;
 use pleach_beatree::treelet::Known;
@@ -156,8 +156,18 @@ impl Chunk {
         let keeps = page.keeps(batch);
         let from = folder.kept().0;
         let mut fold = |treelet: Option<Known<'_>>| {
-            let state = PageState { at: &page.prefix, leaf: leaf.as_ref(), pending, treelet };
-            if is_much(pending.len() + accesses.len()) && !is_parted(&state, accesses) {
+            let mut state = PageState { at: &page.prefix, leaf: leaf.as_ref(), pending, treelet };
+            let (overlaid, all);
+            if page.is_overlaid {
+                overlaid = batch.view.overlay(pending, &needed(&state, accesses));
+                state.pending = &overlaid;
+            }
+            if is_much(state.pending.len() + accesses.len()) && !is_parted(&state, accesses) {
+                if page.is_overlaid {
+                    // It is folded without its treelet.
+                    all = batch.view.overlay(pending, &[page.prefix]);
+                    state.pending = &all;
+                }
                 let known = self.parts.binary_search_by_key(&at, |(page, _)| *page);
                 let known = known.ok().map(|found| self.parts[found].1.as_slice());
                 return fold_parts(folder, &state, known, accesses, results);

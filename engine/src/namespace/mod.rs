@@ -126,10 +126,14 @@ impl Namespace {
     /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld) when later commits have replaced more than undo may
     /// take.
     pub fn read(&self, key: &Key) -> Result<Option<Value>> {
-        if self.has_prefetched()
-            && let Some(found) = self.looked_up(key)
-        {
-            return Ok(found.value().map(Value::from));
+        if self.has_prefetched() {
+            let Inner { state, view, .. } = &*self.0;
+            if let Some(stored) = view.overlaid(key) {
+                return overflow::value(state, view.base, stored, true);
+            }
+            if let Some(found) = self.looked_up(key) {
+                return Ok(found.value().map(Value::from));
+            }
         }
         self.with(|view| point::value(&self.0.state, view, key))
     }
@@ -150,6 +154,7 @@ impl Namespace {
             return self.read(key);
         }
         if self.has_prefetched()
+            && view.overlaid(key).is_none()
             && let Some(found) = self.looked_up(key)
         {
             return Ok(found.value().map(Value::from));
@@ -194,18 +199,15 @@ impl Namespace {
         past::with::<T>(&self.0.state, &self.0.view, what)
     }
 
-    /// The prefetched value of a key. Where that is late, a key batch is looked up here, which costs less
-    /// than its keys one by one.
+    /// The prefetched value of a key that no overlay has. Where that is late, a key batch is looked up here, which costs
+    /// less than its keys one by one.
     fn looked_up(&self, key: &Key) -> Option<LookedUp> {
-        if self.0.view.overlaid(key).is_some() {
-            return None;
-        }
         let (db, prefetching) = (&self.0.state, &self.0.engine.prefetching);
         let get = || prefetching.values().get(self.0.view.namespace, self.0.view.base, key);
         let found = get().or_else(|| {
             let request = self.0.requests.lock().first()?;
             let _guard = db.store.enter();
-            if lookup::help(db, prefetching, &request) { get() } else { None }
+            if lookup::help(db, prefetching, &self.0.view, &request) { get() } else { None }
         })?;
         // A dropped trie that was looked up may have been given up by then.
         self.0.view.check().ok()?;

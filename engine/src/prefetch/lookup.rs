@@ -18,6 +18,7 @@ use crate::read::key_batch::KEY_BATCH;
 use crate::state::State;
 use crate::state::index::{PageRef, located};
 use crate::state::reader::PageRequest;
+use crate::state::view::View;
 
 /// How far the lookup of a key has come.
 #[derive(Default)]
@@ -33,11 +34,18 @@ struct LookedUpKey {
     cell: Option<usize>,
 }
 
-/// Looks up the next key batch of a request, on a reader's thread. False when there is none left. The caller
-/// has entered the store.
-pub(crate) fn help(db: &State, prefetching: &Prefetching, request: &PrefetchRequest) -> bool {
+/// Looks up the next key batch of a request, on a reader's thread, without those that overlays have: the reader finds
+/// them there. False when there is none left. The caller has entered the store.
+pub(crate) fn help(
+    db: &State,
+    prefetching: &Prefetching,
+    view: &View,
+    request: &PrefetchRequest,
+) -> bool {
     let Some(keys) = request.claim() else { return false };
-    look_up(db, prefetching, request, keys, &mut None, &mut |missing| prefetching.miss(missing));
+    let is_below = |key: &&Key| view.overlaid(key).is_none();
+    let keys: Vec<Key> = keys.iter().filter(is_below).copied().collect();
+    look_up(db, prefetching, request, &keys, &mut None, &mut |missing| prefetching.miss(missing));
     true
 }
 

@@ -13,7 +13,7 @@
 //! Invariant: the pairs at hand in front, the range that is left, and the pairs at hand at the back tile
 //! what has not been given yet, in this order.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
 
@@ -113,7 +113,7 @@ impl Leaf {
 struct Over {
     region: Prefix,
     through: u64,
-    changes: BTreeMap<Key, Stored>,
+    changes: Vec<Pair>,
 }
 
 /// What a step finds in the index.
@@ -327,8 +327,9 @@ impl End {
         let mut changes = captured.pending;
         changes.retain(|(key, _)| !precedes(key, first) && !precedes(last, key));
         if let Some(over) = self.over.as_ref().filter(|_| captured.differs) {
-            let over = over.changes.range(*first..=*last);
-            put_over(&mut changes, 0, over.map(|(key, stored)| (*key, stored.clone())));
+            let from = over.changes.partition_point(|(key, _)| precedes(key, first));
+            let over = over.changes[from..].iter().take_while(|(key, _)| !precedes(last, key));
+            put_over(&mut changes, 0, over.cloned());
         }
         let (view, prefix) = (page.as_ref().map(Leaf::view), captured.prefix);
         // The cell of a key, or an empty range where it would be.

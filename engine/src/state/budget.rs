@@ -149,11 +149,6 @@ impl Budget {
         4 * self.outcome_bytes()
     }
 
-    /// Bytes of overlays beyond which they keep no more than what they are read by and committed with.
-    pub(crate) fn lean_overlay_bytes(&self) -> usize {
-        self.part(4)
-    }
-
     /// Workers that a finish may use: each takes some MiB of its own. All of up to 64 at the default.
     pub(crate) fn workers(&self) -> usize {
         usize::try_from(self.bytes >> 24).unwrap_or(usize::MAX).max(2)

@@ -17,7 +17,7 @@ pub(crate) struct Changed {
 }
 
 /// Changes in key order, shared by the block that they are of, its overlay, and undo.
-pub(crate) type ChangeList = Arc<Vec<Changed>>;
+pub(crate) type ChangeList = Arc<[Changed]>;
 
 /// The changes of a commit, as its finish made them: lists of which none is empty, each sorted by
 /// key and after the one before.
@@ -54,7 +54,7 @@ impl Changes {
 
     /// A list, if there are that many.
     pub(super) fn get(&self, index: usize) -> Option<&[Changed]> {
-        self.0.get(index).map(|list| list.as_slice())
+        self.0.get(index).map(|list| &**list)
     }
 
     /// The change of a key.
@@ -66,7 +66,7 @@ impl Changes {
 
     /// Bytes of the lists. Longer values are left out: to count them takes a look at each change.
     pub(super) fn bytes(&self) -> u64 {
-        let all = self.0.iter().map(|list| list.capacity() * size_of::<Changed>());
+        let all = self.0.iter().map(|list| list.len() * size_of::<Changed>());
         all.sum::<usize>() as u64
     }
 
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn lists_are_searched_as_one() {
         let lists: [&[u8]; 3] = [&[1, 3], &[5, 7], &[9]];
-        let list = |keys: &[u8]| Arc::new(keys.iter().map(|key| changed(*key)).collect());
+        let list = |keys: &[u8]| keys.iter().map(|key| changed(*key)).collect();
         let changes = Changes::new(lists.iter().map(|keys| list(keys)));
         assert_eq!((changes.len(), changes.list(1).len()), (5, 2));
         for first in 0..=10 {

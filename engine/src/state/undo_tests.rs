@@ -41,7 +41,7 @@ fn commit(undo: &Undo, number: u64) {
         let node: Node = [1; 32].into();
         nodes.pages.push((Prefix::new(&key(page, 0), 7), node));
     }
-    let changes = Changes::new(vec![Arc::new(list)]);
+    let changes = Changes::new(vec![list.into()]);
     let before = Before {
         start: (number * 100).into(),
         roots: Roots::new([(0, TrieRoot { kind: TrieKind::Merkle, node: [1; 32].into() })]),

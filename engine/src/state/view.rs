@@ -201,53 +201,34 @@ impl View {
         }
     }
 
-    /// All keys that commits after the view's have changed, and what they had; in order.
-    pub(crate) fn undone_all(&self) -> Result<Vec<(Key, Stored)>> {
-        let all = self.undone_below(&Prefix::ROOT);
-        self.check()?;
-        Ok(all)
-    }
-
     /// Has anything below the region changed against the pages and pending changes in it?
     pub(crate) fn differs(&self, state: &RegionState) -> bool {
-        state.last_commit() > self.base || self.overlays.changes_below(state.children().region())
+        state.last_commit() > self.base || self.version(state.children().region()).is_some()
     }
 
     /// What the view says below a prefix beyond pages and pending changes: undo of later commits, then
     /// overlays over it. Sorted. The caller holds the region, and asks [`Self::check`] afterwards.
-    pub(crate) fn changes(&self, prefix: &Prefix, state: &RegionState) -> BTreeMap<Key, Stored> {
+    pub(crate) fn changes(&self, prefix: &Prefix, state: &RegionState) -> Vec<PendingChange> {
         let behind = state.last_commit() > self.base;
         let undone = if behind { self.undone_below(prefix) } else { Vec::new() };
-        self.overlaid_over(prefix, undone)
+        self.overlay(&undone, &[*prefix])
     }
 
     /// All that the view says below `prefix` beyond pages and pending changes, whatever these are by now.
-    pub(crate) fn over_the_present(&self, prefix: &Prefix) -> Result<BTreeMap<Key, Stored>> {
+    pub(crate) fn over_the_present(&self, prefix: &Prefix) -> Result<Vec<PendingChange>> {
         let undone = self.undone_below(prefix);
         self.check()?;
-        Ok(self.overlaid_over(prefix, undone))
+        Ok(self.overlay(&undone, &[*prefix]))
     }
 
-    fn overlaid_over(&self, prefix: &Prefix, undone: Vec<(Key, Stored)>) -> BTreeMap<Key, Stored> {
-        let mut changes: BTreeMap<Key, Stored> = undone.into_iter().collect();
-        self.overlays.visit_below(prefix, |key, stored| {
-            changes.insert(*key, stored.clone());
-        });
-        changes
-    }
-
-    /// Puts what the overlays say below a prefix over the changes that are there from `from` on.
-    pub(crate) fn put_overlays(
-        &self,
-        prefix: &Prefix,
-        below: &mut Vec<PendingChange>,
-        from: usize,
-    ) {
-        let mut changes = Vec::new();
-        self.overlays.visit_below(prefix, |key, stored| changes.push((*key, stored.clone())));
-        if !changes.is_empty() {
-            put_over(below, from, changes.into_iter());
+    /// Changes, sorted, with what the overlays say below these prefixes, which ascend, over them.
+    pub(crate) fn overlay(&self, older: &[PendingChange], below: &[Prefix]) -> Vec<PendingChange> {
+        let (mut changes, mut all) = (Vec::new(), older.to_vec());
+        for prefix in below {
+            self.overlays.visit_below(prefix, |key, stored| changes.push((*key, stored.clone())));
         }
+        put_over(&mut all, 0, changes.into_iter());
+        all
     }
 
     /// The node of a region's prefix in the view's commit, where that commit is behind the region's last.

@@ -1,10 +1,12 @@
 //! A finish over overlays hashes what one over commits hashes: paths of known pages, not whole pages. Counted in hash calls, on
 //! two databases that do the same, one of which keeps its newest blocks as overlays.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use pleach::load::LoadOptions;
-use pleach::{Access, Options, Overlay, SessionOptions, Value};
+use pleach::{Access, AccessKind, Options, Overlay, SessionOptions, Value};
+use pleach_core::naive::Naive;
+use pleach_core::{Hasher, Key, Prefix};
 use pleach_io::sim::{SimDisk, SimRuntime};
 
 use crate::common::uniform as key;
@@ -84,6 +86,89 @@ fn a_finish_over_overlays_hashes_what_one_over_commits_does() {
         direct > 0 && stacked < direct * 5 / 4,
         "{stacked} over overlays, {direct} over commits"
     );
+}
+
+/// Hashes of a finish over a window of overlays, when it is full.
+fn hashes_over(window: usize) -> u64 {
+    const MEASURED: u64 = 16;
+    let (db, _runtime) = open(4);
+    let (mut chain, mut hashes) = (Chain::new(), 0);
+    let rounds = window as u64 + 16 + MEASURED;
+    for round in 0..rounds {
+        let before = db.metrics().hashes;
+        finish_over(&db, &mut chain, round);
+        if round + MEASURED >= rounds {
+            hashes += db.metrics().hashes - before;
+        }
+        if chain.len() > window {
+            chain.pop_front().expect("the oldest").commit().expect("committed");
+        }
+    }
+    hashes / MEASURED
+}
+
+/// However many overlays there are, and whatever they take: pages keep what folds have found, and nothing is folded again
+/// that overlays have changed before. With many overlays each page was hashed whole.
+#[test]
+fn many_overlays_hash_what_few_do() {
+    let [few, many] = [2, 128].map(hashes_over);
+    assert!(few > 0 && many < few * 9 / 8, "{many} over 128 overlays, {few} over 2");
+}
+
+/// A key of letters, or one that is spread.
+fn shaped(id: u64) -> Key {
+    let mut key = key(id);
+    if id.is_multiple_of(2) {
+        key[..16].iter_mut().for_each(|byte| *byte = b"abcdefgh"[usize::from(*byte % 8)]);
+    }
+    key
+}
+
+/// Chains of forty overlays of a few changes each, with deletes and absent keys, while their oldest are committed and flushed:
+/// all roots are the slow trie's.
+#[test]
+fn deep_chains_have_the_roots_of_the_naive_trie() {
+    const IDS: u64 = 3_000;
+    let (db, _runtime) = open(5);
+    let value = |stored: &[u8]| Hasher::BLAKE3.hash(stored).into();
+    let mut state: Naive = (0..ACCOUNTS).map(|id| (key(id), value(&[1; 8]))).collect();
+    let mut chain = Chain::new();
+    for round in 0..90_u64 {
+        let mut accesses = BTreeMap::new();
+        for at in 0..200 {
+            let key = shaped((at * 7919 + round * 13) % IDS);
+            let new = || Some(Value::from(&(round * 1000 + at).to_le_bytes()));
+            accesses.insert(
+                key,
+                match (at + round) % 5 {
+                    0 => Access::read(key),
+                    1 => Access::write(key, None),
+                    2 => Access::read_write(key, None),
+                    _ => Access::read_write(key, new()),
+                },
+            );
+        }
+        for (key, access) in &accesses {
+            match &access.kind {
+                AccessKind::Write(new) | AccessKind::ReadWrite(new) => {
+                    state.set(*key, new.as_deref().map(value));
+                }
+                _ => {}
+            }
+        }
+        let options = SessionOptions::new();
+        let options = chain.back().map_or(options.clone(), |newest| options.over(newest));
+        let session = db.session(options).expect("a session");
+        let block = session.finish(accesses.into_values().collect::<Vec<_>>()).expect("finished");
+        if round % 6 == 5 {
+            let root = state.node(Hasher::BLAKE3, &Prefix::ROOT);
+            assert_eq!(block.root(), root, "round {round}");
+        }
+        chain.push_back(block.into_overlay());
+        if chain.len() > 40 {
+            chain.pop_front().expect("the oldest").commit().expect("committed");
+        }
+    }
 }
 
 /// Pages split below a chain of overlays: a commit keeps the nodes of all other pages.

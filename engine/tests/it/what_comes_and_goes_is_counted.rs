@@ -81,31 +81,31 @@ fn blocks_and_witnesses_count_until_they_go() {
     assert!(metrics.kept_bytes > 0, "for the next batch");
 }
 
-/// Where overlays take much they forget what others could fold with. What is committed is the same.
+/// Where overlays take much the cache has little room for what folds learn. What is committed is the same.
 #[test]
-fn lean_overlays_commit_what_others_do() {
+fn overlays_without_room_commit_what_others_do() {
     let folders = [(); 2].map(|()| tempfile::tempdir().expect("a temporary folder"));
-    let (lean, ample) = (opened(&folders[0], 8), opened(&folders[1], 1024));
+    let (tight, ample) = (opened(&folders[0], 8), opened(&folders[1], 1024));
     let mut chain: Vec<Overlay> = Vec::new();
     let mut roots: Vec<Node> = Vec::new();
     for round in 0..24 {
         let session = ample.session(SessionOptions::new()).expect("a session");
         session.finish(batch(round, 5000)).expect("finished").commit().expect("committed");
         roots.push(ample.root());
-        chain.push(overlay(&lean, chain.last(), batch(round, 5000)));
+        chain.push(overlay(&tight, chain.last(), batch(round, 5000)));
         assert_eq!(chain.last().map(Overlay::root), roots.last().copied());
         if chain.len() > 4 {
             chain.remove(0).commit().expect("committed");
-            assert_eq!(lean.root(), roots[roots.len() - chain.len() - 1]);
+            assert_eq!(tight.root(), roots[roots.len() - chain.len() - 1]);
         }
     }
-    let held = lean.metrics();
-    assert!(held.batch_bytes + held.overlay_bytes > (8 << 20) / 4, "they were lean");
+    let held = tight.metrics();
+    assert!(held.batch_bytes + held.overlay_bytes > (8 << 20) / 4, "they take much");
     for overlay in chain {
         overlay.commit().expect("committed");
     }
-    assert_eq!(lean.root(), ample.root());
-    for db in [lean, ample] {
+    assert_eq!(tight.root(), ample.root());
+    for db in [tight, ample] {
         db.drain(0).expect("all nodes of pages agree with the index");
         assert_eq!(db.metrics().quarantined_pages, 0);
     }

@@ -164,9 +164,10 @@ impl Part {
         let of_nodes =
             self.nodes.iter().map(|nodes| nodes.capacity() * size_of::<(Prefix, Node)>());
         let heap = |changed: &Changed| changed.new.heap_bytes() + changed.prior.heap_bytes();
-        let of_changes = self.changes.iter().map(|list| {
-            list.capacity() * size_of::<Changed>() + list.iter().map(heap).sum::<usize>()
-        });
+        let of_changes = self
+            .changes
+            .iter()
+            .map(|list| list.len() * size_of::<Changed>() + list.iter().map(heap).sum::<usize>());
         size_of::<Self>() + of_nodes.sum::<usize>() + of_changes.sum::<usize>()
     }
 
@@ -280,11 +281,6 @@ impl Overlaid {
     pub(crate) fn get(&self, key: &Key) -> Option<&Stored> {
         let (layer, at) = self.newest_trie()?.find(self, key)?;
         Some(&self.part(layer)?.change(at).new)
-    }
-
-    /// Did any of them change anything below a prefix?
-    pub(crate) fn changes_below(&self, prefix: &Prefix) -> bool {
-        self.newest_trie().is_some_and(|trie| trie.newest_below(self, prefix).is_some())
     }
 
     /// The version of a page with this prefix that the newest overlay which changed anything below it has left.

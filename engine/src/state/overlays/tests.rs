@@ -78,7 +78,7 @@ fn over(parent: &Model, all: &Arc<Overlays>, seed: &mut u64, number: u64, ids: u
         }
         let changed = |(key, new)| Changed { key, new, prior: Stored::Absent };
         let list: Vec<Changed> = changes.into_iter().map(changed).collect();
-        let changes = list.chunks(7).map(|part| Arc::new(part.to_vec())).collect();
+        let changes = list.chunks(7).map(|part| part.to_vec().into()).collect();
         said.push(Part::new(namespace, changes, [nodes.into_iter().collect(), Vec::new()]));
     }
     let layer = Layer::new(all, &parent.chain, said.into_iter());
@@ -111,7 +111,7 @@ fn check(model: &Model, seed: &mut u64, ids: u64) {
                 node.map_or(NodeThen::Unrecorded, |node| NodeThen::Recorded(*node))
             });
             assert_eq!(overlaid.node(&prefix), node, "{namespace}: {prefix:?}");
-            assert_eq!(overlaid.changes_below(&prefix), newest.is_some());
+            assert_eq!(overlaid.version(&prefix).is_some(), newest.is_some());
         }
     }
 }
@@ -199,7 +199,7 @@ fn chain_of(layers: u64, all: &Arc<Overlays>) -> Chain {
             (0..1000).map(|id| Hasher::BLAKE3.hash(&(1000 * layer + id).to_be_bytes())).collect();
         let changes =
             keys.into_iter().map(|key| Changed { key, new: Stored::Absent, prior: Stored::Absent });
-        let changes = vec![Arc::new(changes.collect())];
+        let changes = vec![changes.collect()];
         let said = Part::new(0, changes, Default::default());
         let layer = Layer::new(all, &chain, std::iter::once(said));
         chain = chain.with(&layer);
