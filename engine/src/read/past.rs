@@ -11,7 +11,7 @@ use crate::format::record::{Kind, RecordView};
 use crate::log::walk;
 use crate::state::Shared;
 use crate::state::logged::Stretch;
-use crate::state::replaced::restored;
+use crate::state::replaced::{Restored, restored};
 use crate::state::replica::Replica;
 use crate::state::undo_maps::AllMaps;
 use crate::state::view::View;
@@ -110,8 +110,10 @@ fn put_in(hasher: Hasher, maps: &AllMaps, record: &RecordView<'_>, last: &mut u6
     }
     *last = header.number;
     let bad = |error| Contradiction::Record { position: header.position, error };
-    for namespace in CommitView::parse(record.body).map_err(bad)?.namespaces() {
-        maps.restore(header.number, restored(hasher, &namespace.map_err(bad)?, header)?);
-    }
+    let namespaces = CommitView::parse(record.body).map_err(bad)?.namespaces();
+    let all: Vec<Restored> = namespaces
+        .map(|namespace| restored(hasher, &namespace.map_err(bad)?, header))
+        .collect::<Result<_>>()?;
+    maps.restore(header.number, &all);
     Ok(())
 }

@@ -51,9 +51,6 @@ pub(crate) mod foreground;
 pub(crate) mod images;
 pub(crate) mod in_flight;
 pub(crate) mod index;
-mod key_order;
-mod keyed_hash;
-pub(crate) mod last_changes;
 pub(crate) mod logged;
 pub(crate) mod long_values;
 pub(crate) mod node_versions;
@@ -77,7 +74,6 @@ pub(crate) mod undo;
 pub(crate) mod undo_maps;
 #[cfg(test)]
 mod undo_tests;
-mod versions;
 pub(crate) mod view;
 pub(crate) mod window;
 

@@ -14,9 +14,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::RwLock;
 use pleach_core::search::lower_bound_near;
-use pleach_core::{Node, Prefix};
-
-use super::versions::shard;
+use pleach_core::{Key, Node, Prefix};
 
 /// What is known of a prefix's node as of an older commit; or what overlays say of it, where the changes are theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +73,11 @@ type Shard = RwLock<BTreeMap<Prefix, Versions>>;
 const NEAR: usize = 8;
 /// Bytes of an entry: the nodes of a B-tree are between half and entirely full.
 const ENTRY: usize = size_of::<(Prefix, Versions)>() * 3 / 2;
+
+/// The shard of a key, by its first `bits` bits, at most 16: keys in order have shards in order.
+fn shard(bits: u32, key: &Key) -> usize {
+    usize::from(u16::from_be_bytes([key[0], key[1]])) >> (16 - bits)
+}
 
 /// Nodes by prefix and commit.
 pub(super) struct NodeVersions {

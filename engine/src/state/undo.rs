@@ -55,6 +55,10 @@ impl Recent {
         let at = self.undone.binary_search_by_key(&namespace, |one| one.namespace).ok()?;
         Some(&self.undone[at])
     }
+
+    fn bytes(&self) -> u64 {
+        self.undone.iter().map(Undone::bytes).sum()
+    }
 }
 
 /// Roots and blob of a past commit.
@@ -157,10 +161,10 @@ impl Undo {
     /// applied. With a history it says what was before.
     pub(crate) fn push(&self, number: u64, undone: Vec<Undone>, before: Option<Before>) {
         debug_assert!(undone.is_sorted_by(|a, b| a.namespace < b.namespace), "namespaces ascend");
-        let bytes = undone.iter().map(Undone::bytes).sum();
-        self.guarded.lock().window.add(number, bytes, 0, before);
+        let commit = Recent { number, undone: undone.into() };
+        self.guarded.lock().window.add(number, commit.bytes(), 0, before);
         let mut recent = self.recent.write();
-        recent.push_back(Recent { number, undone: undone.into() });
+        recent.push_back(commit);
         self.recents.store(recent.len(), Ordering::Release);
         drop(recent);
         self.newest.store(number, Ordering::Release);
@@ -175,10 +179,7 @@ impl Undo {
         let most = if self.keeps_history() { 0 } else { RECENT };
         // Each turn takes one out, and whoever pushes more settles them.
         while let Some(oldest) = self.oldest_recent(most) {
-            let before = self.maps.bytes();
-            let put = |undone| self.put_in(runtime, oldest.number, undone);
-            let values = oldest.undone.iter().map(put).sum();
-            let bytes = self.maps.bytes() - before;
+            let (bytes, values) = self.put_in(runtime, &oldest);
             self.guarded.lock().window.set_bytes(oldest.number, bytes, values);
             let mut recent = self.recent.write();
             recent.pop_front();
@@ -204,33 +205,29 @@ impl Undo {
         if recent.len() > most { recent.front().cloned() } else { None }
     }
 
-    /// Puts in what a commit has replaced; gives the bytes of the overflow file that this occupies.
-    fn put_in(&self, runtime: &Executor, number: u64, undone: &Undone) -> u64 {
-        let Undone { namespace, changes, nodes } = undone;
-        let maps = self.maps.make(*namespace);
-        maps.values.reserve(number, changes.len());
-        let (next, overflow) = (AtomicUsize::new(0), AtomicU64::new(0));
+    /// Puts in what a commit has replaced; gives the bytes of memory and of the overflow file that this takes.
+    fn put_in(&self, runtime: &Executor, commit: &Recent) -> (u64, u64) {
+        let (number, undone, before) = (commit.number, &*commit.undone, self.maps.node_bytes());
+        let keys = undone.iter().map(|one| one.changes.len()).sum();
+        let (next, taken) = (AtomicUsize::new(0), Mutex::new((0, 0)));
         let put = |_: usize| {
             loop {
-                // The nodes first, which take longer than any list of changes.
                 match next.fetch_add(1, Ordering::Relaxed).checked_sub(1) {
                     None => {
-                        maps.pages.insert(number, &nodes.pages);
-                        maps.regions.insert(number, &nodes.regions);
+                        let values = undone.iter().map(|one| (one.namespace, one.changes.priors()));
+                        *taken.lock() = self.maps.put_values(number, keys, values);
                     }
                     Some(at) => {
-                        let Some(list) = changes.get(at) else { return };
-                        let values = list.iter().map(|one| (one.key, one.prior.clone()));
-                        maps.values.insert(number, values);
-                        let bytes = list.iter().map(|one| one.prior.overflow_bytes()).sum();
-                        overflow.fetch_add(bytes, Ordering::Relaxed);
+                        let Some(one) = undone.get(at) else { return };
+                        self.maps.put_nodes(number, one.namespace, &one.nodes);
                     }
                 }
             }
         };
-        let most = if changes.len() < PARALLEL { 1 } else { runtime.workers() };
-        runtime.here_or_fork_join(most.min(changes.lists() + 1), &put);
-        overflow.into_inner()
+        let most = if keys < PARALLEL { 1 } else { runtime.workers() };
+        runtime.here_or_fork_join(most.min(undone.len() + 1), &put);
+        let (bytes, values) = taken.into_inner();
+        (bytes + self.maps.node_bytes() - before, values)
     }
 
     /// Does a commit's undo leave memory before recovery is through, with so much log after it? Undo takes more than
@@ -287,18 +284,13 @@ impl Undo {
     pub(crate) fn restore(
         &self,
         number: u64,
-        replaced: Vec<Restored>,
+        replaced: &[Restored],
         before: Before,
         log_end: LogPos,
     ) {
         self.log_end.store(log_end.get(), Ordering::Relaxed);
         let tidying = self.tidying.lock();
-        let (bytes_before, mut overflow) = (self.maps.bytes(), 0);
-        for restored in replaced {
-            overflow += restored.overflow_bytes();
-            self.maps.restore(number, restored);
-        }
-        let bytes = self.maps.bytes() - bytes_before;
+        let (bytes, overflow) = self.maps.restore(number, replaced);
         self.guarded.lock().window.add(number, bytes, overflow, Some(before));
         self.newest.store(number, Ordering::Release);
         self.trim(&tidying);
@@ -313,6 +305,7 @@ impl Undo {
         self.dropped.store(number, Ordering::SeqCst);
         drop(guarded);
         self.newest.store(number, Ordering::Release);
+        self.maps.values.drop_through(number);
         self.sweep(&tidying, true);
     }
 
@@ -350,9 +343,10 @@ impl Undo {
     }
 
     fn trim(&self, tidying: &MutexGuard<'_, ()>) {
+        let (in_memory, ends) = (self.in_memory(), self.maps.values.ends());
         let mut guarded = self.guarded.lock();
-        let oldest = guarded.oldest_held();
-        let floor = guarded.window.advance(oldest, self.log_end.load(Ordering::Relaxed).into());
+        let (oldest, log_end) = (guarded.oldest_held(), self.log_end.load(Ordering::Relaxed));
+        let floor = guarded.window.advance(oldest, log_end.into(), in_memory, &ends);
         // Before anything goes: a reader that misses it finds this.
         self.gone.store(guarded.window.from(), Ordering::SeqCst);
         self.dropped.store(floor, Ordering::SeqCst);
@@ -364,22 +358,32 @@ impl Undo {
         }
         self.recents.store(recent.len(), Ordering::Release);
         drop(recent);
+        self.maps.values.drop_through(floor);
         if empty || sweep {
             self.sweep(tidying, empty);
         }
     }
 
+    /// Takes nodes out of memory that are dropped.
     fn sweep(&self, _tidying: &MutexGuard<'_, ()>, empty: bool) {
-        if self.maps.bytes() > 0 {
+        if self.maps.node_bytes() > 0 {
             let floor = self.dropped.load(Ordering::SeqCst);
             if empty {
-                self.maps.clear();
+                self.maps.clear_nodes();
             } else {
-                self.maps.drop_through(floor);
+                self.maps.drop_nodes_through(floor);
             }
         }
-        let left = self.maps.bytes();
-        self.guarded.lock().window.swept(left);
+        self.guarded.lock().window.swept();
+    }
+
+    /// Bytes that commits which were pushed, and those that were put in, take in memory.
+    fn in_memory(&self) -> u64 {
+        let recent = match self.recents.load(Ordering::Acquire) {
+            0 => 0,
+            _ => self.recent.read().iter().map(Recent::bytes).sum(),
+        };
+        recent + self.maps.bytes()
     }
 
     /// Bytes of what is put in.
@@ -390,7 +394,8 @@ impl Undo {
 
     /// Bytes of memory that undo takes, with what was read back.
     pub(crate) fn bytes(&self) -> u64 {
-        self.guarded.lock().window.bytes() + self.logged_bytes.load(Ordering::Relaxed)
+        let in_memory = self.in_memory() + self.logged_bytes.load(Ordering::Relaxed);
+        in_memory + self.guarded.lock().window.list_bytes()
     }
 }
 

@@ -1,48 +1,36 @@
-//! What commits replaced and was put in: the maps of each namespace.
+//! What commits replaced and was put in: the values of all namespaces, and maps of the nodes of each.
 //!
-//! A namespace's maps are made when the first commit that replaces something of it is put in, so that a
-//! namespace that nobody changes costs a pointer. Those of namespace 0 are cut finely, for many workers and
-//! many keys; a database can have 255 others, whose maps are smaller. Used by [`super::undo`] alone.
+//! A namespace's maps are made when the first commit that replaces nodes of it is put in, so that a namespace that nobody
+//! changes costs a pointer. Used by [`super::undo`] alone.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::node_versions::NodeVersions;
-use super::replaced::Restored;
-use super::versions::VersionMap;
+use pleach_beatree::Stored;
+use pleach_core::Key;
 
-/// Leading bits of a key by which the values of namespace 0 are cut into shards: trees of many shards are low, and
-/// each of their levels is a wait for memory.
-const FIRST: u32 = 12;
-/// The same for other namespaces.
-const OTHERS: u32 = 6;
-/// The same for the nodes of any, of which the pages of a region are looked up together.
+use super::node_versions::NodeVersions;
+use super::replaced::{ReplacedNodes, Restored};
+use crate::history::Runs;
+
+/// Leading bits of a prefix by which nodes are cut into shards: the pages of a region are looked up together.
 const NODES: u32 = 6;
 
-/// What commits replaced in one namespace.
+/// The nodes that commits replaced in one namespace.
 pub(in crate::state) struct Maps {
-    pub(super) values: VersionMap,
     pub(super) pages: NodeVersions,
     pub(super) regions: NodeVersions,
 }
 
 impl Maps {
-    fn new(namespace: u8) -> Self {
-        let bits = if namespace == 0 { FIRST } else { OTHERS };
-        Self {
-            values: VersionMap::new(bits),
-            pages: NodeVersions::new(NODES),
-            regions: NodeVersions::new(NODES),
-        }
-    }
-
     fn bytes(&self) -> usize {
-        self.values.bytes() + self.pages.bytes() + self.regions.bytes()
+        self.pages.bytes() + self.regions.bytes()
     }
 }
 
-/// The maps of all namespaces.
+/// What commits replaced: values of all namespaces, and the nodes of each.
 pub(crate) struct AllMaps {
+    pub(super) values: Runs,
     each: Box<[OnceLock<Box<Maps>>]>,
     /// A bit for each namespace that has maps.
     made: [AtomicU64; 4],
@@ -51,22 +39,15 @@ pub(crate) struct AllMaps {
 impl Default for AllMaps {
     fn default() -> Self {
         let each = (0..=u8::MAX).map(|_| OnceLock::new()).collect();
-        Self { each, made: Default::default() }
+        Self { values: Runs::default(), each, made: Default::default() }
     }
 }
 
 impl AllMaps {
-    /// Those of a namespace; none when nothing of it was ever put in.
+    /// The nodes of a namespace; none when none of it were ever put in.
     #[inline]
-    pub(super) fn get(&self, namespace: u8) -> Option<&Maps> {
+    pub(super) fn nodes(&self, namespace: u8) -> Option<&Maps> {
         self.each[usize::from(namespace)].get().map(|maps| &**maps)
-    }
-
-    /// Those of a namespace, to put something in.
-    pub(super) fn make(&self, namespace: u8) -> &Maps {
-        let maps = self.each[usize::from(namespace)].get_or_init(|| Box::new(Maps::new(namespace)));
-        self.made[usize::from(namespace / 64)].fetch_or(1 << (namespace % 64), Ordering::Relaxed);
-        maps
     }
 
     fn iter(&self) -> impl Iterator<Item = &Maps> {
@@ -79,34 +60,74 @@ impl AllMaps {
         namespaces.filter_map(|namespace| self.each[namespace].get().map(|maps| &**maps))
     }
 
-    /// Puts in what a commit, later than all that are in, has replaced in a namespace.
-    pub(crate) fn restore(&self, number: u64, restored: Restored) {
-        let Restored { namespace, values, nodes } = restored;
-        let maps = self.make(namespace);
-        maps.values.reserve(number, values.len());
-        maps.values.insert(number, values.into_iter());
+    /// Puts in the nodes that a commit, later than all that are in, has replaced in a namespace.
+    pub(super) fn put_nodes(&self, number: u64, namespace: u8, nodes: &ReplacedNodes) {
+        if nodes.pages.is_empty() && nodes.regions.is_empty() {
+            return;
+        }
+        let make = || {
+            Box::new(Maps { pages: NodeVersions::new(NODES), regions: NodeVersions::new(NODES) })
+        };
+        let maps = self.each[usize::from(namespace)].get_or_init(make);
+        self.made[usize::from(namespace / 64)].fetch_or(1 << (namespace % 64), Ordering::Relaxed);
         maps.pages.insert(number, &nodes.pages);
         maps.regions.insert(number, &nodes.regions);
     }
 
-    /// Bytes that all of them take.
-    pub(super) fn bytes(&self) -> u64 {
+    /// Puts in up to `keys` values that a commit, later than all that are in, has replaced, those of each namespace in order.
+    /// Gives the bytes of memory that they take, and those that they occupy in the overflow file.
+    pub(super) fn put_values<'a, V: Iterator<Item = (&'a Key, &'a Stored)>>(
+        &self,
+        number: u64,
+        keys: usize,
+        namespaces: impl Iterator<Item = (u8, V)>,
+    ) -> (u64, u64) {
+        let (mut run, mut overflow) = (self.values.commit_run(number, keys), 0);
+        for (namespace, values) in namespaces {
+            run.begin(namespace);
+            for (key, prior) in values {
+                run.put(key, prior);
+                overflow += prior.overflow_bytes();
+            }
+        }
+        (self.values.push(run) as u64, overflow)
+    }
+
+    /// Puts in what a commit, later than all that are in, has replaced, as its record has it. Gives the same.
+    pub(crate) fn restore(&self, number: u64, restored: &[Restored]) -> (u64, u64) {
+        let before = self.node_bytes();
+        for one in restored {
+            self.put_nodes(number, one.namespace, &one.nodes);
+        }
+        let keys = restored.iter().map(|one| one.values.len()).sum();
+        let values = restored
+            .iter()
+            .map(|one| (one.namespace, one.values.iter().map(|(key, prior)| (key, prior))));
+        let (bytes, overflow) = self.put_values(number, keys, values);
+        (bytes + self.node_bytes() - before, overflow)
+    }
+
+    /// Bytes that the nodes take.
+    pub(super) fn node_bytes(&self) -> u64 {
         self.iter().map(|maps| maps.bytes() as u64).sum()
     }
 
-    /// Drops what the commits through `floor` have replaced.
-    pub(super) fn drop_through(&self, floor: u64) {
+    /// Bytes that all of it takes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.node_bytes() + self.values.bytes() as u64
+    }
+
+    /// Drops the nodes that the commits through `floor` have replaced.
+    pub(super) fn drop_nodes_through(&self, floor: u64) {
         for maps in self.iter() {
-            maps.values.drop_through(floor);
             maps.pages.drop_through(floor);
             maps.regions.drop_through(floor);
         }
     }
 
-    /// Drops all.
-    pub(super) fn clear(&self) {
+    /// Drops all nodes.
+    pub(super) fn clear_nodes(&self) {
         for maps in self.iter() {
-            maps.values.clear();
             maps.pages.clear();
             maps.regions.clear();
         }
@@ -115,35 +136,33 @@ impl AllMaps {
 
 #[cfg(test)]
 mod tests {
-    use pleach_beatree::Stored;
+    use pleach_core::{Node, Prefix};
 
     use super::*;
-    use crate::state::last_changes::LastSeen;
 
     #[test]
-    fn each_namespace_has_maps_of_its_own_once_something_is_put_in() {
+    fn each_namespace_has_nodes_of_its_own_once_some_are_put_in() {
         let maps = AllMaps::default();
         let namespaces = [0_u8, 1, 63, 64, 127, 128, 255];
         for (number, namespace) in (1..).zip(namespaces) {
-            assert!(maps.get(namespace).is_none());
-            let prior = Stored::Inline(vec![namespace; 8].as_slice().into());
-            let values = &maps.make(namespace).values;
-            values.reserve(number, 1);
-            values.insert(number, std::iter::once(([9; 32], prior)));
+            assert!(maps.nodes(namespace).is_none());
+            let pages = vec![(Prefix::ROOT, Node::new([namespace; 32]))];
+            maps.put_nodes(number, namespace, &ReplacedNodes { pages, regions: Vec::new() });
             assert_eq!(maps.iter().count() as u64, number);
         }
+        let found = |namespace: u8| {
+            let mut found = Vec::new();
+            let maps = maps.nodes(namespace).expect("put in");
+            maps.pages.below(&Prefix::ROOT, 0, &mut found);
+            found.first().map(|one| (one.number, one.node))
+        };
         for (number, namespace) in (1..).zip(namespaces) {
-            let prior = Stored::Inline(vec![namespace; 8].as_slice().into());
-            let get = |maps: &Maps| maps.values.get(&[9; 32], 0, &LastSeen::default());
-            let found = maps.get(namespace).and_then(get);
-            assert_eq!(found, Some((number, prior)));
+            assert_eq!(found(namespace), Some((number, Node::new([namespace; 32]))));
         }
-        let before = maps.bytes();
-        maps.drop_through(3);
-        assert_eq!(maps.bytes(), before / 7 * 4);
-        let get = |maps: &Maps| maps.values.get(&[9; 32], 0, &LastSeen::default());
-        assert!(maps.get(1).is_some_and(|maps| get(maps).is_none()));
-        maps.clear();
-        assert_eq!(maps.bytes(), 0);
+        let before = maps.node_bytes();
+        maps.drop_nodes_through(3);
+        assert_eq!((maps.node_bytes(), found(1)), (before / 7 * 4, None));
+        maps.clear_nodes();
+        assert_eq!(maps.node_bytes(), 0);
     }
 }

@@ -11,7 +11,6 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 use super::changes::{Changed, Changes};
-use super::last_changes::LastSeen;
 use super::replaced::{ReplacedNodes, Undone};
 use super::undo::Undo;
 use super::window::Before;
@@ -150,7 +149,7 @@ fn a_state_is_what_the_commits_behind_it_have_replaced() {
         for base in 1..newest {
             // The page's key changes in each second commit: the next one behind the state has replaced what it had.
             let next = base + 1 + base % 2;
-            let found = undo.get(0, &key(1, 0), base, &LastSeen::default());
+            let found = undo.get(0, &key(1, 0), base);
             let expected = (next <= newest).then(|| value(next - 1));
             assert_eq!(found, expected, "state {base} of {newest}");
         }

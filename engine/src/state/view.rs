@@ -17,7 +17,6 @@ use pleach_beatree::{ChildTable, RegionState, Stored};
 use pleach_core::{Key, Node, Prefix};
 use pleach_io::Homed;
 
-use super::last_changes::LastSeen;
 use super::logged::{LoggedUndo, Stretch};
 use super::node_versions::{NodeThen, NodeVersions, ReplacedNode, then};
 use super::overlays::{Chain, Overlaid};
@@ -34,7 +33,6 @@ pub(crate) struct View {
     pub(crate) namespace: u8,
     overlays: Overlaid,
     undo: Arc<Undo>,
-    seen: LastSeen,
     /// Undo of the first commits after the base that memory does not have, the oldest first.
     logged: Box<[Arc<LoggedUndo>]>,
     pin: Arc<Homed<Pinned>>,
@@ -60,8 +58,14 @@ impl View {
         overlays.make_readable();
         let pin = Pinned { id, undo: Arc::clone(&undo), logged: Mutex::default() };
         let pin = Arc::new(Homed::new(pin));
-        let (overlays, seen, logged) = (overlays.of(0), LastSeen::default(), Box::default());
-        Self { base: id.0, namespace: 0, overlays, undo, seen, logged, pin }
+        Self {
+            base: id.0,
+            namespace: 0,
+            overlays: overlays.of(0),
+            undo,
+            logged: Box::default(),
+            pin,
+        }
     }
 
     /// A view of another namespace of the same state, under the same pin.
@@ -76,7 +80,6 @@ impl View {
             namespace,
             overlays: self.overlays.chain().of(namespace),
             undo: Arc::clone(&self.undo),
-            seen: LastSeen::default(),
             logged,
             pin: Arc::clone(&self.pin),
         }
@@ -154,11 +157,6 @@ impl View {
         self.pin.logged.lock().clone_from(&other.pin.logged.lock());
     }
 
-    /// What was read back of the view's namespace, the oldest commits first.
-    fn logged(&self) -> impl Iterator<Item = &Maps> {
-        self.logged.iter().filter_map(|logged| logged.maps.get(self.namespace))
-    }
-
     /// The state of a key in the overlays; they are asked first.
     pub(crate) fn overlaid(&self, key: &Key) -> Option<Stored> {
         self.overlays.get(key).cloned()
@@ -181,24 +179,15 @@ impl View {
         if self.undo.newest() <= self.base {
             return Ok(None);
         }
-        let undone = self
-            .undone_logged(key)
-            .or_else(|| self.undo.get(self.namespace, key, self.through(), &self.seen));
+        let undone =
+            self.undone_logged(key).or_else(|| self.undo.get(self.namespace, key, self.through()));
         self.check()?;
         Ok(undone)
     }
 
     fn undone_logged(&self, key: &Key) -> Option<Stored> {
-        let get = |maps: &Maps| maps.values.get(key, self.base, &LastSeen::default());
-        self.logged().find_map(get).map(|(_, prior)| prior)
-    }
-
-    /// Prefetches the memory that [`Self::undone`] begins with.
-    #[inline]
-    pub(crate) fn cpu_prefetch_undone(&self, key: &Key) {
-        if self.undo.newest() > self.base {
-            self.undo.cpu_prefetch(self.namespace, key, &self.seen);
-        }
+        let get = |logged: &Arc<LoggedUndo>| logged.maps.values.get(self.namespace, key, self.base);
+        self.logged.iter().find_map(get).map(|(_, prior)| prior)
     }
 
     /// All keys that commits after the view's have changed, and what they had; in order.
@@ -266,7 +255,7 @@ impl View {
         of: fn(&ReplacedNodes) -> &[(Prefix, Node)],
     ) -> Vec<ReplacedNode> {
         let mut replaced = self.undo.nodes(self.namespace, prefix, self.through(), versions, of);
-        for maps in self.logged() {
+        for maps in self.logged.iter().filter_map(|logged| logged.maps.nodes(self.namespace)) {
             versions(maps).below(prefix, self.base, &mut replaced);
         }
         replaced
@@ -316,19 +305,13 @@ impl View {
     /// The same of some ranges, which ascend.
     fn undone_within(&self, ranges: &[RangeInclusive<Key>]) -> Vec<(Key, Stored)> {
         let newest = self.undo.within(self.namespace, ranges, self.through());
-        let mut logged = self.logged().peekable();
-        if logged.peek().is_none() {
+        if self.logged.is_empty() {
             return newest;
         }
-        let mut states: BTreeMap<Key, Stored> = BTreeMap::new();
         // Of two commits that changed a key the older one has the word.
-        for maps in logged {
-            maps.values.ranges(ranges, self.base, |key, _, prior| {
-                states.entry(*key).or_insert_with(|| prior.clone());
-            });
-        }
-        for (key, prior) in newest {
-            states.entry(key).or_insert(prior);
+        let mut states: BTreeMap<Key, Stored> = newest.into_iter().collect();
+        for logged in self.logged.iter().rev() {
+            states.extend(logged.maps.values.within(self.namespace, ranges, self.base));
         }
         states.into_iter().collect()
     }

@@ -88,11 +88,8 @@ pub(super) struct Window {
     list: u64,
     /// Bytes of the overflow file that only states before them name.
     values: u64,
-    /// Bytes of those that are dropped and still in memory.
+    /// Bytes of those that are dropped and were not swept since.
     stale: u64,
-    /// Bytes that are in memory beyond both, as of the last sweep: lists keep room for what comes, and what stays is
-    /// counted with a commit that may be gone.
-    slack: u64,
     /// More is in memory than may be.
     is_full: bool,
     /// What queued records say of where the window begins, and where they end.
@@ -117,7 +114,6 @@ impl Window {
             list: 0,
             values: 0,
             stale: 0,
-            slack: 0,
             is_full: false,
             stated: VecDeque::new(),
             durable_from: if limits.commits > 0 { tip } else { u64::MAX },
@@ -144,9 +140,9 @@ impl Window {
         self.dropped == self.tip
     }
 
-    /// Bytes of undo that are in memory.
-    pub(super) fn bytes(&self) -> u64 {
-        self.live + self.stale + self.slack + self.list
+    /// Bytes of the list of commits.
+    pub(super) fn list_bytes(&self) -> u64 {
+        self.list
     }
 
     /// Where the record of a commit begins that is kept.
@@ -164,10 +160,9 @@ impl Window {
         self.stale > 0 && (self.is_full || self.stale > self.live / 3)
     }
 
-    /// What is dropped is out of memory, where `left` bytes are now.
-    pub(super) fn swept(&mut self, left: u64) {
+    /// What is dropped is out of memory.
+    pub(super) fn swept(&mut self) {
         (self.stale, self.is_full) = (0, false);
-        self.slack = left.saturating_sub(self.live);
     }
 
     /// The next commit's undo is there, or is being put in. `values` are the bytes of the overflow file that the values in it
@@ -310,8 +305,15 @@ impl Window {
 
     /// Moves the window on: to its length, to its bytes of log (which ends at `log_end`) and of the overflow file; and drops
     /// from memory, whoever holds it, what takes more than the bytes of memory. `oldest_pin` is the oldest commit that is
-    /// held. Gives the last commit that is dropped from memory.
-    pub(super) fn advance(&mut self, oldest_pin: u64, log_end: LogPos) -> u64 {
+    /// held. `in_memory` are the bytes of memory, and `ends` the last commits of the runs that they are in. Gives the last
+    /// commit that is dropped from memory.
+    pub(super) fn advance(
+        &mut self,
+        oldest_pin: u64,
+        log_end: LogPos,
+        in_memory: u64,
+        ends: &[u64],
+    ) -> u64 {
         self.from = self.begin_after(self.tip).min(self.tip);
         let too_much_log = |before: &Before| {
             log_end.checked_since(before.start).unwrap_or(0) > self.limits.log_bytes
@@ -326,13 +328,14 @@ impl Window {
         }
         self.drop_memory_through(self.from.min(oldest_pin));
         self.forget();
-        self.is_full = self.bytes() > self.limits.bytes;
+        let all = in_memory + self.list;
+        self.is_full = all > self.limits.bytes;
         if self.is_full {
-            // Some more than has to be, so that not each commit has to sweep.
-            let fixed = self.slack + self.list;
-            let wanted = (self.limits.bytes / 8 * 7).saturating_sub(fixed);
+            // Some more than has to be, so that not each commit has to sweep. Runs go as a whole.
+            let wanted = share(self.live, self.limits.bytes / 8 * 7, all);
             while self.live > wanted && self.dropped < self.tip {
-                self.drop_memory_through(self.dropped + 1);
+                let run = ends[ends.partition_point(|end| *end <= self.dropped)..].first();
+                self.drop_memory_through(run.copied().unwrap_or(self.dropped + 1));
             }
             self.forget();
         }
@@ -396,4 +399,10 @@ impl Window {
         let held = self.commits.iter().filter(|kept| kept.number > commit);
         held.take_while(|kept| kept.number <= self.from).map(|kept| kept.bytes).sum()
     }
+}
+
+/// The part of a number that `part` is of `whole`.
+fn share(of: u64, part: u64, whole: u64) -> u64 {
+    let scaled = u128::from(of) * u128::from(part) / u128::from(whole.max(1));
+    u64::try_from(scaled).unwrap_or(of)
 }

@@ -9,7 +9,6 @@ use pleach_core::{Key, Node, Prefix};
 
 use super::{Recent, Undo};
 use crate::error::{Error, Result};
-use crate::state::last_changes::LastSeen;
 use crate::state::node_versions::{NodeVersions, ReplacedNode, replaced_below};
 use crate::state::replaced::ReplacedNodes;
 use crate::state::undo_maps::Maps;
@@ -57,14 +56,8 @@ impl Undo {
     }
 
     /// State of a namespace's key as of commit `base`, when a later commit changed it: what the oldest such
-    /// commit replaced. What was seen is of this namespace.
-    pub(crate) fn get(
-        &self,
-        namespace: u8,
-        key: &Key,
-        base: u64,
-        seen: &LastSeen,
-    ) -> Option<Stored> {
+    /// commit replaced.
+    pub(crate) fn get(&self, namespace: u8, key: &Key, base: u64) -> Option<Stored> {
         let recent = if self.recents.load(Ordering::Acquire) == 0 {
             None
         } else {
@@ -74,26 +67,12 @@ impl Undo {
             later.find_map(|commit| Some(commit.of(namespace)?.changes.find(key)?.prior.clone()))
         };
         // Commits that were put in are older.
-        self.change_after(namespace, key, base, seen).map(|(_, prior)| prior).or(recent)
-    }
-
-    /// Prefetches the memory that [`Self::get`] begins with.
-    #[inline]
-    pub(crate) fn cpu_prefetch(&self, namespace: u8, key: &Key, seen: &LastSeen) {
-        if let Some(Maps { values, .. }) = self.maps.get(namespace) {
-            values.cpu_prefetch_key(key, seen);
-        }
+        self.change_after(namespace, key, base).map(|(_, prior)| prior).or(recent)
     }
 
     /// The oldest commit after `base` that changed a key, and what it replaced; of commits that are put in.
-    pub fn change_after(
-        &self,
-        namespace: u8,
-        key: &Key,
-        base: u64,
-        seen: &LastSeen,
-    ) -> Option<(u64, Stored)> {
-        self.maps.get(namespace)?.values.get(key, base, seen)
+    pub fn change_after(&self, namespace: u8, key: &Key, base: u64) -> Option<(u64, Stored)> {
+        self.maps.values.get(namespace, key, base)
     }
 
     /// The states as of `base` of all of a namespace's keys in some ranges, which ascend, that later commits changed:
@@ -105,10 +84,7 @@ impl Undo {
         base: u64,
     ) -> Vec<(Key, Stored)> {
         let recent = self.recent_after(base);
-        let mut found = Vec::new();
-        if let Some(Maps { values, .. }) = self.maps.get(namespace) {
-            values.ranges(ranges, base, |key, _, prior| found.push((*key, prior.clone())));
-        }
+        let found = self.maps.values.within(namespace, ranges, base);
         if recent.is_empty() {
             return found;
         }
@@ -139,7 +115,7 @@ impl Undo {
                 replaced_below(of(&undone.nodes), commit.number, prefix, &mut found);
             }
         }
-        if let Some(maps) = self.maps.get(namespace) {
+        if let Some(maps) = self.maps.nodes(namespace) {
             versions(maps).below(prefix, base, &mut found);
         }
         found
