@@ -13,6 +13,7 @@ const BITS_A_KEY: usize = 10;
 const PROBES: u32 = 5;
 
 /// Words that nobody outside knows, so that nobody can choose keys whose hashes meet.
+#[derive(Clone, Copy)]
 pub(super) struct Secret([u64; 4]);
 
 impl Default for Secret {
