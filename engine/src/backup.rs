@@ -17,8 +17,8 @@ use crate::format::incarnation;
 use crate::format::names::{IMAGES, LEAF_FILE, OVERFLOW_FILE, SPILL_FILE, is_ours};
 use crate::format::superblock_store::SuperblockStore;
 use crate::handles::Holder;
-use crate::history;
 use crate::load::Progress;
+use crate::logged_history;
 use crate::roots::Roots;
 use crate::state::State;
 use crate::state::view::View;
@@ -120,7 +120,7 @@ fn hold(db: &State) -> Result<View> {
         if from >= tip.base {
             break tip;
         }
-        history::reach(db, from)?;
+        logged_history::reach(db, from)?;
         match commits.view_at(from) {
             // Without a history the window begins at the newest commit, and follows it a moment later.
             Err(Error::SnapshotTooOld { commit, oldest }) if commit == oldest => break tip,

@@ -18,8 +18,8 @@ use crate::engine::Engine;
 use crate::error::{Error, Hex, NoRoom, Result};
 use crate::format::trie_kind::TrieKind;
 use crate::handles::{Holder, Kind, OpenHandles};
-use crate::history;
 use crate::load::{self, LoadOptions, LoadReport, Progress};
+use crate::logged_history;
 use crate::machine;
 use crate::metrics::Metrics;
 use crate::namespaces;
@@ -191,7 +191,7 @@ impl Db {
     pub fn at(&self, commit: u64) -> Result<Session> {
         let engine = self.0.open()?;
         check_exists(&engine, commit)?;
-        history::reach(&engine.state, commit)?;
+        logged_history::reach(&engine.state, commit)?;
         let found = {
             let _stay = engine.state.stay();
             engine.state.commits.view_at(commit)
@@ -237,7 +237,7 @@ impl Db {
     pub fn commit_at(&self, commit: u64) -> Result<Commit> {
         let engine = self.0.open()?;
         check_exists(&engine, commit)?;
-        history::reach(&engine.state, commit)?;
+        logged_history::reach(&engine.state, commit)?;
         let found =
             engine.state.commits.commit_at(commit).map_err(|error| self.or_lost(&engine, error))?;
         let Tip { number, roots, blob } = found;
@@ -254,7 +254,7 @@ impl Db {
         let engine = self.0.open()?;
         check_exists(&engine, commit)?;
         let Some(before) = commit.checked_sub(1) else { return Ok(None) };
-        history::reach(&engine.state, before)?;
+        logged_history::reach(&engine.state, before)?;
         let said = engine.state.commits.undo().rolled_back_to(commit);
         said.map_err(|error| self.or_lost(&engine, error))
     }

@@ -218,6 +218,7 @@ mod handles;
 mod history;
 pub mod load;
 mod log;
+mod logged_history;
 mod machine;
 pub mod metrics;
 mod namespace;
@@ -279,7 +280,7 @@ pub mod errors {
 #[doc(hidden)]
 pub mod internals {
     pub mod history {
-        pub use crate::history::{root_after, root_before};
+        pub use crate::logged_history::{root_after, root_before};
     }
 
     /// Causes of errors.
@@ -329,7 +330,6 @@ pub mod internals {
 
     pub mod state {
         pub use crate::bad_page::page_of_value;
-        pub use crate::state::last_changes::LastSeen;
         pub use crate::state::overflow::{read_from, runs};
         pub use crate::state::replaced::stored;
         pub use crate::state::undo::Undo;

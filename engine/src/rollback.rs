@@ -21,7 +21,7 @@ use crate::finish::{UnderWay, finish};
 use crate::format::commit_body::EntryKind;
 use crate::format::record::MAX_RECORD;
 use crate::format::trie_kind::TrieKind;
-use crate::history;
+use crate::logged_history;
 use crate::read::past;
 use crate::roots::Roots;
 use crate::state::commits::Tip;
@@ -62,7 +62,7 @@ fn attempt(engine: &Engine, wanted: u64, base: Option<u64>) -> Result<u64> {
     if wanted > newest {
         return Err(Error::NoSuchCommit { commit: wanted, tip: newest });
     }
-    history::reach(&engine.state, wanted)?;
+    logged_history::reach(&engine.state, wanted)?;
     let number = if wanted < newest { make(engine, tip, wanted)?.commit(engine)? } else { newest };
     engine.sync()?;
     Ok(number)

@@ -6,7 +6,7 @@ use pleach::internals::error::hex;
 use pleach::internals::format::names::LEAF_FILE;
 use pleach::internals::format::trie_kind::TrieKind;
 use pleach::internals::open::pages::parse;
-use pleach::internals::state::{LastSeen, Undo};
+use pleach::internals::state::Undo;
 use pleach::{Error, Result};
 use pleach_beatree::{RegionIndex, RegionState, Stored};
 use pleach_core::node::{NodeKind, kind};
@@ -183,8 +183,7 @@ impl Explain<'_> {
 fn history(undo: &Undo, tip: u64, namespace: u8, key: &Key) -> Vec<String> {
     let mut lines = Vec::new();
     let mut before = undo.from();
-    let seen = LastSeen::default();
-    let after = |before| undo.change_after(namespace, key, before, &seen);
+    let after = |before| undo.change_after(namespace, key, before);
     while let Some((number, prior)) = after(before).filter(|_| before < tip) {
         lines.push(format!("history  before commit {number}: {}", describe(&prior)));
         before = number;

@@ -28,8 +28,8 @@ use crate::format::pending;
 use crate::format::position::{LogPos, Point};
 use crate::format::superblock::{DurabilityMode, ImageRef, Superblock};
 use crate::format::table::TrieRef;
-use crate::history;
 use crate::log::copies;
+use crate::logged_history;
 use crate::metrics::Counters;
 use crate::options::Durability;
 use crate::roots::Roots;
@@ -248,7 +248,7 @@ pub(super) enum Started {
 /// and a close make images, and nobody else.
 pub(super) fn start(db: &State, kept: u64, while_loading: bool) -> Result<Started> {
     if let Some(oldest) = db.commits.undo().lags() {
-        let read = || history::reach(db, oldest);
+        let read = || logged_history::reach(db, oldest);
         if let Err(error) = db.pace.within(Task::Checkpoint, "reading the history", read) {
             tracing::warn!(%error, "the log stays longer than the history is");
         }

@@ -22,7 +22,7 @@ use super::witness::{Witness, Witnesses, gather};
 use super::worker::{INLINE, Workers};
 use crate::error::{Contradiction, Error, Result};
 use crate::state::State;
-use crate::state::node_versions::NodeThen;
+use crate::state::node_then::NodeThen;
 use crate::timings::Phase;
 
 /// A witness of at least this many bytes is copied by several workers.
@@ -104,10 +104,14 @@ pub(super) fn fold_root(
     let known = {
         // No device is read while this is held.
         let nodes = db.index.root_nodes(db.hasher, &index);
-        nodes.of(&index).and_then(|(tiling, as_of)| {
-            let parts = known_parts(db, batch, (&index, tiling, as_of), chunks)?;
-            Some(fold_parts(folder, tiling, |at| *index.regions()[at].prefix(), &parts, chunks))
-        })
+        match nodes.of(&index) {
+            None => None,
+            Some((tiling, as_of)) => {
+                let parts = known_parts(db, batch, (&index, tiling, as_of), chunks)?;
+                let prefix = |at: usize| *index.regions()[at].prefix();
+                parts.map(|parts| fold_parts(folder, tiling, prefix, &parts, chunks))
+            }
+        }
     };
     let (end, fragments) = match known {
         Some(folded) => folded,
@@ -118,9 +122,12 @@ pub(super) fn fold_root(
         let own =
             index.regions()[index.find(at.first_key())..].iter().map(|region| region.prefix());
         let is_leaf = |node: Node| kind(&node) == NodeKind::Leaf;
-        let mut own = own.take_while(|region| at.contains(region));
-        let region = own.find(|region| node_in_view(db, batch, region).is_some_and(is_leaf));
-        only_pair(db, batch.view, region.unwrap_or(at))
+        for region in own.take_while(|region| at.contains(region)) {
+            if node_in_view(db, batch, region)?.is_some_and(is_leaf) {
+                return only_pair(db, batch.view, region);
+            }
+        }
+        only_pair(db, batch.view, at)
     })?;
     folder.run();
     let emitted = RootEmitted::of(folder, end);
@@ -146,14 +153,14 @@ fn known_parts(
     batch: &Batch<'_>,
     (index, tiling, as_of): (&RegionIndex, &Tiling, u64),
     chunks: &[ChunkOutcome],
-) -> Option<Vec<(usize, Part)>> {
+) -> Result<Option<Vec<(usize, Part)>>> {
     let numbered = accessed(chunks).map(|(prefix, (chunk, region))| {
         let at = index.find(prefix.first_key());
         (*index.regions()[at].prefix() == prefix).then_some((at, Part::Accessed(chunk, region)))
     });
-    let accessed: Vec<(usize, Part)> = numbered.collect::<Option<_>>()?;
+    let Some(accessed) = numbered.collect::<Option<Vec<(usize, Part)>>>() else { return Ok(None) };
     if batch.view.is_committed() && as_of <= batch.view.base {
-        return Some(accessed);
+        return Ok(Some(accessed));
     }
     let mut parts = Vec::with_capacity(accessed.len());
     let mut accessed = accessed.into_iter().peekable();
@@ -162,12 +169,12 @@ fn known_parts(
             parts.push(part);
             continue;
         }
-        let node = node_in_view(db, batch, region.prefix())?;
+        let Some(node) = node_in_view(db, batch, region.prefix())? else { return Ok(None) };
         if node != *tiling.node(at) {
             parts.push((at, Part::Node(node)));
         }
     }
-    Some(parts)
+    Ok(Some(parts))
 }
 
 /// All that lies below the root, in order.
@@ -192,7 +199,7 @@ fn all_parts(
             covered = Some(at);
             continue;
         }
-        let node = match node_in_view(db, batch, &prefix) {
+        let node = match node_in_view(db, batch, &prefix)? {
             Some(node) => node,
             // The region in the view is not what it is now: fold all that lies below the prefix now.
             None => fold_below(db, workers, batch, &prefix)?,
@@ -206,20 +213,20 @@ fn all_parts(
 }
 
 /// The node of a prefix in the view, unless it must be folded.
-fn node_in_view(db: &State, batch: &Batch<'_>, prefix: &Prefix) -> Option<Node> {
+fn node_in_view(db: &State, batch: &Batch<'_>, prefix: &Prefix) -> Result<Option<Node>> {
     let own = db.index.in_region(prefix.first_key(), |region, state| {
         (region.prefix() == prefix).then_some((*state.own(), state.last_commit()))
     });
     // Undo is asked after the region: a commit that comes in between finds its mark there.
-    let then = || match own {
+    let then = match own {
         None => NodeThen::Unrecorded,
         Some((own, last_commit)) if last_commit <= batch.view.base => NodeThen::Recorded(own),
-        Some((own, _)) => batch.view.region_then(prefix).over(|| NodeThen::Recorded(own)),
+        Some((own, _)) => batch.view.region_then(prefix)?.over(|| NodeThen::Recorded(own)),
     };
-    match batch.view.node(prefix).over(then) {
+    Ok(match batch.view.node(prefix).over(|| then) {
         NodeThen::Recorded(node) => Some(node),
         NodeThen::Unchanged | NodeThen::Unrecorded => None,
-    }
+    })
 }
 
 /// Folds all regions that lie below `prefix` now; more than one when it was split meanwhile.

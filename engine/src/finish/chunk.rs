@@ -18,12 +18,12 @@ use pleach_beatree::{Region, RegionIndex, RegionState};
 use pleach_core::{Key, Node, Prefix};
 
 use super::emit::Gives;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::state::State;
 use crate::state::budget::FlushPolicy;
 use crate::state::index::{PageRef, located};
-use crate::state::node_versions::NodeThen;
+use crate::state::node_then::NodeThen;
 use crate::state::reader::Done;
 use crate::state::view::{View, put_over};
 
@@ -135,7 +135,12 @@ impl PageTask {
 
 impl Chunk {
     /// Gathers the regions of `accesses[range]`.
-    pub(super) fn gather(&mut self, db: &State, batch: &Batch<'_>, range: Range<usize>) {
+    pub(super) fn gather(
+        &mut self,
+        db: &State,
+        batch: &Batch<'_>,
+        range: Range<usize>,
+    ) -> Result<()> {
         self.clear();
         // Where many accesses meet in a region its memory is near anyway: asking for it cost a tenth of the
         // finish at 78 accesses a region, and saved as much at 2.
@@ -150,16 +155,16 @@ impl Chunk {
                 let end = at
                     + batch.accesses[at..range.end]
                         .partition_point(|access| region.prefix().covers(&access.key));
-                self.add_region(batch, region, state, at..end);
-                end
-            });
+                self.add_region(batch, region, state, at..end).map(|()| end)
+            })?;
         }
+        Ok(())
     }
 
     /// Gathers one region without accesses, for its node in the view.
-    pub(super) fn gather_region(&mut self, db: &State, batch: &Batch<'_>, key: &Key) {
+    pub(super) fn gather_region(&mut self, db: &State, batch: &Batch<'_>, key: &Key) -> Result<()> {
         self.clear();
-        db.index.in_region(key, |region, state| self.add_region(batch, region, state, 0..0));
+        db.index.in_region(key, |region, state| self.add_region(batch, region, state, 0..0))
     }
 
     /// A page that was missing is in memory.
@@ -190,7 +195,7 @@ impl Chunk {
         region: &Arc<Region>,
         state: &RegionState,
         accesses: Range<usize>,
-    ) {
+    ) -> Result<()> {
         let first_page = self.pages.len();
         let newest = !batch.view.differs(state);
         let mut at = accesses.start;
@@ -215,7 +220,7 @@ impl Chunk {
             at = end;
         }
         if !newest {
-            self.add_others(batch, state, first_page);
+            self.add_others(batch, state, first_page)?;
         }
         if let Nodes::Paged(page) = state.nodes() {
             self.away.push((Arc::clone(region), *region.prefix().first_key(), *page));
@@ -227,6 +232,7 @@ impl Chunk {
             accesses,
             pages: first_page..self.pages.len(),
         });
+        Ok(())
     }
 
     /// Adds a page, whose pending changes were added from `pending_from` on.
@@ -257,7 +263,12 @@ impl Chunk {
     /// The view is not what pages and pending changes say: puts undo over the pending changes of
     /// accessed pages, and adds the pages that only undo and overlays change. What is known of a page's nodes stays true
     /// where neither says anything of it.
-    fn add_others(&mut self, batch: &Batch<'_>, state: &RegionState, first_page: usize) {
+    fn add_others(
+        &mut self,
+        batch: &Batch<'_>,
+        state: &RegionState,
+        first_page: usize,
+    ) -> Result<()> {
         let accessed: Vec<PageTask> = self.pages.drain(first_page..).collect();
         self.parts.retain(|(page, _)| *page < first_page);
         let is_accessed = |child: usize| {
@@ -265,7 +276,7 @@ impl Chunk {
         };
         let region = batch.view.region(state, |child, prefix| {
             is_accessed(child) || batch.view.node(prefix) == NodeThen::Unrecorded
-        });
+        })?;
         let mut accessed = accessed.into_iter().peekable();
         self.pending
             .truncate(accessed.peek().map_or(self.pending.len(), |page| page.pending.start));
@@ -299,5 +310,6 @@ impl Chunk {
                 NodeThen::Recorded(_) | NodeThen::Unrecorded => batch.view.version(&prefix),
             };
         }
+        Ok(())
     }
 }

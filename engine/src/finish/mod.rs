@@ -277,7 +277,7 @@ pub(crate) fn check_refolded(
     Ok(())
 }
 
-/// What came of a fold of a view. Undo that went meanwhile may have made anything of it, errors too.
+/// What came of a fold of a view. A dropped trie that was given up meanwhile may have made anything of it, errors too.
 fn checked<T>(view: &View, folded: Result<T>) -> Result<T> {
     view.check()?;
     folded

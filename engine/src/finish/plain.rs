@@ -45,8 +45,6 @@ pub(super) fn finish(
     let make =
         |_: usize| tasks.each(|at| *lists[at].lock() = changes(db, readers, view, slices[at]));
     db.runtime.here_or_fork_join(most.min(slices.len()), &make);
-    // Undo that went meanwhile may have made anything of it.
-    view.check()?;
     let lists = lists.into_iter().map(Mutex::into_inner).collect::<Result<Vec<_>>>()?;
     let of = lists.iter().flatten().map(|changed| (&changed.key, &changed.new));
     let root = digest::after(before, of);

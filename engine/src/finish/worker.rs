@@ -108,15 +108,14 @@ impl Workers {
         &self,
         db: &State,
         batch: &Batch<'_>,
-        gather: &mut dyn FnMut(&mut Chunk),
+        gather: &mut dyn FnMut(&mut Chunk) -> Result<()>,
     ) -> Result<ChunkOutcome> {
         let mut inline = self.take_inline();
         let Inline { space, chunk } = &mut inline;
         let _guard = db.store.enter();
         let before = space.work();
         let folded = loop {
-            gather(chunk);
-            if let Err(error) = read_missing(db, chunk) {
+            if let Err(error) = gather(chunk).and_then(|()| read_missing(db, chunk)) {
                 break Err(error);
             }
             let outcome = self.outcomes.take().unwrap_or_default();
@@ -204,7 +203,7 @@ impl Worker {
                 Ok(outcome) => job.done(chunk.index, outcome),
                 Err(Again::Failed(error)) => return Err(error),
                 Err(Again::Changed) => {
-                    chunk.gather(db, job.batch, job.range(chunk.index));
+                    chunk.gather(db, job.batch, job.range(chunk.index))?;
                     read_missing(db, &mut chunk)?;
                     self.ahead.push_front(chunk);
                     continue;
@@ -223,7 +222,7 @@ impl Worker {
             let Some(index) = job.claim() else { break };
             let mut chunk = self.spare.pop().unwrap_or_default();
             chunk.index = index;
-            start(db, job, &mut chunk);
+            start(db, job, &mut chunk)?;
             self.ahead.push_back(chunk);
         }
         for chunk in &mut self.ahead {
@@ -273,8 +272,8 @@ impl Worker {
 }
 
 /// Gathers a chunk and takes the pages that are cached.
-fn start(db: &State, job: &Job<'_>, chunk: &mut Chunk) {
-    chunk.gather(db, job.batch, job.range(chunk.index));
+fn start(db: &State, job: &Job<'_>, chunk: &mut Chunk) -> Result<()> {
+    chunk.gather(db, job.batch, job.range(chunk.index))?;
     let cache = db.store.cache();
     let next = db.store.batch() + 1;
     let mut hits = 0;
@@ -304,6 +303,7 @@ fn start(db: &State, job: &Job<'_>, chunk: &mut Chunk) {
     }
     Counters::add(&db.counters.cache_hits, hits);
     chunk.missing += chunk.away.len();
+    Ok(())
 }
 
 /// Asks for missing pages, in order, as far as the ring has room.

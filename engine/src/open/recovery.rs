@@ -4,7 +4,7 @@
 //! * `image`: the superblock names an image, and the hash of its table. For each namespace branch pages are
 //!   read from the root down, each with the tag that its parent expects; they give the regions with their
 //!   nodes and log positions. Then come the changes that pend, and in the end the overflow map.
-//! * `history`: where the records of past commits below the replay start begin, or all of them (`crate::history`).
+//! * `history`: where the records of past commits below the replay start begin, or all of them (`crate::logged_history`).
 //! * `scan`, `replay`: the log from the replay start on. A record is applied to a region only when it ends
 //!   after that region's own log position. Commits add pending changes and nodes, location records move
 //!   pages. No leaf page is read.
@@ -39,8 +39,8 @@ use crate::format::record::{Header, Kind, RecordView};
 use crate::format::superblock::Superblock;
 use crate::format::table::Table;
 use crate::format::trie_kind::TrieKind;
-use crate::history::{self, History, bad_record, roots_after};
 use crate::log::{ScanEnd, ScanError, ScanInput, scan, scan_whole};
+use crate::logged_history::{self, History, bad_record, roots_after};
 use crate::options::{Below, HistoryLimits};
 use crate::roots::{Roots, TrieRoot};
 use crate::state::commits::Tip;
@@ -71,7 +71,7 @@ pub struct Recovered {
     /// The image names pages of the leaf file below this one.
     pub(crate) image_leaf_end: u32,
     /// The history.
-    pub history: history::Recovered,
+    pub history: logged_history::Recovered,
     /// Namespaces whose nodes were computed from their pairs, since those in the files were wrong.
     pub(crate) rebuilt: Vec<u8>,
     /// Has the newest state another root than its commit has recorded, as the caller wants it?

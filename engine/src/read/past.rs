@@ -8,12 +8,12 @@ use crate::error::{Contradiction, Error, Result};
 use crate::format::commit_body::CommitView;
 use crate::format::position::LogPos;
 use crate::format::record::{Kind, RecordView};
+use crate::history::{Merges, Runs};
 use crate::log::walk;
 use crate::state::Shared;
 use crate::state::logged::Stretch;
-use crate::state::replaced::restored;
+use crate::state::replaced::{Restored, restored, restored_run};
 use crate::state::replica::Replica;
-use crate::state::undo_maps::AllMaps;
 use crate::state::view::View;
 
 /// Tries of an operation between which memory has moved on.
@@ -87,31 +87,31 @@ pub(crate) fn with_undo(db: &Shared, view: &View) -> Result<View> {
 }
 
 /// The undo of the commits of a stretch, as their records have it.
-fn read(db: &Shared, stretch: &Stretch) -> Result<AllMaps> {
+fn read(db: &Shared, stretch: &Stretch) -> Result<Runs> {
     let (database, size) = (db.store.database(), db.images.newest().geometry.log_segment);
-    let (maps, mut last) = (AllMaps::default(), stretch.after);
+    let (mut runs, mut merges, mut last) = (Runs::default(), Merges::default(), stretch.after);
     walk(db.store.device(), database, size, stretch.start.into(), LogPos::MAX, |record| {
         if record.header.kind != Kind::Commit {
             return Ok(ControlFlow::Continue(()));
         }
-        put_in(db.hasher, &maps, record, &mut last)?;
+        let all = replaced(db.hasher, record, &mut last)?;
+        let (run, _) = restored_run(&runs, last, &all);
+        merges.push(&mut runs, run);
         let is_last = last == stretch.through;
         Ok(if is_last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })
     .map_err(|broken: crate::log::Broken<Error>| broken.error)?;
-    Ok(maps)
+    Ok(runs)
 }
 
-/// Puts in what a commit, the one after `last`, has replaced.
-fn put_in(hasher: Hasher, maps: &AllMaps, record: &RecordView<'_>, last: &mut u64) -> Result<()> {
+/// What a commit, the one after `last`, has replaced.
+fn replaced(hasher: Hasher, record: &RecordView<'_>, last: &mut u64) -> Result<Vec<Restored>> {
     let header = &record.header;
     if header.number != *last + 1 {
         return Err(Contradiction::CommitOrder { before: *last, found: header.number }.into());
     }
     *last = header.number;
     let bad = |error| Contradiction::Record { position: header.position, error };
-    for namespace in CommitView::parse(record.body).map_err(bad)?.namespaces() {
-        maps.restore(header.number, restored(hasher, &namespace.map_err(bad)?, header)?);
-    }
-    Ok(())
+    let namespaces = CommitView::parse(record.body).map_err(bad)?.namespaces();
+    namespaces.map(|namespace| restored(hasher, &namespace.map_err(bad)?, header)).collect()
 }

@@ -45,8 +45,6 @@ pub(crate) fn stored_with(
     if let Some(stored) = view.overlaid(key) {
         return Ok(stored);
     }
-    // On its way while the index is asked.
-    view.cpu_prefetch_undone(key);
     let _guard = db.store.enter();
     let found = find(db, key);
     if let Some(stored) = view.undone(key)? {

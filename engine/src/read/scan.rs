@@ -234,7 +234,7 @@ impl Scan {
         let guard = db.store.enter();
         let captured = db
             .index
-            .in_region(&key, |region, state| end.capture(view, region.prefix(), state, &key));
+            .in_region(&key, |region, state| end.capture(view, region.prefix(), state, &key))?;
         let range =
             (rest.0.max(*captured.prefix.first_key()), rest.1.min(captured.prefix.last_key()));
         self.rest = match way {
@@ -251,7 +251,7 @@ impl Scan {
         self.current_page = Some(ScannedPage { prefix, page: number, error });
         let page = page?;
         drop(guard);
-        // Undo may have gone while it was asked.
+        // A dropped trie may have been given up while it was asked.
         view.check().inspect_err(|_| end.over = None)?;
         end.at_hand = end.within(page, captured, &range);
         Ok(())
@@ -281,7 +281,7 @@ impl End {
         region: &Prefix,
         state: &RegionState,
         key: &Key,
-    ) -> Captured {
+    ) -> Result<Captured> {
         let child = state.children().find(key);
         let prefix = state.children().prefix(child);
         let mut pending = Vec::new();
@@ -292,9 +292,9 @@ impl End {
             |over: &Over| over.region.contains(&prefix) && state.last_commit() <= over.through;
         if differs && !self.over.as_ref().is_some_and(knows) {
             let (region, through) = (*region, state.last_commit());
-            self.over = Some(Over { region, through, changes: view.changes(&region, state) });
+            self.over = Some(Over { region, through, changes: view.changes(&region, state)? });
         }
-        Captured { prefix, at: located(state, child), pending, differs }
+        Ok(Captured { prefix, at: located(state, child), pending, differs })
     }
 
     /// A page that the index names. The caller has entered the store.

@@ -38,9 +38,9 @@ impl Changes {
         self.0.iter().map(|list| list.len()).sum()
     }
 
-    /// Number of lists.
-    pub(super) fn lists(&self) -> usize {
-        self.0.len()
+    /// The keys, with their states before.
+    pub(super) fn priors(&self) -> impl Iterator<Item = (&Key, &Stored)> {
+        self.0.iter().flat_map(|list| list.iter()).map(|one| (&one.key, &one.prior))
     }
 
     pub(crate) fn list(&self, index: usize) -> &[Changed] {
@@ -50,11 +50,6 @@ impl Changes {
     /// The changes of all lists behind one.
     pub(crate) fn behind(&self, index: usize) -> impl Iterator<Item = &Changed> {
         self.0[index + 1..].iter().flat_map(|list| list.iter())
-    }
-
-    /// A list, if there are that many.
-    pub(super) fn get(&self, index: usize) -> Option<&[Changed]> {
-        self.0.get(index).map(|list| &**list)
     }
 
     /// The change of a key.

@@ -1,21 +1,21 @@
 //! Undo that is not in memory any more, read back from the log.
 //!
-//! Undo of the commits of a stretch, in maps of its own, which never change. A view that has some of these, one after the
+//! Undo of the commits of a stretch, in runs of its own, which never change. A view that has some of these, one after the
 //! other, looks there first, since their commits are older than those in memory, and in memory for what came after them.
-//! When memory has moved on another stretch is read, for a new view of the same state: what a view has never changes, so
-//! that [`Undo::check`] after a lookup says whether the lookup missed anything. Views of commits of one stretch share it.
+//! When memory has moved on another stretch is read, for a new view of the same state. Views of commits of one stretch share
+//! it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::undo_maps::AllMaps;
 use crate::format::position::LogPos;
+use crate::history::Runs;
 
 /// The undo of some commits, read from their records.
 pub(crate) struct LoggedUndo {
     /// Its commits.
     pub(super) stretch: Stretch,
-    pub(super) maps: AllMaps,
+    pub(super) runs: Runs,
     /// Its bytes, counted among those of all.
     bytes: u64,
     all_bytes: Arc<AtomicU64>,
@@ -38,9 +38,10 @@ pub(crate) struct Stretch {
 
 impl LoggedUndo {
     /// The undo of a stretch, counted in `all_bytes` as long as it is in use.
-    pub(super) fn new(stretch: Stretch, maps: AllMaps, all_bytes: &Arc<AtomicU64>) -> Arc<Self> {
-        let (bytes, all_bytes) = (maps.bytes(), Arc::clone(all_bytes));
+    pub(super) fn new(stretch: Stretch, runs: Runs, all_bytes: &Arc<AtomicU64>) -> Arc<Self> {
+        let bytes = runs.sizes().map(|(_, bytes)| bytes).sum();
+        let all_bytes = Arc::clone(all_bytes);
         all_bytes.fetch_add(bytes, Ordering::Relaxed);
-        Arc::new(Self { stretch, maps, bytes, all_bytes })
+        Arc::new(Self { stretch, runs, bytes, all_bytes })
     }
 }

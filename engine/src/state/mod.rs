@@ -35,7 +35,7 @@
 //! | 6 | [`TIP`](ranks::TIP): the newest commit | no |
 //! | 7 | [`MOVES`](ranks::MOVES): nodes that move to another page | yes (the spill file) |
 //! | 8 | [`REGION`](pleach_beatree::lock_order::REGION): a region; several by whoever holds the structure | no |
-//! | 9 | tries: changing; index: due; a cache shard; the cache's full blocks; an overlay's links, then undo: tidying, then window and pins, recent commits, or a shard; long values; budget: the leaf cache's, then a cache shard; space: pages, extents, then tentative; nodes: pages; in flight; pace; quarantine | no, but that files of pages grow and are cut under the locks of their space |
+//! | 9 | tries: changing; index: due; a cache shard; the cache's full blocks; an overlay's links, then undo: merges, then window and pins; long values; budget: the leaf cache's, then a cache shard; space: pages, extents, then tentative; nodes: pages; in flight; pace; quarantine | no, but that files of pages grow and are cut under the locks of their space |
 //! | 9 | images: superblocks; log segments: changing, then their state | yes |
 //!
 //! Whoever holds a region waits for no other region, not for the sequencer, and not for the device. The
@@ -51,12 +51,9 @@ pub(crate) mod foreground;
 pub(crate) mod images;
 pub(crate) mod in_flight;
 pub(crate) mod index;
-mod key_order;
-mod keyed_hash;
-pub(crate) mod last_changes;
 pub(crate) mod logged;
 pub(crate) mod long_values;
-pub(crate) mod node_versions;
+pub(crate) mod node_then;
 pub(crate) mod nodes;
 pub(crate) mod overflow;
 pub(crate) mod overlays;
@@ -74,10 +71,8 @@ pub(crate) mod store;
 pub(crate) mod tries;
 pub(crate) mod trims;
 pub(crate) mod undo;
-pub(crate) mod undo_maps;
 #[cfg(test)]
 mod undo_tests;
-mod versions;
 pub(crate) mod view;
 pub(crate) mod window;
 

@@ -9,6 +9,7 @@ use crate::error::{Contradiction, Result};
 use crate::format::bytes::BodyError;
 use crate::format::commit_body::{NamespaceView, Replaced, Value as LogValue};
 use crate::format::record::Header;
+use crate::history::{CommitRun, NodesOf, ReplacedNode, Runs};
 
 /// The nodes that a commit replaced, each list in order.
 #[derive(Debug, Default)]
@@ -17,6 +18,25 @@ pub(crate) struct ReplacedNodes {
     pub(crate) pages: Vec<(Prefix, Node)>,
     /// Of the regions with a change.
     pub(crate) regions: Vec<(Prefix, Node)>,
+}
+
+impl ReplacedNodes {
+    /// What they are in and around `prefix`, replaced by commit `number`.
+    pub(super) fn around(&self, of: NodesOf, number: u64, prefix: &Prefix) -> Vec<ReplacedNode> {
+        let list = match of {
+            NodesOf::Pages => &self.pages,
+            NodesOf::Regions => &self.regions,
+        };
+        let above = (0..prefix.len()).filter_map(|len| {
+            let above = Prefix::new(prefix.first_key(), len);
+            list.binary_search_by(|one| one.0.cmp(&above)).ok().map(|at| &list[at])
+        });
+        let from = list.partition_point(|one| one.0 < *prefix);
+        let below = list[from..].iter().take_while(|one| prefix.contains(&one.0));
+        let replaced =
+            |(prefix, node): &(Prefix, Node)| ReplacedNode { prefix: *prefix, number, node: *node };
+        above.chain(below).map(replaced).collect()
+    }
 }
 
 /// What a commit changes in one namespace, and the nodes that it replaces there, where there is a history.
@@ -80,6 +100,34 @@ pub(crate) fn restored(
         nodes.regions.push((prefix, *before));
     }
     Ok(Restored { namespace: namespace.ns, values, nodes })
+}
+
+/// What commit `number` replaced, as a run to be put in: of each namespace, which ascend, the nodes and the values. Gives also
+/// the bytes of the overflow file that the values occupy.
+pub(super) fn commit_run<'a, V: Iterator<Item = (&'a Key, &'a Stored)>>(
+    runs: &Runs,
+    (number, keys): (u64, usize),
+    namespaces: impl Iterator<Item = (u8, &'a ReplacedNodes, V)>,
+) -> (CommitRun, u64) {
+    let (mut run, mut overflow) = (runs.commit_run(number, keys), 0);
+    for (namespace, nodes, values) in namespaces {
+        run.begin(namespace, &nodes.pages, &nodes.regions);
+        for (key, prior) in values {
+            run.put(key, prior);
+            overflow += prior.overflow_bytes();
+        }
+    }
+    (run, overflow)
+}
+
+/// The same as a commit's record has it.
+pub(crate) fn restored_run(runs: &Runs, number: u64, restored: &[Restored]) -> (CommitRun, u64) {
+    let keys = restored.iter().map(|one| one.values.len()).sum();
+    let namespaces = restored.iter().map(|one| {
+        let values = one.values.iter().map(|(key, prior)| (key, prior));
+        (one.namespace, &one.nodes, values)
+    });
+    commit_run(runs, (number, keys), namespaces)
 }
 
 /// A value as the log has it.

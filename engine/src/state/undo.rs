@@ -3,40 +3,37 @@
 //! A session, an overlay or a snapshot pins the commit that it reads; the history window keeps the last ones for whoever
 //! comes. A commit's undo is *pushed* before its changes are applied, as the commit's own
 //! sorted lists, shared, which costs nothing. Mostly it goes as soon as the commit is published.
-//! What stays is *put in* ([`AllMaps`]), so that a lookup costs the same however many commits lie between.
-//! Window and pins are of commits, whatever namespaces they change; changes and maps are each namespace's own.
+//! What stays is *put in*: it becomes a run ([`crate::history`]), so that a lookup costs about the same however many commits lie
+//! between. Window and pins are of commits, whatever namespaces they change.
 //!
-//! Whoever reads consults undo last. The newest commit that was pushed tells a reader of the tip that there
-//! is nothing to consult. Undo may be dropped under a reader, when it takes more memory than it may: then
-//! [`Undo::check`], asked after the lookup, says so. `dropped` rises before anything is taken out, and what was
-//! taken out was under a lock that the lookup took, so that no reader misses both.
+//! All that is in memory is one value, [`Past`], which says where it begins. It is replaced as a whole, under the lock of
+//! window and pins. Whoever reads consults it last, and takes it once: one that reaches back to his commit has the answer, and
+//! one that does not is an error. The newest commit that was pushed tells a reader of the tip that there is nothing to consult.
 //!
 //! Undo that was dropped from memory and is of the history window is in the log. A reader that needs it has it read
 //! back ([`super::logged`]), which stays in memory as long as there are readers of it.
 //!
-//! Locks, none held over I/O but the first: reading back; tidying, then the lock of window and pins, or recent commits, or
-//! a shard.
+//! Locks, none held over I/O but the first: reading back; merges, then the lock of window and pins.
 
 mod lookups;
 mod reading_back;
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
-use pleach_io::Executor;
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 
 pub(crate) use super::changes::{ChangeList, Changed, Changes};
 use super::logged::LoggedUndo;
 use super::pins::{Pin, PinId, Pins};
-use super::replaced::{Restored, Undone};
-use super::undo_maps::AllMaps;
+use super::replaced::{Restored, Undone, commit_run, restored_run};
 use super::window::{Before, Unread, Window};
 use crate::error::{Error, Result};
 use crate::format::position::LogPos;
 use crate::handles::Holder;
+use crate::history::{Merges, Runs};
 use crate::opening::LostHistory;
 use crate::options::HistoryLimits;
 use crate::roots::Roots;
@@ -54,6 +51,42 @@ impl Recent {
     fn of(&self, namespace: u8) -> Option<&Undone> {
         let at = self.undone.binary_search_by_key(&namespace, |one| one.namespace).ok()?;
         Some(&self.undone[at])
+    }
+
+    fn bytes(&self) -> u64 {
+        self.undone.iter().map(Undone::bytes).sum()
+    }
+}
+
+/// Undo in memory: that of all commits after `begins`.
+#[derive(Clone)]
+pub(super) struct Past {
+    /// The oldest commit that can be asked for.
+    from: u64,
+    begins: u64,
+    /// Commits that were put in.
+    runs: Runs,
+    /// Oldest first, all after those that were put in.
+    recent: Vec<Recent>,
+    /// Bytes of runs in the making.
+    merging: u64,
+}
+
+impl Past {
+    fn new(from: u64) -> Self {
+        let (runs, recent) = (Runs::default(), Vec::new());
+        Self { from, begins: from, runs, recent, merging: 0 }
+    }
+
+    /// Is the undo of all commits after this one kept, in memory or in the log?
+    fn keeps_after(&self, commit: u64) -> bool {
+        self.begins <= commit || self.from <= commit
+    }
+
+    /// Bytes of memory.
+    fn bytes(&self) -> u64 {
+        let runs: u64 = self.runs.sizes().map(|(_, bytes)| bytes).sum();
+        runs + self.merging + self.recent.iter().map(Recent::bytes).sum::<u64>()
     }
 }
 
@@ -90,8 +123,6 @@ impl Guarded {
 /// Commits that stay as they were pushed while there is no history: those of a finish and a commit under
 /// way come and go without being put in.
 const RECENT: usize = 2;
-/// The undo of a commit of at least this many changes is put in by several workers.
-const PARALLEL: usize = 512;
 /// Turns of tidying up after one another; what is left is the next commit's.
 const TURNS: usize = 8;
 
@@ -101,21 +132,15 @@ pub struct Undo {
     limits: HistoryLimits,
     /// The newest commit that was pushed.
     newest: AtomicU64,
-    /// Undo of the commits through this one is gone from memory, or going.
-    dropped: AtomicU64,
-    /// Undo of the commits through this one is gone, unless it is in memory; it changes with the window.
-    gone: AtomicU64,
+    /// Replaced by whoever holds `guarded`; what was put in, by whoever holds `merges`, too.
+    past: ArcSwap<Past>,
     /// What was read back last.
     logged: Mutex<Weak<LoggedUndo>>,
     /// Bytes of all that was read back and is in use.
     logged_bytes: Arc<AtomicU64>,
-    /// Oldest first, all after those that were put in.
-    recent: RwLock<VecDeque<Recent>>,
-    recents: AtomicUsize,
-    maps: AllMaps,
     guarded: Mutex<Guarded>,
     /// Held by whoever puts commits in, or takes them out.
-    tidying: Mutex<()>,
+    merges: Mutex<Merges>,
     untidy: AtomicBool,
     log_end: AtomicU64,
     lost: OnceLock<LostHistory>,
@@ -128,15 +153,11 @@ impl Undo {
         Self {
             limits,
             newest: AtomicU64::new(tip),
-            dropped: AtomicU64::new(tip),
-            gone: AtomicU64::new(tip),
+            past: ArcSwap::from_pointee(Past::new(tip)),
             logged: Mutex::default(),
             logged_bytes: Arc::default(),
-            recent: RwLock::default(),
-            recents: AtomicUsize::new(0),
-            maps: AllMaps::default(),
             guarded: Mutex::new(guarded),
-            tidying: Mutex::default(),
+            merges: Mutex::default(),
             untidy: AtomicBool::new(false),
             log_end: AtomicU64::new(0),
             lost: OnceLock::new(),
@@ -157,34 +178,33 @@ impl Undo {
     /// applied. With a history it says what was before.
     pub(crate) fn push(&self, number: u64, undone: Vec<Undone>, before: Option<Before>) {
         debug_assert!(undone.is_sorted_by(|a, b| a.namespace < b.namespace), "namespaces ascend");
-        let bytes = undone.iter().map(Undone::bytes).sum();
-        self.guarded.lock().window.add(number, bytes, 0, before);
-        let mut recent = self.recent.write();
-        recent.push_back(Recent { number, undone: undone.into() });
-        self.recents.store(recent.len(), Ordering::Release);
-        drop(recent);
+        let commit = Recent { number, undone: undone.into() };
+        let mut guarded = self.guarded.lock();
+        guarded.window.add(number, commit.bytes(), 0, before);
+        self.change(|past| past.recent.push(commit));
+        drop(guarded);
         self.newest.store(number, Ordering::Release);
+    }
+
+    /// Puts another past in the place of the present one. The caller holds the lock of window and pins.
+    fn change(&self, change: impl FnOnce(&mut Past)) {
+        let mut past = Past::clone(&self.past.load());
+        change(&mut past);
+        self.past.store(Arc::new(past));
     }
 
     /// After a commit's number is published: drops what nobody needs, and puts in what stays. The log ends
     /// at `log_end`.
-    pub(crate) fn settle(&self, runtime: &Executor, log_end: LogPos) {
+    pub(crate) fn settle(&self, log_end: LogPos) {
         self.log_end.store(log_end.get(), Ordering::Relaxed);
-        let tidying = self.tidying.lock();
-        self.trim(&tidying);
+        let mut merges = self.merges.lock();
+        self.trim(&mut merges);
         let most = if self.keeps_history() { 0 } else { RECENT };
         // Each turn takes one out, and whoever pushes more settles them.
-        while let Some(oldest) = self.oldest_recent(most) {
-            let before = self.maps.bytes();
-            let put = |undone| self.put_in(runtime, oldest.number, undone);
-            let values = oldest.undone.iter().map(put).sum();
-            let bytes = self.maps.bytes() - before;
-            self.guarded.lock().window.set_bytes(oldest.number, bytes, values);
-            let mut recent = self.recent.write();
-            recent.pop_front();
-            self.recents.store(recent.len(), Ordering::Release);
+        while self.past.load().recent.len() > most {
+            self.put_in(&mut merges);
         }
-        drop(tidying);
+        drop(merges);
         self.tidy();
         let short = self.guarded.lock().window.falls_short();
         if let Some((kept, wanted)) = short {
@@ -198,39 +218,20 @@ impl Undo {
         }
     }
 
-    /// The oldest of more than `most` recent commits.
-    fn oldest_recent(&self, most: usize) -> Option<Recent> {
-        let recent = self.recent.read();
-        if recent.len() > most { recent.front().cloned() } else { None }
-    }
-
-    /// Puts in what a commit has replaced; gives the bytes of the overflow file that this occupies.
-    fn put_in(&self, runtime: &Executor, number: u64, undone: &Undone) -> u64 {
-        let Undone { namespace, changes, nodes } = undone;
-        let maps = self.maps.make(*namespace);
-        maps.values.reserve(number, changes.len());
-        let (next, overflow) = (AtomicUsize::new(0), AtomicU64::new(0));
-        let put = |_: usize| {
-            loop {
-                // The nodes first, which take longer than any list of changes.
-                match next.fetch_add(1, Ordering::Relaxed).checked_sub(1) {
-                    None => {
-                        maps.pages.insert(number, &nodes.pages);
-                        maps.regions.insert(number, &nodes.regions);
-                    }
-                    Some(at) => {
-                        let Some(list) = changes.get(at) else { return };
-                        let values = list.iter().map(|one| (one.key, one.prior.clone()));
-                        maps.values.insert(number, values);
-                        let bytes = list.iter().map(|one| one.prior.overflow_bytes()).sum();
-                        overflow.fetch_add(bytes, Ordering::Relaxed);
-                    }
-                }
-            }
-        };
-        let most = if changes.len() < PARALLEL { 1 } else { runtime.workers() };
-        runtime.here_or_fork_join(most.min(changes.lists() + 1), &put);
-        overflow.into_inner()
+    /// The oldest recent commit becomes a run.
+    fn put_in(&self, merges: &mut Merges) {
+        let past = self.past.load();
+        let (mut runs, Recent { number, undone }) = (past.runs.clone(), &past.recent[0]);
+        let keys = undone.iter().map(|one| one.changes.len()).sum();
+        let namespaces = undone.iter().map(|one| (one.namespace, &one.nodes, one.changes.priors()));
+        let (run, values) = commit_run(&runs, (*number, keys), namespaces);
+        let bytes = merges.push(&mut runs, run);
+        let mut guarded = self.guarded.lock();
+        guarded.window.set_bytes(*number, bytes, values);
+        self.change(|past| {
+            (past.runs, past.merging) = (runs, merges.memory());
+            past.recent.remove(0);
+        });
     }
 
     /// Does a commit's undo leave memory before recovery is through, with so much log after it? Undo takes more than
@@ -242,10 +243,10 @@ impl Undo {
     /// Recovery: a commit whose undo is to stay in the log. All before it are such.
     pub(crate) fn leave_in_log(&self, number: u64, overflow: u64, before: Before, log_end: LogPos) {
         self.log_end.store(log_end.get(), Ordering::Relaxed);
-        let tidying = self.tidying.lock();
+        let mut merges = self.merges.lock();
         self.guarded.lock().window.add_logged(number, overflow, before);
         self.newest.store(number, Ordering::Release);
-        self.trim(&tidying);
+        self.trim(&mut merges);
     }
 
     /// Recovery: the records of all commits up to the newest stay unread.
@@ -267,14 +268,14 @@ impl Undo {
 
     /// What was left unread was read: `older` has it, but for what is `lost`.
     pub(crate) fn adopt(&self, older: &Self, lost: Option<LostHistory>) {
-        let tidying = self.tidying.lock();
+        let mut merges = self.merges.lock();
         let adopted = self.guarded.lock().window.adopt(&mut older.guarded.lock().window);
         if let Some(lost) = lost.filter(|_| adopted) {
             let LostHistory { from, before, error } = &lost;
             tracing::warn!(from, before, %error, "commits of the history are lost");
             self.lost.get_or_init(|| lost);
         }
-        self.trim(&tidying);
+        self.trim(&mut merges);
     }
 
     /// Commits of the history that are lost, as was found when they were read.
@@ -287,110 +288,94 @@ impl Undo {
     pub(crate) fn restore(
         &self,
         number: u64,
-        replaced: Vec<Restored>,
+        replaced: &[Restored],
         before: Before,
         log_end: LogPos,
     ) {
         self.log_end.store(log_end.get(), Ordering::Relaxed);
-        let tidying = self.tidying.lock();
-        let (bytes_before, mut overflow) = (self.maps.bytes(), 0);
-        for restored in replaced {
-            overflow += restored.overflow_bytes();
-            self.maps.restore(number, restored);
-        }
-        let bytes = self.maps.bytes() - bytes_before;
-        self.guarded.lock().window.add(number, bytes, overflow, Some(before));
+        let mut merges = self.merges.lock();
+        let mut runs = self.past.load().runs.clone();
+        let (run, overflow) = restored_run(&runs, number, replaced);
+        let bytes = merges.push(&mut runs, run);
+        let mut guarded = self.guarded.lock();
+        guarded.window.add(number, bytes, overflow, Some(before));
+        self.change(|past| (past.runs, past.merging) = (runs, merges.memory()));
+        drop(guarded);
         self.newest.store(number, Ordering::Release);
-        self.trim(&tidying);
+        self.trim(&mut merges);
     }
 
     /// Nothing before this commit, which is the newest, can be read: a load, or a commit without history.
     pub(crate) fn barrier(&self, number: u64) {
-        let tidying = self.tidying.lock();
+        let mut merges = self.merges.lock();
         let mut guarded = self.guarded.lock();
         guarded.window.barrier(number);
-        self.gone.store(number, Ordering::SeqCst);
-        self.dropped.store(number, Ordering::SeqCst);
+        *merges = Merges::default();
+        self.past.store(Arc::new(Past::new(number)));
         drop(guarded);
         self.newest.store(number, Ordering::Release);
-        self.sweep(&tidying, true);
     }
 
     /// Recovery: the history begins at `from`, and the newest record says that it begins at `stated`: all that is
     /// named from there on is kept until a durable record says otherwise. `stated` is 0 when no record was read.
     pub(crate) fn was_from(&self, from: u64, stated: u64) {
-        let tidying = self.tidying.lock();
+        let mut merges = self.merges.lock();
         let mut guarded = self.guarded.lock();
         guarded.window.begin_at(from);
         guarded.window.was_from(stated);
         drop(guarded);
-        self.trim(&tidying);
+        self.trim(&mut merges);
     }
 
     /// The log begins at a position by now, since the process that writes has moved the history on.
     pub(crate) fn log_begins(&self, position: LogPos) {
-        let tidying = self.tidying.lock();
+        let mut merges = self.merges.lock();
         self.guarded.lock().window.log_begins(position);
-        self.trim(&tidying);
+        self.trim(&mut merges);
     }
 
     /// Drops what nobody needs, unless somebody is at it, who then does it.
     fn tidy(&self) {
         self.untidy.store(true, Ordering::SeqCst);
         for _ in 0..TURNS {
-            let Some(tidying) = self.tidying.try_lock() else { return };
+            let Some(mut merges) = self.merges.try_lock() else { return };
             if self.untidy.swap(false, Ordering::SeqCst) {
-                self.trim(&tidying);
+                self.trim(&mut merges);
             }
-            drop(tidying);
+            drop(merges);
             if !self.untidy.load(Ordering::SeqCst) {
                 return;
             }
         }
     }
 
-    fn trim(&self, tidying: &MutexGuard<'_, ()>) {
+    /// Moves the window on, and drops what nobody needs then.
+    fn trim(&self, merges: &mut Merges) {
         let mut guarded = self.guarded.lock();
-        let oldest = guarded.oldest_held();
-        let floor = guarded.window.advance(oldest, self.log_end.load(Ordering::Relaxed).into());
-        // Before anything goes: a reader that misses it finds this.
-        self.gone.store(guarded.window.from(), Ordering::SeqCst);
-        self.dropped.store(floor, Ordering::SeqCst);
-        let (empty, sweep) = (guarded.window.is_empty(), guarded.window.wants_sweep());
+        let before = self.past.load_full();
+        let (oldest, log_end) = (guarded.oldest_held(), self.log_end.load(Ordering::Relaxed));
+        let runs: Vec<(u64, u64)> = before.runs.sizes().collect();
+        let floor = guarded.window.advance(oldest, log_end.into(), before.bytes(), &runs);
+        merges.drop_through(floor);
+        self.change(|past| {
+            (past.from, past.begins, past.merging) =
+                (guarded.window.from(), floor, merges.memory());
+            past.runs.drop_through(floor);
+            past.recent.retain(|commit| commit.number > floor);
+        });
         drop(guarded);
-        let mut recent = self.recent.write();
-        while recent.front().is_some_and(|commit| commit.number <= floor) {
-            recent.pop_front();
-        }
-        self.recents.store(recent.len(), Ordering::Release);
-        drop(recent);
-        if empty || sweep {
-            self.sweep(tidying, empty);
-        }
-    }
-
-    fn sweep(&self, _tidying: &MutexGuard<'_, ()>, empty: bool) {
-        if self.maps.bytes() > 0 {
-            let floor = self.dropped.load(Ordering::SeqCst);
-            if empty {
-                self.maps.clear();
-            } else {
-                self.maps.drop_through(floor);
-            }
-        }
-        let left = self.maps.bytes();
-        self.guarded.lock().window.swept(left);
     }
 
     /// Bytes of what is put in.
     #[cfg(test)]
     pub(super) fn resident_bytes(&self) -> u64 {
-        self.maps.bytes()
+        self.past.load().bytes()
     }
 
     /// Bytes of memory that undo takes, with what was read back.
     pub(crate) fn bytes(&self) -> u64 {
-        self.guarded.lock().window.bytes() + self.logged_bytes.load(Ordering::Relaxed)
+        let in_memory = self.past.load().bytes() + self.logged_bytes.load(Ordering::Relaxed);
+        in_memory + self.guarded.lock().window.list_bytes()
     }
 }
 

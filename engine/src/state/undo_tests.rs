@@ -1,17 +1,14 @@
 //! What undo says that it takes is what it takes.
 
-use pleach_io::Executor;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pleach_beatree::Stored;
 use pleach_core::{Key, Node, Prefix};
-use pleach_io::sim::SimRuntime;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 use super::changes::{Changed, Changes};
-use super::last_changes::LastSeen;
 use super::replaced::{ReplacedNodes, Undone};
 use super::undo::Undo;
 use super::window::Before;
@@ -55,13 +52,13 @@ fn commit(undo: &Undo, number: u64) {
 fn run(bytes: u64, log_bytes: u64, mut look: impl FnMut(&Undo, u64)) {
     let limits =
         HistoryLimits { commits: 256, bytes, log_bytes, value_bytes: u64::MAX, below: Below::Read };
-    let (undo, runtime) = (Undo::new(limits, 0), SimRuntime::new(1));
+    let undo = Undo::new(limits, 0);
     let events = Events::default();
     // In each test: an event that is first met by a thread without a subscriber may stay switched off for all.
     tracing::subscriber::with_default(events.clone(), || {
         for number in 1..6000 {
             commit(&undo, number);
-            undo.settle(&Executor::from(&runtime), (number * 100 + 50).into());
+            undo.settle((number * 100 + 50).into());
             look(&undo, events.0.load(Ordering::Relaxed));
         }
     });
@@ -144,13 +141,14 @@ fn a_state_is_what_the_commits_behind_it_have_replaced() {
         value_bytes: u64::MAX,
         below: Below::Read,
     };
-    let (undo, runtime) = (Undo::new(limits, 0), SimRuntime::new(1));
+    let undo = Undo::new(limits, 0);
     let value = |number: u64| Stored::Inline(number.to_le_bytes().as_slice().into());
     let check = |undo: &Undo, newest: u64| {
         for base in 1..newest {
             // The page's key changes in each second commit: the next one behind the state has replaced what it had.
             let next = base + 1 + base % 2;
-            let found = undo.get(0, &key(1, 0), base, &LastSeen::default());
+            let past = undo.reaching(base, base).expect("it is kept");
+            let found = past.get(0, &key(1, 0), base);
             let expected = (next <= newest).then(|| value(next - 1));
             assert_eq!(found, expected, "state {base} of {newest}");
         }
@@ -159,6 +157,6 @@ fn a_state_is_what_the_commits_behind_it_have_replaced() {
         commit(&undo, number);
         check(&undo, number);
     }
-    undo.settle(&Executor::from(&runtime), 550.into());
+    undo.settle(550.into());
     check(&undo, 5);
 }

@@ -2,8 +2,7 @@
 //!
 //! A session has one pin, and a view for each namespace that it is asked for ([`View::of`]).
 //!
-//! Undo is asked last, and may have been dropped under the reader: whoever has looked something up asks
-//! [`View::check`] before it believes what was found. What was dropped from memory and is still in the log is read back
+//! Undo is asked last. What was dropped from memory and is still in the log is read back
 //! before an operation, or between two tries of it ([`crate::read::past`]), since that takes I/O: the operation has a view
 //! of its own then, with what was read.
 
@@ -11,22 +10,21 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use arc_swap::Guard;
 use parking_lot::Mutex;
 use pleach_beatree::leaf_fold::PendingChange;
 use pleach_beatree::{ChildTable, RegionState, Stored};
 use pleach_core::{Key, Node, Prefix};
 use pleach_io::Homed;
 
-use super::last_changes::LastSeen;
 use super::logged::{LoggedUndo, Stretch};
-use super::node_versions::{NodeThen, NodeVersions, ReplacedNode, then};
+use super::node_then::{NodeThen, then};
 use super::overlays::{Chain, Overlaid};
 use super::pins::PinId;
-use super::replaced::ReplacedNodes;
-use super::undo::Undo;
-use super::undo_maps::{AllMaps, Maps};
+use super::undo::{Past, Undo};
 use crate::error::Result;
 use crate::handles::Holder;
+use crate::history::{NodesOf, ReplacedNode, Runs};
 
 /// A namespace of a state: that of the commit `base` (pinned while this lives) under a chain of overlays.
 pub(crate) struct View {
@@ -34,7 +32,6 @@ pub(crate) struct View {
     pub(crate) namespace: u8,
     overlays: Overlaid,
     undo: Arc<Undo>,
-    seen: LastSeen,
     /// Undo of the first commits after the base that memory does not have, the oldest first.
     logged: Box<[Arc<LoggedUndo>]>,
     pin: Arc<Homed<Pinned>>,
@@ -60,8 +57,14 @@ impl View {
         overlays.make_readable();
         let pin = Pinned { id, undo: Arc::clone(&undo), logged: Mutex::default() };
         let pin = Arc::new(Homed::new(pin));
-        let (overlays, seen, logged) = (overlays.of(0), LastSeen::default(), Box::default());
-        Self { base: id.0, namespace: 0, overlays, undo, seen, logged, pin }
+        Self {
+            base: id.0,
+            namespace: 0,
+            overlays: overlays.of(0),
+            undo,
+            logged: Box::default(),
+            pin,
+        }
     }
 
     /// A view of another namespace of the same state, under the same pin.
@@ -76,7 +79,6 @@ impl View {
             namespace,
             overlays: self.overlays.chain().of(namespace),
             undo: Arc::clone(&self.undo),
-            seen: LastSeen::default(),
             logged,
             pin: Arc::clone(&self.pin),
         }
@@ -97,22 +99,26 @@ impl View {
         self.overlays.is_empty()
     }
 
-    /// Is what the view needs of undo still there? What was looked up before is right only then.
+    /// Can the view still be read? To be asked after a dropped trie was looked up in without undo: it is given up once no
+    /// state that can be read has it.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
-        if self.is_whole() { Ok(()) } else { Err(self.undo.too_old(self.base)) }
+        if self.undo.newest() > self.base { self.past().map(drop) } else { Ok(()) }
     }
 
+    /// Undo of the commits after those that were read back.
+    ///
+    /// # Errors
+    /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld).
     #[inline]
-    fn is_whole(&self) -> bool {
-        self.undo.is_in_memory_after(self.through())
-            && (self.logged.is_empty() || self.undo.is_kept_after(self.base))
+    fn past(&self) -> Result<Guard<Arc<Past>>> {
+        self.undo.reaching(self.base, self.through())
     }
 
     /// Must undo be read back before the state can be read?
     #[inline]
     pub(crate) fn is_behind_memory(&self) -> bool {
-        !self.is_whole() && self.undo.is_kept_after(self.base)
+        self.undo.newest() > self.base && self.past().is_err() && self.undo.is_kept_after(self.base)
     }
 
     /// The last commit whose undo was read back; that of those after it is in memory.
@@ -124,7 +130,7 @@ impl View {
     ///
     /// # Errors
     /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld), and those of `read`.
-    pub(crate) fn with_undo(&self, read: impl FnOnce(&Stretch) -> Result<AllMaps>) -> Result<Self> {
+    pub(crate) fn with_undo(&self, read: impl FnOnce(&Stretch) -> Result<Runs>) -> Result<Self> {
         let at_hand = || self.with(self.namespace, self.pin.logged.lock().as_slice().into());
         let view = at_hand();
         if !self.undo.is_kept_after(self.base) {
@@ -154,11 +160,6 @@ impl View {
         self.pin.logged.lock().clone_from(&other.pin.logged.lock());
     }
 
-    /// What was read back of the view's namespace, the oldest commits first.
-    fn logged(&self) -> impl Iterator<Item = &Maps> {
-        self.logged.iter().filter_map(|logged| logged.maps.get(self.namespace))
-    }
-
     /// The state of a key in the overlays; they are asked first.
     pub(crate) fn overlaid(&self, key: &Key) -> Option<Stored> {
         self.overlays.get(key).cloned()
@@ -181,24 +182,10 @@ impl View {
         if self.undo.newest() <= self.base {
             return Ok(None);
         }
-        let undone = self
-            .undone_logged(key)
-            .or_else(|| self.undo.get(self.namespace, key, self.through(), &self.seen));
-        self.check()?;
-        Ok(undone)
-    }
-
-    fn undone_logged(&self, key: &Key) -> Option<Stored> {
-        let get = |maps: &Maps| maps.values.get(key, self.base, &LastSeen::default());
-        self.logged().find_map(get).map(|(_, prior)| prior)
-    }
-
-    /// Prefetches the memory that [`Self::undone`] begins with.
-    #[inline]
-    pub(crate) fn cpu_prefetch_undone(&self, key: &Key) {
-        if self.undo.newest() > self.base {
-            self.undo.cpu_prefetch(self.namespace, key, &self.seen);
-        }
+        let past = self.past()?;
+        let get = |logged: &Arc<LoggedUndo>| logged.runs.get(self.namespace, key, self.base);
+        let logged = self.logged.iter().find_map(get).map(|(_, prior)| prior);
+        Ok(logged.or_else(|| past.get(self.namespace, key, self.through())))
     }
 
     /// Has anything below the region changed against the pages and pending changes in it?
@@ -207,18 +194,20 @@ impl View {
     }
 
     /// What the view says below a prefix beyond pages and pending changes: undo of later commits, then
-    /// overlays over it. Sorted. The caller holds the region, and asks [`Self::check`] afterwards.
-    pub(crate) fn changes(&self, prefix: &Prefix, state: &RegionState) -> Vec<PendingChange> {
+    /// overlays over it. Sorted. The caller holds the region.
+    pub(crate) fn changes(
+        &self,
+        prefix: &Prefix,
+        state: &RegionState,
+    ) -> Result<Vec<PendingChange>> {
         let behind = state.last_commit() > self.base;
-        let undone = if behind { self.undone_below(prefix) } else { Vec::new() };
-        self.overlay(&undone, &[*prefix])
+        let undone = if behind { self.undone_below(prefix)? } else { Vec::new() };
+        Ok(self.overlay(&undone, &[*prefix]))
     }
 
     /// All that the view says below `prefix` beyond pages and pending changes, whatever these are by now.
     pub(crate) fn over_the_present(&self, prefix: &Prefix) -> Result<Vec<PendingChange>> {
-        let undone = self.undone_below(prefix);
-        self.check()?;
-        Ok(self.overlay(&undone, &[*prefix]))
+        Ok(self.overlay(&self.undone_below(prefix)?, &[*prefix]))
     }
 
     /// Changes, sorted, with what the overlays say below these prefixes, which ascend, over them.
@@ -232,50 +221,60 @@ impl View {
     }
 
     /// The node of a region's prefix in the view's commit, where that commit is behind the region's last.
-    pub(crate) fn region_then(&self, prefix: &Prefix) -> NodeThen {
+    pub(crate) fn region_then(&self, prefix: &Prefix) -> Result<NodeThen> {
         if !self.undo.keeps_history() {
-            return NodeThen::Unrecorded;
+            return Ok(NodeThen::Unrecorded);
         }
-        then(prefix, &self.replaced(prefix, |maps| &maps.regions, |nodes| &nodes.regions))
+        let past = self.past()?;
+        let oldest = self.replaced(&past, NodesOf::Regions, prefix).next();
+        Ok(then(prefix, &oldest.unwrap_or_default()))
     }
 
-    /// Nodes below and above a prefix that commits after the view's have replaced; see [`Undo::nodes`].
+    /// Nodes in and around a prefix that commits after the view's have replaced: see [`Past::nodes_around`].
     fn replaced(
         &self,
+        past: &Past,
+        of: NodesOf,
         prefix: &Prefix,
-        versions: fn(&Maps) -> &NodeVersions,
-        of: fn(&ReplacedNodes) -> &[(Prefix, Node)],
-    ) -> Vec<ReplacedNode> {
-        let mut replaced = self.undo.nodes(self.namespace, prefix, self.through(), versions, of);
-        for maps in self.logged() {
-            versions(maps).below(prefix, self.base, &mut replaced);
-        }
-        replaced
+    ) -> impl Iterator<Item = Vec<ReplacedNode>> {
+        let logged = self.logged.iter().flat_map(move |logged| {
+            logged.runs.nodes_around(of, self.namespace, prefix, self.base)
+        });
+        logged.chain(past.nodes_around(of, self.namespace, prefix, self.through()))
     }
 
     /// What commits after the view's say of a region: of each child its node then, and of what they have changed below
-    /// those whose node is not recorded, or that are `asked` for. The caller holds the region, and asks [`Self::check`]
-    /// afterwards.
+    /// those whose node is not recorded, or that are `asked` for. The caller holds the region.
     pub(crate) fn region(
         &self,
         state: &RegionState,
         asked: impl Fn(usize, &Prefix) -> bool,
-    ) -> RegionThen {
+    ) -> Result<RegionThen> {
         let children = state.children();
         if state.last_commit() <= self.base {
             let nodes = vec![NodeThen::Unchanged; children.len()];
-            return RegionThen { nodes, undone: Vec::new() };
+            return Ok(RegionThen { nodes, undone: Vec::new() });
         }
         if !self.undo.keeps_history() {
-            let undone = self.undone_below(children.region());
+            let undone = self.undone_below(children.region())?;
             let mut nodes = vec![NodeThen::Unchanged; children.len()];
             for (key, _) in &undone {
                 nodes[children.find(key)] = NodeThen::Unrecorded;
             }
-            return RegionThen { nodes, undone };
+            return Ok(RegionThen { nodes, undone });
         }
-        let replaced = self.replaced(children.region(), |maps| &maps.pages, |nodes| &nodes.pages);
-        let nodes = pages_then(children, &replaced);
+        let past = self.past()?;
+        let mut nodes = vec![NodeThen::Unchanged; children.len()];
+        // The first that says something of a child has the word.
+        for replaced in self.replaced(&past, NodesOf::Pages, children.region()) {
+            let then = pages_then(children, &replaced);
+            for (node, then) in nodes.iter_mut().zip(then) {
+                *node = node.over(|| then);
+            }
+            if !nodes.contains(&NodeThen::Unchanged) {
+                break;
+            }
+        }
         let ranges = nodes.iter().enumerate().filter_map(|(child, node)| {
             let prefix = children.prefix(child);
             let is_wanted = match node {
@@ -286,30 +285,24 @@ impl View {
             is_wanted.then(|| *prefix.first_key()..=prefix.last_key())
         });
         let ranges: Vec<RangeInclusive<Key>> = ranges.collect();
-        RegionThen { undone: self.undone_within(&ranges), nodes }
+        Ok(RegionThen { undone: self.undone_within(&past, &ranges), nodes })
     }
 
-    /// What commits after the view's have changed below a prefix, and what it was. Sorted. To be checked afterwards.
-    fn undone_below(&self, prefix: &Prefix) -> Vec<(Key, Stored)> {
-        self.undone_within(&[*prefix.first_key()..=prefix.last_key()])
+    /// What commits after the view's have changed below a prefix, and what it was. Sorted.
+    fn undone_below(&self, prefix: &Prefix) -> Result<Vec<(Key, Stored)>> {
+        Ok(self.undone_within(&*self.past()?, &[*prefix.first_key()..=prefix.last_key()]))
     }
 
     /// The same of some ranges, which ascend.
-    fn undone_within(&self, ranges: &[RangeInclusive<Key>]) -> Vec<(Key, Stored)> {
-        let newest = self.undo.within(self.namespace, ranges, self.through());
-        let mut logged = self.logged().peekable();
-        if logged.peek().is_none() {
+    fn undone_within(&self, past: &Past, ranges: &[RangeInclusive<Key>]) -> Vec<(Key, Stored)> {
+        let newest = past.within(self.namespace, ranges, self.through());
+        if self.logged.is_empty() {
             return newest;
         }
-        let mut states: BTreeMap<Key, Stored> = BTreeMap::new();
         // Of two commits that changed a key the older one has the word.
-        for maps in logged {
-            maps.values.ranges(ranges, self.base, |key, _, prior| {
-                states.entry(*key).or_insert_with(|| prior.clone());
-            });
-        }
-        for (key, prior) in newest {
-            states.entry(key).or_insert(prior);
+        let mut states: BTreeMap<Key, Stored> = newest.into_iter().collect();
+        for logged in self.logged.iter().rev() {
+            states.extend(logged.runs.within(self.namespace, ranges, self.base));
         }
         states.into_iter().collect()
     }

@@ -82,19 +82,10 @@ pub(super) struct Window {
     /// What comes before `commits`; none where that is nothing of the window.
     unread: Option<Unread>,
     commits: VecDeque<Kept>,
-    /// Bytes of the commits that are in memory.
-    live: u64,
     /// Bytes of `commits`.
     list: u64,
     /// Bytes of the overflow file that only states before them name.
     values: u64,
-    /// Bytes of those that are dropped and still in memory.
-    stale: u64,
-    /// Bytes that are in memory beyond both, as of the last sweep: lists keep room for what comes, and what stays is
-    /// counted with a commit that may be gone.
-    slack: u64,
-    /// More is in memory than may be.
-    is_full: bool,
     /// What queued records say of where the window begins, and where they end.
     stated: VecDeque<(LogPos, u64)>,
     /// What the newest durable record says; the largest number while there never was a history.
@@ -113,12 +104,8 @@ impl Window {
             dropped: tip,
             unread: None,
             commits: VecDeque::new(),
-            live: 0,
             list: 0,
             values: 0,
-            stale: 0,
-            slack: 0,
-            is_full: false,
             stated: VecDeque::new(),
             durable_from: if limits.commits > 0 { tip } else { u64::MAX },
         }
@@ -144,9 +131,9 @@ impl Window {
         self.dropped == self.tip
     }
 
-    /// Bytes of undo that are in memory.
-    pub(super) fn bytes(&self) -> u64 {
-        self.live + self.stale + self.slack + self.list
+    /// Bytes of the list of commits.
+    pub(super) fn list_bytes(&self) -> u64 {
+        self.list
     }
 
     /// Where the record of a commit begins that is kept.
@@ -159,22 +146,10 @@ impl Window {
         self.commits.get(usize::try_from(number.checked_sub(first)?).ok()?)
     }
 
-    /// Is it worth while to sweep what is dropped?
-    pub(super) fn wants_sweep(&self) -> bool {
-        self.stale > 0 && (self.is_full || self.stale > self.live / 3)
-    }
-
-    /// What is dropped is out of memory, where `left` bytes are now.
-    pub(super) fn swept(&mut self, left: u64) {
-        (self.stale, self.is_full) = (0, false);
-        self.slack = left.saturating_sub(self.live);
-    }
-
     /// The next commit's undo is there, or is being put in. `values` are the bytes of the overflow file that the values in it
     /// occupy, as far as they are known by now ([`Self::set_bytes`]).
     pub(super) fn add(&mut self, number: u64, bytes: u64, values: u64, before: Option<Before>) {
         self.tip = number;
-        self.live += bytes;
         self.values += values;
         let kept = Kept { number, bytes, values, before };
         self.list += kept.in_list();
@@ -226,18 +201,12 @@ impl Window {
 
     /// What a commit's undo really takes, and bytes of the overflow file that the values in it occupy.
     pub(super) fn set_bytes(&mut self, number: u64, bytes: u64, values: u64) {
-        let in_memory = number > self.dropped;
-        if !in_memory {
-            // Dropped meanwhile.
-            self.stale += bytes;
-        }
         let first = self.commits.front().map_or(0, |first| first.number);
         let at = number.checked_sub(first).and_then(|at| usize::try_from(at).ok());
         if let Some(kept) = at.and_then(|at| self.commits.get_mut(at)) {
             self.values = self.values - kept.values + values;
             kept.values = values;
-            if in_memory {
-                self.live = self.live - kept.bytes + bytes;
+            if number > self.dropped {
                 kept.bytes = bytes;
             }
         }
@@ -245,8 +214,7 @@ impl Window {
 
     /// Nothing before this commit can be read: what came was no commit with undo.
     pub(super) fn barrier(&mut self, number: u64) {
-        self.stale += self.live;
-        (self.live, self.list, self.values) = (0, 0, 0);
+        (self.list, self.values) = (0, 0);
         self.commits.clear();
         self.unread = None;
         (self.tip, self.from, self.begin, self.dropped) = (number, number, number, number);
@@ -310,8 +278,15 @@ impl Window {
 
     /// Moves the window on: to its length, to its bytes of log (which ends at `log_end`) and of the overflow file; and drops
     /// from memory, whoever holds it, what takes more than the bytes of memory. `oldest_pin` is the oldest commit that is
-    /// held. Gives the last commit that is dropped from memory.
-    pub(super) fn advance(&mut self, oldest_pin: u64, log_end: LogPos) -> u64 {
+    /// held. `in_memory` are the bytes of memory, and `runs` what is in it: of each run, the oldest first, the last commit and
+    /// the bytes. Gives the last commit that is dropped from memory.
+    pub(super) fn advance(
+        &mut self,
+        oldest_pin: u64,
+        log_end: LogPos,
+        in_memory: u64,
+        runs: &[(u64, u64)],
+    ) -> u64 {
         self.from = self.begin_after(self.tip).min(self.tip);
         let too_much_log = |before: &Before| {
             log_end.checked_since(before.start).unwrap_or(0) > self.limits.log_bytes
@@ -326,13 +301,18 @@ impl Window {
         }
         self.drop_memory_through(self.from.min(oldest_pin));
         self.forget();
-        self.is_full = self.bytes() > self.limits.bytes;
-        if self.is_full {
-            // Some more than has to be, so that not each commit has to sweep.
-            let fixed = self.slack + self.list;
-            let wanted = (self.limits.bytes / 8 * 7).saturating_sub(fixed);
-            while self.live > wanted && self.dropped < self.tip {
-                self.drop_memory_through(self.dropped + 1);
+        let all = in_memory + self.list;
+        if all > self.limits.bytes {
+            // Some more than has to be, so that not each commit drops a run, and runs as a whole.
+            let mut excess = all - self.limits.bytes / 8 * 7;
+            for (end, bytes) in runs {
+                if excess > 0 && *end > self.dropped {
+                    self.drop_memory_through(*end);
+                    excess = excess.saturating_sub(*bytes);
+                }
+            }
+            if excess > 0 {
+                self.drop_memory_through(self.tip);
             }
             self.forget();
         }
@@ -353,8 +333,6 @@ impl Window {
         let (from, to) = (place(self.dropped), place(number.min(self.tip)));
         for at in from..to {
             if let Some(kept) = self.commits.get_mut(at) {
-                self.live -= kept.bytes;
-                self.stale += kept.bytes;
                 kept.bytes = 0;
             }
         }

@@ -35,6 +35,7 @@ mod creation_is_atomic;
 mod damage_costs_no_namespace;
 mod damage_is_found_or_survived;
 mod dropped_namespaces_are_given_back;
+mod each_kept_state_is_the_models;
 mod errors_are_never_acknowledged;
 mod errors_give_back_what_they_refuse;
 mod errors_say_what_became_of_it;

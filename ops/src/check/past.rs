@@ -12,7 +12,6 @@ use pleach::internals::format::trie_kind::TrieKind;
 use pleach::internals::open::pages::parse;
 use pleach::internals::open::recovery::{Recovered, RecoveredTrie};
 use pleach::internals::roots::TrieRoot;
-use pleach::internals::state::LastSeen;
 use pleach_beatree::{RegionState, Stored};
 use pleach_core::node::{combine, leaf};
 use pleach_core::prefix::bit;
@@ -93,12 +92,11 @@ impl Past<'_> {
 
     /// What commits of the history replaced below a prefix, in key order.
     fn replaced(&self, prefix: &Prefix) -> Vec<Replaced> {
-        let (undo, namespace, seen) =
-            (&self.recovered.history.undo, self.trie.namespace, LastSeen::default());
+        let (undo, namespace) = (&self.recovered.history.undo, self.trie.namespace);
         let (below, mut replaced) = (*prefix.first_key()..=prefix.last_key(), Vec::new());
         for (key, _) in undo.within(namespace, &[below], undo.from()) {
             let mut before = undo.from();
-            while let Some((commit, prior)) = undo.change_after(namespace, &key, before, &seen) {
+            while let Some((commit, prior)) = undo.change_after(namespace, &key, before) {
                 replaced.push((commit, key, prior));
                 before = commit;
             }

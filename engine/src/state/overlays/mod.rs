@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 use pleach_beatree::Stored;
 use pleach_core::{Key, Node, Prefix};
 
-use super::node_versions::NodeThen;
+use super::node_then::NodeThen;
 use super::undo::{ChangeList, Changed};
 use trie::{LayerNo, Layers, Trie};
 

@@ -10,7 +10,7 @@ use pleach_core::{Hasher, Key, Node, Prefix};
 
 use super::trie::{LayerNo, Layers, Trie};
 use super::{Chain, Layer, Overlaid, Overlays, Part, TakenBy};
-use crate::state::node_versions::NodeThen;
+use crate::state::node_then::NodeThen;
 use crate::state::undo::Changed;
 
 /// A generator like any other: the next number below a bound.

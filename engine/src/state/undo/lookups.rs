@@ -2,17 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use arc_swap::Guard;
 use pleach_beatree::Stored;
-use pleach_core::{Key, Node, Prefix};
+use pleach_core::{Key, Prefix};
 
-use super::{Recent, Undo};
+use super::{Past, Recent, Undo};
 use crate::error::{Error, Result};
-use crate::state::last_changes::LastSeen;
-use crate::state::node_versions::{NodeVersions, ReplacedNode, replaced_below};
-use crate::state::replaced::ReplacedNodes;
-use crate::state::undo_maps::Maps;
+use crate::history::{NodesOf, ReplacedNode};
 
 impl Undo {
     /// The newest commit that was pushed. Cheap, for the read path.
@@ -21,15 +20,20 @@ impl Undo {
         self.newest.load(Ordering::Acquire)
     }
 
-    /// Is the undo of all commits after this one in memory?
+    /// Undo in memory, where it has that of all commits after `through`, and that of those after `base` is kept.
+    ///
+    /// # Errors
+    /// [`Error::SnapshotTooOld`].
     #[inline]
-    pub(in crate::state) fn is_in_memory_after(&self, commit: u64) -> bool {
-        self.dropped.load(Ordering::SeqCst) <= commit
+    pub(in crate::state) fn reaching(&self, base: u64, through: u64) -> Result<Guard<Arc<Past>>> {
+        let past = self.past.load();
+        let reaches = past.begins <= through && (through == base || past.keeps_after(base));
+        if reaches { Ok(past) } else { Err(self.too_old(base)) }
     }
 
     /// Is the undo of all commits after this one kept, in memory or in the log?
     pub(in crate::state) fn is_kept_after(&self, commit: u64) -> bool {
-        self.is_in_memory_after(commit) || self.gone.load(Ordering::SeqCst) <= commit
+        self.past.load().keeps_after(commit)
     }
 
     /// The error for a state that is not kept any more.
@@ -39,61 +43,17 @@ impl Undo {
 
     /// Is a commit in the history, or the newest one?
     pub(in crate::state) fn check_window(&self, commit: u64) -> Result<()> {
-        if self.gone.load(Ordering::SeqCst) <= commit { Ok(()) } else { Err(self.too_old(commit)) }
+        if self.past.load().from <= commit { Ok(()) } else { Err(self.too_old(commit)) }
     }
 
-    /// Can the state of a commit be read? To be asked after the lookup.
+    /// Can the state of a commit be read?
     pub(crate) fn check(&self, commit: u64) -> Result<()> {
         if self.is_kept_after(commit) { Ok(()) } else { Err(self.too_old(commit)) }
     }
 
-    /// Recent commits after `base`, in order. Looked at before the maps: what is put in meanwhile is seen
-    /// there or here.
-    fn recent_after(&self, base: u64) -> Vec<Recent> {
-        if self.recents.load(Ordering::Acquire) == 0 {
-            return Vec::new();
-        }
-        self.recent.read().iter().filter(|commit| commit.number > base).cloned().collect()
-    }
-
-    /// State of a namespace's key as of commit `base`, when a later commit changed it: what the oldest such
-    /// commit replaced. What was seen is of this namespace.
-    pub(crate) fn get(
-        &self,
-        namespace: u8,
-        key: &Key,
-        base: u64,
-        seen: &LastSeen,
-    ) -> Option<Stored> {
-        let recent = if self.recents.load(Ordering::Acquire) == 0 {
-            None
-        } else {
-            let commits = self.recent.read();
-            let from = commits.partition_point(|commit| commit.number <= base);
-            let mut later = commits.iter().skip(from);
-            later.find_map(|commit| Some(commit.of(namespace)?.changes.find(key)?.prior.clone()))
-        };
-        // Commits that were put in are older.
-        self.change_after(namespace, key, base, seen).map(|(_, prior)| prior).or(recent)
-    }
-
-    /// Prefetches the memory that [`Self::get`] begins with.
-    #[inline]
-    pub(crate) fn cpu_prefetch(&self, namespace: u8, key: &Key, seen: &LastSeen) {
-        if let Some(Maps { values, .. }) = self.maps.get(namespace) {
-            values.cpu_prefetch_key(key, seen);
-        }
-    }
-
     /// The oldest commit after `base` that changed a key, and what it replaced; of commits that are put in.
-    pub fn change_after(
-        &self,
-        namespace: u8,
-        key: &Key,
-        base: u64,
-        seen: &LastSeen,
-    ) -> Option<(u64, Stored)> {
-        self.maps.get(namespace)?.values.get(key, base, seen)
+    pub fn change_after(&self, namespace: u8, key: &Key, base: u64) -> Option<(u64, Stored)> {
+        self.past.load().runs.get(namespace, key, base)
     }
 
     /// The states as of `base` of all of a namespace's keys in some ranges, which ascend, that later commits changed:
@@ -104,11 +64,36 @@ impl Undo {
         ranges: &[RangeInclusive<Key>],
         base: u64,
     ) -> Vec<(Key, Stored)> {
-        let recent = self.recent_after(base);
-        let mut found = Vec::new();
-        if let Some(Maps { values, .. }) = self.maps.get(namespace) {
-            values.ranges(ranges, base, |key, _, prior| found.push((*key, prior.clone())));
+        self.past.load().within(namespace, ranges, base)
+    }
+}
+
+impl Past {
+    /// Recent commits after `base`, in order.
+    fn recent_after(&self, base: u64) -> &[Recent] {
+        &self.recent[self.recent.partition_point(|commit| commit.number <= base)..]
+    }
+
+    /// State of a namespace's key as of commit `base`, when a later commit changed it: what the oldest such
+    /// commit replaced.
+    #[inline]
+    pub(in crate::state) fn get(&self, namespace: u8, key: &Key, base: u64) -> Option<Stored> {
+        // Commits that were put in are older.
+        if let Some((_, prior)) = self.runs.get(namespace, key, base) {
+            return Some(prior);
         }
+        let mut recent = self.recent_after(base).iter();
+        recent.find_map(|commit| Some(commit.of(namespace)?.changes.find(key)?.prior.clone()))
+    }
+
+    /// See [`Undo::within`].
+    pub(in crate::state) fn within(
+        &self,
+        namespace: u8,
+        ranges: &[RangeInclusive<Key>],
+        base: u64,
+    ) -> Vec<(Key, Stored)> {
+        let (found, recent) = (self.runs.within(namespace, ranges, base), self.recent_after(base));
         if recent.is_empty() {
             return found;
         }
@@ -123,25 +108,19 @@ impl Undo {
         states.into_iter().collect()
     }
 
-    /// Nodes below, and above, `prefix` that commits after `base` replaced: those of pages or of regions, whichever the two
-    /// functions give.
-    pub(in crate::state) fn nodes(
+    /// The nodes in and around a prefix that commits after `base` have replaced: of each run, or recent commit, that has any,
+    /// the oldest first, and of each prefix the oldest.
+    pub(in crate::state) fn nodes_around(
         &self,
+        of: NodesOf,
         namespace: u8,
         prefix: &Prefix,
         base: u64,
-        versions: fn(&Maps) -> &NodeVersions,
-        of: fn(&ReplacedNodes) -> &[(Prefix, Node)],
-    ) -> Vec<ReplacedNode> {
-        let mut found = Vec::new();
-        for commit in self.recent_after(base) {
-            if let Some(undone) = commit.of(namespace) {
-                replaced_below(of(&undone.nodes), commit.number, prefix, &mut found);
-            }
-        }
-        if let Some(maps) = self.maps.get(namespace) {
-            versions(maps).below(prefix, base, &mut found);
-        }
-        found
+    ) -> impl Iterator<Item = Vec<ReplacedNode>> {
+        let recent = self.recent_after(base).iter().filter_map(move |commit| {
+            let found = commit.of(namespace)?.nodes.around(of, commit.number, prefix);
+            (!found.is_empty()).then_some(found)
+        });
+        self.runs.nodes_around(of, namespace, prefix, base).chain(recent)
     }
 }

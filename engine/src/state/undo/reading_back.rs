@@ -6,8 +6,8 @@ use parking_lot::MutexGuard;
 
 use super::Undo;
 use crate::error::Result;
+use crate::history::Runs;
 use crate::state::logged::{LoggedUndo, Stretch};
-use crate::state::undo_maps::AllMaps;
 
 /// Reading back: one at a time.
 pub(crate) struct ReadingBack<'a> {
@@ -28,7 +28,7 @@ impl ReadingBack<'_> {
         let last = self.last.upgrade()?;
         let Stretch { after: first, through, .. } = last.stretch;
         let fits = (first..=through).contains(&after);
-        (fits && self.undo.is_in_memory_after(through)).then_some(last)
+        (fits && self.undo.past.load().begins <= through).then_some(last)
     }
 
     /// The commits after `after` that are to be read, so that a view of the commit `base` has all undo: some more than has
@@ -49,8 +49,8 @@ impl ReadingBack<'_> {
     }
 
     /// Keeps what was read of a stretch for others.
-    pub(in crate::state) fn keep(&mut self, stretch: Stretch, maps: AllMaps) -> Arc<LoggedUndo> {
-        let read = LoggedUndo::new(stretch, maps, &self.undo.logged_bytes);
+    pub(in crate::state) fn keep(&mut self, stretch: Stretch, runs: Runs) -> Arc<LoggedUndo> {
+        let read = LoggedUndo::new(stretch, runs, &self.undo.logged_bytes);
         *self.last = Arc::downgrade(&read);
         read
     }

@@ -310,7 +310,7 @@ impl History {
                 let overflow = replaced.iter().map(Restored::overflow_bytes).sum();
                 self.undo.leave_in_log(header.number, overflow, before, end);
             } else {
-                self.undo.restore(header.number, replaced, before, end);
+                self.undo.restore(header.number, &replaced, before, end);
             }
         }
         // Whoever only follows gives no runs back.

@@ -1,0 +1,102 @@
+//! Looking up in the runs.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use pleach_beatree::Stored;
+use pleach_core::{Key, Prefix};
+
+use super::Runs;
+use super::run::{NodesOf, ReplacedNode, Run, Version};
+use super::table::place;
+
+/// Runs whose filters are asked for together.
+const TOGETHER: usize = 8;
+
+/// A key that a run has, by the places of both.
+#[derive(Clone, Copy)]
+struct Found {
+    lead: u32,
+    run: u32,
+    key: u32,
+}
+
+impl Runs {
+    /// What a key had as of `base`, and the commit that replaced it.
+    pub(crate) fn get(&self, namespace: u8, key: &Key, base: u64) -> Option<Version> {
+        let (runs, hash) = (self.after(base), self.secret.hash(namespace, key));
+        // Some waits for memory overlap. A long run mostly has the key: then those for others are in vain.
+        runs.chunks(TOGETHER).find_map(|some| {
+            some.iter().for_each(|(_, run)| run.filter.cpu_prefetch(hash));
+            some.iter().find_map(|(_, run)| run.get(namespace, key, hash, base))
+        })
+    }
+
+    /// What the keys of some ranges, which ascend, had as of `base` where a later commit changed it, in order.
+    pub(crate) fn within(
+        &self,
+        namespace: u8,
+        ranges: &[RangeInclusive<Key>],
+        base: u64,
+    ) -> Vec<(Key, Stored)> {
+        let runs = self.after(base);
+        let run = |one: &Found| &runs[one.run as usize].1;
+        let key = |one: &Found| &run(one).values.keys()[one.key as usize];
+        let (mut found, mut own, mut both) = (Vec::new(), Vec::new(), Vec::new());
+        // The newest first: runs of few commits are passed before there is much. Of two runs that have a key the older one
+        // has the word.
+        for (at, (_, run)) in (0..place(runs.len())).zip(runs).rev() {
+            run.each_within(namespace, ranges, base, |key| {
+                own.push(Found { lead: run.values.lead(key), run: at, key: place(key) });
+            });
+            if found.is_empty() {
+                std::mem::swap(&mut found, &mut own);
+            } else if !own.is_empty() {
+                put_over(&found, &own, key, &mut both);
+                std::mem::swap(&mut found, &mut both);
+            }
+            own.clear();
+        }
+        let prior = |one: &Found| run(one).version(one.key as usize, base);
+        found.iter().filter_map(|one| Some((*key(one), prior(one)?.1))).collect()
+    }
+
+    /// The nodes in and around a prefix that commits after `base` have replaced: of each run that has any, the oldest first, and
+    /// of each prefix the oldest.
+    pub(crate) fn nodes_around(
+        &self,
+        of: NodesOf,
+        namespace: u8,
+        prefix: &Prefix,
+        base: u64,
+    ) -> impl Iterator<Item = Vec<ReplacedNode>> {
+        let around =
+            move |(_, run): &(usize, Arc<Run>)| run.nodes_around(of, namespace, prefix, base);
+        self.after(base).iter().map(around).filter(|found| !found.is_empty())
+    }
+}
+
+/// Both lists as one, in order; of two for one key the second list's.
+fn put_over<'a>(
+    below: &[Found],
+    over: &[Found],
+    key: impl Fn(&Found) -> &'a Key,
+    all: &mut Vec<Found>,
+) {
+    all.clear();
+    let mut left = below;
+    for one in over {
+        while let [next, rest @ ..] = left {
+            let order = next.lead.cmp(&one.lead).then_with(|| key(next).cmp(key(one)));
+            if order.is_gt() {
+                break;
+            }
+            if order.is_lt() {
+                all.push(*next);
+            }
+            left = rest;
+        }
+        all.push(*one);
+    }
+    all.extend_from_slice(left);
+}

@@ -1,0 +1,164 @@
+//! Neighbouring runs become one, some versions at a time.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use pleach_core::{Key, Prefix};
+
+use super::filter::{Filter, Secret};
+use super::run::Run;
+use super::table::{MOST_BYTES, MOST_COMMITS, Sorted, Table};
+
+/// Where a merge is in one table.
+struct Head {
+    /// The places that are left of each namespace, the last first.
+    left: Vec<(u8, Range<usize>)>,
+    /// The namespace and the lead of the next key; the largest number at the end.
+    order: u64,
+}
+
+impl Head {
+    fn new<K: Sorted>(table: &Table<K>) -> Self {
+        let mut head = Self { left: table.parts().rev().collect(), order: 0 };
+        head.look(table);
+        head
+    }
+
+    /// The next key's namespace and place.
+    fn next(&self) -> Option<(u8, usize)> {
+        self.left.last().map(|(namespace, keys)| (*namespace, keys.start))
+    }
+
+    fn look<K: Sorted>(&mut self, table: &Table<K>) {
+        self.order = self.next().map_or(u64::MAX, |(namespace, at)| {
+            u64::from(namespace) << 32 | u64::from(table.lead(at))
+        });
+    }
+
+    fn advance<K: Sorted>(&mut self, table: &Table<K>) {
+        if let Some((_, keys)) = self.left.last_mut() {
+            keys.start += 1;
+            if keys.start == keys.end {
+                self.left.pop();
+            }
+        }
+        self.look(table);
+    }
+}
+
+/// Where a merge is in the tables of one kind.
+struct Heads<K> {
+    table: fn(&Run) -> &Table<K>,
+    heads: Vec<Head>,
+}
+
+impl<K: Sorted> Heads<K> {
+    fn new(runs: &[Arc<Run>], table: fn(&Run) -> &Table<K>) -> Self {
+        Self { table, heads: runs.iter().map(|run| Head::new(table(run))).collect() }
+    }
+
+    /// The run with the least next key, of several the oldest.
+    fn least(&self, runs: &[Arc<Run>]) -> usize {
+        let key = |at: usize| {
+            let (_, key) = self.heads[at].next()?;
+            Some(&(self.table)(&runs[at]).keys()[key])
+        };
+        let mut least = 0;
+        for at in 1..self.heads.len() {
+            let (own, other) = (self.heads[at].order, self.heads[least].order);
+            if own < other || own == other && key(at) < key(least) {
+                least = at;
+            }
+        }
+        least
+    }
+
+    /// Puts in about so many versions, and takes them off their number. True: all are in.
+    fn merge(&mut self, runs: &[Arc<Run>], merged: &mut Table<K>, left: &mut usize) -> bool {
+        let end = merged.versions() + *left;
+        while merged.versions() < end {
+            let least = self.least(runs);
+            let (table, head) = ((self.table)(&runs[least]), &mut self.heads[least]);
+            let Some((namespace, at)) = head.next() else {
+                *left = end - merged.versions();
+                return true;
+            };
+            merged.put_of(namespace, table, at);
+            head.advance(table);
+        }
+        *left = 0;
+        false
+    }
+}
+
+/// A merge under way.
+pub(super) struct Merge {
+    /// Oldest first.
+    pub(super) runs: Vec<Arc<Run>>,
+    values: Heads<Key>,
+    pages: Heads<Prefix>,
+    regions: Heads<Prefix>,
+    merged: Run,
+    /// The number of keys that the filter has.
+    filtered: usize,
+    /// Versions that a step puts in.
+    pace: usize,
+}
+
+impl Merge {
+    /// The merge of neighbours, the oldest first, in about so many steps. None where one run would be too large.
+    pub(super) fn of(runs: Vec<Arc<Run>>, steps: usize) -> Option<Self> {
+        let (after, through) = (runs.first()?.after, runs.last()?.through);
+        let versions = runs.iter().map(|run| run.versions()).sum::<usize>();
+        let merged = Run {
+            after,
+            through,
+            values: Table::for_all(after, runs.iter().map(|run| &run.values)),
+            filter: Filter::new(runs.iter().map(|run| run.values.keys().len()).sum()),
+            pages: Table::for_all(after, runs.iter().map(|run| &run.pages)),
+            regions: Table::for_all(after, runs.iter().map(|run| &run.regions)),
+        };
+        let bytes = runs.iter().map(|run| run.values.inline_bytes()).sum::<u64>();
+        let fits = u32::try_from(versions).is_ok()
+            && bytes <= MOST_BYTES
+            && through - after <= MOST_COMMITS;
+        fits.then(|| Self {
+            values: Heads::new(&runs, |run| &run.values),
+            pages: Heads::new(&runs, |run| &run.pages),
+            regions: Heads::new(&runs, |run| &run.regions),
+            merged,
+            filtered: 0,
+            pace: versions.div_ceil(steps),
+            runs,
+        })
+    }
+
+    /// Bytes of memory that the merged run takes by now.
+    pub(super) fn memory(&self) -> usize {
+        self.merged.memory()
+    }
+
+    /// Goes on by a step. True: all is merged.
+    pub(super) fn step(&mut self, secret: Secret) -> bool {
+        let (runs, mut left) = (&self.runs, self.pace);
+        let done = self.values.merge(runs, &mut self.merged.values, &mut left)
+            && self.pages.merge(runs, &mut self.merged.pages, &mut left)
+            && self.regions.merge(runs, &mut self.merged.regions, &mut left);
+        let Run { values, filter, .. } = &mut self.merged;
+        for (namespace, part) in values.parts() {
+            for key in &values.keys()[self.filtered.clamp(part.start, part.end)..part.end] {
+                filter.add(secret.hash(namespace, key));
+            }
+        }
+        self.filtered = values.keys().len();
+        if done {
+            self.merged.finish();
+        }
+        done
+    }
+
+    /// What came of it.
+    pub(super) fn into_run(self) -> Run {
+        self.merged
+    }
+}

@@ -1,0 +1,179 @@
+//! A run: what some commits, one after the other, replaced. It never changes.
+
+use std::ops::{Range, RangeInclusive};
+
+use pleach_beatree::Stored;
+use pleach_core::{Key, Node, Prefix};
+
+use super::filter::{Filter, Secret};
+use super::table::Table;
+
+/// A version: the commit that replaced it, and what it replaced.
+pub(crate) type Version = (u64, Stored);
+
+/// A node that a commit replaced.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReplacedNode {
+    pub(crate) prefix: Prefix,
+    /// The commit.
+    pub(crate) number: u64,
+    pub(crate) node: Node,
+}
+
+/// What nodes are of.
+#[derive(Clone, Copy)]
+pub(crate) enum NodesOf {
+    /// Pages.
+    Pages,
+    /// Regions.
+    Regions,
+}
+
+/// A run, ready or in the making.
+pub(super) struct Run {
+    /// It has what the commits after this one replaced, through another.
+    pub(super) after: u64,
+    pub(super) through: u64,
+    pub(super) values: Table<Key>,
+    /// Of the keys of values.
+    pub(super) filter: Filter,
+    pub(super) pages: Table<Prefix>,
+    pub(super) regions: Table<Prefix>,
+}
+
+impl Run {
+    /// The number of versions of keys and nodes.
+    pub(super) fn versions(&self) -> usize {
+        self.values.versions() + self.pages.versions() + self.regions.versions()
+    }
+
+    /// Bytes of memory, less what is only reserved.
+    pub(super) fn memory(&self) -> usize {
+        let tables = self.values.memory() + self.pages.memory() + self.regions.memory();
+        size_of::<Self>() + tables + self.filter.bytes()
+    }
+
+    /// All is in.
+    pub(super) fn finish(&mut self) {
+        self.values.finish();
+        self.pages.finish();
+        self.regions.finish();
+    }
+
+    /// What a key with this hash had as of `base`, where a commit of the run after that replaced it.
+    #[inline]
+    pub(super) fn get(&self, namespace: u8, key: &Key, hash: u64, base: u64) -> Option<Version> {
+        if !self.filter.may_have(hash) {
+            return None;
+        }
+        self.values.find(namespace, key).and_then(|at| self.version(at, base))
+    }
+
+    /// The same of the key at a place.
+    pub(super) fn version(&self, at: usize, base: u64) -> Option<Version> {
+        let version = self.values.version_after(at, base)?;
+        Some((self.values.commit(version), self.values.stored(version)))
+    }
+
+    /// Shows the places of the keys of some ranges, which ascend, that commits of the run after `base` changed, in order. One
+    /// walk: each search begins where the one before has ended.
+    pub(super) fn each_within(
+        &self,
+        namespace: u8,
+        ranges: &[RangeInclusive<Key>],
+        base: u64,
+        mut see: impl FnMut(usize),
+    ) {
+        let values = &self.values;
+        let Range { start: mut at, end } = values.part(namespace);
+        for range in ranges {
+            if at == end {
+                return;
+            }
+            let least = if at == 0 { 0 } else { values.lead(at) };
+            at = values.lower_bound(at..end, least, range.start());
+            let last = values.lower_bound(at..end, least, range.end());
+            let to = last + usize::from(last < end && values.keys()[last] == *range.end());
+            // Mostly all commits of the run are later, and the memory of versions is not needed.
+            let later =
+                |at: &usize| base <= self.after || values.version_after(*at, base).is_some();
+            (at..to).filter(later).for_each(&mut see);
+            at = to;
+        }
+    }
+
+    /// The nodes that commits after `base` have replaced at and below a prefix and, above it, of prefixes that contain it: of
+    /// each the oldest.
+    pub(super) fn nodes_around(
+        &self,
+        of: NodesOf,
+        namespace: u8,
+        prefix: &Prefix,
+        base: u64,
+    ) -> Vec<ReplacedNode> {
+        let table = match of {
+            NodesOf::Pages => &self.pages,
+            NodesOf::Regions => &self.regions,
+        };
+        let above = (table.shortest..prefix.len())
+            .filter_map(|len| table.find(namespace, &Prefix::new(prefix.first_key(), len)));
+        let part = table.part(namespace);
+        let below = table.lower_bound(part.clone(), 0, prefix)..part.end;
+        let below = below.take_while(|at| prefix.contains(&table.keys()[*at]));
+        let replaced = |at: usize| {
+            let version = table.version_after(at, base)?;
+            let node = table.bytes(version).try_into().expect("a node was put there");
+            let (prefix, number) = (table.keys()[at], table.commit(version));
+            Some(ReplacedNode { prefix, number, node: Node::new(node) })
+        };
+        above.chain(below).filter_map(replaced).collect()
+    }
+}
+
+/// The run of one commit in the making: namespaces ascend, and so does what it replaced in each.
+pub(crate) struct CommitRun {
+    pub(super) run: Run,
+    secret: Secret,
+    namespace: u8,
+}
+
+impl CommitRun {
+    /// That of commit `number`, with room for `keys` keys.
+    pub(super) fn new(secret: Secret, number: u64, keys: usize) -> Self {
+        let after = number - 1;
+        let nodes = || Table::new(after, 0, 0, 0);
+        let run = Run {
+            after,
+            through: number,
+            values: Table::new(after, keys, keys, 8 * keys),
+            filter: Filter::new(keys),
+            pages: nodes(),
+            regions: nodes(),
+        };
+        Self { run, secret, namespace: 0 }
+    }
+
+    /// What follows is of this namespace, where the commit replaced these nodes of pages and regions.
+    pub(crate) fn begin(
+        &mut self,
+        namespace: u8,
+        pages: &[(Prefix, Node)],
+        regions: &[(Prefix, Node)],
+    ) {
+        self.namespace = namespace;
+        let Run { through, pages: to_pages, regions: to_regions, .. } = &mut self.run;
+        for (table, nodes) in [(to_pages, pages), (to_regions, regions)] {
+            for (prefix, node) in nodes {
+                table.put_key(namespace, prefix);
+                table.put_bytes(*through, node.as_bytes());
+            }
+        }
+    }
+
+    /// Adds what a key had before.
+    pub(crate) fn put(&mut self, key: &Key, prior: &Stored) {
+        self.run.filter.add(self.secret.hash(self.namespace, key));
+        self.run.values.put_key(self.namespace, key);
+        self.run.values.put_version(self.run.through, prior);
+    }
+}

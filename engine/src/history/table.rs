@@ -1,0 +1,298 @@
+//! Keys, or prefixes, in order, each with its versions: what it had before the commits of a run that changed it.
+//!
+//! Beside each key are its first 32 bits (its *lead*), so that a search reads one or two lines of memory where keys are spread
+//! evenly, and no key but at its end. What is inline lies one after the other as bytes; the rest stays as it is.
+
+use std::ops::Range;
+
+use pleach_beatree::{Stored, Value};
+use pleach_core::search::{lower_bound_near, partition};
+use pleach_core::{Key, Prefix};
+
+/// What a table is sorted by.
+pub(super) trait Sorted: Copy + Ord {
+    /// The first 32 bits.
+    fn lead(&self) -> u32;
+    /// Number of bits.
+    fn len(&self) -> u16;
+}
+
+impl Sorted for Key {
+    #[inline]
+    fn lead(&self) -> u32 {
+        let [a, b, c, d, ..] = *self;
+        u32::from_be_bytes([a, b, c, d])
+    }
+
+    fn len(&self) -> u16 {
+        256
+    }
+}
+
+impl Sorted for Prefix {
+    #[inline]
+    fn lead(&self) -> u32 {
+        self.first_key().lead()
+    }
+
+    fn len(&self) -> u16 {
+        self.len()
+    }
+}
+
+/// A version in a table: 24 bits for its commit, counted from the run's first, 2 for its kind, 38 for the end of its bytes.
+#[derive(Clone, Copy)]
+struct Mark(u64);
+
+const KIND_AT: u32 = 38;
+const COMMIT_AT: u32 = 40;
+/// Most bytes that are inline in a run, and most commits.
+pub(super) const MOST_BYTES: u64 = (1 << KIND_AT) - 1;
+pub(super) const MOST_COMMITS: u64 = (1 << (64 - COMMIT_AT)) - 1;
+
+/// What a version is.
+const ABSENT: u64 = 0;
+const INLINE: u64 = 1;
+/// It is in the list of those that are not inline.
+const APART: u64 = 2;
+
+impl Mark {
+    fn commit(self) -> u64 {
+        self.0 >> COMMIT_AT
+    }
+
+    fn kind(self) -> u64 {
+        self.0 >> KIND_AT & 3
+    }
+
+    fn end(self) -> usize {
+        usize::try_from(self.0 & MOST_BYTES).unwrap_or(usize::MAX)
+    }
+}
+
+/// A table, ready or in the making.
+pub(super) struct Table<K> {
+    /// Commits are counted from this one.
+    after: u64,
+    /// Namespaces with the places of their first keys, both ascending.
+    parts: Vec<(u8, usize)>,
+    leads: Vec<u32>,
+    keys: Vec<K>,
+    /// The place of each key's first version; at the end, once all keys are in, the number of all versions.
+    firsts: Vec<u32>,
+    marks: Vec<Mark>,
+    bytes: Vec<u8>,
+    /// What is not inline, each with the place of its version.
+    apart: Vec<(u32, Stored)>,
+    apart_bytes: usize,
+    /// Bits of the shortest key.
+    pub(super) shortest: u16,
+}
+
+impl<K: Sorted> Table<K> {
+    /// An empty one, with room for up to `keys` keys with `versions` versions and some bytes, of commits after one.
+    pub(super) fn new(after: u64, keys: usize, versions: usize, bytes: usize) -> Self {
+        Self {
+            after,
+            parts: Vec::new(),
+            leads: Vec::with_capacity(keys),
+            keys: Vec::with_capacity(keys),
+            firsts: Vec::with_capacity(keys + 1),
+            marks: Vec::with_capacity(versions),
+            bytes: Vec::with_capacity(bytes),
+            apart: Vec::new(),
+            apart_bytes: 0,
+            shortest: u16::MAX,
+        }
+    }
+
+    /// The table that some are merged into, with room for all that they have.
+    pub(super) fn for_all<'a>(after: u64, tables: impl Iterator<Item = &'a Self>) -> Self
+    where
+        K: 'a,
+    {
+        let add = |sum: [usize; 3], one: &Self| {
+            [sum[0] + one.keys.len(), sum[1] + one.marks.len(), sum[2] + one.bytes.len()]
+        };
+        let [keys, versions, bytes] = tables.fold([0; 3], add);
+        Self::new(after, keys, versions, bytes)
+    }
+
+    pub(super) fn keys(&self) -> &[K] {
+        &self.keys
+    }
+
+    /// The number of all versions.
+    pub(super) fn versions(&self) -> usize {
+        self.marks.len()
+    }
+
+    pub(super) fn inline_bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// Bytes of memory, less what is only reserved.
+    pub(super) fn memory(&self) -> usize {
+        self.keys.len() * (size_of::<K>() + 2 * size_of::<u32>())
+            + self.marks.len() * size_of::<Mark>()
+            + self.bytes.len()
+            + self.apart.len() * size_of::<(u32, Stored)>()
+            + self.apart_bytes
+    }
+
+    /// Adds a key of a namespace, after all others. Its versions follow.
+    pub(super) fn put_key(&mut self, namespace: u8, key: &K) {
+        if self.parts.last().is_none_or(|last| last.0 != namespace) {
+            debug_assert!(self.parts.is_sorted_by(|a, b| a.0 < b.0), "namespaces ascend");
+            self.parts.push((namespace, self.keys.len()));
+        }
+        self.leads.push(key.lead());
+        self.keys.push(*key);
+        self.firsts.push(place(self.marks.len()));
+        self.shortest = self.shortest.min(key.len());
+    }
+
+    /// Adds a version to the last key: what it had before a commit.
+    pub(super) fn put_version(&mut self, commit: u64, stored: &Stored) {
+        match stored {
+            Stored::Absent => self.mark(commit, ABSENT),
+            Stored::Inline(value) => self.put_bytes(commit, value),
+            Stored::Large(_) | Stored::Overflow(_) => {
+                self.apart.push((place(self.marks.len()), stored.clone()));
+                self.apart_bytes += stored.heap_bytes();
+                self.mark(commit, APART);
+            }
+        }
+    }
+
+    /// The same of bytes.
+    pub(super) fn put_bytes(&mut self, commit: u64, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        self.mark(commit, INLINE);
+    }
+
+    #[inline]
+    fn mark(&mut self, commit: u64, kind: u64) {
+        let (commit, end) = (commit - self.after, self.inline_bytes());
+        assert!(commit <= MOST_COMMITS && end <= MOST_BYTES, "runs that are merged fit in one");
+        self.marks.push(Mark(commit << COMMIT_AT | kind << KIND_AT | end));
+    }
+
+    /// Adds a key of another table with its versions, which are later than those of the same key here.
+    pub(super) fn put_of(&mut self, namespace: u8, other: &Self, at: usize) {
+        let is_last = self.leads.last() == Some(&other.leads[at])
+            && self.keys.last() == Some(&other.keys[at])
+            && self.parts.last().is_some_and(|last| last.0 == namespace);
+        if !is_last {
+            self.put_key(namespace, &other.keys[at]);
+        }
+        for version in other.versions_of(at) {
+            let commit = other.commit(version);
+            match other.marks[version].kind() {
+                INLINE => self.put_bytes(commit, other.bytes(version)),
+                APART => self.put_version(commit, other.apart(version)),
+                _ => self.mark(commit, ABSENT),
+            }
+        }
+    }
+
+    /// All keys are in.
+    pub(super) fn finish(&mut self) {
+        self.firsts.push(place(self.marks.len()));
+        self.leads.shrink_to_fit();
+        self.keys.shrink_to_fit();
+        self.firsts.shrink_to_fit();
+        self.marks.shrink_to_fit();
+        self.bytes.shrink_to_fit();
+        self.apart.shrink_to_fit();
+    }
+
+    /// The places of a namespace's keys.
+    pub(super) fn part(&self, namespace: u8) -> Range<usize> {
+        let Ok(at) = self.parts.binary_search_by_key(&namespace, |part| part.0) else {
+            return 0..0;
+        };
+        self.parts[at].1..self.parts.get(at + 1).map_or(self.keys.len(), |next| next.1)
+    }
+
+    /// The namespaces, with the places of their keys.
+    pub(super) fn parts(&self) -> impl DoubleEndedIterator<Item = (u8, Range<usize>)> {
+        self.parts.iter().map(|(namespace, _)| (*namespace, self.part(*namespace)))
+    }
+
+    #[inline]
+    pub(super) fn lead(&self, at: usize) -> u32 {
+        self.leads[at]
+    }
+
+    #[inline]
+    fn versions_of(&self, at: usize) -> Range<usize> {
+        self.firsts[at] as usize..self.firsts[at + 1] as usize
+    }
+
+    /// The commit that replaced a version.
+    #[inline]
+    pub(super) fn commit(&self, version: usize) -> u64 {
+        self.after + self.marks[version].commit()
+    }
+
+    /// The bytes of a version that is inline.
+    #[inline]
+    pub(super) fn bytes(&self, version: usize) -> &[u8] {
+        let before = version.checked_sub(1).map_or(0, |before| self.marks[before].end());
+        &self.bytes[before..self.marks[version].end()]
+    }
+
+    fn apart(&self, version: usize) -> &Stored {
+        let found = self.apart.binary_search_by_key(&place(version), |one| one.0);
+        &self.apart[found.expect("it was put there with its version")].1
+    }
+
+    /// What a version is.
+    pub(super) fn stored(&self, version: usize) -> Stored {
+        match self.marks[version].kind() {
+            ABSENT => Stored::Absent,
+            INLINE => Stored::Inline(Value::from(self.bytes(version))),
+            _ => self.apart(version).clone(),
+        }
+    }
+
+    /// The oldest version of a key after a commit.
+    #[inline]
+    pub(super) fn version_after(&self, at: usize, base: u64) -> Option<usize> {
+        let Range { start, end } = self.versions_of(at);
+        let version = if base <= self.after {
+            start
+        } else {
+            partition(start, end, |version| self.commit(version) <= base)
+        };
+        (version < end).then_some(version)
+    }
+
+    /// The place of a key.
+    pub(super) fn find(&self, namespace: u8, key: &K) -> Option<usize> {
+        let part = self.part(namespace);
+        let at = self.lower_bound(part.clone(), 0, key);
+        (at < part.end && self.keys[at] == *key).then_some(at)
+    }
+
+    /// The place of the first of some keys that is not less than this one. It is expected where its lead says, between
+    /// theirs, of which none is less than `least`.
+    #[inline]
+    pub(super) fn lower_bound(&self, within: Range<usize>, least: u32, key: &K) -> usize {
+        let Range { start, end } = within;
+        let (count, lead) = (end - start, key.lead());
+        let span = u64::from(u32::MAX - least) + 1;
+        let guess = u64::from(lead.saturating_sub(least)) * count as u64 / span;
+        let is_less = |at: usize| {
+            let own = self.leads[start + at];
+            own < lead || own == lead && self.keys[start + at] < *key
+        };
+        start + lower_bound_near(usize::try_from(guess).unwrap_or(0), count, is_less)
+    }
+}
+
+/// A place in a table. It has fewer than 2^32: a commit has, and runs that are merged have together.
+pub(super) fn place(count: usize) -> u32 {
+    u32::try_from(count).expect("a run has fewer than 2^32 versions")
+}

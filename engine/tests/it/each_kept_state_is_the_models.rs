@@ -1,0 +1,176 @@
+//! Every state that a history keeps, whatever its length, beside a model that keeps them all: values, iteration both ways, roots
+//! and proofs of three namespaces, with overlays, rollbacks and opens in between.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+
+use pleach::{Access, Db, Hasher, Options, Session, SessionOptions, Value};
+use pleach_core::Key;
+
+use crate::common::{Keys, Model, Rng, cases, key, value};
+
+const MERKLE: u8 = 5;
+const PLAIN: u8 = 9;
+const NAMESPACES: [u8; 3] = [0, MERKLE, PLAIN];
+const IDS: u64 = 90;
+
+/// The values of all namespaces.
+type State = [Model; 3];
+
+struct World {
+    db: Db,
+    rng: Rng,
+    keys: Keys,
+    history: u64,
+    /// The newest states, the oldest first, with the number of the first.
+    states: VecDeque<State>,
+    first: u64,
+}
+
+fn open(folder: &Path, history: u64) -> Db {
+    let options = Options::new(folder).create(true).cache_mib(16).threads(2).in_flight(16).small();
+    Db::open(options.flush_at(1).log_limit_bytes(256 << 10).history(history)).expect("opened")
+}
+
+impl World {
+    fn tip(&self) -> u64 {
+        self.first + self.states.len() as u64 - 1
+    }
+
+    /// A commit has come.
+    fn push(&mut self, state: State) {
+        self.states.push_back(state);
+        assert_eq!(self.db.commit_number(), self.tip());
+        while self.states.len() as u64 > self.history + 1 {
+            self.states.pop_front();
+            self.first += 1;
+        }
+    }
+
+    /// Some changes, and the state after them.
+    fn batch(&mut self, before: &State) -> (Vec<Access>, State) {
+        let (mut accesses, mut state) = (Vec::new(), before.clone());
+        for (at, namespace) in NAMESPACES.into_iter().enumerate() {
+            let ids: std::collections::BTreeSet<u64> =
+                (0..self.rng.below(7)).map(|_| self.rng.below(IDS)).collect();
+            let own: Vec<Access> = ids
+                .into_iter()
+                .map(|id| {
+                    let new =
+                        if self.rng.below(4) == 0 { None } else { Some(value(&mut self.rng)) };
+                    Access::write(key(self.keys, id), new)
+                })
+                .collect();
+            state[at].apply(&own);
+            accesses.extend(own.into_iter().map(|access| access.in_namespace(namespace)));
+        }
+        (accesses, state)
+    }
+
+    fn step(&mut self) {
+        let newest = self.states.back().expect("the newest").clone();
+        match self.rng.below(20) {
+            // A chain of overlays becomes one commit.
+            0 => {
+                let (first, between) = self.batch(&newest);
+                let (second, after) = self.batch(&between);
+                let session = self.db.session(SessionOptions::new()).expect("a session");
+                let below = session.finish(first).expect("finished").into_overlay();
+                let over = SessionOptions::new().over(&below);
+                let session = self.db.session(over).expect("a session");
+                let above = session.finish(second).expect("finished").into_overlay();
+                above.commit().expect("committed");
+                self.push(after);
+            }
+            1 if self.states.len() > 1 => {
+                let at = self.rng.index(self.states.len() - 1);
+                let to = self.first + at as u64;
+                if self.db.rollback_to(to).expect("in the history") > self.tip() {
+                    let state = self.states[at].clone();
+                    self.push(state);
+                }
+            }
+            _ => {
+                let (accesses, after) = self.batch(&newest);
+                let session = self.db.session(SessionOptions::new()).expect("a session");
+                session.finish(accesses).expect("finished").commit().expect("committed");
+                self.push(after);
+            }
+        }
+    }
+
+    fn check(&mut self) {
+        assert_eq!(self.db.history(), self.first..=self.tip());
+        for (number, state) in (self.first..).zip(&self.states) {
+            let session = self.db.at(number).expect("in the history");
+            for (at, namespace) in NAMESPACES.into_iter().enumerate() {
+                let id = self.rng.below(IDS);
+                check_state(&session, namespace, &state[at], key(self.keys, id));
+            }
+        }
+    }
+}
+
+/// One namespace of a state beside the model; with the proof of one key.
+fn check_state(session: &Session, namespace: u8, model: &Model, proven: Key) {
+    let number = session.commit_number();
+    let trie = session.namespace(namespace).expect("it exists");
+    let keys: Vec<Key> = [Keys::Uniform, Keys::Sequential, Keys::SharedPrefix]
+        .into_iter()
+        .flat_map(|kind| (0..IDS).map(move |id| key(kind, id)))
+        .collect();
+    let found = trie.read_many(&keys).expect("read");
+    let expected: Vec<Option<Value>> =
+        keys.iter().map(|key| model.values.get(key).cloned()).collect();
+    assert_eq!(found, expected, "namespace {namespace} as of {number}");
+    assert_eq!(trie.read(&proven).expect("read"), model.values.get(&proven).cloned());
+    let all: BTreeMap<Key, Value> = trie.iter(..).collect::<pleach::Result<_>>().expect("iterated");
+    assert_eq!(all, model.values, "namespace {namespace} as of {number}");
+    let back: Vec<Key> = trie.iter(..).rev().map(|pair| pair.expect("iterated").0).collect();
+    assert!(back.iter().rev().eq(model.values.keys()), "namespace {namespace} as of {number}");
+    if namespace != PLAIN {
+        let root = trie.root().expect("a Merkle trie");
+        assert_eq!(root, model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3), "as of {number}");
+        let proof = trie.prove(&proven).expect("proven");
+        let read = pleach::proof::path::verify(Hasher::BLAKE3, &proof, &root);
+        assert!(read.is_ok(), "namespace {namespace} as of {number}: {read:?}");
+    }
+}
+
+fn run(keys: Keys, history: u64, commits: u64, seed: u64) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = open(folder.path(), history);
+    db.add_namespace(MERKLE).expect("added");
+    db.add_plain_namespace(PLAIN).expect("added");
+    let first = db.commit_number();
+    let states = VecDeque::from([State::default()]);
+    let mut world = World { db, rng: Rng::new(seed), keys, history, states, first };
+    // The history begins with the commit that all namespaces exist in.
+    for _ in 0..history {
+        world.step();
+    }
+    let each = (commits / 4).max(1);
+    for number in 0..commits {
+        world.step();
+        if number % each == each - 1 {
+            world.check();
+        }
+        if number == commits / 2 {
+            // The log alone has brought the history back.
+            world.db.clone().close().expect("closed");
+            world.db = open(folder.path(), history);
+        }
+    }
+}
+
+#[test]
+fn each_state_of_a_history_of_any_length() {
+    for seed in 0..cases(1) {
+        for keys in [Keys::Uniform, Keys::Sequential, Keys::SharedPrefix] {
+            for (history, commits) in [(2, 40), (5, 40), (17, 60), (64, 90), (150, 120)] {
+                run(keys, history, commits, seed * 100 + history);
+            }
+        }
+        run(Keys::Uniform, 1000, 300, seed);
+    }
+}
