@@ -27,7 +27,9 @@ impl Runs {
         let (runs, hash) = (self.after(base), self.secret.hash(namespace, key));
         // Some waits for memory overlap. A long run mostly has the key: then those for others are in vain.
         runs.chunks(TOGETHER).find_map(|some| {
-            some.iter().for_each(|(_, run)| run.filter.cpu_prefetch(hash));
+            for (_, run) in some {
+                run.filter.cpu_prefetch(hash);
+            }
             some.iter().find_map(|(_, run)| run.get(namespace, key, hash, base))
         })
     }
@@ -87,11 +89,12 @@ fn put_over<'a>(
     let mut left = below;
     for one in over {
         while let [next, rest @ ..] = left {
-            let order = next.lead.cmp(&one.lead).then_with(|| key(next).cmp(key(one)));
-            if order.is_gt() {
-                break;
-            }
-            if order.is_lt() {
+            // Mostly keys with the same lead are the same.
+            let is_same = next.lead == one.lead && key(next) == key(one);
+            if !is_same {
+                if (next.lead, key(next)) > (one.lead, key(one)) {
+                    break;
+                }
                 all.push(*next);
             }
             left = rest;

@@ -107,14 +107,10 @@ impl Merges {
             if merge.is_none() {
                 *merge = runs.to_merge(length);
             }
-            match merge {
-                Some(under_way) => {
-                    if under_way.step(runs.secret) {
-                        merge.take().into_iter().for_each(|done| runs.replace(length, done));
-                    }
-                }
-                None if longest => break,
-                None => {}
+            if let Some(done) = merge.take_if(|merge| merge.step(runs.secret)) {
+                runs.replace(length, done);
+            } else if merge.is_none() && longest {
+                break;
             }
         }
         bytes as u64

@@ -58,7 +58,9 @@ impl Made {
         for own in replaced.chunk_by(|a, b| a.0 == b.0) {
             let (pages, regions) = own.split_at(own.len() / 2);
             run.begin(own[0].0, &nodes(pages, number), &nodes(regions, number));
-            own.iter().for_each(|(_, key, _, prior)| run.put(key, prior));
+            for (_, key, _, prior) in own {
+                run.put(key, prior);
+            }
         }
         self.merges.push(&mut self.runs, run)
     }
