@@ -43,9 +43,14 @@ pub(crate) fn help(
     request: &PrefetchRequest,
 ) -> bool {
     let Some(keys) = request.claim() else { return false };
-    let is_below = |key: &&Key| view.overlaid(key).is_none();
-    let keys: Vec<Key> = keys.iter().filter(is_below).copied().collect();
-    look_up(db, prefetching, request, &keys, &mut None, &mut |missing| prefetching.miss(missing));
+    let mut below = [Key::default(); KEY_BATCH];
+    let mut count = 0;
+    for key in keys.iter().filter(|key| view.overlaid(key).is_none()) {
+        below[count] = *key;
+        count += 1;
+    }
+    let mut missed = |missing| prefetching.miss(missing);
+    look_up(db, prefetching, request, &below[..count], &mut None, &mut missed);
     true
 }
 
