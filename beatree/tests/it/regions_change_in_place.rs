@@ -3,7 +3,9 @@
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 
 use pleach_beatree::children::{ChildRef, ChildTable};
-use pleach_beatree::region::{Applied, NewNodes, PendingGrowth, Region, RegionState, Relocation};
+use pleach_beatree::region::{
+    Applied, NewNodes, PendingGrowth, Region, RegionState, Relocation, count_change,
+};
 use pleach_beatree::{PageNo, Stored};
 use pleach_core::prefix::Prefix;
 use pleach_core::tree::Tiling;
@@ -156,5 +158,27 @@ fn a_child_takes_all_changes_of_a_block() {
     );
     assert_eq!(done.entries, CHANGES as usize);
     assert!(state.pending().iter().map(|one| one.key).eq(keys(1)));
-    assert_eq!(counts(&state)[..2], [1, 0]);
+    // Each of those that stay counts as a change.
+    assert_eq!(counts(&state)[..2], [255, 0]);
+}
+
+/// A page that is changed in one key by each commit waits for 24 commits, and one that is changed much for eight.
+#[test]
+fn a_commit_counts_as_three_changes_at_most() {
+    let region = region();
+    let mut state = region.write();
+    let mut low = [0; 32];
+    let keys: Vec<Key> = (0..4)
+        .map(|at| {
+            low[31] = at;
+            low
+        })
+        .collect();
+    for (commit, count) in [(1, 1), (2, 2), (3, 4), (4, 1)] {
+        apply(&mut state, commit, &keys[..count], 1);
+    }
+    assert_eq!(counts(&state)[..2], [1 + 2 + 3 + 1, 0]);
+    let long = |bytes: usize| Stored::Inline(vec![7; bytes].into());
+    let counted = [8, 300, 600, 5000].map(|bytes| count_change(0, &long(bytes)));
+    assert_eq!((counted, count_change(2, &long(300))), ([1, 2, 3, 3], 3));
 }

@@ -87,7 +87,9 @@ fn refused(db: &State, pending: bool, log: bool, room: &Result<()>) -> Result<()
         let shortens = db.checkpoints_free()
             && !db.pace.checkpoint_is_full()
             && db.pace.checkpoint_error().is_none();
-        if !matches!(error, Error::Full(_)) || !db.is_being_drained() && !shortens {
+        // Pages that a flush has replaced are free when its record is durable and no reader can be at them.
+        let helps = db.is_being_drained() || shortens || db.space.has_retired_leaves();
+        if !matches!(error, Error::Full(_)) || !helps {
             return Err(error.clone());
         }
     }

@@ -230,6 +230,11 @@ impl PageSpace {
         Ok(self.extents.lock().retire(runs, stamp.get())?)
     }
 
+    /// Are there leaf pages that were replaced and are not free yet?
+    pub(crate) fn has_retired_leaves(&self) -> bool {
+        self.pages.lock().stats().pending > 0
+    }
+
     /// Leaf pages retired under this stamp and earlier ones are free.
     pub(crate) fn release_leaves(&self, stamp: LogPos) {
         self.pages.lock().release(stamp.get());
