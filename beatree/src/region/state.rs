@@ -18,10 +18,11 @@ const MOST_COUNTED: usize = 3;
 /// Bytes of a value that count as one more change.
 const COUNTED_BYTES: usize = 256;
 
-/// What a commit's changes of a page count towards its rewrite, up to a change: `counted` is what those before it count.
+/// What a commit's changes of a page count towards its rewrite, up to a change: `counted` is what those before it count. A
+/// deletion counts as the most: until the page is rewritten it frees nothing.
 pub fn count_change(counted: u8, new: &Stored) -> u8 {
-    let sum = usize::from(counted) + 1 + new.heap_bytes() / COUNTED_BYTES;
-    u8::try_from(sum.min(MOST_COUNTED)).expect("at most three")
+    let own = if new.is_present() { 1 + new.heap_bytes() / COUNTED_BYTES } else { MOST_COUNTED };
+    u8::try_from((usize::from(counted) + own).min(MOST_COUNTED)).expect("at most three")
 }
 
 /// The state of a region; see the invariants of [`crate::region`].

@@ -170,7 +170,7 @@ fn a_commit_counts_as_three_changes_at_most() {
     let mut low = [0; 32];
     let keys: Vec<Key> = (0..4)
         .map(|at| {
-            low[31] = at;
+            (low[1], low[31]) = (1, at);
             low
         })
         .collect();
@@ -181,4 +181,5 @@ fn a_commit_counts_as_three_changes_at_most() {
     let long = |bytes: usize| Stored::Inline(vec![7; bytes].into());
     let counted = [8, 300, 600, 5000].map(|bytes| count_change(0, &long(bytes)));
     assert_eq!((counted, count_change(2, &long(300))), ([1, 2, 3, 3], 3));
+    assert_eq!(count_change(0, &Stored::Absent), 3);
 }
