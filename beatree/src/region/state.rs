@@ -14,15 +14,16 @@ use crate::leaf_fold::PendingChange;
 use crate::stored::Stored;
 
 /// What the changes of a page by one commit count, at most: a page that each commit changes much can wait for more of them.
-const MOST_COUNTED: usize = 3;
+const MOST_COUNTED: u8 = 3;
 /// Bytes of a value that count as one more change.
 const COUNTED_BYTES: usize = 256;
 
 /// What a commit's changes of a page count towards its rewrite, up to a change: `counted` is what those before it count. A
 /// deletion counts as the most: until the page is rewritten it frees nothing.
 pub fn count_change(counted: u8, new: &Stored) -> u8 {
-    let own = if new.is_present() { 1 + new.heap_bytes() / COUNTED_BYTES } else { MOST_COUNTED };
-    u8::try_from((usize::from(counted) + own).min(MOST_COUNTED)).expect("at most three")
+    let by_bytes = || u8::try_from(1 + new.heap_bytes() / COUNTED_BYTES).unwrap_or(MOST_COUNTED);
+    let own = if new.is_present() { by_bytes() } else { MOST_COUNTED };
+    counted.saturating_add(own).min(MOST_COUNTED)
 }
 
 /// The state of a region; see the invariants of [`crate::region`].
