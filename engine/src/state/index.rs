@@ -47,7 +47,7 @@ pub(crate) struct Index {
     structure: Mutex<()>,
     /// The nodes between the root and the regions.
     root: RwLock<RootNodes>,
-    /// Prefixes of pages that enough commits have changed.
+    /// Prefixes of pages that have enough changes.
     due: Mutex<Due>,
     /// How many there are, as of when `due` was last free.
     due_count: AtomicUsize,
