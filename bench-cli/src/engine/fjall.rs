@@ -76,9 +76,13 @@ impl Engine for FjallEngine {
         let mut before = |key: &[u8], value: &mut Vec<u8>| view.get(key, value);
         let mut tx = Buffered::new(&mut before);
         work(&mut tx)?;
+        let written = tx.written();
+        if written.is_empty() {
+            return Ok(());
+        }
         let mode = if sync { PersistMode::SyncData } else { PersistMode::Buffer };
         let mut batch = self.db.batch().durability(Some(mode));
-        for (key, value) in tx.written() {
+        for (key, value) in written {
             match value {
                 Some(value) => batch.insert(&self.state, &key[..], &value[..]),
                 None => batch.remove(&self.state, &key[..]),

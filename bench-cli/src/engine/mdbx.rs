@@ -89,7 +89,12 @@ impl Engine for MdbxEngine {
 
     fn transact(&mut self, sync: bool, work: &mut Work<'_>) -> Result<()> {
         let begun = self.environment.begin_rw_unsync().map_err(wrap)?;
-        work(&mut MdbxTx { begun: &begun, state: self.state })?;
+        let mut tx = MdbxTx { begun: &begun, state: self.state, has_put: false };
+        work(&mut tx)?;
+        if !tx.has_put {
+            // Dropped, it is aborted.
+            return Ok(());
+        }
         begun.commit().map_err(wrap)?;
         if sync && !self.flat.durable { self.sync() } else { Ok(()) }
     }
@@ -114,6 +119,7 @@ impl Engine for MdbxEngine {
 struct MdbxTx<'a> {
     begun: &'a RwTxUnsync,
     state: Database,
+    has_put: bool,
 }
 
 impl Tx for MdbxTx<'_> {
@@ -123,6 +129,7 @@ impl Tx for MdbxTx<'_> {
     }
 
     fn put(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+        self.has_put = true;
         match value {
             Some(value) => self.begun.put(self.state, key, value, WriteFlags::UPSERT),
             None => self.begun.del(self.state, key, None).map(drop),

@@ -195,8 +195,12 @@ impl Engine for RocksEngine {
         };
         let mut tx = Buffered::new(&mut before);
         work(&mut tx)?;
+        let written = tx.written();
+        if written.is_empty() {
+            return Ok(());
+        }
         let mut batch = WriteBatch::default();
-        for (key, value) in tx.written() {
+        for (key, value) in written {
             match value {
                 Some(value) => batch.put(key, value),
                 None => batch.delete(key),

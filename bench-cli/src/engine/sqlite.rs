@@ -48,15 +48,16 @@ fn set_cache(connection: &Connection, kib: u64) -> Result<()> {
     connection.pragma_update(None, "cache_size", -kib.cast_signed()).map_err(wrap)
 }
 
-/// Does some work between BEGIN and COMMIT.
+/// Does some work between BEGIN and COMMIT; between BEGIN and ROLLBACK where it has written nothing.
 fn within(
     connection: &Connection,
     begin: &str,
-    work: impl FnOnce(&Connection) -> Result<()>,
+    work: impl FnOnce(&Connection) -> Result<bool>,
 ) -> Result<()> {
-    let run = |text| connection.prepare_cached(text)?.execute([]);
+    let run = |text| connection.prepare_cached(text)?.execute([]).map(drop);
     run(begin).map_err(wrap)?;
-    let done = work(connection).and_then(|()| run("COMMIT").map(drop).map_err(wrap));
+    let end = |has_put| run(if has_put { "COMMIT" } else { "ROLLBACK" }).map_err(wrap);
+    let done = work(connection).and_then(end);
     if done.is_err() {
         // It ends what has begun; the first error says why.
         let _ = run("ROLLBACK");
@@ -113,7 +114,10 @@ impl Engine for SqliteEngine {
 
     fn transact(&mut self, sync: bool, work: &mut Work<'_>) -> Result<()> {
         self.set_mode(if sync { "FULL" } else { self.relaxed })?;
-        within(&self.connection, "BEGIN IMMEDIATE", |connection| work(&mut SqliteTx(connection)))
+        within(&self.connection, "BEGIN IMMEDIATE", |connection| {
+            let mut tx = SqliteTx { connection, has_put: false };
+            work(&mut tx).map(|()| tx.has_put)
+        })
     }
 
     fn reader(&self) -> Result<Box<dyn Reader>> {
@@ -149,7 +153,7 @@ impl Engine for SqliteEngine {
                 let found = get(connection, key, &mut value)?;
                 see(at, found.then_some(value.as_slice()));
             }
-            Ok(())
+            Ok(false)
         })
     }
 
@@ -168,17 +172,21 @@ fn get(connection: &Connection, key: &[u8], value: &mut Vec<u8>) -> Result<bool>
     Ok(statement.query_row(params![key], take).optional().map_err(wrap)?.is_some())
 }
 
-struct SqliteTx<'a>(&'a Connection);
+struct SqliteTx<'a> {
+    connection: &'a Connection,
+    has_put: bool,
+}
 
 impl Tx for SqliteTx<'_> {
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        get(self.0, key, value)
+        get(self.connection, key, value)
     }
 
     fn put(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+        self.has_put = true;
         let put = || match value {
-            Some(value) => self.0.prepare_cached(PUT)?.execute(params![key, value]),
-            None => self.0.prepare_cached(DELETE)?.execute(params![key]),
+            Some(value) => self.connection.prepare_cached(PUT)?.execute(params![key, value]),
+            None => self.connection.prepare_cached(DELETE)?.execute(params![key]),
         };
         put().map(drop).map_err(wrap)
     }
@@ -192,7 +200,7 @@ impl Reader for SqliteReader {
             // The state is that of the first read.
             let first = connection.prepare_cached("SELECT synced FROM mark");
             first.and_then(|mut first| first.query_row([], |_| Ok(()))).map_err(wrap)?;
-            work(&SqliteView(connection))
+            work(&SqliteView(connection)).map(|()| false)
         })
     }
 }

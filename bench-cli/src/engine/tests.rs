@@ -334,9 +334,11 @@ fn a_transaction_that_puts_nothing_syncs_nothing() {
         return;
     }
     for kind in Kind::all().filter(|kind| kind.caps().files) {
-        let count = |commits| syncs(kind, commits, "commit refused").expect("as before");
-        let counted = count(230).saturating_sub(count(30));
-        assert!(counted <= 10, "{kind:?}: {counted} syncs of 200 refused transactions");
+        for what in ["commit refused", "none refused"] {
+            let count = |commits| syncs(kind, commits, what).expect("as before");
+            let counted = count(230).saturating_sub(count(30));
+            assert!(counted <= 10, "{kind:?}, {what}: {counted} syncs of 200 transactions");
+        }
     }
 }
 
