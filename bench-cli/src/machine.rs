@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Level {
-    /// Nothing: the process has it.
+    /// Nothing: the process has it, or a file in memory.
     Nothing,
     /// The end of the process, however it comes: the kernel has it.
     Kill,
@@ -131,39 +131,58 @@ pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Name of the file system that holds `folder`, from the mount table.
+/// Name of the file system that holds `folder`.
 fn file_system(folder: &Path) -> String {
-    let absolute = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let mut best = (0, "unknown");
+    file_system_of(folder, &mounts)
+}
+
+/// The same from the text of a mount table. An overlayfs writes to another folder, whose file system is named as well
+/// where this process sees that folder.
+fn file_system_of(folder: &Path, mounts: &str) -> String {
+    let absolute = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    let mut best = (0, "unknown", "");
     for line in mounts.lines() {
         let words: Vec<&str> = line.split(' ').collect();
-        if let [_, point, kind, ..] = words[..]
+        if let [_, point, kind, options, ..] = words[..]
             && absolute.starts_with(point)
             && point.len() >= best.0
         {
-            best = (point.len(), kind);
+            best = (point.len(), kind, options);
         }
     }
-    best.1.to_owned()
+    let (_, kind, options) = best;
+    let upper = options.split(',').find_map(|option| option.strip_prefix("upperdir="));
+    match upper.map(Path::new).filter(|upper| kind == "overlay" && upper.is_dir()) {
+        Some(upper) => {
+            let others = mounts.lines().filter(|line| !line.contains(options));
+            let others = others.collect::<Vec<_>>().join("\n");
+            format!("overlay over {}", file_system_of(upper, &others))
+        }
+        None => kind.to_owned(),
+    }
 }
 
 /// The file system that holds a folder, where that is memory.
 pub fn in_memory(folder: &Path) -> Option<String> {
-    Some(file_system(folder)).filter(|name| matches!(name.as_str(), "tmpfs" | "ramfs"))
+    Some(file_system(folder)).filter(|name| is_memory(name))
+}
+
+fn is_memory(file_system: &str) -> bool {
+    file_system.ends_with("tmpfs") || file_system.ends_with("ramfs")
 }
 
 /// What commits in a folder survive at most.
 pub fn most(folder: &Path) -> Level {
-    if in_memory(folder).is_some() { Level::Kill } else { Level::PowerCut }
+    if in_memory(folder).is_some() { Level::Nothing } else { Level::PowerCut }
 }
 
 /// What is to be said of results from a folder in memory.
 pub fn note(folder: &Path) -> Option<String> {
     in_memory(folder).map(|name| {
         format!(
-            "WARNING: the folder is on {name}, which is memory: syncs cost nothing there, and no commit survives a power cut; name \
-             a folder on a device with --dir"
+            "WARNING: the folder is on {name}, which is memory: syncs cost nothing, and a commit survives nothing; name a \
+             folder on a device with --dir"
         )
     })
 }
@@ -218,17 +237,40 @@ pub fn gib(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    /// A run on tmpfs said that commits survive a power cut.
+    /// A run on tmpfs said that commits survive a power cut, and then that they survive a kill.
     #[test]
-    fn commits_in_memory_survive_no_power_cut() {
+    fn commits_in_memory_survive_nothing() {
         assert_eq!(most(Path::new("/proc")), Level::PowerCut);
         assert!(in_memory(&temporary()).is_none() || in_memory(Path::new(".")).is_some());
         let shared = Path::new("/dev/shm");
         if file_system(shared) == "tmpfs" {
-            assert_eq!(most(shared), Level::Kill);
+            assert_eq!(most(shared), Level::Nothing);
             assert!(note(shared).is_some_and(|note| note.contains("tmpfs, which is memory")));
         } else {
             eprintln!("SKIPPED: no tmpfs is at /dev/shm here");
         }
+    }
+
+    /// An overlayfs whose files are in memory counted as a device.
+    #[test]
+    fn an_overlayfs_is_what_its_upper_folder_is() {
+        let at = tempfile::tempdir().expect("a temporary folder");
+        let at = at.path().canonicalize().expect("a path");
+        let [merged, upper] = ["merged", "upper"].map(|name| at.join(name));
+        std::fs::create_dir(&upper).expect("a folder");
+        let named = |kind: &str, upper: &Path| {
+            let (merged, at, upper) = (merged.display(), at.display(), upper.display());
+            let mounts = format!(
+                "/dev/a / ext4 rw 0 0\n{kind} {at} {kind} rw 0 0\n\
+                 overlay {merged} overlay rw,lowerdir=/,upperdir={upper},workdir=/w 0 0\n"
+            );
+            file_system_of(Path::new(&format!("{merged}/databases")), &mounts)
+        };
+        for (kind, memory) in [("tmpfs", true), ("ramfs", true), ("ext4", false)] {
+            let name = named(kind, &upper);
+            assert_eq!((&*name, is_memory(&name)), (&*format!("overlay over {kind}"), memory));
+        }
+        // Where the folder is not seen, as in a container, nothing is known of it.
+        assert_eq!(named("tmpfs", &at.join("elsewhere")), "overlay");
     }
 }

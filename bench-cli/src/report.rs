@@ -401,7 +401,9 @@ fn machine(document: &Document) -> String {
 /// The table that is printed: a row for each figure of each engine.
 pub fn table(document: &Document) -> String {
     let Document { workload, seed, cache_mib, durability, runs, .. } = document;
-    let mut lines = Vec::new();
+    let (warnings, notes): (Vec<_>, Vec<_>) =
+        document.notes.iter().cloned().partition(|note| note.starts_with("WARNING"));
+    let mut lines = warnings;
     if document.interrupted {
         lines.push("INTERRUPTED: these are the figures until then".to_owned());
     }
@@ -482,7 +484,7 @@ pub fn table(document: &Document) -> String {
         lines.push(format!("{backend} ({version}): a commit survives {survives}{settings}"));
         lines.extend(notes.iter().map(|note| format!("  {note}")));
     }
-    lines.extend(document.notes.iter().cloned());
+    lines.extend(notes);
     lines.join("\n") + "\n"
 }
 
