@@ -1,7 +1,6 @@
 //! `device`: what a folder's device can do through the project's own I/O crate, and by fio where it is installed.
 
 use core::time::Duration;
-use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +16,7 @@ use crate::error::{Error, Result, of_engine, usage};
 use crate::flags::{Flags, Io, count, mib};
 use crate::machine::{self, free_disk, gib};
 use crate::measure::{Figure, Times, Unit, float, grouped, timed};
+use crate::progress::Progress;
 use crate::results::Run;
 use crate::signals;
 use crate::{report, run};
@@ -94,10 +94,9 @@ pub fn run(args: &DeviceArgs, flags: &Flags) -> Result<()> {
     ours.settings.insert("io".to_owned(), format!("{} with {direct}", info.engine));
     let version = if args.no_fio { None } else { fio_version() };
     let mut fio = version.map(|version| Run::new("fio", version, most));
-    let show = |text: &str| {
-        if !flags.quiet && std::io::stderr().is_terminal() {
-            let _ = write!(std::io::stderr(), "\r\x1b[K{text}");
-        }
+    let mut progress = Progress::new(flags.quiet);
+    let mut show = |text: &str| {
+        progress.show(text);
         signals::caught().is_none()
     };
     for case in cases() {
@@ -119,7 +118,7 @@ pub fn run(args: &DeviceArgs, flags: &Flags) -> Result<()> {
             }
         }
     }
-    show("");
+    progress.clear();
     if let Some(signal) = signals::caught().filter(|_| ours.figures.is_empty()) {
         return Err(Error::Interrupted(signal));
     }

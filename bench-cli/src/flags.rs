@@ -93,7 +93,7 @@ pub struct Flags {
     /// Writes the results as one HTML page
     #[arg(long, global = true, value_name = "FILE")]
     pub report: Option<PathBuf>,
-    /// No progress on standard error
+    /// No progress on standard error (without a terminal: a line each ten seconds)
     #[arg(long, global = true)]
     pub quiet: bool,
 }

@@ -32,6 +32,7 @@ mod job;
 mod kills;
 mod machine;
 mod measure;
+mod progress;
 mod report;
 mod results;
 mod run;

@@ -1,7 +1,7 @@
 //! The parent: gives each engine a child process, lets them have their turns, and compares what they say.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead as _, BufReader, IsTerminal as _, Lines, Write as _};
+use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -10,6 +10,8 @@ use crate::error::{Error, Result, usage, wrong};
 use crate::flags::Flags;
 use crate::job::Job;
 use crate::machine::{self, gib};
+use crate::measure::grouped;
+use crate::progress::Progress;
 use crate::results::Run;
 use crate::side::{Check, Said, Stage, Told};
 use crate::work::{self, Work};
@@ -121,6 +123,7 @@ pub struct Bench {
     pub root: PathBuf,
     decided: BTreeMap<String, u64>,
     notes: Vec<String>,
+    progress: Progress,
     /// Locked by the process that uses a `--dir`.
     _lock: Option<std::fs::File>,
     _temporary: Option<tempfile::TempDir>,
@@ -216,8 +219,18 @@ impl Bench {
             leads.push(lead("pleach again", Kind::Pleach, &own));
         }
         let decided = BTreeMap::new();
-        let bench =
-            Self { work, flags, leads, root, decided, notes, _lock: lock, _temporary: temporary };
+        let progress = Progress::new(flags.quiet);
+        let bench = Self {
+            work,
+            flags,
+            leads,
+            root,
+            decided,
+            notes,
+            progress,
+            _lock: lock,
+            _temporary: temporary,
+        };
         Ok((bench, plan))
     }
 
@@ -316,7 +329,6 @@ impl Bench {
 
     /// Takes what a child says until it asks for a turn or is done.
     fn hear(&mut self, lead: usize, child: &mut Running) -> Result<Heard> {
-        let mut shown = false;
         let heard = loop {
             let Some(said) = child.next() else { break Err(child.silent()) };
             let run = &mut self.leads[lead].run;
@@ -328,11 +340,8 @@ impl Bench {
                 }
                 Said::Failed { code, message } => break Err(child.failure(code, message)),
                 Said::Progress { done, of } => {
-                    if !self.flags.quiet && std::io::stderr().is_terminal() {
-                        let of = if of > 0 { format!(" of {of}") } else { String::new() };
-                        let _ = write!(std::io::stderr(), "\r\x1b[K{}: {done}{of}", child.what);
-                        shown = true;
-                    }
+                    let of = if of > 0 { format!(" of {}", grouped(of)) } else { String::new() };
+                    self.progress.show(&format!("{}: {}{of}", child.what, grouped(done)));
                 }
                 Said::Decided(name, number) => {
                     self.decided.entry(name).or_insert(number);
@@ -352,9 +361,7 @@ impl Bench {
                 Said::Note(_) | Said::Committing(..) | Said::Committed(_) => {}
             }
         };
-        if shown {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        }
+        self.progress.clear();
         heard
     }
 
