@@ -52,6 +52,24 @@ const ROWS: usize = 10;
 const LEGEND: &str = "2× beside an engine's own figure, or in its place: Pleach is twice as good; below 1× it is \
      behind; none: within noise. Stores without a trie are compared with pleach-plain where that has run, all else with \
      pleach.";
+/// Names of figures, as the JSON has them, that a reader of a table would not understand: what they say there.
+const WORDS: [(&str, &str); 12] = [
+    ("all of it", "execute, finish and commit together, ms"),
+    ("bytes of a witness", "size of a witness, bytes"),
+    ("bytes written of a key", "bytes written, a key"),
+    ("bytes written of a transfer", "bytes written, a transfer"),
+    ("device reads of a key", "reads of the device, a key"),
+    ("finish + commit", "finish and commit together, ms"),
+    ("of leaves", "cache misses of leaf pages"),
+    ("of upper trie pages", "cache misses of upper trie pages"),
+    (
+        "processor time / that of its hashes alone",
+        "processor time beside that of hashing alone, times",
+    ),
+    ("processor time of a key, all threads", "processor time of all threads, a key, ns"),
+    ("rereads", "pages read again within a batch"),
+    ("stalled us", "time that commits waited, us"),
+];
 /// What is generated in a Markdown file stands between these.
 const MARKS: (&str, &str) = ("<!-- figures -->", "<!-- /figures -->");
 
@@ -257,9 +275,13 @@ pub fn matrix(documents: &[Document]) -> String {
     format!("{LEGEND}\n\n{}", aligned(&all, 1))
 }
 
-/// A figure in words.
+/// A figure in words, with its unit.
 fn label(case: &str, name: &str, unit: Option<Unit>) -> String {
-    let parts = [case, name, unit.map_or("", Unit::name)];
+    let words = WORDS.iter().find(|words| words.0 == name).map(|words| words.1);
+    let parts = match words {
+        Some(words) => [case, words, ""],
+        None => [case, name, unit.map_or("", Unit::name)],
+    };
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
@@ -485,6 +507,9 @@ pub fn table(document: &Document) -> String {
         lines.extend(notes.iter().map(|note| format!("  {note}")));
     }
     lines.extend(notes);
+    lines.push(format!(
+        "docs/workloads.md says what was run and what the rows mean: `How a workload runs`, `{workload}`"
+    ));
     lines.join("\n") + "\n"
 }
 

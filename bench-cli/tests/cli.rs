@@ -431,6 +431,19 @@ fn readmes_table_stands_between_the_marks() {
     assert!(text.lines().filter(|line| line.starts_with('|')).count() <= 12, "{text}");
 }
 
+/// "device reads of a key, times" says nothing to a newcomer.
+#[test]
+fn rows_are_in_words_and_the_last_line_names_the_page_that_explains_them() {
+    let out = succeed(
+        "transfer --log2 8 --batch 50 --batches 3 --warmup 1 --cache-mib 64 --backend pleach --quiet",
+    );
+    for words in ["reads of the device, a key ", "bytes written, a key ", "finish and commit "] {
+        assert!(out.contains(words), "{words}: {out}");
+    }
+    let last = out.lines().next_back().expect("a line");
+    assert!(last.starts_with("docs/workloads.md") && last.contains("transfer"), "{last}");
+}
+
 #[test]
 fn output_that_cannot_be_written_is_an_error_and_a_closed_pipe_is_none() {
     let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
