@@ -42,7 +42,7 @@ pub enum Command {
     Device(device::DeviceArgs),
     /// Many workloads, all engines of this build, one page; goes on where it stopped
     Compare(compare::CompareArgs),
-    /// Makes the page and README's table of results
+    /// Makes the page, README's tables and the plots of results
     Report(report::ReportArgs),
     /// One job of one engine, described on standard input (internal)
     #[command(name = "__job", hide = true)]

@@ -8,7 +8,7 @@
 //!                │ side  what it says, and asks for turns
 //!                ├─ draw, measure, machine, flags
 //!                └─ engine    the trait and one adapter an engine
-//! parent       report    results as a table, JSON, a page, README's table
+//! parent       report    results as a table, JSON, a page, README's tables, plots
 //! ```
 
 #![allow(unreachable_pub, reason = "a program has no public interface")]

@@ -1,4 +1,7 @@
-//! What is printed and written of results: a table, the JSON, the page and README's table.
+//! What is printed and written of results: a table, the JSON, the page, README's tables and the plots.
+
+mod headline;
+mod plots;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,8 +16,7 @@ use crate::measure::{Figure, Unit, rounded};
 use crate::results::{Document, Run};
 use crate::signals;
 
-/// The figures that stand for a workload: its name, what their case begins with, and their name. The page has all,
-/// README's table the first [`ROWS`] of which there are results.
+/// The figures that stand for a workload: its name, what their case begins with, and their name.
 const HEADLINES: [(&str, &str, &str); 29] = [
     ("transfer", "", "transfers, drained"),
     ("block", "", "blocks, drained"),
@@ -46,11 +48,9 @@ const HEADLINES: [(&str, &str, &str); 29] = [
     ("soak", "last quarter / second", "a batch"),
     ("recover", "", "open after a kill"),
 ];
-/// Rows of README's table, at most.
-const ROWS: usize = 10;
-/// What their cells say.
-const LEGEND: &str = "2× beside an engine's own figure, or in its place: Pleach is twice as good; below 1× it is \
-     behind; none: within noise. Stores without a trie are compared with pleach-plain where that has run, all else with \
+/// What the cells of `compare` say.
+const LEGEND: &str = "2× beside an engine's own figure: Pleach is twice as good; below 1× it is behind; none: within \
+     noise. Stores without a trie are compared with pleach-plain where that has run, all else with \
      pleach.";
 /// Names of figures, as the JSON has them, that a reader of a table would not understand: what they say there.
 const WORDS: [(&str, &str); 12] = [
@@ -70,6 +70,22 @@ const WORDS: [(&str, &str); 12] = [
     ("rereads", "pages read again within a batch"),
     ("stalled us", "time that commits waited, us"),
 ];
+/// One hue an engine, in the page and in the plots. What is not here is grey in the page.
+const HUES: [(&str, u16); 13] = [
+    ("pleach", 215),
+    ("pleach-plain", 190),
+    ("nomt", 28),
+    ("sp-trie", 140),
+    ("jmt", 275),
+    ("qmdb", 245),
+    ("redb", 350),
+    ("fjall", 165),
+    ("sqlite", 50),
+    ("mdbx", 310),
+    ("rocksdb", 95),
+    ("other build", 28),
+    ("pleach again", 190),
+];
 /// What is generated in a Markdown file stands between these.
 const MARKS: (&str, &str) = ("<!-- figures -->", "<!-- /figures -->");
 
@@ -78,21 +94,24 @@ const MARKS: (&str, &str) = ("<!-- figures -->", "<!-- /figures -->");
 pub struct ReportArgs {
     /// Results as JSON, as `--json` or `compare` writes them
     results: PathBuf,
-    /// Writes one HTML page (without this and the next: the tables are printed)
+    /// Writes one HTML page (without this and the next two: the tables are printed)
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
-    /// Writes a short table into a Markdown file, between `<!-- figures -->` and `<!-- /figures -->`
+    /// Writes two short tables into a Markdown file, between `<!-- figures -->` and `<!-- /figures -->`
     #[arg(long, value_name = "FILE")]
     readme: Option<PathBuf>,
+    /// Draws throughput by the size of the state and by the size of the batch into a folder, as SVG
+    #[arg(long, value_name = "FOLDER")]
+    plots: Option<PathBuf>,
     /// Allows results of several commits or machines, and says so
     #[arg(long)]
     mixed: bool,
 }
 
 pub fn run(args: &ReportArgs) -> Result<()> {
-    let ReportArgs { results, page, readme, mixed } = args;
+    let ReportArgs { results, page, readme, plots, mixed } = args;
     let documents = read(results)?;
-    if page.is_none() && readme.is_none() {
+    if page.is_none() && readme.is_none() && plots.is_none() {
         return crate::print(&documents.iter().map(table).collect::<Vec<_>>().join("\n"));
     }
     let origin = origin(&documents, *mixed)?;
@@ -100,17 +119,10 @@ pub fn run(args: &ReportArgs) -> Result<()> {
         write_page(path, &documents, &[])?;
     }
     if let Some(path) = readme {
-        // The first document that has a headline shows it.
-        let mut rows: Vec<(usize, Row)> = documents.iter().flat_map(headlines).collect();
-        rows.retain(|(_, (document, ..))| document.runs.len() > 1);
-        rows.sort_by_key(|row| row.0);
-        rows.dedup_by_key(|row| row.0);
-        let rows: Vec<Row> = rows.into_iter().take(ROWS).map(|row| row.1).collect();
-        let mut cells = cells(&rows, "**", Detail::Ratios);
-        for (cells, (document, ..)) in cells.iter_mut().skip(1).zip(&rows) {
-            cells[0] = format!("`{}`: {}", command(document), cells[0]);
-        }
-        replace(path, &format!("{LEGEND}\n\n{}\n{origin}", markdown(&cells)))?;
+        replace(path, &format!("{}\n{origin}", headline::markdown(&documents)))?;
+    }
+    if let Some(folder) = plots {
+        plots::draw(folder, &documents)?;
     }
     Ok(())
 }
@@ -208,18 +220,8 @@ fn replace(path: &Path, text: &str) -> Result<()> {
 /// A figure of a document: its case and its name.
 type Row<'a> = (&'a Document, &'a str, &'a str);
 
-/// What stands in a cell.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Detail {
-    /// The ratio alone, where there is one.
-    Ratios,
-    /// The value and the ratio.
-    Values,
-}
-
-/// Cells of a table: a row a figure, a column an engine that has one of them. `bold` stands around those where pleach is
-/// behind.
-fn cells(rows: &[Row], bold: &str, detail: Detail) -> Vec<Vec<String>> {
+/// Cells of a table: a row a figure, a column an engine that has one of them.
+fn cells(rows: &[Row]) -> Vec<Vec<String>> {
     let has = |run: &&Run| rows.iter().any(|(_, case, name)| of(run, case, name).is_some());
     let runs = rows.iter().flat_map(|row| &row.0.runs).filter(has);
     let engines = distinct(runs.map(|run| run.backend.as_str()));
@@ -233,17 +235,13 @@ fn cells(rows: &[Row], bold: &str, detail: Detail) -> Vec<Vec<String>> {
             let Some(beside) = compared(document, run, figure) else { return Some(value) };
             let survives = figure.commits && run.survives != own(document)?.survives;
             let survives = survives.then(|| format!("survives {}", run.survives));
-            let (times, bold) = match beside {
-                Beside::Times(times) => {
-                    (Some(digits(times) + "×"), if times < 1.0 { bold } else { "" })
-                }
-                Beside::Same => (Some("none".to_owned()), ""),
-                Beside::Survives(_) => (None, ""),
+            let times = match beside {
+                Beside::Times(times) => Some(digits(times) + "×"),
+                Beside::Same => Some("none".to_owned()),
+                Beside::Survives(_) => None,
             };
-            let short = detail == Detail::Ratios && times.is_some();
             let words = times.into_iter().chain(survives).collect::<Vec<_>>().join(", ");
-            let cell = if short { words } else { format!("{value} ({words})") };
-            Some(format!("{bold}{cell}{bold}"))
+            Some(format!("{value} ({words})"))
         };
         let known = document.runs.iter().find_map(|run| of(run, case, name));
         let survives = own(document).filter(|_| known.is_some_and(|known| known.commits));
@@ -266,7 +264,7 @@ fn markdown(cells: &[Vec<String>]) -> String {
 /// A short table of several documents: the headlines of each below its command.
 pub fn matrix(documents: &[Document]) -> String {
     let rows: Vec<Row> = documents.iter().flat_map(headlines).map(|row| row.1).collect();
-    let mut all = cells(&rows, "", Detail::Values);
+    let mut all = cells(&rows);
     for at in (0..rows.len()).rev() {
         if at == 0 || !std::ptr::eq(rows[at - 1].0, rows[at].0) {
             all.insert(at + 1, vec![command(rows[at].0)]);
@@ -405,6 +403,10 @@ fn headlines(document: &Document) -> Vec<(usize, Row<'_>)> {
         figure.is_some_and(|figure| figure.unit.more_is_better().is_some())
     };
     names.iter().find(judged).map(|row| (HEADLINES.len(), *row)).into_iter().collect()
+}
+
+fn hue(engine: &str) -> u16 {
+    HUES.iter().find(|hue| hue.0 == engine).map_or(0, |hue| hue.1)
 }
 
 /// The machine that a document is from.
@@ -550,7 +552,14 @@ pub fn write_page(path: &Path, documents: &[Document], missing: &[String]) -> Re
         let bases: BTreeMap<_, _> = bases.collect();
         json!({ "document": one, "command": command(one), "headlines": rows, "bases": bases })
     });
-    let json = json!({ "missing": missing, "results": each.collect::<Vec<_>>() }).to_string();
+    // Where the workloads are described, if that lies beside the page.
+    let text = "workloads.md";
+    let text = path.with_file_name(text).exists().then_some(text);
+    let json = json!({
+        "missing": missing, "tables": headline::json(documents), "hues": HUES, "words": WORDS, "text": text,
+        "results": each.collect::<Vec<_>>(),
+    });
+    let json = json.to_string();
     // Nothing in it may end the script that it stands in.
     let page = include_str!("page.html").replace("DOCUMENTS", &json.replace('<', "\\u003c"));
     std::fs::write(path, page).map_err(Error::file(path))
@@ -572,12 +581,11 @@ pub fn today() -> String {
 mod tests {
     #[test]
     fn every_engine_has_a_hue() {
-        let manifest = include_str!("../Cargo.toml").lines();
+        let manifest = include_str!("../../Cargo.toml").lines();
         let peers =
             manifest.filter_map(|line| Some(line.strip_prefix("peer-")?.split_once(" =")?.0));
         for name in ["pleach", "pleach-plain"].into_iter().chain(peers) {
-            let hue = format!("\"{name}\": ");
-            assert!(include_str!("page.html").contains(&hue), "{hue}");
+            assert!(super::hue(name) > 0, "{name}");
         }
     }
 }
