@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-const CRATES: [&str; 13] = [
+const CRATES: [&str; 14] = [
     "core",
     "io",
     "beatree",
+    "history",
     "engine",
     "ops",
     "change-index",

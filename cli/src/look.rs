@@ -32,7 +32,7 @@ fn stat_json(stat: &Stat) -> Value {
         "commit": stat.commit,
         "oldest_commit": stat.oldest_commit,
         "history": block.history,
-        "history_log_bytes": stat.history_log_bytes,
+        "history_bytes": stat.history_bytes,
         "blob_bytes": stat.blob_bytes,
         "hasher": stat.hasher,
         "leaf_pages": stat.pages,

@@ -919,7 +919,7 @@ fn stat_says_the_same_to_programs() {
         "commit",
         "oldest_commit",
         "history",
-        "history_log_bytes",
+        "history_bytes",
         "leaf_pages",
         "regions",
         "pending_entries",

@@ -77,7 +77,6 @@ fn options(folder: &Path, history: u64) -> Options {
         .durability(Durability::None)
         .history(history)
         .history_bytes(4 << 30)
-        .history_log_bytes(u64::MAX)
 }
 
 /// Measures what reads and proofs cost at these distances.

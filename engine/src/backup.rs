@@ -18,7 +18,6 @@ use crate::format::names::{IMAGES, LEAF_FILE, OVERFLOW_FILE, SPILL_FILE, is_ours
 use crate::format::superblock_store::SuperblockStore;
 use crate::handles::Holder;
 use crate::load::Progress;
-use crate::logged_history;
 use crate::roots::Roots;
 use crate::state::State;
 use crate::state::view::View;
@@ -85,7 +84,7 @@ fn copy(engine: &Engine, target: &Disk, progress: Option<&Progress>) -> Result<C
         let bytes = copy_pages(db, target, progress)?;
         (copied, bytes)
     };
-    let BackupImage { superblock, newest } = copied;
+    let BackupImage { superblock, newest, .. } = copied;
     incarnation::create(target, superblock.database, superblock.incarnation)?;
     // A superblock proves that all else is there: its name must not be durable before theirs.
     target.sync_folder()?;
@@ -120,7 +119,6 @@ fn hold(db: &State) -> Result<View> {
         if from >= tip.base {
             break tip;
         }
-        logged_history::reach(db, from)?;
         match commits.view_at(from) {
             // Without a history the window begins at the newest commit, and follows it a moment later.
             Err(Error::SnapshotTooOld { commit, oldest }) if commit == oldest => break tip,

@@ -19,7 +19,6 @@ use crate::error::{Error, Hex, NoRoom, Result};
 use crate::format::trie_kind::TrieKind;
 use crate::handles::{Holder, Kind, OpenHandles};
 use crate::load::{self, LoadOptions, LoadReport, Progress};
-use crate::logged_history;
 use crate::machine;
 use crate::metrics::Metrics;
 use crate::namespaces;
@@ -28,7 +27,6 @@ use crate::open::open;
 use crate::opening::Opening;
 use crate::options::Options;
 use crate::owner::Owner;
-use crate::read::past;
 use crate::rollback::{rollback, rollback_to};
 use crate::roots::{Commit, Roots};
 use crate::session::{Session, SessionOptions};
@@ -36,7 +34,6 @@ use crate::state::beats::TaskState;
 use crate::state::commits::Tip;
 use crate::state::pins::Pin;
 use crate::state::quarantine::Quarantined;
-use crate::state::view::View;
 
 /// An open database. Clones are the same one: they are cheap, and one of them closes it for all. The last
 /// one that is dropped ends it without a checkpoint.
@@ -191,13 +188,9 @@ impl Db {
     pub fn at(&self, commit: u64) -> Result<Session> {
         let engine = self.0.open()?;
         check_exists(&engine, commit)?;
-        logged_history::reach(&engine.state, commit)?;
-        let found = {
-            let _stay = engine.state.stay();
-            engine.state.commits.view_at(commit)
-        };
+        let found = engine.state.read(commit, || engine.state.commits.view_at(commit));
         let (view, tip) = found.map_err(|error| self.or_lost(&engine, error))?;
-        past::with(&engine.state, &view, View::check)?;
+        engine.state.read(view.base, || view.check())?;
         Ok(Session::new(&engine, (view, tip), SessionOptions::new(), Holder::Snapshot))
     }
 
@@ -237,9 +230,8 @@ impl Db {
     pub fn commit_at(&self, commit: u64) -> Result<Commit> {
         let engine = self.0.open()?;
         check_exists(&engine, commit)?;
-        logged_history::reach(&engine.state, commit)?;
-        let found =
-            engine.state.commits.commit_at(commit).map_err(|error| self.or_lost(&engine, error))?;
+        let found = engine.state.read(commit, || engine.state.commits.commit_at(commit));
+        let found = found.map_err(|error| self.or_lost(&engine, error))?;
         let Tip { number, roots, blob } = found;
         Ok(Commit { number, root: roots.first(), roots, blob: blob.to_vec() })
     }
@@ -253,9 +245,11 @@ impl Db {
     pub fn rolled_back_to(&self, commit: u64) -> Result<Option<u64>> {
         let engine = self.0.open()?;
         check_exists(&engine, commit)?;
-        let Some(before) = commit.checked_sub(1) else { return Ok(None) };
-        logged_history::reach(&engine.state, before)?;
-        let said = engine.state.commits.undo().rolled_back_to(commit);
+        if commit == 0 {
+            return Ok(None);
+        }
+        let undo = engine.state.commits.undo();
+        let said = engine.state.read(commit - 1, || undo.rolled_back_to(commit));
         said.map_err(|error| self.or_lost(&engine, error))
     }
 
@@ -298,7 +292,7 @@ impl Db {
     /// A commit that should be in the history is not too old: it was found lost, and the history has not
     /// moved on since.
     fn or_lost(&self, engine: &Engine, error: Error) -> Error {
-        let lost = self.opened().lost.as_ref().or_else(|| engine.state.commits.undo().lost());
+        let lost = self.opened().lost.as_ref();
         match (&error, lost) {
             (&Error::SnapshotTooOld { commit, oldest }, Some(lost))
                 if (lost.from..lost.before).contains(&commit) && oldest <= lost.before =>

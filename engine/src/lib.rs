@@ -120,11 +120,10 @@
 //! With [`Options::history`] the last commits before the newest can be read by their numbers, across restarts and
 //! crashes: [`Db::at`] gives a session on one, with reads, iteration and proofs, [`Session::fork`] a second one on the
 //! same state, [`Db::prove_change`] what differs between two. [`Db::rollback`] goes back by one durable commit. A history of
-//! `n` has `n` commits: what they replaced is in their records of the log, the newest of it in memory as well, as far as
-//! [`Options::history_bytes`] allows; a session on an older one reads its part of the log first. Disk can be limited, too
-//! ([`Options::history_log_bytes`]): then the oldest commit goes first, and whoever reads it gets
-//! [`Error::SnapshotTooOld`], never the commit an error. A session that is kept beyond the history can be read as long as
-//! memory has its undo. Damage of the log costs the commits before it alone
+//! `n` has `n` commits: what they replaced lies on the device in sorted runs, the newest of it in memory as well, as far as
+//! [`Options::history_bytes`] allows. The device's bytes can be limited, too ([`Options::history_mib`]): then the oldest
+//! commits go first, and whoever reads them gets [`Error::SnapshotTooOld`], never the commit an error. A session that is kept
+//! beyond the history can be read as long as memory has its undo. Damage costs the commits before it alone
 //! ([`Opening::lost`](status::Opening::lost)); with [`Options::require_history`] the open is refused then.
 //! [`Db::pins`] says who holds which commit, and since when.
 //!
@@ -215,7 +214,6 @@ mod flush;
 mod format;
 mod given_back;
 mod handles;
-mod history;
 pub mod load;
 mod log;
 mod logged_history;
@@ -321,7 +319,7 @@ pub mod internals {
     }
 
     pub mod options {
-        pub use crate::options::{Below, HistoryLimits};
+        pub use crate::options::HistoryLimits;
     }
 
     pub mod roots {

@@ -1,47 +1,40 @@
 //! The history: what the commits before the newest one had.
 //!
-//! The records of the window tell it, those below the replay start and those that are replayed ([`History::commit`]). An open
-//! needs those that it replays. It leaves the others where they are ([`History::before_replay`]) until somebody asks for one of
-//! their commits ([`reach`]), unless it has to know which runs of long values they name. No more is kept in memory than the
-//! limits say. The runs of long
-//! values that the window names, and nobody else, are used and retired: they are free when a durable
+//! An image names runs on the device, which have what commits through one have replaced, and where the records of those
+//! after it begin. An open reads of the runs only which long values they name, where they name any; and these records, up to
+//! the replay start, and those that are replayed ([`History::commit`]). The runs of the overflow file that long values take
+//! which the window names, and nobody else, are used and retired: they are free when a durable
 //! record says that the window has moved on (rule `runs-after-window`).
 //!
-//! Where the log is damaged, what lies before the damage is lost, and that is said; what lies behind it is whole, and so
-//! is the database. A read that fails is no damage: it fails the open, unless no history is wanted.
+//! Where a run or the log is damaged, what lies before the damage is lost, and that is said; what lies behind it is whole, and
+//! so is the database. A read that fails is no damage: it fails the open, unless no history is wanted.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use pleach_beatree::Stored;
 use pleach_beatree::space::Extents;
 use pleach_core::Hasher;
 use pleach_core::page::overflow::PageRun;
-use pleach_io::{Disk, OpenMode};
+use pleach_io::Disk;
 
 use crate::error::{Contradiction, Error, Result};
 use crate::format::bytes::BodyError;
 use crate::format::commit_body::{CommitView, EntryKind, NamespaceView};
+use crate::format::names::OVERFLOW_FILE;
 use crate::format::position::LogPos;
 use crate::format::record::{Header, Kind};
 use crate::format::superblock::Superblock;
-use crate::format::superblock_store::SuperblockStore;
-use crate::log::segment::reaches_back;
-use crate::log::{Broken, chain, next_record, walk};
-use crate::opening::LostHistory;
-use crate::options::{Below, HistoryLimits};
+use crate::log::{Broken, chain, next_record};
+use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
-use crate::state::Shared;
 use crate::state::commits::Tip;
 use crate::state::overflow;
-use crate::state::replaced::{Restored, restored};
+use crate::state::replaced::restored;
 use crate::state::space::Held;
-use crate::state::undo::Undo;
-use crate::state::window::{Before, Unread};
-
-/// Tries of a reading of the history, beside a process that gives segments up.
-const TRIES: u32 = 16;
+use crate::state::undo::{HistoryInImage, Undo};
+use crate::state::window::Before;
+use pleach_history::{DiskRun, RunFile};
 
 /// A long value that the undo of a commit names.
 struct NamedValue {
@@ -54,8 +47,6 @@ struct NamedValue {
 pub(crate) struct History {
     undo: Arc<Undo>,
     limits: HistoryLimits,
-    /// Where the replay starts: the log is at least as long.
-    replay: LogPos,
     /// The commit that came last, and its roots.
     tip: u64,
     roots: Roots,
@@ -67,8 +58,8 @@ pub(crate) struct History {
     values: Vec<NamedValue>,
     /// Is it that of a read-only open?
     follows: bool,
-    /// Were records below the replay start left unread?
-    is_left: bool,
+    /// Runs on the device.
+    disk: Vec<Arc<DiskRun>>,
     /// Why commits before those that were read are not known.
     lost: Option<Error>,
 }
@@ -82,7 +73,9 @@ pub struct Recovered {
     pub(crate) stated: u64,
     /// What releases the runs of the overflow file that the history alone names.
     pub(crate) held: Held,
-    /// These runs.
+    /// The runs on the device that the image names.
+    pub(crate) disk: Vec<Arc<DiskRun>>,
+    /// These runs, and those of runs of the history.
     pub held_runs: Vec<PageRun>,
     /// Long values that the history names, with the commit that has replaced each.
     pub long_values: Vec<(u64, Stored)>,
@@ -90,22 +83,25 @@ pub struct Recovered {
     pub(crate) lost: Option<Error>,
 }
 
+impl Recovered {
+    /// What is wrong with the runs on the device, all of whose pages are read; of each one error.
+    pub fn damaged_runs(&self) -> impl Iterator<Item = Error> {
+        self.disk.iter().filter_map(|run| Some(run.check().err()?.into()))
+    }
+}
+
 impl History {
-    fn new(limits: HistoryLimits, replay: LogPos, tip: u64, roots: Roots) -> Self {
-        let (undo, values) = (Arc::new(Undo::new(limits, tip)), Vec::new());
-        Self {
-            undo,
-            limits,
-            replay,
-            tip,
-            roots,
-            from: tip,
-            stated: 0,
-            values,
-            follows: false,
-            is_left: false,
-            lost: None,
-        }
+    fn new(
+        limits: HistoryLimits,
+        (tip, roots): (u64, Roots),
+        file: Option<&Arc<RunFile>>,
+        disk: Vec<Arc<DiskRun>>,
+    ) -> Self {
+        let kept = if limits.commits > 0 { disk.clone() } else { Vec::new() };
+        let undo = Arc::new(Undo::new(limits, tip, file.cloned(), kept));
+        let from = disk.first().map_or(tip, |first| first.names.after);
+        let values = Vec::new();
+        Self { undo, limits, tip, roots, from, stated: 0, values, follows: false, disk, lost: None }
     }
 
     /// The history that goes on from what was recovered.
@@ -116,7 +112,7 @@ impl History {
             from: undo.from(),
             stated: *stated,
             follows: true,
-            ..Self::new(limits, LogPos::START, tip.number, tip.roots.clone())
+            ..Self::new(limits, (tip.number, tip.roots.clone()), None, Vec::new())
         }
     }
 
@@ -127,140 +123,94 @@ impl History {
         }
     }
 
-    /// The history up to the replay start, where the roots are `at_replay`; `past` are those before its first record, where
-    /// they are known.
+    /// The history up to the replay start, where the roots are `at_replay`, as an image names it.
     pub(crate) fn before_replay(
         hasher: Hasher,
-        device: &Disk,
+        file: (&Disk, &Arc<RunFile>),
         superblock: &Superblock,
-        past: Option<Roots>,
-        at_replay: &Roots,
-        limits: HistoryLimits,
-    ) -> Result<Self> {
-        if limits.below != Below::Read
-            && let Some(left) = Self::left(device, superblock, past.as_ref(), at_replay, limits)
-        {
-            return Ok(left);
-        }
-        match Self::newest_part(hasher, device, superblock, past, at_replay, limits) {
-            // Nobody wants it.
-            Err(error) if limits.commits == 0 => {
-                let lost = Some(error);
-                let replay = superblock.replay.position;
-                Ok(Self { lost, ..Self::new(limits, replay, superblock.commit, at_replay.clone()) })
-            }
-            read => read,
-        }
-    }
-
-    /// The history with the records below the replay start left unread, but for the first, which says where it begins. None
-    /// where not all of their segments are there: then what is lost is found by reading the others.
-    fn left(
-        device: &Disk,
-        superblock: &Superblock,
-        past: Option<&Roots>,
-        at_replay: &Roots,
-        limits: HistoryLimits,
-    ) -> Option<Self> {
-        let Superblock { database, replay, geometry, commit, .. } = *superblock;
-        let (size, from, end) = (geometry.log_segment, superblock.log_from(), replay.position);
-        let mut history = Self::new(limits, end, commit, at_replay.clone());
-        if limits.commits == 0 {
-            return Some(history);
-        }
-        if from >= end || !reaches_back(device, size, end, from).ok()? {
-            return None;
-        }
-        let mut first = None;
-        let walked = walk(device, database, size, from.into(), end, |record| {
-            first = Some((record.header.kind, record.header.number));
-            Ok::<_, Error>(ControlFlow::Break(()))
-        });
-        let (kind, number) = walked.ok().and(first)?;
-        history.from = number.checked_sub(1)?;
-        if kind != Kind::Commit || number > commit {
-            return None;
-        }
-        let roots = past?.clone();
-        let unread = Unread {
-            superblock: *superblock,
-            first: history.from,
-            roots,
-            at_replay: at_replay.clone(),
-        };
-        history.undo.leave_unread(unread);
-        history.is_left = true;
-        Some(history)
-    }
-
-    /// What is whole of it, up to the replay start.
-    fn newest_part(
-        hasher: Hasher,
-        device: &Disk,
-        superblock: &Superblock,
-        mut past: Option<Roots>,
+        mut named: HistoryInImage,
         at_replay: &Roots,
         limits: HistoryLimits,
     ) -> Result<Self> {
         let Superblock { database, replay, geometry, .. } = *superblock;
-        let mut from = superblock.log_from();
         let mut lost = None;
         // Each turn begins behind the damage that ended the one before, at the replay start at last.
         loop {
+            let past = named.past.take();
             let first =
-                past.take().map_or_else(|| roots_before(device, superblock, from, at_replay), Ok);
+                past.map_or_else(|| roots_before(file.0, superblock, named.records, at_replay), Ok);
             let read = first.and_then(|first| {
-                Self::read(hasher, device, superblock, from, &first, at_replay, limits)
+                Self::read(hasher, file, superblock, &named, &first, at_replay, limits)
             });
             let Broken { resume, error } = match read {
                 Ok(history) => return Ok(Self { lost, ..history }),
                 Err(broken) => broken,
             };
-            if error.device().is_some() {
+            lost = Some(error.clone());
+            if limits.commits == 0 && error.device().is_some() {
+                // Nobody wants it.
+                let state = (superblock.commit, at_replay.clone());
+                return Ok(Self { lost, ..Self::new(limits, state, Some(file.1), Vec::new()) });
+            } else if error.device().is_some() {
                 return Err(error);
             }
             let (size, end) = (geometry.log_segment, replay.position);
-            from = next_record(device, database, size, resume, end)?.unwrap_or(end);
-            lost = Some(error);
+            named.records = next_record(file.0, database, size, resume, end)?.unwrap_or(end);
+            // They lead to what is damaged.
+            named.runs.clear();
         }
     }
 
     fn read(
         hasher: Hasher,
-        device: &Disk,
+        (device, file): (&Disk, &Arc<RunFile>),
         superblock: &Superblock,
-        from: LogPos,
+        named: &HistoryInImage,
         first: &Roots,
         at_replay: &Roots,
         limits: HistoryLimits,
     ) -> Result<Self, Broken<Error>> {
         let Superblock { database, replay, geometry, commit, .. } = *superblock;
-        let begin = |tip, roots| Self::new(limits, replay.position, tip, roots);
+        let disk = &named.runs;
+        let contradicts = |error: Error| Broken { resume: replay.position, error };
+        let begin = |tip: u64, roots| -> Result<Self> {
+            if let Some(last) = disk.last().filter(|last| last.names.through != tip) {
+                let before = last.names.through;
+                return Err(Contradiction::CommitOrder { before, found: tip + 1 }.into());
+            }
+            let mut history = Self::new(limits, (tip, roots), Some(file), disk.clone());
+            (history.from, history.stated) =
+                (history.from.max(named.kept_from.min(tip)), named.kept_from);
+            Ok(history)
+        };
         let mut history: Option<Self> = None;
-        chain(device, database, geometry.log_segment, from, replay, |record| {
+        chain(device, database, geometry.log_segment, named.records, replay, |record| {
             if record.header.kind != Kind::Commit {
                 return Ok::<(), Error>(());
             }
             let number = record.header.number;
             let bad = bad_record(record.header.position);
             let view = CommitView::parse(record.body).map_err(bad)?;
-            let history =
-                history.get_or_insert_with(|| begin(number.saturating_sub(1), first.clone()));
+            let history = match &mut history {
+                Some(history) => history,
+                none => none.insert(begin(number.saturating_sub(1), first.clone())?),
+            };
             if number != history.tip + 1 {
                 let before = history.tip;
                 return Err(Contradiction::CommitOrder { before, found: number }.into());
             }
             history.commit(hasher, &view, &record.header)
         })?;
-        let history = history.unwrap_or_else(|| begin(commit, at_replay.clone()));
-        let contradicts =
-            |what: Contradiction| Broken { resume: replay.position, error: what.into() };
+        let history = match history {
+            Some(history) => history,
+            None => begin(commit, at_replay.clone()).map_err(contradicts)?,
+        };
         if history.tip != commit {
-            let before = history.tip;
-            return Err(contradicts(Contradiction::CommitOrder { before, found: commit + 1 }));
+            let (before, found) = (history.tip, commit + 1);
+            return Err(contradicts(Contradiction::CommitOrder { before, found }.into()));
         }
         if history.roots != *at_replay {
-            return Err(contradicts(Contradiction::CommitRoot { commit }));
+            return Err(contradicts(Contradiction::CommitRoot { commit }.into()));
         }
         Ok(history)
     }
@@ -299,19 +249,12 @@ impl History {
             }));
             replaced.push(restored);
         }
-        let end = header.end();
         if self.limits.commits == 0 {
             self.undo.barrier(header.number);
         } else {
             let (blob, back_to) = (before.blob.into(), before.back_to);
             let before = Before { start: header.position, roots, blob, back_to };
-            let log_after = self.replay.checked_since(end).unwrap_or(0);
-            if self.undo.is_beyond_memory(log_after) {
-                let overflow = replaced.iter().map(Restored::overflow_bytes).sum();
-                self.undo.leave_in_log(header.number, overflow, before, end);
-            } else {
-                self.undo.restore(header.number, &replaced, before, end);
-            }
+            self.undo.restore(header.number, &replaced, before);
         }
         // Whoever only follows gives no runs back.
         let from = if self.follows { u64::MAX } else { self.from };
@@ -320,8 +263,9 @@ impl History {
     }
 
     /// All commits have come: the runs that the history alone names are taken.
-    pub(crate) fn finish(self, extents: &mut Extents) -> Result<Recovered> {
-        let Self { undo, from, stated, values, lost, limits, tip, is_left, .. } = self;
+    pub(crate) fn finish(mut self, extents: &mut Extents) -> Result<Recovered> {
+        self.take_runs(extents)?;
+        let Self { undo, from, stated, values, lost, limits, tip, disk, .. } = self;
         let (mut held, mut held_runs) = (Held::new(), Vec::new());
         let mut long_values = Vec::new();
         for NamedValue { number, start, stored } in
@@ -340,58 +284,55 @@ impl History {
             }
             long_values.push((number, stored));
         }
+        held_runs.extend(disk.iter().flat_map(|run| &run.names.pages));
         if limits.commits > 0 || from < tip || lost.is_some() {
             undo.was_from(from, stated);
         }
-        // Where there is no record there is no past, unless it is lost, or was not read.
-        let stated = if stated == 0 && lost.is_none() && !is_left { from } else { stated };
-        Ok(Recovered { undo, stated, held, held_runs, long_values, lost })
+        // Where there is no record there is no past, unless it is lost.
+        let stated = if stated == 0 && lost.is_none() { from } else { stated };
+        Ok(Recovered { undo, stated, held, disk, held_runs, long_values, lost })
     }
-}
 
-/// Reads the records that an open has left unread, where the state of `commit` or of one before it is in them. What commits
-/// replaced stays in the log.
-///
-/// # Errors
-/// Those of reading. What is damaged is lost, and [`Undo::lost`] says so.
-pub(crate) fn reach(db: &Shared, commit: u64) -> Result<()> {
-    let (undo, device) = (db.commits.undo(), db.store.device());
-    if undo.unread(commit).is_none() {
-        return Ok(());
-    }
-    let _alone = undo.reading_back();
-    // Another process may move the history on, as far as behind these records.
-    let log_from = || match &db.replica {
-        None => Ok(LogPos::START),
-        Some(_) => SuperblockStore::open(device.clone(), OpenMode::Read)
-            .map(|superblocks| superblocks.newest().log_from()),
-    };
-    for _ in 0..TRIES {
-        let Some(Unread { mut superblock, first, roots, at_replay }) = undo.unread(commit) else {
-            return Ok(());
-        };
-        let (from, mut past) = (log_from()?, Some(roots));
-        if from > superblock.history_from {
-            superblock.history_from = from.min(superblock.replay.position);
-            past = None;
-        }
-        let limits = HistoryLimits::of_disk(u64::MAX, 0, Below::Read);
-        let read = History::before_replay(db.hasher, device, &superblock, past, &at_replay, limits);
-        let is_whole = read.as_ref().is_ok_and(|read| read.lost.is_none());
-        if is_whole || log_from()? <= from {
-            // The window may have moved past these records while they were read, and their segments may be gone.
-            if undo.unread(commit).is_none() {
-                return Ok(());
+    /// The pages of runs on the device are taken: an image's map has them free, so that the present never depends on them. Where
+    /// something else has one of them by now, or a run that is to be read is damaged, that run and all before it are lost.
+    fn take_runs(&mut self, extents: &mut Extents) -> Result<()> {
+        for at in (0..self.disk.len()).rev() {
+            let run = &self.disk[at];
+            let pages = &run.names.pages;
+            let taken = pages.iter().position(|run| extents.mark_used(*run).is_err());
+            let read = match taken {
+                Some(at) => {
+                    let (file, page) = (OVERFLOW_FILE, pages[at].start);
+                    let what = "the page is taken by something else";
+                    Err(Contradiction::HistoryRun { file, page, what }.into())
+                }
+                None if self.limits.reads_runs => run.check().map_err(Error::from),
+                None => Ok(()),
+            };
+            let mut own = Vec::new();
+            // Each record takes more bytes than its commit has numbers before it.
+            let see =
+                |number: u64, stored| own.push(NamedValue { number, start: number.into(), stored });
+            let read = read.and_then(|()| Ok(run.each_long_value(see)?));
+            let Err(error) = read else {
+                own.append(&mut self.values);
+                self.values = own;
+                continue;
+            };
+            if error.device().is_some() && self.limits.commits > 0 && !self.limits.reads_runs {
+                return Err(error);
             }
-            let read = read?;
-            read.settle();
-            let before = read.from;
-            let lost = read.lost.map(|error| LostHistory { from: first, before, error });
-            undo.adopt(&read.undo, lost);
-            return Ok(());
+            for run in &pages[..taken.unwrap_or(pages.len())] {
+                extents.mark_free(*run)?;
+            }
+            self.from = self.from.max(run.names.through);
+            self.lost = Some(error);
+            self.disk.drain(..=at);
+            self.undo.replace_disk(self.disk.clone(), self.from);
+            break;
         }
+        Ok(())
     }
-    Err(Error::Overtaken { tries: TRIES })
 }
 
 /// The roots before the record at `from`, from those at the replay start: what no record since then names has

@@ -152,7 +152,7 @@ counters! {
     /// Commits before the newest one that can be read.
     Gauge Count "pleach_history_kept" history_kept,
     /// Those that could be read if [`Options::history`](crate::Options::history) alone said how many. More than are kept:
-    /// their records take more than [`Options::history_log_bytes`](crate::Options::history_log_bytes).
+    /// what commits replaced takes more than [`Options::history_mib`](crate::Options::history_mib).
     Gauge Count "pleach_history_wanted" history_wanted,
     /// Checkpoints made.
     Counter Count "pleach_checkpoints_total" checkpoints,

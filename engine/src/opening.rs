@@ -22,15 +22,14 @@ pub struct Opening {
     pub cut: Option<CutReport>,
     /// The newest checkpoint could not be used, and why; the older one and its log were.
     pub fell_back: Option<Error>,
-    /// Commits of the history that are lost to damage of the log, where the open has read all of it
-    /// ([`Options::require_history`](crate::Options::require_history)).
+    /// Commits of the history that are lost to damage, as far as the open has met it.
     pub lost: Option<LostHistory>,
     /// What was found that an open survives: copies that are dead, spares that are missing, a budget that the process
     /// cannot have.
     pub notes: Vec<Note>,
 }
 
-/// Commits of the history that cannot be read, though they should: the log is damaged where they are.
+/// Commits of the history that cannot be read, though they should: a run or the log is damaged where they are.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LostHistory {
@@ -38,7 +37,7 @@ pub struct LostHistory {
     pub from: u64,
     /// The oldest commit that can be read: those before it are lost.
     pub before: u64,
-    /// The damage nearest to it, with its position in the log.
+    /// The damage nearest to it, with its place.
     pub error: Error,
 }
 

@@ -74,7 +74,9 @@ impl Geometry {
 /// Segments of the log at which a checkpoint is made, where no limit is named.
 const LOG_SEGMENTS: u64 = 8;
 /// A log limit is at most this many segments: each is an open file.
-const MAX_LOG_SEGMENTS: u64 = 256;
+pub(crate) const MAX_LOG_SEGMENTS: u64 = 256;
+/// MiB of log that are kept beside a history.
+pub(crate) const KEPT_LOG_MIB: u64 = 1024;
 
 /// Time without progress after which a background task is said to be stalled.
 const STALLED: Duration = Duration::from_secs(10);
@@ -102,7 +104,8 @@ pub struct Options {
     pub(crate) stall_after: Duration,
     pub(crate) history: Option<u64>,
     pub(crate) history_bytes: Option<u64>,
-    pub(crate) history_log_bytes: u64,
+    pub(crate) history_limit: Option<u64>,
+    pub(crate) kept_log_mib: Option<u64>,
     pub(crate) require_history: bool,
     /// Are the records of the whole history read, though nobody asks for them yet?
     pub(crate) reads_history: bool,
@@ -132,7 +135,8 @@ impl Options {
             stall_after: STALLED,
             history: None,
             history_bytes: None,
-            history_log_bytes: u64::MAX,
+            history_limit: None,
+            kept_log_mib: None,
             require_history: false,
             reads_history: false,
             accept_root: None,
@@ -244,7 +248,7 @@ impl Options {
         self
     }
 
-    /// Does the open read the whole history, so that its damage shows?
+    /// Does the open read all runs of the history, and drop those that are damaged, with all before them?
     #[doc(hidden)]
     #[must_use]
     pub fn reads_history(mut self, reads: bool) -> Self {
@@ -291,8 +295,8 @@ impl Options {
     /// crashes too. Without this call a database keeps the number that it was last opened with; a new one
     /// has 0. A checkpoint soon after the open records it. A larger number than before counts from the newest
     /// commit on; 0 forgets the past at once, and so opens a database whose device cannot read its past any more;
-    /// `u64::MAX` keeps as many as [`Self::history_log_bytes`] leaves room for. Each record of the log has what its commit
-    /// replaced, so a history takes disk; memory has what is used of it ([`Self::history_bytes`]).
+    /// `u64::MAX` keeps as many as [`Self::history_mib`] leaves room for. What commits replaced lies on the device, some 75 bytes
+    /// a change; memory has the newest of it ([`Self::history_bytes`]).
     #[must_use]
     pub fn history(mut self, commits: u64) -> Self {
         self.history = Some(commits);
@@ -300,32 +304,39 @@ impl Options {
     }
 
     /// Bytes of memory that undo may take, of the history and of pinned commits together (default: an
-    /// eighth of the budget). Where commits replace more, the oldest leave memory. Those of the history are read back from
-    /// the log by whoever needs them, which takes about a second for a million changes and as much memory as their
-    /// sessions live; sessions on others get [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld).
+    /// eighth of the budget). Where commits replace more, the oldest leave memory. Those of the history are read from the
+    /// device by whoever needs them; without a history, sessions on others get
+    /// [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld).
     #[must_use]
     pub fn history_bytes(mut self, bytes: u64) -> Self {
         self.history_bytes = Some(bytes);
         self
     }
 
-    /// Bytes of log that are kept for the history (default: no limit of its own), beside what a replay needs, and at most
-    /// 256 segments of the log, each of which is an open file (8 GiB; 32 MiB in a [small](Self::small) database); and as
-    /// many bytes of the overflow file for long values that only older states name, of the history and of pinned
-    /// commits together. Where the commits take more of either, the oldest are forgotten, with a warning when that begins,
-    /// and whoever reads them gets [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld). The room is used again after the
-    /// next durable commit.
+    /// MiB of the device that the history may take: its runs, and the long values that only older states name, of the history and
+    /// of pinned commits together (default: no limit). Where the commits take more, the oldest are forgotten, with a warning
+    /// when that begins, and whoever reads them gets [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld). The room is used
+    /// again when an image without them is durable, after a checkpoint or two.
     #[must_use]
-    pub fn history_log_bytes(mut self, bytes: u64) -> Self {
-        self.history_log_bytes = bytes;
+    pub fn history_mib(mut self, mib: u64) -> Self {
+        self.history_limit = Some(mib.saturating_mul(1 << 20));
+        self
+    }
+
+    /// MiB of log that are kept beside what a replay needs, for processes that read beside this one (default:
+    /// 1,024 with a history, else none; at most 128 segments of the log: 4 GiB, or 16 MiB in a [small](Self::small) database). A
+    /// device that is short of room keeps none.
+    #[must_use]
+    pub fn kept_log_mib(mut self, mib: u64) -> Self {
+        self.kept_log_mib = Some(mib);
         self
     }
 
     /// Refuses to open, with [`Error::HistoryShort`](crate::Error::HistoryShort), when less of the history can be read
-    /// than there should be: because the log is damaged there, or because it takes more than
-    /// [`Self::history_log_bytes`] (default: false). All of it is read for that, which takes a second for some hundred MB. Otherwise
-    /// an open may leave records unread, and [`Error::HistoryLost`](crate::Error::HistoryLost) is told to those who ask for a commit
-    /// in front of damage. Where an open reads them, [`Opening::lost`](crate::status::Opening::lost) says what is lost.
+    /// than there should be: because the log or a run is damaged there, or because it takes more than
+    /// [`Self::history_mib`] (default: false). Otherwise [`Opening::lost`](crate::status::Opening::lost) says what is lost, and
+    /// [`Error::HistoryLost`](crate::Error::HistoryLost) is told to those who ask for a commit in front of damage. An open reads
+    /// what leads to the runs, not all of them: `pleach check` and a scrub do.
     #[must_use]
     pub fn require_history(mut self, require: bool) -> Self {
         self.require_history = require;
@@ -342,19 +353,13 @@ impl Options {
         self
     }
 
-    /// What a history may take, where the database was last opened with one of `recorded` commits and has
-    /// log segments of `segment` bytes.
-    pub(crate) fn history_limits(&self, recorded: u64, segment: u64) -> HistoryLimits {
+    /// What a history may take, where the database was last opened with one of `recorded` commits.
+    pub(crate) fn history_limits(&self, recorded: u64) -> HistoryLimits {
         HistoryLimits {
             commits: self.history.unwrap_or(recorded),
             bytes: self.history_bytes.unwrap_or(self.cache_bytes / 8),
-            log_bytes: self.history_log_bytes.min(MAX_LOG_SEGMENTS * segment),
-            value_bytes: self.history_log_bytes,
-            below: match self.read_only {
-                _ if self.require_history || self.reads_history => Below::Read,
-                true => Below::Left,
-                false => Below::Named,
-            },
+            disk_bytes: self.history_limit.unwrap_or(u64::MAX),
+            reads_runs: self.reads_history,
         }
     }
 
@@ -421,30 +426,17 @@ pub struct HistoryLimits {
     pub(crate) commits: u64,
     /// Bytes of memory for all undo, that of pinned commits included.
     pub(crate) bytes: u64,
-    /// Bytes of log that are kept for it.
-    pub(crate) log_bytes: u64,
-    /// Bytes of the overflow file that only older states name, those of pinned commits included.
-    pub(crate) value_bytes: u64,
-    /// What becomes of the records below the replay start.
-    pub(crate) below: Below,
+    /// Bytes of the device for runs, and for long values that only older states name, those of pinned commits included.
+    pub(crate) disk_bytes: u64,
+    /// Are all runs read by an open?
+    pub(crate) reads_runs: bool,
 }
 
 impl HistoryLimits {
     /// So many commits, and bytes of memory, with all that they take of the disk.
-    pub fn of_disk(commits: u64, bytes: u64, below: Below) -> Self {
-        Self { commits, bytes, log_bytes: u64::MAX, value_bytes: u64::MAX, below }
+    pub fn of_disk(commits: u64, bytes: u64) -> Self {
+        Self { commits, bytes, disk_bytes: u64::MAX, reads_runs: false }
     }
-}
-
-/// Does an open read the records of the history that lie below the replay start?
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Below {
-    /// It does.
-    Read,
-    /// It does where it has to know what they name: runs of long values, or a dropped trie.
-    Named,
-    /// It does not: it gives nothing back.
-    Left,
 }
 
 /// An option that makes no sense.

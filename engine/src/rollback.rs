@@ -21,8 +21,6 @@ use crate::finish::{UnderWay, finish};
 use crate::format::commit_body::EntryKind;
 use crate::format::record::MAX_RECORD;
 use crate::format::trie_kind::TrieKind;
-use crate::logged_history;
-use crate::read::past;
 use crate::roots::Roots;
 use crate::state::commits::Tip;
 use crate::state::view::View;
@@ -62,7 +60,6 @@ fn attempt(engine: &Engine, wanted: u64, base: Option<u64>) -> Result<u64> {
     if wanted > newest {
         return Err(Error::NoSuchCommit { commit: wanted, tip: newest });
     }
-    logged_history::reach(&engine.state, wanted)?;
     let number = if wanted < newest { make(engine, tip, wanted)?.commit(engine)? } else { newest };
     engine.sync()?;
     Ok(number)
@@ -85,7 +82,7 @@ struct Made {
 fn make(engine: &Engine, (view, prev): (View, Tip), wanted: u64) -> Result<Made> {
     let db = &engine.state;
     let (then, Tip { roots, blob, .. }) = db.commits.view_at(wanted)?;
-    let undone = past::with(db, &then, |then| {
+    let undone = db.read(wanted, || {
         let of = |namespace| Ok((namespace, then.of(namespace).over_the_present(&Prefix::ROOT)?));
         roots.all().map(|(namespace, _)| of(namespace)).collect::<Result<Vec<_>>>()
     })?;

@@ -27,12 +27,11 @@ use crate::format::superblock_store::SuperblockStore;
 use crate::load::Progress;
 use crate::log::{Broken, ScanError, next_record, walk};
 use crate::namespace::Namespace;
+use crate::read::point;
 use crate::read::scan::Scan;
-use crate::read::{past, point};
 use crate::session::Session;
 use crate::state::State;
 use crate::state::overflow::read_from;
-use crate::state::view::View;
 
 /// The longest sleep after which the stop flag is looked at.
 const NAP: Duration = Duration::from_millis(100);
@@ -130,8 +129,8 @@ impl ScrubReport {
     }
 }
 
-/// Reads every leaf page and every long value of a session's state, of all namespaces, from the device, and the records of the
-/// log that the history and the next open need; checks all of them, and computes the root of each Merkle namespace from its
+/// Reads every leaf page and every long value of a session's state, of all namespaces, from the device, the records of the log
+/// that the next open needs and that are kept, and the runs of the history; checks all of them, and computes the root of each Merkle namespace from its
 /// pairs. Bad pages are listed, and gone over. Sessions and commits go on; the cache stays as it is.
 ///
 /// A page that is good again, and one that the background had set aside because it could not be read, is back for everybody.
@@ -159,6 +158,7 @@ pub fn scrub(session: &Session, options: &ScrubOptions) -> Result<ScrubReport> {
         }
     }
     scrub.log();
+    scrub.runs();
     let mut report = scrub.report;
     report.time = db.pace.now().saturating_sub(since);
     Ok(report)
@@ -176,13 +176,11 @@ fn log_end(db: &State) -> LogPos {
     of_the_writer(db).map_or(durable, |newest| newest.durable_through.max(durable))
 }
 
-/// Where the log begins that somebody may need: at a record of the history, or behind the replay start.
+/// Where the log begins that is kept: at a record before the replay start, or there.
 fn log_start(db: &State) -> Point {
-    let (from, replay) = match of_the_writer(db) {
-        Some(newest) => (Some(newest.log_from()), newest.replay),
-        None => (db.commits.undo().log_from(), db.images.newest().replay),
-    };
-    from.filter(|from| *from < replay.position).map_or(replay, Point::from)
+    let newest = of_the_writer(db).unwrap_or_else(|| db.images.newest());
+    let from = newest.log_from();
+    if from < newest.replay.position { from.into() } else { newest.replay }
 }
 
 struct Scrub<'a> {
@@ -238,14 +236,14 @@ impl Scrub<'_> {
         let mut done = read(raw);
         if done.is_err() && db.replica.is_some() {
             // The process that writes may have moved it.
-            done = past::with(db, reading.view(), |view| match point::stored(db, view, key)? {
+            done = db.read(reading.view().base, || match point::stored(db, reading.view(), key)? {
                 Stored::Overflow(raw) => read(&raw),
                 _ => Ok(()),
             });
         }
         if let Err(error) = done {
             // Of a state that can be read no longer the runs may be another value's.
-            past::with(db, reading.view(), View::check)?;
+            db.read(reading.view().base, || reading.view().check())?;
             let page = page_of_value(device, Some(file), raw, &error);
             self.bad(OVERFLOW_FILE, page, Some((db.namespace, Prefix::new(key, 256))), error);
         }
@@ -285,6 +283,22 @@ impl Scrub<'_> {
             self.bad(&file, page, None, error);
             let next = next_record(device, database, size, resume, end);
             from = next.ok().flatten().unwrap_or(end).into();
+        }
+    }
+
+    /// Reads the runs of the history; what another process writes may be another run's by now.
+    fn runs(&mut self) {
+        let db = &self.engine.state;
+        let runs = db.commits.undo().at_cut(LogPos::MAX).runs;
+        for run in runs.iter().filter(|_| db.replica.is_none()) {
+            if self.is_over() {
+                return;
+            }
+            if let Err(error) = run.check() {
+                let page = error.page().unwrap_or(run.names.pages[0].start);
+                self.bad(OVERFLOW_FILE, page, None, error.into());
+            }
+            self.read(run.names.bytes());
         }
     }
 

@@ -23,7 +23,6 @@ use crate::given_back::forward_error;
 use crate::handles::{Counted, Holder, Kind};
 use crate::namespace::Namespace;
 use crate::observe::FINISH;
-use crate::read::past;
 use crate::roots::{Roots, TrieRoot};
 use crate::state::commits::Tip;
 use crate::state::view::View;
@@ -195,7 +194,7 @@ impl Session {
     pub fn fork(&self) -> Result<Self> {
         self.engine.state.home.check()?;
         let view = self.engine.state.commits.view_like(self.first.view());
-        past::with(&self.engine.state, &view, View::check)?;
+        self.engine.state.read(view.base, || view.check())?;
         let options =
             SessionOptions { witness: self.witness, over: self.parent.clone(), label: None };
         Ok(Self::new(&self.engine, (view, self.tip.clone()), options, Holder::Session))

@@ -32,7 +32,6 @@ use pleach::internals::format::names::{LEAF_FILE, OVERFLOW_FILE};
 use pleach::internals::format::{incarnation, names, superblock};
 use pleach::internals::open::pages::{Visited, visit};
 use pleach::internals::open::recovery::Recovered;
-use pleach::internals::options::Below;
 use pleach::internals::state::{read_from, runs};
 use pleach::status::Opening;
 use pleach::{Error, Progress, Result};
@@ -170,12 +169,7 @@ fn does_not_open(device: &Disk, error: &Error) -> CheckReport {
 fn run(opened: &Opened, options: CheckOptions) -> Result<CheckReport> {
     opened.require_lock()?;
     // Without its undo the history is the newest commit.
-    let examined = if options.past {
-        opened.examine_whole()?
-    } else {
-        // All records are read, and their runs counted.
-        opened.examine_present(Below::Read)?
-    };
+    let examined = if options.past { opened.examine()? } else { opened.examine_present()? };
     let older_serves = examined.older_serves(&opened.device);
     let recovered = examined.recovered;
     let regions = recovered.tries.iter().flat_map(|trie| trie.regions.regions());
@@ -205,7 +199,7 @@ fn run(opened: &Opened, options: CheckOptions) -> Result<CheckReport> {
     checker.regions(&recovered);
     let leaf = opened.device.open(LEAF_FILE, OpenMode::Read)?;
     checker.children(&leaf, &recovered)?;
-    checker.long_values_of_the_past(&recovered);
+    checker.the_past(&recovered);
     for what in past::findings(opened, &leaf, &recovered, &mut |steps| checker.tell(steps)) {
         checker.finding(what);
     }
@@ -386,8 +380,13 @@ impl Checker<'_> {
         self.read_value(raw, at);
     }
 
-    /// Long values of the history. Its runs are among those that are named already.
-    fn long_values_of_the_past(&mut self, recovered: &Recovered) {
+    /// Runs of the history, and its long values. What these take is among what is named already.
+    fn the_past(&mut self, recovered: &Recovered) {
+        if self.options.past {
+            for error in recovered.history.damaged_runs() {
+                self.finding(format!("the history: {error}"));
+            }
+        }
         for (commit, stored) in &recovered.history.long_values {
             if let Stored::Overflow(raw) = stored {
                 self.read_value(raw, &format!("the history, replaced by commit {commit}"));

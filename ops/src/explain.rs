@@ -91,7 +91,7 @@ impl Explain<'_> {
     /// Where the page is another one by the time that it is read, so many more tries are `left`.
     fn explain(self, opened: &Opened, left: u32) -> Result<Explanation> {
         let Self { namespace, key, past } = self;
-        let examined = if past { opened.examine_whole()? } else { opened.examine()? };
+        let examined = opened.examine()?;
         let recovered = examined.recovered;
         let regions = &recovered.trie(namespace)?.regions;
         let root = recovered.tip.roots.of(namespace).ok_or(Error::Namespace(namespace))?;
@@ -157,7 +157,7 @@ impl Explain<'_> {
         lines.push(format!("value    {}", describe(found.map_or(&Stored::Absent, |pair| &pair.1))));
         let present = found.is_some();
         if past {
-            lines.extend(history(&recovered.history.undo, recovered.tip.number, namespace, key));
+            lines.extend(history(&recovered.history.undo, recovered.tip.number, namespace, key)?);
         }
         drop(state);
         let commit = recovered.tip.number;
@@ -180,16 +180,16 @@ impl Explain<'_> {
 }
 
 /// What the key had before each commit of the history that changed it, the newest first.
-fn history(undo: &Undo, tip: u64, namespace: u8, key: &Key) -> Vec<String> {
+fn history(undo: &Undo, tip: u64, namespace: u8, key: &Key) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     let mut before = undo.from();
     let after = |before| undo.change_after(namespace, key, before);
-    while let Some((number, prior)) = after(before).filter(|_| before < tip) {
+    while let Some((number, prior)) = after(before)?.filter(|_| before < tip) {
         lines.push(format!("history  before commit {number}: {}", describe(&prior)));
         before = number;
     }
     lines.reverse();
-    lines
+    Ok(lines)
 }
 
 fn describe(stored: &Stored) -> String {

@@ -8,7 +8,7 @@ use pleach::internals::format::superblock_store::SuperblockStore;
 use pleach::internals::open::examine::{self, Examined, no_folder};
 use pleach::internals::open::examine_beside;
 use pleach::internals::open::recovery::LogEnd;
-use pleach::internals::options::{Below, HistoryLimits};
+use pleach::internals::options::HistoryLimits;
 use pleach::{Error, Result};
 use pleach_core::Hasher;
 use pleach_io::os::{OsDevice, OsOptions};
@@ -48,26 +48,20 @@ impl Opened {
         self.lock.is_err()
     }
 
-    /// The database as an open would find it, with the undo of its whole history in memory.
-    pub(crate) fn examine_whole(&self) -> Result<Examined> {
-        self.examine_with(|commits| limits(commits, Below::Read))
-    }
-
-    /// The same with the records left unread that are not replayed.
+    /// The database as an open would find it.
     pub(crate) fn examine(&self) -> Result<Examined> {
-        self.examine_with(|commits| limits(commits, Below::Left))
+        self.examine_with(limits)
     }
 
-    /// The same without its history, of which `below` says whether it is read: a device that cannot read that is no reason to
-    /// give nothing.
-    pub(crate) fn examine_present(&self, below: Below) -> Result<Examined> {
-        self.examine_with(|_| limits(0, below))
+    /// The same without its history: a device that cannot read that is no reason to give nothing.
+    pub(crate) fn examine_present(&self) -> Result<Examined> {
+        self.examine_with(|_| limits(0))
     }
 
     /// The same with a log that ends where it is damaged, and whatever files of pages are there.
     pub(crate) fn examine_salvage(&self) -> Result<Examined> {
         let superblocks = SuperblockStore::open(self.device.clone(), OpenMode::Read)?;
-        let none = |_: &Superblock| limits(0, Below::Left);
+        let none = |_: &Superblock| limits(0);
         examine::examine(Some(self.hasher), &self.device, superblocks, none, None, LogEnd::Salvage)
     }
 
@@ -120,7 +114,7 @@ pub fn hasher(path: &Path) -> Result<String> {
     Ok(SuperblockStore::open(device, OpenMode::Read)?.newest().hasher.to_string())
 }
 
-/// The history as the database was last opened with it, with all undo that is read in memory.
-pub(crate) fn limits(commits: u64, below: Below) -> HistoryLimits {
-    HistoryLimits::of_disk(commits, u64::MAX, below)
+/// The history as the database was last opened with it.
+pub(crate) fn limits(commits: u64) -> HistoryLimits {
+    HistoryLimits::of_disk(commits, u64::MAX)
 }

@@ -30,8 +30,8 @@ pub struct Stat {
     pub commit: u64,
     /// The oldest commit that can be read.
     pub oldest_commit: u64,
-    /// Bytes of log from the record of the commit after that one on.
-    pub history_log_bytes: u64,
+    /// Bytes of the device that its runs take.
+    pub history_bytes: u64,
     /// Bytes of its blob.
     pub blob_bytes: usize,
     /// Name of the hasher.
@@ -148,8 +148,7 @@ pub fn stat_on(device: impl Into<Disk>, hasher: Option<Hasher>) -> Result<Stat> 
             .collect(),
         commit: recovered.tip.number,
         oldest_commit: recovered.history.undo.from(),
-        history_log_bytes: (recovered.history.undo.log_from())
-            .map_or(0, |from| recovered.scan.end.position - from),
+        history_bytes: recovered.history.undo.disk_bytes(),
         blob_bytes: recovered.tip.blob.len(),
         hasher: opened.hasher.name(),
         pages: pages as u64,
@@ -217,8 +216,8 @@ impl std::fmt::Display for Stat {
         writeln!(f, "commit          {} (blob of {} bytes)", self.commit, self.blob_bytes)?;
         writeln!(
             f,
-            "history         commits {} to {} can be read, {} before the newest are kept, {} bytes of log",
-            self.oldest_commit, self.commit, block.history, self.history_log_bytes
+            "history         commits {} to {} can be read, {} before the newest are kept, {} bytes",
+            self.oldest_commit, self.commit, block.history, self.history_bytes
         )?;
         // With namespace 0 alone the lines above and below have said it.
         for namespace in self.namespaces.iter().filter(|_| self.namespaces.len() > 1) {

@@ -43,11 +43,13 @@ pub enum StreamId {
     Namespaces = 3,
     /// One value too long for a leaf page.
     Value = 4,
+    /// What commits of the history have replaced.
+    History = 5,
 }
 
 impl StreamId {
     pub(super) fn from_byte(byte: u8) -> Option<Self> {
-        [Self::Pending, Self::FreeMap, Self::Namespaces, Self::Value]
+        [Self::Pending, Self::FreeMap, Self::Namespaces, Self::Value, Self::History]
             .into_iter()
             .find(|id| *id as u8 == byte)
     }

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! The committed changes, the free map and the namespace table of an image are streams, and so is
-//! each value in the overflow file. All pages of a stream but the last are full, which only a
-//! reader that knows the stream's length can check: [`StreamView::expect`].
+//! each value in the overflow file. All pages of these streams but the last are full, which only a
+//! reader that knows the stream's length can check: [`StreamView::expect`]. Pages of the history have a payload each of
+//! their own.
 //!
 //! ```
 //! use pleach_core::page::stream::{StreamHeader, StreamId, StreamView, build, payload_len};

@@ -9,11 +9,13 @@ use pleach_io::Disk;
 use crate::error::Result;
 use crate::format::image::ImageWriter;
 use crate::format::names::ImageFile;
+use crate::format::position::LogPos;
 use crate::format::superblock::ImageRef;
 use crate::format::table::{StreamRef, Table, TrieRef};
 use crate::format::trie_kind::TrieKind;
 use crate::roots::Roots;
 use crate::state::commits::Tip;
+use crate::state::undo::HistoryInImage;
 
 /// The image of a database without keys: one region, one prefix, no page.
 pub(crate) fn first_image(
@@ -37,7 +39,9 @@ pub(crate) fn first_image(
     let mut map = Vec::new();
     Extents::new(geometry).encode(0, &mut map);
     let map = StreamRef::of(writer.stream(0, StreamId::FreeMap, &map)?, &map);
-    let table = Table { tries: vec![first], map, past: Vec::new(), blob: Vec::new() };
+    let (history, records) = (StreamRef::of(0, &[]), LogPos::START);
+    let (past, blob) = (Vec::new(), Vec::new());
+    let table = Table { tries: vec![first], map, history, records, kept_from: 0, past, blob };
     Ok(writer.finish(&table)?)
 }
 
@@ -46,11 +50,17 @@ pub(super) fn finish_image(
     mut writer: ImageWriter,
     tip: &Tip,
     tries: Vec<TrieRef>,
-    past: Option<&Roots>,
+    history: &HistoryInImage,
     map: &[u8],
 ) -> Result<ImageRef> {
     let map = StreamRef::of(writer.stream(0, StreamId::FreeMap, map)?, map);
-    let past = past.into_iter().flat_map(Roots::all);
+    let mut bytes = Vec::new();
+    history.runs.iter().for_each(|run| run.names.encode(&mut bytes));
+    let page = if bytes.is_empty() { 0 } else { writer.stream(0, StreamId::History, &bytes)? };
+    let HistoryInImage { records, kept_from, past, .. } = history;
+    let (records, kept_from, history) = (*records, *kept_from, StreamRef::of(page, &bytes));
+    let past = past.iter().flat_map(Roots::all);
     let past = past.map(|(namespace, root)| (namespace, root.kind, root.node)).collect();
-    Ok(writer.finish(&Table { tries, map, past, blob: tip.blob.to_vec() })?)
+    let blob = tip.blob.to_vec();
+    Ok(writer.finish(&Table { tries, map, history, records, kept_from, past, blob })?)
 }

@@ -23,11 +23,15 @@ use crate::state::beats::{IDLE, Task};
 use crate::state::images::LAST_NUMBERS;
 use crate::state::quarantine::backoff;
 pub(crate) use image::first_image;
+use pleach_history::DiskMerge;
 pub(crate) use write::{BackupImage, checkpoint, write_backup_image};
-use write::{Progress, Started, Work, copy_regions, finish, start};
+use write::{Progress, Started, Work, copy_regions, finish, start, write_history};
 
 /// When the task looks again whether a load has ended, which makes its own images.
 const LOADING: Duration = Duration::from_millis(100);
+
+/// After a merge that failed.
+const NEXT_MERGE: Duration = Duration::from_secs(60);
 
 /// When the task looks again whether all that pends was flushed.
 const DRAINING: Duration = Duration::from_millis(10);
@@ -36,6 +40,11 @@ const DRAINING: Duration = Duration::from_millis(10);
 pub(crate) struct Checkpointer {
     db: Arc<State>,
     work: Option<Work>,
+    /// The history is written for the next checkpoint.
+    has_written: bool,
+    /// A merge of runs of the history, and when the next may be after one that failed.
+    merge: Option<DiskMerge>,
+    no_merge_before: Duration,
     /// The log could not be prepared beyond this.
     refused_at: Option<LogPos>,
     /// Checkpoints in a row that met nodes which cannot be read, and when the next may be.
@@ -52,6 +61,9 @@ impl Checkpointer {
             db,
             history_differs,
             work: None,
+            has_written: false,
+            merge: None,
+            no_merge_before: Duration::ZERO,
             refused_at: None,
             failures: 0,
             not_before: Duration::ZERO,
@@ -87,6 +99,9 @@ impl Checkpointer {
                 return Ok(Step::Idle);
             }
         }
+        if let Some(file) = &self.db.commits.undo().file {
+            self.db.space.free_history(file.take_unused())?;
+        }
         self.prepare_log();
         if self.work.is_none() && !self.db.images.is_in_making() {
             self.db.images.reserve(&self.db.space, self.db.image_pages(0));
@@ -98,11 +113,13 @@ impl Checkpointer {
                 // Without what pends the image is smaller.
                 return Ok(Step::IdleFor(DRAINING));
             }
+            let history_is_full = db.pace.history_is_full.load(Ordering::Acquire);
             let is_due = db.budget.log_is_long(db.log_length())
                 || self.history_differs
+                || db.commits.undo().waits_for_writing(if history_is_full { 1 } else { 2 })
                 || is_short && db.checkpoints_free();
             if !is_due {
-                return Ok(Step::Idle);
+                return Ok(self.merge_runs());
             }
             let wait = self.not_before.saturating_sub(self.db.pace.now());
             // A page that has come back may have been the one that was missing.
@@ -117,10 +134,15 @@ impl Checkpointer {
             if let Err(error) = self.db.try_nodes_aside() {
                 return Ok(self.puts_off(error));
             }
+            let overfull = db.commits.undo().waits_for_writing(2);
+            if !std::mem::replace(&mut self.has_written, true) || overfull {
+                write_history(&self.db).inspect_err(|_| self.has_written = false)?;
+            }
             self.db.pace.enters(Task::Checkpoint, "waiting for a moment without commits");
             return Ok(match start(&self.db, LAST_NUMBERS, false)? {
                 Started::Begun(work) => {
                     self.work = Some(*work);
+                    self.has_written = false;
                     // There may be room now, and what could not be read may be readable: commits wait
                     // for the outcome.
                     self.db.pace.set_checkpoint_full(false);
@@ -150,6 +172,30 @@ impl Checkpointer {
             Progress::Unreadable(error) => return Ok(self.puts_off(error)),
         }
         Ok(Step::Again)
+    }
+
+    /// Merges runs of the history on the device, a part of a merge at a time. Where that fails nothing is lost: it is tried
+    /// again.
+    fn merge_runs(&mut self) -> Step {
+        let db = &self.db;
+        if db.pace.now() < self.no_merge_before {
+            return Step::Idle;
+        }
+        let merged = db.pace.within(Task::Checkpoint, "merging the history", || {
+            let number = || db.images.next_number(LAST_NUMBERS);
+            let allocate = &mut |pages| db.space.allocate_history(pages);
+            db.commits.undo().merge_disk(&mut self.merge, number, allocate)
+        });
+        match merged {
+            Ok(true) => Step::Again,
+            Ok(false) => Step::Idle,
+            Err(error) => {
+                tracing::warn!(%error, "runs of the history are not merged; it is tried again");
+                self.merge = None;
+                self.no_merge_before = db.pace.now().saturating_add(NEXT_MERGE);
+                Step::IdleFor(NEXT_MERGE)
+            }
+        }
     }
 
     /// The image cannot be made for now. Nothing names it yet, and the log keeps what the image in use does

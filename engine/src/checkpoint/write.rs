@@ -1,5 +1,6 @@
 //! The steps of a checkpoint, by the names of `docs/commit-and-recovery.md`.
 //!
+//! 0. `write-history`: what was replaced since the last checkpoint becomes a run on the device.
 //! 1. `cut`: with no commit in flight and the queue written, the end of the log is where a replay
 //!    of this image will start.
 //! 2. `copy-regions`, one by one, each under its lock for the time of a copy: branch page and pending
@@ -13,6 +14,7 @@
 //! Called by the task, and by a load or a close on their own thread.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pleach_beatree::Region;
@@ -26,19 +28,19 @@ use crate::error::{Error, Result};
 use crate::format::image::{ImageWriter, Written, node_file};
 use crate::format::pending;
 use crate::format::position::{LogPos, Point};
-use crate::format::superblock::{DurabilityMode, ImageRef, Superblock};
+use crate::format::superblock::{DurabilityMode, FORMAT_VERSION, ImageRef, Superblock};
 use crate::format::table::TrieRef;
 use crate::log::copies;
-use crate::logged_history;
 use crate::metrics::Counters;
 use crate::options::Durability;
-use crate::roots::Roots;
 use crate::state::State;
 use crate::state::beats::{IDLE, Task};
 use crate::state::commits::Tip;
 use crate::state::images::{LAST_NUMBERS, Making};
 use crate::state::space::OverflowMap;
 use crate::state::tries::Trie;
+use crate::state::undo::HistoryInImage;
+use pleach_history::DiskRun;
 
 /// How often a region's nodes may come and go between their reading and their copying, in one step.
 const COPIES: usize = 4;
@@ -50,9 +52,8 @@ const MOMENT: Duration = Duration::from_millis(10);
 pub(super) struct Work {
     writer: ImageWriter,
     cut: Point,
-    /// Where the records of the history began then, and the roots before the first of them.
-    history_from: LogPos,
-    past: Option<Roots>,
+    /// The history, as it was then.
+    past: HistoryInImage,
     tip: Tip,
     /// The tries that there were at the cut and that are not in the image yet; the last one is the next.
     tries: Vec<Trie>,
@@ -143,6 +144,7 @@ pub(crate) fn checkpoint(db: &State, clean: bool) -> Result<()> {
 fn checkpoint_now(db: &State, clean: bool) -> Result<()> {
     // As in the task: no image is begun that is known not to be completed.
     db.try_nodes_aside()?;
+    write_history(db).map_err(|error| failed(db, error))?;
     let work = copy_all(db, || start(db, 0, true)).map_err(|error| failed(db, error))??;
     let end = clean.then_some(work.cut.position);
     finish(db, work, end).map_err(|error| failed(db, error))
@@ -182,6 +184,8 @@ pub(crate) struct BackupImage {
     pub(crate) superblock: Superblock,
     /// The newest commit before that end.
     pub(crate) newest: Tip,
+    /// Runs of the history that it names: their pages stay as they are.
+    _runs: Vec<Arc<DiskRun>>,
 }
 
 /// An image of the database, and its log from there on, on another device, whose image files are there. All leaf pages and
@@ -204,14 +208,14 @@ pub(crate) fn write_backup_image(db: &State, target: &Disk) -> Result<BackupImag
     };
     debug_assert!(end >= work.log_position, "the log has all that the image has");
     sequencer.write_through(end, true).inspect_err(|error| db.poison(error))?;
-    let Work { writer, cut, history_from, past, tip, done, map, _making, .. } = work;
+    let Work { writer, cut, past, tip, done, map, _making, .. } = work;
     let tries = done.iter().map(|trie| trie.entry.clone()).collect();
-    let image = finish_image(writer, &tip, tries, past.as_ref(), &map.bytes)?;
+    let image = finish_image(writer, &tip, tries, &past, &map.bytes)?;
     let before = db.images.newest();
     let superblock = Superblock {
         // What was made durable since is not in the copy.
         durable_through: end,
-        ..superblock(db, &before, image, &tip, (cut, history_from), None)
+        ..superblock(db, &before, image, &tip, (cut, past.records), None)
     };
     let (from, prepared) = (superblock.log_from(), superblock.prepared_through);
     copies::copy(
@@ -222,7 +226,7 @@ pub(crate) fn write_backup_image(db: &State, target: &Disk) -> Result<BackupImag
         (from, end),
         prepared,
     )?;
-    Ok(BackupImage { superblock, newest })
+    Ok(BackupImage { superblock, newest, _runs: past.runs })
 }
 
 /// As in the task: without room nothing has happened, any other failed write or sync poisons. What it was
@@ -247,12 +251,6 @@ pub(super) enum Started {
 /// Checkpoint `cut`. The last `kept` numbers of this open are left for others. While a load is under way it
 /// and a close make images, and nobody else.
 pub(super) fn start(db: &State, kept: u64, while_loading: bool) -> Result<Started> {
-    if let Some(oldest) = db.commits.undo().lags() {
-        let read = || logged_history::reach(db, oldest);
-        if let Err(error) = db.pace.within(Task::Checkpoint, "reading the history", read) {
-            tracing::warn!(%error, "the log stays longer than the history is");
-        }
-    }
     start_on(db, db.store.device(), kept, while_loading)
 }
 
@@ -263,9 +261,10 @@ fn start_on(db: &State, device: &Disk, kept: u64, while_loading: bool) -> Result
         let making = db.images.begins()?;
         let map = db.space.overflow_map(point.position);
         let tries = db.tries.list();
-        Some((db.commits.tip(), tries, map, making, history_from(db, point)))
+        let past = db.commits.undo().at_cut(point.position);
+        Some((db.commits.tip(), tries, map, making, past))
     };
-    let Some((cut, Some((tip, tries, map, making, (history_from, past))))) =
+    let Some((cut, Some((tip, tries, map, making, past)))) =
         db.commits.sequencer().cut(while_loading, state)?
     else {
         return Ok(Started::Busy);
@@ -283,7 +282,6 @@ fn start_on(db: &State, device: &Disk, kept: u64, while_loading: bool) -> Result
     Ok(Started::Begun(Box::new(Work {
         writer,
         cut,
-        history_from,
         past,
         tip,
         copying: tries.pop().map(Copying::new),
@@ -376,13 +374,13 @@ fn copy_region(work: &mut Work, of: &mut Copying) -> Result<CopiedRegion> {
 
 /// Checkpoint from `finish-image` to `drop-log`. `clean_end` is the end of the log when nothing follows.
 pub(super) fn finish(db: &State, work: Work, clean_end: Option<LogPos>) -> Result<()> {
-    let Work { writer, cut, history_from, past, tip, done, .. } = work;
+    let Work { writer, cut, past, tip, done, .. } = work;
     let Work { map, leaf_end, log_position, _making, .. } = work;
     let _span = tracing::debug_span!("checkpoint", commit = tip.number).entered();
     let enters = |stage| db.pace.enters(Task::Checkpoint, stage);
     enters("writing the image");
     let tries = done.iter().map(|trie| trie.entry.clone()).collect();
-    let image = finish_image(writer, &tip, tries, past.as_ref(), &map.bytes)?;
+    let image = finish_image(writer, &tip, tries, &past, &map.bytes)?;
     Counters::add(&db.counters.image_bytes, u64::from(image.pages) * 4096);
     // The map says how long the overflow file is: a flush, or a commit, may have made it longer and not have synced it.
     enters("syncing the overflow file");
@@ -390,9 +388,11 @@ pub(super) fn finish(db: &State, work: Work, clean_end: Option<LogPos>) -> Resul
     enters("syncing the log");
     db.commits.sequencer().write_through(log_position, true)?;
     enters("writing the superblock");
+    let log_from = db.images.keep_log(cut.position, db.kept_log()).min(past.records);
     let (older, newest) = db
         .images
-        .write(|newest| superblock(db, newest, image, &tip, (cut, history_from), clean_end))?;
+        .write(|newest| superblock(db, newest, image, &tip, (cut, log_from), clean_end))?;
+    db.images.names_runs(past.runs);
     enters("recycling the log");
     let mut overtaken = false;
     for Copied { trie, written, log_positions, .. } in &done {
@@ -415,16 +415,22 @@ pub(super) fn finish(db: &State, work: Work, clean_end: Option<LogPos>) -> Resul
     Ok(())
 }
 
-/// Where the records of the history begin now, at or below the replay start, and the roots before the first
-/// of them (rules `log-for-history`, `history-at-cut`).
-fn history_from(db: &State, cut: Point) -> (LogPos, Option<Roots>) {
+/// Checkpoint `write-history`: what commits since the one before have replaced becomes a run on the device. Without room it stays
+/// in the log, unless memory cannot bear it.
+pub(super) fn write_history(db: &State) -> Result<()> {
     let undo = db.commits.undo();
-    if !undo.keeps_history() {
-        return (LogPos::START, None);
-    }
-    match undo.begins() {
-        Some((from, roots)) if from < cut.position => (from, Some(roots)),
-        _ => (cut.position, None),
+    let number = || db.images.next_number(LAST_NUMBERS);
+    let write = || undo.write_out(number, &mut |pages| db.space.allocate_history(pages));
+    let written = db.pace.within(Task::Checkpoint, "writing the history", write);
+    db.pace.history_is_full.store(written.is_err(), Ordering::Release);
+    db.pace.notify();
+    match written {
+        Ok(()) => Ok(()),
+        Err(error @ (Error::Full(_) | Error::FlushNumbers)) if !undo.waits_for_writing(1) => {
+            tracing::warn!(%error, "the history stays in the log");
+            Ok(())
+        }
+        Err(error) => Err(error),
     }
 }
 
@@ -434,11 +440,12 @@ fn superblock(
     newest: &Superblock,
     image: ImageRef,
     tip: &Tip,
-    (cut, history_from): (Point, LogPos),
+    (cut, log_from): (Point, LogPos),
     clean_end: Option<LogPos>,
 ) -> Superblock {
     let sequencer = db.commits.sequencer();
     Superblock {
+        format: FORMAT_VERSION,
         image,
         commit: tip.number,
         root: tip.roots.over_all(db.hasher),
@@ -449,7 +456,7 @@ fn superblock(
         clean_end,
         prepared_through: sequencer.segments().prepared_through(),
         history: db.commits.undo().history(),
-        history_from,
+        log_from,
         durability: match db.options.durability {
             Durability::Commit => DurabilityMode::Commit,
             Durability::Periodic(time) => {

@@ -281,7 +281,7 @@ fn publish(
     drop(publishing);
     // Behind the number: nobody waits for it.
     let _timed = db.timings.begin(Phase::Settle);
-    db.commits.undo().settle(log_position);
+    db.commits.undo().settle();
     Ok(())
 }
 

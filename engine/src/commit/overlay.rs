@@ -28,7 +28,6 @@ use crate::format::commit_body::EntryKind;
 use crate::format::trie_kind::TrieKind;
 use crate::handles::{Counted, Holder, Kind};
 use crate::metrics::Counters;
-use crate::read::past;
 use crate::roots::Roots;
 use crate::state::commits::Tip;
 use crate::state::overlays::{Chain, Layer, Part, TakenBy};
@@ -506,8 +505,8 @@ impl Candidate<'_> {
             };
             let (db, view) = (self.engine.trie(namespace)?, target.view.of(namespace));
             let finisher = &self.engine.finisher;
-            let finished = past::with(&db, &view, |view| {
-                finish(&db, finisher, &under_way, (view, &before.node), &accesses, false)
+            let finished = db.read(view.base, || {
+                finish(&db, finisher, &under_way, (&view, &before.node), &accesses, false)
             })?;
             folded.push(TrieOutcome { namespace, chunks: finished.chunks });
             let (expected, found) = (expected.node, finished.root);

@@ -23,7 +23,8 @@ const CHANGE: usize = 64;
 pub(super) fn throttle(db: &State, outcomes: &[TrieOutcome], at_once: bool) -> Result<()> {
     let wanted = wanted(db, outcomes);
     let pending_is_full = || db.budget.pending_is_full();
-    let log_is_full = || db.budget.log_is_full(db.log_length());
+    let undo = db.commits.undo();
+    let log_is_full = || db.budget.log_is_full(db.log_length()) || undo.waits_for_writing(1);
     let mut room = db.admits(wanted);
     if !pending_is_full() && !log_is_full() && room.is_ok() {
         return Ok(());

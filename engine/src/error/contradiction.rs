@@ -292,6 +292,16 @@ pub enum Contradiction {
         /// Page number.
         page: u64,
     },
+    /// A page of a run of the history is another run's, or has what no writer makes.
+    #[error("page {page} of {file}, of a run of the history: {what}")]
+    HistoryRun {
+        /// File name.
+        file: &'static str,
+        /// Page number.
+        page: u64,
+        /// What is wrong with it.
+        what: &'static str,
+    },
     /// A long value does not have the hash that its cell names.
     #[error("a long value does not have the hash that its cell names: page {page} of {file}")]
     ValueHash {

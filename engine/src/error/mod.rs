@@ -19,6 +19,7 @@ use pleach_io::IoError;
 use crate::format::creation::CreationError;
 use crate::format::image_error::ImageError;
 use crate::format::incarnation::IncarnationError;
+use crate::format::names::OVERFLOW_FILE;
 use crate::format::recorded_hasher::RecordedHasher;
 use crate::format::superblock::SuperblockError;
 use crate::handles::Holder;
@@ -171,7 +172,7 @@ pub enum Error {
     /// than undo may take; or the history took more disk than it may.
     #[error(
         "commit {commit} cannot be read any more, the oldest that can is {oldest}: for more give the \
-         options `history`, `history_bytes` or `history_log_bytes` more"
+         options `history`, `history_bytes` or `history_mib` more"
     )]
     SnapshotTooOld {
         /// The commit.
@@ -379,6 +380,22 @@ impl From<Contradiction> for Error {
     }
 }
 
+impl From<pleach_history::Error> for Error {
+    fn from(error: pleach_history::Error) -> Self {
+        use pleach_history::Error as History;
+        let file = OVERFLOW_FILE;
+        match error {
+            History::Io(error) if error.is_full() => NoRoom::OverflowPages(error).into(),
+            History::Io(error) => error.into(),
+            History::Page { page, error } => Self::Page { file, page, error },
+            History::Contents { page, what } => {
+                Contradiction::HistoryRun { file, page, what }.into()
+            }
+            History::Name { commit, error } => Contradiction::OverflowCell { commit, error }.into(),
+        }
+    }
+}
+
 impl From<NoRoom> for Error {
     fn from(error: NoRoom) -> Self {
         Self::Full(error)
@@ -537,7 +554,7 @@ fn in_use(holder: Holder) -> String {
 fn short(cause: Option<&Error>) -> String {
     match cause {
         Some(error) => format!("{error}; restore a copy of the folder from before the damage"),
-        None => "give the option `history_log_bytes` more".to_owned(),
+        None => "give the option `history_mib` more".to_owned(),
     }
 }
 

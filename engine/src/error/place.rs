@@ -46,7 +46,8 @@ impl Error {
             | Self::Corrupt(
                 Contradiction::OtherRegion { file, page }
                 | Contradiction::OtherValue { file, page }
-                | Contradiction::ValueHash { file, page },
+                | Contradiction::ValueHash { file, page }
+                | Contradiction::HistoryRun { file, page, .. },
             ) => Place::Page(file, *page),
             Self::ShortFile { file, .. } => Place::File(file, 0),
             Self::MissingFile { file } => Place::File(file, 0),

@@ -48,8 +48,10 @@ pub const SPARE: Spare = Spare { name: names::SUPERBLOCK_SPARE, len: FILE_LEN };
 pub const MAGIC: [u8; 8] = *b"PLEACHSB";
 /// The same of a slot that was given up.
 const GIVEN_UP: [u8; 8] = *b"PLEACHGU";
-/// The version that this code writes, and the only one that it reads.
-pub const FORMAT_VERSION: u32 = 6;
+/// The version that this code writes.
+pub const FORMAT_VERSION: u32 = 7;
+/// The oldest version that it reads. A checkpoint writes the newest one.
+const OLDEST: u32 = 6;
 /// Bytes from one slot to the next.
 pub const SLOT_DISTANCE: u64 = 64 << 10;
 const _: () = assert!(SLOT_DISTANCE.is_multiple_of(PAGE as u64));
@@ -113,6 +115,8 @@ pub enum DurabilityMode {
 /// The contents of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Superblock {
+    /// The version of the format of this superblock and its image.
+    pub format: u32,
     /// Random id of the database.
     pub database: u64,
     /// Version number of the software that created it, for reports.
@@ -150,8 +154,9 @@ pub struct Superblock {
     pub prepared_through: LogPos,
     /// Number of past commits that can be read.
     pub history: u64,
-    /// Where the records of these commits begin; not above the replay start, and 0 without history.
-    pub history_from: LogPos,
+    /// The log is kept from this record on, which is not above the replay start. In format 6 it is the first of the history, and 0
+    /// without one.
+    pub log_from: LogPos,
     /// Durability mode last used.
     pub durability: DurabilityMode,
 }
@@ -179,7 +184,7 @@ pub enum SlotError {
     #[error("format version {0}, this software knows {FORMAT_VERSION}")]
     Newer(u32),
     /// A superblock of an earlier version of the format.
-    #[error("format version {0}, this software reads {FORMAT_VERSION} only")]
+    #[error("format version {0}, this software reads {OLDEST} to {FORMAT_VERSION}")]
     Older(u32),
     /// The contents of the other slot.
     #[error("the contents of slot {0}")]
@@ -212,7 +217,7 @@ pub enum SuperblockError {
     },
     /// A version of this software whose format is no longer read has written here.
     #[error(
-        "the database has format version {found}, this software reads {FORMAT_VERSION} only: open it with the version that it belongs to, or make a new database"
+        "the database has format version {found}, this software reads {OLDEST} to {FORMAT_VERSION}: open it with the version that it belongs to, or make a new database"
     )]
     OlderVersion {
         /// Its version.
@@ -251,7 +256,7 @@ impl Superblock {
         let mut buf = PageBuf::zeroed(1);
         let page = buf.page_mut(0);
         put(page, at::MAGIC, MAGIC);
-        put(page, at::VERSION, FORMAT_VERSION.to_le_bytes());
+        put(page, at::VERSION, self.format.to_le_bytes());
         put(page, at::SLOT, slot.to_le_bytes());
         put(page, at::DATABASE, self.database.to_le_bytes());
         put(page, at::CREATED_BY, self.created_by.to_le_bytes());
@@ -273,7 +278,7 @@ impl Superblock {
         put(page, at::CLEAN_END, self.clean_end.map_or(NOT_CLEAN, LogPos::get).to_le_bytes());
         put(page, at::PREPARED, self.prepared_through.get().to_le_bytes());
         put(page, at::HISTORY, self.history.to_le_bytes());
-        put(page, at::HISTORY_FROM, self.history_from.get().to_le_bytes());
+        put(page, at::LOG_FROM, self.log_from.get().to_le_bytes());
         let (mode, period) = match self.durability {
             DurabilityMode::Commit => (0, 0),
             DurabilityMode::Periodic(ms) => (1, ms),
@@ -316,6 +321,7 @@ impl Superblock {
         let clean_end = get_u64(page, at::CLEAN_END);
         let geometry = Geometry::decode(page)?;
         Ok(Self {
+            format: get_u32(page, at::VERSION),
             database: get_u64(page, at::DATABASE),
             created_by: get_u32(page, at::CREATED_BY),
             hasher,
@@ -334,14 +340,18 @@ impl Superblock {
             durable_through: get_u64(page, at::DURABLE).into(),
             clean_end: (clean_end != NOT_CLEAN).then_some(clean_end.into()),
             history: get_u64(page, at::HISTORY),
-            history_from: decode_history_from(page)?,
+            log_from: decode_log_from(page)?,
             durability: decode_durability(page)?,
         })
     }
 
-    /// What is read of the log begins here: the records of past commits, then those that are replayed.
+    /// The log is kept from here on.
     pub(crate) fn log_from(&self) -> LogPos {
-        if self.history > 0 { self.history_from } else { self.replay.position }
+        if self.format == OLDEST && self.history == 0 {
+            self.replay.position
+        } else {
+            self.log_from
+        }
     }
 
     /// How the leaf and overflow files of the database grow.
@@ -380,9 +390,9 @@ fn check_frame(page: &[u8; PAGE], slot: u32) -> Result<(), SlotError> {
         return Err(SlotError::Checksum);
     }
     match get_u32(page, at::VERSION) {
-        FORMAT_VERSION => {}
+        OLDEST..=FORMAT_VERSION => {}
         0 => return Err(SlotError::Field(at::VERSION)),
-        older if older < FORMAT_VERSION => return Err(SlotError::Older(older)),
+        older if older < OLDEST => return Err(SlotError::Older(older)),
         newer => return Err(SlotError::Newer(newer)),
     }
     match get_u32(page, at::SLOT) {
@@ -402,12 +412,10 @@ fn decode_replay(page: &[u8; PAGE]) -> Result<Point, SlotError> {
     if fits { Ok(replay) } else { Err(SlotError::Field(at::REPLAY)) }
 }
 
-fn decode_history_from(page: &[u8; PAGE]) -> Result<LogPos, SlotError> {
-    let from = LogPos::new(get_u64(page, at::HISTORY_FROM));
-    let fits = from.is_aligned(8)
-        && from.get() <= get_u64(page, at::REPLAY)
-        && (from == LogPos::START || get_u64(page, at::HISTORY) > 0);
-    if fits { Ok(from) } else { Err(SlotError::Field(at::HISTORY_FROM)) }
+fn decode_log_from(page: &[u8; PAGE]) -> Result<LogPos, SlotError> {
+    let from = LogPos::new(get_u64(page, at::LOG_FROM));
+    let fits = from.is_aligned(8) && from.get() <= get_u64(page, at::REPLAY);
+    if fits { Ok(from) } else { Err(SlotError::Field(at::LOG_FROM)) }
 }
 
 /// The log's next byte always lies in a segment that is prepared.

@@ -12,7 +12,12 @@
 //! 24      8     checksum of the overflow map stream: XXH3-64 of its bytes
 //! 32      4     bytes of the blob
 //! 36      4     zero
-//! 40      80    per namespace, ascending, 0 first:
+//! 40      8     first page of the stream of the history; 0 without bytes
+//! 48      8     bytes of it
+//! 56      8     checksum of it
+//! 64      8     log position of the first record whose undo is in no run of the history, at most the replay start
+//! 72      8     the oldest commit of the history, as the newest record says
+//! 80      80    per namespace, ascending, 0 first:
 //!               number 1, level of its root branch page 1, kind of trie 1 (0 Merkle, 1 plain), zero 1, tag of that page 4, the page 8,
 //!               root 32, or digest (zeros when dropped), commit that dropped it 8 (0: none did),
 //!               pending changes: first page 8, bytes 8, checksum 8; without bytes there is no page: 0
@@ -20,17 +25,21 @@
 //! ..      ..    blob
 //! ```
 //!
-//! *Past roots* are those of the state before the first record of the history, where the superblock names
-//! one: a record says only which roots it replaced.
+//! *Past roots* are those of the state before the first record whose undo is in no run, where there is one: a record says only
+//! which roots it replaced. The *history* stream has what leads to each run, oldest first. In format 6 the head ends at byte 40:
+//! there is no run, and the superblock has the position.
 
 use pleach_core::{Node, TERMINATOR};
 use twox_hash::XxHash3_64;
 
 use super::bytes::{get, get_u32, get_u64};
 use super::image_error::{ImageError, Result};
+use super::position::LogPos;
 use super::trie_kind::TrieKind;
 
-const HEAD: usize = 40;
+const HEAD: usize = 80;
+/// That of format 6.
+const HEAD_6: usize = 40;
 const ENTRY: usize = 80;
 const PAST: usize = 34;
 /// One byte says which.
@@ -91,7 +100,13 @@ pub(crate) struct Table {
     pub(crate) tries: Vec<TrieRef>,
     /// The overflow map.
     pub(crate) map: StreamRef,
-    /// Namespaces and their roots before the first record of the history; none without one.
+    /// What leads to the runs of the history; without bytes there is none.
+    pub(crate) history: StreamRef,
+    /// Where the records begin whose undo is in no run.
+    pub(crate) records: LogPos,
+    /// The oldest commit of the history.
+    pub(crate) kept_from: u64,
+    /// Namespaces and their roots before the first of these records; none without one.
     pub(crate) past: Vec<(u8, TrieKind, Node)>,
     pub(crate) blob: Vec<u8>,
 }
@@ -108,6 +123,9 @@ impl Table {
         self.map.encode(&mut bytes);
         bytes.extend_from_slice(&length(self.blob.len()).to_le_bytes());
         bytes.extend_from_slice(&[0; 4]);
+        self.history.encode(&mut bytes);
+        bytes.extend_from_slice(&self.records.get().to_le_bytes());
+        bytes.extend_from_slice(&self.kept_from.to_le_bytes());
         for trie in &self.tries {
             bytes.extend_from_slice(&[trie.namespace, trie.level, trie.kind as u8, 0]);
             bytes.extend_from_slice(&trie.root_tag.to_le_bytes());
@@ -127,20 +145,22 @@ impl Table {
     /// Bytes of a table, from the first page's payload.
     pub(crate) fn len_of(first: &[u8]) -> Result<u64> {
         let len = first.first_chunk::<4>().map(|len| u64::from(u32::from_le_bytes(*len)));
-        len.filter(|len| (HEAD as u64 + ENTRY as u64..=1 << 20).contains(len)).ok_or_else(bad)
+        len.filter(|len| (HEAD_6 as u64 + ENTRY as u64..=1 << 20).contains(len)).ok_or_else(bad)
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
-        if bytes.len() < HEAD || get_u32(bytes, 0) as usize != bytes.len() {
+    /// The table of an image of format `format`; `records` is what a superblock of format 6 has for [`Self::records`].
+    pub(crate) fn decode(bytes: &[u8], format: u32, records: LogPos) -> Result<Self> {
+        let head = if format == 6 { HEAD_6 } else { HEAD };
+        if bytes.len() < head || get_u32(bytes, 0) as usize != bytes.len() {
             return Err(bad());
         }
         let count = |at: usize| usize::from(u16::from_le_bytes(get(bytes, at)));
         let (tries, past, blob) = (count(4), count(6), get_u32(bytes, 32) as usize);
-        let fits = HEAD + tries * ENTRY + past * PAST + blob == bytes.len();
+        let fits = head + tries * ENTRY + past * PAST + blob == bytes.len();
         if !fits || !(1..=MOST).contains(&tries) || past > MOST || get_u32(bytes, 36) != 0 {
             return Err(bad());
         }
-        let (entries, rest) = bytes[HEAD..].split_at(tries * ENTRY);
+        let (entries, rest) = bytes[head..].split_at(tries * ENTRY);
         let (past, blob) = rest.split_at(past * PAST);
         let tries: Vec<TrieRef> = entries.chunks_exact(ENTRY).map(entry).collect::<Result<_>>()?;
         let past: Vec<(u8, TrieKind, Node)> = past
@@ -155,7 +175,13 @@ impl Table {
         if !ascend || !zero_exists {
             return Err(bad());
         }
-        Ok(Self { tries, map: StreamRef::decode(bytes, 8), past, blob: blob.to_vec() })
+        let (history, records, kept_from) = if format == 6 {
+            (StreamRef::of(0, &[]), records, 0)
+        } else {
+            (StreamRef::decode(bytes, 40), get_u64(bytes, 64).into(), get_u64(bytes, 72))
+        };
+        let (map, blob) = (StreamRef::decode(bytes, 8), blob.to_vec());
+        Ok(Self { tries, map, history, records, kept_from, past, blob })
     }
 }
 
@@ -212,6 +238,9 @@ mod tests {
                 trie(255, Some(Node::from([5; 32])), 0),
             ],
             map: StreamRef::of(4, b"map"),
+            history: StreamRef::of(5, b"runs"),
+            records: LogPos::new(4096),
+            kept_from: 3,
             past: vec![
                 (0, TrieKind::Merkle, Node::from([6; 32])),
                 (3, TrieKind::Plain, TERMINATOR),
@@ -225,20 +254,20 @@ mod tests {
         let table = sample();
         let bytes = table.encode();
         assert_eq!(Table::len_of(&bytes).expect("its length"), bytes.len() as u64);
-        assert_eq!(Table::decode(&bytes).expect("as written"), table);
+        assert_eq!(Table::decode(&bytes, 7, LogPos::START).expect("as written"), table);
         let bare = Table { past: Vec::new(), blob: Vec::new(), ..sample() };
-        assert_eq!(Table::decode(&bare.encode()).expect("as written"), bare);
+        assert_eq!(Table::decode(&bare.encode(), 7, LogPos::START).expect("as written"), bare);
         // Each byte means something, or is refused: no two byte strings are the same table.
         for at in 0..bytes.len() {
             let mut other = bytes.clone();
             other[at] ^= 1;
-            if let Ok(decoded) = Table::decode(&other) {
+            if let Ok(decoded) = Table::decode(&other, 7, LogPos::START) {
                 assert_ne!(decoded, table, "byte {at}");
                 assert_eq!(decoded.encode(), other, "byte {at}");
             }
         }
         for len in 0..bytes.len() {
-            assert!(Table::decode(&bytes[..len]).is_err());
+            assert!(Table::decode(&bytes[..len], 7, LogPos::START).is_err());
         }
     }
 
@@ -247,7 +276,7 @@ mod tests {
         let refused = |change: fn(&mut Table)| {
             let mut table = sample();
             change(&mut table);
-            assert!(Table::decode(&table.encode()).is_err(), "{table:?}");
+            assert!(Table::decode(&table.encode(), 7, LogPos::START).is_err(), "{table:?}");
         };
         refused(|table| table.tries.clear());
         refused(|table| table.tries.swap(1, 2));

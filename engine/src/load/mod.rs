@@ -254,7 +254,14 @@ fn load(
     // A load that is tried again writes all of it again, so nothing hangs on a sync that failed.
     if !values.is_empty() {
         let synced = db.store.device().sync(db.space.overflow_file());
-        synced.map_err(full_or(NoRoom::OverflowPages))?;
+        let synced = synced.map_err(full_or(NoRoom::OverflowPages));
+        // But runs of the history may.
+        if let Err(error) = &synced
+            && db.commits.undo().keeps_history()
+        {
+            db.poison(error);
+        }
+        synced?;
     }
     db.store.device().sync(db.store.leaf_file()).map_err(full_or(NoRoom::LeafPages))?;
     let pages = taken.lock().len() as u64;

@@ -26,7 +26,7 @@ use crate::prefetch::values::{LookedUp, SlotPair};
 use crate::prove::{differing, ends, last_of_part, prove_change, prove_range};
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::read::many::{self, For};
-use crate::read::{past, point};
+use crate::read::point;
 use crate::roots::TrieRoot;
 use crate::state::index::PageRef;
 use crate::state::reader::PageRequest;
@@ -143,7 +143,7 @@ impl Namespace {
     /// who wait; the task reads long values itself, one after the other. Nothing is asked for before the first poll, and a read
     /// that is dropped is given up. Any executor may poll it.
     ///
-    /// It does block where the state has to be read back from the log (an old one), in a replica, when the database was
+    /// It does block where the history has to be read from the device (an old state), in a replica, when the database was
     /// closed meanwhile, and where the ring fails: then the thread reads as [`Self::read`] does.
     ///
     /// # Errors
@@ -193,10 +193,10 @@ impl Namespace {
         self.0.prefetches.load(Ordering::Relaxed) && self.0.state.home.is_here()
     }
 
-    /// Does something with the view, all undo that it needs at hand.
+    /// Does something with the view.
     #[inline]
-    pub(crate) fn with<T>(&self, what: impl FnMut(&View) -> Result<T>) -> Result<T> {
-        past::with::<T>(&self.0.state, &self.0.view, what)
+    pub(crate) fn with<T>(&self, mut what: impl FnMut(&View) -> Result<T>) -> Result<T> {
+        self.0.state.read(self.0.view.base, || what(&self.0.view))
     }
 
     /// The prefetched value of a key that no overlay has. Where that is late, a key batch is looked up here, which costs

@@ -110,6 +110,12 @@ pub(super) fn assemble(
             (Box::new(()), Some(replica))
         }
     };
+    if let (Some(file), OpenMode::Write) = (&recovered.history.undo.file, mode) {
+        file.write_to(overflow.clone());
+        file.forget_pages();
+        // Runs that the recovery has not found whole have no pages of their own.
+        drop(file.take_unused());
+    }
     let shared = Shared {
         hasher: recovered.hasher,
         commits: Commits::new(sequencer, recovered.tip, recovered.history.undo, clock()),
@@ -119,11 +125,12 @@ pub(super) fn assemble(
             (geometry, newest.geometry.log_segment),
             space,
             (recovered.extents, recovered.history.held),
+            recovered.history.disk.iter().flat_map(|run| run.names.pages.clone()),
             recovered.image_leaf_end,
         ),
         credit: AtomicU64::new(0),
         long_values: LongValues::new(budget.long_value_bytes()),
-        images: Images::new(superblocks, incarnation),
+        images: Images::new(superblocks, incarnation, recovered.history.disk),
         node_files: files,
         tries: Tries::new(tries),
         store,

@@ -23,6 +23,8 @@ use crate::format::trie_kind::TrieKind;
 use crate::load::LoadOptions;
 use crate::state::images::LAST_NUMBERS;
 use crate::{Access, Db, Error, Geometry, Options, SessionOptions, Value};
+use pleach_core::page::overflow::PageRun;
+use pleach_ops::repair::repair_on;
 use pleach_ops::{CheckOptions, Verdict, check_on};
 
 type SimDb = Db;
@@ -144,6 +146,14 @@ fn commit_at(db: &SimDb, accesses: Vec<Access>) -> LogPos {
     begin
 }
 
+/// Closes without room for runs of the history: it stays in the log.
+fn close_without_room(disk: &SimDisk, db: &SimDb) {
+    let full = Fault::Errno(code::ENOSPC);
+    disk.inject(Rule::nth(Operation::Write, "overflow", 1, Times::Forever, full));
+    db.close().expect("closed");
+    disk.heal();
+}
+
 /// Rule `runs-after-window`. A history that an open cannot read may be readable for the next one; so what is written
 /// meanwhile, and comes to nothing, must not be where its values are.
 #[test]
@@ -153,7 +163,7 @@ fn what_a_lost_history_names_is_not_written_over() {
     commit(&db, vec![long(0, 1)]).expect("committed");
     let second = commit_at(&db, vec![long(0, 2)]);
     db.drain(0).expect("flushed");
-    db.close().expect("closed");
+    close_without_room(&disk, &db);
     flip(&disk, second);
     let (db, runtime) = open(&disk, options().history(4)).expect("opened");
     assert_eq!(db.history(), 2..=2);
@@ -178,7 +188,7 @@ fn what_a_lost_history_named_is_free_later() {
         let records: Vec<LogPos> =
             (0..12).map(|byte| commit_at(&db, vec![long(0, byte)])).collect();
         db.drain(0).expect("flushed");
-        db.close().expect("closed");
+        close_without_room(&disk, &db);
         flip(&disk, records[records.len() - 1 - lost]);
         let (db, runtime) = open(&disk, options().history(2)).expect("opened");
         assert_eq!(db.history(), 12 - lost as u64..=12);
@@ -196,8 +206,8 @@ fn what_a_lost_history_named_is_free_later() {
     }
 }
 
-/// A history of twelve commits, of which the fourth adds a namespace and the eighth drops it, closed; where the records
-/// begin, by commit.
+/// A history of twelve commits in the log, of which the fourth adds a namespace and the eighth drops it, closed; where the
+/// records begin, by commit.
 fn with_past(disk: &SimDisk, options: Options) -> Vec<LogPos> {
     let (db, _runtime) = open(disk, options).expect("created");
     let end = || db.state().commits.sequencer().lock().end().align_up(BLOCK);
@@ -211,7 +221,7 @@ fn with_past(disk: &SimDisk, options: Options) -> Vec<LogPos> {
                 .expect("committed"),
         };
     }
-    db.close().expect("closed");
+    close_without_room(disk, &db);
     records
 }
 
@@ -301,7 +311,72 @@ fn a_check_reads_the_long_values_of_the_past() {
         found += u64::from(!findings.is_empty());
         past += u64::from(findings.iter().any(|finding| finding.what.contains("the history")));
     }
-    assert_eq!((found, past), (sound.overflow_pages, sound.overflow_pages / 3 * 2));
+    // Of entries, and of the filter.
+    let of_runs = 2;
+    let (all, long) = (sound.overflow_pages, sound.overflow_pages - of_runs);
+    assert_eq!((found, past), (all, long / 3 * 2 + of_runs));
+}
+
+/// A history of twelve commits in runs of three, closed; the pages of each run.
+fn with_runs(disk: &SimDisk) -> Vec<Vec<PageRun>> {
+    let pages = |db: &SimDb| -> Vec<Vec<PageRun>> {
+        let runs = db.state().commits.undo().at_cut(LogPos::MAX).runs;
+        runs.iter().map(|run| run.names.pages.clone()).collect()
+    };
+    for first in [1, 4, 7, 10] {
+        let (db, _runtime) = open(disk, options().history(20)).expect("opened");
+        for number in first..first + 3 {
+            commit(&db, vec![Access::write(id(0), Some(Value::from(vec![number; 40])))])
+                .expect("committed");
+        }
+        db.close().expect("closed");
+    }
+    let (db, _runtime) = open(disk, options()).expect("opened");
+    let pages = pages(&db);
+    db.close().expect("closed");
+    pages
+}
+
+/// A run of the history that is damaged costs whoever reads it an error that says where, and nobody else anything; a repair
+/// gives it up, with those before it.
+#[test]
+fn damage_of_a_run_costs_what_lies_before_its_end() {
+    let disk = disk();
+    let runs = with_runs(&disk);
+    assert_eq!(runs.len(), 4);
+    let image = disk.image();
+    let read = |db: &SimDb, number: u64| db.at(number)?.read(&id(0));
+    for (at, pages) in (0u64..).zip(&runs) {
+        let what = format!("run {at}");
+        let disk = SimDisk::from_image(&image, 1);
+        for page in pages.iter().flat_map(|run| run.start..run.start + u64::from(run.pages)) {
+            let at = PageOf { file: "overflow".to_owned(), page };
+            disk.damage(&Damage::Flip { at, byte: 60, bit: 1 });
+        }
+        let report = check_on(&disk, CheckOptions::default()).expect("checked");
+        assert_eq!(report.verdict(), Verdict::Findings, "{what}: {:?}", report.findings);
+        let (db, _runtime) = open(&disk, options()).expect("opened");
+        assert_eq!(db.history(), 0..=12, "{what}");
+        for number in 1..12 {
+            let found = read(&db, number);
+            if (3 * at..3 * at + 3).contains(&number) {
+                assert!(matches!(found, Err(Error::Page { .. })), "{what}: {found:?}");
+            } else if number > 3 * at {
+                let expected = vec![u8::try_from(number).expect("small"); 40];
+                assert_eq!(found.expect("read").as_deref(), Some(&*expected), "{what}");
+            }
+        }
+        db.close().expect("closed");
+        let report = repair_on(&disk, None, SimRuntime::with_clock(1, disk.clock(), 1));
+        let report = report.expect("repaired");
+        let lost = report.opening.lost.expect("some of the history is lost");
+        assert_eq!((lost.from, lost.before), (0, 3 * at + 3), "{what}");
+        assert!(report.check.findings.is_empty(), "{what}: {:?}", report.check.findings);
+        let (db, _runtime) = open(&disk, options().require_history(true)).expect("opened");
+        assert_eq!(db.history(), 3 * at + 3..=12, "{what}");
+        let error = db.at(3 * at + 2).map(drop).expect_err("lost");
+        assert!(matches!(error, Error::SnapshotTooOld { .. }), "{what}: {error}");
+    }
 }
 
 /// Segments of the past that are missing or cut cost those before them, too.
@@ -355,15 +430,16 @@ fn a_read_error_in_the_past_fails_the_open_and_costs_nothing() {
         }
     }
     assert!(failed > 0, "no read of the log has failed");
-    // A limit of its log makes it short, too; one of its memory does not.
+    // A limit of its bytes makes it short, too; one of its memory does not.
     let disk = SimDisk::from_image(&image, 1);
     let (db, _runtime) =
         open(&disk, options().history_bytes(1).require_history(true)).expect("opened");
     assert_eq!(db.history(), 0..=12);
     drop(db);
-    let disk = SimDisk::from_image(&image, 1);
-    let tight = options().history_log_bytes(1).require_history(true);
-    let error = open(&disk, tight).expect_err("less than there should be");
+    let with_runs_on_it = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
+    with_runs(&with_runs_on_it);
+    let tight = options().history_mib(0).require_history(true);
+    let error = open(&with_runs_on_it, tight).expect_err("less than there should be");
     assert!(matches!(error, Error::HistoryShort { wanted: 0, cause: None, .. }), "{error}");
     // Whoever wants no history does not need it.
     let disk = SimDisk::from_image(&image, 1);

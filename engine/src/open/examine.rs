@@ -133,6 +133,8 @@ pub fn examine(
                 known.clean = false;
                 // With its own log unbroken the older generation leads to the same state. After a bulk
                 // load, which writes no log, it leads to the empty one.
+                // Pages of its runs may be other runs' by now.
+                let limits = HistoryLimits { reads_runs: true, ..limits };
                 let recovered = recover(hasher, device, &older, &known, limits, accept)
                     .inspect_err(|error| tracing::warn!(%error, "nor does the older checkpoint"))
                     .ok();
@@ -150,7 +152,7 @@ pub fn examine(
     };
     let in_use = *superblocks.newest();
     let (size, replay) = (in_use.geometry.log_segment, in_use.replay.position);
-    let mut log_from = recovered.history.undo.log_from().map_or(replay, |from| from.min(replay));
+    let mut log_from = replay;
     // Each generation counts as long as its log is there, with the history or without: that in use has a
     // longer one than it needs by now, and the next open may start from it again.
     let slots = std::iter::once(in_use).chain(superblocks.other().ok());

@@ -12,10 +12,11 @@ use pleach_io::{Disk, Executor, OpenMode};
 
 use super::assemble::{OpenAs, Opened, assemble};
 use super::examine::{self, Examined, examine, plainly};
-use super::recovery::{LogEnd, Replay};
+use super::recovery::{LogEnd, Replay, read_runs, read_table};
 use super::trie::{Growth, RecoveredTrie, TrieReplay};
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
+use crate::format::image::ImageReader;
 use crate::format::incarnation;
 use crate::format::position::{LogPos, Point};
 use crate::format::record::RecordView;
@@ -30,6 +31,7 @@ use crate::state::Shared;
 use crate::state::index::Index;
 use crate::state::replica::{Replica, Source};
 use crate::state::tries::Trie;
+use pleach_history::{DiskRun, RunNames};
 
 /// Tries of an open.
 const TRIES: u32 = 16;
@@ -40,8 +42,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Opens a database for reading alone, as the newest record of its log has it.
 pub(crate) fn open_replica(device: Disk, runtime: Executor, options: Options) -> Result<Opened> {
-    let limits =
-        |found: &Superblock| options.history_limits(found.history, found.geometry.log_segment);
+    let limits = |found: &Superblock| options.history_limits(found.history);
     let examined = examine_beside(options.hasher, &device, limits)?;
     if options.require_history {
         examined.require_history()?;
@@ -102,8 +103,8 @@ struct Follower {
     device: Disk,
     input: ScanInput,
     replay: Replay,
-    /// The log is kept from here on, as the newest superblock has said.
-    log_from: LogPos,
+    /// The generation whose runs of the history are in use.
+    generation: u64,
     /// Can it not be followed any more?
     ended: bool,
 }
@@ -122,8 +123,8 @@ impl Follower {
             live: true,
         };
         let replay = Replay::after(&examined.recovered, examined.limits);
-        let log_from = newest.log_from();
-        Self { device: device.clone(), input, replay, log_from, ended: false }
+        let generation = newest.generation;
+        Self { device: device.clone(), input, replay, generation, ended: false }
     }
 
     /// Applies the records that have come to the regions.
@@ -174,7 +175,6 @@ impl Follower {
     /// Is what comes next not in the log any more, or was it never, as a bulk load is not? Or is the log another one?
     fn is_left_behind(&mut self) -> Result<bool> {
         let newest = newest(&self.device)?;
-        self.log_from = newest.log_from();
         let (position, tip) = (self.input.from.position, &self.replay.tip);
         let kept_from = newest.log_from().min(newest.replay.position);
         let is_other = newest.database != self.input.database
@@ -183,6 +183,29 @@ impl Follower {
             || newest.durable_through > position
             || newest.commit > tip.number
             || is_other)
+    }
+
+    /// The history is in the runs that the newest image names: those that it named before may be written over.
+    fn follow_history(&mut self, db: &Shared) -> Result<()> {
+        let newest = newest(&self.device)?;
+        let Some(file) =
+            db.commits.undo().file.as_ref().filter(|_| newest.generation != self.generation)
+        else {
+            return Ok(());
+        };
+        let read = || -> Result<(Vec<RunNames>, u64)> {
+            let mut image = ImageReader::open(&self.device, &newest.image, newest.database)?;
+            let table = read_table(&mut image, &newest)?;
+            Ok((read_runs(&mut image, &table)?, table.kept_from))
+        };
+        // An image that is written over by now: the next time there is another.
+        let Ok((runs, from)) = read() else { return Ok(()) };
+        let run = |names| Arc::new(DiskRun::new(names, file));
+        db.commits.undo().replace_disk(runs.into_iter().map(run).collect(), from);
+        // They are the writer's.
+        drop(file.take_unused());
+        self.generation = newest.generation;
+        Ok(())
     }
 
     /// Makes what the records have changed what readers find.
@@ -223,8 +246,7 @@ impl Source for Follower {
             return Err(Error::SnapshotTooOld { commit, oldest });
         }
         read?;
-        // Records from before that may be gone: what they replaced cannot be read back.
-        db.commits.undo().log_begins(self.log_from);
+        self.follow_history(db)?;
         tracing::debug!(commit = self.replay.tip.number, "the log was followed");
         Ok(self.input.from != before)
     }

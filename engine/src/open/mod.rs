@@ -74,8 +74,7 @@ fn open_checked(device: Disk, runtime: Executor, options: Options) -> Result<Ope
         create(&device, &runtime, &options)?;
     }
     let superblocks = examine::superblocks(&device, OpenMode::Write)?;
-    let limits =
-        |found: &Superblock| options.history_limits(found.history, found.geometry.log_segment);
+    let limits = |found: &Superblock| options.history_limits(found.history);
     let accept = options.accept_root;
     let mut examined = examine::examine(
         options.hasher,
@@ -145,6 +144,7 @@ fn create(device: &Disk, runtime: &Executor, options: &Options) -> Result<()> {
             stored_levels: pleach_beatree::build::LEVELS,
         };
         let first = Superblock {
+            format: FORMAT_VERSION,
             database,
             created_by: FORMAT_VERSION,
             hasher: hasher.into(),
@@ -201,9 +201,8 @@ fn begin(
         log_segment: newest.geometry.log_segment,
         size_factor: newest.geometry.size_factor_percent,
     };
-    // What the history needs is no dead block, either, though this open may have left it unread.
-    let replay = newest.replay.position;
-    let replay = recovered.history.undo.log_from().map_or(replay, |from| from.min(replay));
+    // What processes beside this one read is no dead block, either.
+    let replay = newest.log_from();
     let start =
         WriterStart::after(&recovered.scan, newest.database, incarnation, *log_from, replay);
     let (size, cached) = (newest.geometry.log_segment, options.durability != Durability::Commit);

@@ -4,7 +4,8 @@
 //! * `image`: the superblock names an image, and the hash of its table. For each namespace branch pages are
 //!   read from the root down, each with the tag that its parent expects; they give the regions with their
 //!   nodes and log positions. Then come the changes that pend, and in the end the overflow map.
-//! * `history`: where the records of past commits below the replay start begin, or all of them (`crate::logged_history`).
+//! * `history`: what leads to the runs of past commits, and the records behind them up to the replay start
+//!   (`crate::logged_history`).
 //! * `scan`, `replay`: the log from the replay start on. A record is applied to a region only when it ends
 //!   after that region's own log position. Commits add pending changes and nodes, location records move
 //!   pages. No leaf page is read.
@@ -14,6 +15,7 @@
 //!   nodes: each record's digest is checked against the one before and its changes.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::region::{Pending, Relocation};
@@ -41,11 +43,18 @@ use crate::format::table::Table;
 use crate::format::trie_kind::TrieKind;
 use crate::log::{ScanEnd, ScanError, ScanInput, scan, scan_whole};
 use crate::logged_history::{self, History, bad_record, roots_after};
-use crate::options::{Below, HistoryLimits};
+use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
 use crate::state::commits::Tip;
 use crate::state::overflow;
 use crate::state::replaced::stored;
+use crate::state::undo::HistoryInImage;
+use pleach_history::{DiskRun, RunFile, RunNames};
+
+/// Most pages of runs of the history that stay in memory when they were read; an eighth of the memory for undo, with about so
+/// many bytes a page.
+const MOST_RUN_PAGES: u64 = 1024;
+const RUN_PAGE: u64 = 8192;
 
 /// A database's state in memory, as the device has it.
 #[expect(missing_debug_implementations, reason = "hidden from users")]
@@ -154,8 +163,6 @@ pub(crate) fn recover(
     let image_leaf_end = tries.iter().map(TrieReplay::leaf_end).max().unwrap_or(0);
     let map = image.checked_stream(0, StreamId::FreeMap, &table.map)?;
     let extents = Extents::parse(superblock.page_space(), &map).map_err(bad_map)?;
-    let names =
-        extents.stats().pages > 0 || tries.iter().any(|replay| replay.trie.dropped.is_some());
     // A salvage takes no page, and records may name pages that the file does not have any more.
     let keeps_map = known.log_end != LogEnd::Salvage;
     let (extents, of_image) = if keeps_map { (Some(extents), None) } else { (None, Some(extents)) };
@@ -169,9 +176,14 @@ pub(crate) fn recover(
     let past = table.past.iter().map(|(namespace, kind, node)| (*namespace, root(*kind, *node)));
     // Without any they are those of now.
     let past = if table.past.is_empty() { roots.clone() } else { Roots::new(past) };
-    let below = if names && limits.below == Below::Named { Below::Read } else { limits.below };
-    let limits = HistoryLimits { below, ..limits };
-    let history = History::before_replay(hasher, device, superblock, Some(past), &roots, limits)?;
+    let cached = (limits.bytes / RUN_PAGE / 8).clamp(16, MOST_RUN_PAGES);
+    let file = RunFile::new(hasher, (device.clone(), OVERFLOW_FILE), superblock.database, cached);
+    let file = (device, &Arc::new(file));
+    let runs = read_runs(&mut image, &table)?.into_iter();
+    let runs = runs.map(|names| Arc::new(DiskRun::new(names, file.1))).collect();
+    let (records, kept_from) = (table.records.min(superblock.replay.position), table.kept_from);
+    let named = HistoryInImage { runs, records, past: Some(past), kept_from };
+    let history = History::before_replay(hasher, file, superblock, named, &roots, limits)?;
     let mut replay = Replay {
         tries,
         extents,
@@ -243,6 +255,24 @@ fn mark_used(extents: &mut Extents, runs: impl Iterator<Item = PageRun>) -> Resu
     Ok(())
 }
 
+/// What leads to the runs of the history.
+pub(super) fn read_runs(image: &mut ImageReader, table: &Table) -> Result<Vec<RunNames>> {
+    if table.history.len == 0 {
+        return Ok(Vec::new());
+    }
+    let bytes = image.checked_stream(0, StreamId::History, &table.history)?;
+    let (mut left, mut runs) = (&bytes[..], Vec::<RunNames>::new());
+    while !left.is_empty() {
+        let (next, rest) = RunNames::decode(left).ok_or(ImageError::Table)?;
+        if runs.last().is_some_and(|last| last.through != next.after) {
+            return Err(ImageError::Table.into());
+        }
+        left = rest;
+        runs.push(next);
+    }
+    Ok(runs)
+}
+
 pub(super) fn read_table(image: &mut ImageReader, superblock: &Superblock) -> Result<Table> {
     let first = superblock.image.table_page;
     let head = image.head(StreamId::Namespaces, first)?;
@@ -250,7 +280,7 @@ pub(super) fn read_table(image: &mut ImageReader, superblock: &Superblock) -> Re
     if Hasher::BLAKE3.hash(&bytes) != superblock.image.table_hash {
         return Err(ImageError::OtherTable.into());
     }
-    Ok(Table::decode(&bytes)?)
+    Ok(Table::decode(&bytes, superblock.format, superblock.log_from())?)
 }
 
 impl Replay {

@@ -61,7 +61,8 @@ impl Options {
             }
             "history" => self.history = Some(parsed(value, NUMBER)?),
             "history_bytes" => self.history_bytes = Some(parsed(value, NUMBER)?),
-            "history_log_bytes" => self.history_log_bytes = parsed(value, NUMBER)?,
+            "history_mib" => self.history_limit = Some(mib(value)?),
+            "kept_log_mib" => self.kept_log_mib = Some(parsed(value, NUMBER)?),
             "require_history" => self.require_history = parsed(value, SWITCH)?,
             "hasher" => {
                 self.hasher = Some(Hasher::of_name(value).ok_or("`blake3` or `sha2-256`")?);
@@ -73,7 +74,7 @@ impl Options {
 }
 
 const NAMES: &str = "one of `create`, `read_only`, `cache_mib`, `threads`, `in_flight`, `durability`, `io`, `direct`, \
-    `log_limit_mib`, `small`, `history`, `history_bytes`, `history_log_bytes`, `require_history`, `hasher`";
+    `log_limit_mib`, `small`, `history`, `history_bytes`, `history_mib`, `kept_log_mib`, `require_history`, `hasher`";
 const SWITCH: &str = "`true` or `false`";
 const NUMBER: &str = "a number";
 
@@ -106,7 +107,8 @@ impl fmt::Display for Options {
             ("log_limit_mib", self.log_limit.map(|bytes| bytes >> 20)),
             ("history", self.history),
             ("history_bytes", self.history_bytes),
-            ("history_log_bytes", Some(self.history_log_bytes)),
+            ("history_mib", self.history_limit.map(|bytes| bytes >> 20)),
+            ("kept_log_mib", self.kept_log_mib),
         ];
         for (key, value) in sizes {
             if let Some(value) = value {
@@ -128,7 +130,7 @@ mod tests {
     fn text_sets_what_methods_set_and_is_given_back() {
         let text = "create=true, cache_mib=512\tthreads=3 in_flight=32 durability=periodic:250\n\
                     io=blocking direct=false log_limit_mib=64 history=128 history_bytes=1000 \
-                    history_log_bytes=2000 require_history=true hasher=sha2-256";
+                    history_mib=2000 kept_log_mib=20 require_history=true hasher=sha2-256";
         let set = Options::new("a").set(text).expect("understood");
         let made = Options::new("a")
             .create(true)
@@ -141,7 +143,8 @@ mod tests {
             .log_limit_mib(64)
             .history(128)
             .history_bytes(1000)
-            .history_log_bytes(2000)
+            .history_mib(2000)
+            .kept_log_mib(20)
             .require_history(true)
             .hasher(Hasher::SHA2_256);
         assert_eq!(format!("{set:?}"), format!("{made:?}"));
@@ -156,7 +159,7 @@ mod tests {
     fn an_unknown_option_is_told_the_names() {
         let error = Options::new("a").set("cash_mib=1").expect_err("unknown").to_string();
         let names: Vec<&str> = error.split('`').skip(3).step_by(2).collect();
-        assert_eq!(names.len(), 15, "{error}");
+        assert_eq!(names.len(), 16, "{error}");
         for name in &names {
             let error =
                 Options::new("a").set(&format!("{name}=?")).expect_err("no value").to_string();

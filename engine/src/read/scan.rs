@@ -26,7 +26,6 @@ use pleach_core::{Key, Prefix};
 
 use super::ahead::ReadAhead;
 pub(crate) use super::ahead::Way;
-use super::past;
 use super::point;
 use super::spare::SpareReaders;
 use crate::error::{Error, Result};
@@ -150,12 +149,12 @@ impl Scan {
     /// Those that are of no page: nothing comes after them.
     pub(crate) fn next_page(&mut self, db: &State, view: &View) -> Option<Result<ScannedPage>> {
         let rest = self.rest?;
-        let step = past::with(db, view, |view| self.step(db, view, Way::Forwards, rest));
+        let step = db.read(view.base, || self.step(db, view, Way::Forwards, rest));
         match (step, self.current_page.take()) {
             (Ok(()), Some(page)) => Some(Ok(page)),
             (Err(error), Some(page)) if page.is_of(&error) => {
                 // Of a state that can be read no longer nothing is known.
-                let readable = past::with(db, view, View::check);
+                let readable = db.read(view.base, || view.check());
                 Some(readable.map(|()| page).map_err(|_| error))
             }
             (Err(error), _) => {
@@ -187,7 +186,7 @@ impl Scan {
                 return Some(Ok(pair));
             }
             let Some(rest) = rest else { return other.at_hand.next(way).map(Ok) };
-            if let Err(error) = past::with(db, view, |view| self.step(db, view, way, rest)) {
+            if let Err(error) = db.read(view.base, || self.step(db, view, way, rest)) {
                 self.end();
                 return Some(Err(error));
             }
@@ -268,7 +267,7 @@ pub(crate) fn long_value(
     let value = overflow::value(db, view.base, stored, false);
     match value {
         // It has moved by now: it is looked up again.
-        Err(_) if db.replica.is_some() => past::with(db, view, |view| point::value(db, view, key)),
+        Err(_) if db.replica.is_some() => db.read(view.base, || point::value(db, view, key)),
         value => value,
     }
 }

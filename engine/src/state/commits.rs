@@ -104,9 +104,7 @@ impl Commits {
 
     /// A second view of the same state, if that can still be read.
     pub(crate) fn view_like(&self, view: &View) -> View {
-        let again = self.view(view.base, view.overlays());
-        again.inherit(view);
-        again
+        self.view(view.base, view.overlays())
     }
 
     /// A view of a commit under these overlays. What later commits have replaced is still kept: the

@@ -4,6 +4,7 @@
 //! Invariants: a number of this open is given out once, and never another open's; the replay start is
 //! that of the newest superblock that is durable. The checkpoint alone writes superblocks.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -16,6 +17,7 @@ use crate::format::names::{IMAGES, ImageFile, image_name};
 use crate::format::position::LogPos;
 use crate::format::superblock::Superblock;
 use crate::format::superblock_store::SuperblockStore;
+use pleach_history::DiskRun;
 
 /// Pages that an image may grow by, beside a quarter, without asking for room.
 const IMAGE_SLACK: u64 = 32;
@@ -41,6 +43,10 @@ pub(crate) struct Images {
     numbers: AtomicU64,
     /// Is an image in the making?
     making: Arc<AtomicBool>,
+    /// Runs of the history that the newest image names: their pages stay taken.
+    named: Mutex<Vec<Arc<DiskRun>>>,
+    /// Where the kept log begins, and where replays of images since then began, in order.
+    cuts: Mutex<VecDeque<LogPos>>,
     /// Both image files have room for an image of this many pages, and a quarter more; 0 when that is not known.
     room: AtomicU64,
 }
@@ -56,8 +62,13 @@ impl Drop for Making {
 }
 
 impl Images {
-    pub(crate) fn new(superblocks: SuperblockStore, incarnation: u32) -> Self {
+    pub(crate) fn new(
+        superblocks: SuperblockStore,
+        incarnation: u32,
+        named: Vec<Arc<DiskRun>>,
+    ) -> Self {
         let replay = superblocks.newest().replay.position;
+        let cuts = VecDeque::from([superblocks.newest().log_from(), replay]);
         Self {
             maker: Mutex::new(()),
             superblocks: Mutex::new(superblocks),
@@ -65,6 +76,8 @@ impl Images {
             incarnation,
             numbers: AtomicU64::new(1),
             making: Arc::default(),
+            named: Mutex::new(named),
+            cuts: Mutex::new(cuts),
             room: AtomicU64::new(0),
         }
     }
@@ -139,6 +152,22 @@ impl Images {
         Ok((before.log_from(), next.log_from()))
     }
 
+    /// An image that is durable names these runs of the history, and the one before it counts no more.
+    pub(crate) fn names_runs(&self, runs: Vec<Arc<DiskRun>>) {
+        *self.named.lock() = runs;
+    }
+
+    /// Where the log begins that is kept from now on, when an image's replay starts at `cut`, and about so many bytes before it
+    /// are kept.
+    pub(crate) fn keep_log(&self, cut: LogPos, bytes: u64) -> LogPos {
+        let mut cuts = self.cuts.lock();
+        cuts.push_back(cut);
+        while cuts.len() > 1 && cut.saturating_since(cuts[0]) > bytes {
+            cuts.pop_front();
+        }
+        cuts[0]
+    }
+
     /// An image begins, unless another one is in the making: that of a backup, or of a checkpoint. The caller is at its cut,
     /// under the sequencer's lock.
     pub(crate) fn begins(&self) -> Option<Making> {
@@ -151,10 +180,11 @@ impl Images {
         self.making.load(Ordering::Acquire)
     }
 
-    /// Where a replay of the older image starts: the log is kept for both.
-    pub(crate) fn older_replay(&self) -> LogPos {
+    /// Where the log begins that is kept for either image.
+    pub(crate) fn log_from(&self) -> LogPos {
         let store = self.superblocks.lock();
-        store.other().as_ref().unwrap_or(store.newest()).replay.position
+        let older = store.other().as_ref().unwrap_or(store.newest()).log_from();
+        older.min(store.newest().log_from())
     }
 
     /// Where a replay of the newest image starts.

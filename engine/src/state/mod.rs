@@ -51,7 +51,6 @@ pub(crate) mod foreground;
 pub(crate) mod images;
 pub(crate) mod in_flight;
 pub(crate) mod index;
-pub(crate) mod logged;
 pub(crate) mod long_values;
 pub(crate) mod node_then;
 pub(crate) mod nodes;
@@ -87,7 +86,7 @@ use crate::format::names::{IMAGES, LEAF_FILE};
 use crate::format::position::{BLOCK, LogPos};
 use crate::format::trie_kind::TrieKind;
 use crate::metrics::{Counters, Metrics};
-use crate::options::Options;
+use crate::options::{KEPT_LOG_MIB, MAX_LOG_SEGMENTS, Options};
 use crate::timings::Timings;
 use budget::Budget;
 use commits::Commits;
@@ -179,6 +178,15 @@ impl Shared {
     pub(crate) fn log_length(&self) -> u64 {
         let end = self.commits.sequencer().lock().end();
         end.saturating_since(self.images.replay_start())
+    }
+
+    /// Bytes of log that are kept for processes that read beside this one. A device that is short of room has none for them.
+    pub(crate) fn kept_log(&self) -> u64 {
+        let default = if self.commits.undo().keeps_history() { KEPT_LOG_MIB } else { 0 };
+        let mib = self.options.kept_log_mib.unwrap_or(default);
+        let most = MAX_LOG_SEGMENTS / 2 * self.commits.sequencer().segments().size();
+        let is_short = self.pace.room_is_short.load(Ordering::Acquire);
+        if is_short { 0 } else { mib.saturating_mul(1 << 20).min(most) }
     }
 
     /// While this is held a replica's state stays as it is; any other's publications look after themselves.
@@ -293,8 +301,11 @@ impl Shared {
         let is_long = |name: &&str| -> Result<bool, IoError> {
             Ok(device.len(&device.open(name, OpenMode::Read)?)? > most)
         };
+        let unwritten = self.commits.undo().log_from();
+        let unwritten = unwritten.filter(|_| self.pace.history_is_full.load(Ordering::Acquire));
+        let needed = unwritten.map_or(end, |from| from.min(end));
         // No record starts between the end of the last one and the next block.
-        self.images.older_replay().align_up(BLOCK).segment(size) < end.segment(size)
+        self.images.log_from().align_up(BLOCK).segment(size) < needed.segment(size)
             || IMAGES.iter().any(|name| is_long(name).unwrap_or(false))
     }
 

@@ -7,7 +7,7 @@
 
 use pleach_core::{Node, Prefix};
 
-use crate::history::ReplacedNode;
+use pleach_history::ReplacedNode;
 
 /// What is known of a prefix's node as of an older commit; or what overlays say of it, where the changes are theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub(super) fn then(prefix: &Prefix, around: &[ReplacedNode]) -> NodeThen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::{Merges, NodesOf, Runs};
+    use pleach_history::{Merges, NodesOf, Runs};
 
     #[test]
     fn a_node_is_known_only_while_its_prefix_was_a_pages() {

@@ -30,6 +30,8 @@ pub(crate) struct Pace {
     flush_is_full: AtomicBool,
     /// The last checkpoint found no room.
     checkpoint_is_full: AtomicBool,
+    /// The last run of the history found no room.
+    pub(crate) history_is_full: AtomicBool,
     /// The last commit that put something found too little room.
     pub(crate) room_is_short: AtomicBool,
     /// As of this commit no changes are left that the flush could write, and why; nothing has failed that poisons.
@@ -52,6 +54,7 @@ impl Pace {
             draining: AtomicU64::new(0),
             flush_is_full: AtomicBool::new(false),
             checkpoint_is_full: AtomicBool::new(false),
+            history_is_full: AtomicBool::new(false),
             room_is_short: AtomicBool::new(false),
             flush_stuck: Mutex::default(),
             checkpoint_stuck: Mutex::default(),

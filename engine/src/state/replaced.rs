@@ -9,7 +9,7 @@ use crate::error::{Contradiction, Result};
 use crate::format::bytes::BodyError;
 use crate::format::commit_body::{NamespaceView, Replaced, Value as LogValue};
 use crate::format::record::Header;
-use crate::history::{CommitRun, NodesOf, ReplacedNode, Runs};
+use pleach_history::{CommitRun, NodesOf, ReplacedNode, Runs};
 
 /// The nodes that a commit replaced, each list in order.
 #[derive(Debug, Default)]
@@ -60,13 +60,6 @@ pub(crate) struct Restored {
     pub(crate) namespace: u8,
     pub(crate) values: Vec<(Key, Stored)>,
     pub(crate) nodes: ReplacedNodes,
-}
-
-impl Restored {
-    /// Bytes of the overflow file that the values occupy.
-    pub(crate) fn overflow_bytes(&self) -> u64 {
-        self.values.iter().map(|(_, prior)| prior.overflow_bytes()).sum()
-    }
 }
 
 /// What a commit replaced in a namespace, as its record has it.

@@ -18,6 +18,22 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use super::Shared;
 use crate::error::{Error, Result};
 
+impl Shared {
+    /// Does something with the state of commit `base`; in a replica once more where what it reads has moved.
+    ///
+    /// # Errors
+    /// Those of `what`; [`IoError::Forked`](pleach_io::IoError::Forked) in a process that was forked since the database was
+    /// opened.
+    #[inline]
+    pub(crate) fn read<T>(&self, base: u64, mut what: impl FnMut() -> Result<T>) -> Result<T> {
+        self.home.check()?;
+        match &self.replica {
+            None => what(),
+            Some(replica) => replica.read(self, base, what),
+        }
+    }
+}
+
 thread_local! {
     /// Is an operation of this thread under way, which tries again by itself?
     static READING: Cell<bool> = const { Cell::new(false) };

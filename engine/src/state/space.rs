@@ -9,9 +9,9 @@
 //! record is durable and no reader can be at it ([`PageSpace::release_leaves`]); an overflow run is
 //! tentative until a record names it, and free in every image that is made before.
 //!
-//! Locks: leaf pages; extents, then the tentative runs.
+//! Locks: leaf pages; extents, then the tentative runs, or those of the history.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -40,6 +40,8 @@ pub(crate) struct PageSpace {
     extents: Mutex<Extents>,
     /// Overflow runs that are written and that no record names yet.
     tentative: Mutex<Vec<PageRun>>,
+    /// Pages of runs of the history, by their starts. Images have them free.
+    history: Mutex<BTreeMap<u64, u32>>,
     /// The newest image that is durable names leaf pages below this one.
     image_leaf_end: AtomicU32,
     /// How far the overflow map has reached since the newest image that is durable, those that were given
@@ -89,8 +91,10 @@ impl PageSpace {
         (geometry, log_segment): (space::FileGeometry, u64),
         pages: space::Space,
         (extents, held): (Extents, Held),
+        history: impl Iterator<Item = PageRun>,
         image_leaf_end: u32,
     ) -> Self {
+        let history = Mutex::new(history.map(|run| (run.start, run.pages)).collect());
         let (pages, extents) = (Mutex::new(pages), Mutex::new(extents));
         let image_leaf_end = AtomicU32::new(image_leaf_end);
         let (tentative, held) = (Mutex::default(), Mutex::new(held));
@@ -103,6 +107,7 @@ impl PageSpace {
             pages,
             extents,
             tentative,
+            history,
             image_leaf_end,
             overflow_peak: AtomicU64::new(0),
             overflow_mapped: AtomicU64::new(0),
@@ -123,7 +128,8 @@ impl PageSpace {
     /// Numbers of `count` leaf pages that are free, in ascending order; grows the file when needed.
     pub(crate) fn allocate_leaves(&self, count: usize) -> Result<Vec<PageNo>> {
         let count = u32::try_from(count).expect("a round has fewer than 2^32 pages");
-        let runs = self.allocate(&mut *self.pages.lock(), &self.leaf, count, NoRoom::LeafPages)?;
+        let mut pages = self.pages.lock();
+        let runs = self.allocate(&mut *pages, &self.leaf, count, NoRoom::LeafPages, 1)?;
         Ok(runs.iter().flat_map(space::PageRun::pages).collect())
     }
 
@@ -135,24 +141,56 @@ impl PageSpace {
     ) -> Result<Vec<PageRun>> {
         let count = u32::try_from(pages).expect("values are limited");
         let mut extents = self.extents.lock();
-        let runs = self.allocate(&mut *extents, &self.overflow, count, NoRoom::OverflowPages)?;
+        let runs = self.allocate(&mut *extents, &self.overflow, count, NoRoom::OverflowPages, 1)?;
         // Before the lock goes: an image that is written then leaves them out.
         self.tentative.lock().extend_from_slice(&runs);
         tentative.own.extend_from_slice(&runs);
         Ok(runs)
     }
 
-    /// Pages of a file, which grows as far as it has to.
+    /// Runs of `pages` free pages of the overflow file for a run of the history. It may take half of the reserve: what is in a
+    /// run needs no log.
+    pub(crate) fn allocate_history(&self, pages: usize) -> Result<Vec<PageRun>> {
+        let count = u32::try_from(pages).expect("a few");
+        let mut extents = self.extents.lock();
+        let runs = self.allocate(&mut *extents, &self.overflow, count, NoRoom::OverflowPages, 2)?;
+        self.history.lock().extend(runs.iter().map(|run| (run.start, run.pages)));
+        Ok(runs)
+    }
+
+    /// Pages that runs of the history had are free. What was never given to one stays as it is.
+    pub(crate) fn free_history(&self, pages: Vec<PageRun>) -> Result<()> {
+        let mut extents = self.extents.lock();
+        let mut history = self.history.lock();
+        for PageRun { start, pages } in pages {
+            let given = history.range(..=start).next_back().map(|(first, count)| (*first, *count));
+            let Some((first, count)) = given else { continue };
+            let (before, end) = (start - first, start + u64::from(pages));
+            let Some(behind) = (first + u64::from(count)).checked_sub(end) else { continue };
+            history.remove(&first);
+            for (start, pages) in [(first, before), (end, behind)] {
+                if let Ok(pages @ 1..) = u32::try_from(pages) {
+                    history.insert(start, pages);
+                }
+            }
+            extents.mark_free(PageRun { start, pages })?;
+        }
+        Ok(())
+    }
+
+    /// Pages of a file, which grows as far as it has to, and leaves one part in `of` of the reserve.
     fn allocate<F: GrowingFile>(
         &self,
         map: &mut F,
         file: &File,
         count: u32,
         what: fn(IoError) -> NoRoom,
+        of: u64,
     ) -> Result<Vec<F::Run>> {
         let reserve = |Extension { offset, bytes, growth }| {
             if growth == Growth::Allowed {
-                self.has_room(bytes)?;
+                let (free, reserve) = self.free()?;
+                room(free, reserve / of, bytes)?;
             }
             self.device.allocate(file, offset, bytes).map_err(full_or(what))
         };
@@ -255,16 +293,17 @@ impl PageSpace {
     /// file is far too long, the map loses its free end; the file itself follows with [`Self::shrink`].
     pub(crate) fn overflow_map(&self, through: LogPos) -> Result<OverflowMap> {
         // One moment for both: a run is in the clone and tentative, or in neither.
-        let (mut extents, tentative, peak) = {
+        let (mut extents, tentative, history, peak) = {
             let mut extents = self.extents.lock();
             let pages = extents.stats().pages;
             let peak = self.overflow_peak.fetch_max(pages, Ordering::Relaxed).max(pages);
             extents.drop_tail();
             self.overflow_mapped.fetch_max(extents.stats().pages, Ordering::Relaxed);
-            (extents.clone(), self.tentative.lock().clone(), peak)
+            (extents.clone(), self.tentative.lock().clone(), self.history.lock().clone(), peak)
         };
-        for run in &tentative {
-            extents.mark_free(*run)?;
+        let history = history.into_iter().map(|(start, pages)| PageRun { start, pages });
+        for run in tentative.into_iter().chain(history) {
+            extents.mark_free(run)?;
         }
         let mut bytes = Vec::new();
         extents.encode(through.get(), &mut bytes);

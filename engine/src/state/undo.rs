@@ -6,37 +6,36 @@
 //! What stays is *put in*: it becomes a run ([`crate::history`]), so that a lookup costs about the same however many commits lie
 //! between. Window and pins are of commits, whatever namespaces they change.
 //!
-//! All that is in memory is one value, [`Past`], which says where it begins. It is replaced as a whole, under the lock of
+//! All that is kept is one value, [`Past`], which says where it begins. It is replaced as a whole, under the lock of
 //! window and pins. Whoever reads consults it last, and takes it once: one that reaches back to his commit has the answer, and
 //! one that does not is an error. The newest commit that was pushed tells a reader of the tip that there is nothing to consult.
 //!
-//! Undo that was dropped from memory and is of the history window is in the log. A reader that needs it has it read
-//! back ([`super::logged`]), which stays in memory as long as there are readers of it.
+//! With a history, each checkpoint writes what commits since the one before have replaced to the device, as a run
+//! ([`Undo::write_out`]), and the runs there are merged ([`Undo::merge_disk`]). What is there may leave memory.
 //!
-//! Locks, none held over I/O but the first: reading back; merges, then the lock of window and pins.
+//! Locks, none held over I/O: merges, then the lock of window and pins.
 
+mod disk;
 mod lookups;
-mod reading_back;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
+pub(crate) use self::disk::HistoryInImage;
 pub(crate) use super::changes::{ChangeList, Changed, Changes};
-use super::logged::LoggedUndo;
 use super::pins::{Pin, PinId, Pins};
 use super::replaced::{Restored, Undone, commit_run, restored_run};
-use super::window::{Before, Unread, Window};
+use super::window::{Before, RunSize, Window};
 use crate::error::{Error, Result};
 use crate::format::position::LogPos;
 use crate::handles::Holder;
-use crate::history::{Merges, Runs};
-use crate::opening::LostHistory;
 use crate::options::HistoryLimits;
 use crate::roots::Roots;
+use pleach_history::{DiskRun, Merges, RunFile, Runs};
 
 /// A commit that was not put in yet.
 #[derive(Clone)]
@@ -58,11 +57,14 @@ impl Recent {
     }
 }
 
-/// Undo in memory: that of all commits after `begins`.
+/// All undo that is kept.
 #[derive(Clone)]
 pub(super) struct Past {
     /// The oldest commit that can be asked for.
     from: u64,
+    /// On the device, the oldest first, each with the commits that follow those of the one before.
+    disk: Arc<[Arc<DiskRun>]>,
+    /// In memory is that of all commits after this one; the runs on the device end here, or later.
     begins: u64,
     /// Commits that were put in.
     runs: Runs,
@@ -73,21 +75,28 @@ pub(super) struct Past {
 }
 
 impl Past {
-    fn new(from: u64) -> Self {
+    /// That after `from`, all of it on the device through `tip`.
+    fn new(from: u64, disk: Vec<Arc<DiskRun>>, tip: u64) -> Self {
         let (runs, recent) = (Runs::default(), Vec::new());
-        Self { from, begins: from, runs, recent, merging: 0 }
+        Self { from, disk: disk.into(), begins: tip, runs, recent, merging: 0 }
     }
 
-    /// Is the undo of all commits after this one kept, in memory or in the log?
-    fn keeps_after(&self, commit: u64) -> bool {
-        self.begins <= commit || self.from <= commit
+    /// The undo of all commits after this one is kept.
+    fn floor(&self) -> u64 {
+        self.disk.first().map_or(self.begins, |first| first.names.after.min(self.begins))
     }
 
     /// Bytes of memory.
     fn bytes(&self) -> u64 {
-        let runs: u64 = self.runs.sizes().map(|(_, bytes)| bytes).sum();
+        let runs: u64 = self.runs.sizes().map(|(.., bytes)| bytes).sum();
         runs + self.merging + self.recent.iter().map(Recent::bytes).sum::<u64>()
     }
+}
+
+fn disk_size(run: &DiskRun) -> RunSize {
+    let names = &run.names;
+    let (after, through, values) = (names.after, names.through, names.value_bytes);
+    RunSize { after, through, bytes: names.bytes(), values }
 }
 
 /// Roots and blob of a past commit.
@@ -108,23 +117,11 @@ impl Guarded {
     fn holder(&self) -> Option<(u64, Holder)> {
         self.pins.oldest(|commit| self.window.reads(commit))
     }
-
-    /// What the commit after a past one says.
-    fn before(&self, commit: u64) -> Result<&Before> {
-        let too_old = Error::SnapshotTooOld { commit, oldest: self.window.from() };
-        self.window.past(commit).ok_or(too_old)
-    }
-
-    fn past(&self, commit: u64) -> Result<PastState> {
-        self.before(commit).map(|before| (before.roots.clone(), Arc::clone(&before.blob)))
-    }
 }
 
 /// Commits that stay as they were pushed while there is no history: those of a finish and a commit under
 /// way come and go without being put in.
 const RECENT: usize = 2;
-/// Turns of tidying up after one another; what is left is the next commit's.
-const TURNS: usize = 8;
 
 /// Undo of the newest commits.
 #[expect(missing_debug_implementations, reason = "hidden from users")]
@@ -134,33 +131,31 @@ pub struct Undo {
     newest: AtomicU64,
     /// Replaced by whoever holds `guarded`; what was put in, by whoever holds `merges`, too.
     past: ArcSwap<Past>,
-    /// What was read back last.
-    logged: Mutex<Weak<LoggedUndo>>,
-    /// Bytes of all that was read back and is in use.
-    logged_bytes: Arc<AtomicU64>,
+    /// Runs on the device, where there are files.
+    pub(crate) file: Option<Arc<RunFile>>,
     guarded: Mutex<Guarded>,
     /// Held by whoever puts commits in, or takes them out.
     merges: Mutex<Merges>,
-    untidy: AtomicBool,
-    log_end: AtomicU64,
-    lost: OnceLock<LostHistory>,
 }
 
 impl Undo {
-    /// The undo of a database whose newest commit is `tip`, without past.
-    pub(crate) fn new(limits: HistoryLimits, tip: u64) -> Self {
-        let guarded = Guarded { window: Window::new(limits, tip), pins: Pins::default() };
+    /// The undo of a database whose newest commit is `tip`, with these runs of its past, whose last commit that is; none:
+    /// without past.
+    pub(crate) fn new(
+        limits: HistoryLimits,
+        tip: u64,
+        file: Option<Arc<RunFile>>,
+        disk: Vec<Arc<DiskRun>>,
+    ) -> Self {
+        let floor = disk.first().map_or(tip, |first| first.names.after);
+        let guarded = Guarded { window: Window::new(limits, floor, tip), pins: Pins::default() };
         Self {
             limits,
             newest: AtomicU64::new(tip),
-            past: ArcSwap::from_pointee(Past::new(tip)),
-            logged: Mutex::default(),
-            logged_bytes: Arc::default(),
+            past: ArcSwap::from_pointee(Past::new(floor, disk, tip)),
+            file,
             guarded: Mutex::new(guarded),
             merges: Mutex::default(),
-            untidy: AtomicBool::new(false),
-            log_end: AtomicU64::new(0),
-            lost: OnceLock::new(),
         }
     }
 
@@ -180,7 +175,7 @@ impl Undo {
         debug_assert!(undone.is_sorted_by(|a, b| a.namespace < b.namespace), "namespaces ascend");
         let commit = Recent { number, undone: undone.into() };
         let mut guarded = self.guarded.lock();
-        guarded.window.add(number, commit.bytes(), 0, before);
+        guarded.window.add(number, 0, before);
         self.change(|past| past.recent.push(commit));
         drop(guarded);
         self.newest.store(number, Ordering::Release);
@@ -193,27 +188,24 @@ impl Undo {
         self.past.store(Arc::new(past));
     }
 
-    /// After a commit's number is published: drops what nobody needs, and puts in what stays. The log ends
-    /// at `log_end`.
-    pub(crate) fn settle(&self, log_end: LogPos) {
-        self.log_end.store(log_end.get(), Ordering::Relaxed);
+    /// After a commit's number is published: drops what nobody needs, and puts in what stays.
+    pub(crate) fn settle(&self) {
         let mut merges = self.merges.lock();
         self.trim(&mut merges);
         let most = if self.keeps_history() { 0 } else { RECENT };
         // Each turn takes one out, and whoever pushes more settles them.
         while self.past.load().recent.len() > most {
             self.put_in(&mut merges);
+            self.trim(&mut merges);
         }
-        drop(merges);
-        self.tidy();
         let short = self.guarded.lock().window.falls_short();
         if let Some((kept, wanted)) = short {
             tracing::warn!(
                 kept,
                 wanted,
-                history_log_bytes = self.limits.log_bytes,
+                bytes = self.limits.disk_bytes,
                 "the history is shorter than the option `history` says: what commits replace takes more than \
-                 `history_log_bytes`"
+                 `history_mib`"
             );
         }
     }
@@ -225,80 +217,24 @@ impl Undo {
         let keys = undone.iter().map(|one| one.changes.len()).sum();
         let namespaces = undone.iter().map(|one| (one.namespace, &one.nodes, one.changes.priors()));
         let (run, values) = commit_run(&runs, (*number, keys), namespaces);
-        let bytes = merges.push(&mut runs, run);
+        merges.push(&mut runs, run);
         let mut guarded = self.guarded.lock();
-        guarded.window.set_bytes(*number, bytes, values);
+        guarded.window.set_values(*number, values);
         self.change(|past| {
             (past.runs, past.merging) = (runs, merges.memory());
             past.recent.remove(0);
         });
     }
 
-    /// Does a commit's undo leave memory before recovery is through, with so much log after it? Undo takes more than
-    /// half of the bytes of memory that its record takes of the log.
-    pub(crate) fn is_beyond_memory(&self, log_after: u64) -> bool {
-        log_after / 2 > self.limits.bytes
-    }
-
-    /// Recovery: a commit whose undo is to stay in the log. All before it are such.
-    pub(crate) fn leave_in_log(&self, number: u64, overflow: u64, before: Before, log_end: LogPos) {
-        self.log_end.store(log_end.get(), Ordering::Relaxed);
-        let mut merges = self.merges.lock();
-        self.guarded.lock().window.add_logged(number, overflow, before);
-        self.newest.store(number, Ordering::Release);
-        self.trim(&mut merges);
-    }
-
-    /// Recovery: the records of all commits up to the newest stay unread.
-    pub(crate) fn leave_unread(&self, unread: Unread) {
-        self.guarded.lock().window.leave_unread(unread);
-    }
-
-    /// What has to be read of the log before the state of a commit can be asked for.
-    pub(crate) fn unread(&self, commit: u64) -> Option<Unread> {
-        self.guarded.lock().window.unread(commit).cloned()
-    }
-
-    /// The oldest commit, where records that were left unread keep far more of the log than the history needs.
-    pub(crate) fn lags(&self) -> Option<u64> {
-        let guarded = self.guarded.lock();
-        let log_end = self.log_end.load(Ordering::Relaxed).into();
-        guarded.window.lags(log_end).then(|| guarded.window.from())
-    }
-
-    /// What was left unread was read: `older` has it, but for what is `lost`.
-    pub(crate) fn adopt(&self, older: &Self, lost: Option<LostHistory>) {
-        let mut merges = self.merges.lock();
-        let adopted = self.guarded.lock().window.adopt(&mut older.guarded.lock().window);
-        if let Some(lost) = lost.filter(|_| adopted) {
-            let LostHistory { from, before, error } = &lost;
-            tracing::warn!(from, before, %error, "commits of the history are lost");
-            self.lost.get_or_init(|| lost);
-        }
-        self.trim(&mut merges);
-    }
-
-    /// Commits of the history that are lost, as was found when they were read.
-    pub(crate) fn lost(&self) -> Option<&LostHistory> {
-        self.lost.get()
-    }
-
     /// Recovery: a commit whose record has what it replaced, in each namespace that it changed, and what was
     /// before.
-    pub(crate) fn restore(
-        &self,
-        number: u64,
-        replaced: &[Restored],
-        before: Before,
-        log_end: LogPos,
-    ) {
-        self.log_end.store(log_end.get(), Ordering::Relaxed);
+    pub(crate) fn restore(&self, number: u64, replaced: &[Restored], before: Before) {
         let mut merges = self.merges.lock();
         let mut runs = self.past.load().runs.clone();
         let (run, overflow) = restored_run(&runs, number, replaced);
-        let bytes = merges.push(&mut runs, run);
+        merges.push(&mut runs, run);
         let mut guarded = self.guarded.lock();
-        guarded.window.add(number, bytes, overflow, Some(before));
+        guarded.window.add(number, overflow, Some(before));
         self.change(|past| (past.runs, past.merging) = (runs, merges.memory()));
         drop(guarded);
         self.newest.store(number, Ordering::Release);
@@ -311,7 +247,7 @@ impl Undo {
         let mut guarded = self.guarded.lock();
         guarded.window.barrier(number);
         *merges = Merges::default();
-        self.past.store(Arc::new(Past::new(number)));
+        self.past.store(Arc::new(Past::new(number, Vec::new(), number)));
         drop(guarded);
         self.newest.store(number, Ordering::Release);
     }
@@ -327,43 +263,25 @@ impl Undo {
         self.trim(&mut merges);
     }
 
-    /// The log begins at a position by now, since the process that writes has moved the history on.
-    pub(crate) fn log_begins(&self, position: LogPos) {
-        let mut merges = self.merges.lock();
-        self.guarded.lock().window.log_begins(position);
-        self.trim(&mut merges);
-    }
-
-    /// Drops what nobody needs, unless somebody is at it, who then does it.
-    fn tidy(&self) {
-        self.untidy.store(true, Ordering::SeqCst);
-        for _ in 0..TURNS {
-            let Some(mut merges) = self.merges.try_lock() else { return };
-            if self.untidy.swap(false, Ordering::SeqCst) {
-                self.trim(&mut merges);
-            }
-            drop(merges);
-            if !self.untidy.load(Ordering::SeqCst) {
-                return;
-            }
-        }
-    }
-
     /// Moves the window on, and drops what nobody needs then.
     fn trim(&self, merges: &mut Merges) {
         let mut guarded = self.guarded.lock();
-        let before = self.past.load_full();
-        let (oldest, log_end) = (guarded.oldest_held(), self.log_end.load(Ordering::Relaxed));
-        let runs: Vec<(u64, u64)> = before.runs.sizes().collect();
-        let floor = guarded.window.advance(oldest, log_end.into(), before.bytes(), &runs);
-        merges.drop_through(floor);
+        let (before, oldest) = (self.past.load_full(), guarded.oldest_held());
+        let size = |(after, through, bytes)| RunSize { after, through, bytes, values: 0 };
+        let memory: Vec<RunSize> = before.runs.sizes().map(size).collect();
+        let disk: Vec<RunSize> = before.disk.iter().map(|run| disk_size(run)).collect();
+        let (dropped, unneeded) = guarded.window.advance(oldest, before.bytes(), &memory, &disk);
+        merges.drop_through(dropped);
         self.change(|past| {
             (past.from, past.begins, past.merging) =
-                (guarded.window.from(), floor, merges.memory());
-            past.runs.drop_through(floor);
-            past.recent.retain(|commit| commit.number > floor);
+                (guarded.window.from(), dropped, merges.memory());
+            past.runs.drop_through(dropped);
+            past.recent.retain(|commit| commit.number > dropped);
+            if past.disk.first().is_some_and(|first| first.names.through <= unneeded) {
+                let needed = past.disk.iter().filter(|run| run.names.through > unneeded);
+                past.disk = needed.cloned().collect();
+            }
         });
-        drop(guarded);
     }
 
     /// Bytes of what is put in.
@@ -372,10 +290,10 @@ impl Undo {
         self.past.load().bytes()
     }
 
-    /// Bytes of memory that undo takes, with what was read back.
+    /// Bytes of memory that undo takes, with pages that were read of runs on the device.
     pub(crate) fn bytes(&self) -> u64 {
-        let in_memory = self.past.load().bytes() + self.logged_bytes.load(Ordering::Relaxed);
-        in_memory + self.guarded.lock().window.list_bytes()
+        let read = self.file.as_ref().map_or(0, |file| file.bytes());
+        self.past.load().bytes() + read + self.guarded.lock().window.list_bytes()
     }
 }
 
@@ -389,8 +307,12 @@ impl Undo {
 
     /// Pins a past commit of the window, and gives its roots and blob.
     pub(super) fn pin_past(&self, commit: u64, now: Duration) -> Result<(PinId, PastState)> {
+        let said = self.past(commit)?;
         let mut guarded = self.guarded.lock();
-        let said = guarded.past(commit)?;
+        let oldest = guarded.window.from();
+        if commit < oldest {
+            return Err(Error::SnapshotTooOld { commit, oldest });
+        }
         Ok((guarded.pins.add(commit, now), said))
     }
 
@@ -398,12 +320,10 @@ impl Undo {
     pub(super) fn unpin(&self, pin: PinId) {
         let mut guarded = self.guarded.lock();
         guarded.pins.remove(pin);
-        let idle = guarded.window.is_empty()
-            || guarded.oldest_held() <= pin.0
-            || guarded.window.from() <= pin.0;
+        let idle = guarded.oldest_held() <= pin.0 || guarded.window.from() <= pin.0;
         drop(guarded);
         if !idle {
-            self.tidy();
+            self.trim(&mut self.merges.lock());
         }
     }
 
@@ -421,13 +341,20 @@ impl Undo {
     /// All pins, the oldest commits first.
     pub(crate) fn pins(&self, now: Duration) -> Vec<Pin> {
         let guarded = self.guarded.lock();
+        let (past, from) = (self.past.load(), guarded.window.from());
+        let bytes = |commit: u64| {
+            let recent = past.recent.iter().map(|commit| (commit.number, commit.bytes()));
+            let all = past.runs.sizes().map(|(_, through, bytes)| (through, bytes)).chain(recent);
+            let is_held = |through: u64| commit < through && through <= from;
+            all.filter(|(through, _)| is_held(*through)).map(|(_, bytes)| bytes).sum()
+        };
         let pin = |(commit, held): (u64, &super::pins::Held)| Pin {
             holder: held.holder,
             label: held.label.clone(),
             commit,
             age: now.saturating_sub(held.since),
             readable: guarded.window.reads(commit),
-            bytes: guarded.window.bytes_for(commit),
+            bytes: bytes(commit),
         };
         guarded.pins.iter().map(pin).collect()
     }
@@ -442,24 +369,34 @@ impl Undo {
         self.guarded.lock().window.from()
     }
 
-    /// Roots and blob of a commit that is not the newest one.
+    /// Roots and blob of a commit that is not the newest one. May read.
     pub fn past(&self, commit: u64) -> Result<PastState> {
-        self.guarded.lock().past(commit)
+        self.before(commit + 1).map(|before| (before.roots, before.blob))
     }
 
-    /// What a commit that is not the first goes back to, if it is a rollback.
+    /// What a commit that is not the first goes back to, if it is a rollback. May read.
     pub(crate) fn rolled_back_to(&self, commit: u64) -> Result<Option<u64>> {
-        self.guarded.lock().before(commit - 1).map(|before| before.back_to)
+        self.before(commit).map(|before| before.back_to)
     }
 
-    /// Where the log begins that the window needs; none when the window has no past.
+    /// What was before a commit of the window.
+    fn before(&self, commit: u64) -> Result<Before> {
+        let guarded = self.guarded.lock();
+        let (oldest, before) = (guarded.window.from(), guarded.window.before(commit).cloned());
+        drop(guarded);
+        let too_old = Error::SnapshotTooOld { commit: commit - 1, oldest };
+        if commit <= oldest {
+            return Err(too_old);
+        }
+        match before {
+            Some(before) => Ok(before),
+            None => self.past.load_full().before(commit)?.ok_or(too_old),
+        }
+    }
+
+    /// Where the records begin whose undo is in the window and not on the device; none when there are none.
     pub fn log_from(&self) -> Option<LogPos> {
         self.guarded.lock().window.begins().map(|(from, _)| from)
-    }
-
-    /// Where the log begins that the window needs, and the roots before its first record.
-    pub(crate) fn begins(&self) -> Option<(LogPos, Roots)> {
-        self.guarded.lock().window.begins().map(|(from, roots)| (from, roots.clone()))
     }
 
     /// Where the window begins once `number` is the newest commit, for its record.

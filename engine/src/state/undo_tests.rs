@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pleach_beatree::Stored;
-use pleach_core::{Key, Node, Prefix};
+use pleach_core::page::overflow::PageRun;
+use pleach_core::{Hasher, Key, Node, Prefix};
+use pleach_io::sim::{SimDisk, SimOptions};
+use pleach_io::{Disk, OpenMode};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
@@ -12,9 +15,11 @@ use super::changes::{Changed, Changes};
 use super::replaced::{ReplacedNodes, Undone};
 use super::undo::Undo;
 use super::window::Before;
+use crate::format::names::OVERFLOW_FILE;
 use crate::format::trie_kind::TrieKind;
-use crate::options::{Below, HistoryLimits};
+use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
+use pleach_history::RunFile;
 
 const PAGES: u64 = 128;
 
@@ -49,16 +54,30 @@ fn commit(undo: &Undo, number: u64) {
 }
 
 /// Looks at undo after each of many commits, and at how many events there were.
-fn run(bytes: u64, log_bytes: u64, mut look: impl FnMut(&Undo, u64)) {
-    let limits =
-        HistoryLimits { commits: 256, bytes, log_bytes, value_bytes: u64::MAX, below: Below::Read };
-    let undo = Undo::new(limits, 0);
+fn run(bytes: u64, disk_bytes: u64, mut look: impl FnMut(&Undo, u64)) {
+    let limits = HistoryLimits { disk_bytes, ..HistoryLimits::of_disk(256, bytes) };
+    let device: Disk =
+        SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() }).into();
+    let file = device.open(OVERFLOW_FILE, OpenMode::CreateNew).expect("made");
+    device.allocate(&file, 0, 1 << 30).expect("room");
+    let runs = RunFile::new(Hasher::BLAKE3, (device, OVERFLOW_FILE), 7, 64);
+    runs.write_to(file);
+    let undo = Undo::new(limits, 0, Some(Arc::new(runs)), Vec::new());
+    let mut next = 0;
     let events = Events::default();
     // In each test: an event that is first met by a thread without a subscriber may stay switched off for all.
     tracing::subscriber::with_default(events.clone(), || {
         for number in 1..6000 {
+            if undo.waits_for_writing(2) || number % 64 == 0 {
+                let allocate = &mut |pages| {
+                    let run = PageRun { start: next, pages: u32::try_from(pages).expect("few") };
+                    next += pages as u64;
+                    Ok(vec![run])
+                };
+                undo.write_out(|| Ok(number), allocate).expect("written");
+            }
             commit(&undo, number);
-            undo.settle((number * 100 + 50).into());
+            undo.settle();
             look(&undo, events.0.load(Ordering::Relaxed));
         }
     });
@@ -134,21 +153,14 @@ fn a_history_that_falls_short_says_so_once() {
 /// Of recent commits, which are not put in yet, those behind a state say what it had: not its own.
 #[test]
 fn a_state_is_what_the_commits_behind_it_have_replaced() {
-    let limits = HistoryLimits {
-        commits: 256,
-        bytes: u64::MAX,
-        log_bytes: u64::MAX,
-        value_bytes: u64::MAX,
-        below: Below::Read,
-    };
-    let undo = Undo::new(limits, 0);
+    let undo = Undo::new(HistoryLimits::of_disk(256, u64::MAX), 0, None, Vec::new());
     let value = |number: u64| Stored::Inline(number.to_le_bytes().as_slice().into());
     let check = |undo: &Undo, newest: u64| {
         for base in 1..newest {
             // The page's key changes in each second commit: the next one behind the state has replaced what it had.
             let next = base + 1 + base % 2;
-            let past = undo.reaching(base, base).expect("it is kept");
-            let found = past.get(0, &key(1, 0), base);
+            let past = undo.reaching(base).expect("it is kept");
+            let found = past.get(0, &key(1, 0), base).expect("in memory");
             let expected = (next <= newest).then(|| value(next - 1));
             assert_eq!(found, expected, "state {base} of {newest}");
         }
@@ -157,6 +169,6 @@ fn a_state_is_what_the_commits_behind_it_have_replaced() {
         commit(&undo, number);
         check(&undo, number);
     }
-    undo.settle(550.into());
+    undo.settle();
     check(&undo, 5);
 }

@@ -2,29 +2,24 @@
 //!
 //! A session has one pin, and a view for each namespace that it is asked for ([`View::of`]).
 //!
-//! Undo is asked last. What was dropped from memory and is still in the log is read back
-//! before an operation, or between two tries of it ([`crate::read::past`]), since that takes I/O: the operation has a view
-//! of its own then, with what was read.
+//! Undo is asked last. What is on the device and not in memory is read by whoever asks for it.
 
-use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use arc_swap::Guard;
-use parking_lot::Mutex;
 use pleach_beatree::leaf_fold::PendingChange;
 use pleach_beatree::{ChildTable, RegionState, Stored};
 use pleach_core::{Key, Node, Prefix};
 use pleach_io::Homed;
 
-use super::logged::{LoggedUndo, Stretch};
 use super::node_then::{NodeThen, then};
 use super::overlays::{Chain, Overlaid};
 use super::pins::PinId;
 use super::undo::{Past, Undo};
 use crate::error::Result;
 use crate::handles::Holder;
-use crate::history::{NodesOf, ReplacedNode, Runs};
+use pleach_history::{NodesOf, ReplacedNode};
 
 /// A namespace of a state: that of the commit `base` (pinned while this lives) under a chain of overlays.
 pub(crate) struct View {
@@ -32,8 +27,6 @@ pub(crate) struct View {
     pub(crate) namespace: u8,
     overlays: Overlaid,
     undo: Arc<Undo>,
-    /// Undo of the first commits after the base that memory does not have, the oldest first.
-    logged: Box<[Arc<LoggedUndo>]>,
     pin: Arc<Homed<Pinned>>,
 }
 
@@ -41,8 +34,6 @@ pub(crate) struct View {
 struct Pinned {
     id: PinId,
     undo: Arc<Undo>,
-    /// Undo that was read back for it, the oldest commits first; it stays as long as the pin.
-    logged: Mutex<Vec<Arc<LoggedUndo>>>,
 }
 
 impl Drop for Pinned {
@@ -55,31 +46,17 @@ impl View {
     /// A view of namespace 0 as of the commit that the pin `id` holds, which goes with the view.
     pub(super) fn new(id: PinId, overlays: &Chain, undo: Arc<Undo>) -> Self {
         overlays.make_readable();
-        let pin = Pinned { id, undo: Arc::clone(&undo), logged: Mutex::default() };
-        let pin = Arc::new(Homed::new(pin));
-        Self {
-            base: id.0,
-            namespace: 0,
-            overlays: overlays.of(0),
-            undo,
-            logged: Box::default(),
-            pin,
-        }
+        let pin = Arc::new(Homed::new(Pinned { id, undo: Arc::clone(&undo) }));
+        Self { base: id.0, namespace: 0, overlays: overlays.of(0), undo, pin }
     }
 
     /// A view of another namespace of the same state, under the same pin.
     pub(crate) fn of(&self, namespace: u8) -> Self {
-        self.with(namespace, self.logged.clone())
-    }
-
-    /// A view of a namespace of the same state, under the same pin, with undo that was read back.
-    fn with(&self, namespace: u8, logged: Box<[Arc<LoggedUndo>]>) -> Self {
         Self {
             base: self.base,
             namespace,
             overlays: self.overlays.chain().of(namespace),
             undo: Arc::clone(&self.undo),
-            logged,
             pin: Arc::clone(&self.pin),
         }
     }
@@ -106,58 +83,13 @@ impl View {
         if self.undo.newest() > self.base { self.past().map(drop) } else { Ok(()) }
     }
 
-    /// Undo of the commits after those that were read back.
+    /// Undo of the commits after the view's.
     ///
     /// # Errors
     /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld).
     #[inline]
     fn past(&self) -> Result<Guard<Arc<Past>>> {
-        self.undo.reaching(self.base, self.through())
-    }
-
-    /// Must undo be read back before the state can be read?
-    #[inline]
-    pub(crate) fn is_behind_memory(&self) -> bool {
-        self.undo.newest() > self.base && self.past().is_err() && self.undo.is_kept_after(self.base)
-    }
-
-    /// The last commit whose undo was read back; that of those after it is in memory.
-    fn through(&self) -> u64 {
-        self.logged.last().map_or(self.base, |last| last.stretch.through)
-    }
-
-    /// A view of the same with all undo that is in the log and not in memory; `read` reads that of a stretch.
-    ///
-    /// # Errors
-    /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld), and those of `read`.
-    pub(crate) fn with_undo(&self, read: impl FnOnce(&Stretch) -> Result<Runs>) -> Result<Self> {
-        let at_hand = || self.with(self.namespace, self.pin.logged.lock().as_slice().into());
-        let view = at_hand();
-        if !self.undo.is_kept_after(self.base) {
-            // It can never be read again.
-            self.pin.logged.lock().clear();
-        }
-        if !view.is_behind_memory() {
-            return Ok(view);
-        }
-        let mut back = self.undo.reading_back();
-        let view = at_hand();
-        if view.is_behind_memory() {
-            let after = view.through();
-            let found = if let Some(last) = back.last(after) {
-                last
-            } else {
-                let stretch = back.stretch(self.base, after)?;
-                back.keep(stretch, read(&stretch)?)
-            };
-            self.pin.logged.lock().push(found);
-        }
-        Ok(at_hand())
-    }
-
-    /// Takes over what another view of the same commit has read back.
-    pub(super) fn inherit(&self, other: &Self) {
-        self.pin.logged.lock().clone_from(&other.pin.logged.lock());
+        self.undo.reaching(self.base)
     }
 
     /// The state of a key in the overlays; they are asked first.
@@ -182,10 +114,7 @@ impl View {
         if self.undo.newest() <= self.base {
             return Ok(None);
         }
-        let past = self.past()?;
-        let get = |logged: &Arc<LoggedUndo>| logged.runs.get(self.namespace, key, self.base);
-        let logged = self.logged.iter().find_map(get).map(|(_, prior)| prior);
-        Ok(logged.or_else(|| past.get(self.namespace, key, self.through())))
+        self.past()?.get(self.namespace, key, self.base)
     }
 
     /// Has anything below the region changed against the pages and pending changes in it?
@@ -226,21 +155,8 @@ impl View {
             return Ok(NodeThen::Unrecorded);
         }
         let past = self.past()?;
-        let oldest = self.replaced(&past, NodesOf::Regions, prefix).next();
-        Ok(then(prefix, &oldest.unwrap_or_default()))
-    }
-
-    /// Nodes in and around a prefix that commits after the view's have replaced: see [`Past::nodes_around`].
-    fn replaced(
-        &self,
-        past: &Past,
-        of: NodesOf,
-        prefix: &Prefix,
-    ) -> impl Iterator<Item = Vec<ReplacedNode>> {
-        let logged = self.logged.iter().flat_map(move |logged| {
-            logged.runs.nodes_around(of, self.namespace, prefix, self.base)
-        });
-        logged.chain(past.nodes_around(of, self.namespace, prefix, self.through()))
+        let mut replaced = past.nodes_around(NodesOf::Regions, self.namespace, prefix, self.base);
+        Ok(then(prefix, &replaced.next().transpose()?.unwrap_or_default()))
     }
 
     /// What commits after the view's say of a region: of each child its node then, and of what they have changed below
@@ -266,8 +182,9 @@ impl View {
         let past = self.past()?;
         let mut nodes = vec![NodeThen::Unchanged; children.len()];
         // The first that says something of a child has the word.
-        for replaced in self.replaced(&past, NodesOf::Pages, children.region()) {
-            let then = pages_then(children, &replaced);
+        let region = children.region();
+        for replaced in past.nodes_around(NodesOf::Pages, self.namespace, region, self.base) {
+            let then = pages_then(children, &replaced?);
             for (node, then) in nodes.iter_mut().zip(then) {
                 *node = node.over(|| then);
             }
@@ -285,26 +202,13 @@ impl View {
             is_wanted.then(|| *prefix.first_key()..=prefix.last_key())
         });
         let ranges: Vec<RangeInclusive<Key>> = ranges.collect();
-        Ok(RegionThen { undone: self.undone_within(&past, &ranges), nodes })
+        Ok(RegionThen { undone: past.within(self.namespace, &ranges, self.base)?, nodes })
     }
 
     /// What commits after the view's have changed below a prefix, and what it was. Sorted.
     fn undone_below(&self, prefix: &Prefix) -> Result<Vec<(Key, Stored)>> {
-        Ok(self.undone_within(&*self.past()?, &[*prefix.first_key()..=prefix.last_key()]))
-    }
-
-    /// The same of some ranges, which ascend.
-    fn undone_within(&self, past: &Past, ranges: &[RangeInclusive<Key>]) -> Vec<(Key, Stored)> {
-        let newest = past.within(self.namespace, ranges, self.through());
-        if self.logged.is_empty() {
-            return newest;
-        }
-        // Of two commits that changed a key the older one has the word.
-        let mut states: BTreeMap<Key, Stored> = newest.into_iter().collect();
-        for logged in self.logged.iter().rev() {
-            states.extend(logged.runs.within(self.namespace, ranges, self.base));
-        }
-        states.into_iter().collect()
+        let below = *prefix.first_key()..=prefix.last_key();
+        self.past()?.within(self.namespace, &[below], self.base)
     }
 }
 

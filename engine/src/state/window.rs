@@ -1,29 +1,31 @@
 //! Which past commits can be read: the history window, and the limits that move it on.
 //!
 //! ```text
-//!                from           dropped                    tip
-//!   ...-----------|----------------|------------------------|
-//!     gone        | undo in the    | undo in memory, and in |
-//!                 | log            | the log                |
+//!                from         written       dropped            tip
+//!   ...-----------|--------------|-------------|----------------|
+//!     gone        | runs on      | runs in memory               |
+//!                 | the device   | and the log                  |
 //! ```
 //!
 //! *From* is the oldest commit that can be asked for by its number: `history` commits before the tip, or
-//! fewer where a limit in bytes of disk says so, or where the records with undo begin. *Dropped* is where undo in memory
-//! begins. Without a limit it is `from`, or an older commit that is pinned; what takes more than
-//! [`HistoryLimits::bytes`] of memory is dropped from there, the oldest first, pinned or not, and is read back from the log
-//! when somebody needs it ([`super::logged`]). Both only rise. A commit is *readable* when it is at
-//! least the smaller of the two.
+//! fewer where a limit in bytes of disk says so, or where runs and records with undo begin. The undo of commits up to *written*
+//! is in runs on the device; that of later ones is in memory, and in their records. *Dropped* is where undo in memory
+//! begins: without a limit at `from`, or at an older commit that is pinned. What takes more than [`HistoryLimits::bytes`] of
+//! memory is dropped from there, the oldest first, once it is on the device; without a history, in any case, and pinned or not.
+//! All three only rise. A commit is *readable* when all undo after it is kept.
 //!
-//! Invariants: `from <= tip`, `dropped <= tip`; the commits that are kept are all those after the smaller of `from` and
-//! `dropped`, in order. Pure bookkeeping, guarded by the lock of [`super::undo`].
+//! Pure bookkeeping, guarded by the lock of [`super::undo`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use pleach_core::Node;
+
+use crate::format::bytes::{BodyError, Cursor};
 use crate::format::position::LogPos;
-use crate::format::superblock::Superblock;
+use crate::format::trie_kind::TrieKind;
 use crate::options::HistoryLimits;
-use crate::roots::Roots;
+use crate::roots::{Roots, TrieRoot};
 
 /// The commit before one, as that one's record has it.
 #[derive(Clone, Debug)]
@@ -38,23 +40,42 @@ pub(crate) struct Before {
     pub(crate) back_to: Option<u64>,
 }
 
-/// Commits of the window whose records an open has left unread: those up to the one that its replay started behind.
-#[derive(Clone, Debug)]
-pub(crate) struct Unread {
-    /// The superblock that says where these records begin and end.
-    pub(crate) superblock: Superblock,
-    /// The state before the first of them.
-    pub(crate) first: u64,
-    /// The roots of that state, and those of the last one.
-    pub(crate) roots: Roots,
-    pub(crate) at_replay: Roots,
+impl Before {
+    /// As a run on the device has it: the commit that is gone back to, from 1, 8 bytes; the number of roots, 2; of each the
+    /// namespace, the kind of trie, and the root; the blob.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.back_to.map_or(0, |commit| commit + 1).to_le_bytes().to_vec();
+        let count = u16::try_from(self.roots.all().count()).expect("at most 256 namespaces");
+        bytes.extend_from_slice(&count.to_le_bytes());
+        for (namespace, TrieRoot { kind, node }) in self.roots.all() {
+            bytes.extend_from_slice(&[namespace, kind as u8]);
+            bytes.extend_from_slice(node.as_ref());
+        }
+        bytes.extend_from_slice(&self.blob);
+        bytes
+    }
+
+    /// What [`Self::encode`] made.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, BodyError> {
+        let mut bytes = Cursor::new(bytes);
+        let (back_to, count) = (bytes.u64()?.checked_sub(1), bytes.u16()?);
+        let mut roots = Vec::new();
+        for _ in 0..count {
+            let (namespace, kind) = (bytes.u8()?, bytes.u8()?);
+            let kind = TrieKind::of_byte(kind).ok_or(BodyError::Trie(kind))?;
+            roots.push((namespace, TrieRoot { kind, node: Node::new(*bytes.array()?) }));
+        }
+        if roots.first().is_none_or(|first| first.0 > 0) || !roots.is_sorted_by(|a, b| a.0 < b.0) {
+            return Err(BodyError::Unsorted);
+        }
+        let blob = bytes.take(bytes.len() as u64)?.into();
+        Ok(Self { start: LogPos::START, roots: Roots::new(roots), blob, back_to })
+    }
 }
 
-/// A commit whose undo is kept, in memory or in the log.
+/// A commit whose undo is kept in memory.
 struct Kept {
     number: u64,
-    /// Bytes of memory; 0 from when it is dropped from there.
-    bytes: u64,
     /// Bytes of the overflow file that the values which it replaced occupy.
     values: u64,
     before: Option<Before>,
@@ -69,6 +90,17 @@ impl Kept {
     }
 }
 
+/// A run of the history.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RunSize {
+    /// It has the undo of the commits after this one, through another.
+    pub(super) after: u64,
+    pub(super) through: u64,
+    /// Its bytes, and those of the overflow file that values take which its commits replaced.
+    pub(super) bytes: u64,
+    pub(super) values: u64,
+}
+
 /// The window.
 pub(super) struct Window {
     limits: HistoryLimits,
@@ -78,13 +110,17 @@ pub(super) struct Window {
     begin: u64,
     /// It was said that less is kept than wanted.
     short: bool,
+    /// The undo of commits through this one is on the device, or is not kept.
+    written: u64,
+    /// The undo of commits through this one is not in memory.
     dropped: u64,
-    /// What comes before `commits`; none where that is nothing of the window.
-    unread: Option<Unread>,
+    /// The undo of all commits after this one is kept.
+    floor: u64,
+    /// Commits that are not on the device.
     commits: VecDeque<Kept>,
     /// Bytes of `commits`.
     list: u64,
-    /// Bytes of the overflow file that only states before them name.
+    /// Bytes of the overflow file that states before them name.
     values: u64,
     /// What queued records say of where the window begins, and where they end.
     stated: VecDeque<(LogPos, u64)>,
@@ -93,21 +129,22 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// The window of a state without past.
-    pub(super) fn new(limits: HistoryLimits, tip: u64) -> Self {
+    /// The window of a state whose undo is kept after `floor`, all of it on the device.
+    pub(super) fn new(limits: HistoryLimits, floor: u64, tip: u64) -> Self {
         Self {
             limits,
             tip,
-            from: tip,
-            begin: tip,
+            from: floor,
+            begin: floor,
             short: false,
+            written: tip,
             dropped: tip,
-            unread: None,
+            floor,
             commits: VecDeque::new(),
             list: 0,
             values: 0,
             stated: VecDeque::new(),
-            durable_from: if limits.commits > 0 { tip } else { u64::MAX },
+            durable_from: if limits.commits > 0 { floor } else { u64::MAX },
         }
     }
 
@@ -116,19 +153,14 @@ impl Window {
         self.from
     }
 
-    /// The oldest commit whose undo, and that of all later ones, is in memory.
-    pub(super) fn dropped(&self) -> u64 {
-        self.dropped
+    /// The undo of commits through this one is on the device, or is not kept.
+    pub(super) fn written(&self) -> u64 {
+        self.written
     }
 
     /// Can the state of a commit be read: is the undo of all commits after it kept?
     pub(super) fn reads(&self, commit: u64) -> bool {
-        commit >= self.dropped.min(self.from)
-    }
-
-    /// Is the undo of no commit in memory?
-    pub(super) fn is_empty(&self) -> bool {
-        self.dropped == self.tip
+        commit >= self.floor
     }
 
     /// Bytes of the list of commits.
@@ -136,104 +168,53 @@ impl Window {
         self.list
     }
 
-    /// Where the record of a commit begins that is kept.
-    pub(super) fn start(&self, number: u64) -> Option<LogPos> {
-        Some(self.kept(number)?.before.as_ref()?.start)
-    }
-
-    fn kept(&self, number: u64) -> Option<&Kept> {
+    fn place(&self, number: u64) -> Option<usize> {
         let first = self.commits.front()?.number;
-        self.commits.get(usize::try_from(number.checked_sub(first)?).ok()?)
+        usize::try_from(number.checked_sub(first)?).ok().filter(|at| *at < self.commits.len())
     }
 
     /// The next commit's undo is there, or is being put in. `values` are the bytes of the overflow file that the values in it
-    /// occupy, as far as they are known by now ([`Self::set_bytes`]).
-    pub(super) fn add(&mut self, number: u64, bytes: u64, values: u64, before: Option<Before>) {
+    /// occupy, as far as they are known by now ([`Self::set_values`]).
+    pub(super) fn add(&mut self, number: u64, values: u64, before: Option<Before>) {
         self.tip = number;
         self.values += values;
-        let kept = Kept { number, bytes, values, before };
+        let kept = Kept { number, values, before };
         self.list += kept.in_list();
         self.commits.push_back(kept);
     }
 
-    /// The next commit's undo is in the log only, and that of all before it.
-    pub(super) fn add_logged(&mut self, number: u64, values: u64, before: Before) {
-        self.drop_memory_through(self.tip);
-        self.add(number, 0, values, Some(before));
-        self.dropped = number;
-    }
-
-    /// Recovery: the records of all commits so far stay unread.
-    pub(super) fn leave_unread(&mut self, unread: Unread) {
-        (self.from, self.begin) = (unread.first, unread.first);
-        self.unread = Some(unread);
-    }
-
-    /// What has to be read for the state of a commit.
-    pub(super) fn unread(&self, commit: u64) -> Option<&Unread> {
-        let unread = self.unread.as_ref()?;
-        (self.from..unread.superblock.commit).contains(&commit).then_some(unread)
-    }
-
-    /// Do unread records keep the log longer than the history is, by an eighth of it?
-    pub(super) fn lags(&self, log_end: LogPos) -> bool {
-        let Some(Unread { superblock, first, .. }) = self.unread(self.from) else { return false };
-        let log = log_end.saturating_since(superblock.log_from());
-        self.from - first > self.limits.commits / 8
-            || log > self.limits.log_bytes.saturating_add(self.limits.log_bytes / 8)
-    }
-
-    /// The unread records were read; they stay in the log. False where the window has moved past them.
-    pub(super) fn adopt(&mut self, older: &mut Self) -> bool {
-        if self.unread.take().is_none() {
-            return false;
+    /// Bytes of the overflow file that the values in a commit's undo occupy.
+    pub(super) fn set_values(&mut self, number: u64, values: u64) {
+        if let Some(at) = self.place(number) {
+            self.values = self.values - self.commits[at].values + values;
+            self.commits[at].values = values;
         }
-        self.begin_at(older.from);
-        let kept = std::mem::take(&mut older.commits);
-        for kept in kept.into_iter().rev().filter(|kept| kept.number > self.from) {
-            let kept = Kept { bytes: 0, ..kept };
-            self.list += kept.in_list();
-            self.values += kept.values;
-            self.commits.push_front(kept);
-        }
-        true
     }
 
-    /// What a commit's undo really takes, and bytes of the overflow file that the values in it occupy.
-    pub(super) fn set_bytes(&mut self, number: u64, bytes: u64, values: u64) {
-        let first = self.commits.front().map_or(0, |first| first.number);
-        let at = number.checked_sub(first).and_then(|at| usize::try_from(at).ok());
-        if let Some(kept) = at.and_then(|at| self.commits.get_mut(at)) {
-            self.values = self.values - kept.values + values;
-            kept.values = values;
-            if number > self.dropped {
-                kept.bytes = bytes;
-            }
-        }
+    /// What was before each commit that is not on the device, through one, in order. None where that of one of them is not
+    /// known.
+    pub(super) fn unwritten(&self, through: u64) -> Option<Vec<(u64, Before)>> {
+        let commits = self.commits.iter().take_while(|kept| kept.number <= through);
+        commits.map(|kept| Some((kept.number, kept.before.clone()?))).collect()
+    }
+
+    /// The undo of commits through one is on the device.
+    pub(super) fn wrote(&mut self, through: u64) {
+        self.written = self.written.max(through);
+        self.forget(through);
     }
 
     /// Nothing before this commit can be read: what came was no commit with undo.
     pub(super) fn barrier(&mut self, number: u64) {
-        (self.list, self.values) = (0, 0);
-        self.commits.clear();
-        self.unread = None;
-        (self.tip, self.from, self.begin, self.dropped) = (number, number, number, number);
+        (self.tip, self.from, self.begin) = (number, number, number);
+        (self.written, self.dropped, self.floor) = (number, number, number);
+        self.forget(number);
     }
 
-    /// The window begins here, or later: records say so.
+    /// The window begins here, or later: records say so, or what came before is not there any more.
     pub(super) fn begin_at(&mut self, from: u64) {
         self.begin = from.min(self.tip);
         self.from = self.from.max(self.begin);
-    }
-
-    /// The log begins at a position: what records before it have replaced can be read back no more.
-    pub(super) fn log_begins(&mut self, position: LogPos) {
-        let is_gone =
-            |kept: &Kept| kept.before.as_ref().is_some_and(|before| before.start < position);
-        let gone = self.commits.iter().take_while(|kept| is_gone(kept)).last();
-        if let Some(gone) = gone.map(|kept| kept.number).filter(|gone| *gone > self.from) {
-            self.begin_at(gone);
-        }
     }
 
     /// How many commits before the newest one can be read, and how many could without the limits in bytes.
@@ -261,6 +242,11 @@ impl Window {
         }
     }
 
+    /// Where the window begins, as the newest record says.
+    pub(super) fn stated(&self) -> u64 {
+        self.stated.back().map_or(self.durable_from, |(_, from)| *from)
+    }
+
     /// Recovery has found a record that says that the history begins at `stated`, whatever can be read of it: all
     /// that is named from there on is kept until a durable record says otherwise.
     pub(super) fn was_from(&mut self, stated: u64) {
@@ -276,102 +262,72 @@ impl Window {
         self.durable_from
     }
 
-    /// Moves the window on: to its length, to its bytes of log (which ends at `log_end`) and of the overflow file; and drops
-    /// from memory, whoever holds it, what takes more than the bytes of memory. `oldest_pin` is the oldest commit that is
-    /// held. `in_memory` are the bytes of memory, and `runs` what is in it: of each run, the oldest first, the last commit and
-    /// the bytes. Gives the last commit that is dropped from memory.
+    /// Moves the window on, to its length and to its bytes of the device, and drops what nobody needs, and from memory what takes
+    /// more than the bytes of memory. `oldest_pin` is the oldest commit that is held, `in_memory` the bytes of memory. The
+    /// runs come oldest first. Gives the last commit whose undo is dropped from memory, and the last one whose undo is dropped from the device.
     pub(super) fn advance(
         &mut self,
         oldest_pin: u64,
-        log_end: LogPos,
         in_memory: u64,
-        runs: &[(u64, u64)],
-    ) -> u64 {
+        memory: &[RunSize],
+        disk: &[RunSize],
+    ) -> (u64, u64) {
         self.from = self.begin_after(self.tip).min(self.tip);
-        let too_much_log = |before: &Before| {
-            log_end.checked_since(before.start).unwrap_or(0) > self.limits.log_bytes
-        };
-        for kept in &self.commits {
-            let log = kept.number > self.from && kept.before.as_ref().is_some_and(too_much_log);
-            if log {
-                self.from = kept.number;
-            } else if kept.number > self.from {
+        let mut limited = 0;
+        let mut taken = self.values + disk.iter().map(|run| run.bytes + run.values).sum::<u64>();
+        let kept = self.commits.iter().map(|kept| (kept.number, kept.values));
+        let oldest = disk.iter().map(|run| (run.through, run.bytes + run.values)).chain(kept);
+        for (through, bytes) in oldest {
+            if taken <= self.limits.disk_bytes {
                 break;
             }
+            taken -= bytes;
+            self.from = self.from.max(through);
+            limited = through;
         }
-        self.drop_memory_through(self.from.min(oldest_pin));
-        self.forget();
-        let all = in_memory + self.list;
-        if all > self.limits.bytes {
+        // A pin keeps what is in memory: the device is for the window.
+        let unneeded = self.from.min(oldest_pin).max(limited);
+        self.dropped = self.dropped.max(unneeded.min(self.tip));
+        let gone = memory.iter().take_while(|run| run.through <= self.dropped);
+        let left = in_memory - gone.map(|run| run.bytes).sum::<u64>() + self.list;
+        if left > self.limits.bytes {
             // Some more than has to be, so that not each commit drops a run, and runs as a whole.
-            let mut excess = all - self.limits.bytes / 8 * 7;
-            for (end, bytes) in runs {
-                if excess > 0 && *end > self.dropped {
-                    self.drop_memory_through(*end);
-                    excess = excess.saturating_sub(*bytes);
+            let mut excess = left - self.limits.bytes / 8 * 7;
+            let droppable = if self.limits.commits > 0 { self.written } else { self.tip };
+            for run in memory.iter().filter(|run| run.through <= droppable) {
+                if excess > 0 && run.through > self.dropped {
+                    self.dropped = run.through;
+                    excess = excess.saturating_sub(run.bytes);
                 }
             }
-            if excess > 0 {
-                self.drop_memory_through(self.tip);
-            }
-            self.forget();
-        }
-        while self.values > self.limits.value_bytes
-            && let Some(first) = self.commits.front().map(|first| first.number)
-        {
-            self.from = self.from.max(first);
-            self.drop_memory_through(first);
-            self.forget();
-        }
-        self.dropped
-    }
-
-    /// The undo of the commits through `number` leaves memory.
-    fn drop_memory_through(&mut self, number: u64) {
-        let first = self.commits.front().map_or(0, |first| first.number);
-        let place = |number: u64| usize::try_from((number + 1).saturating_sub(first)).unwrap_or(0);
-        let (from, to) = (place(self.dropped), place(number.min(self.tip)));
-        for at in from..to {
-            if let Some(kept) = self.commits.get_mut(at) {
-                kept.bytes = 0;
+            if excess > 0 && self.limits.commits == 0 {
+                self.dropped = self.tip;
             }
         }
-        self.dropped = self.dropped.max(number.min(self.tip));
+        let first = disk.iter().find(|run| run.through > self.from);
+        self.floor = first.map_or(self.dropped, |run| run.after.min(self.dropped));
+        self.forget(self.floor);
+        (self.dropped, self.from)
     }
 
-    /// Forgets the commits that nobody can read back to.
-    fn forget(&mut self) {
-        self.unread.take_if(|unread| unread.superblock.commit <= self.from);
-        let needed = self.from.min(self.dropped);
-        let gone = self.commits.partition_point(|kept| kept.number <= needed);
+    /// Forgets commits through one.
+    fn forget(&mut self, through: u64) {
+        let gone = self.commits.partition_point(|kept| kept.number <= through);
         for kept in self.commits.drain(..gone) {
             self.list -= kept.in_list();
             self.values -= kept.values;
         }
     }
 
-    /// Root and blob of a commit that is not the newest one, while it is in the window.
-    pub(super) fn past(&self, commit: u64) -> Option<&Before> {
-        if commit < self.from {
-            return None;
-        }
-        self.kept(commit + 1)?.before.as_ref()
+    /// What was before a commit that is not on the device.
+    pub(super) fn before(&self, commit: u64) -> Option<&Before> {
+        self.commits[self.place(commit)?].before.as_ref()
     }
 
-    /// Where the records of the window begin, and the roots before the first; none when it has no commit but the tip.
+    /// Where the records begin whose undo is in the window and not on the device, and the roots before the first; none when
+    /// there are none.
     pub(super) fn begins(&self) -> Option<(LogPos, &Roots)> {
-        match self.unread(self.from) {
-            Some(unread) => Some((unread.superblock.log_from(), &unread.roots)),
-            None => self.past(self.from).map(|before| (before.start, &before.roots)),
-        }
-    }
-
-    /// Bytes of undo after `commit` that the window alone would not keep; none where it cannot be read.
-    pub(super) fn bytes_for(&self, commit: u64) -> u64 {
-        if !self.reads(commit) {
-            return 0;
-        }
-        let held = self.commits.iter().filter(|kept| kept.number > commit);
-        held.take_while(|kept| kept.number <= self.from).map(|kept| kept.bytes).sum()
+        let first = self.commits.iter().find(|kept| kept.number > self.from)?.before.as_ref()?;
+        Some((first.start, &first.roots))
     }
 }

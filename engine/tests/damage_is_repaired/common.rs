@@ -36,6 +36,7 @@ pub(crate) fn options(history: u64) -> Options {
         .in_flight(8)
         .flush_at(2)
         .history(history)
+        .kept_log_mib(0)
         .log_limit_bytes(64 << 10)
         .geometry(Geometry { segment_pages: 16, log_segment: 16 << 10, size_factor: 150 })
 }

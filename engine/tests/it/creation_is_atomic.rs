@@ -3,7 +3,9 @@
 
 use pleach::internals::format::creation::{CreationError, DirectoryState, MARKER, create, inspect};
 use pleach::internals::format::incarnation::{self, IncarnationError, raise};
-use pleach::internals::format::superblock::{self, Geometry, Superblock, SuperblockError};
+use pleach::internals::format::superblock::{
+    self, FORMAT_VERSION, Geometry, Superblock, SuperblockError,
+};
 use pleach::internals::format::superblock_store::SuperblockStore;
 use pleach_io::sim::{Aftermath, Content, Fault, Image, Rule, SimDisk, SimOptions, Times, code};
 use pleach_io::{Device, Disk, IoError, OpenMode, Operation, PageBuf};
@@ -35,6 +37,7 @@ fn first() -> Superblock {
     };
     let prepared_through = geometry.log_segment;
     Superblock {
+        format: FORMAT_VERSION,
         database: DATABASE,
         hasher: pleach::Hasher::BLAKE3.into(),
         geometry,

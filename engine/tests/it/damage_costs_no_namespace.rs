@@ -3,7 +3,8 @@
 use crate::common::{Keys, key};
 use pleach::internals::format::names::parse_segment_name;
 use pleach::{Access, Db, Options};
-use pleach_io::sim::{Damage, PageOf, SimDisk, SimOptions, SimRuntime};
+use pleach_io::Operation;
+use pleach_io::sim::{Damage, Fault, PageOf, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
 
 type SimDb = Db;
 fn options(history: u64) -> Options {
@@ -70,7 +71,11 @@ fn a_history_that_cannot_be_read_gives_nothing_up() {
     let then = db.roots();
     db.drop_namespace(7).expect("dropped");
     crate::common::commit(&db, pairs(0, 3));
+    // Without room for runs the history stays in the log.
+    let full = Fault::Errno(code::ENOSPC);
+    disk.inject(Rule::nth(Operation::Write, "overflow", 1, Times::Forever, full));
     db.close().expect("closed");
+    disk.heal();
     drop(db);
     let image = disk.image();
     let written =

@@ -28,6 +28,7 @@ fn sample() -> Superblock {
             overflow_segment: 1 << 20,
             stored_levels: 3,
         },
+        format: FORMAT_VERSION,
         generation: 1,
         image: ImageRef {
             file: ImageFile::B,
@@ -45,7 +46,7 @@ fn sample() -> Superblock {
         clean_end: Some(8192.into()),
         prepared_through: (64 << 10).into(),
         history: 12,
-        history_from: 16.into(),
+        log_from: 16.into(),
         durability: DurabilityMode::Periodic(13),
     }
 }
@@ -97,7 +98,7 @@ fn a_superblock_comes_back_and_no_byte_of_it_can_change() {
     }
 }
 
-const GOLDEN: u64 = 4_107_897_014_626_513_761;
+const GOLDEN: u64 = 10_332_820_227_943_828_492;
 
 #[test]
 fn fields_out_of_range_are_refused_under_a_good_checksum() {
@@ -209,7 +210,7 @@ fn a_newer_version_unknown_features_and_other_lengths_are_told_apart() {
         *page = *sample().encode(1).page(0);
         forge(page, 16, &(FORMAT_VERSION + 1).to_le_bytes());
     });
-    assert!(matches!(open(&disk).err(), Some(SuperblockError::NewerVersion { found: 7 })));
+    assert!(matches!(open(&disk).err(), Some(SuperblockError::NewerVersion { found: 8 })));
 
     let features = Superblock { read_only_compatible: 4, ..sample() };
     assert!(features.check_features(false).is_ok() && features.check_features(true).is_err());

@@ -7,6 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
+use pleach::Result;
 use pleach::internals::error::hex;
 use pleach::internals::format::trie_kind::TrieKind;
 use pleach::internals::open::pages::parse;
@@ -34,8 +35,10 @@ pub(super) fn findings(
         let nodes = HashMap::new();
         let mut past =
             Past { opened, leaves, recovered, trie, nodes, now: Vec::new(), before: Vec::new() };
-        if let Some(children) = past.gather(tell) {
-            all.append(&mut past.findings(children, tell));
+        match past.gather(tell) {
+            Ok(Some(children)) => all.append(&mut past.findings(children, tell)),
+            Ok(None) => {}
+            Err(error) => all.push(format!("{}the history: {error}", of(trie.namespace))),
         }
     }
     all
@@ -64,11 +67,11 @@ struct Past<'a> {
 
 impl Past<'_> {
     /// The present, and what nodes were before commits; how many children regions have. `None`: a page cannot be used.
-    fn gather(&mut self, tell: &mut dyn FnMut(u64)) -> Option<u64> {
+    fn gather(&mut self, tell: &mut dyn FnMut(u64)) -> Result<Option<u64>> {
         let (tip, mut all) = (self.recovered.tip.number, 0);
         for region in self.trie.regions.regions() {
             let state = region.read();
-            let replaced = self.replaced(region.prefix());
+            let replaced = self.replaced(region.prefix())?;
             if replaced.is_empty() {
                 self.now.push((tip, *region.prefix(), *state.own()));
             } else {
@@ -79,7 +82,8 @@ impl Past<'_> {
                     let (below, rest) = left.split_at(count);
                     match state.node(child) {
                         Some(node) if below.is_empty() => self.now.push((tip, prefix, *node)),
-                        _ => self.page(&state, child, below)?,
+                        _ if self.page(&state, child, below).is_none() => return Ok(None),
+                        _ => {}
                     }
                     left = rest;
                 }
@@ -87,21 +91,21 @@ impl Past<'_> {
             tell(state.children().len() as u64);
             all += state.children().len() as u64;
         }
-        Some(all)
+        Ok(Some(all))
     }
 
     /// What commits of the history replaced below a prefix, in key order.
-    fn replaced(&self, prefix: &Prefix) -> Vec<Replaced> {
+    fn replaced(&self, prefix: &Prefix) -> Result<Vec<Replaced>> {
         let (undo, namespace) = (&self.recovered.history.undo, self.trie.namespace);
         let (below, mut replaced) = (*prefix.first_key()..=prefix.last_key(), Vec::new());
-        for (key, _) in undo.within(namespace, &[below], undo.from()) {
+        for (key, _) in undo.within(namespace, &[below], undo.from())? {
             let mut before = undo.from();
-            while let Some((commit, prior)) = undo.change_after(namespace, &key, before) {
+            while let Some((commit, prior)) = undo.change_after(namespace, &key, before)? {
                 replaced.push((commit, key, prior));
                 before = commit;
             }
         }
-        replaced
+        Ok(replaced)
     }
 
     /// The node of a page as it is, and before each commit that changed it. `None`: it cannot be used.

@@ -24,7 +24,6 @@ use pleach::internals::format::superblock::Superblock;
 use pleach::internals::log::{LogError, ScanError, copies, segments, whole_records};
 use pleach::internals::open::examine::{self, Examined};
 use pleach::internals::open::recovery::LogEnd;
-use pleach::internals::options::Below;
 use pleach::{Error, Result};
 use pleach_core::Hasher;
 use pleach_io::{Disk, File, IoError, LockMode, OpenMode, PAGE, PageBuf};
@@ -56,7 +55,7 @@ pub(super) fn cut_log(hasher: Hasher, device: &Disk, error: &Error) -> Result<Cu
     // With what the newest superblock knows, also where its image is bad.
     let mut reach = Reach::new(Some(&superblocks));
     // Without its history, of which damage costs no more than itself.
-    let none = |_: &Superblock| limits(0, Below::Left);
+    let none = |_: &Superblock| limits(0);
     let examined = examine::examine(Some(hasher), device, superblocks, none, None, LogEnd::Damage);
     let Ok(Examined { superblocks, recovered, .. }) = examined else {
         return Err(error.clone());

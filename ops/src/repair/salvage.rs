@@ -11,7 +11,6 @@ use pleach::internals::log::{CutReport, ScanError, whole_records};
 use pleach::internals::open::examine::Examined;
 use pleach::internals::open::pages::{parse, visit};
 use pleach::internals::open::recovery::RecoveredTrie;
-use pleach::internals::options::Below;
 use pleach::internals::roots::TrieRoot;
 use pleach::internals::state::{page_of_value, read_from};
 use pleach::{BadPage, Roots};
@@ -70,7 +69,7 @@ pub fn salvage_on(
 ) -> Result<SalvageReport> {
     let opened = &Opened::new(&device.into(), hasher)?;
     opened.require_lock()?;
-    let (examined, error) = match opened.examine_present(Below::Left) {
+    let (examined, error) = match opened.examine_present() {
         Ok(examined) => (examined, None),
         Err(error) => match opened.examine_salvage() {
             Ok(examined) => (examined, Some(error)),

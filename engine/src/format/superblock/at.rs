@@ -42,8 +42,8 @@ pub(super) const HISTORY: usize = PREPARED + 8;
 pub(super) const DURABILITY: usize = HISTORY + 8;
 pub(super) const PAD_DURABILITY: usize = DURABILITY + 1;
 pub(super) const PERIOD: usize = PAD_DURABILITY + 3;
-pub(super) const HISTORY_FROM: usize = PERIOD + 4;
-pub(super) const HASHER_NAME: usize = HISTORY_FROM + 8;
+pub(super) const LOG_FROM: usize = PERIOD + 4;
+pub(super) const HASHER_NAME: usize = LOG_FROM + 8;
 pub(super) const REST: usize = HASHER_NAME + 32;
 
 const _: () = assert!(DATABASE.is_multiple_of(8) && COMPATIBLE.is_multiple_of(8));

@@ -9,9 +9,9 @@ use arc_swap::Guard;
 use pleach_beatree::Stored;
 use pleach_core::{Key, Prefix};
 
-use super::{Past, Recent, Undo};
+use super::{DiskRun, Past, Recent, Undo};
 use crate::error::{Error, Result};
-use crate::history::{NodesOf, ReplacedNode};
+use pleach_history::{NodesOf, ReplacedNode, Version};
 
 impl Undo {
     /// The newest commit that was pushed. Cheap, for the read path.
@@ -20,20 +20,14 @@ impl Undo {
         self.newest.load(Ordering::Acquire)
     }
 
-    /// Undo in memory, where it has that of all commits after `through`, and that of those after `base` is kept.
+    /// All undo, where that of all commits after `base` is kept.
     ///
     /// # Errors
     /// [`Error::SnapshotTooOld`].
     #[inline]
-    pub(in crate::state) fn reaching(&self, base: u64, through: u64) -> Result<Guard<Arc<Past>>> {
+    pub(in crate::state) fn reaching(&self, base: u64) -> Result<Guard<Arc<Past>>> {
         let past = self.past.load();
-        let reaches = past.begins <= through && (through == base || past.keeps_after(base));
-        if reaches { Ok(past) } else { Err(self.too_old(base)) }
-    }
-
-    /// Is the undo of all commits after this one kept, in memory or in the log?
-    pub(in crate::state) fn is_kept_after(&self, commit: u64) -> bool {
-        self.past.load().keeps_after(commit)
+        if past.floor() <= base { Ok(past) } else { Err(self.too_old(base)) }
     }
 
     /// The error for a state that is not kept any more.
@@ -48,12 +42,12 @@ impl Undo {
 
     /// Can the state of a commit be read?
     pub(crate) fn check(&self, commit: u64) -> Result<()> {
-        if self.is_kept_after(commit) { Ok(()) } else { Err(self.too_old(commit)) }
+        self.reaching(commit).map(drop)
     }
 
     /// The oldest commit after `base` that changed a key, and what it replaced; of commits that are put in.
-    pub fn change_after(&self, namespace: u8, key: &Key, base: u64) -> Option<(u64, Stored)> {
-        self.past.load().runs.get(namespace, key, base)
+    pub fn change_after(&self, namespace: u8, key: &Key, base: u64) -> Result<Option<Version>> {
+        self.past.load().version(namespace, key, base)
     }
 
     /// The states as of `base` of all of a namespace's keys in some ranges, which ascend, that later commits changed:
@@ -63,27 +57,56 @@ impl Undo {
         namespace: u8,
         ranges: &[RangeInclusive<Key>],
         base: u64,
-    ) -> Vec<(Key, Stored)> {
+    ) -> Result<Vec<(Key, Stored)>> {
         self.past.load().within(namespace, ranges, base)
     }
 }
 
 impl Past {
+    /// Runs on the device with commits after `base` that memory does not have, and the commit after which memory goes on.
+    #[inline]
+    fn on_disk(&self, base: u64) -> (&[Arc<DiskRun>], u64) {
+        if self.begins <= base {
+            return (&[], base);
+        }
+        let first = self.disk.partition_point(|run| run.names.through <= base);
+        let end = self.disk.partition_point(|run| run.names.after < self.begins);
+        let runs = &self.disk[first..end.max(first)];
+        (runs, runs.last().map_or(base, |last| last.names.through.max(base)))
+    }
+
     /// Recent commits after `base`, in order.
     fn recent_after(&self, base: u64) -> &[Recent] {
         &self.recent[self.recent.partition_point(|commit| commit.number <= base)..]
     }
 
+    /// What a key had as of `base`, and the commit that replaced it; of commits that are put in.
+    #[inline]
+    fn version(&self, namespace: u8, key: &Key, base: u64) -> Result<Option<Version>> {
+        let (disk, through) = self.on_disk(base);
+        for run in disk {
+            if let Some(found) = run.get(namespace, key, base)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(self.runs.get(namespace, key, through))
+    }
+
     /// State of a namespace's key as of commit `base`, when a later commit changed it: what the oldest such
     /// commit replaced.
     #[inline]
-    pub(in crate::state) fn get(&self, namespace: u8, key: &Key, base: u64) -> Option<Stored> {
+    pub(in crate::state) fn get(
+        &self,
+        namespace: u8,
+        key: &Key,
+        base: u64,
+    ) -> Result<Option<Stored>> {
         // Commits that were put in are older.
-        if let Some((_, prior)) = self.runs.get(namespace, key, base) {
-            return Some(prior);
+        if let Some((_, prior)) = self.version(namespace, key, base)? {
+            return Ok(Some(prior));
         }
         let mut recent = self.recent_after(base).iter();
-        recent.find_map(|commit| Some(commit.of(namespace)?.changes.find(key)?.prior.clone()))
+        Ok(recent.find_map(|commit| Some(commit.of(namespace)?.changes.find(key)?.prior.clone())))
     }
 
     /// See [`Undo::within`].
@@ -92,10 +115,11 @@ impl Past {
         namespace: u8,
         ranges: &[RangeInclusive<Key>],
         base: u64,
-    ) -> Vec<(Key, Stored)> {
-        let (found, recent) = (self.runs.within(namespace, ranges, base), self.recent_after(base));
-        if recent.is_empty() {
-            return found;
+    ) -> Result<Vec<(Key, Stored)>> {
+        let ((disk, through), recent) = (self.on_disk(base), self.recent_after(base));
+        let found = self.runs.within(namespace, ranges, through);
+        if recent.is_empty() && disk.is_empty() {
+            return Ok(found);
         }
         let mut states = BTreeMap::new();
         // Newest first, so that the oldest commit has the last word.
@@ -105,7 +129,10 @@ impl Past {
             }
         }
         states.extend(found);
-        states.into_iter().collect()
+        for run in disk.iter().rev() {
+            run.within(namespace, ranges, base, |key, prior| drop(states.insert(key, prior)))?;
+        }
+        Ok(states.into_iter().collect())
     }
 
     /// The nodes in and around a prefix that commits after `base` have replaced: of each run, or recent commit, that has any,
@@ -116,11 +143,15 @@ impl Past {
         namespace: u8,
         prefix: &Prefix,
         base: u64,
-    ) -> impl Iterator<Item = Vec<ReplacedNode>> {
+    ) -> impl Iterator<Item = Result<Vec<ReplacedNode>>> {
+        let (disk, through) = self.on_disk(base);
+        let disk = disk.iter().map(move |run| Ok(run.nodes_around(of, namespace, prefix, base)?));
         let recent = self.recent_after(base).iter().filter_map(move |commit| {
-            let found = commit.of(namespace)?.nodes.around(of, commit.number, prefix);
-            (!found.is_empty()).then_some(found)
+            Some(commit.of(namespace)?.nodes.around(of, commit.number, prefix))
         });
-        self.runs.nodes_around(of, namespace, prefix, base).chain(recent)
+        let memory = self.runs.nodes_around(of, namespace, prefix, through).chain(recent);
+        let any =
+            |found: &Result<Vec<ReplacedNode>>| found.as_ref().map_or(true, |all| !all.is_empty());
+        disk.chain(memory.map(Ok)).filter(any)
     }
 }

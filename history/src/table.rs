@@ -230,6 +230,12 @@ impl<K: Sorted> Table<K> {
         self.firsts[at] as usize..self.firsts[at + 1] as usize
     }
 
+    /// The versions of a key that commits after one replaced.
+    pub(super) fn versions_after(&self, at: usize, base: u64) -> Range<usize> {
+        let Range { end, .. } = self.versions_of(at);
+        self.version_after(at, base).unwrap_or(end)..end
+    }
+
     /// The commit that replaced a version.
     #[inline]
     pub(super) fn commit(&self, version: usize) -> u64 {

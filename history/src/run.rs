@@ -5,24 +5,26 @@ use std::ops::{Range, RangeInclusive};
 use pleach_beatree::Stored;
 use pleach_core::{Key, Node, Prefix};
 
-use super::filter::{Filter, Secret};
-use super::table::Table;
+use crate::filter::{Filter, Secret};
+use crate::table::Table;
 
 /// A version: the commit that replaced it, and what it replaced.
-pub(crate) type Version = (u64, Stored);
+pub type Version = (u64, Stored);
 
 /// A node that a commit replaced.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ReplacedNode {
-    pub(crate) prefix: Prefix,
+pub struct ReplacedNode {
+    /// Its prefix.
+    pub prefix: Prefix,
     /// The commit.
-    pub(crate) number: u64,
-    pub(crate) node: Node,
+    pub number: u64,
+    /// The node before it.
+    pub node: Node,
 }
 
 /// What nodes are of.
 #[derive(Clone, Copy)]
-pub(crate) enum NodesOf {
+pub enum NodesOf {
     /// Pages.
     Pages,
     /// Regions.
@@ -131,7 +133,7 @@ impl Run {
 }
 
 /// The run of one commit in the making: namespaces ascend, and so does what it replaced in each.
-pub(crate) struct CommitRun {
+pub struct CommitRun {
     pub(super) run: Run,
     secret: Secret,
     namespace: u8,
@@ -154,12 +156,7 @@ impl CommitRun {
     }
 
     /// What follows is of this namespace, where the commit replaced these nodes of pages and regions.
-    pub(crate) fn begin(
-        &mut self,
-        namespace: u8,
-        pages: &[(Prefix, Node)],
-        regions: &[(Prefix, Node)],
-    ) {
+    pub fn begin(&mut self, namespace: u8, pages: &[(Prefix, Node)], regions: &[(Prefix, Node)]) {
         self.namespace = namespace;
         let Run { through, pages: to_pages, regions: to_regions, .. } = &mut self.run;
         for (table, nodes) in [(to_pages, pages), (to_regions, regions)] {
@@ -171,7 +168,7 @@ impl CommitRun {
     }
 
     /// Adds what a key had before.
-    pub(crate) fn put(&mut self, key: &Key, prior: &Stored) {
+    pub fn put(&mut self, key: &Key, prior: &Stored) {
         self.run.filter.add(self.secret.hash(self.namespace, key));
         self.run.values.put_key(self.namespace, key);
         self.run.values.put_version(self.run.through, prior);

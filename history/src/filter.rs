@@ -13,8 +13,8 @@ const BITS_A_KEY: usize = 10;
 const PROBES: u32 = 5;
 
 /// Words that nobody outside knows, so that nobody can choose keys whose hashes meet.
-#[derive(Clone, Copy)]
-pub(super) struct Secret([u64; 4]);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Secret(pub(super) [u64; 4]);
 
 impl Default for Secret {
     fn default() -> Self {
@@ -50,7 +50,33 @@ fn low(wide: u128) -> u64 {
 /// A line of memory.
 #[derive(Clone, Copy, Default)]
 #[repr(align(64))]
-struct Line([u64; 8]);
+pub(super) struct Line(pub(super) [u64; 8]);
+
+impl Line {
+    /// False: no key with this hash was added.
+    #[inline]
+    pub(super) fn may_have(&self, hash: u64) -> bool {
+        bits(hash).all(|(word, bit)| self.0[word] & bit != 0)
+    }
+}
+
+/// The line of a hash, of some.
+#[inline]
+pub(super) fn line_of(hash: u64, lines: usize) -> usize {
+    let at = low((u128::from(hash) * lines as u128) >> 64);
+    usize::try_from(at).unwrap_or(0)
+}
+
+/// The bits of a hash in its line: each as the word and the bit of the word.
+#[inline]
+fn bits(hash: u64) -> impl Iterator<Item = (usize, u64)> {
+    // The line is named by the upper bits of the hash: these are others.
+    let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (0..PROBES).map(move |probe| {
+        let bits = mixed >> (64 - 9 * (probe + 1));
+        ((bits >> 6 & 7) as usize, 1 << (bits & 63))
+    })
+}
 
 /// The filter.
 pub(super) struct Filter(Box<[Line]>);
@@ -65,40 +91,26 @@ impl Filter {
         size_of_val(&*self.0)
     }
 
-    #[inline]
-    fn line(&self, hash: u64) -> usize {
-        let at = low((u128::from(hash) * self.0.len() as u128) >> 64);
-        usize::try_from(at).unwrap_or(0)
+    pub(super) fn lines(&self) -> &[Line] {
+        &self.0
     }
 
     #[inline]
     pub(super) fn cpu_prefetch(&self, hash: u64) {
-        let at = self.line(hash);
+        let at = line_of(hash, self.0.len());
         cpu_prefetch(&self.0[at..=at]);
-    }
-
-    /// The bits of a hash in its line: each as the word and the bit of the word.
-    #[inline]
-    fn bits(hash: u64) -> impl Iterator<Item = (usize, u64)> {
-        // The line is named by the upper bits of the hash: these are others.
-        let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (0..PROBES).map(move |probe| {
-            let bits = mixed >> (64 - 9 * (probe + 1));
-            ((bits >> 6 & 7) as usize, 1 << (bits & 63))
-        })
     }
 
     /// Adds a key by its hash.
     pub(super) fn add(&mut self, hash: u64) {
-        let at = self.line(hash);
-        Self::bits(hash).for_each(|(word, bit)| self.0[at].0[word] |= bit);
+        let line = line_of(hash, self.0.len());
+        bits(hash).for_each(|(word, bit)| self.0[line].0[word] |= bit);
     }
 
     /// False: no key with this hash was added.
     #[inline]
     pub(super) fn may_have(&self, hash: u64) -> bool {
-        let line = &self.0[self.line(hash)].0;
-        Self::bits(hash).all(|(word, bit)| line[word] & bit != 0)
+        self.0[line_of(hash, self.0.len())].may_have(hash)
     }
 }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use pleach_beatree::Stored;
 use pleach_core::{Key, Prefix};
 
-use super::Runs;
-use super::run::{NodesOf, ReplacedNode, Run, Version};
-use super::table::place;
+use crate::Runs;
+use crate::run::{NodesOf, ReplacedNode, Run, Version};
+use crate::table::place;
 
 /// Runs whose filters are asked for together.
 const TOGETHER: usize = 8;
@@ -23,7 +23,7 @@ struct Found {
 
 impl Runs {
     /// What a key had as of `base`, and the commit that replaced it.
-    pub(crate) fn get(&self, namespace: u8, key: &Key, base: u64) -> Option<Version> {
+    pub fn get(&self, namespace: u8, key: &Key, base: u64) -> Option<Version> {
         let (runs, hash) = (self.after(base), self.secret.hash(namespace, key));
         // Some waits for memory overlap. A long run mostly has the key: then those for others are in vain.
         runs.chunks(TOGETHER).find_map(|some| {
@@ -35,7 +35,7 @@ impl Runs {
     }
 
     /// What the keys of some ranges, which ascend, had as of `base` where a later commit changed it, in order.
-    pub(crate) fn within(
+    pub fn within(
         &self,
         namespace: u8,
         ranges: &[RangeInclusive<Key>],
@@ -65,7 +65,7 @@ impl Runs {
 
     /// The nodes in and around a prefix that commits after `base` have replaced: of each run that has any, the oldest first, and
     /// of each prefix the oldest.
-    pub(crate) fn nodes_around(
+    pub fn nodes_around(
         &self,
         of: NodesOf,
         namespace: u8,

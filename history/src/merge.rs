@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use pleach_core::{Key, Prefix};
 
-use super::filter::{Filter, Secret};
-use super::run::Run;
-use super::table::{MOST_BYTES, MOST_COMMITS, Sorted, Table};
+use crate::filter::{Filter, Secret};
+use crate::run::Run;
+use crate::table::{MOST_BYTES, MOST_COMMITS, Sorted, Table};
 
 /// Where a merge is in one table.
 struct Head {
@@ -128,7 +128,8 @@ impl Merge {
             regions: Heads::new(&runs, |run| &run.regions),
             merged,
             filtered: 0,
-            pace: versions.div_ceil(steps),
+            // Commits without changes have none.
+            pace: versions.div_ceil(steps).max(1),
             runs,
         })
     }

@@ -1,0 +1,151 @@
+//! What a run in memory, or several on the device, have, as one run on the device.
+
+use std::sync::Arc;
+
+use pleach_beatree::Stored;
+use pleach_core::page::overflow::PageRun;
+
+use super::entry::{Contents, EntryKey, MOST_COMMITS, Part};
+use super::read::Walk;
+use super::write::RunWriter;
+use super::{DiskRun, Error, RunFile, RunNames};
+use crate::neighbours;
+use crate::run::Run;
+
+/// Writes what a run in memory has of the commits after one, with what is to be kept of each of these commits, in their order.
+pub(crate) fn write_run<E: From<Error>>(
+    file: &Arc<RunFile>,
+    number: u64,
+    run: &Run,
+    after: u64,
+    commits: &[(u64, Vec<u8>)],
+    allocate: &mut impl FnMut(usize) -> Result<Vec<PageRun>, E>,
+) -> Result<RunNames, E> {
+    let keys = run.values.keys().len();
+    let mut writer = RunWriter::new(file, number, (after, run.through), 0, keys);
+    let mut long = Vec::new();
+    for (namespace, part) in run.values.parts() {
+        for at in part {
+            let key = EntryKey::of_key(namespace, &run.values.keys()[at]);
+            for version in run.values.versions_after(at, after) {
+                let (commit, stored) = (run.values.commit(version), run.values.stored(version));
+                if let Stored::Overflow(cell) = &stored {
+                    writer.add_value_bytes(stored.overflow_bytes());
+                    long.push((commit, Arc::clone(cell)));
+                }
+                let contents = match &stored {
+                    Stored::Absent => Contents::Absent,
+                    Stored::Inline(value) => Contents::Inline(value),
+                    Stored::Large(large) => Contents::Inline(&large.bytes),
+                    Stored::Overflow(cell) => Contents::Overflow(cell),
+                };
+                writer.put(&key, commit, &contents, allocate)?;
+            }
+        }
+    }
+    for (part, table) in [(Part::Pages, &run.pages), (Part::Regions, &run.regions)] {
+        for (namespace, places) in table.parts() {
+            for at in places {
+                let key = EntryKey::of_prefix(part, namespace, &table.keys()[at]);
+                for version in table.versions_after(at, after) {
+                    let node = Contents::Inline(table.bytes(version));
+                    writer.put(&key, table.commit(version), &node, allocate)?;
+                }
+            }
+        }
+    }
+    long.sort_by_key(|(commit, _)| *commit);
+    for same in long.chunk_by(|a, b| a.0 == b.0) {
+        for (count, (commit, cell)) in (0..).zip(same) {
+            let key = EntryKey::of_commit(Part::LongValues, *commit, count);
+            writer.put(&key, *commit, &Contents::Overflow(cell), allocate)?;
+        }
+    }
+    for (commit, bytes) in commits {
+        let key = EntryKey::of_commit(Part::Commits, *commit, 0);
+        writer.put(&key, *commit, &Contents::Inline(bytes), allocate)?;
+    }
+    writer.finish(allocate)
+}
+
+/// A merge under way of neighbours on the device.
+pub struct DiskMerge {
+    /// Oldest first.
+    pub runs: Vec<Arc<DiskRun>>,
+    walks: Vec<Walk>,
+    writer: RunWriter,
+}
+
+impl DiskMerge {
+    /// The merge of the shortest neighbours, of all runs, the oldest first, that is to be made; `number` gives its number.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn of<E: From<Error>>(
+        all: &[Arc<DiskRun>],
+        file: &Arc<RunFile>,
+        number: impl FnOnce() -> Result<u64, E>,
+    ) -> Result<Option<Self>, E> {
+        let sizes = all.iter().map(|run| (run.names.length, run.names.after, run.names.through));
+        let longest = all.iter().map(|run| run.names.length).max().unwrap_or(0);
+        let own = (0..=longest).find_map(|length| neighbours(sizes.clone(), length));
+        let own = own.filter(|own| {
+            all[own.end - 1].names.through - all[own.start].names.after <= MOST_COMMITS
+        });
+        own.map(|own| Ok(Self::new(file, number()?, all[own].to_vec())?)).transpose()
+    }
+
+    /// The merge of some neighbours, the oldest first, into a run of this number.
+    fn new(file: &Arc<RunFile>, number: u64, runs: Vec<Arc<DiskRun>>) -> Result<Self, Error> {
+        let of = (runs[0].names.after, runs[runs.len() - 1].names.through);
+        let keys = runs.iter().map(|run| run.names.keys).sum();
+        let mut writer = RunWriter::new(file, number, of, runs[0].names.length + 1, keys);
+        writer.add_value_bytes(runs.iter().map(|run| run.names.value_bytes).sum());
+        let walks =
+            runs.iter().map(|run| Walk::new(Arc::clone(run))).collect::<Result<_, Error>>()?;
+        Ok(Self { runs, walks, writer })
+    }
+
+    /// Puts in so many entries. True: all are in.
+    ///
+    /// # Errors
+    /// Those of reading, of writing, and of `allocate`.
+    pub fn step<E: From<Error>>(
+        &mut self,
+        entries: usize,
+        allocate: &mut impl FnMut(usize) -> Result<Vec<PageRun>, E>,
+    ) -> Result<bool, E> {
+        for _ in 0..entries {
+            // Of several with the same key the oldest run's come first.
+            let next = self.walks.iter().enumerate();
+            let next = next.filter_map(|(at, walk)| Some((walk.entry()?.key, at)));
+            let Some((_, at)) = next.min() else { return Ok(true) };
+            let walk = &mut self.walks[at];
+            let Some(entry) = walk.entry() else { return Ok(true) };
+            let commit = walk.run.names.after + entry.commit;
+            if commit > walk.run.names.through {
+                return Err(walk.run.bad_commit().into());
+            }
+            match entry.contents {
+                Contents::Apart { .. } => {
+                    let bytes = walk.run.bytes(&entry.contents)?;
+                    self.writer.put(&entry.key, commit, &Contents::Inline(&bytes), allocate)?;
+                }
+                contents => self.writer.put(&entry.key, commit, &contents, allocate)?,
+            }
+            walk.advance()?;
+        }
+        Ok(false)
+    }
+
+    /// The merged run. Nothing is synced.
+    ///
+    /// # Errors
+    /// Those of writing, and of `allocate`.
+    pub fn finish<E: From<Error>>(
+        self,
+        allocate: &mut impl FnMut(usize) -> Result<Vec<PageRun>, E>,
+    ) -> Result<RunNames, E> {
+        self.writer.finish(allocate)
+    }
+}

@@ -1,0 +1,246 @@
+//! A run on the device: what a run in memory has, as pages of the overflow file. See `docs/history-runs.md`.
+//!
+//! A run is written once, by [`write`], and named by images ([`RunNames`]). Whoever looks something up goes from the root of
+//! its index to a page of entries ([`read`]). Each page says which run it is of and which page of it, so that one which was
+//! written over is noticed.
+
+mod entry;
+mod merge;
+mod read;
+mod write;
+
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use pleach_core::Hasher;
+use pleach_core::page::overflow::{MAX_RUN_PAGES, PageRun};
+use pleach_core::page::{FileKind, Identity, MAX_PAGE_NO};
+use pleach_io::{Disk, File, IoError, OpenMode};
+
+pub use self::entry::entries_of;
+pub use self::merge::DiskMerge;
+pub(super) use self::merge::write_run;
+use self::read::Cache;
+use super::Error;
+use super::filter::Secret;
+
+/// The file of runs: the overflow file. It is opened for the first page that is read of it.
+pub struct RunFile {
+    hasher: Hasher,
+    device: Disk,
+    name: &'static str,
+    file: OnceLock<File>,
+    /// The same for whoever writes.
+    to_write: OnceLock<File>,
+    database: u64,
+    cache: Mutex<Cache>,
+    /// Pages that were given to runs and are no run's any more.
+    unused: Mutex<Vec<PageRun>>,
+}
+
+impl RunFile {
+    /// The file of this database, with pages that were read up to so many.
+    pub fn new(
+        hasher: Hasher,
+        (device, name): (Disk, &'static str),
+        database: u64,
+        cached: u64,
+    ) -> Self {
+        Self {
+            hasher,
+            device,
+            name,
+            file: OnceLock::new(),
+            to_write: OnceLock::new(),
+            database,
+            cache: Mutex::new(Cache::new(usize::try_from(cached).unwrap_or(usize::MAX))),
+            unused: Mutex::default(),
+        }
+    }
+
+    /// From now on runs are written, to this file.
+    pub fn write_to(&self, file: File) {
+        self.to_write.get_or_init(|| file);
+    }
+
+    fn file(&self) -> Result<&File, IoError> {
+        if let Some(file) = self.to_write.get().or_else(|| self.file.get()) {
+            return Ok(file);
+        }
+        let file = self.device.open(self.name, OpenMode::Read)?;
+        Ok(self.file.get_or_init(|| file))
+    }
+
+    /// Pages that were given to runs and are no run's any more: they are free.
+    pub fn take_unused(&self) -> Vec<PageRun> {
+        std::mem::take(&mut self.unused.lock())
+    }
+
+    fn identity(&self, page: u64) -> Identity {
+        Identity { kind: FileKind::Overflow, page_no: page, db_id: self.database }
+    }
+}
+
+/// Keys for which a filter has a line, at most.
+const KEYS_A_LINE: usize = 52;
+/// More merges than commits allow.
+const MOST_LENGTH: usize = 64;
+
+/// Which lengths the prefixes of a part have: a bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Lengths([u64; 4]);
+
+/// What leads to a run on the device, as an image has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunNames {
+    /// The number that all its pages carry as their flush number.
+    number: u64,
+    /// It has what the commits after this one replaced, through another.
+    pub after: u64,
+    /// The last of its commits.
+    pub through: u64,
+    /// How often what it has was merged.
+    pub(super) length: usize,
+    /// Its topmost page of the index.
+    root: u32,
+    /// The first page of the filter, and its lines.
+    filter: u32,
+    lines: u32,
+    secret: Secret,
+    /// Of pages and of regions.
+    lengths: [Lengths; 2],
+    /// Bytes of the overflow file that long values take which its commits replaced.
+    pub value_bytes: u64,
+    /// Keys.
+    pub(super) keys: usize,
+    /// Its pages in the overflow file.
+    pub pages: Vec<PageRun>,
+    /// Of each of these the number of its first page in the run.
+    firsts: Vec<u32>,
+}
+
+impl RunNames {
+    /// Adds neighbouring pages to those of the run.
+    fn add_pages(&mut self, run: PageRun) {
+        self.firsts.push(self.page_count());
+        self.pages.push(run);
+    }
+
+    /// The number of its pages.
+    fn page_count(&self) -> u32 {
+        let last = self.firsts.last().zip(self.pages.last());
+        last.map_or(0, |(first, last)| first.saturating_add(last.pages))
+    }
+
+    /// The page of the file that is the run's `index`th.
+    fn page(&self, index: u32) -> Option<u64> {
+        let at = self.firsts.partition_point(|first| *first <= index).checked_sub(1)?;
+        let (run, offset) = (self.pages.get(at)?, index - self.firsts[at]);
+        (offset < run.pages).then(|| run.start + u64::from(offset))
+    }
+
+    /// Keeps the first pages. Gives the others.
+    fn cut(&mut self, keep: u32) -> Vec<PageRun> {
+        let (mut left, mut gone) = (keep, Vec::new());
+        self.pages.retain_mut(|run| {
+            let kept = run.pages.min(left);
+            if kept < run.pages {
+                gone.push(PageRun { start: run.start + u64::from(kept), pages: run.pages - kept });
+            }
+            (run.pages, left) = (kept, left - kept);
+            kept > 0
+        });
+        self.firsts.truncate(self.pages.len());
+        gone
+    }
+
+    /// Bytes of the device.
+    pub fn bytes(&self) -> u64 {
+        self.pages.iter().map(|run| u64::from(run.pages) * 4096).sum()
+    }
+
+    /// Appends it, for [`Self::decode`].
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let words = [self.number, self.after, self.through, self.value_bytes, self.keys as u64];
+        let lengths = self.lengths.iter().flat_map(|lengths| lengths.0);
+        for word in words.into_iter().chain(self.secret.0).chain(lengths) {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        let short = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let counts =
+            [self.root, self.filter, self.lines, short(self.length), short(self.pages.len())];
+        out.extend(counts.iter().flat_map(|count| count.to_le_bytes()));
+        for run in &self.pages {
+            out.extend_from_slice(&run.start.to_le_bytes()[..5]);
+            out.extend_from_slice(&run.pages.to_le_bytes()[..3]);
+        }
+    }
+
+    /// The first of those that were encoded, and the bytes behind it. None: it is none.
+    pub fn decode(mut bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let mut names = Self::default();
+        let mut word = || {
+            let (word, rest) = bytes.split_first_chunk()?;
+            bytes = rest;
+            Some(u64::from_le_bytes(*word))
+        };
+        let Self { number, after, through, value_bytes, .. } = &mut names;
+        for field in [number, after, through, value_bytes] {
+            *field = word()?;
+        }
+        names.keys = usize::try_from(word()?).ok()?;
+        let Self { secret, lengths: [pages, regions], .. } = &mut names;
+        for field in secret.0.iter_mut().chain(&mut pages.0).chain(&mut regions.0) {
+            *field = word()?;
+        }
+        let mut count = || {
+            let (count, rest) = bytes.split_first_chunk()?;
+            bytes = rest;
+            Some(u32::from_le_bytes(*count))
+        };
+        (names.root, names.filter, names.lines) = (count()?, count()?, count()?);
+        names.length = usize::try_from(count()?).ok()?;
+        let runs = count()?;
+        for _ in 0..runs {
+            let ([a, b, c, d, e, f, g, h], rest) = bytes.split_first_chunk()?;
+            bytes = rest;
+            let start = u64::from_le_bytes([*a, *b, *c, *d, *e, 0, 0, 0]);
+            let run = PageRun { start, pages: u32::from_le_bytes([*f, *g, *h, 0]) };
+            names.page_count().checked_add(run.pages)?;
+            names.add_pages(run);
+        }
+        let is_inside = |run: &PageRun| {
+            let end = run.start.saturating_add(run.pages.into());
+            (1..=MAX_RUN_PAGES).contains(&run.pages) && end <= MAX_PAGE_NO + 1
+        };
+        let fits = names.after < names.through
+            && names.root.checked_add(1) == Some(names.filter)
+            && names.filter.checked_add(names.lines.div_ceil(write::LINES))
+                == Some(names.page_count())
+            && names.lines > 0
+            && names.keys <= names.lines as usize * KEYS_A_LINE
+            && names.length <= MOST_LENGTH
+            && names.pages.iter().all(is_inside);
+        fits.then_some((names, bytes))
+    }
+}
+
+/// A run on the device. Its pages are unused when nobody has it any more.
+pub struct DiskRun {
+    /// What leads to it.
+    pub names: RunNames,
+    file: Arc<RunFile>,
+}
+
+impl DiskRun {
+    /// A run by its names.
+    pub fn new(names: RunNames, file: &Arc<RunFile>) -> Self {
+        Self { names, file: Arc::clone(file) }
+    }
+}
+
+impl Drop for DiskRun {
+    fn drop(&mut self) {
+        self.file.unused.lock().append(&mut self.names.pages);
+    }
+}

@@ -1,0 +1,451 @@
+//! Looking up in a run on the device. Each lookup may read; pages that were read last stay in memory.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use pleach_beatree::page_no::page_offset;
+use pleach_beatree::{Stored, Value};
+use pleach_core::page::overflow::OverflowCell;
+use pleach_core::page::stream::{StreamId, StreamView};
+use pleach_core::{Key, Node, Prefix};
+use pleach_io::PageBuf;
+
+use super::entry::{Contents, Entry, EntryKey, MOST_COMMITS, PIECE, PageKind, Part, RunPage};
+use super::write::LINES;
+use super::{DiskRun, Error, RunFile};
+use crate::filter::{Line, line_of};
+use crate::run::{NodesOf, ReplacedNode, Version};
+
+type Result<T> = std::result::Result<T, Error>;
+
+/// Pages of one read of a walk over all of a run.
+const AT_ONCE: u32 = 64;
+
+/// Pages that were read last, by run and place. Which leaves is as it comes.
+pub(super) struct Cache {
+    most: usize,
+    pages: HashMap<(u64, u32), Arc<RunPage>>,
+    order: VecDeque<(u64, u32)>,
+}
+
+impl Cache {
+    pub(super) fn new(most: usize) -> Self {
+        Self { most, pages: HashMap::new(), order: VecDeque::new() }
+    }
+
+    fn put(&mut self, at: (u64, u32), page: &Arc<RunPage>) {
+        if self.pages.insert(at, Arc::clone(page)).is_none() {
+            self.order.push_back(at);
+        }
+        if self.order.len() > self.most
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.pages.remove(&oldest);
+        }
+    }
+}
+
+impl RunFile {
+    /// Pages that were read leave memory.
+    pub fn forget_pages(&self) {
+        let mut cache = self.cache.lock();
+        cache.pages.clear();
+        cache.order.clear();
+    }
+
+    /// Bytes of memory.
+    pub fn bytes(&self) -> u64 {
+        self.cache.lock().order.len() as u64 * 8192
+    }
+}
+
+impl DiskRun {
+    fn bad(&self, index: u32, what: &'static str) -> Error {
+        let page = self.names.page(index).unwrap_or_default();
+        Error::Contents { page, what }
+    }
+
+    /// Some neighbouring pages of the run, as far as they are neighbours in the file.
+    fn read(&self, index: u32, count: u32) -> Result<Vec<RunPage>> {
+        let first =
+            self.names.page(index).ok_or_else(|| self.bad(index, "the run has no such page"))?;
+        let beside = |at: &u32| self.names.page(index + at) == Some(first + u64::from(*at));
+        let count = (0..count).take_while(beside).last().map_or(0, |last| last + 1);
+        let mut buf = PageBuf::zeroed(count as usize);
+        self.file.device.read_at(self.file.file()?, &mut buf, page_offset(first))?;
+        let page = |at: u32| {
+            let (index, page) = (index + at, first + u64::from(at));
+            let bad = |error| Error::Page { page, error };
+            let view =
+                StreamView::parse(buf.page(at as usize), &self.file.identity(page)).map_err(bad)?;
+            let own = (StreamId::History, index, self.names.number);
+            if (view.stream(), view.index(), view.flush()) != own {
+                return Err(self.bad(index, "the page is another run's by now"));
+            }
+            RunPage::parse(view.payload()).map_err(|what| self.bad(index, what))
+        };
+        (0..count).map(page).collect()
+    }
+
+    /// A page, from memory if it was read not long ago.
+    fn page(&self, index: u32) -> Result<Arc<RunPage>> {
+        let at = (self.names.number, index);
+        if let Some(page) = self.file.cache.lock().pages.get(&at) {
+            return Ok(Arc::clone(page));
+        }
+        let page = Arc::new(self.read(index, 1)?.swap_remove(0));
+        self.file.cache.lock().put(at, &page);
+        Ok(page)
+    }
+
+    /// Counted from the one that the run begins after: the first commit after `base`.
+    fn from(&self, base: u64) -> u64 {
+        base.saturating_sub(self.names.after) + 1
+    }
+
+    /// What a key had as of `base`, where a commit of the run after that replaced it.
+    pub fn get(&self, namespace: u8, key: &Key, base: u64) -> Result<Option<Version>> {
+        let hash = self.names.secret.hash(namespace, key);
+        if !self.line(hash)?.may_have(hash) {
+            return Ok(None);
+        }
+        let wanted = EntryKey::of_key(namespace, key);
+        let cursor = Cursor::seek(self, &wanted, self.from(base))?;
+        let found = cursor.entry()?.filter(|entry| entry.key == wanted);
+        found.map(|entry| self.version(&entry)).transpose()
+    }
+
+    /// The line of the filter of a hash.
+    fn line(&self, hash: u64) -> Result<Line> {
+        let line = u32::try_from(line_of(hash, self.names.lines as usize)).unwrap_or(0);
+        let index = self.names.filter + line / LINES;
+        let page = self.page(index)?;
+        let lines = (page.kind == PageKind::Filter).then(|| page.contents().as_chunks::<64>().0);
+        let bytes = lines.and_then(|lines| lines.get((line % LINES) as usize));
+        let bytes = bytes.ok_or_else(|| self.bad(index, "it is no page of the filter"))?;
+        let (words, _) = bytes.as_chunks::<8>();
+        Ok(Line(std::array::from_fn(|at| u64::from_le_bytes(words[at]))))
+    }
+
+    fn version(&self, entry: &Entry<'_>) -> Result<Version> {
+        Ok((self.names.after + entry.commit, self.stored(&entry.contents)?))
+    }
+
+    /// What an entry says of a value.
+    fn stored(&self, contents: &Contents<'_>) -> Result<Stored> {
+        Ok(match contents {
+            Contents::Absent => Stored::Absent,
+            Contents::Overflow(cell) => {
+                OverflowCell::parse(cell)
+                    .map_err(|error| Error::Name { commit: self.names.through, error })?;
+                Stored::Overflow((*cell).into())
+            }
+            Contents::Inline(_) | Contents::Apart { .. } => {
+                Stored::put(self.file.hasher, Value::from(&*self.bytes(contents)?))
+            }
+        })
+    }
+
+    /// The bytes of what is stored in the run itself.
+    pub(super) fn bytes(&self, contents: &Contents<'_>) -> Result<Arc<[u8]>> {
+        let (first, len) = match contents {
+            Contents::Inline(bytes) => return Ok((*bytes).into()),
+            Contents::Apart { page, bytes } => (*page, *bytes as usize),
+            Contents::Absent | Contents::Overflow(_) => return Err(self.bad(0, "it has no bytes")),
+        };
+        if first >= self.names.root {
+            return Err(self.bad(first, "a piece of a value lies behind the entries"));
+        }
+        let mut all = Vec::new();
+        for index in (first..).take(len.div_ceil(PIECE)) {
+            match &self.read(index, 1)?[0] {
+                page if page.kind == PageKind::Piece => all.extend_from_slice(page.contents()),
+                _ => return Err(self.bad(index, "it is no piece of a value")),
+            }
+        }
+        if all.len() == len { Ok(all.into()) } else { Err(self.bad(first, "a value is cut off")) }
+    }
+
+    /// Shows what the keys of some ranges, which ascend, had as of `base` where a commit of the run after that changed it, in
+    /// order.
+    pub fn within(
+        &self,
+        namespace: u8,
+        ranges: &[RangeInclusive<Key>],
+        base: u64,
+        mut see: impl FnMut(Key, Stored),
+    ) -> Result<()> {
+        for range in ranges {
+            let first = EntryKey::of_key(namespace, range.start());
+            let mut cursor = Cursor::seek(self, &first, self.from(base))?;
+            while let Some(entry) = cursor.after(base)? {
+                if !entry.key.is_of(Part::Values, namespace) || entry.key.key() > range.end() {
+                    break;
+                }
+                let key = entry.key;
+                see(*key.key(), self.stored(&entry.contents)?);
+                cursor.skip(&key)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The nodes that commits after `base` have replaced at and below a prefix and, above it, of prefixes that contain it: of
+    /// each the oldest.
+    pub fn nodes_around(
+        &self,
+        of: NodesOf,
+        namespace: u8,
+        prefix: &Prefix,
+        base: u64,
+    ) -> Result<Vec<ReplacedNode>> {
+        let (part, lengths) = match of {
+            NodesOf::Pages => (Part::Pages, &self.names.lengths[0]),
+            NodesOf::Regions => (Part::Regions, &self.names.lengths[1]),
+        };
+        let mut found = Vec::new();
+        let mut take = |entry: &Entry<'_>| {
+            let node = self.bytes(&entry.contents)?;
+            let (prefix, node) = (entry.key.prefix(), node[..].first_chunk::<32>());
+            let (Some(prefix), Some(node)) = (prefix, node) else {
+                return Err(self.bad(0, "it is no node of a prefix"));
+            };
+            let number = self.names.after + entry.commit;
+            found.push(ReplacedNode { prefix, number, node: Node::new(*node) });
+            Ok(())
+        };
+        for length in lengths.below(prefix.len()) {
+            let above = Prefix::new(prefix.first_key(), length);
+            let wanted = EntryKey::of_prefix(part, namespace, &above);
+            let cursor = Cursor::seek(self, &wanted, self.from(base))?;
+            if let Some(entry) = cursor.entry()?.filter(|entry| entry.key == wanted) {
+                take(&entry)?;
+            }
+        }
+        let first = EntryKey::of_prefix(part, namespace, prefix);
+        let mut cursor = Cursor::seek(self, &first, self.from(base))?;
+        while let Some(entry) = cursor.after(base)? {
+            let key = entry.key;
+            if !key.is_of(part, namespace) || !prefix.covers(key.key()) {
+                break;
+            }
+            take(&entry)?;
+            cursor.skip(&key)?;
+        }
+        Ok(found)
+    }
+
+    /// What is kept of a commit beside what it replaced.
+    pub fn commit(&self, number: u64) -> Result<Arc<[u8]>> {
+        let wanted = EntryKey::of_commit(Part::Commits, number, 0);
+        let cursor = Cursor::seek(self, &wanted, self.from(number - 1))?;
+        match cursor.entry()?.filter(|entry| entry.key == wanted) {
+            Some(entry) => self.bytes(&entry.contents),
+            None => Err(self.bad_commit()),
+        }
+    }
+
+    /// Reads all pages. Those of entries are in order, each of them is found by the index, and the filter has the keys.
+    pub fn check(self: &Arc<Self>) -> Result<()> {
+        let mut walk = Walk::new(Arc::clone(self))?;
+        let mut last = None;
+        while let Some(entry) = walk.entry() {
+            let at = Some((entry.key, entry.commit));
+            let version = (self.from(self.names.after)..=self.names.through - self.names.after)
+                .contains(&entry.commit);
+            if at <= last || !version {
+                return Err(self.bad(self.names.root, "entries are not in order"));
+            }
+            if matches!(entry.contents, Contents::Apart { .. }) {
+                self.bytes(&entry.contents)?;
+            }
+            let found = Cursor::seek(self, &entry.key, entry.commit)?;
+            if found.entry()?.map(|found| (found.key, found.commit)) != at {
+                return Err(self.bad(self.names.root, "the index does not lead to an entry"));
+            }
+            if last.is_none_or(|(last, _)| last != entry.key)
+                && entry.key.is_of(Part::Values, entry.key.namespace())
+            {
+                let hash = self.names.secret.hash(entry.key.namespace(), entry.key.key());
+                if !self.line(hash)?.may_have(hash) {
+                    return Err(self.bad(self.names.filter, "the filter lacks a key"));
+                }
+            }
+            last = at;
+            walk.advance()?;
+        }
+        Ok(())
+    }
+
+    /// The error for what is kept of a commit and cannot be.
+    pub fn bad_commit(&self) -> Error {
+        self.bad(self.names.root, "the run does not have one of its commits")
+    }
+
+    /// Shows the names of long values that its commits have replaced, with the commits, in order.
+    pub fn each_long_value(&self, mut see: impl FnMut(u64, Stored)) -> Result<()> {
+        if self.names.value_bytes == 0 {
+            return Ok(());
+        }
+        let first = EntryKey::of_commit(Part::LongValues, 0, 0);
+        let mut cursor = Cursor::seek(self, &first, 0)?;
+        while let Some(entry) = cursor.entry()?.filter(|entry| entry.key.is_of(Part::LongValues, 0))
+        {
+            let (commit, stored) = self.version(&entry)?;
+            see(commit, stored);
+            cursor.advance()?;
+        }
+        Ok(())
+    }
+}
+
+/// A place among the entries of a run, found by its index.
+struct Cursor<'a> {
+    run: &'a DiskRun,
+    /// Pages of the index, the root first, each with the place behind the name of the next page.
+    above: Vec<(u32, Arc<RunPage>, usize)>,
+    page: Arc<RunPage>,
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    /// The first entry that is not before this key and commit.
+    fn seek(run: &'a DiskRun, key: &EntryKey, commit: u64) -> Result<Self> {
+        let root = run.page(run.names.root)?;
+        let mut cursor = Self { run, above: Vec::new(), page: root, at: 0 };
+        let mut index = run.names.root;
+        while cursor.page.kind == PageKind::Index {
+            // The page before may end with what is looked for, unless that begins the page.
+            let behind = cursor.page.lower_bound(key, commit + 1).max(1);
+            index = cursor.descend(index, behind - 1)?;
+        }
+        cursor.at = cursor.page.lower_bound(key, commit);
+        cursor.settle()?;
+        Ok(cursor)
+    }
+
+    /// Goes to the page that the `at`th entry of the page names; gives its number.
+    fn descend(&mut self, index: u32, at: usize) -> Result<u32> {
+        let child = match self.page.entry(at).map(|entry| entry.contents) {
+            Some(Contents::Inline(bytes)) => {
+                bytes.first_chunk().map(|page| u32::from_le_bytes(*page))
+            }
+            _ => None,
+        };
+        // Pages come before those that name them: it ends.
+        let child = child.filter(|child| *child < index);
+        let child = child.ok_or_else(|| self.run.bad(index, "it names no page before it"))?;
+        let page = std::mem::replace(&mut self.page, self.run.page(child)?);
+        self.above.push((index, page, at + 1));
+        self.at = 0;
+        match self.page.kind {
+            PageKind::Entries | PageKind::Index => Ok(child),
+            _ => Err(self.run.bad(child, "it has no entries")),
+        }
+    }
+
+    /// Behind the last entry of a page: on to the first of the next one, unless it is the run's last.
+    fn settle(&mut self) -> Result<()> {
+        while self.page.entry(self.at).is_none()
+            && let Some((index, page, next)) = self.above.pop()
+        {
+            (self.page, self.at) = (page, next);
+            let mut index = index;
+            while self.page.kind == PageKind::Index && self.page.entry(self.at).is_some() {
+                index = self.descend(index, self.at)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The entry that it is at; none at the end.
+    fn entry(&self) -> Result<Option<Entry<'_>>> {
+        match self.page.kind {
+            PageKind::Entries => Ok(self.page.entry(self.at)),
+            PageKind::Index if self.page.entry(self.at).is_none() => Ok(None),
+            _ => Err(self.run.bad(self.run.names.root, "it has no entries")),
+        }
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        self.at += 1;
+        self.settle()
+    }
+
+    /// The entry that it is at, or the first one behind it, of a commit after `base`; of each key such an entry is shown once
+    /// with [`Self::skip`].
+    fn after(&mut self, base: u64) -> Result<Option<Entry<'_>>> {
+        let from = self.run.from(base);
+        while let Some(entry) = self.entry()?
+            && entry.commit < from
+        {
+            let key = entry.key;
+            self.to(&key, from)?;
+        }
+        self.entry()
+    }
+
+    /// On to the first entry behind this one that is not before this key and commit.
+    fn to(&mut self, key: &EntryKey, commit: u64) -> Result<()> {
+        self.at = self.page.lower_bound(key, commit);
+        if self.page.entry(self.at).is_none() {
+            *self = Self::seek(self.run, key, commit)?;
+        }
+        Ok(())
+    }
+
+    /// Behind all entries of a key.
+    fn skip(&mut self, key: &EntryKey) -> Result<()> {
+        self.to(key, MOST_COMMITS + 1)
+    }
+}
+
+/// All entries of a run, page by page.
+pub(super) struct Walk {
+    pub(super) run: Arc<DiskRun>,
+    /// The next page to be read, and pages that were read.
+    next: u32,
+    ahead: VecDeque<RunPage>,
+    page: RunPage,
+    at: usize,
+}
+
+impl Walk {
+    /// The walk, before the first entry.
+    pub(super) fn new(run: Arc<DiskRun>) -> Result<Self> {
+        let mut walk = Self { run, next: 0, ahead: VecDeque::new(), page: RunPage::empty(), at: 0 };
+        walk.settle()?;
+        Ok(walk)
+    }
+
+    /// The entry that it is at; none at the end.
+    pub(super) fn entry(&self) -> Option<Entry<'_>> {
+        self.page.entry(self.at)
+    }
+
+    pub(super) fn advance(&mut self) -> Result<()> {
+        self.at += 1;
+        self.settle()
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        while self.page.entry(self.at).is_none() {
+            let Some(page) = self.ahead.pop_front() else {
+                // The root is the last page of the index, and of entries where there is no index.
+                let left = (self.run.names.root + 1).saturating_sub(self.next);
+                if left == 0 {
+                    return Ok(());
+                }
+                let read = self.run.read(self.next, left.min(AT_ONCE))?;
+                self.next += u32::try_from(read.len()).unwrap_or(left);
+                self.ahead.extend(read);
+                continue;
+            };
+            if page.kind == PageKind::Entries {
+                (self.page, self.at) = (page, 0);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,232 @@
+//! Writes a run front to back: pages of entries, each index page behind those that it names, the filter last.
+
+use std::sync::Arc;
+
+use pleach_beatree::page_no::page_offset;
+use pleach_core::page::overflow::PageRun;
+use pleach_core::page::stream::{self, StreamHeader, StreamId};
+use pleach_io::PageBuf;
+
+use super::entry::{Contents, EntryKey, MOST_INLINE, PIECE, PageBuilder, PageKind, Part};
+use super::{Error, Lengths, RunFile, RunNames};
+use crate::filter::{Filter, Line, Secret};
+
+/// Pages of one write.
+const AT_ONCE: usize = 64;
+/// Fewest and most pages that are asked for at once.
+const LEAST: usize = 16;
+const MOST: usize = 1024;
+/// Lines of the filter in a page.
+#[expect(clippy::cast_possible_truncation, reason = "some dozen")]
+pub(super) const LINES: u32 = (PIECE / 64) as u32;
+
+/// A run in the making.
+pub(crate) struct RunWriter {
+    file: Arc<RunFile>,
+    names: RunNames,
+    /// Pages that are filled, and the number of the first of those in the buffer.
+    filled: u32,
+    buf: PageBuf,
+    in_buf: usize,
+    /// Pages that were given.
+    given: u32,
+    filter: Filter,
+    last: Option<EntryKey>,
+    /// Pages in the making: of entries, of the index above them, and so on.
+    levels: Vec<PageBuilder>,
+}
+
+impl RunWriter {
+    /// A run with the number `number`, which no other page of the file has, of the commits after one through another, with up to
+    /// `keys` keys.
+    pub(crate) fn new(
+        file: &Arc<RunFile>,
+        number: u64,
+        (after, through): (u64, u64),
+        length: usize,
+        keys: usize,
+    ) -> Self {
+        let secret = Secret::default();
+        let names = RunNames { number, after, through, length, secret, ..RunNames::default() };
+        Self {
+            file: Arc::clone(file),
+            names,
+            filled: 0,
+            buf: PageBuf::zeroed(AT_ONCE),
+            in_buf: 0,
+            given: 0,
+            filter: Filter::new(keys),
+            last: None,
+            levels: vec![PageBuilder::new(PageKind::Entries)],
+        }
+    }
+
+    /// Long values that entries name take so many bytes more of the overflow file.
+    pub(crate) fn add_value_bytes(&mut self, bytes: u64) {
+        self.names.value_bytes += bytes;
+    }
+
+    /// Adds what an entry says before a commit. Entries ascend by key and commit.
+    pub(crate) fn put<E: From<Error>>(
+        &mut self,
+        key: &EntryKey,
+        commit: u64,
+        contents: &Contents<'_>,
+        allocate: &mut impl FnMut(usize) -> Result<Vec<PageRun>, E>,
+    ) -> Result<(), E> {
+        if self.last != Some(*key) {
+            self.last = Some(*key);
+            if key.is_of(Part::Values, key.namespace()) {
+                self.names.keys += 1;
+                self.filter.add(self.names.secret.hash(key.namespace(), key.key()));
+            }
+            for (part, lengths) in
+                [Part::Pages, Part::Regions].into_iter().zip(&mut self.names.lengths)
+            {
+                if key.is_of(part, key.namespace()) {
+                    lengths.add(key.length());
+                }
+            }
+        }
+        let contents = match contents {
+            Contents::Inline(bytes) if bytes.len() > MOST_INLINE => {
+                let page = self.filled;
+                for piece in bytes.chunks(PIECE) {
+                    self.page(PageKind::Piece, piece, allocate)?;
+                }
+                Contents::Apart { page, bytes: count(bytes.len()) }
+            }
+            other => *other,
+        };
+        let commit = commit - self.names.after;
+        if !self.levels[0].push(key, commit, &contents) {
+            self.end_page(0, allocate)?;
+            assert!(self.levels[0].push(key, commit, &contents), "an entry fits an empty page");
+        }
+        Ok(())
+    }
+
+    /// Writes the page of a level that is in the making, and names it in the level above.
+    fn end_page<E: From<Error>>(
+        &mut self,
+        level: usize,
+        allocate: &mut impl FnMut(usize) -> Result<Vec<PageRun>, E>,
+    ) -> Result<(), E> {
+        let kind = if level == 0 { PageKind::Entries } else { PageKind::Index };
+        let ended = std::mem::replace(&mut self.levels[level], PageBuilder::new(kind));
+        let page = self.sealed(ended.payload(), allocate)?;
+        let Some((key, commit)) = ended.first else { return Ok(()) };
+        if self.levels.len() == level + 1 {
+            self.levels.push(PageBuilder::new(PageKind::Index));
+        }
+        let page = page.to_le_bytes();
+        let name = Contents::Inline(&page);
+        if !self.levels[level + 1].push(&key, commit, &name) {
+            self.end_page(level + 1, allocate)?;
+            assert!(self.levels[level + 1].push(&key, commit, &name), "a name fits an empty page");
+        }
+        Ok(())
+    }
+
+    /// A page of one kind.
+    fn page<E: From<Error>>(
+        &mut self,
+        kind: PageKind,
+        contents: &[u8],
+        allocate: &mut impl FnMut(usize) -> Result<Vec<PageRun>, E>,
+    ) -> Result<u32, E> {
+        self.sealed(&[&[kind as u8], contents].concat(), allocate)
+    }
+
+    /// The next page; gives its number in the run.
+    fn sealed<E: From<Error>>(
+        &mut self,
+        payload: &[u8],
+        allocate: &mut impl FnMut(usize) -> Result<Vec<PageRun>, E>,
+    ) -> Result<u32, E> {
+        if self.filled == self.given {
+            self.flush()?;
+            let more = (self.given as usize).clamp(LEAST, MOST);
+            for run in allocate(more)? {
+                self.given += run.pages;
+                self.names.add_pages(run);
+            }
+        }
+        let index = self.filled;
+        let page = self.names.page(index).expect("it was given");
+        // What is written at once lies side by side.
+        let before = self.in_buf.checked_sub(1).and_then(|_| self.names.page(index - 1));
+        if self.in_buf == AT_ONCE || before.is_some_and(|before| before + 1 != page) {
+            self.flush()?;
+        }
+        let header = StreamHeader {
+            identity: self.file.identity(page),
+            flush: self.names.number,
+            namespace: 0,
+            stream: StreamId::History,
+            index,
+        };
+        stream::build(self.buf.page_mut(self.in_buf), &header, payload);
+        self.in_buf += 1;
+        self.filled += 1;
+        Ok(index)
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        if self.in_buf == 0 {
+            return Ok(());
+        }
+        let first = self.names.page(self.filled - count(self.in_buf)).expect("it was given");
+        self.file.device.write_at(self.file.file()?, &self.buf, self.in_buf, page_offset(first))?;
+        self.in_buf = 0;
+        Ok(())
+    }
+
+    /// All entries are in. Gives what leads to the run. Nothing is synced.
+    pub(crate) fn finish<E: From<Error>>(
+        mut self,
+        allocate: &mut impl FnMut(usize) -> Result<Vec<PageRun>, E>,
+    ) -> Result<RunNames, E> {
+        let mut level = 0;
+        while level + 1 < self.levels.len() {
+            self.end_page(level, allocate)?;
+            level += 1;
+        }
+        let root = std::mem::replace(&mut self.levels[level], PageBuilder::new(PageKind::Entries));
+        self.names.root = self.sealed(root.payload(), allocate)?;
+        self.names.filter = self.filled;
+        self.names.lines = count(self.filter.lines().len());
+        let filter = std::mem::replace(&mut self.filter, Filter::new(0));
+        for lines in filter.lines().chunks(LINES as usize) {
+            let words = lines.iter().flat_map(|Line(words)| words);
+            let bytes: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
+            self.page(PageKind::Filter, &bytes, allocate)?;
+        }
+        self.flush()?;
+        let vain = self.names.cut(self.filled);
+        self.file.unused.lock().extend(vain);
+        Ok(std::mem::take(&mut self.names))
+    }
+}
+
+impl Drop for RunWriter {
+    fn drop(&mut self) {
+        self.file.unused.lock().append(&mut self.names.pages);
+    }
+}
+
+fn count(count: usize) -> u32 {
+    u32::try_from(count).expect("a run has fewer than 2^32 pages")
+}
+
+impl Lengths {
+    fn add(&mut self, length: u8) {
+        self.0[usize::from(length / 64)] |= 1 << (length % 64);
+    }
+
+    /// Those that there are and that are shorter than one, in ascending order.
+    pub(super) fn below(&self, length: u16) -> impl Iterator<Item = u16> {
+        let words = self.0;
+        (0..length.min(256)).filter(move |at| words[usize::from(at / 64)] >> (at % 64) & 1 == 1)
+    }
+}
