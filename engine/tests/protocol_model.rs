@@ -1,7 +1,7 @@
 //! The ordering rules as an executable model, explored exhaustively in small scopes.
 //!
 //! `docs/commit-and-recovery.md` is the text, this is the same in code: what the medium may do (`medium`), the words (`state`, `region`, `table`),
-//! the engine's steps (`commit`, `flush`, `checkpoint`, `reader`, `recovery`), faults (`actions`), what must hold (`oracle`), and the
+//! the engine's steps (`commit`, `flush`, `checkpoint`, `history`, `reader`, `recovery`), faults (`actions`), what must hold (`oracle`), and the
 //! exploration (`explore`). It shares nothing with the engine, so that a mistake cannot be made twice in one place.
 //!
 //! Each scenario is explored to its end. The wide one, with everything at once, has a depth: `PLEACH_MODEL_DEPTH` makes it deeper.
@@ -17,6 +17,8 @@ mod commit;
 mod explore;
 #[path = "protocol_model/flush.rs"]
 mod flush;
+#[path = "protocol_model/history.rs"]
+mod history;
 #[path = "protocol_model/medium.rs"]
 mod medium;
 #[path = "protocol_model/mutants.rs"]
@@ -37,7 +39,7 @@ mod table;
 use std::collections::BTreeSet;
 
 use explore::{Report, explore};
-use mutants::{Durability, MUTANTS, Mutant, Scenario};
+use mutants::{Crashes, Durability, MUTANTS, Mutant, Scenario};
 use state::{Budget, Changes};
 
 const DURABLE: Durability = Durability::Commit;
@@ -46,6 +48,8 @@ const fn budget() -> Budget {
     Budget {
         flushes: 0,
         checkpoints: 0,
+        write_outs: 0,
+        merges: 0,
         reads: 0,
         rollbacks: 0,
         squeezes: 0,
@@ -67,6 +71,8 @@ const THREE: &[Changes] = &[
 ];
 const DELETE: &[Changes] =
     &[[Some(2), Some(2), None, None, None], [Some(0), None, None, None, None]];
+/// Long values.
+const LONG: &[Changes] = &[[None, None, Some(2), None, None], [None, None, Some(3), None, None]];
 /// Two keys of one page, one after the other.
 const APART: &[Changes] = &[[None, Some(2), None, None, None], [Some(3), None, None, None, None]];
 /// The namespace of key 2 is changed together with the other one, and dropped together with a change of it.
@@ -99,6 +105,7 @@ const fn scenario(
         first_page: 0,
         apart: false,
         long_values: false,
+        crashes: Crashes::Always,
         history: None,
         mutant: Mutant::None,
     }
@@ -171,7 +178,7 @@ const READERS: Scenario =
 const ROT: Scenario =
     scenario("rot", DURABLE, THREE, Budget { power_failures: 1, kills: 1, rots: 1, ..budget() });
 
-/// Checkpoints drop what lies below both replay starts, and keep what the history needs of it.
+/// Checkpoints have no room for runs, and keep the log that the history needs below both replay starts.
 const HISTORY: Scenario = with_history(
     scenario(
         "history",
@@ -185,8 +192,57 @@ const LAZY_HISTORY: Scenario = with_history(
     scenario(
         "lazy history",
         Durability::None,
+        APART,
+        Budget { checkpoints: 1, write_outs: 1, power_failures: 1, kills: 1, ..budget() },
+    ),
+    1,
+);
+/// Runs are merged, and what they had is used again.
+const RUNS: Scenario = with_history(
+    scenario(
+        "runs",
+        DURABLE,
+        APART,
+        Budget { checkpoints: 2, write_outs: 2, merges: 1, power_failures: 1, ..budget() },
+    ),
+    2,
+);
+/// The window moves on behind runs that an image names.
+const WINDOW: Scenario = Scenario {
+    crashes: Crashes::BehindLastCut,
+    ..with_history(
+        scenario(
+            "window",
+            Durability::None,
+            APART,
+            Budget {
+                checkpoints: 2,
+                write_outs: 2,
+                power_failures: 1,
+                failed_syncs: 1,
+                ..budget()
+            },
+        ),
+        1,
+    )
+};
+/// Undo goes for want of room before it is written, and an open goes by what the run says.
+const SHORT_HISTORY: Scenario = with_history(
+    scenario(
+        "short history",
+        DURABLE,
         TWO,
-        Budget { checkpoints: 1, power_failures: 1, kills: 1, ..budget() },
+        Budget { checkpoints: 1, write_outs: 1, squeezes: 1, kills: 1, ..budget() },
+    ),
+    2,
+);
+/// Runs leave the list under a reader, or had not all that was before them.
+const RUN_READERS: Scenario = with_history(
+    scenario(
+        "run readers",
+        DURABLE,
+        TWO,
+        Budget { write_outs: 2, squeezes: 1, reads: 1, ..budget() },
     ),
     1,
 );
@@ -265,7 +321,7 @@ const IMAGE_OF_JOINS: Scenario = Scenario {
     budget: Budget { joins: 1, checkpoints: 1, power_failures: 1, ..budget() },
     ..JOINS
 };
-/// Runs of the overflow file are used again when the window has moved on.
+/// Extents of the overflow file are used again when the window has moved on.
 const LONG_VALUES: Scenario = Scenario {
     long_values: true,
     ..with_history(
@@ -277,6 +333,21 @@ const LONG_VALUES: Scenario = Scenario {
         ),
         1,
     )
+};
+/// They are named by runs of the history, too, and used for them.
+const RUNS_BESIDE_VALUES: Scenario = Scenario {
+    name: "runs beside values",
+    script: LONG,
+    budget: Budget { checkpoints: 1, write_outs: 2, power_failures: 1, ..budget() },
+    ..LONG_VALUES
+};
+/// The older generation names a run whose extent has a value by now, and the newest is lost to rot.
+const OLDER_RUNS: Scenario = Scenario {
+    name: "older runs",
+    durability: DURABLE,
+    crashes: Crashes::BehindLastCheckpoint,
+    budget: Budget { checkpoints: 2, write_outs: 1, squeezes: 1, kills: 1, rots: 1, ..budget() },
+    ..RUNS_BESIDE_VALUES
 };
 
 /// The parent of a block is rolled back, and comes back.
@@ -306,6 +377,8 @@ const WIDE: Scenario = scenario(
     Budget {
         flushes: 2,
         checkpoints: 2,
+        write_outs: 1,
+        merges: 0,
         reads: 1,
         rollbacks: 1,
         squeezes: 0,
@@ -318,7 +391,7 @@ const WIDE: Scenario = scenario(
 );
 const WIDE_DEPTH: usize = 16;
 
-const SCENARIOS: [Scenario; 28] = [
+const SCENARIOS: [Scenario; 34] = [
     COMMITS,
     LAZY,
     FLUSH,
@@ -333,6 +406,10 @@ const SCENARIOS: [Scenario; 28] = [
     ROT,
     HISTORY,
     LAZY_HISTORY,
+    RUNS,
+    WINDOW,
+    SHORT_HISTORY,
+    RUN_READERS,
     ROLLBACK,
     OLD_READERS,
     NAMESPACES,
@@ -345,6 +422,8 @@ const SCENARIOS: [Scenario; 28] = [
     JOINS,
     IMAGE_OF_JOINS,
     LONG_VALUES,
+    RUNS_BESIDE_VALUES,
+    OLDER_RUNS,
     RIVALS,
     SHRINKING,
 ];
@@ -359,6 +438,7 @@ fn exposed_by(mutant: Mutant) -> (Scenario, &'static str) {
     const MISFIT: &str = "a record does not fit its region";
     const UNNAMED: &str = "the index names a page";
     const HALF: &str = "is half of one";
+    const SHORTENED: &str = "the history begins at";
     const NO_GENERATION: &str = "no complete generation";
     match mutant {
         Mutant::None => (COMMITS, ""),
@@ -392,8 +472,7 @@ fn exposed_by(mutant: Mutant) -> (Scenario, &'static str) {
         Mutant::RegionPositionIgnored => (FUZZY, MISFIT),
         Mutant::GenerationReused => (FALLBACK, ROOT),
         Mutant::SuperblockNotConfirmed => (GENERATIONS, NO_GENERATION),
-        Mutant::HistoryDroppedByCheckpoint => (HISTORY, "the history begins at"),
-        Mutant::HistoryFromLate => (LAZY_HISTORY, "the history begins at"),
+        Mutant::HistoryDroppedByCheckpoint => (HISTORY, SHORTENED),
         Mutant::UndoNotInRecord => (HISTORY, "the history has"),
         Mutant::TooOldUnnoticed => (OLD_READERS, READER),
         Mutant::RollbackByParts => (ROLLBACK, HALF),
@@ -412,7 +491,18 @@ fn exposed_by(mutant: Mutant) -> (Scenario, &'static str) {
         Mutant::LeftWithPieces => (PIECES, MISFIT),
         Mutant::JoinedInImage => (IMAGE_OF_JOINS, MISFIT),
         Mutant::JoinedBesideBatch => (JOINS, NODE),
-        Mutant::ValueAfterRecord | Mutant::RunsByMemory => (LONG_VALUES, "is not in run"),
+        Mutant::ValueAfterRecord | Mutant::RunsByMemory => (LONG_VALUES, "is not in extent"),
+        Mutant::HistoryFromLate
+        | Mutant::RunsNotSynced
+        | Mutant::RunNamedUnfinished
+        | Mutant::LogDroppedByRun
+        | Mutant::RecordsBehindCut => (LAZY_HISTORY, SHORTENED),
+        Mutant::RunFreedWithList | Mutant::RunFreedAtCut => (WINDOW, SHORTENED),
+        Mutant::RunFreedUnderReader => (RUN_READERS, "where its run was"),
+        Mutant::MergeLeavesOut => (RUNS, "the history has"),
+        Mutant::RunBeginsEarly => (RUN_READERS, READER),
+        Mutant::RunsBeforePresent => (OLDER_RUNS, "an extent is taken twice"),
+        Mutant::RunValuesUnread => (RUNS_BESIDE_VALUES, "is not in extent"),
     }
 }
 

@@ -1,9 +1,9 @@
 //! What can happen next: the engine's steps in any order that the rules allow, and the faults.
 
 use crate::medium::{AFTERMATHS, Aftermath, Media};
-use crate::mutants::{Mutant, Scenario};
+use crate::mutants::{Crashes, Mutant, Scenario};
 use crate::state::{Budget, Engine, Ghost, Process, Rot, State};
-use crate::{checkpoint, commit, flush, reader, recovery};
+use crate::{checkpoint, commit, flush, history, reader, recovery};
 
 /// A step, as a counter-example prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,10 @@ pub(crate) enum Action {
     GiveUp(usize),
     Leave,
     Join,
-    FreeRun(usize),
+    FreeExtent(usize),
+    WriteHistory,
+    RunWrite,
+    MergeRuns,
     CheckpointCut,
     CheckpointRegion,
     ImageWrite,
@@ -126,6 +129,7 @@ pub(crate) fn successors(scenario: &Scenario, from: &State) -> Vec<(Action, Outc
             if !engine.poisoned {
                 commit::steps(&mut next, engine);
                 flush::steps(&mut next, engine);
+                history::steps(&mut next, engine);
                 checkpoint::steps(&mut next, engine);
             }
         }
@@ -137,6 +141,16 @@ pub(crate) fn successors(scenario: &Scenario, from: &State) -> Vec<(Action, Outc
 /// A kill leaves the cache, a power failure does not. Both may strike at any time, a recovery included.
 fn crashes(next: &mut Next<'_>) {
     let from = next.from;
+    let made = from.budget.checkpoints == 0;
+    let done = matches!(&from.process, Process::Up(engine) if engine.checkpoint.is_none());
+    let may = match next.scenario.crashes {
+        Crashes::Always => true,
+        Crashes::BehindLastCut => made,
+        Crashes::BehindLastCheckpoint => made && done,
+    };
+    if !may {
+        return;
+    }
     if from.budget.kills > 0 && from.process != Process::Down {
         let mut state = from.clone();
         state.process = Process::Down;
@@ -155,7 +169,7 @@ fn crashes(next: &mut Next<'_>) {
     }
 }
 
-/// At most one piece of rot a run, found by the next recovery.
+/// At most one piece of rot at a time, found by the next recovery.
 fn rot(next: &mut Next<'_>) {
     let from = next.from;
     if from.budget.rots == 0 {
@@ -170,7 +184,9 @@ fn rot(next: &mut Next<'_>) {
     };
     let Some(truth) = recovery::find(from, Mutant::None) else { return };
     let start = usize::from(truth.superblock.replay_start);
-    for at in start..start + truth.records.len() {
+    // Where a commit is cut off that was durable, what it replaced may have been written over.
+    let records = if next.scenario.long_values { 0 } else { truth.records.len() };
+    for at in start..start + records {
         let sealed = usize::from(truth.proven) > at;
         let kind = if sealed { Rot::Sealed } else { Rot::Unsealed };
         decay(Action::RotLog(at), kind, &|media| media.log[at].destroy());

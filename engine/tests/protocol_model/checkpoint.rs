@@ -1,9 +1,11 @@
 //! Checkpoint: a fuzzy image into the older file, then the older superblock slot, then the log that nobody needs goes.
+//! `write-history`, its first step, is in `history`: without room for a run a checkpoint does without.
 
 use std::rc::Rc;
 
 use crate::actions::{Action, Next, World};
-use crate::mutants::Mutant;
+use crate::history::Past;
+use crate::mutants::{Mutant, Scenario};
 use crate::region::Region;
 use crate::state::{Body, Checkpoint, CheckpointStep, Engine, Image, REGIONS, Superblock};
 
@@ -34,7 +36,8 @@ pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
                 checkpoint.regions.clone().try_into().expect("all are there");
             let late = world.scenario.without(Mutant::TableFromLate);
             let table = if late { world.engine.table } else { checkpoint.table };
-            let image = Image { generation, table, regions };
+            let past = past_for_image(world, checkpoint);
+            let image = Image { generation, table, past, regions };
             world.media.image[checkpoint.superblock.image].write(Rc::new(image));
             set(world, CheckpointStep::ImageWritten)
         }),
@@ -50,11 +53,6 @@ pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
         CheckpointStep::LogSynced => next.step(Action::SuperblockWrite, |world| {
             let mut superblock = checkpoint.superblock.clone();
             superblock.durable_through = world.engine.durable;
-            if world.scenario.without(Mutant::HistoryFromLate) {
-                superblock.history_from = history_from(world, superblock.replay_start);
-                let checkpoint = world.engine.checkpoint.as_mut().expect("this one");
-                checkpoint.superblock.history_from = superblock.history_from;
-            }
             world.media.superblock[checkpoint.slot].write(Rc::new(superblock));
             set(world, CheckpointStep::SuperblockWritten)
         }),
@@ -86,34 +84,55 @@ fn cut(world: &mut World<'_>) {
             1 - engine.image
         },
         replay_start,
-        history_from: 0,
+        log_from: 0,
         durable_through: 0,
         previous,
         incarnation,
         number,
         root: world.ghost.history[usize::from(number)].0,
     };
-    let history_from = history_from(world, replay_start);
-    let superblock = Superblock { history_from, ..superblock };
-    let engine = &mut *world.engine;
+    let past = past(world.scenario, engine, replay_start);
+    let superblock = Superblock { log_from: past.records, ..superblock };
     let slot = if world.scenario.without(Mutant::SuperblockOverNewest) {
         engine.slot
     } else {
         1 - engine.slot
     };
+    if world.scenario.without(Mutant::RunFreedAtCut) {
+        engine.named.clone_from(&past.runs);
+    }
     engine.checkpoint = Some(Checkpoint {
         step: CheckpointStep::Cut,
         superblock,
         slot,
         table: engine.table,
+        past,
         regions: Vec::new(),
     });
+    engine.release_runs(world.scenario.mutant);
 }
 
-/// Where the records of the history begin now, at or below the replay start.
-fn history_from(world: &World<'_>, replay_start: u8) -> u8 {
-    let first = world.engine.undo.first().filter(|_| world.scenario.history.is_some());
-    first.map_or(replay_start, |first| first.start.min(replay_start))
+/// The history as of now. There is none where undo is in memory alone.
+fn past(scenario: &Scenario, engine: &Engine, replay_start: u8) -> Past {
+    match scenario.history {
+        Some(_) => engine.past(replay_start),
+        None => Past { runs: Vec::new(), records: replay_start, kept_from: engine.number },
+    }
+}
+
+/// What the image says of the history: that of the cut.
+fn past_for_image(world: &mut World<'_>, checkpoint: &Checkpoint) -> Past {
+    let replay_start = checkpoint.superblock.replay_start;
+    match world.scenario.mutant {
+        Mutant::HistoryFromLate => {
+            let late = past(world.scenario, world.engine, replay_start);
+            let checkpoint = world.engine.checkpoint.as_mut().expect("this one");
+            (checkpoint.superblock.log_from, checkpoint.past) = (late.records, late.clone());
+            late
+        }
+        Mutant::RecordsBehindCut => Past { records: replay_start, ..checkpoint.past.clone() },
+        _ => checkpoint.past.clone(),
+    }
 }
 
 /// Copies one region under its lock: entries, nodes, pending changes and position belong together.
@@ -134,16 +153,23 @@ fn serialise(world: &mut World<'_>) -> Result<(), String> {
     Ok(())
 }
 
+/// Image and overflow file.
 fn image_sync(next: &mut Next<'_>) {
     next.step(Action::ImageSync, |world| {
         if !world.scenario.without(Mutant::SuperblockBeforeImage) {
             world.media.image.iter_mut().for_each(super::medium::Unit::sync);
         }
+        if !world.scenario.without(Mutant::RunsNotSynced) {
+            world.media.overflow.iter_mut().for_each(super::medium::Unit::sync);
+        }
         set(world, CheckpointStep::ImageSynced)
     });
     next.failing_sync(
         Action::ImageSyncFails,
-        |world, aftermath| world.media.image.iter_mut().for_each(|unit| unit.fail_sync(aftermath)),
+        |world, aftermath| {
+            world.media.image.iter_mut().for_each(|unit| unit.fail_sync(aftermath));
+            world.media.overflow.iter_mut().for_each(|unit| unit.fail_sync(aftermath));
+        },
         |world| {
             let _: Result<(), String> = set(world, CheckpointStep::ImageSynced);
         },
@@ -195,11 +221,11 @@ fn pages(regions: &[Region]) -> impl Iterator<Item = u8> {
     entries.filter_map(|entry| entry.page.as_ref().map(|(page_no, _)| *page_no))
 }
 
-/// A record goes when neither superblock would replay it, nor read it for its history.
+/// A record goes when neither superblock would replay it, nor read it for its history; a run, when the older one alone names it.
 fn drop_log(world: &mut World<'_>, checkpoint: &Checkpoint) {
     let replay_only = world.scenario.without(Mutant::HistoryDroppedByCheckpoint);
     let from = |superblock: &Superblock| {
-        if replay_only { superblock.replay_start } else { superblock.history_from }
+        if replay_only { superblock.replay_start } else { superblock.log_from }
     };
     let newest = from(&checkpoint.superblock);
     let other =
@@ -213,7 +239,9 @@ fn drop_log(world: &mut World<'_>, checkpoint: &Checkpoint) {
     engine.slot = checkpoint.slot;
     engine.image = checkpoint.superblock.image;
     engine.generation = checkpoint.superblock.generation;
+    engine.named.clone_from(&checkpoint.past.runs);
     engine.checkpoint = None;
+    engine.release_runs(world.scenario.mutant);
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "it ends steps, which can fail")]

@@ -3,12 +3,13 @@
 use std::rc::Rc;
 
 use crate::actions::{Action, Next, World};
+use crate::history::Extent;
 use crate::medium::{Aftermath, Media};
 use crate::mutants::{Durability, Mutant, Scenario};
 use crate::region::{Region, cut, first_positions, joined};
 use crate::state::{
     Body, Changes, Commit, Engine, Finished, KEYS, Location, REGIONS, Record, SLOTS, THERE, Undone,
-    Values, comes_and_goes, content, long, run_of,
+    Values, comes_and_goes, content, extent_of, long,
 };
 use crate::table::Fate;
 
@@ -71,13 +72,14 @@ pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
             let number = world.engine.number;
             world.ghost.squeezed = world.ghost.squeezed.max(number);
             world.engine.forget(number);
+            world.engine.release_runs(world.scenario.mutant);
             Ok(())
         });
     }
     if let Some(finished) = engine.finished
         && (finished.back_to.is_none() || settled)
         && may_add(scenario, engine, finished)
-        && has_run(scenario, engine)
+        && has_extent(scenario, engine)
     {
         if scenario.budget.joins > 0 && finished.held.is_none() {
             // A finish that is under way is the same to a join.
@@ -89,7 +91,7 @@ pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
             next.step(Action::Ticket, |world| ticket(world, finished));
         }
     }
-    free_runs(next, engine);
+    free_extents(next, engine);
     if engine.written < engine.tail {
         next.step(Action::LogWrite, |world| {
             for record in world.engine.unwritten.drain(..) {
@@ -136,13 +138,13 @@ fn hold(engine: &mut Engine) {
     }
 }
 
-/// A long value needs a run.
-fn has_run(scenario: &Scenario, engine: &Engine) -> bool {
-    !scenario.long_values || engine.free_runs.contains(&true)
+/// A long value needs an extent.
+fn has_extent(scenario: &Scenario, engine: &Engine) -> bool {
+    !scenario.long_values || engine.free_extents.contains(&true)
 }
 
-/// Runs whose value no commit of the window had.
-fn free_runs(next: &mut Next<'_>, engine: &Engine) {
+/// Extents whose value no commit of the window had.
+fn free_extents(next: &mut Next<'_>, engine: &Engine) {
     let history = next.scenario.history.unwrap_or(0);
     let states = &next.from.ghost.history;
     let durable = states.iter().rposition(|(_, behind)| *behind <= engine.durable).unwrap_or(0);
@@ -150,11 +152,11 @@ fn free_runs(next: &mut Next<'_>, engine: &Engine) {
     let recorded = u8::try_from(durable).expect("few commits").saturating_sub(history);
     let by_memory = next.scenario.without(Mutant::RunsByMemory);
     let from = if by_memory { engine.kept_from } else { engine.kept_from.min(recorded) };
-    for &(number, run) in &engine.replaced_runs {
+    for &(number, extent) in &engine.replaced_extents {
         if number <= from {
-            next.step(Action::FreeRun(run), |world| {
-                world.engine.replaced_runs.retain(|(_, other)| *other != run);
-                world.engine.free_runs[run] = true;
+            next.step(Action::FreeExtent(extent), |world| {
+                world.engine.replaced_extents.retain(|(_, other)| *other != extent);
+                world.engine.free_extents[extent] = true;
                 Ok(())
             });
         }
@@ -288,7 +290,7 @@ fn ticket(world: &mut World<'_>, finished: Finished) -> Result<(), String> {
     Ok(())
 }
 
-/// A long value goes to a run of its own, synced. The one that it replaces is free when the window has moved on.
+/// A long value goes to an extent of its own, synced. The one that it replaces is free when the window has moved on.
 fn spill(
     media: &mut Media,
     engine: &mut Engine,
@@ -296,15 +298,15 @@ fn spill(
     mut changes: Changes,
 ) -> Changes {
     if let Some(value) = changes[2].filter(|_| scenario.long_values) {
-        let run = engine.free_runs.iter().position(|free| *free).expect("there is one");
-        engine.free_runs[run] = false;
-        media.overflow[run].write(content(value));
+        let extent = engine.free_extents.iter().position(|free| *free).expect("there is one");
+        engine.free_extents[extent] = false;
+        media.overflow[extent].write(Extent::Value(content(value)));
         if !scenario.without(Mutant::ValueAfterRecord) {
-            media.overflow[run].sync();
+            media.overflow[extent].sync();
         }
-        changes[2] = Some(long(value, run));
-        let replaced = run_of(engine.values[2]).expect("all its values are long");
-        engine.replaced_runs.push((engine.ticketed, replaced));
+        changes[2] = Some(long(value, extent));
+        let replaced = extent_of(engine.values[2]).expect("all its values are long");
+        engine.replaced_extents.push((engine.ticketed, replaced));
     }
     changes
 }
@@ -453,6 +455,7 @@ fn publish_commit(world: &mut World<'_>, phase: Phase, commit: &Commit, behind: 
             let history = world.scenario.history.is_some();
             world.engine.recorded = if history { commit.kept_from } else { commit.number };
             world.engine.trim(world.scenario.history, commit.number);
+            world.engine.release_runs(world.scenario.mutant);
             if world.scenario.durability == Durability::Commit {
                 world.ghost.floor = world.ghost.floor.max(commit.number);
             }

@@ -9,8 +9,9 @@
 
 use std::rc::Rc;
 
+use crate::history::Extent;
 use crate::region::Page;
-use crate::state::{Image, PLACES, RUNS, Record, Superblock};
+use crate::state::{EXTENTS, Image, PLACES, Record, Superblock};
 
 /// One separately checksummed piece of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -111,8 +112,8 @@ pub(crate) struct Media {
     pub(crate) leaf: [Unit<Rc<Page>>; PLACES],
     /// Pages of the leaf file. A length that is cut is cut at once; the longer one would do, too.
     pub(crate) leaf_len: usize,
-    /// The content of each run of the overflow file.
-    pub(crate) overflow: [Unit<u8>; RUNS],
+    /// The extents of the overflow file.
+    pub(crate) overflow: [Unit<Extent>; EXTENTS],
     pub(crate) image: [Unit<Rc<Image>>; 2],
     pub(crate) superblock: [Unit<Rc<Superblock>>; 2],
     pub(crate) incarnation: [Unit<u8>; 2],
@@ -125,7 +126,7 @@ impl Media {
             log: Vec::new(),
             leaf: [const { Unit::EMPTY }; PLACES],
             leaf_len,
-            overflow: [const { Unit::EMPTY }; RUNS],
+            overflow: [const { Unit::EMPTY }; EXTENTS],
             image: [const { Unit::EMPTY }; 2],
             superblock: [const { Unit::EMPTY }; 2],
             incarnation: [Unit::new(Some(0)), Unit::new(Some(0))],
@@ -149,7 +150,7 @@ impl Media {
         for at in 0..PLACES {
             all = branch(all, &self.leaf[at], |media| &mut media.leaf[at]);
         }
-        for at in 0..RUNS {
+        for at in 0..EXTENTS {
             all = branch(all, &self.overflow[at], |media| &mut media.overflow[at]);
         }
         for at in 0..2 {

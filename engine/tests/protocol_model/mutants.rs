@@ -1,4 +1,4 @@
-//! What can be left out of the protocol, and the scope that a run explores.
+//! What can be left out of the protocol, and the scope that is explored.
 
 use crate::state::{Budget, Changes};
 
@@ -66,6 +66,17 @@ pub(crate) enum Mutant {
     JoinedBesideBatch,
     ValueAfterRecord,
     RunsByMemory,
+    RunsNotSynced,
+    RunNamedUnfinished,
+    LogDroppedByRun,
+    RunFreedWithList,
+    RunFreedAtCut,
+    RunFreedUnderReader,
+    RecordsBehindCut,
+    MergeLeavesOut,
+    RunBeginsEarly,
+    RunValuesUnread,
+    RunsBeforePresent,
 }
 
 /// All rules that can be left out.
@@ -128,6 +139,17 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant::JoinedBesideBatch,
     Mutant::ValueAfterRecord,
     Mutant::RunsByMemory,
+    Mutant::RunsNotSynced,
+    Mutant::RunNamedUnfinished,
+    Mutant::LogDroppedByRun,
+    Mutant::RunFreedWithList,
+    Mutant::RunFreedAtCut,
+    Mutant::RunFreedUnderReader,
+    Mutant::RecordsBehindCut,
+    Mutant::MergeLeavesOut,
+    Mutant::RunBeginsEarly,
+    Mutant::RunValuesUnread,
+    Mutant::RunsBeforePresent,
 ];
 
 impl Mutant {
@@ -170,8 +192,8 @@ impl Mutant {
             Self::SuperblockNotConfirmed => "superblocks-confirmed",
             Self::SuperblockConfirmedInPlace => "superblocks-by-copy",
             Self::GenerationReused => "generations-once",
-            Self::HistoryDroppedByCheckpoint => "log-for-history",
-            Self::HistoryFromLate => "history-at-cut",
+            Self::HistoryDroppedByCheckpoint | Self::LogDroppedByRun => "log-for-history",
+            Self::HistoryFromLate | Self::RecordsBehindCut => "history-at-cut",
             Self::UndoNotInRecord => "undo-in-record",
             Self::TooOldUnnoticed => "too-old-is-told",
             Self::RollbackByParts => "rollback-is-one-commit",
@@ -190,7 +212,14 @@ impl Mutant {
             Self::JoinedInImage => "join-outside-image",
             Self::JoinedBesideBatch => "join-without-batch",
             Self::ValueAfterRecord => "values-before-record",
-            Self::RunsByMemory => "runs-after-window",
+            Self::RunsByMemory | Self::RunValuesUnread => "runs-after-window",
+            Self::RunsNotSynced | Self::RunNamedUnfinished => "run-before-image",
+            Self::RunFreedWithList | Self::RunFreedAtCut | Self::RunFreedUnderReader => {
+                "run-until-image"
+            }
+            Self::MergeLeavesOut => "merge-has-all",
+            Self::RunBeginsEarly => "run-says-its-begin",
+            Self::RunsBeforePresent => "map-without-runs",
         }
     }
 }
@@ -202,9 +231,20 @@ pub(crate) enum Durability {
     None,
 }
 
+/// When there may be a kill or a power failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Crashes {
+    Always,
+    BehindLastCut,
+    BehindLastCheckpoint,
+}
+
 /// The scope of one exploration.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each says of one thing whether a run has it")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each says of one thing whether the scope has it"
+)]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     pub(crate) durability: Durability,
@@ -222,6 +262,8 @@ pub(crate) struct Scenario {
     pub(crate) apart: bool,
     /// The values of key 2 are long. Such a scenario has a history, and no flushes and rollbacks.
     pub(crate) long_values: bool,
+    /// Later ones alone where earlier ones say nothing new, so that it ends soon.
+    pub(crate) crashes: Crashes,
     /// Commits before the newest that can be read, across crashes; without it undo is in memory alone, and
     /// all of it.
     pub(crate) history: Option<u8>,

@@ -1,8 +1,11 @@
 //! What must hold. The oracle knows every commit that was ever ticketed; the engine's own bookkeeping is not believed.
 
+use std::rc::Rc;
+
+use crate::history::{Extent, NamedRun};
 use crate::region::{Page, Region, region_of};
 use crate::state::{
-    Engine, KEYS, Process, REGIONS, Rot, State, THERE, Values, comes_and_goes, content, run_of,
+    Engine, KEYS, Process, REGIONS, Rot, State, THERE, Values, comes_and_goes, content, extent_of,
 };
 use crate::table::Table;
 
@@ -12,6 +15,7 @@ pub(crate) fn recovered(
     engine: &Engine,
     history: Option<u8>,
 ) -> Result<(), String> {
+    let fallen_back = state.ghost.rot == Some(Rot::Generation);
     match state.ghost.rot {
         Some(Rot::Sealed) => return Err("damage below what was durable was cut in silence".into()),
         Some(Rot::Unsealed) => {
@@ -20,6 +24,10 @@ pub(crate) fn recovered(
         }
         Some(Rot::Generation) => state.ghost.rot = None,
         Some(Rot::Cut) | None => {}
+    }
+    if fallen_back && history.is_some() {
+        // The older generation may name runs whose extents were free by then.
+        state.ghost.squeezed = state.ghost.squeezed.max(engine.kept_from);
     }
     let ghost = &state.ghost;
     if engine.number < ghost.floor {
@@ -97,14 +105,14 @@ fn state_matches(state: &State, engine: &Engine, values: Values) -> Result<(), S
     Ok(())
 }
 
-/// A long value is in the run that it names.
+/// A long value is in the extent that it names.
 fn long_value_is_there(state: &State, value: u8) -> Result<(), String> {
-    let Some(run) = run_of(value) else { return Ok(()) };
-    let found = state.media.overflow[run].visible();
-    if found == Some(&content(value)) {
+    let Some(extent) = extent_of(value) else { return Ok(()) };
+    let found = state.media.overflow[extent].visible();
+    if found == Some(&Extent::Value(content(value))) {
         return Ok(());
     }
-    Err(format!("the long value {} is not in run {run}, which has {found:?}", content(value)))
+    Err(format!("the long value {} is not in extent {extent}, which has {found:?}", content(value)))
 }
 
 /// What pending changes over pages give, in a trie that is kept.
@@ -128,6 +136,15 @@ fn present(state: &State, engine: &Engine, key: usize) -> Result<Option<u8>, Str
 /// Undo over the newest state gives each commit that can be read.
 fn past_matches(state: &State, engine: &Engine) -> Result<(), String> {
     let history = &state.ghost.history;
+    // Behind a failed sync a run may be gone, which whoever reads it is told; the next open does not go by it.
+    let written =
+        |named: &&NamedRun| !engine.poisoned && engine.unwritten_run.as_ref() != Some(*named);
+    for named in engine.runs.iter().filter(written) {
+        let found = state.media.overflow[named.extent].visible();
+        if found != Some(&Extent::Run(Rc::clone(&named.run))) {
+            return Err(format!("a run of the history is not in extent {}", named.extent));
+        }
+    }
     for commit in engine.kept_from..engine.number {
         let (then, _) = history[usize::from(commit)];
         let there = engine.undone(commit, THERE).unwrap_or(engine.table.exists().into());

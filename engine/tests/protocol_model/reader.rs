@@ -1,7 +1,10 @@
 //! One lookup as of a snapshot: pending changes, index, undo last of what changes, and then the page, which does
-//! not. A grace guard covers it.
+//! not. A grace guard covers it. The runs that it takes with undo are read then, too.
+
+use std::rc::Rc;
 
 use crate::actions::{Action, Next, World};
+use crate::history::{Extent, NamedRun};
 use crate::mutants::Mutant;
 use crate::region::region_of;
 use crate::state::{Engine, KEYS, Reader, ReaderStep, THERE, comes_and_goes};
@@ -9,7 +12,9 @@ use crate::state::{Engine, KEYS, Reader, ReaderStep, THERE, comes_and_goes};
 pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
     match &engine.reader {
         None if next.from.budget.reads > 0 => {
-            let oldest = engine.undo.first().map_or(engine.number, |undone| undone.number - 1);
+            let in_memory = engine.undo.first().map(|undone| undone.number - 1);
+            let on_device = engine.runs.first().map(|first| first.run.after);
+            let oldest = on_device.or(in_memory).unwrap_or(engine.number);
             for snapshot in oldest.min(engine.number)..=engine.number {
                 for key in 0..KEYS {
                     pin(next, snapshot, key);
@@ -31,6 +36,7 @@ fn pin(next: &mut Next<'_>, snapshot: u8, key: usize) {
             entry: None,
             value: None,
             undo: None,
+            runs: Vec::new(),
             there: 0,
             outdated: false,
         });
@@ -66,7 +72,7 @@ fn lookup(world: &mut World<'_>, mut reader: Reader) -> Result<(), String> {
             ReaderStep::SawIndex
         }
         ReaderStep::SawIndex => {
-            if reader.snapshot < world.engine.kept_from
+            if reader.snapshot < world.engine.begin()
                 && !world.scenario.without(Mutant::TooOldUnnoticed)
             {
                 // Undo that nobody promised to keep goes for want of memory, here never.
@@ -81,9 +87,23 @@ fn lookup(world: &mut World<'_>, mut reader: Reader) -> Result<(), String> {
                 reader.undo = undo;
             }
             reader.there = world.engine.undone(reader.snapshot, THERE).unwrap_or(reader.there);
+            let later = |named: &&NamedRun| named.run.through > reader.snapshot;
+            reader.runs = world.engine.runs.iter().filter(later).cloned().collect();
             ReaderStep::SawUndo
         }
         ReaderStep::SawUndo => {
+            for named in &reader.runs {
+                let found = world.media.overflow[named.extent].visible();
+                let is_there = found == Some(&Extent::Run(Rc::clone(&named.run)));
+                if !is_there && world.engine.poisoned {
+                    // Told: a failed sync has lost it.
+                    world.engine.reader = None;
+                    return Ok(());
+                }
+                if !is_there {
+                    return Err("a reader met something else where its run was".into());
+                }
+            }
             if let (None, None, Some(entry)) = (reader.undo, reader.value, &reader.entry) {
                 reader.value = Some(match &entry.page {
                     None => 0,
@@ -110,6 +130,7 @@ fn lookup(world: &mut World<'_>, mut reader: Reader) -> Result<(), String> {
                 ));
             }
             world.engine.reader = None;
+            world.engine.release_runs(world.scenario.mutant);
             return Ok(());
         }
     };

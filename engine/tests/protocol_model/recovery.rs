@@ -3,13 +3,14 @@
 use std::rc::Rc;
 
 use crate::actions::{Action, Next};
+use crate::history::{Extent, NamedRun, Past};
 use crate::medium::{Media, Unit};
 use crate::mutants::{Mutant, Scenario};
 use crate::oracle;
 use crate::region::{Region, first_positions};
 use crate::state::{
-    Body, Commit, Engine, Image, Location, PLACES, Process, REGIONS, RUNS, Record, Recovery,
-    RecoveryStep, Rot, SLOTS, State, Superblock, Undone, Values, run_of,
+    Body, Commit, EXTENTS, Engine, Image, Location, PLACES, Process, REGIONS, Record, Recovery,
+    RecoveryStep, Rot, SLOTS, State, Superblock, Undone, Values, extent_of,
 };
 use crate::table::{Fate, Table};
 
@@ -21,8 +22,8 @@ pub(crate) struct Found {
     pub(crate) image: Rc<Image>,
     /// From the replay start to the cut.
     pub(crate) records: Vec<Rc<Record>>,
-    /// From where the history begins to the replay start; nothing when they do not all follow each other.
-    pub(crate) past: Vec<Rc<Record>>,
+    /// From where the image's runs end to the replay start; none when they do not all follow each other.
+    pub(crate) past: Option<Vec<Rc<Record>>>,
     /// Everything below was synced when some record or superblock was written.
     pub(crate) proven: u8,
     pub(crate) complete_generations: usize,
@@ -61,7 +62,7 @@ pub(crate) fn find(state: &State, mutant: Mutant) -> Option<Found> {
         at += 1;
     }
 
-    let past = past(state, &superblock).unwrap_or_default();
+    let past = past(state, &superblock, image.past.records);
     let claims = slots.iter().flatten().map(|superblock| superblock.durable_through);
     let accepted = records.iter().map(|record| record.durable_through);
     let behind = media.log.iter().skip(at).filter_map(|unit| unit.visible());
@@ -85,9 +86,9 @@ pub(crate) fn find(state: &State, mutant: Mutant) -> Option<Found> {
 }
 
 /// The records of the history below the replay start, which end in the record that the superblock knows.
-fn past(state: &State, superblock: &Superblock) -> Option<Vec<Rc<Record>>> {
+fn past(state: &State, superblock: &Superblock, from: u8) -> Option<Vec<Rc<Record>>> {
     let mut records: Vec<Rc<Record>> = Vec::new();
-    for at in superblock.history_from..superblock.replay_start {
+    for at in from..superblock.replay_start {
         let record = state.media.log.get(usize::from(at))?.visible()?;
         if records.last().is_some_and(|last| record.previous != last.checksum()) {
             return None;
@@ -98,20 +99,79 @@ fn past(state: &State, superblock: &Superblock) -> Option<Vec<Rc<Record>>> {
     ends.then_some(records)
 }
 
-/// What commits replaced, as their records have it, and the oldest commit that can be read by it.
-fn undo(found: &Found, mutant: Mutant) -> (Vec<Undone>, u8) {
-    let mut undo: Vec<Undone> = Vec::new();
-    let mut kept_from = None;
-    for record in found.past.iter().chain(&found.records) {
-        let Body::Commit(commit) = &record.body else { continue };
-        kept_from = Some(kept_from.unwrap_or(commit.number - 1).max(commit.kept_from));
-        let replaced =
-            if mutant == Mutant::UndoNotInRecord { [None; SLOTS] } else { commit.replaced };
-        undo.push(Undone { number: commit.number, replaced, start: record.position });
+/// The history that a recovery finds.
+struct History {
+    undo: Vec<Undone>,
+    runs: Vec<NamedRun>,
+    /// The runs that the image names and that are there.
+    named: Vec<NamedRun>,
+    /// The oldest commit that can be read.
+    kept_from: u8,
+    free_extents: [bool; EXTENTS],
+    replaced_extents: Vec<(u8, usize)>,
+}
+
+impl History {
+    /// What commits replaced, as runs and records have it. The present has the extents that it names before any run has.
+    fn find(state: &State, found: &Found, root: Values, mutant: Mutant) -> Self {
+        let mut free_extents = free_extents(root);
+        let Past { runs, kept_from, .. } = &found.image.past;
+        let past = found.past.iter().flatten();
+        let number_before = |record: &Rc<Record>| match &record.body {
+            Body::Commit(commit) => Some(commit.number - 1),
+            Body::Location(_) | Body::GiveUp(_) | Body::Join => None,
+        };
+        // The commit that the records go on from.
+        let through = past.clone().find_map(number_before).unwrap_or(found.superblock.number);
+        // Of a run that is not there, and all before it, nothing is known.
+        let follows =
+            found.past.is_some() && runs.last().is_none_or(|last| last.run.through == through);
+        let there = |named: &&NamedRun| {
+            let content = state.media.overflow[named.extent].visible();
+            free_extents[named.extent] && content == Some(&Extent::Run(Rc::clone(&named.run)))
+        };
+        let there = if follows { runs.iter().rev().take_while(there).count() } else { 0 };
+        let named = runs[runs.len() - there..].to_vec();
+        for named in &named {
+            free_extents[named.extent] = false;
+        }
+        let begin = named.first().map_or(through, |first| first.run.after);
+        let mut kept_from = begin.max((*kept_from).min(through));
+        let mut undo: Vec<Undone> = Vec::new();
+        for record in past.chain(&found.records) {
+            let Body::Commit(commit) = &record.body else { continue };
+            kept_from = kept_from.max(commit.kept_from);
+            let replaced =
+                if mutant == Mutant::UndoNotInRecord { [None; SLOTS] } else { commit.replaced };
+            undo.push(Undone { number: commit.number, replaced, start: record.position });
+        }
+        undo.retain(|undone| undone.number > kept_from);
+        let listed = named.iter().filter(|named| named.run.through > kept_from);
+        let runs: Vec<NamedRun> = listed.cloned().collect();
+        let of_runs = runs.iter().flat_map(|named| &named.run.undone);
+        let of_runs =
+            of_runs.filter(|undone| undone.number > kept_from && mutant != Mutant::RunValuesUnread);
+        let extent_in = |undone: &Undone| Some((undone.number, extent_of(undone.replaced[2]?)?));
+        let replaced_extents: Vec<(u8, usize)> =
+            of_runs.chain(&undo).filter_map(extent_in).collect();
+        // They are free later.
+        for (_, extent) in &replaced_extents {
+            free_extents[*extent] = false;
+        }
+        Self { undo, runs, named, kept_from, free_extents, replaced_extents }
     }
-    let kept_from = kept_from.unwrap_or(found.superblock.number);
-    undo.retain(|undone| undone.number > kept_from);
-    (undo, kept_from)
+
+    /// None is wanted.
+    fn none(root: Values, number: u8) -> Self {
+        let (undo, runs, named, replaced_extents) = Default::default();
+        let free_extents = free_extents(root);
+        Self { undo, runs, named, kept_from: number, free_extents, replaced_extents }
+    }
+}
+
+/// The extents that the newest state does not name.
+fn free_extents(root: Values) -> [bool; EXTENTS] {
+    std::array::from_fn(|extent| extent_of(root[2]) != Some(extent))
 }
 
 /// The regions behind the last record, with its commit number and root.
@@ -235,15 +295,14 @@ fn named(found: &Found) -> impl Iterator<Item = u8> {
     image.chain(records.flatten())
 }
 
-/// Free runs are those that neither the newest state names nor what it has replaced, which are free later.
-fn runs(undo: &[Undone], values: Values) -> ([bool; RUNS], Vec<(u8, usize)>) {
-    let run_in = |undone: &Undone| Some((undone.number, run_of(undone.replaced[2]?)?));
-    let replaced: Vec<(u8, usize)> = undo.iter().filter_map(run_in).collect();
-    let mut free = [true; RUNS];
-    for run in replaced.iter().map(|(_, run)| *run).chain(run_of(values[2])) {
-        free[run] = false;
-    }
-    (free, replaced)
+/// Does a record name the extent of a run that the image names (mutant)?
+fn present_over_runs(found: &Found) -> bool {
+    let mut values = found.records.iter().filter_map(|record| match &record.body {
+        Body::Commit(commit) => extent_of(commit.changes[2]?),
+        Body::Location(_) | Body::GiveUp(_) | Body::Join => None,
+    });
+    let runs = &found.image.past.runs;
+    values.any(|extent| runs.iter().any(|named| named.extent == extent))
 }
 
 /// Reads everything and decides. Pure: nothing is written yet.
@@ -275,6 +334,9 @@ pub(crate) fn recover(state: &State, scenario: &Scenario) -> Result<Recovery, St
     if named(&found).any(|page_no| usize::from(page_no) >= state.media.leaf_len) {
         return Err("a page is named that is not in the leaf file".into());
     }
+    if mutant == Mutant::RunsBeforePresent && present_over_runs(&found) {
+        return Err("an extent is taken twice".into());
+    }
     let replayed = replay(&found, mutant).ok_or("a record does not fit its region")?;
     if !oracle::nodes_match(&replayed.regions, replayed.table, replayed.root) {
         return Err("the recomputed root is not the last commit's".into());
@@ -293,12 +355,11 @@ pub(crate) fn recover(state: &State, scenario: &Scenario) -> Result<Recovery, St
     {
         free[usize::from(*page_no)] = false;
     }
-    let (undo, kept_from) = if scenario.history.is_some() {
-        undo(&found, mutant)
-    } else {
-        (Vec::new(), replayed.number)
-    };
-    let (free_runs, replaced_runs) = runs(&undo, replayed.root);
+    let History { undo, runs, named, kept_from, free_extents, replaced_extents } =
+        match scenario.history {
+            Some(_) => History::find(state, &found, replayed.root, mutant),
+            None => History::none(replayed.root, replayed.number),
+        };
     let engine = Engine {
         incarnation: if mutant == Mutant::NoIncarnation { 1 } else { incarnation },
         flush_counter: 0,
@@ -309,6 +370,10 @@ pub(crate) fn recover(state: &State, scenario: &Scenario) -> Result<Recovery, St
         published: tail,
         publishing: 0,
         undo,
+        unwritten_run: None,
+        unlisted: named.iter().filter(|named| !runs.contains(named)).cloned().collect(),
+        runs,
+        named,
         kept_from,
         recorded: kept_from,
         finished: None,
@@ -326,8 +391,8 @@ pub(crate) fn recover(state: &State, scenario: &Scenario) -> Result<Recovery, St
         flush: None,
         leaving: Vec::new(),
         free,
-        free_runs,
-        replaced_runs,
+        free_extents,
+        replaced_extents,
         checkpoint: None,
         slot: found.slot,
         image: found.superblock.image,

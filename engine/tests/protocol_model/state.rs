@@ -6,11 +6,13 @@
 //! it exists is the last of the values: it is changed, undone and rolled back like one. While it does not exist, the
 //! values of keys 2 and 3 are what the dropped trie has, and nobody may see them.
 //!
-//! A long value is its content and the run of the overflow file that has it, in one number ([`long`]).
+//! A long value is its content and the extent of the overflow file that has it, in one number ([`long`]). Runs of the
+//! history (`history`) have extents there, too.
 
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
+use crate::history::{Extent, NamedRun, Past};
 use crate::medium::{Media, Unit};
 use crate::mutants::Scenario;
 use crate::region::{Entry, Node, Page, Position, Region, first_positions};
@@ -19,8 +21,8 @@ use crate::table::{Fate, Table};
 pub(crate) const KEYS: usize = 4;
 pub(crate) const PLACES: usize = 6;
 pub(crate) const REGIONS: usize = 3;
-/// Runs of the overflow file.
-pub(crate) const RUNS: usize = 3;
+/// Extents of the overflow file.
+pub(crate) const EXTENTS: usize = 4;
 
 /// Among the values: does the namespace of regions 1 and 2 exist?
 pub(crate) const THERE: usize = 4;
@@ -34,13 +36,13 @@ pub(crate) fn comes_and_goes(key: usize) -> bool {
     (2..KEYS).contains(&key)
 }
 
-/// A long value: what it is, and the run that has it. Other values are below 16.
-pub(crate) fn long(content: u8, run: usize) -> u8 {
-    content | (u8::try_from(run).expect("few runs") + 1) << 4
+/// A long value: what it is, and the extent that has it. Other values are below 16.
+pub(crate) fn long(content: u8, extent: usize) -> u8 {
+    content | (u8::try_from(extent).expect("few extents") + 1) << 4
 }
 
-/// The run that a value names.
-pub(crate) fn run_of(value: u8) -> Option<usize> {
+/// The extent that a value names.
+pub(crate) fn extent_of(value: u8) -> Option<usize> {
     usize::from(value >> 4).checked_sub(1)
 }
 
@@ -110,6 +112,7 @@ impl Record {
 pub(crate) struct Image {
     pub(crate) generation: u8,
     pub(crate) table: Table,
+    pub(crate) past: Past,
     pub(crate) regions: [Region; REGIONS],
 }
 
@@ -119,8 +122,8 @@ pub(crate) struct Superblock {
     /// Which image file.
     pub(crate) image: usize,
     pub(crate) replay_start: u8,
-    /// Where the records of the history begin, at or below the replay start.
-    pub(crate) history_from: u8,
+    /// Where the log begins that is kept for it, at or below the replay start.
+    pub(crate) log_from: u8,
     pub(crate) durable_through: u8,
     /// Checksum and incarnation of the record before the replay start.
     pub(crate) previous: u32,
@@ -200,6 +203,7 @@ pub(crate) struct Checkpoint {
     pub(crate) slot: usize,
     /// As of the cut.
     pub(crate) table: Table,
+    pub(crate) past: Past,
     pub(crate) regions: Vec<Region>,
 }
 
@@ -220,6 +224,8 @@ pub(crate) struct Reader {
     pub(crate) entry: Option<Entry>,
     pub(crate) value: Option<u8>,
     pub(crate) undo: Option<u8>,
+    /// Runs that it reads.
+    pub(crate) runs: Vec<NamedRun>,
     /// The namespace existed when its table was read.
     pub(crate) there: u8,
     /// An index was published since the pin.
@@ -229,11 +235,18 @@ pub(crate) struct Reader {
 impl Engine {
     /// What a key had as of a commit, if a later one changed it.
     pub(crate) fn undone(&self, snapshot: u8, key: usize) -> Option<u8> {
-        let later = self.undo.iter().filter(|undone| undone.number > snapshot);
+        let on_device = self.runs.iter().flat_map(|named| &named.run.undone);
+        let later = on_device.chain(&self.undo).filter(|undone| undone.number > snapshot);
         later
             .filter_map(|undone| undone.replaced[key].map(|value| (undone.number, value)))
             .min()
             .map(|(_, value)| value)
+    }
+
+    /// Where undo begins, as a reader is told: a run may reach back further than the window.
+    pub(crate) fn begin(&self) -> u8 {
+        let first = self.runs.first().map_or(self.kept_from, |first| first.run.after);
+        first.min(self.kept_from)
     }
 
     /// The window moves on to `number`: what lies before it is gone, whoever reads it.
@@ -247,6 +260,8 @@ impl Engine {
         self.kept_from = self.kept_from.max(number);
         let from = self.kept_from;
         self.undo.retain(|undone| undone.number > from);
+        let runs = self.runs.iter().filter(|named| named.run.through > from).cloned();
+        self.put_runs(runs.collect());
     }
 }
 
@@ -270,7 +285,16 @@ pub(crate) struct Engine {
     pub(crate) published: u8,
     /// Steps of the head of the queue that are already published.
     pub(crate) publishing: usize,
+    /// What is not on the device.
     pub(crate) undo: Vec<Undone>,
+    /// On the device, oldest first, each with the commits that follow those of the one before.
+    pub(crate) runs: Vec<NamedRun>,
+    /// In the list, and not written yet (only in the mutant that names such runs).
+    pub(crate) unwritten_run: Option<NamedRun>,
+    /// Runs that the image in use names.
+    pub(crate) named: Vec<NamedRun>,
+    /// Runs that left the list, and that somebody has.
+    pub(crate) unlisted: Vec<NamedRun>,
     /// The oldest commit that can be read: older undo is gone, whoever reads.
     pub(crate) kept_from: u8,
     /// The same, as the record of the newest published commit has it.
@@ -295,9 +319,9 @@ pub(crate) struct Engine {
     pub(crate) flush: Option<Flush>,
     pub(crate) leaving: Vec<Leaving>,
     pub(crate) free: [bool; PLACES],
-    pub(crate) free_runs: [bool; RUNS],
-    /// Runs whose value a commit has replaced, with its number.
-    pub(crate) replaced_runs: Vec<(u8, usize)>,
+    pub(crate) free_extents: [bool; EXTENTS],
+    /// Extents whose value a commit has replaced, with its number.
+    pub(crate) replaced_extents: Vec<(u8, usize)>,
     pub(crate) checkpoint: Option<Checkpoint>,
     /// Slot and image file of the newest complete generation, and the highest number of one.
     pub(crate) slot: usize,
@@ -333,7 +357,7 @@ pub(crate) enum Process {
     Down,
     Recovering(Box<Recovery>),
     Up(Box<Engine>),
-    /// Recovery refused: damage. The end of a run.
+    /// Recovery refused: damage. Nothing follows.
     Refused,
 }
 
@@ -359,16 +383,19 @@ pub(crate) struct Ghost {
     pub(crate) floor: u8,
     /// A commit that is half of one: nobody may find it.
     pub(crate) half: Option<u8>,
-    /// Undo before this commit was dropped for want of memory, perhaps in a process that is gone.
+    /// Undo before this commit was dropped for want of room, perhaps in a process that is gone, or lost with the newest
+    /// generation.
     pub(crate) squeezed: u8,
     pub(crate) rot: Option<Rot>,
 }
 
-/// How often each thing may still happen. Part of the state, so that every run ends.
+/// How often each thing may still happen. Part of the state, so that every exploration ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Budget {
     pub(crate) flushes: u8,
     pub(crate) checkpoints: u8,
+    pub(crate) write_outs: u8,
+    pub(crate) merges: u8,
     pub(crate) reads: u8,
     pub(crate) rollbacks: u8,
     pub(crate) squeezes: u8,
@@ -389,13 +416,13 @@ pub(crate) struct State {
 
 /// State of a new database: each key has value 1, no log, two equal generations.
 ///
-/// Region 2 has nothing, unless the scenario needs it. A long value is in run 0.
+/// Region 2 has nothing, unless the scenario needs it. A long value is in extent 0.
 pub(crate) fn initial(scenario: &Scenario) -> State {
     let mut values: Values = [1; SLOTS];
     let mut media = Media::new(PLACES);
     if scenario.long_values {
         values[2] = long(1, 0);
-        media.overflow[0] = Unit::new(Some(1));
+        media.overflow[0] = Unit::new(Some(Extent::Value(1)));
     }
     let mut places = [Some(scenario.first_page), Some(1), Some(2)];
     if !scenario.apart {
@@ -412,12 +439,13 @@ pub(crate) fn initial(scenario: &Scenario) -> State {
         Region::new(vec![Entry { position, page, node: position.node(values) }], 0, 0)
     });
     for generation in [0, 1] {
-        let image = Image { generation, table: Table::FIRST, regions: regions.clone() };
+        let past = Past { runs: Vec::new(), records: 0, kept_from: 0 };
+        let image = Image { generation, table: Table::FIRST, past, regions: regions.clone() };
         let superblock = Superblock {
             generation,
             image: usize::from(generation),
             replay_start: 0,
-            history_from: 0,
+            log_from: 0,
             durable_through: 0,
             previous: 0,
             incarnation: 0,
