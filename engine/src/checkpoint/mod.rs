@@ -1,7 +1,8 @@
 //! Checkpoints: an image of the index, its nodes and what pends, and of the overflow map, so that old log
 //! can go. [`write`] has the steps, [`image`] the files, this file the task that takes the steps.
 //!
-//! The task also prepares the log before its end is reached, and keeps room for the next image. A load and
+//! The task also prepares the log before its end is reached, keeps room for the next image, and merges runs of the
+//! history while no checkpoint is due. A load and
 //! a close call [`checkpoint`] on their own thread: a load while the log is empty and the task has nothing
 //! to do, a close when the task has ended. So only one image is in the making at any time.
 
