@@ -3,9 +3,13 @@
 //! `cargo bench -p pleach --bench depth [-- LOG2 COMMITS CHANGES [FOLDER]]`: 2^20 accounts, 10,000 commits of 1,313 changes,
 //! all in the history, 1 GiB of memory, unless told otherwise. First a tenth of the commits are made without a history. After
 //! the last commit the database is closed and opened again, so that all of the history is on the device; then reads and
-//! proofs, of one key each, are timed at the far end, in the middle and at the newest commit.
+//! proofs, of one key each, and scans are timed at the far end, in the middle and at the newest commit. At last commits are
+//! timed alone and beside a thread that reads and proves at the far end, in turns.
+//!
+//! FOLDER stays; where a run before has left its database there, the rest is measured on that.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pleach::load::LoadOptions;
@@ -15,6 +19,12 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const READS: u64 = 5000;
 const PROOFS: u64 = 500;
+const SCANS: u64 = 200;
+/// Pairs of a scan.
+const PAIRS: usize = 1000;
+/// Commits of a turn, and turns of each kind.
+const TURN: u64 = 100;
+const TURNS: u64 = 10;
 
 fn key(id: u64) -> Key {
     Hasher::BLAKE3.hash(&id.to_be_bytes())
@@ -41,36 +51,62 @@ fn main() -> Result<()> {
     let (accounts, commits, changes) = (1 << number(0, 20)?, number(1, 10_000)?, number(2, 1313)?);
     let temporary = tempfile::tempdir()?;
     let folder = arguments.get(3).map_or(temporary.path(), Path::new);
-    for (history, commits) in [(0, commits / 10), (u64::MAX, commits)] {
-        let folder = folder.join(if history == 0 { "without" } else { "with" });
-        let db = Db::open(options(&folder, history))?;
-        commit(&db, accounts, commits, changes)?;
-        if history == 0 {
-            db.close()?;
-            std::fs::remove_dir_all(&folder)?;
-            continue;
-        }
-        let since = Instant::now();
-        db.close()?;
-        println!("close: {:?}", since.elapsed());
-        let stat = pleach_ops::stat(&folder)?;
-        println!(
-            "history: {} commits, {:.2} GB, {:.1} bytes a change",
-            stat.commit - stat.oldest_commit,
-            as_float(stat.history_bytes) / 1e9,
-            as_float(stat.history_bytes) / as_float(commits * changes)
-        );
-        drop(db);
-        let since = Instant::now();
-        let db = Db::open(options(&folder, history))?;
-        println!("open: {:?}", since.elapsed());
-        let newest = db.commit_number();
-        for (place, at) in
-            [("far end", newest - commits), ("middle", newest - commits / 2), ("newest", newest)]
-        {
-            measure(&db, accounts, place, at)?;
-        }
+    let (without, with) = (folder.join("without"), folder.join("with"));
+    if !with.exists() {
+        build(&without, 0, (accounts, commits / 10, changes))?;
+        std::fs::remove_dir_all(&without)?;
+        build(&with, u64::MAX, (accounts, commits, changes))?;
     }
+    let stat = pleach_ops::stat(&with)?;
+    println!(
+        "history: {} commits, {:.2} GB, {:.1} bytes a change",
+        stat.commit - stat.oldest_commit,
+        as_float(stat.history_bytes) / 1e9,
+        as_float(stat.history_bytes) / as_float((stat.commit - stat.oldest_commit) * changes)
+    );
+    let since = Instant::now();
+    let db = Db::open(options(&with, u64::MAX))?;
+    println!("open: {:?}", since.elapsed());
+    let (oldest, newest) = (*db.history().start(), db.commit_number());
+    let places =
+        [("far end", oldest), ("middle", newest - (newest - oldest) / 2), ("newest", newest)];
+    for (place, at) in places {
+        measure(&db, accounts, place, at)?;
+    }
+    let (mut alone, mut beside) = (Vec::new(), Vec::new());
+    for _ in 0..TURNS {
+        commit(&db, accounts, TURN, changes, &mut alone)?;
+        commit_beside(&db, accounts, changes, oldest, &mut beside)?;
+    }
+    println!("finish and commit alone: {}", quantiles(&mut alone));
+    println!(
+        "finish and commit beside reads and proofs at the far end: {}",
+        quantiles(&mut beside)
+    );
+    Ok(())
+}
+
+/// A database of `accounts`, with so many commits after a load.
+fn build(folder: &Path, history: u64, (accounts, commits, changes): (u64, u64, u64)) -> Result<()> {
+    let db = Db::open(options(folder, history))?;
+    db.bulk_load((0..accounts).map(|id| (key(id), value(id))), &LoadOptions::default())?;
+    let (mut times, begun) = (Vec::new(), Instant::now());
+    commit(&db, accounts, commits, changes, &mut times)?;
+    println!(
+        "{} a history: {commits} commits of {changes} changes in {:?}; finish and commit {}",
+        if history > 0 { "with" } else { "without" },
+        begun.elapsed(),
+        quantiles(&mut times)
+    );
+    let since = Instant::now();
+    db.close()?;
+    let metrics = db.metrics();
+    println!(
+        "close: {:?}; runs: {:.2} GB written, {:.2} times what they take",
+        since.elapsed(),
+        as_float(metrics.history_written_bytes) / 1e9,
+        as_float(metrics.history_written_bytes) / as_float(metrics.history_bytes)
+    );
     Ok(())
 }
 
@@ -83,10 +119,15 @@ fn value(number: u64) -> Value {
     Value::from(number.to_be_bytes().as_slice())
 }
 
-fn commit(db: &Db, accounts: u64, commits: u64, changes: u64) -> Result<()> {
-    db.bulk_load((0..accounts).map(|id| (key(id), value(id))), &LoadOptions::default())?;
-    let (mut times, begun) = (Vec::new(), Instant::now());
-    for number in 0..commits {
+fn commit(
+    db: &Db,
+    accounts: u64,
+    commits: u64,
+    changes: u64,
+    times: &mut Vec<Duration>,
+) -> Result<()> {
+    for _ in 0..commits {
+        let number = db.commit_number();
         let ids = ids(accounts, number + 1000, changes).into_iter();
         let writes: Vec<_> =
             ids.map(|id| Access::write(key(id), Some(value(number + id)))).collect();
@@ -96,16 +137,38 @@ fn commit(db: &Db, accounts: u64, commits: u64, changes: u64) -> Result<()> {
         block.commit().map_err(pleach::CommitError::into_error)?;
         times.push(since.elapsed());
     }
-    let history = if db.metrics().history_wanted > 0 { "with" } else { "without" };
-    println!(
-        "{history} a history: {commits} commits of {changes} changes in {:?}; finish and commit {}",
-        begun.elapsed(),
-        quantiles(&mut times)
-    );
     Ok(())
 }
 
-/// Reads and proofs of one key each, of a state.
+/// The commits of a turn, while another thread reads and proves keys of the commit `far`.
+fn commit_beside(
+    db: &Db,
+    accounts: u64,
+    changes: u64,
+    far: u64,
+    times: &mut Vec<Duration>,
+) -> Result<()> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| -> pleach::Result<()> {
+            let session = db.at(far)?;
+            for id in ids(accounts, 9 + db.commit_number(), READS) {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                session.read(&key(id))?;
+                session.prove(&key(id))?;
+            }
+            Ok(())
+        });
+        let committed = commit(db, accounts, TURN, changes, times);
+        stop.store(true, Ordering::Relaxed);
+        reader.join().expect("no panic")?;
+        committed
+    })
+}
+
+/// Reads and proofs of one key each, and scans, of a state.
 fn measure(db: &Db, accounts: u64, place: &str, commit: u64) -> Result<()> {
     let before = db.metrics();
     let session = db.at(commit)?;
@@ -124,6 +187,15 @@ fn measure(db: &Db, accounts: u64, place: &str, commit: u64) -> Result<()> {
         pleach::proof::path::verify(Hasher::BLAKE3, &proof, &session.root())?;
     }
     println!("{place}: a proof {}", quantiles(&mut times));
+    times.clear();
+    for id in ids(accounts, 9 + commit, SCANS) {
+        let since = Instant::now();
+        for pair in session.iter(key(id)..).take(PAIRS) {
+            pair?;
+        }
+        times.push(since.elapsed());
+    }
+    println!("{place}: a scan of {PAIRS} pairs {}", quantiles(&mut times));
     let undo = (before.undo_bytes, db.metrics().undo_bytes);
     println!("{place}: memory for undo from {} to {} bytes", undo.0, undo.1);
     Ok(())

@@ -154,6 +154,10 @@ counters! {
     /// Those that could be read if [`Options::history`](crate::Options::history) alone said how many. More than are kept:
     /// what commits replaced takes more than [`Options::history_mib`](crate::Options::history_mib).
     Gauge Count "pleach_history_wanted" history_wanted,
+    /// Bytes of the device that runs of the history take.
+    Gauge Bytes "pleach_history_bytes" history_bytes,
+    /// Bytes of runs of the history that were written, those of merges included.
+    Counter Bytes "pleach_history_written_bytes_total" history_written_bytes,
     /// Checkpoints made.
     Counter Count "pleach_checkpoints_total" checkpoints,
     /// Those of them that commits or flushes changed a region under: their image is not of one moment.

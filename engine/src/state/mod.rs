@@ -335,8 +335,11 @@ impl Shared {
         metrics.regions = self.regions();
         metrics.overlay_bytes = self.commits.overlays().bytes() as u64;
         metrics.commits_in_flight = sequencer.lock().in_flight.into();
-        metrics.undo_bytes = self.commits.undo().bytes();
-        (metrics.history_kept, metrics.history_wanted) = self.commits.undo().kept_of();
+        let undo = self.commits.undo();
+        metrics.undo_bytes = undo.bytes();
+        (metrics.history_kept, metrics.history_wanted) = undo.kept_of();
+        metrics.history_bytes = undo.disk_bytes();
+        metrics.history_written_bytes = undo.file.as_ref().map_or(0, |file| file.written());
         metrics.long_value_bytes = self.long_values.bytes() as u64;
         metrics.leaf_cache_bytes = self.store.cache().bytes() as u64;
         metrics.leaf_cache_budget = self.budget.leaf_cache_bytes() as u64;

@@ -9,6 +9,7 @@ mod merge;
 mod read;
 mod write;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -36,6 +37,8 @@ pub struct RunFile {
     cache: Mutex<Cache>,
     /// Pages that were given to runs and are no run's any more.
     unused: Mutex<Vec<PageRun>>,
+    /// Bytes that were written.
+    written: AtomicU64,
 }
 
 impl RunFile {
@@ -55,6 +58,7 @@ impl RunFile {
             database,
             cache: Mutex::new(Cache::new(usize::try_from(cached).unwrap_or(usize::MAX))),
             unused: Mutex::default(),
+            written: AtomicU64::new(0),
         }
     }
 
@@ -74,6 +78,11 @@ impl RunFile {
     /// Pages that were given to runs and are no run's any more: they are free.
     pub fn take_unused(&self) -> Vec<PageRun> {
         std::mem::take(&mut self.unused.lock())
+    }
+
+    /// Bytes of runs that were written since the file was opened, those of merges included.
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
     }
 
     fn identity(&self, page: u64) -> Identity {

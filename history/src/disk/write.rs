@@ -1,11 +1,12 @@
 //! Writes a run front to back: pages of entries, each index page behind those that it names, the filter last.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use pleach_beatree::page_no::page_offset;
 use pleach_core::page::overflow::PageRun;
 use pleach_core::page::stream::{self, StreamHeader, StreamId};
-use pleach_io::PageBuf;
+use pleach_io::{PAGE, PageBuf};
 
 use super::entry::{Contents, EntryKey, MOST_INLINE, PIECE, PageBuilder, PageKind, Part};
 use super::{Error, Lengths, RunFile, RunNames};
@@ -178,6 +179,7 @@ impl RunWriter {
         }
         let first = self.names.page(self.filled - count(self.in_buf)).expect("it was given");
         self.file.device.write_at(self.file.file()?, &self.buf, self.in_buf, page_offset(first))?;
+        self.file.written.fetch_add(self.in_buf as u64 * PAGE as u64, Ordering::Relaxed);
         self.in_buf = 0;
         Ok(())
     }
