@@ -1,7 +1,9 @@
 //! An open database, as its owner holds it.
 
+mod key_changes;
+
 use std::fmt;
-use std::ops::{RangeBounds, RangeInclusive};
+use std::ops::{Bound, RangeBounds, RangeInclusive};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,10 +11,12 @@ use std::sync::atomic::Ordering;
 use pleach_beatree::Value;
 use pleach_core::proof::ChangeProof;
 use pleach_core::{Hasher, Key, Node};
+use pleach_history::Order;
 use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::threads::Threads;
 use pleach_io::{DeviceInfo, Disk, Executor};
 
+use self::key_changes::KeyChanges;
 use crate::backup::{CopyReport, backup};
 use crate::engine::Engine;
 use crate::error::{Error, Hex, NoRoom, Result};
@@ -178,13 +182,12 @@ impl Db {
     /// proves, and a finish of reads gives the witness that it would have given then. What it finishes cannot
     /// be committed, unless its state is the newest.
     ///
-    /// Where memory has no room for what later commits replaced ([`Options::history_bytes`](crate::Options::history_bytes)),
-    /// this reads it from the log: about a second for a million changes. Sessions on commits near it share that, and hold
-    /// it in memory.
+    /// What later commits replaced is read from the device where memory has no room for it
+    /// ([`Options::history_bytes`](crate::Options::history_bytes)).
     ///
     /// # Errors
     /// [`Error::SnapshotTooOld`] before the history, [`Error::HistoryLost`] where it is damaged;
-    /// [`Error::NoSuchCommit`] after the newest commit; [`Error::Closed`]; those of reading the log.
+    /// [`Error::NoSuchCommit`] after the newest commit; [`Error::Closed`]; those of reading.
     pub fn at(&self, commit: u64) -> Result<Session> {
         let engine = self.0.open()?;
         check_exists(&engine, commit)?;
@@ -208,9 +211,7 @@ impl Db {
 
     /// The numbers of the commits that can be read: the history, and the newest one; after a close the last
     /// one alone. Where limits in bytes make it shorter than [`Options::history`], [`Metrics::history_wanted`] is more
-    /// than [`Metrics::history_kept`], and a warning is logged by the commit with which that begins. An open
-    /// leaves most records unread: with other limits than before, the first commits of this range may turn out to be too old
-    /// ([`Error::SnapshotTooOld`]) when one of them is asked for.
+    /// than [`Metrics::history_kept`], and a warning is logged by the commit with which that begins.
     pub fn history(&self) -> RangeInclusive<u64> {
         self.0.look(
             |engine| {
@@ -251,6 +252,47 @@ impl Db {
         let undo = engine.state.commits.undo();
         let said = engine.state.read(commit - 1, || undo.rolled_back_to(commit));
         said.map_err(|error| self.or_lost(&engine, error))
+    }
+
+    /// The commits of a range that changed a key of a namespace, ascending, or from the newest on with
+    /// [`rev`](Iterator::rev): `next` is the first change after a commit, `next_back` the last one at or before it. A range
+    /// without a begin begins with the history. A commit that wrote the value that was there counts; one that drops or
+    /// restores the namespace does not. Values are those of the states before and after ([`Self::at`]).
+    ///
+    /// # Errors
+    /// The iterator gives them: [`Error::SnapshotTooOld`] where the range begins before the history's first change or the
+    /// history moves on beyond what was given, [`Error::HistoryLost`] where it is damaged, [`Error::Closed`], those of reading.
+    pub fn changes_of(
+        &self,
+        namespace: u8,
+        key: &Key,
+        commits: impl RangeBounds<u64>,
+    ) -> impl DoubleEndedIterator<Item = Result<u64>> {
+        let first = match commits.start_bound() {
+            Bound::Included(first) => Some((*first).max(1)),
+            Bound::Excluded(before) => Some(before.saturating_add(1)),
+            Bound::Unbounded => None,
+        };
+        let last = match commits.end_bound() {
+            Bound::Included(last) => *last,
+            Bound::Excluded(behind) => behind.saturating_sub(1),
+            Bound::Unbounded => u64::MAX,
+        };
+        KeyChanges::new(self, (namespace, key), (first, last.min(self.commit_number())))
+    }
+
+    /// The first of the commits from one, or from the begin of the history, through another that changed a key.
+    fn some_changes(
+        &self,
+        key: (u8, &Key),
+        (first, last): (Option<u64>, u64),
+        order: Order,
+    ) -> Result<Vec<u64>> {
+        let engine = self.0.open()?;
+        let undo = engine.state.commits.undo();
+        let after = || first.map_or_else(|| undo.from(), |first| first - 1);
+        let found = engine.state.read(after(), || undo.changes(key, (after(), last), order));
+        found.map_err(|error| self.or_lost(&engine, error))
     }
 
     /// Proves which keys of a range differ between two commits of the history, with the hashes of their values before

@@ -7,7 +7,7 @@ use pleach_beatree::Stored;
 use pleach_core::{Key, Prefix};
 
 use crate::Runs;
-use crate::run::{NodesOf, ReplacedNode, Run, Version};
+use crate::run::{NodesOf, Order, ReplacedNode, Run, Version};
 use crate::table::place;
 
 /// Runs whose filters are asked for together.
@@ -32,6 +32,26 @@ impl Runs {
             }
             some.iter().find_map(|(_, run)| run.get(namespace, key, hash, base))
         })
+    }
+
+    /// Commits in a range, from 1, that changed a key: the first of them in an order, some at most; none where there is none.
+    pub fn changes(
+        &self,
+        namespace: u8,
+        key: &Key,
+        commits: &RangeInclusive<u64>,
+        order: Order,
+    ) -> Vec<u64> {
+        let asked = (namespace, key, self.secret.hash(namespace, key));
+        let runs = self.after(commits.start() - 1);
+        let changes = |(_, run): &(usize, Arc<Run>)| {
+            Some(run.changes(asked, commits, order)).filter(|found| !found.is_empty())
+        };
+        let found = match order {
+            Order::Ascending => runs.iter().find_map(changes),
+            Order::Descending => runs.iter().rev().find_map(changes),
+        };
+        found.unwrap_or_default()
     }
 
     /// What the keys of some ranges, which ascend, had as of `base` where a later commit changed it, in order.

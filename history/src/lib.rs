@@ -33,7 +33,7 @@ pub use self::error::Error;
 use self::filter::Secret;
 use self::merge::Merge;
 use self::run::Run;
-pub use self::run::{CommitRun, NodesOf, ReplacedNode, Version};
+pub use self::run::{CommitRun, NodesOf, Order, ReplacedNode, Version};
 
 /// So many neighbours of a length are merged.
 const FAN: usize = 4;

@@ -31,6 +31,18 @@ pub enum NodesOf {
     Regions,
 }
 
+/// In which order commits are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// The oldest first.
+    Ascending,
+    /// The newest first.
+    Descending,
+}
+
+/// Commits of one answer, at most.
+pub(super) const COMMITS: usize = 256;
+
 /// A run, ready or in the making.
 pub(super) struct Run {
     /// It has what the commits after this one replaced, through another.
@@ -75,6 +87,24 @@ impl Run {
     pub(super) fn version(&self, at: usize, base: u64) -> Option<Version> {
         let version = self.values.version_after(at, base)?;
         Some((self.values.commit(version), self.values.stored(version)))
+    }
+
+    /// Commits in a range that changed a key with this hash, some at most, in order.
+    pub(super) fn changes(
+        &self,
+        (namespace, key, hash): (u8, &Key, u64),
+        commits: &RangeInclusive<u64>,
+        order: Order,
+    ) -> Vec<u64> {
+        let has_it = self.filter.may_have(hash).then(|| self.values.find(namespace, key));
+        let Some(at) = has_it.flatten() else { return Vec::new() };
+        let Range { start, end } = self.values.versions_after(at, commits.start() - 1);
+        let end = self.values.versions_after(at, *commits.end()).start.min(end);
+        let commit = |version| self.values.commit(version);
+        match order {
+            Order::Ascending => (start..end).take(COMMITS).map(commit).collect(),
+            Order::Descending => (start..end).rev().take(COMMITS).map(commit).collect(),
+        }
     }
 
     /// Shows the places of the keys of some ranges, which ascend, that commits of the run after `base` changed, in order. One

@@ -140,6 +140,14 @@ trait Lookups {
     ) -> Vec<(Key, Stored)>;
     /// Of each prefix the oldest comes first.
     fn nodes_around(&self, of: NodesOf, at: &Prefix, base: u64) -> Vec<ReplacedNode>;
+    /// The first of the commits that changed a key.
+    fn changes(
+        &self,
+        namespace: u8,
+        key: &Key,
+        commits: &RangeInclusive<u64>,
+        order: Order,
+    ) -> Vec<u64>;
 }
 
 impl Lookups for Runs {
@@ -156,6 +164,15 @@ impl Lookups for Runs {
     }
     fn nodes_around(&self, of: NodesOf, at: &Prefix, base: u64) -> Vec<ReplacedNode> {
         self.nodes_around(of, NAMESPACES[0], at, base).flatten().collect()
+    }
+    fn changes(
+        &self,
+        namespace: u8,
+        key: &Key,
+        commits: &RangeInclusive<u64>,
+        order: Order,
+    ) -> Vec<u64> {
+        self.changes(namespace, key, commits, order)
     }
 }
 
@@ -180,6 +197,19 @@ impl Lookups for Vec<Arc<DiskRun>> {
     fn nodes_around(&self, of: NodesOf, at: &Prefix, base: u64) -> Vec<ReplacedNode> {
         let later = self.iter().filter(|run| run.names.through > base);
         later.flat_map(|run| run.nodes_around(of, NAMESPACES[0], at, base).expect("read")).collect()
+    }
+    fn changes(
+        &self,
+        namespace: u8,
+        key: &Key,
+        commits: &RangeInclusive<u64>,
+        order: Order,
+    ) -> Vec<u64> {
+        let mut found =
+            self.iter().map(|run| run.changes(namespace, key, commits, order).expect("read"));
+        let any = |found: &Vec<u64>| !found.is_empty();
+        let first = if order == Order::Ascending { found.find(any) } else { found.rfind(any) };
+        first.unwrap_or_default()
     }
 }
 
@@ -210,6 +240,32 @@ fn check_nodes(runs: &impl Lookups, all: &Naive, base: u64, spread: bool) {
     }
 }
 
+/// The commits in a range that changed a key, in both orders.
+fn check_changes(
+    runs: &impl Lookups,
+    all: &Naive,
+    (namespace, key): (u8, &Key),
+    commits: RangeInclusive<u64>,
+) {
+    let own = all.iter().filter(|one| (one.0, &one.1) == (namespace, key));
+    let mut expected: Vec<u64> =
+        own.map(|one| one.2).filter(|number| commits.contains(number)).collect();
+    for order in [Order::Ascending, Order::Descending] {
+        let (mut found, mut left) = (Vec::new(), commits.clone());
+        while !left.is_empty() {
+            let some = runs.changes(namespace, key, &left, order);
+            let Some(last) = some.last() else { break };
+            left = match order {
+                Order::Ascending => last + 1..=*left.end(),
+                Order::Descending => *left.start()..=last - 1,
+            };
+            found.extend(some);
+        }
+        assert_eq!(found, expected, "{namespace} in {commits:?}, {order:?}");
+        expected.reverse();
+    }
+}
+
 /// All lookups as of a commit.
 fn check(runs: &impl Lookups, all: &Naive, base: u64, spread: bool) {
     for namespace in NAMESPACES {
@@ -223,6 +279,10 @@ fn check(runs: &impl Lookups, all: &Naive, base: u64, spread: bool) {
         for key in &keys {
             assert_eq!(runs.get(namespace, key, base), then(key), "{namespace} as of {base}");
         }
+        for key in &keys[..2] {
+            check_changes(runs, all, (namespace, key), base + 1..=base + 60);
+        }
+        check_changes(runs, all, (namespace, &keys[2]), base + 1..=1000);
         let within = |ranges: &[RangeInclusive<Key>]| {
             let found = runs.within(namespace, ranges, base);
             let is_in = |key: &&Key| ranges.iter().any(|range| range.contains(*key));

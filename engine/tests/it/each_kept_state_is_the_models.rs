@@ -1,10 +1,12 @@
 //! Every state that a history keeps, whatever its length, beside a model that keeps them all: values, iteration both ways, roots
-//! and proofs of three namespaces, with overlays, rollbacks and opens in between.
+//! (by `nomt-core`) and proofs of three namespaces, and which commits changed a key, with overlays, rollbacks and opens in
+//! between.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
-use pleach::{Access, Db, Hasher, Options, Session, SessionOptions, Value};
+use nomt_core::hasher::Blake3Hasher;
+use pleach::{Access, Db, Hasher, Node, Options, Session, SessionOptions, Value};
 use pleach_core::Key;
 
 use crate::common::{Keys, Model, Rng, cases, key, value};
@@ -17,6 +19,13 @@ const IDS: u64 = 90;
 /// The values of all namespaces.
 type State = [Model; 3];
 
+/// Namespaces, and keys of them.
+type Written = BTreeSet<(u8, Key)>;
+
+fn written(accesses: &[Access]) -> Written {
+    accesses.iter().map(|access| (access.namespace, access.key)).collect()
+}
+
 struct World {
     db: Db,
     rng: Rng,
@@ -25,6 +34,8 @@ struct World {
     /// The newest states, the oldest first, with the number of the first.
     states: VecDeque<State>,
     first: u64,
+    /// What each commit has written, those of `states` and some before.
+    written: BTreeMap<u64, Written>,
 }
 
 fn open(folder: &Path, keys: Keys, history: u64) -> Db {
@@ -41,12 +52,14 @@ impl World {
     }
 
     /// A commit has come.
-    fn push(&mut self, state: State) {
+    fn push(&mut self, state: State, written: Written) {
         self.states.push_back(state);
         assert_eq!(self.db.commit_number(), self.tip());
+        self.written.insert(self.tip(), written);
         while self.states.len() as u64 > self.history + 1 {
             self.states.pop_front();
             self.first += 1;
+            self.written.remove(&self.first);
         }
     }
 
@@ -77,27 +90,31 @@ impl World {
             0 => {
                 let (first, between) = self.batch(&newest);
                 let (second, after) = self.batch(&between);
+                let both = written(&first).into_iter().chain(written(&second)).collect();
                 let session = self.db.session(SessionOptions::new()).expect("a session");
                 let below = session.finish(first).expect("finished").into_overlay();
                 let over = SessionOptions::new().over(&below);
                 let session = self.db.session(over).expect("a session");
                 let above = session.finish(second).expect("finished").into_overlay();
                 above.commit().expect("committed");
-                self.push(after);
+                self.push(after, both);
             }
             1 if self.states.len() > 1 => {
                 let at = self.rng.index(self.states.len() - 1);
                 let to = self.first + at as u64;
                 if self.db.rollback_to(to).expect("in the history") > self.tip() {
                     let state = self.states[at].clone();
-                    self.push(state);
+                    let undone = self.written.range(to + 1..).flat_map(|(_, keys)| keys);
+                    let undone = undone.copied().collect();
+                    self.push(state, undone);
                 }
             }
             _ => {
                 let (accesses, after) = self.batch(&newest);
+                let written = written(&accesses);
                 let session = self.db.session(SessionOptions::new()).expect("a session");
                 session.finish(accesses).expect("finished").commit().expect("committed");
-                self.push(after);
+                self.push(after, written);
             }
         }
     }
@@ -111,7 +128,44 @@ impl World {
                 check_state(&session, namespace, &state[at], key(self.keys, id));
             }
         }
+        for namespace in NAMESPACES {
+            for id in [0, 1, IDS - 1, IDS] {
+                self.check_changes(namespace, key(self.keys, id));
+            }
+        }
     }
+
+    /// Which commits changed a key: of the whole history and of a part, from both ends.
+    fn check_changes(&mut self, namespace: u8, key: Key) {
+        let (first, tip) = (self.first + 1, self.tip());
+        let one = first + self.rng.below(tip + 1 - first);
+        let changes = |from: u64, to: u64| -> Vec<u64> {
+            let some = self.written.range(from..=to);
+            some.filter(|(_, keys)| keys.contains(&(namespace, key))).map(|one| *one.0).collect()
+        };
+        let all = self.db.changes_of(namespace, &key, ..);
+        let found: Vec<u64> = all.collect::<pleach::Result<_>>().expect("in the history");
+        assert_eq!(found, changes(first, tip), "namespace {namespace}");
+        let some = self.db.changes_of(namespace, &key, first..=one).rev();
+        let mut found: Vec<u64> = some.collect::<pleach::Result<_>>().expect("in the history");
+        found.reverse();
+        assert_eq!(found, changes(first, one), "namespace {namespace} through {one}");
+        // From both ends in turns.
+        let (mut left, mut front, mut back) =
+            (self.db.changes_of(namespace, &key, one..), vec![], vec![]);
+        while let Some(commit) = left.next() {
+            front.push(commit.expect("in the history"));
+            back.extend(left.next_back().transpose().expect("in the history"));
+        }
+        front.extend(back.into_iter().rev());
+        assert_eq!(front, changes(one, tip), "namespace {namespace} from {one}");
+    }
+}
+
+/// The root of a trie, as `nomt-core` makes it.
+fn root(model: &Model) -> Node {
+    let leaves = model.values.iter().map(|(key, value)| (*key, Hasher::BLAKE3.hash(value)));
+    nomt_core::update::build_trie::<Blake3Hasher>(0, leaves, |_| {}).into()
 }
 
 /// One namespace of a state beside the model; with the proof of one key.
@@ -132,10 +186,10 @@ fn check_state(session: &Session, namespace: u8, model: &Model, proven: Key) {
     let back: Vec<Key> = trie.iter(..).rev().map(|pair| pair.expect("iterated").0).collect();
     assert!(back.iter().rev().eq(model.values.keys()), "namespace {namespace} as of {number}");
     if namespace != PLAIN {
-        let root = trie.root().expect("a Merkle trie");
-        assert_eq!(root, model.naive(Hasher::BLAKE3).root(Hasher::BLAKE3), "as of {number}");
+        let own = root(model);
+        assert_eq!(trie.root().expect("a Merkle trie"), own, "as of {number}");
         let proof = trie.prove(&proven).expect("proven");
-        let read = pleach::proof::path::verify(Hasher::BLAKE3, &proof, &root);
+        let read = pleach::proof::path::verify(Hasher::BLAKE3, &proof, &own);
         assert!(read.is_ok(), "namespace {namespace} as of {number}: {read:?}");
     }
 }
@@ -147,7 +201,8 @@ fn run(keys: Keys, history: u64, commits: u64, seed: u64) {
     db.add_plain_namespace(PLAIN).expect("added");
     let first = db.commit_number();
     let states = VecDeque::from([State::default()]);
-    let mut world = World { db, rng: Rng::new(seed), keys, history, states, first };
+    let (rng, written) = (Rng::new(seed), BTreeMap::new());
+    let mut world = World { db, rng, keys, history, states, first, written };
     // The history begins with the commit that all namespaces exist in.
     for _ in 0..history {
         world.step();
@@ -175,5 +230,9 @@ fn each_state_of_a_history_of_any_length() {
             }
         }
         run(Keys::Uniform, 1000, 300, seed);
+    }
+    // Minutes.
+    if cases(1) > 1 {
+        run(Keys::Uniform, 5000, 1000, 7);
     }
 }

@@ -15,7 +15,7 @@ use super::entry::{Contents, Entry, EntryKey, MOST_COMMITS, PIECE, PageKind, Par
 use super::write::LINES;
 use super::{DiskRun, Error, RunFile};
 use crate::filter::{Line, line_of};
-use crate::run::{NodesOf, ReplacedNode, Version};
+use crate::run::{NodesOf, Order, ReplacedNode, Version};
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -114,6 +114,37 @@ impl DiskRun {
         let cursor = Cursor::seek(self, &wanted, self.from(base))?;
         let found = cursor.entry()?.filter(|entry| entry.key == wanted);
         found.map(|entry| self.version(&entry)).transpose()
+    }
+
+    /// Commits in a range, from 1, that changed a key: the first of them in an order, those of one page; none where there is none.
+    pub fn changes(
+        &self,
+        namespace: u8,
+        key: &Key,
+        commits: &RangeInclusive<u64>,
+        order: Order,
+    ) -> Result<Vec<u64>> {
+        let hash = self.names.secret.hash(namespace, key);
+        if !self.line(hash)?.may_have(hash) {
+            return Ok(Vec::new());
+        }
+        let wanted = EntryKey::of_key(namespace, key);
+        let commit = |entry: Entry<'_>| {
+            let commit = self.names.after + entry.commit;
+            (entry.key == wanted && commits.contains(&commit)).then_some(commit)
+        };
+        Ok(match order {
+            Order::Ascending => {
+                let Cursor { page, at, .. } =
+                    Cursor::seek(self, &wanted, self.from(commits.start() - 1))?;
+                (at..).map_while(|at| page.entry(at).and_then(commit)).collect()
+            }
+            Order::Descending => {
+                let Cursor { page, at, .. } =
+                    Cursor::seek_below(self, &wanted, self.from(*commits.end()))?;
+                (0..at).rev().map_while(|at| page.entry(at).and_then(commit)).collect()
+            }
+        })
     }
 
     /// The line of the filter of a hash.
@@ -312,16 +343,29 @@ struct Cursor<'a> {
 impl<'a> Cursor<'a> {
     /// The first entry that is not before this key and commit.
     fn seek(run: &'a DiskRun, key: &EntryKey, commit: u64) -> Result<Self> {
+        // The page before may end with what is looked for, unless that begins the page.
+        let mut cursor = Self::on_page(run, key, commit + 1)?;
+        cursor.at = cursor.page.lower_bound(key, commit);
+        cursor.settle()?;
+        Ok(cursor)
+    }
+
+    /// Behind the last entry that is before this key and commit, on its page; on the run's first one where there is none.
+    fn seek_below(run: &'a DiskRun, key: &EntryKey, commit: u64) -> Result<Self> {
+        let mut cursor = Self::on_page(run, key, commit)?;
+        cursor.at = cursor.page.lower_bound(key, commit);
+        Ok(cursor)
+    }
+
+    /// On the last page that begins before this key and commit; on the run's first one where none does.
+    fn on_page(run: &'a DiskRun, key: &EntryKey, commit: u64) -> Result<Self> {
         let root = run.page(run.names.root)?;
         let mut cursor = Self { run, above: Vec::new(), page: root, at: 0 };
         let mut index = run.names.root;
         while cursor.page.kind == PageKind::Index {
-            // The page before may end with what is looked for, unless that begins the page.
-            let behind = cursor.page.lower_bound(key, commit + 1).max(1);
+            let behind = cursor.page.lower_bound(key, commit).max(1);
             index = cursor.descend(index, behind - 1)?;
         }
-        cursor.at = cursor.page.lower_bound(key, commit);
-        cursor.settle()?;
         Ok(cursor)
     }
 

@@ -1,6 +1,7 @@
 //! Looking up what commits replaced; `base` is a commit that the caller has pinned.
 
 use std::collections::BTreeMap;
+use std::iter;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +12,7 @@ use pleach_core::{Key, Prefix};
 
 use super::{DiskRun, Past, Recent, Undo};
 use crate::error::{Error, Result};
-use pleach_history::{NodesOf, ReplacedNode, Version};
+use pleach_history::{NodesOf, Order, ReplacedNode, Version};
 
 impl Undo {
     /// The newest commit that was pushed. Cheap, for the read path.
@@ -48,6 +49,20 @@ impl Undo {
     /// The oldest commit after `base` that changed a key, and what it replaced; of commits that are put in.
     pub fn change_after(&self, namespace: u8, key: &Key, base: u64) -> Result<Option<Version>> {
         self.past.load().version(namespace, key, base)
+    }
+
+    /// Commits after one through another that changed a key: the first of them in an order, some at most; none where there is none.
+    pub(crate) fn changes(
+        &self,
+        key: (u8, &Key),
+        commits: (u64, u64),
+        order: Order,
+    ) -> Result<Vec<u64>> {
+        let past = self.past.load_full();
+        if commits.0 < past.from {
+            return Err(self.too_old(commits.0));
+        }
+        past.changes(key, commits, order)
     }
 
     /// The states as of `base` of all of a namespace's keys in some ranges, which ascend, that later commits changed:
@@ -90,6 +105,31 @@ impl Past {
             }
         }
         Ok(self.runs.get(namespace, key, through))
+    }
+
+    /// See [`Undo::changes`].
+    fn changes(
+        &self,
+        (namespace, key): (u8, &Key),
+        (base, last): (u64, u64),
+        order: Order,
+    ) -> Result<Vec<u64>> {
+        let (disk, through) = self.on_disk(base);
+        let (all, later) = (base + 1..=last, through + 1..=last);
+        let disk = disk.iter().map(|run| Ok(run.changes(namespace, key, &all, order)?));
+        let memory = || Ok(self.runs.changes(namespace, key, &later, order));
+        let recent = self.recent_after(through).iter().filter_map(|commit| {
+            let is_changed = commit.number <= last
+                && commit.of(namespace).is_some_and(|one| one.changes.find(key).is_some());
+            is_changed.then(|| Ok(vec![commit.number]))
+        });
+        let mut found = disk.chain(iter::once_with(memory)).chain(recent);
+        let any = |found: &Result<Vec<u64>>| !matches!(found, Ok(all) if all.is_empty());
+        let first = match order {
+            Order::Ascending => found.find(any),
+            Order::Descending => found.rfind(any),
+        };
+        first.unwrap_or(Ok(Vec::new()))
     }
 
     /// State of a namespace's key as of commit `base`, when a later commit changed it: what the oldest such
