@@ -60,8 +60,8 @@ pub(crate) enum Command {
     Stat(FolderArgs),
     /// The namespaces of the newest commit, with their roots
     Namespaces(FolderArgs),
-    /// The commits that can be read by number, with their roots
-    History(FolderArgs),
+    /// The commits that can be read by number, with their times and roots
+    History(HistoryArgs),
     /// Reads everything and lists what does not fit; exit code 1 with findings, 4 when it does not open. Beside a process that
     /// writes it is a scrub
     Check(CheckArgs),
@@ -120,6 +120,15 @@ pub(crate) struct FolderArgs {
 pub(crate) struct Folder {
     /// The database folder
     folder: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HistoryArgs {
+    #[command(flatten)]
+    pub(crate) folder: FolderArgs,
+    /// The newest N commits alone
+    #[arg(long, value_name = "N")]
+    pub(crate) last: Option<u64>,
 }
 
 #[derive(Debug, Args)]

@@ -1,13 +1,14 @@
 //! Commands that write nothing to the folder, and look at it beside whoever writes it.
 
 use std::io::Write;
+use std::time::SystemTime;
 
 use pleach::{Commit, Db, Error};
 use pleach_ops::{self, CheckOptions, CheckReport, NamespaceStat, Severity, Stat, Verdict};
 use serde_json::{Value, json};
 
-use crate::args::{AtArgs, CheckArgs, DumpArgs, ExplainArgs, FolderArgs};
-use crate::database::{reading, session};
+use crate::args::{AtArgs, CheckArgs, DumpArgs, ExplainArgs, FolderArgs, HistoryArgs};
+use crate::database::{open_reading, reading, session};
 use crate::error::{CliError, ErrorKind, Result};
 use crate::mend::scrub_folder;
 use crate::output::{self, bar, counting, hex};
@@ -33,6 +34,10 @@ fn stat_json(stat: &Stat) -> Value {
         "oldest_commit": stat.oldest_commit,
         "history": block.history,
         "history_bytes": stat.history_bytes,
+        "history_bytes_a_commit": stat.history_bytes_a_commit(),
+        "history_since": stat.history_since.and_then(|since| {
+            Some(since.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs())
+        }),
         "blob_bytes": stat.blob_bytes,
         "hasher": stat.hasher,
         "leaf_pages": stat.pages,
@@ -100,39 +105,55 @@ pub(crate) fn namespaces(args: &FolderArgs) -> Result<()> {
     })
 }
 
-fn commits(db: &Db) -> pleach::Result<Vec<Commit>> {
+/// A commit of the history, and when it was made, where that is known.
+fn commit(db: &Db, number: u64) -> pleach::Result<(Commit, Option<SystemTime>)> {
+    // What is kept of the oldest is the state alone.
+    let is_oldest = number == *db.history().start();
+    let time = if is_oldest { None } else { db.committed_at(number)? };
+    Ok((db.commit_at(number)?, time))
+}
+
+pub(crate) fn history(HistoryArgs { folder: args, last }: &HistoryArgs) -> Result<()> {
+    let folder = args.folder.path()?;
+    let db = open_reading(folder)?;
     // Where some are lost, that shows when the oldest is asked for.
     match db.commit_at(*db.history().start()) {
         Ok(_) | Err(Error::HistoryLost { .. }) => {}
-        Err(error) => return Err(error),
+        Err(error) => return Err(CliError::engine(folder)(error)),
     }
-    db.history().map(|number| db.commit_at(number)).collect()
-}
-
-pub(crate) fn history(args: &FolderArgs) -> Result<()> {
-    let folder = args.folder.path()?;
-    let commits = reading(folder, commits)?;
+    let (oldest, newest) = db.history().into_inner();
+    let first = last.map_or(oldest, |last| (newest + 1).saturating_sub(last).max(oldest));
+    let commits = (first..=newest).map(|number| commit(&db, number));
     if args.json {
-        let commits = commits.iter().map(commit_json).collect::<Value>();
+        let commits = commits.map(|commit| commit.map(|(commit, time)| commit_json(&commit, time)));
+        let commits =
+            commits.collect::<pleach::Result<Value>>().map_err(CliError::engine(folder))?;
         return output::json(&json!({"schema": 1, "commits": commits}));
     }
+    let mut failed = None;
     output::write(|to| {
-        for commit in &commits {
-            writeln!(
-                to,
-                "{:<10} root {}, blob of {} bytes",
-                commit.number,
-                commit.root,
-                commit.blob.len()
-            )?;
+        for commit in commits {
+            let (Commit { number, root, blob, .. }, time) = match commit {
+                Ok(commit) => commit,
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            };
+            let time = time.map(|time| humantime::format_rfc3339_seconds(time).to_string());
+            let time = time.as_deref().unwrap_or("at an unknown time");
+            writeln!(to, "{number:<10} {time:<20} root {root}, blob of {} bytes", blob.len())?;
         }
         Ok(())
-    })
+    })?;
+    failed.map_or(Ok(()), |error| Err(CliError::engine(folder)(error)))
 }
 
-fn commit_json(commit: &Commit) -> Value {
+fn commit_json(commit: &Commit, time: Option<SystemTime>) -> Value {
+    let seconds = time.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
     json!({
         "number": commit.number,
+        "time": seconds.map(|seconds| seconds.as_secs()),
         "root": commit.root.to_string(),
         "roots": output::roots(&commit.roots),
         "blob": hex(&commit.blob),

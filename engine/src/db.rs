@@ -7,6 +7,7 @@ use std::ops::{Bound, RangeBounds, RangeInclusive};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
 
 use pleach_beatree::Value;
 use pleach_core::proof::ChangeProof;
@@ -38,6 +39,7 @@ use crate::state::beats::TaskState;
 use crate::state::commits::Tip;
 use crate::state::pins::Pin;
 use crate::state::quarantine::Quarantined;
+use crate::state::undo::Undo;
 
 /// An open database. Clones are the same one: they are cheap, and one of them closes it for all. The last
 /// one that is dropped ends it without a checkpoint.
@@ -244,13 +246,32 @@ impl Db {
     /// # Errors
     /// As [`Self::at`], of the commit before it: the oldest commit of the history has no record there that says it.
     pub fn rolled_back_to(&self, commit: u64) -> Result<Option<u64>> {
+        self.said_of(commit, Undo::rolled_back_to)
+    }
+
+    /// When a commit was made, to the second, as the system knew it; `None` where it is not known: of a commit that was not yet in
+    /// a run of the history when the process ended, since the log does not say it.
+    ///
+    /// # Errors
+    /// As [`Self::rolled_back_to`].
+    pub fn committed_at(&self, commit: u64) -> Result<Option<SystemTime>> {
+        let seconds = self.said_of(commit, Undo::committed_at)?;
+        Ok(seconds.map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)))
+    }
+
+    /// What the history says of a commit beside its state; of the first it says nothing.
+    fn said_of<T>(
+        &self,
+        commit: u64,
+        said: impl Fn(&Undo, u64) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
         let engine = self.0.open()?;
         check_exists(&engine, commit)?;
         if commit == 0 {
             return Ok(None);
         }
         let undo = engine.state.commits.undo();
-        let said = engine.state.read(commit - 1, || undo.rolled_back_to(commit));
+        let said = engine.state.read(commit - 1, || said(undo, commit));
         said.map_err(|error| self.or_lost(&engine, error))
     }
 

@@ -253,7 +253,7 @@ impl History {
             self.undo.barrier(header.number);
         } else {
             let (blob, back_to) = (before.blob.into(), before.back_to);
-            let before = Before { start: header.position, roots, blob, back_to };
+            let before = Before { start: header.position, roots, blob, back_to, time: None };
             self.undo.restore(header.number, &replaced, before);
         }
         // Whoever only follows gives no runs back.

@@ -7,6 +7,7 @@
 use core::any::Any;
 use core::time::Duration;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use crate::error::Result;
 
@@ -87,6 +88,10 @@ pub type Executor = Arc<dyn Runtime>;
 pub trait Runtime: core::fmt::Debug + Send + Sync + 'static {
     /// Time since an arbitrary start; never goes back.
     fn now(&self) -> Duration;
+    /// The time of the day, as the system knows it; it may go back.
+    fn system_time(&self) -> SystemTime {
+        SystemTime::now()
+    }
     /// 64 random bits (database ids, nothing secret).
     fn random(&self) -> u64;
     /// A new event.

@@ -2,12 +2,14 @@
 //! open opens, and its leaf pages are of another time than its index.
 
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use pleach::internals::error::hex;
 use pleach::internals::format::names::{LEAF_FILE, image_name};
 use pleach::internals::format::superblock::{DurabilityMode, SlotError, Superblock};
 use pleach::internals::open::pages::parse;
 use pleach::internals::open::recovery::{Recovered, RecoveredTrie};
+use pleach::internals::state::Undo;
 use pleach::status::{Note, Opening};
 use pleach::{Error, Result, Roots};
 use pleach_core::{Hasher, Node};
@@ -30,8 +32,12 @@ pub struct Stat {
     pub commit: u64,
     /// The oldest commit that can be read.
     pub oldest_commit: u64,
-    /// Bytes of the device that its runs take.
+    /// Bytes of the device that the runs of the history take.
     pub history_bytes: u64,
+    /// Commits of these runs.
+    pub history_commits: u64,
+    /// When the oldest commit behind [`Self::oldest_commit`] was made, where that is known.
+    pub history_since: Option<SystemTime>,
     /// Bytes of its blob.
     pub blob_bytes: usize,
     /// Name of the hasher.
@@ -140,15 +146,17 @@ pub fn stat_on(device: impl Into<Disk>, hasher: Option<Hasher>) -> Result<Stat> 
         }
     }
     files.sort();
-    let extents = recovered.extents.stats();
+    let (extents, undo) = (recovered.extents.stats(), &recovered.history.undo);
     Ok(Stat {
         root: recovered.tip.roots.first(),
         namespaces: (recovered.tries.iter())
             .map(|trie| NamespaceStat::of(trie, &recovered.tip.roots))
             .collect(),
         commit: recovered.tip.number,
-        oldest_commit: recovered.history.undo.from(),
-        history_bytes: recovered.history.undo.disk_bytes(),
+        oldest_commit: undo.from(),
+        history_bytes: undo.disk_bytes(),
+        history_commits: undo.disk_commits(),
+        history_since: since(undo, recovered.tip.number),
         blob_bytes: recovered.tip.blob.len(),
         hasher: opened.hasher.name(),
         pages: pages as u64,
@@ -202,7 +210,35 @@ fn sample(opened: &Opened, recovered: &Recovered) -> Result<Option<Note>> {
     }))
 }
 
+/// When the oldest commit that a history has undo of was made, where that is known.
+fn since(undo: &Undo, tip: u64) -> Option<SystemTime> {
+    let oldest = Some(undo.from() + 1).filter(|oldest| *oldest <= tip)?;
+    // A damaged run is for a check to find.
+    let seconds = undo.committed_at(oldest).ok()??;
+    Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
+}
+
 impl Stat {
+    /// What the line of the history says.
+    fn history(&self) -> String {
+        let wanted = self.superblock.history;
+        let since = self.history_since.map_or_else(String::new, |since| {
+            format!(", since {}", humantime::format_rfc3339_seconds(since))
+        });
+        format!(
+            "commits {} to {} can be read{since}; {wanted} before the newest are kept; {} bytes, {} a commit",
+            self.oldest_commit,
+            self.commit,
+            self.history_bytes,
+            self.history_bytes_a_commit()
+        )
+    }
+
+    /// Bytes of the device that a commit of the history takes; 0 without runs.
+    pub fn history_bytes_a_commit(&self) -> u64 {
+        self.history_bytes.checked_div(self.history_commits).unwrap_or(0)
+    }
+
     fn file(&self, name: &str) -> u64 {
         self.files.iter().find(|file| file.0 == name).map_or(0, |file| file.1)
     }
@@ -214,11 +250,7 @@ impl std::fmt::Display for Stat {
         let geometry = &block.geometry;
         writeln!(f, "root            {}", hex(self.root))?;
         writeln!(f, "commit          {} (blob of {} bytes)", self.commit, self.blob_bytes)?;
-        writeln!(
-            f,
-            "history         commits {} to {} can be read, {} before the newest are kept, {} bytes",
-            self.oldest_commit, self.commit, block.history, self.history_bytes
-        )?;
+        writeln!(f, "history         {}", self.history())?;
         // With namespace 0 alone the lines above and below have said it.
         for namespace in self.namespaces.iter().filter(|_| self.namespaces.len() > 1) {
             let state = match (namespace.root, namespace.dropped) {

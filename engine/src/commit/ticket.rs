@@ -118,8 +118,8 @@ pub(super) fn ticket(
             layer.take(TakenBy { commit: number, own: *own });
         }
         undo.state(start + bytes, kept_from);
-        let roots = target.prev.roots.clone();
-        let replaced = past.map(|blob| (nodes, Before { start, roots, blob, back_to }));
+        let (roots, time) = (target.prev.roots.clone(), db.pace.time());
+        let replaced = past.map(|blob| (nodes, Before { start, roots, blob, back_to, time }));
         return Ok(Ticketed { end: start + bytes, replaced });
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use pleach_io::{Event, Executor};
@@ -64,6 +64,12 @@ impl Pace {
     /// Time since an arbitrary start.
     pub(crate) fn now(&self) -> Duration {
         self.runtime.now()
+    }
+
+    /// Seconds since 1970, as the system says.
+    pub(crate) fn time(&self) -> Option<u64> {
+        let since = self.runtime.system_time().duration_since(SystemTime::UNIX_EPOCH);
+        since.ok().map(|since| since.as_secs())
     }
 
     /// Callers that want the processors for themselves.

@@ -379,6 +379,11 @@ impl Undo {
         self.before(commit).map(|before| before.back_to)
     }
 
+    /// When a commit that is not the first was made, in seconds since 1970, where that is known. May read.
+    pub fn committed_at(&self, commit: u64) -> Result<Option<u64>> {
+        self.before(commit).map(|before| before.time)
+    }
+
     /// What was before a commit of the window.
     fn before(&self, commit: u64) -> Result<Before> {
         let guarded = self.guarded.lock();

@@ -49,6 +49,7 @@ fn commit(undo: &Undo, number: u64) {
         roots: Roots::new([(0, TrieRoot { kind: TrieKind::Merkle, node: [1; 32].into() })]),
         blob: Arc::default(),
         back_to: None,
+        time: None,
     };
     undo.push(number, vec![Undone { namespace: 0, changes, nodes }], Some(before));
 }

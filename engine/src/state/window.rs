@@ -38,15 +38,21 @@ pub(crate) struct Before {
     pub(crate) blob: Arc<[u8]>,
     /// The commit that this one goes back to, if it is a rollback.
     pub(crate) back_to: Option<u64>,
+    /// When this one was made, in seconds since 1970; none where an open has read it from the log, which does not say it.
+    pub(crate) time: Option<u64>,
 }
 
+/// Added to the number of roots where the time follows it.
+const TIMED: u16 = 1 << 15;
+
 impl Before {
-    /// As a run on the device has it: the commit that is gone back to, from 1, 8 bytes; the number of roots, 2; of each the
-    /// namespace, the kind of trie, and the root; the blob.
+    /// As a run on the device has it: the commit that is gone back to, from 1, 8 bytes; the number of roots, 2; with [`TIMED`] in
+    /// that, the time, 8; of each root the namespace, the kind of trie, and the root; the blob.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = self.back_to.map_or(0, |commit| commit + 1).to_le_bytes().to_vec();
         let count = u16::try_from(self.roots.all().count()).expect("at most 256 namespaces");
-        bytes.extend_from_slice(&count.to_le_bytes());
+        bytes.extend_from_slice(&(count | self.time.map_or(0, |_| TIMED)).to_le_bytes());
+        bytes.extend(self.time.into_iter().flat_map(u64::to_le_bytes));
         for (namespace, TrieRoot { kind, node }) in self.roots.all() {
             bytes.extend_from_slice(&[namespace, kind as u8]);
             bytes.extend_from_slice(node.as_ref());
@@ -59,8 +65,9 @@ impl Before {
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, BodyError> {
         let mut bytes = Cursor::new(bytes);
         let (back_to, count) = (bytes.u64()?.checked_sub(1), bytes.u16()?);
+        let time = if count & TIMED == 0 { None } else { Some(bytes.u64()?) };
         let mut roots = Vec::new();
-        for _ in 0..count {
+        for _ in 0..count & !TIMED {
             let (namespace, kind) = (bytes.u8()?, bytes.u8()?);
             let kind = TrieKind::of_byte(kind).ok_or(BodyError::Trie(kind))?;
             roots.push((namespace, TrieRoot { kind, node: Node::new(*bytes.array()?) }));
@@ -69,7 +76,7 @@ impl Before {
             return Err(BodyError::Unsorted);
         }
         let blob = bytes.take(bytes.len() as u64)?.into();
-        Ok(Self { start: LogPos::START, roots: Roots::new(roots), blob, back_to })
+        Ok(Self { start: LogPos::START, roots: Roots::new(roots), blob, back_to, time })
     }
 }
 

@@ -19,6 +19,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
@@ -230,6 +231,10 @@ impl From<&SimRuntime> for Executor {
 impl Runtime for SimRuntime {
     fn now(&self) -> Duration {
         self.0.clock.now()
+    }
+
+    fn system_time(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + self.now()
     }
 
     fn random(&self) -> u64 {

@@ -74,6 +74,12 @@ impl Undo {
         self.past.load().disk.iter().map(|run| run.names.bytes()).sum()
     }
 
+    /// Commits of which they have the undo.
+    pub fn disk_commits(&self) -> u64 {
+        let past = self.past.load();
+        past.disk.iter().map(|run| run.names.through - run.names.after).sum()
+    }
+
     /// A part of a merge of runs on the device, which is begun where one is to be made and none is under way; `number` gives its
     /// number. The merged run takes the place of those that it was merged of, unless they have gone. False: there is nothing to
     /// merge.
