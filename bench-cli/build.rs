@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The packages that the program is made of.
-const PACKAGES: [&str; 6] = [".", "../core", "../io", "../beatree", "../engine", "../change-index"];
+const PACKAGES: [&str; 6] = [".", "../core", "../io", "../beatree", "../history", "../engine"];
 
 fn main() {
     let files = PACKAGES.iter().flat_map(|at| [format!("{at}/src"), format!("{at}/Cargo.toml")]);

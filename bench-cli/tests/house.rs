@@ -4,14 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-const CRATES: [&str; 14] = [
+const CRATES: [&str; 13] = [
     "core",
     "io",
     "beatree",
     "history",
     "engine",
     "ops",
-    "change-index",
     "archive",
     "c",
     "nomt",

@@ -283,12 +283,12 @@ impl Db {
     /// # Errors
     /// The iterator gives them: [`Error::SnapshotTooOld`] where the range begins before the history's first change or the
     /// history moves on beyond what was given, [`Error::HistoryLost`] where it is damaged, [`Error::Closed`], those of reading.
-    pub fn changes_of(
-        &self,
+    pub fn changes_of<'a, R: RangeBounds<u64>>(
+        &'a self,
         namespace: u8,
         key: &Key,
-        commits: impl RangeBounds<u64>,
-    ) -> impl DoubleEndedIterator<Item = Result<u64>> {
+        commits: R,
+    ) -> impl DoubleEndedIterator<Item = Result<u64>> + use<'a, R> {
         let first = match commits.start_bound() {
             Bound::Included(first) => Some((*first).max(1)),
             Bound::Excluded(before) => Some(before.saturating_add(1)),

@@ -1,14 +1,13 @@
-//! `history`: an index of the blocks at which keys have changed, as the sharded-bitmap benchmark defines it. This
-//! project's engine has a crate for that, over a namespace of it; the others get the same as is usual in ordered stores.
+//! `history`: at which blocks have keys changed? As the sharded-bitmap benchmark asks it. This project's engine has the answer
+//! in its history; the others get a sharded index, as is usual in ordered stores.
 
 use core::time::Duration;
 
 use pleach::load::LoadOptions;
-use pleach::{AccessKind, Db, Key, Namespace, SessionOptions, Value};
-use pleach_change_index::internals::{Numbers, first, last_at_most, push};
-use pleach_change_index::{ChangeIndex, Stage};
+use pleach::{Access, Db, SessionOptions, Value};
 use serde::{Deserialize, Serialize};
 
+use super::numbers::{Numbers, first, last_at_most, push};
 use super::{Plan, draws};
 use crate::draw::{Draws, account_key};
 use crate::engine::{Engine, Kind, Name, Pair, Reader};
@@ -31,7 +30,7 @@ const UNSHARDED: u32 = u32::MAX;
 /// `nomt-bench history`.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub struct HistoryArgs {
-    /// Changes of a shard, or none for one value a key
+    /// Changes of a shard, or none for one value a key; Pleach has no shards, and does the same for each
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "none,100,500,2000,10000",
         value_parser = shard)]
     shards: Vec<u32>,
@@ -62,6 +61,9 @@ impl HistoryArgs {
 /// The workload.
 pub fn run(args: &HistoryArgs, side: &mut Side) -> Result<()> {
     let seed = side.flags.seed;
+    if side.flags.history == 0 {
+        side.flags.history = u64::MAX;
+    }
     let lists: Vec<Vec<u64>> = (0..).zip(&args.len).map(|(id, len)| list(seed, id, *len)).collect();
     for &shard in &args.shards {
         let folder = side.scratch()?;
@@ -70,10 +72,7 @@ pub fn run(args: &HistoryArgs, side: &mut Side) -> Result<()> {
         let mut index: Box<dyn Index + '_> = match engine.as_pleach() {
             Some(ours) => {
                 ours.add_storage()?;
-                Box::new(OfPleach {
-                    db: ours.db.clone(),
-                    index: ChangeIndex::new(NAMESPACE, shard).map_err(wrap)?,
-                })
+                Box::new(OfPleach { db: ours.db.clone(), chains: Vec::new() })
             }
             None => Box::new(OfStore {
                 sync: side.flags.durability == Durability::Commit,
@@ -174,76 +173,84 @@ fn wrap<E: std::fmt::Display>(error: E) -> Error {
     of_engine("pleach")(error)
 }
 
-/// The change index in a namespace of a database.
+/// The history of a database: each block of a key is a commit.
 struct OfPleach {
     db: Db,
-    index: ChangeIndex,
+    /// Of each key its blocks, with their commits: both ascend. A rollback takes blocks away, not commits.
+    chains: Vec<Vec<(u64, u64)>>,
 }
 
 impl OfPleach {
-    fn read<T>(&self, work: impl FnOnce(&Namespace) -> Result<T>) -> Result<T> {
+    /// A key changes in a block.
+    fn change(&mut self, key: u64, block: u64) -> Result<()> {
+        let value = Value::from(block.to_le_bytes().as_slice());
+        let write = Access::write(account_key(key), Some(value)).in_namespace(NAMESPACE);
         let session = self.db.session(SessionOptions::new().witness(false)).map_err(wrap)?;
-        work(session.namespace(NAMESPACE).map_err(wrap)?)
+        let commit = session.finish(vec![write]).map_err(wrap)?.commit().map_err(wrap)?;
+        self.chain(key).push((block, commit));
+        Ok(())
     }
 
-    fn write(
+    fn chain(&mut self, key: u64) -> &mut Vec<(u64, u64)> {
+        &mut self.chains[usize::try_from(key).expect("a list of few")]
+    }
+
+    /// The blocks among commits that changed a key.
+    fn blocks(
         &self,
-        change: impl FnOnce(
-            &mut Stage<'_, Namespace>,
-        ) -> core::result::Result<(), pleach_change_index::Error>,
-    ) -> Result<()> {
-        let session = self.db.session(SessionOptions::new().witness(false)).map_err(wrap)?;
-        let namespace = session.namespace(NAMESPACE).map_err(wrap)?;
-        let mut stage = self.index.stage(namespace);
-        change(&mut stage).map_err(wrap)?;
-        let accesses = stage.into_accesses();
-        session.finish(accesses).map_err(wrap)?.commit().map(drop).map_err(wrap)
+        key: u64,
+        commits: impl Iterator<Item = pleach::Result<u64>>,
+    ) -> impl Iterator<Item = Result<u64>> {
+        let chain = &self.chains[usize::try_from(key).expect("a list of few")];
+        commits.filter_map(|commit| {
+            let at = match commit {
+                Ok(commit) => chain.binary_search_by_key(&commit, |known| known.1),
+                Err(error) => return Some(Err(wrap(error))),
+            };
+            at.ok().map(|at| Ok(chain[at].0))
+        })
     }
 }
 
 impl Index for OfPleach {
     fn build(&mut self, lists: &[Vec<u64>], others: u64) -> Result<()> {
-        // What a stage makes of an empty state is loaded at once.
-        let accesses = self.read(|namespace| {
-            let mut stage = self.index.stage(namespace);
-            for (id, list) in (0..).zip(lists) {
-                let key = [account_key(id)];
-                list.iter().try_for_each(|block| stage.append(*block, &key)).map_err(wrap)?;
-            }
-            let ids = lists.len() as u64..lists.len() as u64 + others;
-            stage.append(0, &ids.map(account_key).collect::<Vec<Key>>()).map_err(wrap)?;
-            Ok(stage.into_accesses())
-        })?;
-        let pairs = accesses.into_iter().filter_map(|access| match access.kind {
-            AccessKind::Write(value) | AccessKind::ReadWrite(value) => Some((access.key, value?)),
-            _ => None,
-        });
+        let ids = lists.len() as u64..lists.len() as u64 + others;
+        let pairs = ids.map(|id| (account_key(id), Value::from([0; 8].as_slice())));
         let options = LoadOptions::new().namespace(NAMESPACE);
-        self.db.bulk_load(pairs, &options).map(drop).map_err(wrap)
+        self.db.bulk_load(pairs, &options).map_err(wrap)?;
+        self.chains = vec![Vec::new(); lists.len()];
+        let keys = (0..).zip(lists).flat_map(|(key, list)| list.iter().map(move |at| (*at, key)));
+        let mut changes: Vec<(u64, u64)> = keys.collect();
+        changes.sort_unstable();
+        changes.into_iter().try_for_each(|(block, key)| self.change(key, block))
     }
 
     fn append(&mut self, key: u64, blocks: &[u64]) -> Result<()> {
-        let key = [account_key(key)];
-        self.write(|stage| blocks.iter().try_for_each(|block| stage.append(*block, &key)))
+        blocks.iter().try_for_each(|block| self.change(key, *block))
     }
 
     fn last_at(&mut self, key: u64, blocks: &[u64]) -> Result<Vec<Option<u64>>> {
-        let key = account_key(key);
-        self.read(|namespace| {
-            let ask = |block: &u64| self.index.last_at(namespace, &key, *block).map_err(wrap);
-            blocks.iter().map(ask).collect()
-        })
+        let last_at = |block: &u64| {
+            let chain = &self.chains[usize::try_from(key).expect("a list of few")];
+            let Some(at) = chain.partition_point(|known| known.0 <= *block).checked_sub(1) else {
+                return Ok(None);
+            };
+            let commits = self.db.changes_of(NAMESPACE, &account_key(key), ..=chain[at].1);
+            self.blocks(key, commits.rev()).next().transpose()
+        };
+        blocks.iter().map(last_at).collect()
     }
 
     fn scan(&mut self, key: u64) -> Result<Vec<u64>> {
-        self.read(|namespace| {
-            let changes = self.index.changes(namespace, &account_key(key), ..).map_err(wrap)?;
-            changes.map(|change| change.map_err(wrap)).collect()
-        })
+        self.blocks(key, self.db.changes_of(NAMESPACE, &account_key(key), ..)).collect()
     }
 
     fn unwind(&mut self, key: u64, to: u64) -> Result<()> {
-        self.write(|stage| stage.unwind(&[account_key(key)], to))
+        let chain = self.chain(key);
+        let kept = chain.partition_point(|(block, _)| *block <= to);
+        let Some((_, first)) = chain.get(kept).copied() else { return Ok(()) };
+        chain.truncate(kept);
+        self.db.rollback_to(first - 1).map(drop).map_err(wrap)
     }
 }
 

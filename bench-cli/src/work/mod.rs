@@ -16,6 +16,7 @@ pub mod history;
 pub mod import;
 mod ledger;
 mod meter;
+mod numbers;
 pub mod overlay;
 pub mod proof;
 pub mod recover;

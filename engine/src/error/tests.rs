@@ -210,7 +210,7 @@ fn each_text(each: &mut dyn FnMut(&str, &str)) {
         "../beatree/src",
         "../ops/src",
         "../archive/src",
-        "../change-index/src",
+        "../history/src",
     ] {
         let folder = engine.join(package);
         if folder.is_dir() {

@@ -4,7 +4,6 @@ use std::{fs, io, path::Path};
 
 use pleach::internals::format::names;
 use pleach::{Access, Db, Geometry, Options, SessionOptions, Value};
-use pleach_change_index::ChangeIndex;
 use pleach_core::Hasher;
 use pleach_core::proof::{NamespaceRoots, block, through};
 use pleach_fuzz::Input;
@@ -73,9 +72,6 @@ fn main() -> io::Result<()> {
         }
         let through = through::build(Hasher::BLAKE3, &roots, 0x80, &path).expect(encoded);
         save("block_verify", 200 + seed, &behind_root(&through))?;
-        for (name, bytes) in (20 * seed..).zip(index(2 + seed)) {
-            save("change_index", name, &bytes)?;
-        }
         let image = database(seed);
         let file = |name: &str| image.file(name).expect("a file of every database").to_vec();
         // To be signed for the database that the target scans; open, and closed.
@@ -101,29 +97,6 @@ fn main() -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Heads of a change index with shards of this length, for lists of some lengths, as the target takes them.
-fn index(shard: u8) -> Vec<Vec<u8>> {
-    struct Empty;
-    impl pleach_change_index::Source for Empty {
-        fn read_many(&self, keys: &[[u8; 32]]) -> pleach::Result<Vec<Option<Value>>> {
-            Ok(vec![None; keys.len()])
-        }
-    }
-    let index = ChangeIndex::new(0, u32::from(shard)).expect("long enough");
-    let head = |count: u64| {
-        let mut stage = index.stage(&Empty);
-        for block in 0..count {
-            stage.append(2 * block, &[[7; 32]]).expect("nothing to read");
-        }
-        let head = stage.into_accesses().swap_remove(0);
-        let pleach::AccessKind::ReadWrite(Some(bytes)) = head.kind else {
-            unreachable!("the head comes first")
-        };
-        [&[shard, 0, 9], &bytes[..]].concat()
-    };
-    [1, 3, 40, 600].map(head).into()
 }
 
 /// A change stream: a key comes, one changes, one goes, as does a namespace.

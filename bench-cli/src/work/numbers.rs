@@ -1,13 +1,15 @@
 //! Ascending numbers as bytes: each as its distance to the one before, less one, in LEB128. Seven bits a byte,
 //! low ones first; no more bytes than the number needs.
 
-use crate::error::Damaged;
+/// Bytes that are no list.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Damaged;
 
 /// Bytes of the longest number.
 const LONGEST: usize = 10;
 
 /// Adds a number to bytes.
-pub(crate) fn push_number(bytes: &mut Vec<u8>, mut number: u64) {
+fn push_number(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number.to_le_bytes()[0] | 0x80);
         number >>= 7;
@@ -16,7 +18,7 @@ pub(crate) fn push_number(bytes: &mut Vec<u8>, mut number: u64) {
 }
 
 /// The number at the front, and the bytes behind it.
-pub(crate) fn take_number(bytes: &[u8]) -> Result<(u64, &[u8]), Damaged> {
+fn take_number(bytes: &[u8]) -> Result<(u64, &[u8]), Damaged> {
     let mut number = 0_u64;
     for (at, byte) in bytes.iter().enumerate().take(LONGEST) {
         let bits = u64::from(byte & 0x7f);
@@ -138,15 +140,6 @@ pub fn last_at_most(bytes: &[u8], bound: u64) -> Result<Option<(u64, u64)>, Dama
     }
 }
 
-/// The number with `before` ones before it.
-pub(crate) fn nth(bytes: &[u8], before: u64) -> Result<u64, Damaged> {
-    let mut numbers = Numbers::new(bytes);
-    for _ in 0..before {
-        numbers.next().ok_or(Damaged)??;
-    }
-    numbers.next().ok_or(Damaged)?
-}
-
 /// The bytes of the first `count` numbers, and the last of these.
 pub fn first(bytes: &[u8], count: u64) -> Result<(&[u8], Option<u64>), Damaged> {
     let mut numbers = Numbers::new(bytes);
@@ -178,7 +171,6 @@ mod tests {
             assert_eq!(back.expect("sound"), numbers[from..]);
             for (at, number) in numbers[from..].iter().enumerate() {
                 let before = at as u64;
-                assert_eq!(nth(&bytes, before), Ok(*number));
                 assert_eq!(last_at_most(&bytes, *number), Ok(Some((before, *number))));
                 let (front, last) = first(&bytes, before + 1).expect("sound");
                 assert_eq!((front, last), (&list(&numbers[from..=from + at])[..], Some(*number)));
@@ -186,7 +178,6 @@ mod tests {
         }
         assert_eq!(list(&[7, 8, 9, 10]), [7, 0, 0, 0], "neighbours take a byte each");
         assert_eq!(last_at_most(&list(&[7]), 6), Ok(None));
-        assert_eq!(nth(&list(&[7]), 1), Err(Damaged));
         assert!(first(&list(&[7]), 2).is_err());
     }
 
