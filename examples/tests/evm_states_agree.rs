@@ -94,8 +94,8 @@ fn a_block_ends_with_the_error_of_the_state() {
     let db = create(options, broken).expect("created");
     let roots = db.roots();
     let session = db.session(SessionOptions::new()).expect("a session");
-    let block = &blocks(2, USERS)[0];
-    let error = execute(session, block, None).err().expect("the token has no code");
+    let block = blocks(2, USERS).next().expect("a block");
+    let error = execute(session, &block, None).err().expect("the token has no code");
     let error = error.downcast::<Failed>().expect("an error of revm");
     let EVMError::Database(EvmDatabaseError::Database(StateError::Code(hash))) = *error else {
         panic!("{error}");
