@@ -183,13 +183,17 @@ impl Client {
     async fn ask(&mut self, method: &str, parameters: Value) -> Result<Value> {
         let call = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": parameters });
         let request = Request::post("/").header(HOST, "node").body(call.to_string().into())?;
+        self.0.ready().await?;
         let response = self.0.send_request(request).await?;
         let status = response.status();
         let body = response.into_body().collect().await?.to_bytes();
         let mut answer: Value = serde_json::from_slice(&body)
             .map_err(|_| format!("{status}: {}", String::from_utf8_lossy(&body)))?;
         match answer.get("error") {
-            Some(error) => Err(format!("error {}: {}", error["code"], error["message"]).into()),
+            Some(error) => {
+                let message = error["message"].as_str().unwrap_or_default();
+                Err(format!("error {}: {message}", error["code"]).into())
+            }
             None => Ok(answer["result"].take()),
         }
     }

@@ -33,7 +33,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { body: 64 << 10, time: Duration::from_secs(10), connections: 256, at_once: 8 }
+        Self { body: 64 << 10, time: Duration::from_secs(10), connections: 64, at_once: 8 }
     }
 }
 
@@ -56,6 +56,11 @@ pub async fn serve(listener: TcpListener, blocks: Arc<OldBlocks>, limits: Limits
         let service = Arc::clone(&service);
         tokio::spawn(async move {
             let _place = place;
+            // An answer goes out at once, whatever its length.
+            if let Err(error) = stream.set_nodelay(true) {
+                eprintln!("a connection ended: {error}");
+                return;
+            }
             let answers = service_fn(|request| service.answer(request));
             let served = http1::Builder::new()
                 .timer(TokioTimer::new())

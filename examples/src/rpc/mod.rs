@@ -32,9 +32,9 @@ use crate::evm::{
 pub mod http;
 
 /// Calls of a batch, at most.
-pub const BATCH: usize = 32;
-/// Slots of one `eth_getProof`, at most: a proof has some 4 KB.
-pub const SLOTS: usize = 64;
+pub const BATCH: usize = 16;
+/// Slots of one `eth_getProof`, at most. A proof has some 8 KB of text, so that no answer has more than about 4 MB.
+pub const SLOTS: usize = 32;
 
 /// Why a call has no result.
 #[derive(Debug, thiserror::Error)]
