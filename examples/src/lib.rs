@@ -1,8 +1,10 @@
-//! What the example nodes share: accounts with balances, and transfers between them; and the state of an EVM ([`evm`]).
+//! What the example nodes share: accounts with balances, and transfers between them; the state of an EVM ([`evm`]), and its old
+//! blocks by JSON-RPC ([`rpc`]).
 
 use pleach::{Hasher, Key, Namespace, Value};
 
 pub mod evm;
+pub mod rpc;
 
 /// The result of an example.
 pub type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = core::result::Result<T, E>;

@@ -9,9 +9,12 @@ use pleach_examples::evm::{
 use revm::Database as _;
 use revm::context::result::{EVMError, InvalidTransaction};
 use revm::database::states::{PlainStorageChangeset, StateChangeset};
-use revm::database::{CacheDB, EmptyDB};
 use revm::database_interface::bal::EvmDatabaseError;
 use revm::primitives::{B256, U256};
+
+mod in_memory;
+
+use in_memory::in_memory;
 
 const USERS: u64 = 300;
 
@@ -22,26 +25,11 @@ fn pleach(folder: &tempfile::TempDir) -> Db {
     create(options, genesis(USERS)).expect("created")
 }
 
-fn in_memory() -> CacheDB<EmptyDB> {
-    let mut state = CacheDB::new(EmptyDB::new());
-    let genesis = genesis(USERS);
-    state.cache.contracts.extend(genesis.contracts);
-    for (address, info) in genesis.accounts {
-        state.insert_account_info(address, info.expect("it exists"));
-    }
-    for account in genesis.storage {
-        for (slot, word) in account.storage {
-            state.insert_account_storage(account.address, slot, word).expect("in memory");
-        }
-    }
-    state
-}
-
 #[test]
 fn all_balances_nonces_and_words_are_those_of_revm_in_memory() {
     let folder = tempfile::tempdir().expect("a folder");
     let db = pleach(&folder);
-    let mut oracle = in_memory();
+    let mut oracle = in_memory(USERS);
     let (mut reverted, mut done) = (0, 0);
     for block in blocks(8, USERS) {
         let succeeded = run(&mut oracle, &block).expect("executed");
@@ -94,8 +82,8 @@ fn a_block_ends_with_the_error_of_the_state() {
     let db = create(options, broken).expect("created");
     let roots = db.roots();
     let session = db.session(SessionOptions::new()).expect("a session");
-    let block = &blocks(2, USERS)[0];
-    let error = execute(session, block, None).err().expect("the token has no code");
+    let block = blocks(2, USERS).next().expect("a block");
+    let error = execute(session, &block, None).err().expect("the token has no code");
     let error = error.downcast::<Failed>().expect("an error of revm");
     let EVMError::Database(EvmDatabaseError::Database(StateError::Code(hash))) = *error else {
         panic!("{error}");

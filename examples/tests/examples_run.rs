@@ -1,6 +1,8 @@
 //! Each example runs to its end.
 
-use std::process::Command;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
 
 fn runs(program: &str) {
     says(program, &[]);
@@ -40,6 +42,48 @@ fn evm() {
     ] {
         assert!(said.contains(fact), "{fact} is not in\n{said}");
     }
+}
+
+#[test]
+fn old_blocks() {
+    let said = says(env!("CARGO_BIN_EXE_old_blocks"), &["100", "500"]);
+    for fact in [
+        "100 blocks, ",
+        "http://127.0.0.1:",
+        "50 blocks asked for: balances and storage are proven; ",
+        " tokens at block 50, and has ",
+        "there is no block 101 yet, the newest one is 100",
+    ] {
+        assert!(said.contains(fact), "{fact} is not in\n{said}");
+    }
+}
+
+/// `--serve` answers until it is killed, from the folder that an earlier run has made.
+#[test]
+fn old_blocks_of_a_folder() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_str().expect("text");
+    says(env!("CARGO_BIN_EXE_old_blocks"), &["4", "100", "--folder", path]);
+    let mut server = Command::new(env!("CARGO_BIN_EXE_old_blocks"))
+        .args(["--folder", path, "--serve", "127.0.0.1:0"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let mut said = BufReader::new(server.stdout.take().expect("piped")).lines();
+    let mut line = || said.next().expect("a line").expect("text");
+    assert!(line().starts_with("4 blocks, "));
+    let line = line();
+    let address = line.strip_prefix("http://").and_then(|rest| rest.split(' ').next());
+    let mut stream = TcpStream::connect(address.expect("an address")).expect("connected");
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"eth_blockNumber"}"#;
+    let length = call.len();
+    let head = format!("POST / HTTP/1.0\r\nContent-Length: {length}\r\n\r\n");
+    stream.write_all(&[head.as_bytes(), call.as_bytes()].concat()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("answered");
+    assert!(answer.contains(r#""result":"0x4""#), "{answer}");
+    server.kill().expect("killed");
+    server.wait().expect("ended");
 }
 
 #[test]

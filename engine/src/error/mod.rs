@@ -180,7 +180,7 @@ pub enum Error {
         /// The oldest commit that can be read by its number.
         oldest: u64,
     },
-    /// The commit was in the history, and the log is damaged there or behind it.
+    /// The commit was in the history, and a run of it, or the log, is damaged there or behind it.
     #[error(
         "commit {commit} is lost, commits {oldest} to {newest} can be read: {cause}; only a copy of the folder \
          from before the damage has it"
@@ -192,7 +192,7 @@ pub enum Error {
         oldest: u64,
         /// The newest commit.
         newest: u64,
-        /// The damage, with its position in the log.
+        /// The damage, and where it is.
         cause: Box<Error>,
     },
     /// [`Options::require_history`](crate::Options::require_history) has refused to open the database; nothing was

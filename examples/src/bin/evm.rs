@@ -8,24 +8,21 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pleach::proof::{NamespaceRoots, path, through};
 use pleach::range::with_prefix;
-use pleach::{Db, Hasher, Key, Node, Options, Session, SessionOptions, witness};
+use pleach::{Db, Node, Options, Session, SessionOptions, witness};
 use pleach_examples::Result;
 use pleach_examples::evm::chain::{TOKEN, VAULTS, WORDS, blocks, genesis, token_slot, user};
 use pleach_examples::evm::{
-    ACCOUNTS, Block, Reader, STORAGE, account_key, account_value, create, execute, storage_key,
-    storage_prefix, word_value,
+    ACCOUNTS, Block, HASHER, Reader, STORAGE, account_key, account_value, create, execute, prove,
+    proves, storage_key, storage_prefix, word_value,
 };
 use revm::Database as _;
-
-const HASHER: Hasher = Hasher::BLAKE3;
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1).map(|text| text.parse::<u64>());
     let count = arguments.next().transpose()?.unwrap_or(20).max(2);
     let users = arguments.next().transpose()?.unwrap_or(10_000);
-    let blocks = blocks(count, users);
+    let blocks: Vec<Block> = blocks(count, users).collect();
 
     let folder = tempfile::tempdir()?;
     let options = |name: &str| options(&folder.path().join(name));
@@ -72,12 +69,12 @@ fn main() -> Result<()> {
     let tokens = state.storage(TOKEN, token_slot(&owner))?;
     let key = account_key(&owner);
     let sent = prove(&session, ACCOUNTS, &key)?;
-    assert!(proves(&sent, &root, &key, &account_value(&account))?);
+    assert!(proves(&sent, &root, ACCOUNTS, &key, Some(&account_value(&account)))?);
     let key = storage_key(&TOKEN, token_slot(&owner));
     let sent = prove(&session, STORAGE, &key)?;
     let word = word_value(tokens).ok_or("user 7 has tokens")?;
-    assert!(proves(&sent, &root, &key, &word)?);
-    assert!(!proves(&sent, &root, &key, b"another balance")?);
+    assert!(proves(&sent, &root, STORAGE, &key, Some(&word))?);
+    assert!(!proves(&sent, &root, STORAGE, &key, Some(b"another balance"))?);
     println!(
         "user 7 has {} wei and {tokens} tokens: proven, {} bytes",
         account.balance,
@@ -131,18 +128,4 @@ fn words(session: &Session, of: &revm::primitives::Address) -> Result<u64> {
         count += 1;
     }
     Ok(count)
-}
-
-/// Proves a key of a namespace to who knows the root over all namespaces.
-fn prove(session: &Session, namespace: u8, key: &Key) -> Result<Vec<u8>> {
-    let inner = session.namespace(namespace)?.prove(key)?;
-    Ok(through::build(HASHER, &NamespaceRoots::from(session.roots()), namespace, &inner)?)
-}
-
-/// Does this prove that a key has the value?
-fn proves(bytes: &[u8], root: &Node, key: &Key, value: &[u8]) -> Result<bool> {
-    let opened = through::open(HASHER, bytes, root)?;
-    let root = opened.root().ok_or("the namespace exists")?;
-    let verified = path::verify(HASHER, opened.inner(), root)?;
-    Ok(verified.proves(key, Some(value)) == Some(true))
 }

@@ -92,10 +92,10 @@ pub fn genesis(users: u64) -> StateChangeset {
 
 /// The blocks of the chain: the same ones each time. In each, users pay each other, every other one with tokens; one wants to
 /// pay more than there is. The first and the last block call a vault, and the last one makes a contract that is gone at once.
-pub fn blocks(count: u64, users: u64) -> Vec<Block> {
+pub fn blocks(count: u64, users: u64) -> impl Iterator<Item = Block> {
     let mut nonces: HashMap<Address, u64> = HashMap::new();
     // The access list names the slots of the token that a transaction touches.
-    let mut signed = |from: Address, kind: TxKind, value: u64, data: Bytes, slots: &[U256]| {
+    let mut signed = move |from: Address, kind: TxKind, value: u64, data: Bytes, slots: &[U256]| {
         let nonce = nonces.entry(from).or_default();
         *nonce += 1;
         let storage_keys = slots.iter().map(|slot| B256::from(*slot)).collect();
@@ -111,7 +111,7 @@ pub fn blocks(count: u64, users: u64) -> Vec<Block> {
             .gas_limit(200_000)
             .build_fill()
     };
-    let mut block = |number: u64| -> Block {
+    let block = move |number: u64| -> Block {
         let mut transactions = Vec::new();
         for (at, paid) in transfers(number, users).into_iter().enumerate() {
             let (from, to) = (user(paid.from), user(paid.to));
@@ -136,5 +136,5 @@ pub fn blocks(count: u64, users: u64) -> Vec<Block> {
         let rules = if number <= count / 2 { SpecId::SHANGHAI } else { SpecId::CANCUN };
         Block { number, rules, beneficiary: BENEFICIARY, transactions }
     };
-    (1..=count).map(&mut block).collect()
+    (1..=count).map(block)
 }

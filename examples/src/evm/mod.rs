@@ -10,7 +10,8 @@
 
 use std::collections::BTreeSet;
 
-use pleach::{Access, Db, Hasher, Key, Options, Session, SessionOptions, Value};
+use pleach::proof::{BuildError, NamespaceRoots, path, through};
+use pleach::{Access, Db, Hasher, Key, Node, Options, Session, SessionOptions, Value};
 use revm::bytecode::Bytecode;
 use revm::context::TxEnv;
 use revm::database::states::{StateChangeset, bundle_state::BundleRetention};
@@ -27,6 +28,9 @@ use crate::Result;
 
 pub mod chain;
 
+/// The hash function of roots and keys.
+pub const HASHER: Hasher = Hasher::BLAKE3;
+
 /// Namespace of the accounts: the one that each database has.
 pub const ACCOUNTS: u8 = 0;
 /// Namespace of the storage of all contracts.
@@ -39,7 +43,7 @@ const PREFIX: usize = 12;
 
 /// The key of an account.
 pub fn account_key(address: &Address) -> Key {
-    Hasher::BLAKE3.hash(address.as_slice())
+    HASHER.hash(address.as_slice())
 }
 
 /// What the storage keys of an account begin with.
@@ -62,7 +66,7 @@ pub fn storage_prefix(address: &Address) -> [u8; PREFIX] {
 /// them, and 3 KB in a proof or witness. A chain to which either matters takes for a prefix a number of 4 bytes that each account
 /// gets when it is made, and that its value keeps.
 pub fn storage_key(address: &Address, slot: U256) -> Key {
-    let mut key = Hasher::BLAKE3.hash(&[address.as_slice(), &slot.to_be_bytes::<32>()].concat());
+    let mut key = HASHER.hash(&[address.as_slice(), &slot.to_be_bytes::<32>()].concat());
     key[..PREFIX].copy_from_slice(&storage_prefix(address));
     key
 }
@@ -106,6 +110,12 @@ pub enum StateError {
     /// An account has this code, and it is not there.
     #[error("there is no code {0}")]
     Code(B256),
+    /// The blob of a commit says no number of a block.
+    #[error("a commit that is of no block")]
+    NoBlock,
+    /// A proof could not be put together.
+    #[error(transparent)]
+    Proof(#[from] BuildError),
     /// Hashes of old blocks are in a node's headers, which this example does not keep.
     #[error("the hash of block {0} was asked for, and no headers are kept")]
     Headers(u64),
@@ -297,4 +307,38 @@ pub fn accesses(mut reads: BTreeSet<(u8, Key)>, changes: StateChangeset) -> Vec<
     }));
     all.extend(reads.into_iter().map(|(namespace, key)| Access::read(key).in_namespace(namespace)));
     all
+}
+
+/// The number of the block that a state is of, which [`execute`] has put into its blob.
+///
+/// # Errors
+/// Another blob.
+pub fn number_of(blob: &[u8]) -> Result<u64, StateError> {
+    blob.try_into().map(u64::from_be_bytes).map_err(|_| StateError::NoBlock)
+}
+
+/// Proves to who knows the root over all namespaces what a state says of a key: its value, or that it has none.
+///
+/// # Errors
+/// Those of reading.
+pub fn prove(session: &Session, namespace: u8, key: &Key) -> Result<Vec<u8>, StateError> {
+    let inner = session.namespace(namespace)?.prove(key)?;
+    Ok(through::build(HASHER, &NamespaceRoots::from(session.roots()), namespace, &inner)?)
+}
+
+/// Does this prove that a key of a namespace has the value, or that it has none?
+///
+/// # Errors
+/// It is a proof of nothing in the state of this root.
+pub fn proves(
+    bytes: &[u8],
+    root: &Node,
+    namespace: u8,
+    key: &Key,
+    value: Option<&[u8]>,
+) -> Result<bool> {
+    let opened = through::open(HASHER, bytes, root)?;
+    let root = opened.root().ok_or("the namespace exists")?;
+    let verified = path::verify(HASHER, opened.inner(), root)?;
+    Ok(opened.ns() == namespace && verified.proves(key, value) == Some(true))
 }

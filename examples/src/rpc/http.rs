@@ -1,0 +1,144 @@
+//! Requests by HTTP/1.1: `POST` with the JSON as the body. Size and time of a request are limited, and so are connections and the calls
+//! that are answered at the same time. A node that strangers reach stands behind a proxy, which has TLS, and a limit for each of them.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use hyper::body::{Body as _, Bytes, Incoming};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use super::OldBlocks;
+
+/// What a request may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of a body.
+    pub body: usize,
+    /// How long the head of a request may take to come, from the end of the one before, and how long its body.
+    pub time: Duration,
+    /// Connections at the same time.
+    pub connections: usize,
+    /// Requests that are answered at the same time, each on a thread.
+    pub at_once: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { body: 64 << 10, time: Duration::from_secs(10), connections: 64, at_once: 8 }
+    }
+}
+
+/// Answers requests until the task is aborted.
+pub async fn serve(listener: TcpListener, blocks: Arc<OldBlocks>, limits: Limits) {
+    let places = Arc::new(Semaphore::new(limits.connections));
+    let slots = Arc::new(Semaphore::new(limits.at_once));
+    let service = Arc::new(Service { blocks, limits, slots });
+    loop {
+        let place = Arc::clone(&places).acquire_owned().await;
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Too many open files, say: some are closed when other connections end.
+                eprintln!("no connection was accepted: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let service = Arc::clone(&service);
+        tokio::spawn(async move {
+            let _place = place;
+            // An answer goes out at once, whatever its length.
+            if let Err(error) = stream.set_nodelay(true) {
+                eprintln!("a connection ended: {error}");
+                return;
+            }
+            let answers = service_fn(|request| service.answer(request));
+            let served = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(limits.time)
+                .serve_connection(TokioIo::new(stream), answers)
+                .await;
+            // Who asks nothing more for a while is cut off without a word.
+            if let Err(error) = served
+                && !error.is_timeout()
+            {
+                eprintln!("a connection ended: {error}");
+            }
+        });
+    }
+}
+
+struct Service {
+    blocks: Arc<OldBlocks>,
+    limits: Limits,
+    slots: Arc<Semaphore>,
+}
+
+/// Why a request is not looked into.
+type Refused = (StatusCode, &'static str);
+
+impl Service {
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+    ) -> Result<Response<Full<Bytes>>, Infallible> {
+        let result = match self.read(request).await {
+            Ok(body) => self.look_up(body).await,
+            Err(refused) => Err(refused),
+        };
+        let (status, kind, body) = match result {
+            Ok(Some(answer)) => (StatusCode::OK, "application/json", answer.to_string()),
+            Ok(None) => (StatusCode::NO_CONTENT, "application/json", String::new()),
+            Err((status, why)) => (status, "text/plain", format!("{why}\n")),
+        };
+        let mut response = Response::new(Full::from(body));
+        *response.status_mut() = status;
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        if status == StatusCode::METHOD_NOT_ALLOWED {
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
+        }
+        Ok(response)
+    }
+
+    /// The body of a request.
+    async fn read(&self, request: Request<Incoming>) -> Result<Bytes, Refused> {
+        if request.method() != Method::POST {
+            return Err((StatusCode::METHOD_NOT_ALLOWED, "a request is a POST"));
+        }
+        let too_large = (StatusCode::PAYLOAD_TOO_LARGE, "the request is too large");
+        let body = request.into_body();
+        // What the head says of the length; a body without a length is counted.
+        if usize::try_from(body.size_hint().lower()).is_ok_and(|length| length > self.limits.body) {
+            return Err(too_large);
+        }
+        let body = Limited::new(body, self.limits.body).collect();
+        match tokio::time::timeout(self.limits.time, body).await {
+            Ok(Ok(body)) => Ok(body.to_bytes()),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large),
+            Ok(Err(_)) => Err((StatusCode::BAD_REQUEST, "the request ended too early")),
+            Err(_) => Err((StatusCode::REQUEST_TIMEOUT, "the request took too long to come")),
+        }
+    }
+
+    /// Asks the database on a thread that may wait.
+    async fn look_up(&self, request: Bytes) -> Result<Option<Value>, Refused> {
+        let failed = (StatusCode::INTERNAL_SERVER_ERROR, "the request could not be answered");
+        let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(|_| failed)?;
+        let blocks = Arc::clone(&self.blocks);
+        let answer = tokio::task::spawn_blocking(move || {
+            // Taken along: a client that goes away leaves the work here.
+            let _slot = slot;
+            blocks.answer(&request)
+        });
+        answer.await.map_err(|_| failed)
+    }
+}
