@@ -12,11 +12,11 @@ use pleach_core::{Hasher, Key, Node};
 use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::threads::Threads;
 use pleach_io::{DeviceInfo, Disk, Executor};
+use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::backup::{CopyReport, backup};
 use crate::engine::Engine;
 use crate::error::{Error, Hex, NoRoom, Result};
-use crate::format::trie_kind::TrieKind;
 use crate::handles::{Holder, Kind, OpenHandles};
 use crate::load::{self, LoadOptions, LoadReport, Progress};
 use crate::machine;

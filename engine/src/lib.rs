@@ -211,11 +211,9 @@ mod engine;
 mod error;
 mod finish;
 mod flush;
-mod format;
 mod given_back;
 mod handles;
 pub mod load;
-mod log;
 mod logged_history;
 mod machine;
 pub mod metrics;
@@ -287,31 +285,6 @@ pub mod internals {
         pub use pleach_core::page::{OverflowError, PageError};
 
         pub use crate::error::{Contradiction, full_or, hex};
-        pub use crate::format::bytes::BodyError;
-        pub use crate::format::creation::CreationError;
-        pub use crate::format::image_error::ImageError;
-        pub use crate::format::incarnation::IncarnationError;
-        pub use crate::format::position::LogPos;
-        pub use crate::format::superblock::{SlotError, SuperblockError};
-        pub use crate::log::error::{BadSegment, DurableEvidence, Invalid, LogError, ScanError};
-    }
-
-    pub mod format {
-        pub use crate::format::{
-            bytes, commit_body, creation, incarnation, location_body, names, position, record,
-            superblock, superblock_store, trie_kind,
-        };
-    }
-
-    pub mod log {
-        pub use crate::format::bytes::BodyError;
-        pub use crate::format::position::{BLOCK, LogPos, Point};
-        pub use crate::format::record::{Header, Kind, RecordBuf};
-        pub use crate::log::error::{BadSegment, DurableEvidence, Invalid, LogError, ScanError};
-        pub use crate::log::scan::{CutReport, ScanEnd, ScanInput, scan};
-        pub use crate::log::segment::{SegmentOptions, Segments, create};
-        pub use crate::log::writer::{LogWriter, Tail, WriterStart};
-        pub use crate::log::{copies, headers, identity, segments, whole_records};
     }
 
     pub mod open {

@@ -12,15 +12,15 @@ use pleach_beatree::Stored;
 use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_beatree::stored::overflow_cell;
 use pleach_core::{Key, Node, Prefix};
+use pleach_journal::format::commit_body::EntryKind;
+use pleach_journal::format::record::MAX_RECORD;
+use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::commit::{CommitOptions, Target, commit};
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
 use crate::finish::outcome::TrieOutcome;
 use crate::finish::{UnderWay, finish};
-use crate::format::commit_body::EntryKind;
-use crate::format::record::MAX_RECORD;
-use crate::format::trie_kind::TrieKind;
 use crate::roots::Roots;
 use crate::state::commits::Tip;
 use crate::state::view::View;

@@ -16,9 +16,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pleach_io::Step;
+use pleach_journal::format::position::LogPos;
 
 use crate::error::{Error, Result};
-use crate::format::position::LogPos;
 use crate::state::State;
 use crate::state::beats::{IDLE, Task};
 use crate::state::images::LAST_NUMBERS;

@@ -12,10 +12,10 @@ use pleach_beatree::recycled::Recycle as _;
 use pleach_beatree::region::{Applied, NewNodes, Parts, Pending};
 use pleach_beatree::treelet::Treelet;
 use pleach_core::{Node, Prefix, TERMINATOR};
+use pleach_journal::format::position::LogPos;
+use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::finish::outcome::{ChunkOutcome, PageNode};
-use crate::format::position::LogPos;
-use crate::format::trie_kind::TrieKind;
 use crate::metrics::Counters;
 use crate::read::key_batch::PAGES_AHEAD;
 use crate::state::State;

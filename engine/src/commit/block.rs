@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use pleach_core::Node;
+use pleach_journal::format::commit_body::MAX_BLOB;
 
 use super::CommitOptions;
 use super::changes::{Change, changes};
@@ -14,7 +15,6 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::finish::outcome::{FinishedBatch, TrieOutcome};
 use crate::finish::witness::Witness;
-use crate::format::commit_body::MAX_BLOB;
 use crate::given_back::forward_error;
 use crate::handles::{Counted, Holder};
 use crate::roots::Roots;

@@ -34,13 +34,13 @@ mod ticket;
 use std::sync::Arc;
 
 use pleach_beatree::Stored;
+use pleach_journal::format::commit_body::EntryKind;
+use pleach_journal::format::position::LogPos;
+use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::finish::outcome::TrieOutcome;
-use crate::format::commit_body::EntryKind;
-use crate::format::position::LogPos;
-use crate::format::trie_kind::TrieKind;
 use crate::metrics::Counters;
 use crate::observe::COMMIT;
 use crate::options::Durability;

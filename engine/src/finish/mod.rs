@@ -41,10 +41,10 @@ use parking_lot::Mutex;
 use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_beatree::recycled::Recycled;
 use pleach_core::{Hasher, Key, Node};
+use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::access::Access;
 use crate::error::{Contradiction, Result};
-use crate::format::trie_kind::TrieKind;
 use crate::metrics::Counters;
 use crate::read::many::{self, For};
 use crate::read::spare::PageReaders;

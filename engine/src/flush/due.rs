@@ -6,8 +6,8 @@
 
 use pleach_beatree::cache::NO_BATCH;
 use pleach_core::Prefix;
+use pleach_journal::format::names::LEAF_FILE;
 
-use crate::format::names::LEAF_FILE;
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::state::State;
 use crate::state::index::located;

@@ -4,9 +4,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use pleach_journal::format::position::LogPos;
+
 use super::publish::Freed;
 use crate::error::Result;
-use crate::format::position::LogPos;
 use crate::state::State;
 use crate::state::beats::Task;
 

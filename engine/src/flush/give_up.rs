@@ -19,12 +19,12 @@ use pleach_beatree::{ChildRef, PageNo, Region};
 use pleach_core::page::leaf::Cell;
 use pleach_core::page::overflow::PageRun;
 use pleach_core::{Key, Prefix, TERMINATOR};
+use pleach_journal::format::location_body::{LocationEncoder, NewPage, Rewrite};
+use pleach_journal::format::names::LEAF_FILE;
 
 use super::gather::{DEPTH, read_pages};
 use super::publish::Freed;
 use crate::error::{Error, Result};
-use crate::format::location_body::{LocationEncoder, NewPage, Rewrite};
-use crate::format::names::LEAF_FILE;
 use crate::metrics::Counters;
 use crate::state::images::LAST_NUMBERS;
 use crate::state::in_flight::Reading;

@@ -21,14 +21,14 @@ use pleach_core::fold::Folder;
 use pleach_core::page::leaf::{self, LeafView};
 use pleach_core::page::overflow::PageRun;
 use pleach_io::{Completion, PAGE, PageBuf, Queue, Request, Transfer};
+use pleach_journal::format::names::LEAF_FILE;
+use pleach_journal::format::position::LogPos;
 
 use super::build::{Merged, fill};
 use super::cells::{OldPage, make_nodes};
 use super::rewrite::{Rewrite, disagree};
 use super::tidy::Tidy;
 use crate::error::{NoRoom, Result, full_or};
-use crate::format::names::LEAF_FILE;
-use crate::format::position::LogPos;
 use crate::metrics::Counters;
 use crate::state::quarantine::Why;
 use crate::state::space::Tentative;

@@ -3,9 +3,9 @@
 //! Called by the flush task before it gathers, so that a page which is back is part of the next round.
 
 use pleach_core::Prefix;
+use pleach_journal::format::names::LEAF_FILE;
 
 use crate::error::Result;
-use crate::format::names::LEAF_FILE;
 use crate::state::State;
 use crate::state::quarantine::{Quarantined, Why};
 

@@ -31,13 +31,13 @@ use pleach_beatree::page_no::page_offset;
 use pleach_beatree::{PageNo, RegionIndex, Stored, Value};
 use pleach_core::page::leaf::MAX_INLINE;
 use pleach_core::{Key, Node, Prefix, TERMINATOR};
+use pleach_journal::format::names::IMAGES;
+use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::access::MAX_VALUE;
 use crate::checkpoint::checkpoint;
 use crate::digest;
 use crate::error::{Error, NoRoom, Result, full_or};
-use crate::format::names::IMAGES;
-use crate::format::trie_kind::TrieKind;
 use crate::handles::Holder;
 use crate::machine::memory_limit;
 use crate::roots::TrieRoot;

@@ -14,11 +14,11 @@ use pleach_beatree::Value;
 use pleach_beatree::cache::CachedPage;
 use pleach_core::proof::{ChangeProof, KeyProof, KeysProof, RangeProof};
 use pleach_core::{Key, Node};
+use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::engine::Engine;
 use crate::error::{Error, Hex, Result};
 use crate::finish::{Claim, prove};
-use crate::format::trie_kind::TrieKind;
 use crate::metrics::Counters;
 use crate::prefetch::lookup;
 use crate::prefetch::requests::{Missing, PrefetchRequests, Purpose};

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use pleach_io::{Disk, Executor, Home, OpenMode, TaskHandle};
+use pleach_journal::format::names::{LEAF_FILE, OVERFLOW_FILE};
+use pleach_journal::log::LogWriter;
 
 use super::examine::Examined;
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::format::names::{LEAF_FILE, OVERFLOW_FILE};
-use crate::log::LogWriter;
 use crate::metrics::Counters;
 use crate::opening::Opening;
 use crate::options::Options;

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use pleach_io::{Disk, OpenMode};
+use pleach_journal::format::names::{IMAGES, ImageFile, image_name};
+use pleach_journal::format::position::LogPos;
+use pleach_journal::format::superblock::Superblock;
+use pleach_journal::format::superblock_store::SuperblockStore;
 
 use super::space::PageSpace;
 use crate::error::{Error, Result};
-use crate::format::names::{IMAGES, ImageFile, image_name};
-use crate::format::position::LogPos;
-use crate::format::superblock::Superblock;
-use crate::format::superblock_store::SuperblockStore;
 use pleach_history::DiskRun;
 
 /// Pages that an image may grow by, beside a quarter, without asking for room.

@@ -80,11 +80,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pleach_core::Hasher;
 use pleach_io::{Executor, Home, IoError, OpenMode};
+use pleach_journal::format::names::{IMAGES, LEAF_FILE};
+use pleach_journal::format::position::{BLOCK, LogPos};
+use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::error::{Error, PoisonCause, Result};
-use crate::format::names::{IMAGES, LEAF_FILE};
-use crate::format::position::{BLOCK, LogPos};
-use crate::format::trie_kind::TrieKind;
 use crate::metrics::{Counters, Metrics};
 use crate::options::{KEPT_LOG_MIB, MAX_LOG_SEGMENTS, Options};
 use crate::timings::Timings;

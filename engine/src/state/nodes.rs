@@ -25,6 +25,8 @@ use pleach_core::page::{FileKind, Identity, header};
 use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::{File, OpenMode, PageBuf};
+use pleach_journal::format::names::{ImageFile, SPILL_FILE, image_name};
+use pleach_journal::format::position::LogPos;
 
 use super::in_flight::PageId;
 use super::index::{Index, PageRef};
@@ -32,8 +34,6 @@ use super::quarantine::{Quarantined, Why};
 use super::ranks::{MOVES, NODE_GATE};
 use super::store::Store;
 use crate::error::{Contradiction, Error, Result};
-use crate::format::names::{ImageFile, SPILL_FILE, image_name};
-use crate::format::position::LogPos;
 use crate::metrics::Counters;
 
 /// Bytes of nodes for each leaf page: its line in the region's tiling.

@@ -15,12 +15,12 @@ use pleach_core::page::overflow::{OverflowCell, PageRun};
 use pleach_core::page::stream::{self, StreamHeader, StreamId, StreamView};
 use pleach_core::page::{FileKind, Identity};
 use pleach_io::{Disk, File, PageBuf};
+use pleach_journal::format::names::OVERFLOW_FILE;
 
 use super::State;
 use super::long_values::Id;
 use super::space::Tentative;
 use crate::error::{Contradiction, Error, NoRoom, Result, full_or};
-use crate::format::names::OVERFLOW_FILE;
 use crate::metrics::Counters;
 
 /// Pages of one write or read.

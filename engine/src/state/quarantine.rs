@@ -199,8 +199,9 @@ impl Quarantine {
 
 #[cfg(test)]
 mod tests {
+    use pleach_journal::format::names::LEAF_FILE;
+
     use super::*;
-    use crate::format::names::LEAF_FILE;
 
     #[test]
     fn a_page_is_tried_after_1_2_4_seconds_and_never_more_than_60_apart() {

@@ -3,12 +3,12 @@
 use pleach_beatree::{Stored, Value};
 use pleach_core::page::overflow::OverflowCell;
 use pleach_core::{Hasher, Key, Node, Prefix};
+use pleach_journal::format::bytes::BodyError;
+use pleach_journal::format::commit_body::{NamespaceView, Replaced, Value as LogValue};
+use pleach_journal::format::record::Header;
 
 use super::changes::Changes;
 use crate::error::{Contradiction, Result};
-use crate::format::bytes::BodyError;
-use crate::format::commit_body::{NamespaceView, Replaced, Value as LogValue};
-use crate::format::record::Header;
 use pleach_history::{CommitRun, NodesOf, ReplacedNode, Runs};
 
 /// The nodes that a commit replaced, each list in order.

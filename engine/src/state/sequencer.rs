@@ -16,13 +16,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use pleach_beatree::lock_order::Ranked;
+use pleach_journal::format::position::{LogPos, Point};
+use pleach_journal::format::record::RecordBuf;
+use pleach_journal::log::{LogWriter, Segments, Tail};
 
 use super::ranks::{SEQUENCER, SYNC, WRITER};
 use crate::error::{Error, PoisonCause, Result};
-use crate::format::position::{LogPos, Point};
-use crate::format::record::RecordBuf;
 use crate::handles::Holder;
-use crate::log::{LogWriter, Segments, Tail};
 use crate::roots::Roots;
 
 /// A commit as the newest one: of those that are published, or of those with a ticket.

@@ -20,9 +20,9 @@ use pleach_beatree::page_no::page_offset;
 use pleach_beatree::space::{self, Extension, Extents, ExtentsStats, GrowingFile, Growth};
 use pleach_core::page::overflow::PageRun;
 use pleach_io::{Disk, File, IoError, OpenMode};
+use pleach_journal::format::position::LogPos;
 
 use crate::error::{Error, NoRoom, Result, full_or};
-use crate::format::position::LogPos;
 
 /// The reserve that ordinary growth leaves free: this, or a sixteenth of a small file system, but no less than a segment of the
 /// log and a half.

@@ -19,13 +19,13 @@ use pleach_core::page::leaf::LeafView;
 use pleach_core::page::{FileKind, Identity, Page, header};
 use pleach_core::{Key, Prefix};
 use pleach_io::{Disk, Executor, File, PageBuf};
+use pleach_journal::format::names::LEAF_FILE;
 
 use super::in_flight::{InFlight, PageId, Reading};
 use super::index::{PageRef, located};
 use super::pace::Pace;
 use super::quarantine::{Quarantine, Why};
 use crate::error::{Error, Result};
-use crate::format::names::LEAF_FILE;
 use crate::metrics::Counters;
 
 /// The leaf pages of one open database.

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use pleach_journal::format::position::LogPos;
 
 pub(crate) use self::disk::HistoryInImage;
 pub(crate) use super::changes::{ChangeList, Changed, Changes};
@@ -31,7 +32,6 @@ use super::pins::{Pin, PinId, Pins};
 use super::replaced::{Restored, Undone, commit_run, restored_run};
 use super::window::{Before, RunSize, Window};
 use crate::error::{Error, Result};
-use crate::format::position::LogPos;
 use crate::handles::Holder;
 use crate::options::HistoryLimits;
 use crate::roots::Roots;

@@ -8,6 +8,8 @@ use pleach_core::page::overflow::PageRun;
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::sim::{SimDisk, SimOptions};
 use pleach_io::{Disk, OpenMode};
+use pleach_journal::format::names::OVERFLOW_FILE;
+use pleach_journal::format::trie_kind::TrieKind;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
@@ -15,8 +17,6 @@ use super::changes::{Changed, Changes};
 use super::replaced::{ReplacedNodes, Undone};
 use super::undo::Undo;
 use super::window::Before;
-use crate::format::names::OVERFLOW_FILE;
-use crate::format::trie_kind::TrieKind;
 use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
 use pleach_history::RunFile;

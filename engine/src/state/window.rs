@@ -20,10 +20,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pleach_core::Node;
+use pleach_journal::format::bytes::{BodyError, Cursor};
+use pleach_journal::format::position::LogPos;
+use pleach_journal::format::trie_kind::TrieKind;
 
-use crate::format::bytes::{BodyError, Cursor};
-use crate::format::position::LogPos;
-use crate::format::trie_kind::TrieKind;
 use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
 

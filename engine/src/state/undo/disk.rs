@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use pleach_core::page::overflow::PageRun;
+use pleach_journal::format::position::LogPos;
 
 use super::{Past, Undo};
 use crate::error::Result;
-use crate::format::position::LogPos;
 use crate::roots::Roots;
 use pleach_history::{DiskMerge, DiskRun};
 

@@ -10,23 +10,23 @@
 //! | [`trie_kind`] | what a namespace's trie is |
 //! | [`bytes`] | fields, little-endian |
 //!
-//! Leaf, branch, overflow and stream pages are `pleach_core::page`'s. Nothing here imports anything of
-//! the engine; `error` imports the errors from here.
+//! Leaf, branch, overflow and stream pages are `pleach_core::page`'s. The engine's
+//! errors wrap those from here.
 
 pub mod bytes;
 pub mod commit_body;
 pub mod creation;
-pub(crate) mod image;
-pub(crate) mod image_error;
+pub mod image;
+pub mod image_error;
 pub mod incarnation;
 pub mod location_body;
 pub mod names;
-pub(crate) mod pending;
+pub mod pending;
 pub mod position;
 pub mod record;
-pub(crate) mod recorded_hasher;
-pub(crate) mod spare;
+pub mod recorded_hasher;
+pub mod spare;
 pub mod superblock;
 pub mod superblock_store;
-pub(crate) mod table;
+pub mod table;
 pub mod trie_kind;

@@ -102,7 +102,8 @@ impl Spare {
                 .and_then(|old| self.mark(device, database, &old));
             if let Err(error) = marked {
                 // Nothing is lost: the next open makes a new one.
-                tracing::warn!(%error, spare = self.name, "a spare file could not be marked");
+                // The engine's target: who reads its events gets this one.
+                tracing::warn!(target: "pleach::format", %error, spare = self.name, "a spare file could not be marked");
             }
         }
         Ok(())

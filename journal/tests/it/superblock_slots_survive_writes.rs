@@ -1,21 +1,21 @@
 //! One superblock is always left: through torn writes, failed syncs and damage of one slot; and
 //! what is not ours, or not ours any more, is told by name.
 
-use pleach::internals::format::superblock::{
+use pleach_io::sim::{Aftermath, Fault, Rng, Rule, SimDisk, SimOptions, Times};
+use pleach_io::{Device, OpenMode, Operation, PAGE, PageBuf};
+use pleach_journal::format::position::Point;
+use pleach_journal::format::superblock::{
     DurabilityMode, FILE, FORMAT_VERSION, Geometry, ImageFile, ImageRef, SLOT_DISTANCE, SlotError,
     Superblock, SuperblockError,
 };
-use pleach::internals::format::superblock_store::SuperblockStore;
-use pleach::internals::log::Point;
-use pleach_io::sim::{Aftermath, Fault, Rng, Rule, SimDisk, SimOptions, Times};
-use pleach_io::{Device, OpenMode, Operation, PAGE, PageBuf};
+use pleach_journal::format::superblock_store::SuperblockStore;
 use twox_hash::XxHash3_64;
 
 fn sample() -> Superblock {
     Superblock {
         database: 0x1234,
         created_by: 1,
-        hasher: pleach::Hasher::BLAKE3.into(),
+        hasher: pleach_core::Hasher::BLAKE3.into(),
         compatible: 0,
         read_only_compatible: 0,
         incompatible: 0,

@@ -14,9 +14,9 @@ pub const LEAF_FILE: &str = "leaf";
 /// Values too long for a leaf page.
 pub const OVERFLOW_FILE: &str = "overflow";
 /// Branch pages that had to leave memory between two checkpoints.
-pub(crate) const SPILL_FILE: &str = "spill";
+pub const SPILL_FILE: &str = "spill";
 /// Pairs of a bulk load that did not fit its memory.
-pub(crate) const LOAD_SPILL_FILE: &str = "load-spill";
+pub const LOAD_SPILL_FILE: &str = "load-spill";
 /// Marker of a creation that has not come to its end.
 pub const MARKER: &str = "CREATING";
 /// The marker in the making.
@@ -83,7 +83,7 @@ pub fn parse_segment_name(name: &str) -> Option<u64> {
 }
 
 /// The names of a database's files beside its log segments.
-pub(crate) fn fixed() -> impl Iterator<Item = &'static str> {
+pub fn fixed() -> impl Iterator<Item = &'static str> {
     let others = [SPILL_FILE, OLD_NOTICE, SEGMENT_TEMPORARY];
     REQUIRED.into_iter().chain(IMAGES).chain(SPARES).chain(others)
 }

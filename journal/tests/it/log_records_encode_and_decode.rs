@@ -1,16 +1,16 @@
 //! Bodies of records come back as they were encoded, their bytes never change by accident, and
 //! no bytes at all make a view panic or read past its end.
 
-use pleach::internals::format::commit_body::{
-    Before, CommitView, EntryKind, NamespacePart, Replaced, Section, Value, commit_record,
-};
-use pleach::internals::format::location_body::{LocationEncoder, LocationView, NewPage, Rewrite};
-use pleach::internals::format::record::body_checksum;
-use pleach::internals::format::trie_kind::TrieKind;
-use pleach::internals::log::{BodyError, RecordBuf};
 use pleach_core::page::overflow::PageRun;
 use pleach_core::{Key, Node, Prefix};
 use pleach_io::sim::Rng;
+use pleach_journal::format::bytes::BodyError;
+use pleach_journal::format::commit_body::{
+    Before, CommitView, EntryKind, NamespacePart, Replaced, Section, Value, commit_record,
+};
+use pleach_journal::format::location_body::{LocationEncoder, LocationView, NewPage, Rewrite};
+use pleach_journal::format::record::{RecordBuf, body_checksum};
+use pleach_journal::format::trie_kind::TrieKind;
 
 const DATABASE: u64 = 7;
 

@@ -1,14 +1,14 @@
 //! A crash or an error during creation leaves a folder in which creation works; a folder that
 //! belongs to somebody else is named and not touched; an incarnation is given out once.
 
-use pleach::internals::format::creation::{CreationError, DirectoryState, MARKER, create, inspect};
-use pleach::internals::format::incarnation::{self, IncarnationError, raise};
-use pleach::internals::format::superblock::{
-    self, FORMAT_VERSION, Geometry, Superblock, SuperblockError,
-};
-use pleach::internals::format::superblock_store::SuperblockStore;
 use pleach_io::sim::{Aftermath, Content, Fault, Image, Rule, SimDisk, SimOptions, Times, code};
 use pleach_io::{Device, Disk, IoError, OpenMode, Operation, PageBuf};
+use pleach_journal::format::creation::{CreationError, DirectoryState, MARKER, create, inspect};
+use pleach_journal::format::incarnation::{self, IncarnationError, raise};
+use pleach_journal::format::superblock::{
+    self, FORMAT_VERSION, Geometry, Superblock, SuperblockError,
+};
+use pleach_journal::format::superblock_store::SuperblockStore;
 
 const DATABASE: u64 = 0x77;
 const DONE: u64 = 1000;
@@ -39,7 +39,7 @@ fn first() -> Superblock {
     Superblock {
         format: FORMAT_VERSION,
         database: DATABASE,
-        hasher: pleach::Hasher::BLAKE3.into(),
+        hasher: pleach_core::Hasher::BLAKE3.into(),
         geometry,
         prepared_through: prepared_through.into(),
         ..Superblock::default()

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use crate::log_support::{append, cases, continue_log, input, new_log, read_log, record, sync};
-use pleach::internals::format::record::body_checksum;
-use pleach::internals::log::{LogError, LogWriter, RecordBuf, Tail};
 use pleach_io::sim::{Aftermath, Fault, Quota, Rng, Rule, SimDisk, SimOptions, Times, code};
 use pleach_io::{Device as _, Operation};
+use pleach_journal::format::record::{RecordBuf, body_checksum};
+use pleach_journal::log::{LogError, LogWriter, Tail};
 
 /// Mark of a reopening; all other marks are numbers of acknowledged records.
 const REOPENED: u64 = u64::MAX;

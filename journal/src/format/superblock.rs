@@ -346,7 +346,7 @@ impl Superblock {
     }
 
     /// The log is kept from here on.
-    pub(crate) fn log_from(&self) -> LogPos {
+    pub fn log_from(&self) -> LogPos {
         if self.format == OLDEST && self.history == 0 {
             self.replay.position
         } else {
@@ -355,7 +355,7 @@ impl Superblock {
     }
 
     /// How the leaf and overflow files of the database grow.
-    pub(crate) fn page_space(&self) -> space::FileGeometry {
+    pub fn page_space(&self) -> space::FileGeometry {
         let segment_pages = u32::try_from(self.geometry.leaf_segment / PAGE as u64);
         space::FileGeometry {
             segment_pages: segment_pages.unwrap_or(u32::MAX),

@@ -28,7 +28,7 @@ const RUN: usize = 256;
 const FIRST_RUN: usize = 16;
 
 /// An image file, as regions name it.
-pub(crate) const fn node_file(file: ImageFile) -> NodeFile {
+pub const fn node_file(file: ImageFile) -> NodeFile {
     match file {
         ImageFile::A => NodeFile::ImageA,
         ImageFile::B => NodeFile::ImageB,
@@ -37,15 +37,20 @@ pub(crate) const fn node_file(file: ImageFile) -> NodeFile {
 
 /// A written branch page, as its parent names it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Written {
-    pub(crate) prefix: Prefix,
-    pub(crate) page: u64,
-    pub(crate) tag: u32,
-    pub(crate) node: Node,
+pub struct Written {
+    /// What all keys below it begin with.
+    pub prefix: Prefix,
+    /// Where it is in the image.
+    pub page: u64,
+    /// What tells it from a page that was there before.
+    pub tag: u32,
+    /// The node of its prefix.
+    pub node: Node,
 }
 
 /// Writes an image front to back.
-pub(crate) struct ImageWriter {
+#[derive(Debug)]
+pub struct ImageWriter {
     device: Disk,
     which: ImageFile,
     file: File,
@@ -59,12 +64,7 @@ pub(crate) struct ImageWriter {
 
 impl ImageWriter {
     /// Starts over in an image file; what it held is dead.
-    pub(crate) fn start(
-        device: &Disk,
-        which: ImageFile,
-        database: u64,
-        number: u64,
-    ) -> Result<Self> {
+    pub fn start(device: &Disk, which: ImageFile, database: u64, number: u64) -> Result<Self> {
         let file = device.open(image_name(which), OpenMode::Write)?;
         Ok(Self {
             device: device.clone(),
@@ -83,7 +83,7 @@ impl ImageWriter {
     }
 
     /// A branch page; `entries` tile the prefix.
-    pub(crate) fn branch(
+    pub fn branch(
         &mut self,
         namespace: u8,
         prefix: &Prefix,
@@ -114,11 +114,7 @@ impl ImageWriter {
     }
 
     /// The levels above the regions' pages; gives the root's page and its level.
-    pub(crate) fn upper(
-        &mut self,
-        namespace: u8,
-        mut children: Vec<Written>,
-    ) -> Result<(Written, u8)> {
+    pub fn upper(&mut self, namespace: u8, mut children: Vec<Written>) -> Result<(Written, u8)> {
         let mut level = 1;
         while children.len() > 1 || children[0].prefix.len() > 0 {
             level += 1;
@@ -141,14 +137,14 @@ impl ImageWriter {
     }
 
     /// What pends in a namespace, as the table names it. Nothing takes no page.
-    pub(crate) fn pending(&mut self, namespace: u8, bytes: &[u8]) -> Result<StreamRef> {
+    pub fn pending(&mut self, namespace: u8, bytes: &[u8]) -> Result<StreamRef> {
         let page =
             if bytes.is_empty() { 0 } else { self.stream(namespace, StreamId::Pending, bytes)? };
         Ok(StreamRef::of(page, bytes))
     }
 
     /// A stream; gives its first page. What belongs to all is of namespace 0.
-    pub(crate) fn stream(&mut self, namespace: u8, id: StreamId, bytes: &[u8]) -> Result<u64> {
+    pub fn stream(&mut self, namespace: u8, id: StreamId, bytes: &[u8]) -> Result<u64> {
         let first = self.next;
         let (mut rest, mut index) = (bytes, 0);
         loop {
@@ -171,7 +167,7 @@ impl ImageWriter {
     }
 
     /// Writes a full buffer, so that the next page needs no I/O.
-    pub(crate) fn make_room(&mut self) -> Result<()> {
+    pub fn make_room(&mut self) -> Result<()> {
         if self.filled < self.buf.pages() {
             return Ok(());
         }
@@ -202,7 +198,7 @@ impl ImageWriter {
     }
 
     /// Writes the table and what is left, syncs the image, and gives what a superblock says of it.
-    pub(crate) fn finish(mut self, table: &Table) -> Result<ImageRef> {
+    pub fn finish(mut self, table: &Table) -> Result<ImageRef> {
         let table = table.encode();
         let table_page = self.stream(0, StreamId::Namespaces, &table)?;
         self.flush()?;
@@ -238,7 +234,8 @@ fn parents(children: &[Written]) -> Vec<(Prefix, std::ops::Range<usize>)> {
 }
 
 /// Reads pages of an image, in runs.
-pub(crate) struct ImageReader {
+#[derive(Debug)]
+pub struct ImageReader {
     device: Disk,
     file: File,
     which: ImageFile,
@@ -252,7 +249,8 @@ pub(crate) struct ImageReader {
 }
 
 impl ImageReader {
-    pub(crate) fn open(device: &Disk, image: &ImageRef, database: u64) -> Result<Self> {
+    /// Opens the file of an image that a superblock names. It may be longer than the image.
+    pub fn open(device: &Disk, image: &ImageRef, database: u64) -> Result<Self> {
         let (file, pages) = (image.file, u64::from(image.pages));
         let name = image_name(file);
         let handle = device.open(name, OpenMode::Read)?;
@@ -275,7 +273,7 @@ impl ImageReader {
     }
 
     /// The file, as regions name it.
-    pub(crate) fn node_file(&self) -> NodeFile {
+    pub fn node_file(&self) -> NodeFile {
         node_file(self.which)
     }
 
@@ -309,7 +307,7 @@ impl ImageReader {
     }
 
     /// A branch page with the tag that its parent expects.
-    pub(crate) fn branch(
+    pub fn branch(
         &mut self,
         namespace: u8,
         page: u64,
@@ -336,7 +334,7 @@ impl ImageReader {
     }
 
     /// What pends in a namespace.
-    pub(crate) fn pending(&mut self, namespace: u8, named: &StreamRef) -> Result<Vec<u8>> {
+    pub fn pending(&mut self, namespace: u8, named: &StreamRef) -> Result<Vec<u8>> {
         if named.len == 0 && named.fits(&[]) {
             return Ok(Vec::new());
         }
@@ -344,7 +342,7 @@ impl ImageReader {
     }
 
     /// A stream that the table names.
-    pub(crate) fn checked_stream(
+    pub fn checked_stream(
         &mut self,
         namespace: u8,
         id: StreamId,
@@ -358,13 +356,7 @@ impl ImageReader {
     }
 
     /// A stream of `len` bytes from page `first` on.
-    pub(crate) fn stream(
-        &mut self,
-        namespace: u8,
-        id: StreamId,
-        first: u64,
-        len: u64,
-    ) -> Result<Vec<u8>> {
+    pub fn stream(&mut self, namespace: u8, id: StreamId, first: u64, len: u64) -> Result<Vec<u8>> {
         let name = self.name;
         if len > page_offset(self.pages) {
             return Err(ImageError::StreamLength { file: name, bytes: len });
@@ -388,7 +380,7 @@ impl ImageReader {
     }
 
     /// The first page's payload of a stream whose length is in its first bytes.
-    pub(crate) fn head(&mut self, id: StreamId, first: u64) -> Result<Vec<u8>> {
+    pub fn head(&mut self, id: StreamId, first: u64) -> Result<Vec<u8>> {
         let (identity, name) = (self.identity(first), self.name);
         let view =
             StreamView::parse(self.page(first)?, &identity).map_err(bad_page(name, first))?;
@@ -404,8 +396,10 @@ fn bad_page(file: &'static str, page: u64) -> impl Fn(PageError) -> ImageError +
 }
 
 /// A branch page that was read.
-pub(crate) struct Branch {
+#[derive(Debug)]
+pub struct Branch {
     /// The region's log position.
-    pub(crate) log_pos: u64,
-    pub(crate) entries: Vec<(Prefix, Entry)>,
+    pub log_pos: u64,
+    /// Its children, in order.
+    pub entries: Vec<(Prefix, Entry)>,
 }

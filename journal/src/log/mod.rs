@@ -16,18 +16,15 @@
 
 mod chain;
 pub mod copies;
-pub(crate) mod error;
+pub mod error;
 mod reader;
-pub(crate) mod scan;
-pub(crate) mod segment;
-pub(crate) mod writer;
+mod scan;
+pub mod segment;
+mod writer;
 
-pub(crate) use chain::chain;
-pub(crate) use chain::{Broken, next_record, walk};
-pub use chain::{headers, identity, whole_records};
-pub(crate) use error::{LogError, ScanError};
+pub use chain::{Broken, chain, headers, identity, next_record, walk, whole_records};
+pub use error::{LogError, ScanError};
 pub use reader::segments;
-pub(crate) use scan::scan_whole;
-pub(crate) use scan::{CutReport, ScanEnd, ScanInput, scan};
-pub(crate) use segment::{SegmentOptions, Segments};
-pub(crate) use writer::{LogWriter, Tail, WriterStart};
+pub use scan::{CutReport, ScanEnd, ScanInput, scan, scan_whole};
+pub use segment::{SegmentOptions, Segments};
+pub use writer::{LogWriter, Tail, WriterStart};

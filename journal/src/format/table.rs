@@ -47,16 +47,18 @@ const MOST: usize = 256;
 
 /// A stream of the image: where it is and what it must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StreamRef {
+pub struct StreamRef {
     /// First page.
-    pub(crate) page: u64,
+    pub page: u64,
     /// Bytes.
-    pub(crate) len: u64,
-    pub(crate) checksum: u64,
+    pub len: u64,
+    /// XXH3 of the bytes.
+    pub checksum: u64,
 }
 
 impl StreamRef {
-    pub(crate) fn of(page: u64, bytes: &[u8]) -> Self {
+    /// The stream of these bytes at a page.
+    pub fn of(page: u64, bytes: &[u8]) -> Self {
         Self { page, len: bytes.len() as u64, checksum: XxHash3_64::oneshot(bytes) }
     }
 
@@ -79,36 +81,42 @@ impl StreamRef {
 
 /// What the table says of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TrieRef {
-    pub(crate) namespace: u8,
-    pub(crate) kind: TrieKind,
-    /// Level of the branch page with the empty prefix, and where it is.
-    pub(crate) level: u8,
-    pub(crate) root_tag: u32,
-    pub(crate) root_page: u64,
+pub struct TrieRef {
+    /// Which namespace.
+    pub namespace: u8,
+    /// What its trie is.
+    pub kind: TrieKind,
+    /// Level of the branch page with the empty prefix.
+    pub level: u8,
+    /// Tag of that page.
+    pub root_tag: u32,
+    /// Where that page is.
+    pub root_page: u64,
     /// Its root or digest, of the image's commit; none when that state has no such namespace.
-    pub(crate) root: Option<Node>,
+    pub root: Option<Node>,
     /// The commit that dropped it, when `root` is none.
-    pub(crate) dropped: u64,
-    pub(crate) pending: StreamRef,
+    pub dropped: u64,
+    /// Its buffered changes.
+    pub pending: StreamRef,
 }
 
 /// The table of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Table {
+pub struct Table {
     /// Ascending; namespace 0 is the first.
-    pub(crate) tries: Vec<TrieRef>,
+    pub tries: Vec<TrieRef>,
     /// The overflow map.
-    pub(crate) map: StreamRef,
+    pub map: StreamRef,
     /// What leads to the runs of the history; without bytes there is none.
-    pub(crate) history: StreamRef,
+    pub history: StreamRef,
     /// Where the records begin whose undo is in no run.
-    pub(crate) records: LogPos,
+    pub records: LogPos,
     /// The oldest commit of the history.
-    pub(crate) kept_from: u64,
+    pub kept_from: u64,
     /// Namespaces and their roots before the first of these records; none without one.
-    pub(crate) past: Vec<(u8, TrieKind, Node)>,
-    pub(crate) blob: Vec<u8>,
+    pub past: Vec<(u8, TrieKind, Node)>,
+    /// The blob of the image's commit.
+    pub blob: Vec<u8>,
 }
 
 impl Table {
@@ -143,13 +151,13 @@ impl Table {
     }
 
     /// Bytes of a table, from the first page's payload.
-    pub(crate) fn len_of(first: &[u8]) -> Result<u64> {
+    pub fn len_of(first: &[u8]) -> Result<u64> {
         let len = first.first_chunk::<4>().map(|len| u64::from(u32::from_le_bytes(*len)));
         len.filter(|len| (HEAD_6 as u64 + ENTRY as u64..=1 << 20).contains(len)).ok_or_else(bad)
     }
 
     /// The table of an image of format `format`; `records` is what a superblock of format 6 has for [`Self::records`].
-    pub(crate) fn decode(bytes: &[u8], format: u32, records: LogPos) -> Result<Self> {
+    pub fn decode(bytes: &[u8], format: u32, records: LogPos) -> Result<Self> {
         let head = if format == 6 { HEAD_6 } else { HEAD };
         if bytes.len() < head || get_u32(bytes, 0) as usize != bytes.len() {
             return Err(bad());

@@ -19,10 +19,11 @@ use crate::format::record::{ALIGN, Header, RecordView};
 
 /// Where a chain breaks off, and why.
 #[derive(Debug)]
-pub(crate) struct Broken<E> {
+pub struct Broken<E> {
     /// Records from here on may be whole.
-    pub(crate) resume: LogPos,
-    pub(crate) error: E,
+    pub resume: LogPos,
+    /// Why.
+    pub error: E,
 }
 
 impl<E> Broken<E> {
@@ -33,7 +34,7 @@ impl<E> Broken<E> {
 }
 
 /// Shows each record from the one at `from` to the point `to`. What was shown counts only when this succeeds.
-pub(crate) fn chain<E>(
+pub fn chain<E>(
     device: &Disk,
     database: u64,
     segment_size: u64,
@@ -59,7 +60,7 @@ where
 
 /// Shows each record after the point `from`, or from the one at its position on, until `visit` breaks off or the next one is not
 /// before `end`; gives where the last one ended.
-pub(crate) fn walk<E>(
+pub fn walk<E>(
     device: &Disk,
     database: u64,
     segment_size: u64,
@@ -154,7 +155,7 @@ where
 }
 
 /// Where the first whole record lies from `from` on and before `to`, whatever came before it.
-pub(crate) fn next_record(
+pub fn next_record(
     device: &Disk,
     database: u64,
     segment_size: u64,

@@ -2,14 +2,13 @@
 //! and one way to open a log.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
-use pleach::internals::log::SegmentOptions;
-use pleach::internals::log::WriterStart;
-use pleach::internals::log::{Header, scan};
-use pleach::internals::log::{
-    Kind, LogError, LogPos, LogWriter, Point, RecordBuf, ScanEnd, ScanError, ScanInput, Tail,
-};
 use pleach_io::Disk;
 use pleach_io::sim::{Rng, SimDisk};
+use pleach_journal::format::position::{LogPos, Point};
+use pleach_journal::format::record::{Header, Kind, RecordBuf};
+use pleach_journal::log::{
+    LogError, LogWriter, ScanEnd, ScanError, ScanInput, SegmentOptions, Tail, WriterStart, scan,
+};
 
 pub const DATABASE: u64 = 0x0123_4567_89ab_cdef;
 pub const SEGMENT: u64 = 16 << 10;

@@ -20,7 +20,10 @@ const INLINE: u8 = 1;
 const OVERFLOW: u8 = 2;
 
 /// Appends the pending changes of a region; nothing when there are none.
-pub(crate) fn encode(out: &mut Vec<u8>, region: &Prefix, state: &RegionState) {
+///
+/// # Panics
+/// When a region has 2^32 changes, or a dropped value that is short.
+pub fn encode(out: &mut Vec<u8>, region: &Prefix, state: &RegionState) {
     let (pending, dropped) = (state.pending(), state.dropped());
     if pending.is_empty() && dropped.is_empty() {
         return;
@@ -63,7 +66,7 @@ pub(crate) fn encode(out: &mut Vec<u8>, region: &Prefix, state: &RegionState) {
 type OfRegion = (Prefix, Vec<Pending>, Vec<Dropped>);
 
 /// Pending changes, region by region.
-pub(crate) fn decode(hasher: Hasher, mut bytes: &[u8]) -> Result<Vec<OfRegion>> {
+pub fn decode(hasher: Hasher, mut bytes: &[u8]) -> Result<Vec<OfRegion>> {
     let mut regions = Vec::new();
     while !bytes.is_empty() {
         let len = u16::from_le_bytes(take(&mut bytes)?);

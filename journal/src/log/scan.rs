@@ -125,7 +125,7 @@ where
 
 /// The same for a repair: the log ends where its first record that cannot be used begins, whatever evidence says. So a read
 /// that fails is an end, and so is a segment that is missing or cut.
-pub(crate) fn scan_whole<E>(
+pub fn scan_whole<E>(
     device: &Disk,
     input: &ScanInput,
     mut visit: impl FnMut(&RecordView<'_>) -> Result<(), E>,

@@ -96,7 +96,8 @@ impl<'a> Cursor<'a> {
         self.rest.is_empty()
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// How many bytes are left.
+    pub fn len(&self) -> usize {
         self.rest.len()
     }
 

@@ -310,13 +310,13 @@ pub fn create(device: &Disk, database: u64, size: u64) -> Result<(), LogError> {
 }
 
 /// What copies of segments go into.
-pub(crate) fn spare(size: u64) -> Spare {
+pub fn spare(size: u64) -> Spare {
     Spare { name: SEGMENT_SPARE, len: size }
 }
 
 /// A log that is kept from `newest` on: does it reach back to `older`, with every segment between?
 /// Writes nothing.
-pub(crate) fn reaches_back(
+pub fn reaches_back(
     device: &Disk,
     size: u64,
     newest: LogPos,

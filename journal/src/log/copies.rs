@@ -11,7 +11,7 @@ use crate::format::position::LogPos;
 
 /// Copies the log between two positions to another device, which has none: its segments from the first of `stretch` on, empty ones
 /// behind its end up to `prepared`, and the spare. All is synced but the folder.
-pub(crate) fn copy(
+pub fn copy(
     from: &Disk,
     to: &Disk,
     database: u64,

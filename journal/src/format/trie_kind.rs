@@ -13,7 +13,7 @@ pub enum TrieKind {
 
 impl TrieKind {
     /// The kind that a record or a table has.
-    pub(crate) fn of_byte(byte: u8) -> Option<Self> {
+    pub fn of_byte(byte: u8) -> Option<Self> {
         match byte {
             0 => Some(Self::Merkle),
             1 => Some(Self::Plain),

@@ -4,10 +4,13 @@
 use crate::log_support::{
     DATABASE, SEGMENT, append, cases, continue_log, input, new_log, read_log, record, sync,
 };
-use pleach::internals::format::names::segment_name as name;
-use pleach::internals::log::{BLOCK, BadSegment, Header, LogPos, Point, ScanError, ScanInput};
 use pleach_io::sim::{Damage, Fault, PageOf, Rng, Rule, SimDisk, SimOptions, Times, code};
 use pleach_io::{Device, OpenMode, Operation, PageBuf};
+use pleach_journal::format::names::segment_name as name;
+use pleach_journal::format::position::{BLOCK, LogPos, Point};
+use pleach_journal::format::record::Header;
+use pleach_journal::log::error::BadSegment;
+use pleach_journal::log::{ScanError, ScanInput};
 
 /// A log of `batches` batches, some synced, and its headers.
 fn sample(rng: &mut Rng, batches: usize) -> (SimDisk, Vec<Header>) {
@@ -212,7 +215,7 @@ fn recycle(cached: bool) {
 #[test]
 fn hostile_lengths_and_positions_are_only_bytes() {
     let honest = Header {
-        kind: pleach::internals::log::Kind::Commit,
+        kind: pleach_journal::format::record::Kind::Commit,
         flags: 0,
         body_len: 0,
         database: DATABASE,
@@ -258,7 +261,7 @@ fn a_record_of_an_older_incarnation_does_not_follow_even_when_it_chains() {
         let mut previous = 0;
         for (position, incarnation) in [(0, 5), (88, second)] {
             let header = Header {
-                kind: pleach::internals::log::Kind::Close,
+                kind: pleach_journal::format::record::Kind::Close,
                 flags: 0,
                 body_len: 0,
                 database: DATABASE,
@@ -266,7 +269,7 @@ fn a_record_of_an_older_incarnation_does_not_follow_even_when_it_chains() {
                 number: 1,
                 durable_through: LogPos::START,
                 previous,
-                body_checksum: pleach::internals::format::record::body_checksum(DATABASE, []),
+                body_checksum: pleach_journal::format::record::body_checksum(DATABASE, []),
                 incarnation,
                 prepared_through: SEGMENT.into(),
             };

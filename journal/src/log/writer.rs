@@ -175,7 +175,7 @@ impl LogWriter {
     }
 
     /// A writer that refuses everything, of a log that another process has.
-    pub(crate) fn refusing(device: Disk, options: SegmentOptions, end: Point) -> Self {
+    pub fn refusing(device: Disk, options: SegmentOptions, end: Point) -> Self {
         let start = WriterStart { end, ..WriterStart::default() };
         Self { poisoned: true, ..Self::new(Segments::none(device, options), &start, 1) }
     }
@@ -206,7 +206,7 @@ impl LogWriter {
     }
 
     /// Bytes written since the open, padding included.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
@@ -284,7 +284,7 @@ impl LogWriter {
     }
 
     /// What has to be synced to make everything written so far durable. Meanwhile others may write, in blocks behind it.
-    pub(crate) fn unsynced(&mut self) -> Result<Unsynced, LogError> {
+    pub fn unsynced(&mut self) -> Result<Unsynced, LogError> {
         self.check()?;
         let indexes = std::mem::take(&mut self.written_to);
         // A segment that was retired meanwhile holds nothing that anybody waits for.
@@ -294,7 +294,7 @@ impl LogWriter {
     }
 
     /// That was synced, with this result; gives up to where all is durable. One after the other.
-    pub(crate) fn synced(
+    pub fn synced(
         &mut self,
         unsynced: &Unsynced,
         result: Result<(), IoError>,
@@ -312,14 +312,16 @@ impl LogWriter {
 }
 
 /// Segments with records that no sync has covered.
-pub(crate) struct Unsynced {
+#[derive(Debug)]
+pub struct Unsynced {
     device: Disk,
     files: Vec<File>,
     through: LogPos,
 }
 
 impl Unsynced {
-    pub(crate) fn sync(&self) -> Result<(), IoError> {
+    /// Syncs these segments.
+    pub fn sync(&self) -> Result<(), IoError> {
         self.files.iter().try_for_each(|file| self.device.sync(file))
     }
 }
@@ -462,7 +464,8 @@ impl Segment {
             match device.read_at(from, &mut page, position - self.start) {
                 Ok(()) => buf.page_mut(index).copy_from_slice(page.page(0)),
                 Err(error) if position + BLOCK <= start.replay => {
-                    tracing::warn!(%error, %position, "a dead block of the log that was not needed");
+                    // The engine's target: who reads its events gets this one.
+                    tracing::warn!(target: "pleach::log", %error, %position, "a dead block of the log that was not needed");
                     buf.page_mut(index).fill(0);
                 }
                 Err(error) => return Err(error),
