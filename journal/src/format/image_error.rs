@@ -7,7 +7,7 @@ use pleach_io::IoError;
 
 /// An error of an image.
 ///
-/// A caller of the engine sees the first five as the variants of [`crate::Error`] that are meant for all
+/// A caller of the engine sees the first five as the variants of `pleach::Error` that are meant for all
 /// files, and the others as `Contradiction::Image`.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -2,9 +2,9 @@
 //!
 //! * [`segment`]: the files that hold the log, prepared early and recycled;
 //! * [`copies`]: segments that are made from others, for a backup and for a repair;
-//! * [`writer`]: appending, syncing, poison;
-//! * [`mod@chain`]: reading a part back that is known from end to end, and what is whole of it;
-//! * [`mod@scan`]: reading the log back at an open, and telling a torn end from damage.
+//! * `writer`: appending, syncing, poison;
+//! * `chain`: reading a part back that is known from end to end, and what is whole of it;
+//! * `scan`: reading the log back at an open, and telling a torn end from damage.
 //!
 //! What a record looks like is in [`crate::format`]: [`record`](crate::format::record) has the frame,
 //! [`commit_body`](crate::format::commit_body) and [`location_body`](crate::format::location_body) the

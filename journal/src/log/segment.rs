@@ -110,7 +110,7 @@ impl Segments {
     /// again under a new name. More files than may wait are removed.
     ///
     /// # Panics
-    /// When the size is not [`valid_segment_size`].
+    /// When the size is not `valid_segment_size`.
     pub fn open(
         device: Disk,
         options: SegmentOptions,
