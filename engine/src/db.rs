@@ -30,10 +30,10 @@ use crate::owner::Owner;
 use crate::rollback::{rollback, rollback_to};
 use crate::roots::{Commit, Roots};
 use crate::session::{Session, SessionOptions};
-use crate::state::beats::TaskState;
 use crate::state::commits::Tip;
-use crate::state::pins::Pin;
-use crate::state::quarantine::Quarantined;
+use crate::state::history::pins::Pin;
+use crate::state::pace::beats::TaskState;
+use crate::state::pages::quarantine::Quarantined;
 
 /// An open database. Clones are the same one: they are cheap, and one of them closes it for all. The last
 /// one that is dropped ends it without a checkpoint.

@@ -214,7 +214,6 @@ mod flush;
 mod given_back;
 mod handles;
 pub mod load;
-mod logged_history;
 mod machine;
 pub mod metrics;
 mod namespace;
@@ -257,9 +256,9 @@ pub mod status {
     pub use crate::backup::CopyReport;
     pub use crate::handles::{Holder, OpenHandles};
     pub use crate::opening::{LostHistory, Note, Opening};
-    pub use crate::state::beats::TaskState;
-    pub use crate::state::pins::Pin;
-    pub use crate::state::quarantine::Quarantined;
+    pub use crate::state::history::pins::Pin;
+    pub use crate::state::pace::beats::TaskState;
+    pub use crate::state::pages::quarantine::Quarantined;
     pub use crate::timings::Phase;
 }
 
@@ -276,7 +275,7 @@ pub mod errors {
 #[doc(hidden)]
 pub mod internals {
     pub mod history {
-        pub use crate::logged_history::{root_after, root_before};
+        pub use crate::open::history::{root_after, root_before};
     }
 
     /// Causes of errors.
@@ -301,9 +300,9 @@ pub mod internals {
 
     pub mod state {
         pub use crate::bad_page::page_of_value;
-        pub use crate::state::overflow::{read_from, runs};
-        pub use crate::state::replaced::stored;
-        pub use crate::state::undo::Undo;
+        pub use crate::state::history::replaced::stored;
+        pub use crate::state::history::undo::Undo;
+        pub use crate::state::pages::overflow::{read_from, runs};
         pub use crate::state::view::put_over;
     }
 }

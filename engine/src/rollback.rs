@@ -23,8 +23,9 @@ use crate::finish::outcome::TrieOutcome;
 use crate::finish::{UnderWay, finish};
 use crate::roots::Roots;
 use crate::state::commits::Tip;
+use crate::state::pages::overflow;
 use crate::state::view::View;
-use crate::state::{Shared, State, overflow};
+use crate::state::{Shared, State};
 
 /// Tries before commits that come between are reported.
 const TRIES: u32 = 4;

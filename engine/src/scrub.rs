@@ -31,7 +31,7 @@ use crate::read::point;
 use crate::read::scan::Scan;
 use crate::session::Session;
 use crate::state::State;
-use crate::state::overflow::read_from;
+use crate::state::pages::overflow::read_from;
 
 /// The longest sleep after which the stop flag is looked at.
 const NAP: Duration = Duration::from_millis(100);

@@ -15,7 +15,7 @@ use pleach_journal::format::trie_kind::TrieKind;
 use crate::error::Result;
 use crate::roots::Roots;
 use crate::state::commits::Tip;
-use crate::state::undo::HistoryInImage;
+use crate::state::history::undo::HistoryInImage;
 
 /// The image of a database without keys: one region, one prefix, no page.
 pub(crate) fn first_image(

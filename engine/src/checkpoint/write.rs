@@ -34,12 +34,12 @@ use crate::error::{Error, Result};
 use crate::metrics::Counters;
 use crate::options::Durability;
 use crate::state::State;
-use crate::state::beats::{IDLE, Task};
 use crate::state::commits::Tip;
-use crate::state::images::{LAST_NUMBERS, Making};
-use crate::state::space::OverflowMap;
+use crate::state::history::undo::HistoryInImage;
+use crate::state::order::images::{LAST_NUMBERS, Making};
+use crate::state::pace::beats::{IDLE, Task};
+use crate::state::pages::space::OverflowMap;
 use crate::state::tries::Trie;
-use crate::state::undo::HistoryInImage;
 use pleach_history::DiskRun;
 
 /// How often a region's nodes may come and go between their reading and their copying, in one step.

@@ -19,7 +19,7 @@ use crate::finish::outcome::{ChunkOutcome, PageNode};
 use crate::metrics::Counters;
 use crate::read::key_batch::PAGES_AHEAD;
 use crate::state::State;
-use crate::state::undo::{Changed, Changes};
+use crate::state::history::undo::{Changed, Changes};
 
 /// Applies commit `number`, whose record ends at `log_position`: the changes in these chunks, with their
 /// nodes. The pages get this version. Gives the chunks back, empty, for their memory.

@@ -19,7 +19,7 @@ use crate::given_back::forward_error;
 use crate::handles::{Counted, Holder};
 use crate::roots::Roots;
 use crate::state::commits::Tip;
-use crate::state::undo::ChangeList;
+use crate::state::history::undo::ChangeList;
 use crate::state::view::View;
 use crate::timings::Phase;
 

@@ -30,8 +30,8 @@ use crate::handles::{Counted, Holder, Kind};
 use crate::metrics::Counters;
 use crate::roots::Roots;
 use crate::state::commits::Tip;
+use crate::state::history::undo::{ChangeList, Changed};
 use crate::state::overlays::{Chain, Layer, Part, TakenBy};
-use crate::state::undo::{ChangeList, Changed};
 use crate::state::view::View;
 
 /// A finish's outcomes until a commit uses them up; their memory goes back to the finisher.

@@ -21,11 +21,11 @@ use crate::options::Durability;
 use crate::roots::TrieRoot;
 use crate::state::State;
 use crate::state::commits::Tip;
+use crate::state::history::replaced::ReplacedNodes;
+use crate::state::history::window::Before;
+use crate::state::order::sequencer::Ordered;
 use crate::state::overlays::TakenBy;
-use crate::state::replaced::ReplacedNodes;
-use crate::state::sequencer::Ordered;
-use crate::state::space::Tentative;
-use crate::state::window::Before;
+use crate::state::pages::space::Tentative;
 use crate::timings::Phase;
 
 /// Tries to get a ticket before flushes that change a layout are held off.

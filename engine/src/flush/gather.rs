@@ -20,10 +20,11 @@ use super::rewrite::Rewrite;
 use super::round::Round;
 use crate::error::Result;
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
-use crate::state::index::{PageRef, located};
-use crate::state::quarantine::Why;
-use crate::state::reader::{Done, PageReader, PageRequest, Submitted};
-use crate::state::{State, overflow};
+use crate::state::State;
+use crate::state::pages::index::{PageRef, located};
+use crate::state::pages::overflow;
+use crate::state::pages::quarantine::Why;
+use crate::state::pages::reader::{Done, PageReader, PageRequest, Submitted};
 
 /// Pages read or runs written at once.
 pub(super) const DEPTH: usize = 64;

@@ -30,9 +30,10 @@ use super::rewrite::{Rewrite, disagree};
 use super::tidy::Tidy;
 use crate::error::{NoRoom, Result, full_or};
 use crate::metrics::Counters;
-use crate::state::quarantine::Why;
-use crate::state::space::Tentative;
-use crate::state::{State, overflow};
+use crate::state::State;
+use crate::state::pages::overflow;
+use crate::state::pages::quarantine::Why;
+use crate::state::pages::space::Tentative;
 
 /// A page that fills at most this share of its room, in percent, may merge with its sibling: half of what
 /// two that merge may fill.

@@ -25,7 +25,7 @@ use super::due::in_order;
 use crate::error::{Error, Result};
 use crate::metrics::Counters;
 use crate::state::State;
-use crate::state::images::LAST_NUMBERS;
+use crate::state::order::images::LAST_NUMBERS;
 use crate::state::tries::Trie;
 
 /// Pairs of regions that one record joins.

@@ -7,7 +7,7 @@ use pleach_journal::format::names::LEAF_FILE;
 
 use crate::error::Result;
 use crate::state::State;
-use crate::state::quarantine::{Quarantined, Why};
+use crate::state::pages::quarantine::{Quarantined, Why};
 
 /// Tries some of the pages whose time has come.
 pub(super) fn try_quarantined(db: &State) {

@@ -17,7 +17,7 @@ use super::blocks::Frozen;
 use super::collect::UnitSource;
 use crate::error::{Error, NoRoom, Result, full_or};
 use crate::state::State;
-use crate::state::images::LAST_NUMBERS;
+use crate::state::order::images::LAST_NUMBERS;
 
 /// Pages folded and written at once.
 const BATCH: usize = 256;

@@ -28,10 +28,11 @@ use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::read::many::{self, For};
 use crate::read::point;
 use crate::roots::TrieRoot;
-use crate::state::index::PageRef;
-use crate::state::reader::PageRequest;
+use crate::state::State;
+use crate::state::pages::index::PageRef;
+use crate::state::pages::overflow;
+use crate::state::pages::reader::PageRequest;
 use crate::state::view::View;
-use crate::state::{State, overflow};
 
 pub use iter::Iter;
 

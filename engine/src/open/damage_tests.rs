@@ -21,7 +21,7 @@ use super::trie::TrieReplay;
 use crate::checkpoint::checkpoint;
 use crate::error::Contradiction;
 use crate::load::LoadOptions;
-use crate::state::images::LAST_NUMBERS;
+use crate::state::order::images::LAST_NUMBERS;
 use crate::{Access, Db, Error, Geometry, Options, SessionOptions, Value};
 use pleach_core::page::overflow::PageRun;
 use pleach_ops::repair::repair_on;

@@ -28,7 +28,7 @@ use crate::metrics::Counters;
 use crate::options::{HistoryLimits, Options};
 use crate::prefetch::requests::Prefetching;
 use crate::state::Shared;
-use crate::state::index::Index;
+use crate::state::pages::index::Index;
 use crate::state::replica::{Replica, Source};
 use crate::state::tries::Trie;
 use pleach_history::{DiskRun, RunNames};

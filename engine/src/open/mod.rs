@@ -10,6 +10,7 @@ mod assemble;
 mod damage_tests;
 pub mod examine;
 mod follow;
+pub(crate) mod history;
 pub mod pages;
 mod rebuild;
 #[cfg(test)]
@@ -41,7 +42,7 @@ use crate::options::{Durability, Options};
 use crate::prefetch::Prefetcher;
 use crate::prefetch::requests::Prefetching;
 use crate::roots::{Roots, TrieRoot};
-use crate::state::beats::{ENDED, IDLE, Task};
+use crate::state::pace::beats::{ENDED, IDLE, Task};
 use crate::state::{PoisonOnPanic, State};
 pub(crate) use assemble::Opened;
 use assemble::{OpenAs, assemble};

@@ -19,7 +19,7 @@ use pleach_journal::format::table::TrieRef;
 use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::error::{Contradiction, Result};
-use crate::state::overflow;
+use crate::state::pages::overflow;
 use crate::state::tries::empty_region;
 
 /// The longest prefix that a page can have, in bits.

@@ -21,8 +21,8 @@ use pleach_core::tree::Tiling;
 use pleach_core::{Prefix, TERMINATOR};
 use pleach_journal::format::trie_kind::TrieKind;
 
-use super::index::Index;
-use super::nodes::{NodeFiles, NodeStore};
+use super::pages::index::Index;
+use super::pages::nodes::{NodeFiles, NodeStore};
 
 /// What is a namespace's own.
 #[derive(Clone)]

@@ -30,7 +30,7 @@ impl NodeThen {
 
 /// What the nodes that were replaced in and around it say of one prefix: those of the oldest run, or commit, that has any, since
 /// of all that were replaced the oldest alone says whether the prefix was a page's then.
-pub(super) fn then(prefix: &Prefix, around: &[ReplacedNode]) -> NodeThen {
+pub(in crate::state) fn then(prefix: &Prefix, around: &[ReplacedNode]) -> NodeThen {
     let own = around.iter().filter(|one| one.prefix == *prefix).min_by_key(|one| one.number);
     let others = around.iter().filter(|one| {
         one.prefix != *prefix && (one.prefix.contains(prefix) || prefix.contains(&one.prefix))

@@ -16,8 +16,8 @@ use pleach_beatree::{PageNo, Region, RegionIndex, RegionState};
 use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Key, Node, Prefix};
 
-use super::ranks::STRUCTURE;
 use crate::error::hex;
+use crate::state::order::ranks::STRUCTURE;
 
 /// How often a region can be found retired before the one that replaces it is found.
 ///

@@ -1,5 +1,11 @@
 //! How background tasks and callers share the machine: what the tasks are doing, who gives way to whom,
-//! who waits for what, and what cannot be done for the time being.
+//! who waits for what, and what cannot be done for the time being. When background work is due, and how much memory each
+//! part has, is [`budget`]'s; free memory of the allocator goes back by [`trims`].
+
+pub(crate) mod beats;
+pub(crate) mod budget;
+pub(crate) mod foreground;
+pub(crate) mod trims;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,8 +14,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use pleach_io::{Event, Executor};
 
-use super::beats::{Beats, Task, TaskState};
-use super::foreground::Foreground;
+use self::beats::{Beats, Task, TaskState};
+use self::foreground::Foreground;
 use crate::error::Error;
 
 /// The pace of one open database.

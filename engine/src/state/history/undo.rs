@@ -3,7 +3,7 @@
 //! A session, an overlay or a snapshot pins the commit that it reads; the history window keeps the last ones for whoever
 //! comes. A commit's undo is *pushed* before its changes are applied, as the commit's own
 //! sorted lists, shared, which costs nothing. Mostly it goes as soon as the commit is published.
-//! What stays is *put in*: it becomes a run ([`crate::history`]), so that a lookup costs about the same however many commits lie
+//! What stays is *put in*: it becomes a run ([`pleach_history`]), so that a lookup costs about the same however many commits lie
 //! between. Window and pins are of commits, whatever namespaces they change.
 //!
 //! All that is kept is one value, [`Past`], which says where it begins. It is replaced as a whole, under the lock of
@@ -59,7 +59,7 @@ impl Recent {
 
 /// All undo that is kept.
 #[derive(Clone)]
-pub(super) struct Past {
+pub(in crate::state) struct Past {
     /// The oldest commit that can be asked for.
     from: u64,
     /// On the device, the oldest first, each with the commits that follow those of the one before.
@@ -301,12 +301,16 @@ impl Undo {
 impl Undo {
     /// Pins a commit: what later ones replace stays, as long as the budget bears it. The commit is the
     /// newest one, or pinned by somebody else.
-    pub(super) fn pin(&self, commit: u64, now: Duration) -> PinId {
+    pub(in crate::state) fn pin(&self, commit: u64, now: Duration) -> PinId {
         self.guarded.lock().pins.add(commit, now)
     }
 
     /// Pins a past commit of the window, and gives its roots and blob.
-    pub(super) fn pin_past(&self, commit: u64, now: Duration) -> Result<(PinId, PastState)> {
+    pub(in crate::state) fn pin_past(
+        &self,
+        commit: u64,
+        now: Duration,
+    ) -> Result<(PinId, PastState)> {
         let said = self.past(commit)?;
         let mut guarded = self.guarded.lock();
         let oldest = guarded.window.from();
@@ -317,7 +321,7 @@ impl Undo {
     }
 
     /// Takes a pin back.
-    pub(super) fn unpin(&self, pin: PinId) {
+    pub(in crate::state) fn unpin(&self, pin: PinId) {
         let mut guarded = self.guarded.lock();
         guarded.pins.remove(pin);
         let idle = guarded.oldest_held() <= pin.0 || guarded.window.from() <= pin.0;
@@ -328,7 +332,7 @@ impl Undo {
     }
 
     /// Says what holds a pin.
-    pub(super) fn set_holder(&self, pin: PinId, holder: Holder, label: Option<Arc<str>>) {
+    pub(in crate::state) fn set_holder(&self, pin: PinId, holder: Holder, label: Option<Arc<str>>) {
         self.guarded.lock().pins.set_holder(pin, holder, label);
     }
 

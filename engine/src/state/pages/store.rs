@@ -23,10 +23,10 @@ use pleach_journal::format::names::LEAF_FILE;
 
 use super::in_flight::{InFlight, PageId, Reading};
 use super::index::{PageRef, located};
-use super::pace::Pace;
 use super::quarantine::{Quarantine, Why};
 use crate::error::{Error, Result};
 use crate::metrics::Counters;
+use crate::state::pace::Pace;
 
 /// The leaf pages of one open database.
 pub(crate) struct Store {

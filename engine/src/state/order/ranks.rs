@@ -3,10 +3,10 @@
 use pleach_beatree::lock_order::Rank;
 
 /// Read while nodes must stay in memory. A batch holds it in its finish, and in a commit around a refold.
-pub(super) const NODE_GATE: Rank = Rank::new(1, "the node gate").repeatable();
+pub(in crate::state) const NODE_GATE: Rank = Rank::new(1, "the node gate").repeatable();
 /// Held while regions or their layouts are replaced. A commit that was overtaken too often holds those of
 /// all tries, in the order of their namespaces.
-pub(super) const STRUCTURE: Rank = Rank::new(2, "the structure").repeatable();
+pub(in crate::state) const STRUCTURE: Rank = Rank::new(2, "the structure").repeatable();
 /// Held while the log is synced. Others write meanwhile.
 pub(super) const SYNC: Rank = Rank::new(3, "a sync of the log");
 /// The log's writer.
@@ -14,9 +14,9 @@ pub(super) const WRITER: Rank = Rank::new(4, "the log writer");
 /// The sequencer's state.
 pub(super) const SEQUENCER: Rank = Rank::new(5, "the sequencer");
 /// The newest published commit.
-pub(super) const TIP: Rank = Rank::new(6, "the tip");
+pub(in crate::state) const TIP: Rank = Rank::new(6, "the tip");
 /// Held while a region's nodes move to another page.
-pub(super) const MOVES: Rank = Rank::new(7, "node moves");
+pub(in crate::state) const MOVES: Rank = Rank::new(7, "node moves");
 
 #[cfg(test)]
 mod tests {

@@ -15,8 +15,8 @@ use pleach_journal::format::position::LogPos;
 use pleach_journal::format::superblock::Superblock;
 use pleach_journal::format::superblock_store::SuperblockStore;
 
-use super::space::PageSpace;
 use crate::error::{Error, Result};
+use crate::state::pages::space::PageSpace;
 use pleach_history::DiskRun;
 
 /// Pages that an image may grow by, beside a quarter, without asking for room.

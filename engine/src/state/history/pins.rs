@@ -1,6 +1,6 @@
 //! Who holds which commit, and since when.
 //!
-//! A pin belongs to a [`View`](super::view::View): it keeps the undo of later commits in memory, and what only older
+//! A pin belongs to a [`View`](crate::state::view::View): it keeps the undo of later commits in memory, and what only older
 //! states name on disk, as long as the limits of the history bear it. From then on the pin of an application holds nothing;
 //! that of the engine's own work, a rollback or a backup, holds until it ends. Guarded by the lock of [`super::undo`].
 
@@ -30,7 +30,7 @@ pub struct Pin {
 }
 
 /// Names a pin: the commit, and a number of its own.
-pub(super) type PinId = (u64, u64);
+pub(in crate::state) type PinId = (u64, u64);
 
 /// What is known of a pin.
 #[derive(Clone, Debug)]

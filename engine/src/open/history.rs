@@ -29,11 +29,11 @@ use crate::error::{Contradiction, Error, Result};
 use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
 use crate::state::commits::Tip;
-use crate::state::overflow;
-use crate::state::replaced::restored;
-use crate::state::space::Held;
-use crate::state::undo::{HistoryInImage, Undo};
-use crate::state::window::Before;
+use crate::state::history::replaced::restored;
+use crate::state::history::undo::{HistoryInImage, Undo};
+use crate::state::history::window::Before;
+use crate::state::pages::overflow;
+use crate::state::pages::space::Held;
 use pleach_history::{DiskRun, RunFile};
 
 /// A long value that the undo of a commit names.

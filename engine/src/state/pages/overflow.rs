@@ -17,11 +17,11 @@ use pleach_core::page::{FileKind, Identity};
 use pleach_io::{Disk, File, PageBuf};
 use pleach_journal::format::names::OVERFLOW_FILE;
 
-use super::State;
 use super::long_values::Id;
 use super::space::Tentative;
 use crate::error::{Contradiction, Error, NoRoom, Result, full_or};
 use crate::metrics::Counters;
+use crate::state::State;
 
 /// Pages of one write or read.
 const RUN_PAGES: usize = 256;

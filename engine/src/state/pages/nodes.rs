@@ -31,10 +31,10 @@ use pleach_journal::format::position::LogPos;
 use super::in_flight::PageId;
 use super::index::{Index, PageRef};
 use super::quarantine::{Quarantined, Why};
-use super::ranks::{MOVES, NODE_GATE};
 use super::store::Store;
 use crate::error::{Contradiction, Error, Result};
 use crate::metrics::Counters;
+use crate::state::order::ranks::{MOVES, NODE_GATE};
 
 /// Bytes of nodes for each leaf page: its line in the region's tiling.
 const NODE_BYTES: u64 = Tiling::CHILD_BYTES as u64;

@@ -9,9 +9,9 @@ use parking_lot::Mutex;
 use pleach_core::Prefix;
 use pleach_io::PAGE;
 
-use super::nodes::Limit;
 use crate::metrics::Counters;
 use crate::options::Options;
+use crate::state::pages::nodes::Limit;
 
 /// More room for the value cache than sessions use.
 const MAX_VALUES: usize = 64 << 20;
