@@ -4,11 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-const CRATES: [&str; 13] = [
+const CRATES: [&str; 14] = [
     "core",
     "io",
     "beatree",
     "history",
+    "journal",
     "engine",
     "ops",
     "archive",

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use pleach::internals::error::{Contradiction, CreationError};
+use pleach::internals::error::Contradiction;
 use pleach_archive::ArchiveError;
+use pleach_journal::format::creation::CreationError;
 use pleach_ops::export::StreamError;
 
 /// The result of anything that can fail here.

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use pleach_beatree::page_no::page_offset;
 use pleach_io::{Disk, LockMode, OpenMode, PAGE, PageBuf};
+use pleach_journal::format::creation::{self, CreationError, DirectoryState};
+use pleach_journal::format::incarnation;
+use pleach_journal::format::names::{IMAGES, LEAF_FILE, OVERFLOW_FILE, SPILL_FILE, is_ours};
+use pleach_journal::format::superblock_store::SuperblockStore;
 
 use crate::checkpoint::{BackupImage, write_backup_image};
 use crate::engine::Engine;
 use crate::error::{Error, NoRoom, Result};
-use crate::format::creation::{self, CreationError, DirectoryState};
-use crate::format::incarnation;
-use crate::format::names::{IMAGES, LEAF_FILE, OVERFLOW_FILE, SPILL_FILE, is_ours};
-use crate::format::superblock_store::SuperblockStore;
 use crate::handles::Holder;
 use crate::load::Progress;
 use crate::roots::Roots;

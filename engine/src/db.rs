@@ -16,12 +16,12 @@ use pleach_history::Order;
 use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::threads::Threads;
 use pleach_io::{DeviceInfo, Disk, Executor};
+use pleach_journal::format::trie_kind::TrieKind;
 
 use self::key_changes::KeyChanges;
 use crate::backup::{CopyReport, backup};
 use crate::engine::Engine;
 use crate::error::{Error, Hex, NoRoom, Result};
-use crate::format::trie_kind::TrieKind;
 use crate::handles::{Holder, Kind, OpenHandles};
 use crate::load::{self, LoadOptions, LoadReport, Progress};
 use crate::machine;
@@ -35,11 +35,11 @@ use crate::owner::Owner;
 use crate::rollback::{rollback, rollback_to};
 use crate::roots::{Commit, Roots};
 use crate::session::{Session, SessionOptions};
-use crate::state::beats::TaskState;
 use crate::state::commits::Tip;
-use crate::state::pins::Pin;
-use crate::state::quarantine::Quarantined;
-use crate::state::undo::Undo;
+use crate::state::history::pins::Pin;
+use crate::state::history::undo::Undo;
+use crate::state::pace::beats::TaskState;
+use crate::state::pages::quarantine::Quarantined;
 
 /// An open database. Clones are the same one: they are cheap, and one of them closes it for all. The last
 /// one that is dropped ends it without a checkpoint.

@@ -11,7 +11,7 @@ use crate::metrics::Metrics;
 use crate::prefetch::requests::Prefetching;
 use crate::read::spare::{PageReaders, SpareReaders};
 use crate::state::State;
-use crate::state::run_reader::RunReader;
+use crate::state::pages::run_reader::RunReader;
 
 /// An open database.
 pub(crate) struct Engine {

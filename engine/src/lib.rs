@@ -211,12 +211,9 @@ mod engine;
 mod error;
 mod finish;
 mod flush;
-mod format;
 mod given_back;
 mod handles;
 pub mod load;
-mod log;
-mod logged_history;
 mod machine;
 pub mod metrics;
 mod namespace;
@@ -259,9 +256,9 @@ pub mod status {
     pub use crate::backup::CopyReport;
     pub use crate::handles::{Holder, OpenHandles};
     pub use crate::opening::{LostHistory, Note, Opening};
-    pub use crate::state::beats::TaskState;
-    pub use crate::state::pins::Pin;
-    pub use crate::state::quarantine::Quarantined;
+    pub use crate::state::history::pins::Pin;
+    pub use crate::state::pace::beats::TaskState;
+    pub use crate::state::pages::quarantine::Quarantined;
     pub use crate::timings::Phase;
 }
 
@@ -278,7 +275,7 @@ pub mod errors {
 #[doc(hidden)]
 pub mod internals {
     pub mod history {
-        pub use crate::logged_history::{root_after, root_before};
+        pub use crate::open::history::{root_after, root_before};
     }
 
     /// Causes of errors.
@@ -287,31 +284,6 @@ pub mod internals {
         pub use pleach_core::page::{OverflowError, PageError};
 
         pub use crate::error::{Contradiction, full_or, hex};
-        pub use crate::format::bytes::BodyError;
-        pub use crate::format::creation::CreationError;
-        pub use crate::format::image_error::ImageError;
-        pub use crate::format::incarnation::IncarnationError;
-        pub use crate::format::position::LogPos;
-        pub use crate::format::superblock::{SlotError, SuperblockError};
-        pub use crate::log::error::{BadSegment, DurableEvidence, Invalid, LogError, ScanError};
-    }
-
-    pub mod format {
-        pub use crate::format::{
-            bytes, commit_body, creation, incarnation, location_body, names, position, record,
-            superblock, superblock_store, trie_kind,
-        };
-    }
-
-    pub mod log {
-        pub use crate::format::bytes::BodyError;
-        pub use crate::format::position::{BLOCK, LogPos, Point};
-        pub use crate::format::record::{Header, Kind, RecordBuf};
-        pub use crate::log::error::{BadSegment, DurableEvidence, Invalid, LogError, ScanError};
-        pub use crate::log::scan::{CutReport, ScanEnd, ScanInput, scan};
-        pub use crate::log::segment::{SegmentOptions, Segments, create};
-        pub use crate::log::writer::{LogWriter, Tail, WriterStart};
-        pub use crate::log::{copies, headers, identity, segments, whole_records};
     }
 
     pub mod open {
@@ -328,9 +300,9 @@ pub mod internals {
 
     pub mod state {
         pub use crate::bad_page::page_of_value;
-        pub use crate::state::overflow::{read_from, runs};
-        pub use crate::state::replaced::stored;
-        pub use crate::state::undo::Undo;
+        pub use crate::state::history::replaced::stored;
+        pub use crate::state::history::undo::Undo;
+        pub use crate::state::pages::overflow::{read_from, runs};
         pub use crate::state::view::put_over;
     }
 }

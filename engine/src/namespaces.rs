@@ -3,11 +3,12 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use pleach_journal::format::commit_body::EntryKind;
+use pleach_journal::format::trie_kind::TrieKind;
+
 use crate::commit::{CommitOptions, Target, commit, wait_for_publication};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::format::commit_body::EntryKind;
-use crate::format::trie_kind::TrieKind;
 use crate::roots::TrieRoot;
 
 /// Tries before commits that come between are reported. Nothing is folded for one, so that between its look at

@@ -1,7 +1,8 @@
 //! What an open has found.
 
+use pleach_journal::log::CutReport;
+
 use crate::error::Error;
-use crate::log::CutReport;
 
 /// How an open found the database, and what it did to be able to go on.
 #[derive(Clone, Debug, Default)]

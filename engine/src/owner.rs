@@ -22,9 +22,9 @@ use crate::handles::{Handles, OpenHandles};
 use crate::metrics::Metrics;
 use crate::open::{Opened, open_replica};
 use crate::opening::Opening;
-use crate::state::beats::TaskState;
 use crate::state::commits::Tip;
-use crate::state::quarantine::Quarantined;
+use crate::state::pace::beats::TaskState;
+use crate::state::pages::quarantine::Quarantined;
 
 /// What the clones share.
 pub(crate) struct Owner {

@@ -12,19 +12,20 @@ use pleach_beatree::Stored;
 use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_beatree::stored::overflow_cell;
 use pleach_core::{Key, Node, Prefix};
+use pleach_journal::format::commit_body::EntryKind;
+use pleach_journal::format::record::MAX_RECORD;
+use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::commit::{CommitOptions, Target, commit};
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
 use crate::finish::outcome::TrieOutcome;
 use crate::finish::{UnderWay, finish};
-use crate::format::commit_body::EntryKind;
-use crate::format::record::MAX_RECORD;
-use crate::format::trie_kind::TrieKind;
 use crate::roots::Roots;
 use crate::state::commits::Tip;
+use crate::state::pages::overflow;
 use crate::state::view::View;
-use crate::state::{Shared, State, overflow};
+use crate::state::{Shared, State};
 
 /// Tries before commits that come between are reported.
 const TRIES: u32 = 4;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use pleach_core::proof::{KeyProof, NamespaceRoots, roots as trie_of_roots};
 use pleach_core::{Hasher, Node, TERMINATOR};
+use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::error::Hex;
-use crate::format::trie_kind::TrieKind;
 
 /// The roots of all namespaces of one state, in the order of their numbers. A namespace that exists and is empty has
 /// [`TERMINATOR`] for its root; one that does not exist has none. Namespace 0 always exists. A plain namespace

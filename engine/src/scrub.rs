@@ -16,22 +16,22 @@ use pleach_beatree::stored::overflow_cell;
 use pleach_core::fold::RootFolder;
 use pleach_core::{Key, Node, Prefix};
 use pleach_io::{OpenMode, PAGE};
+use pleach_journal::format::names::{LEAF_FILE, OVERFLOW_FILE, segment_name};
+use pleach_journal::format::position::{LogPos, Point};
+use pleach_journal::format::superblock::Superblock;
+use pleach_journal::format::superblock_store::SuperblockStore;
+use pleach_journal::log::{Broken, ScanError, next_record, walk};
 
 use crate::bad_page::{BadPage, page_of_value};
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
-use crate::format::names::{LEAF_FILE, OVERFLOW_FILE, segment_name};
-use crate::format::position::{LogPos, Point};
-use crate::format::superblock::Superblock;
-use crate::format::superblock_store::SuperblockStore;
 use crate::load::Progress;
-use crate::log::{Broken, ScanError, next_record, walk};
 use crate::namespace::Namespace;
 use crate::read::point;
 use crate::read::scan::Scan;
 use crate::session::Session;
 use crate::state::State;
-use crate::state::overflow::read_from;
+use crate::state::pages::overflow::read_from;
 
 /// The longest sleep after which the stop flag is looked at.
 const NAP: Duration = Duration::from_millis(100);

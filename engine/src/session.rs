@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use pleach_core::proof::KeyProof;
 use pleach_core::range::with_prefix;
 use pleach_core::{Hasher, Key, Node};
+use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::access::{Access, AccessKind};
 use crate::commit::block::Block;
@@ -18,7 +19,6 @@ use crate::error::{Error, Result};
 use crate::finish::outcome::{Finished, FinishedBatch, TrieOutcome};
 use crate::finish::sort::Sorted;
 use crate::finish::{UnderWay, finish, sort};
-use crate::format::trie_kind::TrieKind;
 use crate::given_back::forward_error;
 use crate::handles::{Counted, Holder, Kind};
 use crate::namespace::Namespace;

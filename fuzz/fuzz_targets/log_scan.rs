@@ -7,14 +7,15 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pleach::internals::format::commit_body::CommitView;
-use pleach::internals::format::location_body::LocationView;
-use pleach::internals::format::names::segment_name as name;
-use pleach::internals::format::record::{HEADER_LEN, MAGIC, body_checksum};
-use pleach::internals::log::{Header, Kind, Point, ScanError, ScanInput, scan};
 use pleach_fuzz::sim::unrecorded;
 use pleach_io::PAGE;
 use pleach_io::sim::{Content, Image, SimDisk};
+use pleach_journal::format::commit_body::CommitView;
+use pleach_journal::format::location_body::LocationView;
+use pleach_journal::format::names::segment_name as name;
+use pleach_journal::format::position::Point;
+use pleach_journal::format::record::{HEADER_LEN, Header, Kind, MAGIC, body_checksum};
+use pleach_journal::log::{ScanError, ScanInput, scan};
 
 const DATABASE: u64 = 7;
 const SEGMENT: usize = 4 * PAGE;

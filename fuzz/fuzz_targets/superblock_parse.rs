@@ -4,10 +4,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pleach::internals::format::superblock::{
+use pleach_io::PAGE;
+use pleach_journal::format::superblock::{
     FORMAT_VERSION, KNOWN_INCOMPATIBLE, KNOWN_READ_ONLY, MAGIC, SlotError, Superblock,
 };
-use pleach_io::PAGE;
 use twox_hash::XxHash3_64;
 
 fuzz_target!(|data: &[u8]| {

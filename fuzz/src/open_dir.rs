@@ -11,12 +11,12 @@
 
 use std::sync::OnceLock;
 
-use pleach::internals::format::record::{HEADER_LEN, MAGIC, body_checksum};
 use pleach::load::LoadOptions;
 use pleach::{Access, Db, Durability, Error, Roots, Session, Value};
 use pleach_core::Key;
 use pleach_io::PAGE;
 use pleach_io::sim::{Content, Damage, Image, PageOf, SimDisk};
+use pleach_journal::format::record::{HEADER_LEN, MAGIC, body_checksum};
 use pleach_ops::{CheckOptions, CheckReport, check_on};
 use twox_hash::XxHash3_64;
 

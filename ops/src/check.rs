@@ -27,9 +27,6 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use pleach::internals::format::creation::CreationError;
-use pleach::internals::format::names::{LEAF_FILE, OVERFLOW_FILE};
-use pleach::internals::format::{incarnation, names, superblock};
 use pleach::internals::open::pages::{Visited, visit};
 use pleach::internals::open::recovery::Recovered;
 use pleach::internals::state::{read_from, runs};
@@ -39,6 +36,9 @@ use pleach_beatree::{PageNo, Stored};
 use pleach_core::Hasher;
 use pleach_core::page::overflow::{OverflowCell, PageRun};
 use pleach_io::{Disk, File, IoError, OpenMode};
+use pleach_journal::format::creation::CreationError;
+use pleach_journal::format::names::{LEAF_FILE, OVERFLOW_FILE};
+use pleach_journal::format::{incarnation, names, superblock};
 use rayon::{Scope, ThreadPoolBuilder};
 
 use crate::opened::{Opened, device};

@@ -3,8 +3,6 @@
 use std::path::Path;
 
 use pleach::internals::error::hex;
-use pleach::internals::format::names::LEAF_FILE;
-use pleach::internals::format::trie_kind::TrieKind;
 use pleach::internals::open::pages::parse;
 use pleach::internals::state::Undo;
 use pleach::{Error, Result};
@@ -13,6 +11,8 @@ use pleach_core::node::{NodeKind, kind};
 use pleach_core::prefix::{Prefix, common_len};
 use pleach_core::{Hasher, Key};
 use pleach_io::{Disk, OpenMode, PageBuf};
+use pleach_journal::format::names::LEAF_FILE;
+use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::opened::{Opened, device};
 

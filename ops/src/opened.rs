@@ -2,9 +2,6 @@
 
 use std::path::Path;
 
-use pleach::internals::format::creation::DirectoryState;
-use pleach::internals::format::superblock::{self, Superblock};
-use pleach::internals::format::superblock_store::SuperblockStore;
 use pleach::internals::open::examine::{self, Examined, no_folder};
 use pleach::internals::open::examine_beside;
 use pleach::internals::open::recovery::LogEnd;
@@ -13,6 +10,9 @@ use pleach::{Error, Result};
 use pleach_core::Hasher;
 use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::{Disk, IoError, LockMode, OpenMode};
+use pleach_journal::format::creation::DirectoryState;
+use pleach_journal::format::superblock::{self, Superblock};
+use pleach_journal::format::superblock_store::SuperblockStore;
 
 /// A database, opened for looking.
 pub(crate) struct Opened {
@@ -97,7 +97,7 @@ pub fn id(path: &Path) -> Result<u64> {
     let superblocks = SuperblockStore::open(device.clone(), OpenMode::Read);
     match superblocks {
         Ok(superblocks) => Ok(superblocks.newest().database),
-        Err(error) => match pleach::internals::log::identity(&device)? {
+        Err(error) => match pleach_journal::log::identity(&device)? {
             Some((database, _)) => Ok(database),
             None => inspect(&device).and(Err(error.into())),
         },

@@ -5,8 +5,6 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use pleach::internals::error::hex;
-use pleach::internals::format::names::{LEAF_FILE, image_name};
-use pleach::internals::format::superblock::{DurabilityMode, SlotError, Superblock};
 use pleach::internals::open::pages::parse;
 use pleach::internals::open::recovery::{Recovered, RecoveredTrie};
 use pleach::internals::state::Undo;
@@ -14,6 +12,8 @@ use pleach::status::{Note, Opening};
 use pleach::{Error, Result, Roots};
 use pleach_core::{Hasher, Node};
 use pleach_io::{Disk, OpenMode, PAGE, PageBuf};
+use pleach_journal::format::names::{LEAF_FILE, image_name};
+use pleach_journal::format::superblock::{DurabilityMode, SlotError, Superblock};
 
 use crate::opened::{Opened, device};
 

@@ -5,17 +5,17 @@ use pleach_core::page::branch::Entry;
 use pleach_core::page::stream::StreamId;
 use pleach_core::{Prefix, TERMINATOR};
 use pleach_io::Disk;
+use pleach_journal::format::image::ImageWriter;
+use pleach_journal::format::names::ImageFile;
+use pleach_journal::format::position::LogPos;
+use pleach_journal::format::superblock::ImageRef;
+use pleach_journal::format::table::{StreamRef, Table, TrieRef};
+use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::error::Result;
-use crate::format::image::ImageWriter;
-use crate::format::names::ImageFile;
-use crate::format::position::LogPos;
-use crate::format::superblock::ImageRef;
-use crate::format::table::{StreamRef, Table, TrieRef};
-use crate::format::trie_kind::TrieKind;
 use crate::roots::Roots;
 use crate::state::commits::Tip;
-use crate::state::undo::HistoryInImage;
+use crate::state::history::undo::HistoryInImage;
 
 /// The image of a database without keys: one region, one prefix, no page.
 pub(crate) fn first_image(

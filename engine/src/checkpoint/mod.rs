@@ -16,13 +16,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pleach_io::Step;
+use pleach_journal::format::position::LogPos;
 
 use crate::error::{Error, Result};
-use crate::format::position::LogPos;
 use crate::state::State;
-use crate::state::beats::{IDLE, Task};
-use crate::state::images::LAST_NUMBERS;
-use crate::state::quarantine::backoff;
+use crate::state::order::images::LAST_NUMBERS;
+use crate::state::pace::beats::{IDLE, Task};
+use crate::state::pages::quarantine::backoff;
 pub(crate) use image::first_image;
 use pleach_history::DiskMerge;
 pub(crate) use write::{BackupImage, checkpoint, write_backup_image};

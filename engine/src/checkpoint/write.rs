@@ -22,24 +22,24 @@ use pleach_beatree::region::{NodePage, Nodes};
 use pleach_core::page::branch::Entry;
 use pleach_core::{Key, Node, TERMINATOR};
 use pleach_io::Disk;
+use pleach_journal::format::image::{ImageWriter, Written, node_file};
+use pleach_journal::format::pending;
+use pleach_journal::format::position::{LogPos, Point};
+use pleach_journal::format::superblock::{DurabilityMode, FORMAT_VERSION, ImageRef, Superblock};
+use pleach_journal::format::table::TrieRef;
+use pleach_journal::log::copies;
 
 use super::image::finish_image;
 use crate::error::{Error, Result};
-use crate::format::image::{ImageWriter, Written, node_file};
-use crate::format::pending;
-use crate::format::position::{LogPos, Point};
-use crate::format::superblock::{DurabilityMode, FORMAT_VERSION, ImageRef, Superblock};
-use crate::format::table::TrieRef;
-use crate::log::copies;
 use crate::metrics::Counters;
 use crate::options::Durability;
 use crate::state::State;
-use crate::state::beats::{IDLE, Task};
 use crate::state::commits::Tip;
-use crate::state::images::{LAST_NUMBERS, Making};
-use crate::state::space::OverflowMap;
+use crate::state::history::undo::HistoryInImage;
+use crate::state::order::images::{LAST_NUMBERS, Making};
+use crate::state::pace::beats::{IDLE, Task};
+use crate::state::pages::space::OverflowMap;
 use crate::state::tries::Trie;
-use crate::state::undo::HistoryInImage;
 use pleach_history::DiskRun;
 
 /// How often a region's nodes may come and go between their reading and their copying, in one step.

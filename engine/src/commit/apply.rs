@@ -12,14 +12,14 @@ use pleach_beatree::recycled::Recycle as _;
 use pleach_beatree::region::{Applied, NewNodes, Parts, Pending};
 use pleach_beatree::treelet::Treelet;
 use pleach_core::{Node, Prefix, TERMINATOR};
+use pleach_journal::format::position::LogPos;
+use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::finish::outcome::{ChunkOutcome, PageNode};
-use crate::format::position::LogPos;
-use crate::format::trie_kind::TrieKind;
 use crate::metrics::Counters;
 use crate::read::key_batch::PAGES_AHEAD;
 use crate::state::State;
-use crate::state::undo::{Changed, Changes};
+use crate::state::history::undo::{Changed, Changes};
 
 /// Applies commit `number`, whose record ends at `log_position`: the changes in these chunks, with their
 /// nodes. The pages get this version. Gives the chunks back, empty, for their memory.

@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use pleach_core::Node;
+use pleach_journal::format::commit_body::MAX_BLOB;
 
 use super::CommitOptions;
 use super::changes::{Change, changes};
@@ -14,12 +15,11 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::finish::outcome::{FinishedBatch, TrieOutcome};
 use crate::finish::witness::Witness;
-use crate::format::commit_body::MAX_BLOB;
 use crate::given_back::forward_error;
 use crate::handles::{Counted, Holder};
 use crate::roots::Roots;
 use crate::state::commits::Tip;
-use crate::state::undo::ChangeList;
+use crate::state::history::undo::ChangeList;
 use crate::state::view::View;
 use crate::timings::Phase;
 

@@ -7,8 +7,9 @@ use pleach_beatree::Value;
 use pleach_core::Key;
 
 use crate::error::{Hex, Result};
-use crate::state::undo::{ChangeList, Changed};
-use crate::state::{State, overflow};
+use crate::state::State;
+use crate::state::history::undo::{ChangeList, Changed};
+use crate::state::pages::overflow;
 
 /// A key that a block or an overlay writes, with its namespace and its value before and after. Keys that it only reads are
 /// none of its changes; a key that is written the value that it had is one.

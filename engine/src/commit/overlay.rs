@@ -14,6 +14,8 @@ use parking_lot::Mutex;
 use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_beatree::recycled::Recycle;
 use pleach_core::{Node, Prefix};
+use pleach_journal::format::commit_body::EntryKind;
+use pleach_journal::format::trie_kind::TrieKind;
 
 use super::apply::advance_all;
 use super::changes::{Change, changes};
@@ -24,14 +26,12 @@ use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
 use crate::finish::outcome::{ChunkOutcome, TrieOutcome};
 use crate::finish::{UnderWay, finish};
-use crate::format::commit_body::EntryKind;
-use crate::format::trie_kind::TrieKind;
 use crate::handles::{Counted, Holder, Kind};
 use crate::metrics::Counters;
 use crate::roots::Roots;
 use crate::state::commits::Tip;
+use crate::state::history::undo::{ChangeList, Changed};
 use crate::state::overlays::{Chain, Layer, Part, TakenBy};
-use crate::state::undo::{ChangeList, Changed};
 use crate::state::view::View;
 
 /// A finish's outcomes until a commit uses them up; their memory goes back to the finisher.

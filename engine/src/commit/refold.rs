@@ -16,7 +16,7 @@ use crate::finish::outcome::{ChunkOutcome, Fragment, PageNode, RegionOutcome};
 use crate::finish::{Finisher, check_refolded, refold};
 use crate::metrics::Counters;
 use crate::state::State;
-use crate::state::undo::Changed;
+use crate::state::history::undo::Changed;
 use crate::state::view::View;
 
 /// Is the region of an outcome not in the index any more?

@@ -3,10 +3,11 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use pleach_journal::format::commit_body::EntryKind;
+
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::finish::outcome::{ChunkOutcome, TrieOutcome};
-use crate::format::commit_body::EntryKind;
 use crate::roots::Roots;
 use crate::state::State;
 use crate::state::commits::Tip;

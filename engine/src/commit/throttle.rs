@@ -11,7 +11,7 @@ use crate::error::{Error, NoRoom, Result};
 use crate::finish::outcome::TrieOutcome;
 use crate::metrics::Counters;
 use crate::state::State;
-use crate::state::space::Wanted;
+use crate::state::pages::space::Wanted;
 
 /// The longest time that a commit waits for room on the device.
 pub(crate) const FOR_ROOM: Duration = Duration::from_secs(10);

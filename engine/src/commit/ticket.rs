@@ -5,27 +5,27 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use pleach_beatree::Stored;
 use pleach_core::TERMINATOR;
+use pleach_journal::format::commit_body::{
+    Before as RecordBefore, EntryKind, NamespacePart, Section, Value as LogValue, commit_record,
+};
+use pleach_journal::format::position::LogPos;
+use pleach_journal::format::record::{MAX_RECORD, RecordBuf};
+use pleach_journal::format::trie_kind::TrieKind;
 
 use super::refold::refold_stale;
 use super::target::{Part, Target, wait_for_publication};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::finish::outcome::ChunkOutcome;
-use crate::format::commit_body::{
-    Before as RecordBefore, EntryKind, NamespacePart, Section, Value as LogValue, commit_record,
-};
-use crate::format::position::LogPos;
-use crate::format::record::{MAX_RECORD, RecordBuf};
-use crate::format::trie_kind::TrieKind;
 use crate::options::Durability;
 use crate::roots::TrieRoot;
 use crate::state::State;
 use crate::state::commits::Tip;
+use crate::state::history::replaced::ReplacedNodes;
+use crate::state::history::window::Before;
+use crate::state::order::sequencer::Ordered;
 use crate::state::overlays::TakenBy;
-use crate::state::replaced::ReplacedNodes;
-use crate::state::sequencer::Ordered;
-use crate::state::space::Tentative;
-use crate::state::window::Before;
+use crate::state::pages::space::Tentative;
 use crate::timings::Phase;
 
 /// Tries to get a ticket before flushes that change a layout are held off.

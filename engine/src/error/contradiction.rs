@@ -4,11 +4,11 @@ use pleach_beatree::space::SpaceError;
 use pleach_core::page::OverflowError;
 use pleach_core::proof::BuildError;
 use pleach_core::{Key, Node, Prefix};
+use pleach_journal::format::bytes::BodyError;
+use pleach_journal::format::image_error::ImageError;
+use pleach_journal::format::position::LogPos;
 
 use super::hexadecimal::hex;
-use crate::format::bytes::BodyError;
-use crate::format::image_error::ImageError;
-use crate::format::position::LogPos;
 
 /// Intact parts of a database that contradict each other.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -15,15 +15,15 @@ use pleach_beatree::space::SpaceError;
 use pleach_core::Hasher;
 use pleach_core::page::PageError;
 use pleach_io::IoError;
+use pleach_journal::format::creation::CreationError;
+use pleach_journal::format::image_error::ImageError;
+use pleach_journal::format::incarnation::IncarnationError;
+use pleach_journal::format::names::OVERFLOW_FILE;
+use pleach_journal::format::recorded_hasher::RecordedHasher;
+use pleach_journal::format::superblock::SuperblockError;
+use pleach_journal::log::{LogError, ScanError};
 
-use crate::format::creation::CreationError;
-use crate::format::image_error::ImageError;
-use crate::format::incarnation::IncarnationError;
-use crate::format::names::OVERFLOW_FILE;
-use crate::format::recorded_hasher::RecordedHasher;
-use crate::format::superblock::SuperblockError;
 use crate::handles::Holder;
-use crate::log::{LogError, ScanError};
 use crate::options::InvalidOption;
 
 pub use contradiction::Contradiction;

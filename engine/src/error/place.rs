@@ -2,9 +2,10 @@
 
 use std::mem::{Discriminant, discriminant};
 
+use pleach_journal::format::position::LogPos;
+use pleach_journal::log::{LogError, ScanError};
+
 use super::{Contradiction, Error};
-use crate::format::position::LogPos;
-use crate::log::{LogError, ScanError};
 
 /// A place in the files of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

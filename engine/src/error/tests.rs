@@ -4,10 +4,10 @@ use std::path::Path;
 
 use pleach_core::page::PageError;
 use pleach_io::Operation;
+use pleach_journal::format::superblock::SlotError;
+use pleach_journal::log::error::BadSegment;
 
 use super::*;
-use crate::format::superblock::SlotError;
-use crate::log::error::BadSegment;
 
 fn io(kind: ErrorKind, code: i32) -> IoError {
     IoError::Os {

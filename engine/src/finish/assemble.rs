@@ -22,7 +22,7 @@ use super::witness::{Witness, Witnesses, gather};
 use super::worker::{INLINE, Workers};
 use crate::error::{Contradiction, Error, Result};
 use crate::state::State;
-use crate::state::node_then::NodeThen;
+use crate::state::history::node_then::NodeThen;
 use crate::timings::Phase;
 
 /// A witness of at least this many bytes is copied by several workers.

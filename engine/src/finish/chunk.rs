@@ -21,10 +21,10 @@ use super::emit::Gives;
 use crate::error::{Error, Result};
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::state::State;
-use crate::state::budget::FlushPolicy;
-use crate::state::index::{PageRef, located};
-use crate::state::node_then::NodeThen;
-use crate::state::reader::Done;
+use crate::state::history::node_then::NodeThen;
+use crate::state::pace::budget::FlushPolicy;
+use crate::state::pages::index::{PageRef, located};
+use crate::state::pages::reader::Done;
 use crate::state::view::{View, put_over};
 
 /// A leaf page that takes part.

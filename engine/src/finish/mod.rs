@@ -41,15 +41,15 @@ use parking_lot::Mutex;
 use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_beatree::recycled::Recycled;
 use pleach_core::{Hasher, Key, Node};
+use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::access::Access;
 use crate::error::{Contradiction, Result};
-use crate::format::trie_kind::TrieKind;
 use crate::metrics::Counters;
 use crate::read::many::{self, For};
 use crate::read::spare::PageReaders;
-use crate::state::budget::Budget;
-use crate::state::trims::Trims;
+use crate::state::pace::budget::Budget;
+use crate::state::pace::trims::Trims;
 use crate::state::view::View;
 use crate::state::{Shared, State};
 use crate::timings::Phase;

@@ -16,8 +16,8 @@ use pleach_core::{Node, Prefix};
 pub(crate) use super::emit::Fragment;
 use super::witness::Witness;
 use crate::roots::Roots;
-use crate::state::index::PageRef;
-use crate::state::undo::{ChangeList, Changed};
+use crate::state::history::undo::{ChangeList, Changed};
+use crate::state::pages::index::PageRef;
 
 /// What a finish gives, of one namespace.
 pub(crate) struct Finished {

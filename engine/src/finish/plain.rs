@@ -20,8 +20,8 @@ use crate::read::many::{self, For};
 use crate::read::point;
 use crate::read::spare::PageReaders;
 use crate::state::State;
-use crate::state::index::PageRef;
-use crate::state::undo::Changed;
+use crate::state::history::undo::Changed;
+use crate::state::pages::index::PageRef;
 use crate::state::view::View;
 use crate::timings::Phase;
 

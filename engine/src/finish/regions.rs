@@ -27,7 +27,7 @@ use crate::read::key_batch::PAGES_AHEAD;
 use crate::read::scan::{Scan, Way};
 use crate::read::spare::SpareReaders;
 use crate::state::State;
-use crate::state::undo::Changed;
+use crate::state::history::undo::Changed;
 use crate::state::view::View;
 
 /// Regions ahead of the one that is folded, whose memory is asked for.

@@ -19,8 +19,8 @@ use crate::error::Result;
 use crate::metrics::Counters;
 use crate::read::key_batch::PAGES_AHEAD;
 use crate::state::State;
-use crate::state::in_flight::Reading;
-use crate::state::reader::{Done, PageReader, PageRequest, Submitted};
+use crate::state::pages::in_flight::Reading;
+use crate::state::pages::reader::{Done, PageReader, PageRequest, Submitted};
 
 /// Batches of up to this many accesses are folded on the calling thread, which costs less than waking
 /// workers.

@@ -6,11 +6,11 @@
 
 use pleach_beatree::cache::NO_BATCH;
 use pleach_core::Prefix;
+use pleach_journal::format::names::LEAF_FILE;
 
-use crate::format::names::LEAF_FILE;
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::state::State;
-use crate::state::index::located;
+use crate::state::pages::index::located;
 
 /// Takes up to `limit` pages of a trie that are due, and leaves those out that were written or have left the cache since.
 pub(super) fn still_due(trie: &State, limit: usize, least: u8) -> Vec<Prefix> {

@@ -4,11 +4,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use pleach_journal::format::position::LogPos;
+
 use super::publish::Freed;
 use crate::error::Result;
-use crate::format::position::LogPos;
 use crate::state::State;
-use crate::state::beats::Task;
+use crate::state::pace::beats::Task;
 
 /// A location record waits this long for a commit that syncs it.
 pub(super) const SYNC_AFTER: Duration = Duration::from_millis(100);

@@ -12,18 +12,19 @@ use pleach_beatree::cache::CachedPage;
 use pleach_beatree::{PageNo, Region, RegionState, Stored};
 use pleach_core::Prefix;
 use pleach_core::page::leaf;
+use pleach_journal::format::names::LEAF_FILE;
+use pleach_journal::format::position::LogPos;
 
 use super::cells::{NO_NODES, OldPage, PLAIN_NODES, known_nodes, known_subtries};
 use super::rewrite::Rewrite;
 use super::round::Round;
 use crate::error::Result;
-use crate::format::names::LEAF_FILE;
-use crate::format::position::LogPos;
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
-use crate::state::index::{PageRef, located};
-use crate::state::quarantine::Why;
-use crate::state::reader::{Done, PageReader, PageRequest, Submitted};
-use crate::state::{State, overflow};
+use crate::state::State;
+use crate::state::pages::index::{PageRef, located};
+use crate::state::pages::overflow;
+use crate::state::pages::quarantine::Why;
+use crate::state::pages::reader::{Done, PageReader, PageRequest, Submitted};
 
 /// Pages read or runs written at once.
 pub(super) const DEPTH: usize = 64;

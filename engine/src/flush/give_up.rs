@@ -19,19 +19,20 @@ use pleach_beatree::{ChildRef, PageNo, Region};
 use pleach_core::page::leaf::Cell;
 use pleach_core::page::overflow::PageRun;
 use pleach_core::{Key, Prefix, TERMINATOR};
+use pleach_journal::format::location_body::{LocationEncoder, NewPage, Rewrite};
+use pleach_journal::format::names::LEAF_FILE;
 
 use super::gather::{DEPTH, read_pages};
 use super::publish::Freed;
 use crate::error::{Error, Result};
-use crate::format::location_body::{LocationEncoder, NewPage, Rewrite};
-use crate::format::names::LEAF_FILE;
 use crate::metrics::Counters;
-use crate::state::images::LAST_NUMBERS;
-use crate::state::in_flight::Reading;
-use crate::state::index::{PageRef, located};
-use crate::state::quarantine::Why;
-use crate::state::reader::PageReader;
-use crate::state::{State, overflow};
+use crate::state::State;
+use crate::state::order::images::LAST_NUMBERS;
+use crate::state::pages::in_flight::Reading;
+use crate::state::pages::index::{PageRef, located};
+use crate::state::pages::overflow;
+use crate::state::pages::quarantine::Why;
+use crate::state::pages::reader::PageReader;
 
 /// Regions that one record gives up, and leaf pages, unless the first region has more.
 const REGIONS: usize = 256;

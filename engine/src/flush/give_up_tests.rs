@@ -6,7 +6,7 @@ use pleach_core::{Hasher, Key};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
 use crate::load::LoadOptions;
-use crate::state::in_flight::PageId;
+use crate::state::pages::in_flight::PageId;
 use crate::{Access, Db, Options, SessionOptions, Value};
 use pleach_ops::{CheckOptions, check_on};
 

@@ -19,13 +19,13 @@ use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::page::leaf::LeafView;
 use pleach_core::page::overflow::PageRun;
 use pleach_io::PageBuf;
+use pleach_journal::format::location_body::{LocationEncoder, NewPage, Rewrite as LogRewrite};
+use pleach_journal::format::position::LogPos;
+use pleach_journal::format::record::RecordBuf;
 
 use super::rewrite::{NewLeaf, Rewrite, disagree};
 use super::round::Round;
 use crate::error::Result;
-use crate::format::location_body::{LocationEncoder, NewPage, Rewrite as LogRewrite};
-use crate::format::position::LogPos;
-use crate::format::record::RecordBuf;
 use crate::metrics::Counters;
 use crate::state::State;
 

@@ -21,18 +21,19 @@ use pleach_core::fold::Folder;
 use pleach_core::page::leaf::{self, LeafView};
 use pleach_core::page::overflow::PageRun;
 use pleach_io::{Completion, PAGE, PageBuf, Queue, Request, Transfer};
+use pleach_journal::format::names::LEAF_FILE;
+use pleach_journal::format::position::LogPos;
 
 use super::build::{Merged, fill};
 use super::cells::{OldPage, make_nodes};
 use super::rewrite::{Rewrite, disagree};
 use super::tidy::Tidy;
 use crate::error::{NoRoom, Result, full_or};
-use crate::format::names::LEAF_FILE;
-use crate::format::position::LogPos;
 use crate::metrics::Counters;
-use crate::state::quarantine::Why;
-use crate::state::space::Tentative;
-use crate::state::{State, overflow};
+use crate::state::State;
+use crate::state::pages::overflow;
+use crate::state::pages::quarantine::Why;
+use crate::state::pages::space::Tentative;
 
 /// A page that fills at most this share of its room, in percent, may merge with its sibling: half of what
 /// two that merge may fill.

@@ -10,7 +10,7 @@ use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::Operation;
 use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
 
-use crate::state::images::Making;
+use crate::state::order::images::Making;
 use crate::{Access, Db, Durability, Error, Geometry, Options, SessionOptions, Value};
 use pleach_ops::{CheckOptions, check_on};
 

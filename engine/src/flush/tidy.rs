@@ -19,13 +19,13 @@ use std::sync::Arc;
 use pleach_beatree::split::{JOINED_ENTRIES, Joined, join_held};
 use pleach_beatree::{PageNo, RegionIndex};
 use pleach_core::{Key, Prefix};
+use pleach_journal::format::location_body::{LocationEncoder, Rewrite};
 
 use super::due::in_order;
 use crate::error::{Error, Result};
-use crate::format::location_body::{LocationEncoder, Rewrite};
 use crate::metrics::Counters;
 use crate::state::State;
-use crate::state::images::LAST_NUMBERS;
+use crate::state::order::images::LAST_NUMBERS;
 use crate::state::tries::Trie;
 
 /// Pairs of regions that one record joins.

@@ -3,11 +3,11 @@
 //! Called by the flush task before it gathers, so that a page which is back is part of the next round.
 
 use pleach_core::Prefix;
+use pleach_journal::format::names::LEAF_FILE;
 
 use crate::error::Result;
-use crate::format::names::LEAF_FILE;
 use crate::state::State;
-use crate::state::quarantine::{Quarantined, Why};
+use crate::state::pages::quarantine::{Quarantined, Why};
 
 /// Tries some of the pages whose time has come.
 pub(super) fn try_quarantined(db: &State) {

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::state::State;
-use crate::state::trims::Trims;
+use crate::state::pace::trims::Trims;
 
 /// Written pages after which it is time again though no commit has come: a drain gives up what pends on them, and
 /// brings in other pages.

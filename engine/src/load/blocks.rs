@@ -5,9 +5,9 @@
 
 use pleach_beatree::page_no::page_offset;
 use pleach_io::{Disk, File, OpenMode, PAGE, PageBuf, Queue, Request, Transfer};
+use pleach_journal::format::names::LOAD_SPILL_FILE;
 
 use crate::error::{Error, NoRoom, Result, full_or};
-use crate::format::names::LOAD_SPILL_FILE;
 
 /// Writes in flight.
 const DEPTH: usize = 16;

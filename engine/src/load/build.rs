@@ -11,13 +11,13 @@ use pleach_beatree::build::{
 use pleach_beatree::load::{BuiltLeaf, Repeated, Unit};
 use pleach_core::fold::Folder;
 use pleach_io::{File, IoError, PageBuf, Queue, Request, Transfer};
+use pleach_journal::format::trie_kind::TrieKind;
 
 use super::blocks::Frozen;
 use super::collect::UnitSource;
 use crate::error::{Error, NoRoom, Result, full_or};
-use crate::format::trie_kind::TrieKind;
 use crate::state::State;
-use crate::state::images::LAST_NUMBERS;
+use crate::state::order::images::LAST_NUMBERS;
 
 /// Pages folded and written at once.
 const BATCH: usize = 256;

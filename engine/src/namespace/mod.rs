@@ -14,11 +14,11 @@ use pleach_beatree::Value;
 use pleach_beatree::cache::CachedPage;
 use pleach_core::proof::{ChangeProof, KeyProof, KeysProof, RangeProof};
 use pleach_core::{Key, Node};
+use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::engine::Engine;
 use crate::error::{Error, Hex, Result};
 use crate::finish::{Claim, prove};
-use crate::format::trie_kind::TrieKind;
 use crate::metrics::Counters;
 use crate::prefetch::lookup;
 use crate::prefetch::requests::{Missing, PrefetchRequests, Purpose};
@@ -28,10 +28,11 @@ use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::read::many::{self, For};
 use crate::read::point;
 use crate::roots::TrieRoot;
-use crate::state::index::PageRef;
-use crate::state::reader::PageRequest;
+use crate::state::State;
+use crate::state::pages::index::PageRef;
+use crate::state::pages::overflow;
+use crate::state::pages::reader::PageRequest;
 use crate::state::view::View;
-use crate::state::{State, overflow};
 
 pub use iter::Iter;
 

@@ -6,22 +6,22 @@ use pleach_io::sim::{
     Damage, Fault, Image, PageOf, Rule, SimDisk, SimOptions, SimRuntime, Times, code,
 };
 use pleach_io::{Device as _, OpenMode, Operation};
+use pleach_journal::format::commit_body::{
+    EntryKind, NamespacePart, Section, Value as LogValue, commit_record,
+};
+use pleach_journal::format::image::ImageReader;
+use pleach_journal::format::location_body::{LocationEncoder, NewPage, Rewrite};
+use pleach_journal::format::names::{image_name, segment_name};
+use pleach_journal::format::position::{BLOCK, LogPos};
+use pleach_journal::format::superblock_store::SuperblockStore;
+use pleach_journal::format::trie_kind::TrieKind;
 
 use super::recovery::read_table;
 use super::trie::TrieReplay;
 use crate::checkpoint::checkpoint;
 use crate::error::Contradiction;
-use crate::format::commit_body::{
-    EntryKind, NamespacePart, Section, Value as LogValue, commit_record,
-};
-use crate::format::image::ImageReader;
-use crate::format::location_body::{LocationEncoder, NewPage, Rewrite};
-use crate::format::names::{image_name, segment_name};
-use crate::format::position::{BLOCK, LogPos};
-use crate::format::superblock_store::SuperblockStore;
-use crate::format::trie_kind::TrieKind;
 use crate::load::LoadOptions;
-use crate::state::images::LAST_NUMBERS;
+use crate::state::order::images::LAST_NUMBERS;
 use crate::{Access, Db, Error, Geometry, Options, SessionOptions, Value};
 use pleach_core::page::overflow::PageRun;
 use pleach_ops::repair::repair_on;

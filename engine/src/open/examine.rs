@@ -7,17 +7,19 @@ use pleach_beatree::page_no::page_offset;
 use pleach_beatree::space::Space;
 use pleach_core::{Hasher, Node};
 use pleach_io::{Disk, IoError, OpenMode, Operation, PAGE};
+use pleach_journal::format::creation::{self, DirectoryState};
+use pleach_journal::format::incarnation::{self, Incarnation, IncarnationError};
+use pleach_journal::format::names::{
+    self, IMAGES, LEAF_FILE, REQUIRED, is_ours, parse_segment_name,
+};
+use pleach_journal::format::position::LogPos;
+use pleach_journal::format::spare::{Spare, SpareState};
+use pleach_journal::format::superblock::{self, SlotError};
+use pleach_journal::format::superblock_store::SuperblockStore;
+use pleach_journal::log::segment::{self, Segments};
 
 use super::recovery::{Known, LogEnd, Recovered, recover};
 use crate::error::{Contradiction, Error, NoRoom, Result};
-use crate::format::creation::{self, DirectoryState};
-use crate::format::incarnation::{self, Incarnation, IncarnationError};
-use crate::format::names::{self, IMAGES, LEAF_FILE, REQUIRED, is_ours, parse_segment_name};
-use crate::format::position::LogPos;
-use crate::format::spare::{Spare, SpareState};
-use crate::format::superblock::{self, SlotError};
-use crate::format::superblock_store::SuperblockStore;
-use crate::log::segment::{self, Segments};
 use crate::opening::{LostHistory, Note, Opening};
 use crate::options::HistoryLimits;
 

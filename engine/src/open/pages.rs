@@ -7,9 +7,9 @@ use pleach_beatree::{PageNo, Region, RegionIndex};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::page::{FileKind, Identity, header};
 use pleach_io::{Disk, File, IoError, PageBuf, Request, Transfer};
+use pleach_journal::format::names::LEAF_FILE;
 
 use crate::error::{Error, Result};
-use crate::format::names::LEAF_FILE;
 
 /// Reads in flight.
 const DEPTH: usize = 64;

@@ -11,11 +11,11 @@ use pleach_core::fold::{Bare, Folder, Span};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::{Hasher, Node, Prefix};
 use pleach_io::{Disk, OpenMode};
+use pleach_journal::format::names::LEAF_FILE;
 
 use super::pages::{Visited, parse, visit};
 use super::trie::root_of;
 use crate::error::{Error, Result};
-use crate::format::names::LEAF_FILE;
 
 /// Computes all nodes of a trie's index from its pairs, puts them into its regions, and gives the root.
 ///

@@ -5,7 +5,7 @@
 //!   read from the root down, each with the tag that its parent expects; they give the regions with their
 //!   nodes and log positions. Then come the changes that pend, and in the end the overflow map.
 //! * `history`: what leads to the runs of past commits, and the records behind them up to the replay start
-//!   (`crate::logged_history`).
+//!   (`super::history`).
 //! * `scan`, `replay`: the log from the replay start on. A record is applied to a region only when it ends
 //!   after that region's own log position. Commits add pending changes and nodes, location records move
 //!   pages. No leaf page is read.
@@ -25,30 +25,30 @@ use pleach_core::page::overflow::PageRun;
 use pleach_core::page::stream::StreamId;
 use pleach_core::{Hasher, Node};
 use pleach_io::{Disk, OpenMode, PAGE};
+use pleach_journal::format::commit_body::{CommitView, EntryKind, NamespaceView};
+use pleach_journal::format::image::ImageReader;
+use pleach_journal::format::image_error::ImageError;
+use pleach_journal::format::location_body::LocationView;
+use pleach_journal::format::names::OVERFLOW_FILE;
+use pleach_journal::format::position::{LogPos, Point};
+use pleach_journal::format::record::{Header, Kind, RecordView};
+use pleach_journal::format::superblock::Superblock;
+use pleach_journal::format::table::Table;
+use pleach_journal::format::trie_kind::TrieKind;
+use pleach_journal::log::{ScanEnd, ScanError, ScanInput, scan, scan_whole};
 
+use super::history::{self, History, bad_record, roots_after};
 use super::rebuild::rebuild;
 pub use super::trie::RecoveredTrie;
 use super::trie::{TrieReplay, leaf_number};
 use crate::digest;
 use crate::error::{Contradiction, Error, Result};
-use crate::format::commit_body::{CommitView, EntryKind, NamespaceView};
-use crate::format::image::ImageReader;
-use crate::format::image_error::ImageError;
-use crate::format::location_body::LocationView;
-use crate::format::names::OVERFLOW_FILE;
-use crate::format::position::{LogPos, Point};
-use crate::format::record::{Header, Kind, RecordView};
-use crate::format::superblock::Superblock;
-use crate::format::table::Table;
-use crate::format::trie_kind::TrieKind;
-use crate::log::{ScanEnd, ScanError, ScanInput, scan, scan_whole};
-use crate::logged_history::{self, History, bad_record, roots_after};
 use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
 use crate::state::commits::Tip;
-use crate::state::overflow;
-use crate::state::replaced::stored;
-use crate::state::undo::HistoryInImage;
+use crate::state::history::replaced::stored;
+use crate::state::history::undo::HistoryInImage;
+use crate::state::pages::overflow;
 use pleach_history::{DiskRun, RunFile, RunNames};
 
 /// Most pages of runs of the history that stay in memory when they were read; an eighth of the memory for undo, with about so
@@ -80,7 +80,7 @@ pub struct Recovered {
     /// The image names pages of the leaf file below this one.
     pub(crate) image_leaf_end: u32,
     /// The history.
-    pub history: logged_history::Recovered,
+    pub history: history::Recovered,
     /// Namespaces whose nodes were computed from their pairs, since those in the files were wrong.
     pub(crate) rebuilt: Vec<u8>,
     /// Has the newest state another root than its commit has recorded, as the caller wants it?

@@ -10,11 +10,11 @@ use pleach_beatree::region::{Applied, NewNodes};
 use pleach_core::fold::{FoldValue, Folder};
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
-
-use crate::format::commit_body::{
+use pleach_journal::format::commit_body::{
     EntryKind, NamespacePart, Section, Value as LogValue, commit_record,
 };
-use crate::format::trie_kind::TrieKind;
+use pleach_journal::format::trie_kind::TrieKind;
+
 use crate::load::LoadOptions;
 use crate::metrics::Counters;
 use crate::roots::{Roots, TrieRoot};

@@ -12,14 +12,14 @@ use pleach_beatree::{ChildRef, ChildTable, PageNo, Region, RegionIndex, Stored};
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Key, Node, Prefix};
+use pleach_journal::format::image::ImageReader;
+use pleach_journal::format::pending;
+use pleach_journal::format::position::LogPos;
+use pleach_journal::format::table::TrieRef;
+use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::error::{Contradiction, Result};
-use crate::format::image::ImageReader;
-use crate::format::pending;
-use crate::format::position::LogPos;
-use crate::format::table::TrieRef;
-use crate::format::trie_kind::TrieKind;
-use crate::state::overflow;
+use crate::state::pages::overflow;
 use crate::state::tries::empty_region;
 
 /// The longest prefix that a page can have, in bits.

@@ -16,8 +16,8 @@ use super::requests::{Missing, PrefetchRequest, Prefetching, Purpose};
 use super::values::{SlotPair, ValueCache};
 use crate::read::key_batch::KEY_BATCH;
 use crate::state::State;
-use crate::state::index::{PageRef, located};
-use crate::state::reader::PageRequest;
+use crate::state::pages::index::{PageRef, located};
+use crate::state::pages::reader::PageRequest;
 use crate::state::view::View;
 
 /// How far the lookup of a key has come.

@@ -29,12 +29,13 @@ use pleach_io::Step;
 
 use crate::error::Result;
 use crate::read::key_batch::KEY_BATCH;
-use crate::state::beats::{IDLE, Task};
-use crate::state::in_flight::{PageId, Reading};
-use crate::state::index::PageRef;
-use crate::state::quarantine::backoff;
-use crate::state::reader::{Done, PageReader, PageRequest, Submitted};
-use crate::state::{State, overflow};
+use crate::state::State;
+use crate::state::pace::beats::{IDLE, Task};
+use crate::state::pages::in_flight::{PageId, Reading};
+use crate::state::pages::index::PageRef;
+use crate::state::pages::overflow;
+use crate::state::pages::quarantine::backoff;
+use crate::state::pages::reader::{Done, PageReader, PageRequest, Submitted};
 use lookup::{keep_cell, look_up};
 use requests::{Answer, Missing, PrefetchRequest, Prefetching, Purpose};
 

@@ -20,7 +20,7 @@ use super::values::ValueCache;
 use crate::error::Result;
 use crate::read::key_batch::KEY_BATCH;
 use crate::state::State;
-use crate::state::reader::PageRequest;
+use crate::state::pages::reader::PageRequest;
 
 /// Keys that may wait to be looked up.
 pub(crate) const WAITING: usize = 1 << 18;

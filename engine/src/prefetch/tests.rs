@@ -3,9 +3,9 @@
 use pleach_beatree::PageNo;
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
-use crate::state::in_flight::Reading;
-use crate::state::index::PageRef;
-use crate::state::reader::{PageReader, PageRequest, Submitted};
+use crate::state::pages::in_flight::Reading;
+use crate::state::pages::index::PageRef;
+use crate::state::pages::reader::{PageReader, PageRequest, Submitted};
 use crate::{Db, Geometry, Options};
 
 /// A close gives up what is on its way. A page that the flush had moved, and whose file was cut since, cannot be read

@@ -24,8 +24,8 @@ use pleach_core::{Key, Prefix};
 use super::spare::{InUse, SpareReaders};
 use crate::error::Result;
 use crate::state::State;
-use crate::state::index::{PageRef, located};
-use crate::state::run_reader::{RUN, RunNo, RunPage, RunReader, Wanted, runs};
+use crate::state::pages::index::{PageRef, located};
+use crate::state::pages::run_reader::{RUN, RunNo, RunPage, RunReader, Wanted, runs};
 
 /// Pages that are read ahead when an iterator comes to its second page; twice as many at the third, and so on.
 const FIRST_WINDOW: usize = 4;

@@ -14,9 +14,9 @@ use super::point::{Source, find};
 use super::spare::PageReaders;
 use crate::error::Result;
 use crate::state::State;
-use crate::state::in_flight::Reading;
-use crate::state::index::PageRef;
-use crate::state::reader::{Done, PageReader, PageRequest};
+use crate::state::pages::in_flight::Reading;
+use crate::state::pages::index::PageRef;
+use crate::state::pages::reader::{Done, PageReader, PageRequest};
 use crate::state::view::View;
 
 /// What pages are brought for.

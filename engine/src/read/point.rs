@@ -11,9 +11,10 @@ use pleach_beatree::{Stored, Value};
 use pleach_core::Key;
 
 use crate::error::Result;
-use crate::state::index::{PageRef, located};
+use crate::state::State;
+use crate::state::pages::index::{PageRef, located};
+use crate::state::pages::overflow;
 use crate::state::view::View;
-use crate::state::{State, overflow};
 
 /// Where the value of a key is.
 pub(super) enum Source {

@@ -29,10 +29,11 @@ pub(crate) use super::ahead::Way;
 use super::point;
 use super::spare::SpareReaders;
 use crate::error::{Error, Result};
-use crate::state::index::{PageRef, located};
-use crate::state::run_reader::{RunPage, RunReader};
+use crate::state::State;
+use crate::state::pages::index::{PageRef, located};
+use crate::state::pages::overflow;
+use crate::state::pages::run_reader::{RunPage, RunReader};
 use crate::state::view::{View, put_over};
-use crate::state::{State, overflow};
 
 /// Pages of a range that are cached like those of single reads. Whoever goes on beyond them reads more than is
 /// worth keeping, and leaves the cache alone.

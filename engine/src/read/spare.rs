@@ -9,8 +9,8 @@ use std::thread::ThreadId;
 use parking_lot::Mutex;
 
 use crate::error::Result;
-use crate::state::reader::PageReader;
-use crate::state::run_reader::RunReader;
+use crate::state::pages::reader::PageReader;
+use crate::state::pages::run_reader::RunReader;
 
 /// Most readers that are used at the same time; their rings take memory that the kernel pins.
 const USED: usize = 8;

@@ -8,12 +8,12 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use pleach_beatree::lock_order::Ranked;
 
+use super::history::pins::Pin;
+use super::history::undo::Undo;
+use super::order::ranks::TIP;
+use super::order::sequencer::Sequencer;
+pub(crate) use super::order::sequencer::Tip;
 use super::overlays::{Chain, Overlays};
-use super::pins::Pin;
-use super::ranks::TIP;
-use super::sequencer::Sequencer;
-pub(crate) use super::sequencer::Tip;
-use super::undo::Undo;
 use super::view::View;
 use crate::error::Result;
 

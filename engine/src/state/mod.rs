@@ -3,22 +3,21 @@
 //!
 //! | part | owns |
 //! |---|---|
-//! | [`pace`] | who waits for whom; what tasks are at ([`beats`], [`foreground`]) |
-//! | [`index`] | regions: where pages lie, nodes, pending changes; pages due for a flush |
-//! | [`store`] | leaf pages: reading ([`in_flight`], [`reader`]), cache, grace periods, [`quarantine`] |
-//! | [`space`] | which pages of the leaf and overflow files are taken |
-//! | [`nodes`] | regions' nodes beyond memory |
-//! | [`commits`] | order ([`sequencer`]), tip, [`undo`] with [`pins`] and the history window, [`overlays`]; a [`view`] is what a session reads |
-//! | [`images`] | superblocks, numbers of flushes and images |
+//! | [`pace`] | who waits for whom; what tasks are at ([`pace::beats`], [`pace::foreground`]); shares of memory, when flushes and checkpoints are due ([`pace::budget`]) |
+//! | [`pages::index`] | regions: where pages lie, nodes, pending changes; pages due for a flush |
+//! | [`pages::store`] | leaf pages: reading ([`pages::in_flight`], [`pages::reader`]), cache, grace periods, [`pages::quarantine`] |
+//! | [`pages::space`] | which pages of the leaf and overflow files are taken |
+//! | [`pages::nodes`] | regions' nodes beyond memory |
+//! | [`commits`] | order ([`order::sequencer`]), tip, [`history`] with pins and the window, [`overlays`]; a [`view`] is what a session reads |
+//! | [`order::images`] | superblocks, numbers of flushes and images |
 //! | [`replica`] | of a read-only open: following the writer's log |
-//! | [`budget`] | shares of memory, when flushes and checkpoints are due |
 //!
-//! [`overflow`] reads and writes long values, [`long_values`] has those in memory that were read.
+//! [`pages::overflow`] reads and writes long values, [`pages::long_values`] has those in memory that were read.
 //!
 //! # Order of locks
 //!
 //! Whoever holds a lock waits only for those below it. Ranks 1 to 8 are asserted in debug builds
-//! ([`ranks`], [`pleach_beatree::lock_order`]).
+//! ([`order::ranks`], [`pleach_beatree::lock_order`]).
 //!
 //! | rank | lock | held over I/O |
 //! |---|---|---|
@@ -27,13 +26,13 @@
 //! | 0 | replica: source, then its gate, by who follows the log of another process; an operation of a replica reads the gate | yes (the log, pages) |
 //! | 0 | an overlay: its chunks, by who commits it | yes |
 //! | 0 | nodes: hand, by the flush alone; it tries the gate and does not wait for it | yes (the spill file) |
-//! | 1 | [`NODE_GATE`](ranks::NODE_GATE): a batch reads it in its finish and in its commit, which may be one in the other; the flush tries to write it, for nodes that leave and regions that are joined, and does not wait | yes |
-//! | 2 | [`STRUCTURE`](ranks::STRUCTURE): a flush while it publishes, a load; a commit that was overtaken too often, those of all tries in the order of their namespaces | yes, a commit that refolds |
-//! | 3 | [`SYNC`](ranks::SYNC): a sync of the log | yes (the log) |
-//! | 4 | [`WRITER`](ranks::WRITER): the log's writer | yes (the log) |
-//! | 5 | [`SEQUENCER`](ranks::SEQUENCER): the sequencer's state | no |
-//! | 6 | [`TIP`](ranks::TIP): the newest commit | no |
-//! | 7 | [`MOVES`](ranks::MOVES): nodes that move to another page | yes (the spill file) |
+//! | 1 | [`NODE_GATE`](order::ranks::NODE_GATE): a batch reads it in its finish and in its commit, which may be one in the other; the flush tries to write it, for nodes that leave and regions that are joined, and does not wait | yes |
+//! | 2 | [`STRUCTURE`](order::ranks::STRUCTURE): a flush while it publishes, a load; a commit that was overtaken too often, those of all tries in the order of their namespaces | yes, a commit that refolds |
+//! | 3 | [`SYNC`](order::ranks::SYNC): a sync of the log | yes (the log) |
+//! | 4 | [`WRITER`](order::ranks::WRITER): the log's writer | yes (the log) |
+//! | 5 | [`SEQUENCER`](order::ranks::SEQUENCER): the sequencer's state | no |
+//! | 6 | [`TIP`](order::ranks::TIP): the newest commit | no |
+//! | 7 | [`MOVES`](order::ranks::MOVES): nodes that move to another page | yes (the spill file) |
 //! | 8 | [`REGION`](pleach_beatree::lock_order::REGION): a region; several by whoever holds the structure | no |
 //! | 9 | tries: changing; index: due; a cache shard; the cache's full blocks; an overlay's links, then undo: merges, then window and pins; long values; budget: the leaf cache's, then a cache shard; space: pages, extents, then tentative; nodes: pages; in flight; pace; quarantine | no, but that files of pages grow and are cut under the locks of their space |
 //! | 9 | images: superblocks; log segments: changing, then their state | yes |
@@ -43,61 +42,39 @@
 //! splits or joins until what replaces them is in the index. Who holds one of rank 9 waits for no other but as the table
 //! says.
 
-pub(crate) mod beats;
-pub(crate) mod budget;
-mod changes;
 pub(crate) mod commits;
-pub(crate) mod foreground;
-pub(crate) mod images;
-pub(crate) mod in_flight;
-pub(crate) mod index;
-pub(crate) mod long_values;
-pub(crate) mod node_then;
-pub(crate) mod nodes;
-pub(crate) mod overflow;
+pub(crate) mod history;
+pub(crate) mod order;
 pub(crate) mod overlays;
 pub(crate) mod pace;
-pub(crate) mod pins;
-pub(crate) mod quarantine;
-mod ranks;
-pub(crate) mod reader;
-pub(crate) mod replaced;
+pub(crate) mod pages;
 pub(crate) mod replica;
-pub(crate) mod run_reader;
-pub(crate) mod sequencer;
-pub(crate) mod space;
-pub(crate) mod store;
 pub(crate) mod tries;
-pub(crate) mod trims;
-pub(crate) mod undo;
-#[cfg(test)]
-mod undo_tests;
 pub(crate) mod view;
-pub(crate) mod window;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pleach_core::Hasher;
 use pleach_io::{Executor, Home, IoError, OpenMode};
+use pleach_journal::format::names::{IMAGES, LEAF_FILE};
+use pleach_journal::format::position::{BLOCK, LogPos};
+use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::error::{Error, PoisonCause, Result};
-use crate::format::names::{IMAGES, LEAF_FILE};
-use crate::format::position::{BLOCK, LogPos};
-use crate::format::trie_kind::TrieKind;
 use crate::metrics::{Counters, Metrics};
 use crate::options::{KEPT_LOG_MIB, MAX_LOG_SEGMENTS, Options};
 use crate::timings::Timings;
-use budget::Budget;
 use commits::Commits;
-use images::{Images, room_for_image};
-use index::Index;
-use long_values::LongValues;
-use nodes::{NodeFiles, NodeStore};
+use order::images::{Images, room_for_image};
 use pace::Pace;
+use pace::budget::Budget;
+use pages::index::Index;
+use pages::long_values::LongValues;
+use pages::nodes::{NodeFiles, NodeStore};
+use pages::space::{PageSpace, Wanted};
+use pages::store::Store;
 use replica::Replica;
-use space::{PageSpace, Wanted};
-use store::Store;
 use tries::{Trie, Tries};
 
 /// What all tries of an open database share.

@@ -19,10 +19,10 @@ use parking_lot::Mutex;
 use pleach_beatree::{ChildRef, ChildTable, Region, RegionIndex};
 use pleach_core::tree::Tiling;
 use pleach_core::{Prefix, TERMINATOR};
+use pleach_journal::format::trie_kind::TrieKind;
 
-use super::index::Index;
-use super::nodes::{NodeFiles, NodeStore};
-use crate::format::trie_kind::TrieKind;
+use super::pages::index::Index;
+use super::pages::nodes::{NodeFiles, NodeStore};
 
 /// What is a namespace's own.
 #[derive(Clone)]

@@ -13,10 +13,10 @@ use pleach_beatree::{ChildTable, RegionState, Stored};
 use pleach_core::{Key, Node, Prefix};
 use pleach_io::Homed;
 
-use super::node_then::{NodeThen, then};
+use super::history::node_then::{NodeThen, then};
+use super::history::pins::PinId;
+use super::history::undo::{Past, Undo};
 use super::overlays::{Chain, Overlaid};
-use super::pins::PinId;
-use super::undo::{Past, Undo};
 use crate::error::Result;
 use crate::handles::Holder;
 use pleach_history::{NodesOf, ReplacedNode};

@@ -1,13 +1,13 @@
 //! An open trusts only what it can prove: ways in which a first version of the open path lost or
 //! refused a database, found by a hostile reading of it. Each test tells its story.
 
-use pleach::internals::format::names::{SEGMENT_TEMPORARY, parse_segment_name, segment_name};
 use pleach::load::LoadOptions;
 use pleach::{Access, Error, Value};
 use pleach_io::sim::{
     Aftermath, CrashMode, Damage, Fault, Grain, PageOf, Rule, SimDisk, SimOptions, Times,
 };
 use pleach_io::{Device, OpenMode, Operation, PageBuf};
+use pleach_journal::format::names::{SEGMENT_TEMPORARY, parse_segment_name, segment_name};
 use pleach_ops::{CheckOptions, Verdict, check_on, stat_on};
 
 use crate::common::Rng;
@@ -253,7 +253,7 @@ fn a_hostile_geometry_is_an_error() {
     let slot = |slot: u32| {
         let page = bytes[half * usize::try_from(slot).expect("small")..].first_chunk();
         let page: &[u8; 4096] = page.expect("a page");
-        pleach::internals::format::superblock::Superblock::decode(page, slot).expect("whole")
+        pleach_journal::format::superblock::Superblock::decode(page, slot).expect("whole")
     };
     for (leaf, overflow) in [(1 << 30, 1 << 30), (0, 0), (1 << 20, 1 << 21), (4097, 4097)] {
         let file = disk.open("super", OpenMode::Write).expect("there");

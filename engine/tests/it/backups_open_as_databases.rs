@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use pleach::errors::NoRoom;
-use pleach::internals::error::CreationError;
 use pleach::{
     Access, Db, Durability, Error, Geometry, Hasher, Options, Progress, SessionOptions, Value,
 };
 use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times};
 use pleach_io::{Device as _, OpenMode, Operation};
+use pleach_journal::format::creation::CreationError;
 use pleach_ops::BackupOptions;
 
 use crate::common::{Model, Rng, commit, uniform};

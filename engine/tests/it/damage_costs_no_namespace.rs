@@ -1,7 +1,8 @@
 //! Damage costs no namespace: the older image serves for all of them, and what cannot be read of the history gives none up.
 
+use pleach_journal::format::names::parse_segment_name;
+
 use crate::common::{Keys, key};
-use pleach::internals::format::names::parse_segment_name;
 use pleach::{Access, Db, Options};
 use pleach_io::Operation;
 use pleach_io::sim::{Damage, Fault, PageOf, Rule, SimDisk, SimOptions, SimRuntime, Times, code};

@@ -7,10 +7,10 @@
 //! the newest image, one old superblock slot or one sector that could not be read closed the database for
 //! ever; an open that failed had raised the incarnation and rewritten the log.
 
-use pleach::internals::format::names::segment_name;
 use pleach::{Error, Geometry, SessionOptions};
 use pleach_io::sim::{Content, Damage, Image, PageOf, Quota, SimDisk, SimRuntime, code};
 use pleach_io::{Device, OpenMode};
+use pleach_journal::format::names::segment_name;
 use pleach_ops::{CheckOptions, Verdict, check_on, stat_on};
 
 use crate::common::{Keys, Rng, cases};
@@ -309,7 +309,7 @@ fn one_stale_superblock_slot_does_not_matter() {
                     let newest = |bytes: &[u8], slot: usize| {
                         let page: &[u8; PAGE] = bytes[slot * half..][..PAGE].try_into().unwrap();
                         let slot = u32::try_from(slot).unwrap();
-                        pleach::internals::format::superblock::Superblock::decode(page, slot)
+                        pleach_journal::format::superblock::Superblock::decode(page, slot)
                             .map_or(0, |it| it.generation)
                     };
                     let lost = usize::from(range.start > 0);
@@ -443,7 +443,7 @@ fn where_names_cannot_be_exchanged_an_open_makes_do() {
     assert!(matches!(error, Some(Error::Full(_))), "{error:?}");
     disk.set_quota(None);
     let file = disk.open("super", OpenMode::Read).expect("there");
-    assert_eq!(disk.len(&file).expect("measured"), pleach::internals::format::superblock::FILE_LEN);
+    assert_eq!(disk.len(&file).expect("measured"), pleach_journal::format::superblock::FILE_LEN);
     subject.survives(&disk, "with room");
 }
 

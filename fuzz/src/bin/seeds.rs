@@ -2,7 +2,6 @@
 
 use std::{fs, io, path::Path};
 
-use pleach::internals::format::names;
 use pleach::{Access, Db, Geometry, Options, SessionOptions, Value};
 use pleach_core::Hasher;
 use pleach_core::proof::{NamespaceRoots, block, through};
@@ -10,6 +9,7 @@ use pleach_fuzz::Input;
 use pleach_fuzz::sim::unrecorded;
 use pleach_io::PAGE;
 use pleach_io::sim::{Image, SimDisk, SimRuntime};
+use pleach_journal::format::names;
 
 fn main() -> io::Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");

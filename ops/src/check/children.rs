@@ -2,7 +2,6 @@
 //! nodes in the index.
 
 use pleach::internals::error::hex;
-use pleach::internals::format::names::LEAF_FILE;
 use pleach::internals::open::pages::{Visited, parse};
 use pleach_beatree::leaf_fold::{PageState, PendingChange, below, fold_page};
 use pleach_beatree::stored::cell_value;
@@ -10,6 +9,7 @@ use pleach_beatree::{PageNo, RegionState, Stored};
 use pleach_core::fold::Folder;
 use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::{Hasher, Prefix, TERMINATOR};
+use pleach_journal::format::names::LEAF_FILE;
 
 use super::report::of;
 

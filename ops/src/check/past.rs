@@ -9,7 +9,6 @@ use std::collections::HashMap;
 
 use pleach::Result;
 use pleach::internals::error::hex;
-use pleach::internals::format::trie_kind::TrieKind;
 use pleach::internals::open::pages::parse;
 use pleach::internals::open::recovery::{Recovered, RecoveredTrie};
 use pleach::internals::roots::TrieRoot;
@@ -18,6 +17,7 @@ use pleach_core::node::{combine, leaf};
 use pleach_core::prefix::bit;
 use pleach_core::{Hasher, Key, Node, Prefix, TERMINATOR};
 use pleach_io::{File, PageBuf};
+use pleach_journal::format::trie_kind::TrieKind;
 
 use super::report::of;
 use crate::opened::Opened;

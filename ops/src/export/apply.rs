@@ -6,11 +6,11 @@
 
 use std::io::Read;
 
-use pleach::internals::format::record::MAX_RECORD;
 use pleach::internals::roots::TrieRoot;
 use pleach::{Access, AccessKind, Db, Roots, SessionOptions};
 use pleach_beatree::Value;
 use pleach_core::{Node, TERMINATOR};
+use pleach_journal::format::record::MAX_RECORD;
 
 use super::change_head::{ChangeHead, ChangeNamespace};
 use super::changes::ChangeReader;

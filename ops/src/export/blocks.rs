@@ -3,7 +3,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 
-use pleach::internals::format::bytes::{get_u32, get_u64, put};
+use pleach_journal::format::bytes::{get_u32, get_u64, put};
 
 use crate::error::StreamError;
 use crate::export::format::{self, HEADER, Kind, MAGIC, MAX_PAYLOAD, SUMMED};

@@ -1,11 +1,11 @@
 //! The head of a change stream, as bytes and back.
 
 use pleach::Roots;
-use pleach::internals::format::bytes::{BodyError, Cursor};
-use pleach::internals::format::commit_body::MAX_BLOB;
-use pleach::internals::format::trie_kind::TrieKind;
 use pleach::internals::roots::TrieRoot;
 use pleach_core::{Node, TERMINATOR};
+use pleach_journal::format::bytes::{BodyError, Cursor};
+use pleach_journal::format::commit_body::MAX_BLOB;
+use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::export::format::CHANGES_VERSION;
 

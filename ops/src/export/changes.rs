@@ -3,8 +3,8 @@
 use std::io::{Read, Write};
 
 use pleach::Session;
-use pleach::internals::format::record::MAX_RECORD;
 use pleach_core::{Key, TERMINATOR};
+use pleach_journal::format::record::MAX_RECORD;
 
 use super::blocks::BlockReader;
 use super::change_head::{self, ChangeHead, ChangeNamespace};

@@ -2,9 +2,9 @@
 
 use std::io::Read;
 
-use pleach::internals::format::bytes::{BodyError, Cursor};
-use pleach::internals::format::commit_body::MAX_BLOB;
 use pleach_core::{Key, Node, TERMINATOR};
+use pleach_journal::format::bytes::{BodyError, Cursor};
+use pleach_journal::format::commit_body::MAX_BLOB;
 
 use super::blocks::BlockReader;
 use super::change_head::database;

@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use std::ops::Range;
 
 use pleach::MAX_VALUE;
-use pleach::internals::format::bytes::{get_u32, get_u64, put};
 use pleach_core::Key;
+use pleach_journal::format::bytes::{get_u32, get_u64, put};
 
 use super::blocks::{BlockReader, BlockWriter};
 use crate::error::StreamError;

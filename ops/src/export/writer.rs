@@ -4,9 +4,9 @@ use std::io::Write;
 
 use pleach::Roots;
 use pleach::internals::error::Contradiction;
-use pleach::internals::format::trie_kind::TrieKind;
 use pleach_core::fold::{FoldValue, NotAscending, RootFolder};
 use pleach_core::{Hasher, Key};
+use pleach_journal::format::trie_kind::TrieKind;
 
 use super::records::RecordWriter;
 use crate::error::Result;

@@ -17,16 +17,16 @@ use std::ops::ControlFlow;
 
 use pleach::errors::NoRoom;
 use pleach::internals::error::full_or;
-use pleach::internals::format::creation::CreationError;
-use pleach::internals::format::names::{SUPERBLOCK, parse_segment_name, segment_name};
-use pleach::internals::format::position::LogPos;
-use pleach::internals::format::superblock::Superblock;
-use pleach::internals::log::{LogError, ScanError, copies, segments, whole_records};
 use pleach::internals::open::examine::{self, Examined};
 use pleach::internals::open::recovery::LogEnd;
 use pleach::{Error, Result};
 use pleach_core::Hasher;
 use pleach_io::{Disk, File, IoError, LockMode, OpenMode, PAGE, PageBuf};
+use pleach_journal::format::creation::CreationError;
+use pleach_journal::format::names::{SUPERBLOCK, parse_segment_name, segment_name};
+use pleach_journal::format::position::LogPos;
+use pleach_journal::format::superblock::Superblock;
+use pleach_journal::log::{LogError, ScanError, copies, segments, whole_records};
 
 use crate::opened::limits;
 use crate::repair::lost::{LostCommits, Reach};

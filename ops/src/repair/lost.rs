@@ -5,12 +5,12 @@ use std::fmt;
 use std::ops::Range;
 
 use pleach::Result;
-use pleach::internals::format::names::segment_name;
-use pleach::internals::format::position::LogPos;
-use pleach::internals::format::record::{Header, Kind};
-use pleach::internals::format::superblock_store::SuperblockStore;
-use pleach::internals::log::{headers, segments};
 use pleach_io::{Disk, OpenMode};
+use pleach_journal::format::names::segment_name;
+use pleach_journal::format::position::LogPos;
+use pleach_journal::format::record::{Header, Kind};
+use pleach_journal::format::superblock_store::SuperblockStore;
+use pleach_journal::log::{headers, segments};
 
 /// Commits that are lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

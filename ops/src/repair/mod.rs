@@ -42,7 +42,6 @@ mod salvage;
 
 use std::path::Path;
 
-use pleach::internals::log::ScanError;
 use pleach::internals::open::examine::no_folder;
 use pleach::status::Opening;
 use pleach::{Advice, Db, Error, Options, Result, Roots};
@@ -50,6 +49,7 @@ use pleach_core::Hasher;
 use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::threads::Threads;
 use pleach_io::{Disk, Executor};
+use pleach_journal::log::ScanError;
 
 use crate::opened::Opened;
 use crate::{CheckOptions, CheckReport, check_on};

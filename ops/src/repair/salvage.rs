@@ -5,9 +5,6 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use pleach::internals::error::Contradiction;
-use pleach::internals::format::names::{LEAF_FILE, OVERFLOW_FILE};
-use pleach::internals::format::superblock_store::SuperblockStore;
-use pleach::internals::log::{CutReport, ScanError, whole_records};
 use pleach::internals::open::examine::Examined;
 use pleach::internals::open::pages::{parse, visit};
 use pleach::internals::open::recovery::RecoveredTrie;
@@ -18,6 +15,9 @@ use pleach_beatree::Stored;
 use pleach_core::fold::{FoldValue, RootFolder};
 use pleach_core::{Hasher, Key, Prefix};
 use pleach_io::{Disk, OpenMode};
+use pleach_journal::format::names::{LEAF_FILE, OVERFLOW_FILE};
+use pleach_journal::format::superblock_store::SuperblockStore;
+use pleach_journal::log::{CutReport, ScanError, whole_records};
 
 use crate::error::Result;
 use crate::export::{ExportReport, StreamWriter};

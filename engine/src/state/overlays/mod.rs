@@ -22,8 +22,8 @@ use std::sync::{Arc, OnceLock};
 use pleach_beatree::Stored;
 use pleach_core::{Key, Node, Prefix};
 
-use super::node_then::NodeThen;
-use super::undo::{ChangeList, Changed};
+use crate::state::history::node_then::NodeThen;
+use crate::state::history::undo::{ChangeList, Changed};
 use trie::{LayerNo, Layers, Trie};
 
 /// How many overlays live, and what memory they take.

@@ -10,8 +10,8 @@ use pleach_core::{Hasher, Key, Node, Prefix};
 
 use super::trie::{LayerNo, Layers, Trie};
 use super::{Chain, Layer, Overlaid, Overlays, Part, TakenBy};
-use crate::state::node_then::NodeThen;
-use crate::state::undo::Changed;
+use crate::state::history::node_then::NodeThen;
+use crate::state::history::undo::Changed;
 
 /// A generator like any other: the next number below a bound.
 fn draw(seed: &mut u64, bound: u64) -> u64 {

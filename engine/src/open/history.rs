@@ -1,0 +1,384 @@
+//! The history: what the commits before the newest one had.
+//!
+//! An image names runs on the device, which have what commits through one have replaced, and where the records of those
+//! after it begin. An open reads of the runs only which long values they name, where they name any; and these records, up to
+//! the replay start, and those that are replayed ([`History::commit`]). The runs of the overflow file that long values take
+//! which the window names, and nobody else, are used and retired: they are free when a durable
+//! record says that the window has moved on (rule `runs-after-window`).
+//!
+//! Where a run or the log is damaged, what lies before the damage is lost, and that is said; what lies behind it is whole, and
+//! so is the database. A read that fails is no damage: it fails the open, unless no history is wanted.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pleach_beatree::Stored;
+use pleach_beatree::space::Extents;
+use pleach_core::Hasher;
+use pleach_core::page::overflow::PageRun;
+use pleach_io::Disk;
+use pleach_journal::format::bytes::BodyError;
+use pleach_journal::format::commit_body::{CommitView, EntryKind, NamespaceView};
+use pleach_journal::format::names::OVERFLOW_FILE;
+use pleach_journal::format::position::LogPos;
+use pleach_journal::format::record::{Header, Kind};
+use pleach_journal::format::superblock::Superblock;
+use pleach_journal::log::{Broken, chain, next_record};
+
+use crate::error::{Contradiction, Error, Result};
+use crate::options::HistoryLimits;
+use crate::roots::{Roots, TrieRoot};
+use crate::state::commits::Tip;
+use crate::state::history::replaced::restored;
+use crate::state::history::undo::{HistoryInImage, Undo};
+use crate::state::history::window::Before;
+use crate::state::pages::overflow;
+use crate::state::pages::space::Held;
+use pleach_history::{DiskRun, RunFile};
+
+/// A long value that the undo of a commit names.
+struct NamedValue {
+    number: u64,
+    start: LogPos,
+    stored: Stored,
+}
+
+/// The history in the making.
+pub(crate) struct History {
+    undo: Arc<Undo>,
+    limits: HistoryLimits,
+    /// The commit that came last, and its roots.
+    tip: u64,
+    roots: Roots,
+    /// The oldest commit that can be read.
+    from: u64,
+    /// Where the newest record says that the history begins; 0 as long as none was read. Other than `from`, this
+    /// holds whichever generation the next open uses, and whether it can read the history or not.
+    stated: u64,
+    values: Vec<NamedValue>,
+    /// Is it that of a read-only open?
+    follows: bool,
+    /// Runs on the device.
+    disk: Vec<Arc<DiskRun>>,
+    /// Why commits before those that were read are not known.
+    lost: Option<Error>,
+}
+
+/// A history that is ready.
+#[expect(missing_debug_implementations, reason = "hidden from users")]
+pub struct Recovered {
+    /// What commits replaced.
+    pub undo: Arc<Undo>,
+    /// Where the newest record says that the history begins; 0 where that is not known.
+    pub(crate) stated: u64,
+    /// What releases the runs of the overflow file that the history alone names.
+    pub(crate) held: Held,
+    /// The runs on the device that the image names.
+    pub(crate) disk: Vec<Arc<DiskRun>>,
+    /// These runs, and those of runs of the history.
+    pub held_runs: Vec<PageRun>,
+    /// Long values that the history names, with the commit that has replaced each.
+    pub long_values: Vec<(u64, Stored)>,
+    /// Why some of the history is not there, or all of it, though it should be.
+    pub(crate) lost: Option<Error>,
+}
+
+impl Recovered {
+    /// What is wrong with the runs on the device, all of whose pages are read; of each one error.
+    pub fn damaged_runs(&self) -> impl Iterator<Item = Error> {
+        self.disk.iter().filter_map(|run| Some(run.check().err()?.into()))
+    }
+}
+
+impl History {
+    fn new(
+        limits: HistoryLimits,
+        (tip, roots): (u64, Roots),
+        file: Option<&Arc<RunFile>>,
+        disk: Vec<Arc<DiskRun>>,
+    ) -> Self {
+        let kept = if limits.commits > 0 { disk.clone() } else { Vec::new() };
+        let undo = Arc::new(Undo::new(limits, tip, file.cloned(), kept));
+        let from = disk.first().map_or(tip, |first| first.names.after);
+        let values = Vec::new();
+        Self { undo, limits, tip, roots, from, stated: 0, values, follows: false, disk, lost: None }
+    }
+
+    /// The history that goes on from what was recovered.
+    pub(crate) fn after(recovered: &Recovered, tip: &Tip, limits: HistoryLimits) -> Self {
+        let Recovered { undo, stated, .. } = recovered;
+        Self {
+            undo: Arc::clone(undo),
+            from: undo.from(),
+            stated: *stated,
+            follows: true,
+            ..Self::new(limits, (tip.number, tip.roots.clone()), None, Vec::new())
+        }
+    }
+
+    /// The window begins where the records say, or later.
+    pub(crate) fn settle(&self) {
+        if self.limits.commits > 0 {
+            self.undo.was_from(self.from, self.stated);
+        }
+    }
+
+    /// The history up to the replay start, where the roots are `at_replay`, as an image names it.
+    pub(crate) fn before_replay(
+        hasher: Hasher,
+        file: (&Disk, &Arc<RunFile>),
+        superblock: &Superblock,
+        mut named: HistoryInImage,
+        at_replay: &Roots,
+        limits: HistoryLimits,
+    ) -> Result<Self> {
+        let Superblock { database, replay, geometry, .. } = *superblock;
+        let mut lost = None;
+        // Each turn begins behind the damage that ended the one before, at the replay start at last.
+        loop {
+            let past = named.past.take();
+            let first =
+                past.map_or_else(|| roots_before(file.0, superblock, named.records, at_replay), Ok);
+            let read = first.and_then(|first| {
+                Self::read(hasher, file, superblock, &named, &first, at_replay, limits)
+            });
+            let Broken { resume, error } = match read {
+                Ok(history) => return Ok(Self { lost, ..history }),
+                Err(broken) => broken,
+            };
+            lost = Some(error.clone());
+            if limits.commits == 0 && error.device().is_some() {
+                // Nobody wants it.
+                let state = (superblock.commit, at_replay.clone());
+                return Ok(Self { lost, ..Self::new(limits, state, Some(file.1), Vec::new()) });
+            } else if error.device().is_some() {
+                return Err(error);
+            }
+            let (size, end) = (geometry.log_segment, replay.position);
+            named.records = next_record(file.0, database, size, resume, end)?.unwrap_or(end);
+            // They lead to what is damaged.
+            named.runs.clear();
+        }
+    }
+
+    fn read(
+        hasher: Hasher,
+        (device, file): (&Disk, &Arc<RunFile>),
+        superblock: &Superblock,
+        named: &HistoryInImage,
+        first: &Roots,
+        at_replay: &Roots,
+        limits: HistoryLimits,
+    ) -> Result<Self, Broken<Error>> {
+        let Superblock { database, replay, geometry, commit, .. } = *superblock;
+        let disk = &named.runs;
+        let contradicts = |error: Error| Broken { resume: replay.position, error };
+        let begin = |tip: u64, roots| -> Result<Self> {
+            if let Some(last) = disk.last().filter(|last| last.names.through != tip) {
+                let before = last.names.through;
+                return Err(Contradiction::CommitOrder { before, found: tip + 1 }.into());
+            }
+            let mut history = Self::new(limits, (tip, roots), Some(file), disk.clone());
+            (history.from, history.stated) =
+                (history.from.max(named.kept_from.min(tip)), named.kept_from);
+            Ok(history)
+        };
+        let mut history: Option<Self> = None;
+        chain(device, database, geometry.log_segment, named.records, replay, |record| {
+            if record.header.kind != Kind::Commit {
+                return Ok::<(), Error>(());
+            }
+            let number = record.header.number;
+            let bad = bad_record(record.header.position);
+            let view = CommitView::parse(record.body).map_err(bad)?;
+            let history = match &mut history {
+                Some(history) => history,
+                none => none.insert(begin(number.saturating_sub(1), first.clone())?),
+            };
+            if number != history.tip + 1 {
+                let before = history.tip;
+                return Err(Contradiction::CommitOrder { before, found: number }.into());
+            }
+            history.commit(hasher, &view, &record.header)
+        })?;
+        let history = match history {
+            Some(history) => history,
+            None => begin(commit, at_replay.clone()).map_err(contradicts)?,
+        };
+        if history.tip != commit {
+            let (before, found) = (history.tip, commit + 1);
+            return Err(contradicts(Contradiction::CommitOrder { before, found }.into()));
+        }
+        if history.roots != *at_replay {
+            return Err(contradicts(Contradiction::CommitRoot { commit }.into()));
+        }
+        Ok(history)
+    }
+
+    /// The next commit.
+    pub(crate) fn commit(
+        &mut self,
+        hasher: Hasher,
+        view: &CommitView<'_>,
+        header: &Header,
+    ) -> Result<()> {
+        self.tip = header.number;
+        let roots = self.roots.clone();
+        for namespace in view.namespaces() {
+            let namespace = namespace.map_err(bad_record(header.position))?;
+            self.roots = roots_after(&self.roots, header.number, &namespace)?;
+        }
+        let Some(before) = view.before else {
+            (self.from, self.stated) = (header.number, header.number);
+            self.values.clear();
+            self.undo.barrier(header.number);
+            return Ok(());
+        };
+        let kept_from = before.kept_from.min(header.number);
+        (self.from, self.stated) = (self.from.max(kept_from), self.stated.max(kept_from));
+        let mut replaced = Vec::new();
+        for namespace in view.namespaces() {
+            let namespace = namespace.map_err(bad_record(header.position))?;
+            let restored = restored(hasher, &namespace, header)?;
+            let long = restored.values.iter().map(|(_, prior)| prior);
+            let named = long.filter(|prior| matches!(prior, Stored::Overflow(_)));
+            self.values.extend(named.map(|stored| NamedValue {
+                number: header.number,
+                start: header.position,
+                stored: stored.clone(),
+            }));
+            replaced.push(restored);
+        }
+        if self.limits.commits == 0 {
+            self.undo.barrier(header.number);
+        } else {
+            let (blob, back_to) = (before.blob.into(), before.back_to);
+            let before = Before { start: header.position, roots, blob, back_to, time: None };
+            self.undo.restore(header.number, &replaced, before);
+        }
+        // Whoever only follows gives no runs back.
+        let from = if self.follows { u64::MAX } else { self.from };
+        self.values.retain(|value| value.number > from);
+        Ok(())
+    }
+
+    /// All commits have come: the runs that the history alone names are taken.
+    pub(crate) fn finish(mut self, extents: &mut Extents) -> Result<Recovered> {
+        self.take_runs(extents)?;
+        let Self { undo, from, stated, values, lost, limits, tip, disk, .. } = self;
+        let (mut held, mut held_runs) = (Held::new(), Vec::new());
+        let mut long_values = Vec::new();
+        for NamedValue { number, start, stored } in
+            values.into_iter().filter(|value| value.number > from)
+        {
+            for run in overflow::runs(&stored) {
+                // What is not free is in a page, or pends, or waits to be given up: a flush sees to it.
+                if extents.mark_used(run).is_err() {
+                    continue;
+                }
+                extents.retire(&[run], start.get())?;
+                held_runs.push(run);
+                if held.back().is_none_or(|(last, _)| *last < start) {
+                    held.push_back((start, number));
+                }
+            }
+            long_values.push((number, stored));
+        }
+        held_runs.extend(disk.iter().flat_map(|run| &run.names.pages));
+        if limits.commits > 0 || from < tip || lost.is_some() {
+            undo.was_from(from, stated);
+        }
+        // Where there is no record there is no past, unless it is lost.
+        let stated = if stated == 0 && lost.is_none() { from } else { stated };
+        Ok(Recovered { undo, stated, held, disk, held_runs, long_values, lost })
+    }
+
+    /// The pages of runs on the device are taken: an image's map has them free, so that the present never depends on them. Where
+    /// something else has one of them by now, or a run that is to be read is damaged, that run and all before it are lost.
+    fn take_runs(&mut self, extents: &mut Extents) -> Result<()> {
+        for at in (0..self.disk.len()).rev() {
+            let run = &self.disk[at];
+            let pages = &run.names.pages;
+            let taken = pages.iter().position(|run| extents.mark_used(*run).is_err());
+            let read = match taken {
+                Some(at) => {
+                    let (file, page) = (OVERFLOW_FILE, pages[at].start);
+                    let what = "the page is taken by something else";
+                    Err(Contradiction::HistoryRun { file, page, what }.into())
+                }
+                None if self.limits.reads_runs => run.check().map_err(Error::from),
+                None => Ok(()),
+            };
+            let mut own = Vec::new();
+            // Each record takes more bytes than its commit has numbers before it.
+            let see =
+                |number: u64, stored| own.push(NamedValue { number, start: number.into(), stored });
+            let read = read.and_then(|()| Ok(run.each_long_value(see)?));
+            let Err(error) = read else {
+                own.append(&mut self.values);
+                self.values = own;
+                continue;
+            };
+            if error.device().is_some() && self.limits.commits > 0 && !self.limits.reads_runs {
+                return Err(error);
+            }
+            for run in &pages[..taken.unwrap_or(pages.len())] {
+                extents.mark_free(*run)?;
+            }
+            self.from = self.from.max(run.names.through);
+            self.lost = Some(error);
+            self.disk.drain(..=at);
+            self.undo.replace_disk(self.disk.clone(), self.from);
+            break;
+        }
+        Ok(())
+    }
+}
+
+/// The roots before the record at `from`, from those at the replay start: what no record since then names has
+/// not changed.
+fn roots_before(
+    device: &Disk,
+    superblock: &Superblock,
+    from: LogPos,
+    at_replay: &Roots,
+) -> Result<Roots, Broken<Error>> {
+    let Superblock { database, replay, geometry, .. } = *superblock;
+    let mut before = BTreeMap::new();
+    chain(device, database, geometry.log_segment, from, replay, |record| {
+        if record.header.kind != Kind::Commit {
+            return Ok::<(), Error>(());
+        }
+        let bad = bad_record(record.header.position);
+        for namespace in CommitView::parse(record.body).map_err(bad)?.namespaces() {
+            let namespace = namespace.map_err(bad)?;
+            before.entry(namespace.ns).or_insert_with(|| root_before(&namespace));
+        }
+        Ok(())
+    })?;
+    Ok(at_replay.with(before))
+}
+
+/// The root of a namespace before a commit, as this entry of its record says.
+pub fn root_before(entry: &NamespaceView<'_>) -> Option<TrieRoot> {
+    let existed = !matches!(entry.kind, EntryKind::Added | EntryKind::Restored);
+    existed.then_some(TrieRoot { kind: entry.trie, node: *entry.previous_root })
+}
+
+/// The roots after a commit, as far as this entry of its record says.
+pub(crate) fn roots_after(before: &Roots, commit: u64, entry: &NamespaceView<'_>) -> Result<Roots> {
+    if before.of(entry.ns) != root_before(entry) {
+        return Err(Contradiction::CommitRoot { commit }.into());
+    }
+    Ok(before.with([(entry.ns, root_after(entry))]))
+}
+
+/// The root of a namespace after a commit, as this entry of its record says.
+pub fn root_after(entry: &NamespaceView<'_>) -> Option<TrieRoot> {
+    let exists = entry.kind != EntryKind::Dropped;
+    exists.then_some(TrieRoot { kind: entry.trie, node: *entry.new_root })
+}
+
+pub(crate) fn bad_record(position: LogPos) -> impl Fn(BodyError) -> Contradiction + Copy {
+    move |error| Contradiction::Record { position, error }
+}

@@ -1,0 +1,89 @@
+//! What is known of a prefix's node as of an older commit.
+//!
+//! A commit says what it replaced for the pages, or regions, of the layout that it was published in. Flushes change
+//! layouts, so a prefix may not have been a page's when a commit changed a key below it: then the commit has
+//! replaced the node of a finer or a coarser prefix, and that of this one is not known. [`then`] tells both from a
+//! prefix that nothing has changed below.
+
+use pleach_core::{Node, Prefix};
+
+use pleach_history::ReplacedNode;
+
+/// What is known of a prefix's node as of an older commit; or what overlays say of it, where the changes are theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NodeThen {
+    /// No later commit, and no overlay, has changed a key below it.
+    Unchanged,
+    /// It was this, and after the newest of the overlays that have changed it, it is.
+    Recorded(Node),
+    /// A later commit or an overlay has changed a key below it, and no page or region had this prefix then.
+    Unrecorded,
+}
+
+impl NodeThen {
+    /// What overlays say, over what is known of the commit below them: a node that one has recorded stays the node in it,
+    /// whatever is committed.
+    pub(crate) fn over(self, then: impl FnOnce() -> Self) -> Self {
+        if self == Self::Unchanged { then() } else { self }
+    }
+}
+
+/// What the nodes that were replaced in and around it say of one prefix: those of the oldest run, or commit, that has any, since
+/// of all that were replaced the oldest alone says whether the prefix was a page's then.
+pub(in crate::state) fn then(prefix: &Prefix, around: &[ReplacedNode]) -> NodeThen {
+    let own = around.iter().filter(|one| one.prefix == *prefix).min_by_key(|one| one.number);
+    let others = around.iter().filter(|one| {
+        one.prefix != *prefix && (one.prefix.contains(prefix) || prefix.contains(&one.prefix))
+    });
+    let other = others.map(|one| one.number).min();
+    match (own, other) {
+        (None, None) => NodeThen::Unchanged,
+        (Some(own), None) => NodeThen::Recorded(own.node),
+        // The prefix was a page's when the oldest of them came.
+        (Some(own), Some(other)) if own.number < other => NodeThen::Recorded(own.node),
+        _ => NodeThen::Unrecorded,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pleach_history::{Merges, NodesOf, Runs};
+
+    #[test]
+    fn a_node_is_known_only_while_its_prefix_was_a_pages() {
+        use NodeThen::{Recorded, Unchanged, Unrecorded};
+        let node = |number: u8| Node::new([number; 32]);
+        let root = Prefix::ROOT;
+        let (left, right) = (root.child(false), root.child(true));
+        let (mut runs, mut merges) = (Runs::default(), Merges::default());
+        // Commits 1 and 2 find one page, 3 and 4 two, 5 one again.
+        let commits: [&[(Prefix, Node)]; 5] = [
+            &[(root, node(0))],
+            &[(root, node(1))],
+            &[(left, node(2))],
+            &[(left, node(3)), (right, node(3))],
+            &[(root, node(4))],
+        ];
+        for (number, pages) in (1..).zip(commits) {
+            let mut run = runs.commit_run(number, 0);
+            run.begin(0, pages, &[]);
+            merges.push(&mut runs, run);
+        }
+        let asked = |runs: &Runs, prefix: Prefix, base: u64| {
+            let around = runs.nodes_around(NodesOf::Pages, 0, &prefix, base).next();
+            then(&prefix, &around.unwrap_or_default())
+        };
+        let as_of = |prefix| (0..=5).map(|base| asked(&runs, prefix, base)).collect::<Vec<_>>();
+        let known = |number| Recorded(node(number));
+        assert_eq!(as_of(root), [known(0), known(1), Unrecorded, Unrecorded, known(4), Unchanged]);
+        assert_eq!(
+            as_of(left),
+            [Unrecorded, Unrecorded, known(2), known(3), Unrecorded, Unchanged]
+        );
+        assert_eq!(
+            as_of(right),
+            [Unrecorded, Unrecorded, known(3), known(3), Unrecorded, Unchanged]
+        );
+    }
+}

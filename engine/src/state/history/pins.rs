@@ -1,0 +1,85 @@
+//! Who holds which commit, and since when.
+//!
+//! A pin belongs to a [`View`](crate::state::view::View): it keeps the undo of later commits in memory, and what only older
+//! states name on disk, as long as the limits of the history bear it. From then on the pin of an application holds nothing;
+//! that of the engine's own work, a rollback or a backup, holds until it ends. Guarded by the lock of [`super::undo`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::handles::Holder;
+
+/// A commit that somebody holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pin {
+    /// What holds it.
+    pub holder: Holder,
+    /// The label that the session was opened with.
+    pub label: Option<Arc<str>>,
+    /// Number of the commit.
+    pub commit: u64,
+    /// How long it has been held.
+    pub age: Duration,
+    /// Can the commit still be read? If not, later commits have replaced more than undo may take: each read gives
+    /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld), and the pin keeps neither memory nor disk.
+    pub readable: bool,
+    /// Bytes of undo that this pin needs and the history alone would not keep.
+    pub bytes: u64,
+}
+
+/// Names a pin: the commit, and a number of its own.
+pub(in crate::state) type PinId = (u64, u64);
+
+/// What is known of a pin.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) holder: Holder,
+    pub(super) label: Option<Arc<str>>,
+    /// Time of the runtime.
+    pub(super) since: Duration,
+}
+
+/// All pins.
+#[derive(Default)]
+pub(super) struct Pins {
+    next: u64,
+    held: BTreeMap<PinId, Held>,
+}
+
+impl Pins {
+    pub(super) fn add(&mut self, commit: u64, since: Duration) -> PinId {
+        self.next += 1;
+        let id = (commit, self.next);
+        self.held.insert(id, Held { holder: Holder::Operation, label: None, since });
+        id
+    }
+
+    pub(super) fn remove(&mut self, id: PinId) {
+        let held = self.held.remove(&id);
+        debug_assert!(held.is_some(), "pinned before");
+    }
+
+    /// The pin changes hands; a label stays unless there is another.
+    pub(super) fn set_holder(&mut self, id: PinId, holder: Holder, label: Option<Arc<str>>) {
+        if let Some(held) = self.held.get_mut(&id) {
+            held.holder = holder;
+            held.label = label.or_else(|| held.label.take());
+        }
+    }
+
+    /// The oldest commit that is held, where those that can be read are as `reads` says, and what holds it.
+    pub(super) fn oldest(&self, reads: impl Fn(u64) -> bool) -> Option<(u64, Holder)> {
+        // A rollback and a backup go on with what they have found in a state that cannot be read any more.
+        let holds = |(commit, held): &(u64, &Held)| {
+            reads(*commit) || matches!(held.holder, Holder::Operation | Holder::Backup)
+        };
+        self.iter().find(holds).map(|(commit, held)| (commit, held.holder))
+    }
+
+    /// All pins, the oldest commits first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Held)> {
+        self.held.iter().map(|((commit, _), held)| (*commit, held))
+    }
+}

@@ -1,0 +1,137 @@
+//! What a commit replaced: as it is pushed to undo, and as its record has it.
+
+use pleach_beatree::{Stored, Value};
+use pleach_core::page::overflow::OverflowCell;
+use pleach_core::{Hasher, Key, Node, Prefix};
+use pleach_journal::format::bytes::BodyError;
+use pleach_journal::format::commit_body::{NamespaceView, Replaced, Value as LogValue};
+use pleach_journal::format::record::Header;
+
+use super::changes::Changes;
+use crate::error::{Contradiction, Result};
+use pleach_history::{CommitRun, NodesOf, ReplacedNode, Runs};
+
+/// The nodes that a commit replaced, each list in order.
+#[derive(Debug, Default)]
+pub(crate) struct ReplacedNodes {
+    /// Of the pages with a change.
+    pub(crate) pages: Vec<(Prefix, Node)>,
+    /// Of the regions with a change.
+    pub(crate) regions: Vec<(Prefix, Node)>,
+}
+
+impl ReplacedNodes {
+    /// What they are in and around `prefix`, replaced by commit `number`.
+    pub(super) fn around(&self, of: NodesOf, number: u64, prefix: &Prefix) -> Vec<ReplacedNode> {
+        let list = match of {
+            NodesOf::Pages => &self.pages,
+            NodesOf::Regions => &self.regions,
+        };
+        let above = (0..prefix.len()).filter_map(|len| {
+            let above = Prefix::new(prefix.first_key(), len);
+            list.binary_search_by(|one| one.0.cmp(&above)).ok().map(|at| &list[at])
+        });
+        let from = list.partition_point(|one| one.0 < *prefix);
+        let below = list[from..].iter().take_while(|one| prefix.contains(&one.0));
+        let replaced =
+            |(prefix, node): &(Prefix, Node)| ReplacedNode { prefix: *prefix, number, node: *node };
+        above.chain(below).map(replaced).collect()
+    }
+}
+
+/// What a commit changes in one namespace, and the nodes that it replaces there, where there is a history.
+pub(crate) struct Undone {
+    pub(crate) namespace: u8,
+    pub(crate) changes: Changes,
+    pub(crate) nodes: ReplacedNodes,
+}
+
+impl Undone {
+    /// Bytes that it takes.
+    pub(super) fn bytes(&self) -> u64 {
+        let ReplacedNodes { pages, regions } = &self.nodes;
+        let nodes = pages.capacity() + regions.capacity();
+        self.changes.bytes() + (nodes * size_of::<(Prefix, Node)>()) as u64
+    }
+}
+
+/// What a commit replaced in one namespace, as its record has it.
+pub(crate) struct Restored {
+    pub(crate) namespace: u8,
+    pub(crate) values: Vec<(Key, Stored)>,
+    pub(crate) nodes: ReplacedNodes,
+}
+
+/// What a commit replaced in a namespace, as its record has it.
+pub(crate) fn restored(
+    hasher: Hasher,
+    namespace: &NamespaceView<'_>,
+    header: &Header,
+) -> Result<Restored> {
+    let bad = |error| Contradiction::Record { position: header.position, error };
+    let mut undo = namespace.undo();
+    let mut values = Vec::with_capacity(namespace.change_bound());
+    let mut nodes = ReplacedNodes::default();
+    for change in namespace.changes() {
+        let (key, _) = change.map_err(bad)?;
+        let Some(Replaced::Value(value)) = undo.next().transpose().map_err(bad)? else {
+            return Err(bad(BodyError::Truncated).into());
+        };
+        values.push((*key, stored(hasher, header.number, value)?));
+    }
+    for node in namespace.nodes() {
+        let (prefix, _) = node.map_err(bad)?;
+        let Some(Replaced::Node(before)) = undo.next().transpose().map_err(bad)? else {
+            return Err(bad(BodyError::Truncated).into());
+        };
+        nodes.pages.push((prefix, *before));
+    }
+    for region in undo {
+        let Replaced::Region(prefix, before) = region.map_err(bad)? else {
+            return Err(bad(BodyError::Trailing).into());
+        };
+        nodes.regions.push((prefix, *before));
+    }
+    Ok(Restored { namespace: namespace.ns, values, nodes })
+}
+
+/// What commit `number` replaced, as a run to be put in: of each namespace, which ascend, the nodes and the values. Gives also
+/// the bytes of the overflow file that the values occupy.
+pub(super) fn commit_run<'a, V: Iterator<Item = (&'a Key, &'a Stored)>>(
+    runs: &Runs,
+    (number, keys): (u64, usize),
+    namespaces: impl Iterator<Item = (u8, &'a ReplacedNodes, V)>,
+) -> (CommitRun, u64) {
+    let (mut run, mut overflow) = (runs.commit_run(number, keys), 0);
+    for (namespace, nodes, values) in namespaces {
+        run.begin(namespace, &nodes.pages, &nodes.regions);
+        for (key, prior) in values {
+            run.put(key, prior);
+            overflow += prior.overflow_bytes();
+        }
+    }
+    (run, overflow)
+}
+
+/// The same as a commit's record has it.
+pub(crate) fn restored_run(runs: &Runs, number: u64, restored: &[Restored]) -> (CommitRun, u64) {
+    let keys = restored.iter().map(|one| one.values.len()).sum();
+    let namespaces = restored.iter().map(|one| {
+        let values = one.values.iter().map(|(key, prior)| (key, prior));
+        (one.namespace, &one.nodes, values)
+    });
+    commit_run(runs, (number, keys), namespaces)
+}
+
+/// A value as the log has it.
+pub fn stored(hasher: Hasher, commit: u64, value: LogValue<'_>) -> Result<Stored> {
+    Ok(match value {
+        LogValue::Absent => Stored::Absent,
+        LogValue::Inline(bytes) => Stored::put(hasher, Value::from(bytes)),
+        LogValue::Overflow(cell) => {
+            OverflowCell::parse(cell)
+                .map_err(|error| Contradiction::OverflowCell { commit, error })?;
+            Stored::Overflow(cell.into())
+        }
+    })
+}

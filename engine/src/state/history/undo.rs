@@ -1,0 +1,436 @@
+//! What commits replaced: reverse overlays for sessions on older states.
+//!
+//! A session, an overlay or a snapshot pins the commit that it reads; the history window keeps the last ones for whoever
+//! comes. A commit's undo is *pushed* before its changes are applied, as the commit's own
+//! sorted lists, shared, which costs nothing. Mostly it goes as soon as the commit is published.
+//! What stays is *put in*: it becomes a run ([`pleach_history`]), so that a lookup costs about the same however many commits lie
+//! between. Window and pins are of commits, whatever namespaces they change.
+//!
+//! All that is kept is one value, [`Past`], which says where it begins. It is replaced as a whole, under the lock of
+//! window and pins. Whoever reads consults it last, and takes it once: one that reaches back to his commit has the answer, and
+//! one that does not is an error. The newest commit that was pushed tells a reader of the tip that there is nothing to consult.
+//!
+//! With a history, each checkpoint writes what commits since the one before have replaced to the device, as a run
+//! ([`Undo::write_out`]), and the runs there are merged ([`Undo::merge_disk`]). What is there may leave memory.
+//!
+//! Locks, none held over I/O: merges, then the lock of window and pins.
+
+mod disk;
+mod lookups;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use pleach_journal::format::position::LogPos;
+
+pub(crate) use self::disk::HistoryInImage;
+pub(crate) use super::changes::{ChangeList, Changed, Changes};
+use super::pins::{Pin, PinId, Pins};
+use super::replaced::{Restored, Undone, commit_run, restored_run};
+use super::window::{Before, RunSize, Window};
+use crate::error::{Error, Result};
+use crate::handles::Holder;
+use crate::options::HistoryLimits;
+use crate::roots::Roots;
+use pleach_history::{DiskRun, Merges, RunFile, Runs};
+
+/// A commit that was not put in yet.
+#[derive(Clone)]
+struct Recent {
+    number: u64,
+    /// Namespaces that it changes, ascending.
+    undone: Arc<[Undone]>,
+}
+
+impl Recent {
+    /// What it has of a namespace.
+    fn of(&self, namespace: u8) -> Option<&Undone> {
+        let at = self.undone.binary_search_by_key(&namespace, |one| one.namespace).ok()?;
+        Some(&self.undone[at])
+    }
+
+    fn bytes(&self) -> u64 {
+        self.undone.iter().map(Undone::bytes).sum()
+    }
+}
+
+/// All undo that is kept.
+#[derive(Clone)]
+pub(in crate::state) struct Past {
+    /// The oldest commit that can be asked for.
+    from: u64,
+    /// On the device, the oldest first, each with the commits that follow those of the one before.
+    disk: Arc<[Arc<DiskRun>]>,
+    /// In memory is that of all commits after this one; the runs on the device end here, or later.
+    begins: u64,
+    /// Commits that were put in.
+    runs: Runs,
+    /// Oldest first, all after those that were put in.
+    recent: Vec<Recent>,
+    /// Bytes of runs in the making.
+    merging: u64,
+}
+
+impl Past {
+    /// That after `from`, all of it on the device through `tip`.
+    fn new(from: u64, disk: Vec<Arc<DiskRun>>, tip: u64) -> Self {
+        let (runs, recent) = (Runs::default(), Vec::new());
+        Self { from, disk: disk.into(), begins: tip, runs, recent, merging: 0 }
+    }
+
+    /// The undo of all commits after this one is kept.
+    fn floor(&self) -> u64 {
+        self.disk.first().map_or(self.begins, |first| first.names.after.min(self.begins))
+    }
+
+    /// Bytes of memory.
+    fn bytes(&self) -> u64 {
+        let runs: u64 = self.runs.sizes().map(|(.., bytes)| bytes).sum();
+        runs + self.merging + self.recent.iter().map(Recent::bytes).sum::<u64>()
+    }
+}
+
+fn disk_size(run: &DiskRun) -> RunSize {
+    let names = &run.names;
+    let (after, through, values) = (names.after, names.through, names.value_bytes);
+    RunSize { after, through, bytes: names.bytes(), values }
+}
+
+/// Roots and blob of a past commit.
+type PastState = (Roots, Arc<[u8]>);
+
+struct Guarded {
+    window: Window,
+    pins: Pins,
+}
+
+impl Guarded {
+    /// The oldest commit that is held; the largest number when none is.
+    fn oldest_held(&self) -> u64 {
+        self.holder().map_or(u64::MAX, |(commit, _)| commit)
+    }
+
+    /// The same, and what holds it.
+    fn holder(&self) -> Option<(u64, Holder)> {
+        self.pins.oldest(|commit| self.window.reads(commit))
+    }
+}
+
+/// Commits that stay as they were pushed while there is no history: those of a finish and a commit under
+/// way come and go without being put in.
+const RECENT: usize = 2;
+
+/// Undo of the newest commits.
+#[expect(missing_debug_implementations, reason = "hidden from users")]
+pub struct Undo {
+    limits: HistoryLimits,
+    /// The newest commit that was pushed.
+    newest: AtomicU64,
+    /// Replaced by whoever holds `guarded`; what was put in, by whoever holds `merges`, too.
+    past: ArcSwap<Past>,
+    /// Runs on the device, where there are files.
+    pub(crate) file: Option<Arc<RunFile>>,
+    guarded: Mutex<Guarded>,
+    /// Held by whoever puts commits in, or takes them out.
+    merges: Mutex<Merges>,
+}
+
+impl Undo {
+    /// The undo of a database whose newest commit is `tip`, with these runs of its past, whose last commit that is; none:
+    /// without past.
+    pub(crate) fn new(
+        limits: HistoryLimits,
+        tip: u64,
+        file: Option<Arc<RunFile>>,
+        disk: Vec<Arc<DiskRun>>,
+    ) -> Self {
+        let floor = disk.first().map_or(tip, |first| first.names.after);
+        let guarded = Guarded { window: Window::new(limits, floor, tip), pins: Pins::default() };
+        Self {
+            limits,
+            newest: AtomicU64::new(tip),
+            past: ArcSwap::from_pointee(Past::new(floor, disk, tip)),
+            file,
+            guarded: Mutex::new(guarded),
+            merges: Mutex::default(),
+        }
+    }
+
+    /// Is there a history, so that commits say what they replace, nodes included?
+    pub(crate) fn keeps_history(&self) -> bool {
+        self.limits.commits > 0
+    }
+
+    /// How many past commits are to be readable.
+    pub(crate) fn history(&self) -> u64 {
+        self.limits.commits
+    }
+
+    /// Keeps what a commit replaces in each namespace that it changes, ascending; before its changes are
+    /// applied. With a history it says what was before.
+    pub(crate) fn push(&self, number: u64, undone: Vec<Undone>, before: Option<Before>) {
+        debug_assert!(undone.is_sorted_by(|a, b| a.namespace < b.namespace), "namespaces ascend");
+        let commit = Recent { number, undone: undone.into() };
+        let mut guarded = self.guarded.lock();
+        guarded.window.add(number, 0, before);
+        self.change(|past| past.recent.push(commit));
+        drop(guarded);
+        self.newest.store(number, Ordering::Release);
+    }
+
+    /// Puts another past in the place of the present one. The caller holds the lock of window and pins.
+    fn change(&self, change: impl FnOnce(&mut Past)) {
+        let mut past = Past::clone(&self.past.load());
+        change(&mut past);
+        self.past.store(Arc::new(past));
+    }
+
+    /// After a commit's number is published: drops what nobody needs, and puts in what stays.
+    pub(crate) fn settle(&self) {
+        let mut merges = self.merges.lock();
+        self.trim(&mut merges);
+        let most = if self.keeps_history() { 0 } else { RECENT };
+        // Each turn takes one out, and whoever pushes more settles them.
+        while self.past.load().recent.len() > most {
+            self.put_in(&mut merges);
+            self.trim(&mut merges);
+        }
+        let short = self.guarded.lock().window.falls_short();
+        if let Some((kept, wanted)) = short {
+            tracing::warn!(
+                kept,
+                wanted,
+                bytes = self.limits.disk_bytes,
+                "the history is shorter than the option `history` says: what commits replace takes more than \
+                 `history_mib`"
+            );
+        }
+    }
+
+    /// The oldest recent commit becomes a run.
+    fn put_in(&self, merges: &mut Merges) {
+        let past = self.past.load();
+        let (mut runs, Recent { number, undone }) = (past.runs.clone(), &past.recent[0]);
+        let keys = undone.iter().map(|one| one.changes.len()).sum();
+        let namespaces = undone.iter().map(|one| (one.namespace, &one.nodes, one.changes.priors()));
+        let (run, values) = commit_run(&runs, (*number, keys), namespaces);
+        merges.push(&mut runs, run);
+        let mut guarded = self.guarded.lock();
+        guarded.window.set_values(*number, values);
+        self.change(|past| {
+            (past.runs, past.merging) = (runs, merges.memory());
+            past.recent.remove(0);
+        });
+    }
+
+    /// Recovery: a commit whose record has what it replaced, in each namespace that it changed, and what was
+    /// before.
+    pub(crate) fn restore(&self, number: u64, replaced: &[Restored], before: Before) {
+        let mut merges = self.merges.lock();
+        let mut runs = self.past.load().runs.clone();
+        let (run, overflow) = restored_run(&runs, number, replaced);
+        merges.push(&mut runs, run);
+        let mut guarded = self.guarded.lock();
+        guarded.window.add(number, overflow, Some(before));
+        self.change(|past| (past.runs, past.merging) = (runs, merges.memory()));
+        drop(guarded);
+        self.newest.store(number, Ordering::Release);
+        self.trim(&mut merges);
+    }
+
+    /// Nothing before this commit, which is the newest, can be read: a load, or a commit without history.
+    pub(crate) fn barrier(&self, number: u64) {
+        let mut merges = self.merges.lock();
+        let mut guarded = self.guarded.lock();
+        guarded.window.barrier(number);
+        *merges = Merges::default();
+        self.past.store(Arc::new(Past::new(number, Vec::new(), number)));
+        drop(guarded);
+        self.newest.store(number, Ordering::Release);
+    }
+
+    /// Recovery: the history begins at `from`, and the newest record says that it begins at `stated`: all that is
+    /// named from there on is kept until a durable record says otherwise. `stated` is 0 when no record was read.
+    pub(crate) fn was_from(&self, from: u64, stated: u64) {
+        let mut merges = self.merges.lock();
+        let mut guarded = self.guarded.lock();
+        guarded.window.begin_at(from);
+        guarded.window.was_from(stated);
+        drop(guarded);
+        self.trim(&mut merges);
+    }
+
+    /// Moves the window on, and drops what nobody needs then.
+    fn trim(&self, merges: &mut Merges) {
+        let mut guarded = self.guarded.lock();
+        let (before, oldest) = (self.past.load_full(), guarded.oldest_held());
+        let size = |(after, through, bytes)| RunSize { after, through, bytes, values: 0 };
+        let memory: Vec<RunSize> = before.runs.sizes().map(size).collect();
+        let disk: Vec<RunSize> = before.disk.iter().map(|run| disk_size(run)).collect();
+        let (dropped, unneeded) = guarded.window.advance(oldest, before.bytes(), &memory, &disk);
+        merges.drop_through(dropped);
+        self.change(|past| {
+            (past.from, past.begins, past.merging) =
+                (guarded.window.from(), dropped, merges.memory());
+            past.runs.drop_through(dropped);
+            past.recent.retain(|commit| commit.number > dropped);
+            if past.disk.first().is_some_and(|first| first.names.through <= unneeded) {
+                let needed = past.disk.iter().filter(|run| run.names.through > unneeded);
+                past.disk = needed.cloned().collect();
+            }
+        });
+    }
+
+    /// Bytes of what is put in.
+    #[cfg(test)]
+    pub(super) fn resident_bytes(&self) -> u64 {
+        self.past.load().bytes()
+    }
+
+    /// Bytes of memory that undo takes, with pages that were read of runs on the device.
+    pub(crate) fn bytes(&self) -> u64 {
+        let read = self.file.as_ref().map_or(0, |file| file.bytes());
+        self.past.load().bytes() + read + self.guarded.lock().window.list_bytes()
+    }
+}
+
+/// Pins and the window.
+impl Undo {
+    /// Pins a commit: what later ones replace stays, as long as the budget bears it. The commit is the
+    /// newest one, or pinned by somebody else.
+    pub(in crate::state) fn pin(&self, commit: u64, now: Duration) -> PinId {
+        self.guarded.lock().pins.add(commit, now)
+    }
+
+    /// Pins a past commit of the window, and gives its roots and blob.
+    pub(in crate::state) fn pin_past(
+        &self,
+        commit: u64,
+        now: Duration,
+    ) -> Result<(PinId, PastState)> {
+        let said = self.past(commit)?;
+        let mut guarded = self.guarded.lock();
+        let oldest = guarded.window.from();
+        if commit < oldest {
+            return Err(Error::SnapshotTooOld { commit, oldest });
+        }
+        Ok((guarded.pins.add(commit, now), said))
+    }
+
+    /// Takes a pin back.
+    pub(in crate::state) fn unpin(&self, pin: PinId) {
+        let mut guarded = self.guarded.lock();
+        guarded.pins.remove(pin);
+        let idle = guarded.oldest_held() <= pin.0 || guarded.window.from() <= pin.0;
+        drop(guarded);
+        if !idle {
+            self.trim(&mut self.merges.lock());
+        }
+    }
+
+    /// Says what holds a pin.
+    pub(in crate::state) fn set_holder(&self, pin: PinId, holder: Holder, label: Option<Arc<str>>) {
+        self.guarded.lock().pins.set_holder(pin, holder, label);
+    }
+
+    /// Refuses while somebody holds a commit that can be read, or an operation is under way.
+    pub(crate) fn check_unheld(&self) -> Result<()> {
+        let holder = self.guarded.lock().holder();
+        holder.map_or(Ok(()), |(_, holder)| Err(Error::InUse(holder)))
+    }
+
+    /// All pins, the oldest commits first.
+    pub(crate) fn pins(&self, now: Duration) -> Vec<Pin> {
+        let guarded = self.guarded.lock();
+        let (past, from) = (self.past.load(), guarded.window.from());
+        let bytes = |commit: u64| {
+            let recent = past.recent.iter().map(|commit| (commit.number, commit.bytes()));
+            let all = past.runs.sizes().map(|(_, through, bytes)| (through, bytes)).chain(recent);
+            let is_held = |through: u64| commit < through && through <= from;
+            all.filter(|(through, _)| is_held(*through)).map(|(_, bytes)| bytes).sum()
+        };
+        let pin = |(commit, held): (u64, &super::pins::Held)| Pin {
+            holder: held.holder,
+            label: held.label.clone(),
+            commit,
+            age: now.saturating_sub(held.since),
+            readable: guarded.window.reads(commit),
+            bytes: bytes(commit),
+        };
+        guarded.pins.iter().map(pin).collect()
+    }
+
+    /// How many commits before the newest one can be read, and how many could without the limits in bytes.
+    pub(crate) fn kept_of(&self) -> (u64, u64) {
+        self.guarded.lock().window.kept_of()
+    }
+
+    /// The oldest commit that can be asked for.
+    pub fn from(&self) -> u64 {
+        self.guarded.lock().window.from()
+    }
+
+    /// Roots and blob of a commit that is not the newest one. May read.
+    pub fn past(&self, commit: u64) -> Result<PastState> {
+        self.before(commit + 1).map(|before| (before.roots, before.blob))
+    }
+
+    /// What a commit that is not the first goes back to, if it is a rollback. May read.
+    pub(crate) fn rolled_back_to(&self, commit: u64) -> Result<Option<u64>> {
+        self.before(commit).map(|before| before.back_to)
+    }
+
+    /// When a commit that is not the first was made, in seconds since 1970, where that is known. May read.
+    pub fn committed_at(&self, commit: u64) -> Result<Option<u64>> {
+        self.before(commit).map(|before| before.time)
+    }
+
+    /// What was before a commit of the window.
+    fn before(&self, commit: u64) -> Result<Before> {
+        let guarded = self.guarded.lock();
+        let (oldest, before) = (guarded.window.from(), guarded.window.before(commit).cloned());
+        drop(guarded);
+        let too_old = Error::SnapshotTooOld { commit: commit - 1, oldest };
+        if commit <= oldest {
+            return Err(too_old);
+        }
+        match before {
+            Some(before) => Ok(before),
+            None => self.past.load_full().before(commit)?.ok_or(too_old),
+        }
+    }
+
+    /// Where the records begin whose undo is in the window and not on the device; none when there are none.
+    pub fn log_from(&self) -> Option<LogPos> {
+        self.guarded.lock().window.begins().map(|(from, _)| from)
+    }
+
+    /// Where the window begins once `number` is the newest commit, for its record.
+    pub(crate) fn begin_after(&self, number: u64) -> u64 {
+        self.guarded.lock().window.begin_after(number)
+    }
+
+    /// A record was queued that ends at `end` and says that the window begins at `from`.
+    pub(crate) fn state(&self, end: LogPos, from: u64) {
+        self.guarded.lock().window.state(end, from);
+    }
+
+    /// The oldest commit that somebody holds and can read; the largest number when there is none.
+    pub(crate) fn oldest_held(&self) -> u64 {
+        self.guarded.lock().oldest_held()
+    }
+
+    /// Overflow runs that commits through this one have replaced are named by nobody: no older commit is held, and
+    /// a durable record (the log is durable below `durable`) says that no window begins before (rule
+    /// `runs-after-window`).
+    pub(crate) fn unnamed_through(&self, durable: LogPos) -> u64 {
+        let mut guarded = self.guarded.lock();
+        let oldest = guarded.oldest_held();
+        let unnamed = guarded.window.durable_from(durable).min(oldest);
+        // The window moves on behind a commit's publication: until then its commits can be asked for.
+        if self.keeps_history() { unnamed.min(guarded.window.from()) } else { unnamed }
+    }
+}

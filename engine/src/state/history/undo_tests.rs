@@ -1,0 +1,175 @@
+//! What undo says that it takes is what it takes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pleach_beatree::Stored;
+use pleach_core::page::overflow::PageRun;
+use pleach_core::{Hasher, Key, Node, Prefix};
+use pleach_io::sim::{SimDisk, SimOptions};
+use pleach_io::{Disk, OpenMode};
+use pleach_journal::format::names::OVERFLOW_FILE;
+use pleach_journal::format::trie_kind::TrieKind;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use super::changes::{Changed, Changes};
+use super::replaced::{ReplacedNodes, Undone};
+use super::undo::Undo;
+use super::window::Before;
+use crate::options::HistoryLimits;
+use crate::roots::{Roots, TrieRoot};
+use pleach_history::RunFile;
+
+const PAGES: u64 = 128;
+
+/// A key of a page: for six commits of seven the same.
+fn key(page: u64, commit: u64) -> Key {
+    let mut key = [0; 32];
+    key[0] = u8::try_from(page).expect("few") << 1;
+    key[1] = u8::try_from(commit % 7 / 6 * (commit % 251)).expect("less than 256");
+    key
+}
+
+/// A commit that changes a key in every second page, with the nodes of these.
+fn commit(undo: &Undo, number: u64) {
+    let pages = || (0..PAGES).filter(|page| (page + number).is_multiple_of(2));
+    let value = |number: u64| Stored::Inline(number.to_le_bytes().as_slice().into());
+    let changed =
+        |page| Changed { key: key(page, number), new: value(number), prior: value(number - 1) };
+    let list: Vec<Changed> = pages().map(changed).collect();
+    let mut nodes = ReplacedNodes::default();
+    for page in pages() {
+        let node: Node = [1; 32].into();
+        nodes.pages.push((Prefix::new(&key(page, 0), 7), node));
+    }
+    let changes = Changes::new(vec![list.into()]);
+    let before = Before {
+        start: (number * 100).into(),
+        roots: Roots::new([(0, TrieRoot { kind: TrieKind::Merkle, node: [1; 32].into() })]),
+        blob: Arc::default(),
+        back_to: None,
+        time: None,
+    };
+    undo.push(number, vec![Undone { namespace: 0, changes, nodes }], Some(before));
+}
+
+/// Looks at undo after each of many commits, and at how many events there were.
+fn run(bytes: u64, disk_bytes: u64, mut look: impl FnMut(&Undo, u64)) {
+    let limits = HistoryLimits { disk_bytes, ..HistoryLimits::of_disk(256, bytes) };
+    let device: Disk =
+        SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() }).into();
+    let file = device.open(OVERFLOW_FILE, OpenMode::CreateNew).expect("made");
+    device.allocate(&file, 0, 1 << 30).expect("room");
+    let runs = RunFile::new(Hasher::BLAKE3, (device, OVERFLOW_FILE), 7, 64);
+    runs.write_to(file);
+    let undo = Undo::new(limits, 0, Some(Arc::new(runs)), Vec::new());
+    let mut next = 0;
+    let events = Events::default();
+    // In each test: an event that is first met by a thread without a subscriber may stay switched off for all.
+    tracing::subscriber::with_default(events.clone(), || {
+        for number in 1..6000 {
+            if undo.waits_for_writing(2) || number % 64 == 0 {
+                let allocate = &mut |pages| {
+                    let run = PageRun { start: next, pages: u32::try_from(pages).expect("few") };
+                    next += pages as u64;
+                    Ok(vec![run])
+                };
+                undo.write_out(|| Ok(number), allocate).expect("written");
+            }
+            commit(&undo, number);
+            undo.settle();
+            look(&undo, events.0.load(Ordering::Relaxed));
+        }
+    });
+    assert!(undo.from() < 5999, "there is a history");
+}
+
+/// Lists keep room for what comes, and what stays is counted with commits that have gone: what was counted of each commit
+/// when it came says less and less of what is there.
+#[test]
+fn what_is_counted_is_there() {
+    let mut worst: f64 = 0.0;
+    run(u64::MAX, u64::MAX, |undo, _| {
+        #[expect(clippy::cast_precision_loss, reason = "small")]
+        let times = undo.resident_bytes() as f64 / undo.bytes() as f64;
+        worst = worst.max(times);
+    });
+    assert!(worst < 1.25, "{worst} times what is counted");
+}
+
+#[test]
+fn a_limit_is_of_what_is_there() {
+    const LIMIT: u64 = 1 << 20;
+    run(LIMIT, u64::MAX, |undo, _| {
+        let there = undo.resident_bytes();
+        assert!(there < LIMIT * 5 / 4, "{there} bytes");
+    });
+}
+
+/// Counts events.
+#[derive(Clone, Default)]
+struct Events(Arc<AtomicU64>);
+
+impl Subscriber for Events {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// A history that its limits make shorter was so without a word.
+#[test]
+fn a_history_that_falls_short_says_so_once() {
+    let mut fell = false;
+    run(u64::MAX, 10_000, |undo, events| {
+        let (kept, wanted) = undo.kept_of();
+        assert_eq!(wanted, 256.min(undo.newest()));
+        assert_eq!(kept, undo.newest() - undo.from());
+        fell |= kept < wanted;
+        assert_eq!(events, u64::from(fell));
+    });
+    assert!(fell, "the limit is not met");
+    run(1 << 20, u64::MAX, |undo, events| {
+        let (kept, wanted) = undo.kept_of();
+        assert_eq!((kept, events), (wanted, 0));
+    });
+}
+
+/// Of recent commits, which are not put in yet, those behind a state say what it had: not its own.
+#[test]
+fn a_state_is_what_the_commits_behind_it_have_replaced() {
+    let undo = Undo::new(HistoryLimits::of_disk(256, u64::MAX), 0, None, Vec::new());
+    let value = |number: u64| Stored::Inline(number.to_le_bytes().as_slice().into());
+    let check = |undo: &Undo, newest: u64| {
+        for base in 1..newest {
+            // The page's key changes in each second commit: the next one behind the state has replaced what it had.
+            let next = base + 1 + base % 2;
+            let past = undo.reaching(base).expect("it is kept");
+            let found = past.get(0, &key(1, 0), base).expect("in memory");
+            let expected = (next <= newest).then(|| value(next - 1));
+            assert_eq!(found, expected, "state {base} of {newest}");
+        }
+    };
+    for number in 1..=5 {
+        commit(&undo, number);
+        check(&undo, number);
+    }
+    undo.settle();
+    check(&undo, 5);
+}

@@ -1,0 +1,340 @@
+//! Which past commits can be read: the history window, and the limits that move it on.
+//!
+//! ```text
+//!                from         written       dropped            tip
+//!   ...-----------|--------------|-------------|----------------|
+//!     gone        | runs on      | runs in memory               |
+//!                 | the device   | and the log                  |
+//! ```
+//!
+//! *From* is the oldest commit that can be asked for by its number: `history` commits before the tip, or
+//! fewer where a limit in bytes of disk says so, or where runs and records with undo begin. The undo of commits up to *written*
+//! is in runs on the device; that of later ones is in memory, and in their records. *Dropped* is where undo in memory
+//! begins: without a limit at `from`, or at an older commit that is pinned. What takes more than [`HistoryLimits::bytes`] of
+//! memory is dropped from there, the oldest first, once it is on the device; without a history, in any case, and pinned or not.
+//! All three only rise. A commit is *readable* when all undo after it is kept.
+//!
+//! Pure bookkeeping, guarded by the lock of [`super::undo`].
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use pleach_core::Node;
+use pleach_journal::format::bytes::{BodyError, Cursor};
+use pleach_journal::format::position::LogPos;
+use pleach_journal::format::trie_kind::TrieKind;
+
+use crate::options::HistoryLimits;
+use crate::roots::{Roots, TrieRoot};
+
+/// The commit before one, as that one's record has it.
+#[derive(Clone, Debug)]
+pub(crate) struct Before {
+    /// Where the record begins.
+    pub(crate) start: LogPos,
+    /// The roots before.
+    pub(crate) roots: Roots,
+    /// The blob before.
+    pub(crate) blob: Arc<[u8]>,
+    /// The commit that this one goes back to, if it is a rollback.
+    pub(crate) back_to: Option<u64>,
+    /// When this one was made, in seconds since 1970; none where an open has read it from the log, which does not say it.
+    pub(crate) time: Option<u64>,
+}
+
+/// Added to the number of roots where the time follows it.
+const TIMED: u16 = 1 << 15;
+
+impl Before {
+    /// As a run on the device has it: the commit that is gone back to, from 1, 8 bytes; the number of roots, 2; with [`TIMED`] in
+    /// that, the time, 8; of each root the namespace, the kind of trie, and the root; the blob.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.back_to.map_or(0, |commit| commit + 1).to_le_bytes().to_vec();
+        let count = u16::try_from(self.roots.all().count()).expect("at most 256 namespaces");
+        bytes.extend_from_slice(&(count | self.time.map_or(0, |_| TIMED)).to_le_bytes());
+        bytes.extend(self.time.into_iter().flat_map(u64::to_le_bytes));
+        for (namespace, TrieRoot { kind, node }) in self.roots.all() {
+            bytes.extend_from_slice(&[namespace, kind as u8]);
+            bytes.extend_from_slice(node.as_ref());
+        }
+        bytes.extend_from_slice(&self.blob);
+        bytes
+    }
+
+    /// What [`Self::encode`] made.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, BodyError> {
+        let mut bytes = Cursor::new(bytes);
+        let (back_to, count) = (bytes.u64()?.checked_sub(1), bytes.u16()?);
+        let time = if count & TIMED == 0 { None } else { Some(bytes.u64()?) };
+        let mut roots = Vec::new();
+        for _ in 0..count & !TIMED {
+            let (namespace, kind) = (bytes.u8()?, bytes.u8()?);
+            let kind = TrieKind::of_byte(kind).ok_or(BodyError::Trie(kind))?;
+            roots.push((namespace, TrieRoot { kind, node: Node::new(*bytes.array()?) }));
+        }
+        if roots.first().is_none_or(|first| first.0 > 0) || !roots.is_sorted_by(|a, b| a.0 < b.0) {
+            return Err(BodyError::Unsorted);
+        }
+        let blob = bytes.take(bytes.len() as u64)?.into();
+        Ok(Self { start: LogPos::START, roots: Roots::new(roots), blob, back_to, time })
+    }
+}
+
+/// A commit whose undo is kept in memory.
+struct Kept {
+    number: u64,
+    /// Bytes of the overflow file that the values which it replaced occupy.
+    values: u64,
+    before: Option<Before>,
+}
+
+impl Kept {
+    /// Bytes that it takes in the list of those that are kept.
+    fn in_list(&self) -> u64 {
+        let before = self.before.as_ref();
+        let named = before.map_or(0, |Before { roots, blob, .. }| roots.bytes() + blob.len());
+        (size_of::<Self>() + named) as u64
+    }
+}
+
+/// A run of the history.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RunSize {
+    /// It has the undo of the commits after this one, through another.
+    pub(super) after: u64,
+    pub(super) through: u64,
+    /// Its bytes, and those of the overflow file that values take which its commits replaced.
+    pub(super) bytes: u64,
+    pub(super) values: u64,
+}
+
+/// The window.
+pub(super) struct Window {
+    limits: HistoryLimits,
+    tip: u64,
+    from: u64,
+    /// The history begins here whatever the limits say: nothing before was ever kept, or is known.
+    begin: u64,
+    /// It was said that less is kept than wanted.
+    short: bool,
+    /// The undo of commits through this one is on the device, or is not kept.
+    written: u64,
+    /// The undo of commits through this one is not in memory.
+    dropped: u64,
+    /// The undo of all commits after this one is kept.
+    floor: u64,
+    /// Commits that are not on the device.
+    commits: VecDeque<Kept>,
+    /// Bytes of `commits`.
+    list: u64,
+    /// Bytes of the overflow file that states before them name.
+    values: u64,
+    /// What queued records say of where the window begins, and where they end.
+    stated: VecDeque<(LogPos, u64)>,
+    /// What the newest durable record says; the largest number while there never was a history.
+    durable_from: u64,
+}
+
+impl Window {
+    /// The window of a state whose undo is kept after `floor`, all of it on the device.
+    pub(super) fn new(limits: HistoryLimits, floor: u64, tip: u64) -> Self {
+        Self {
+            limits,
+            tip,
+            from: floor,
+            begin: floor,
+            short: false,
+            written: tip,
+            dropped: tip,
+            floor,
+            commits: VecDeque::new(),
+            list: 0,
+            values: 0,
+            stated: VecDeque::new(),
+            durable_from: if limits.commits > 0 { floor } else { u64::MAX },
+        }
+    }
+
+    /// The oldest commit that can be asked for.
+    pub(super) fn from(&self) -> u64 {
+        self.from
+    }
+
+    /// The undo of commits through this one is on the device, or is not kept.
+    pub(super) fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Can the state of a commit be read: is the undo of all commits after it kept?
+    pub(super) fn reads(&self, commit: u64) -> bool {
+        commit >= self.floor
+    }
+
+    /// Bytes of the list of commits.
+    pub(super) fn list_bytes(&self) -> u64 {
+        self.list
+    }
+
+    fn place(&self, number: u64) -> Option<usize> {
+        let first = self.commits.front()?.number;
+        usize::try_from(number.checked_sub(first)?).ok().filter(|at| *at < self.commits.len())
+    }
+
+    /// The next commit's undo is there, or is being put in. `values` are the bytes of the overflow file that the values in it
+    /// occupy, as far as they are known by now ([`Self::set_values`]).
+    pub(super) fn add(&mut self, number: u64, values: u64, before: Option<Before>) {
+        self.tip = number;
+        self.values += values;
+        let kept = Kept { number, values, before };
+        self.list += kept.in_list();
+        self.commits.push_back(kept);
+    }
+
+    /// Bytes of the overflow file that the values in a commit's undo occupy.
+    pub(super) fn set_values(&mut self, number: u64, values: u64) {
+        if let Some(at) = self.place(number) {
+            self.values = self.values - self.commits[at].values + values;
+            self.commits[at].values = values;
+        }
+    }
+
+    /// What was before each commit that is not on the device, through one, in order. None where that of one of them is not
+    /// known.
+    pub(super) fn unwritten(&self, through: u64) -> Option<Vec<(u64, Before)>> {
+        let commits = self.commits.iter().take_while(|kept| kept.number <= through);
+        commits.map(|kept| Some((kept.number, kept.before.clone()?))).collect()
+    }
+
+    /// The undo of commits through one is on the device.
+    pub(super) fn wrote(&mut self, through: u64) {
+        self.written = self.written.max(through);
+        self.forget(through);
+    }
+
+    /// Nothing before this commit can be read: what came was no commit with undo.
+    pub(super) fn barrier(&mut self, number: u64) {
+        (self.tip, self.from, self.begin) = (number, number, number);
+        (self.written, self.dropped, self.floor) = (number, number, number);
+        self.forget(number);
+    }
+
+    /// The window begins here, or later: records say so, or what came before is not there any more.
+    pub(super) fn begin_at(&mut self, from: u64) {
+        self.begin = from.min(self.tip);
+        self.from = self.from.max(self.begin);
+    }
+
+    /// How many commits before the newest one can be read, and how many could without the limits in bytes.
+    pub(super) fn kept_of(&self) -> (u64, u64) {
+        (self.tip - self.from, (self.tip - self.begin).min(self.limits.commits))
+    }
+
+    /// Both, when the first has just become smaller than the second.
+    pub(super) fn falls_short(&mut self) -> Option<(u64, u64)> {
+        let (kept, wanted) = self.kept_of();
+        let begins = kept < wanted && !self.short;
+        self.short = kept < wanted;
+        begins.then_some((kept, wanted))
+    }
+
+    /// The window's begin once `number` is the newest commit, for its record.
+    pub(super) fn begin_after(&self, number: u64) -> u64 {
+        self.from.max(number.saturating_sub(self.limits.commits))
+    }
+
+    /// A record that ends at `end` says that the window begins at `from`.
+    pub(super) fn state(&mut self, end: LogPos, from: u64) {
+        if self.durable_from < u64::MAX {
+            self.stated.push_back((end, from));
+        }
+    }
+
+    /// Where the window begins, as the newest record says.
+    pub(super) fn stated(&self) -> u64 {
+        self.stated.back().map_or(self.durable_from, |(_, from)| *from)
+    }
+
+    /// Recovery has found a record that says that the history begins at `stated`, whatever can be read of it: all
+    /// that is named from there on is kept until a durable record says otherwise.
+    pub(super) fn was_from(&mut self, stated: u64) {
+        self.durable_from = stated;
+    }
+
+    /// The commit that the window begins at as a durable record says, with the log durable below `durable`.
+    pub(super) fn durable_from(&mut self, durable: LogPos) -> u64 {
+        while let Some((_, from)) = self.stated.front().filter(|(end, _)| *end <= durable) {
+            self.durable_from = self.durable_from.max(*from);
+            self.stated.pop_front();
+        }
+        self.durable_from
+    }
+
+    /// Moves the window on, to its length and to its bytes of the device, and drops what nobody needs, and from memory what takes
+    /// more than the bytes of memory. `oldest_pin` is the oldest commit that is held, `in_memory` the bytes of memory. The
+    /// runs come oldest first. Gives the last commit whose undo is dropped from memory, and the last one whose undo is dropped from the device.
+    pub(super) fn advance(
+        &mut self,
+        oldest_pin: u64,
+        in_memory: u64,
+        memory: &[RunSize],
+        disk: &[RunSize],
+    ) -> (u64, u64) {
+        self.from = self.begin_after(self.tip).min(self.tip);
+        let mut limited = 0;
+        let mut taken = self.values + disk.iter().map(|run| run.bytes + run.values).sum::<u64>();
+        let kept = self.commits.iter().map(|kept| (kept.number, kept.values));
+        let oldest = disk.iter().map(|run| (run.through, run.bytes + run.values)).chain(kept);
+        for (through, bytes) in oldest {
+            if taken <= self.limits.disk_bytes {
+                break;
+            }
+            taken -= bytes;
+            self.from = self.from.max(through);
+            limited = through;
+        }
+        // A pin keeps what is in memory: the device is for the window.
+        let unneeded = self.from.min(oldest_pin).max(limited);
+        self.dropped = self.dropped.max(unneeded.min(self.tip));
+        let gone = memory.iter().take_while(|run| run.through <= self.dropped);
+        let left = in_memory - gone.map(|run| run.bytes).sum::<u64>() + self.list;
+        if left > self.limits.bytes {
+            // Some more than has to be, so that not each commit drops a run, and runs as a whole.
+            let mut excess = left - self.limits.bytes / 8 * 7;
+            let droppable = if self.limits.commits > 0 { self.written } else { self.tip };
+            for run in memory.iter().filter(|run| run.through <= droppable) {
+                if excess > 0 && run.through > self.dropped {
+                    self.dropped = run.through;
+                    excess = excess.saturating_sub(run.bytes);
+                }
+            }
+            if excess > 0 && self.limits.commits == 0 {
+                self.dropped = self.tip;
+            }
+        }
+        let first = disk.iter().find(|run| run.through > self.from);
+        self.floor = first.map_or(self.dropped, |run| run.after.min(self.dropped));
+        self.forget(self.floor);
+        (self.dropped, self.from)
+    }
+
+    /// Forgets commits through one.
+    fn forget(&mut self, through: u64) {
+        let gone = self.commits.partition_point(|kept| kept.number <= through);
+        for kept in self.commits.drain(..gone) {
+            self.list -= kept.in_list();
+            self.values -= kept.values;
+        }
+    }
+
+    /// What was before a commit that is not on the device.
+    pub(super) fn before(&self, commit: u64) -> Option<&Before> {
+        self.commits[self.place(commit)?].before.as_ref()
+    }
+
+    /// Where the records begin whose undo is in the window and not on the device, and the roots before the first; none when
+    /// there are none.
+    pub(super) fn begins(&self) -> Option<(LogPos, &Roots)> {
+        let first = self.commits.iter().find(|kept| kept.number > self.from)?.before.as_ref()?;
+        Some((first.start, &first.roots))
+    }
+}

@@ -1,0 +1,243 @@
+//! The checkpoints of an open database: superblocks, where a replay starts, and the numbers of flushes
+//! and images.
+//!
+//! Invariants: a number of this open is given out once, and never another open's; the replay start is
+//! that of the newest superblock that is durable. The checkpoint alone writes superblocks.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+use pleach_io::{Disk, OpenMode};
+use pleach_journal::format::names::{IMAGES, ImageFile, image_name};
+use pleach_journal::format::position::LogPos;
+use pleach_journal::format::superblock::Superblock;
+use pleach_journal::format::superblock_store::SuperblockStore;
+
+use crate::error::{Error, Result};
+use crate::state::pages::space::PageSpace;
+use pleach_history::DiskRun;
+
+/// Pages that an image may grow by, beside a quarter, without asking for room.
+const IMAGE_SLACK: u64 = 32;
+
+/// Bytes of the file of an image of `pages` pages, with room for the next one.
+pub(crate) fn room_for_image(pages: u64) -> u64 {
+    (pages + pages / 4 + IMAGE_SLACK) * 4096
+}
+
+/// Numbers of flushes and images that are kept for the checkpoint of a close.
+pub(crate) const LAST_NUMBERS: u64 = 16;
+
+/// The checkpoints.
+pub(crate) struct Images {
+    /// Held by a load or a close while it makes images on its own thread.
+    maker: Mutex<()>,
+    superblocks: Mutex<SuperblockStore>,
+    /// Where a replay of the newest image starts.
+    replay_start: AtomicU64,
+    /// The writable open that this is.
+    incarnation: u32,
+    /// Counter of flush numbers.
+    numbers: AtomicU64,
+    /// Is an image in the making?
+    making: Arc<AtomicBool>,
+    /// Runs of the history that the newest image names: their pages stay taken.
+    named: Mutex<Vec<Arc<DiskRun>>>,
+    /// Where the kept log begins, and where replays of images since then began, in order.
+    cuts: Mutex<VecDeque<LogPos>>,
+    /// Both image files have room for an image of this many pages, and a quarter more; 0 when that is not known.
+    room: AtomicU64,
+}
+
+/// While this lives an image is in the making.
+#[derive(Debug)]
+pub(crate) struct Making(Arc<AtomicBool>);
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl Images {
+    pub(crate) fn new(
+        superblocks: SuperblockStore,
+        incarnation: u32,
+        named: Vec<Arc<DiskRun>>,
+    ) -> Self {
+        let replay = superblocks.newest().replay.position;
+        let cuts = VecDeque::from([superblocks.newest().log_from(), replay]);
+        Self {
+            maker: Mutex::new(()),
+            superblocks: Mutex::new(superblocks),
+            replay_start: AtomicU64::new(replay.get()),
+            incarnation,
+            numbers: AtomicU64::new(1),
+            making: Arc::default(),
+            named: Mutex::new(named),
+            cuts: Mutex::new(cuts),
+            room: AtomicU64::new(0),
+        }
+    }
+
+    /// Checkpoint `shrink-files`, for an image of `pages` pages that was just written, whose file may have been made for a far
+    /// larger one; and room for the next one ([`Self::reserve`]).
+    pub(crate) fn fit(&self, space: &PageSpace, device: &Disk, file: ImageFile, pages: u64) {
+        let needed = room_for_image(pages);
+        let fit = || {
+            let file = device.open(image_name(file), OpenMode::Write)?;
+            if device.len(&file)? > 2 * needed { device.set_len(&file, needed) } else { Ok(()) }
+        };
+        if let Err(error) = fit() {
+            tracing::warn!(%error, "an image's file stays longer than it has to be");
+        }
+        self.room.store(0, Ordering::Release);
+        self.reserve(space, pages);
+    }
+
+    /// Keeps room for an image of `pages` pages, and a quarter more, in both files, as far as there is room: it takes a checkpoint
+    /// to free the log of a full device, and a close makes one. Called where images are made: nobody else changes these files.
+    pub(crate) fn reserve(&self, space: &PageSpace, pages: u64) {
+        let room = self.room.load(Ordering::Acquire);
+        if pages <= room + room / 4 {
+            return;
+        }
+        let lengthen = |name| space.lengthen(name, room_for_image(pages));
+        match IMAGES.into_iter().try_for_each(lengthen) {
+            Ok(()) => {}
+            Err(Error::Full(_)) => return,
+            // It is no write and no sync of anything: nothing is lost but the room.
+            Err(error) => tracing::warn!(%error, "no room was kept for the next image"),
+        }
+        self.room.store(pages, Ordering::Release);
+    }
+
+    /// Bytes that both files have to be longer for an image of `pages` pages.
+    pub(crate) fn missing(&self, pages: u64) -> u64 {
+        let room = self.room.load(Ordering::Acquire);
+        let more = room_for_image(pages).saturating_sub(room_for_image(room));
+        // 0: the files were not looked at yet.
+        if room == 0 { 0 } else { 2 * more }
+    }
+
+    /// The right to make images beside the task, which begins none during a load and has ended in a close: one
+    /// at a time.
+    pub(crate) fn make_alone(&self) -> MutexGuard<'_, ()> {
+        self.maker.lock()
+    }
+
+    /// The newest superblock.
+    pub(crate) fn newest(&self) -> Superblock {
+        *self.superblocks.lock().newest()
+    }
+
+    /// The writable open that this is.
+    pub(crate) fn incarnation(&self) -> u32 {
+        self.incarnation
+    }
+
+    /// Writes the next superblock, which `next` makes of the newest, and syncs it. Gives the positions
+    /// from which on the superblock before it, and this one, want the log (rules `log-for-both`,
+    /// `log-for-history`).
+    pub(crate) fn write(
+        &self,
+        next: impl FnOnce(&Superblock) -> Superblock,
+    ) -> Result<(LogPos, LogPos)> {
+        let mut store = self.superblocks.lock();
+        let before = *store.newest();
+        let next = next(&before);
+        store.write(&next)?;
+        Ok((before.log_from(), next.log_from()))
+    }
+
+    /// An image that is durable names these runs of the history, and the one before it counts no more.
+    pub(crate) fn names_runs(&self, runs: Vec<Arc<DiskRun>>) {
+        *self.named.lock() = runs;
+    }
+
+    /// Where the log begins that is kept from now on, when an image's replay starts at `cut`, and about so many bytes before it
+    /// are kept.
+    pub(crate) fn keep_log(&self, cut: LogPos, bytes: u64) -> LogPos {
+        let mut cuts = self.cuts.lock();
+        cuts.push_back(cut);
+        while cuts.len() > 1 && cut.saturating_since(cuts[0]) > bytes {
+            cuts.pop_front();
+        }
+        cuts[0]
+    }
+
+    /// An image begins, unless another one is in the making: that of a backup, or of a checkpoint. The caller is at its cut,
+    /// under the sequencer's lock.
+    pub(crate) fn begins(&self) -> Option<Making> {
+        let was = self.making.swap(true, Ordering::AcqRel);
+        (!was).then(|| Making(Arc::clone(&self.making)))
+    }
+
+    /// Is an image in the making? Under the sequencer's lock none begins meanwhile.
+    pub(crate) fn is_in_making(&self) -> bool {
+        self.making.load(Ordering::Acquire)
+    }
+
+    /// Where the log begins that is kept for either image.
+    pub(crate) fn log_from(&self) -> LogPos {
+        let store = self.superblocks.lock();
+        let older = store.other().as_ref().unwrap_or(store.newest()).log_from();
+        older.min(store.newest().log_from())
+    }
+
+    /// Where a replay of the newest image starts.
+    pub(crate) fn replay_start(&self) -> LogPos {
+        self.replay_start.load(Ordering::Acquire).into()
+    }
+
+    /// A replay starts here from now on.
+    pub(crate) fn set_replay_start(&self, position: LogPos) {
+        self.replay_start.store(position.get(), Ordering::Release);
+    }
+
+    /// A number for the next flush or image, (incarnation, counter): never used before, and never
+    /// another incarnation's. The last `kept` numbers of this open are left to others.
+    pub(crate) fn next_number(&self, kept: u64) -> Result<u64> {
+        let counter = next_number(&self.numbers, u64::from(u32::MAX) - kept)?;
+        Ok(u64::from(self.incarnation) << 32 | counter)
+    }
+
+    /// The counter in the next number.
+    pub(crate) fn number(&self) -> u64 {
+        self.numbers.load(Ordering::Relaxed)
+    }
+}
+
+/// The counter's next number, which is at most `last`.
+fn next_number(counter: &AtomicU64, last: u64) -> Result<u64> {
+    let next = |number| (number <= last).then_some(number + 1);
+    counter
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+        .map_err(|_| Error::FlushNumbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flush_numbers_end_and_never_run_into_the_incarnation() {
+        let last = u64::from(u32::MAX);
+        let counter = AtomicU64::new(last - LAST_NUMBERS);
+        assert_eq!(
+            next_number(&counter, last - LAST_NUMBERS).expect("the last"),
+            last - LAST_NUMBERS
+        );
+        for _ in 0..3 {
+            assert!(matches!(next_number(&counter, last - LAST_NUMBERS), Err(Error::FlushNumbers)));
+        }
+        // A close has some left, and they end, too.
+        for number in last - LAST_NUMBERS + 1..=last {
+            assert_eq!(next_number(&counter, last).expect("kept"), number);
+        }
+        assert!(matches!(next_number(&counter, last), Err(Error::FlushNumbers)));
+        assert_eq!(counter.load(Ordering::Relaxed), last + 1);
+    }
+}

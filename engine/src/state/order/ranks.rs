@@ -1,0 +1,45 @@
+//! The ranks of locks, 1 to 7 of the table in [`super`]; a region has rank 8.
+
+use pleach_beatree::lock_order::Rank;
+
+/// Read while nodes must stay in memory. A batch holds it in its finish, and in a commit around a refold.
+pub(in crate::state) const NODE_GATE: Rank = Rank::new(1, "the node gate").repeatable();
+/// Held while regions or their layouts are replaced. A commit that was overtaken too often holds those of
+/// all tries, in the order of their namespaces.
+pub(in crate::state) const STRUCTURE: Rank = Rank::new(2, "the structure").repeatable();
+/// Held while the log is synced. Others write meanwhile.
+pub(super) const SYNC: Rank = Rank::new(3, "a sync of the log");
+/// The log's writer.
+pub(super) const WRITER: Rank = Rank::new(4, "the log writer");
+/// The sequencer's state.
+pub(super) const SEQUENCER: Rank = Rank::new(5, "the sequencer");
+/// The newest published commit.
+pub(in crate::state) const TIP: Rank = Rank::new(6, "the tip");
+/// Held while a region's nodes move to another page.
+pub(in crate::state) const MOVES: Rank = Rank::new(7, "node moves");
+
+#[cfg(test)]
+mod tests {
+    use std::panic::catch_unwind;
+
+    use pleach_beatree::lock_order::{REGION, Ranked};
+
+    use super::*;
+
+    #[test]
+    #[cfg_attr(not(debug_assertions), ignore = "asserted in debug builds only")]
+    fn each_lock_is_taken_after_those_above_it_and_never_before() {
+        let table = [NODE_GATE, STRUCTURE, SYNC, WRITER, SEQUENCER, TIP, MOVES, REGION];
+        let in_order: Vec<Ranked<()>> = table.map(|rank| Ranked::wait(rank, || ())).into();
+        drop(in_order);
+        for (at, lower) in table.into_iter().enumerate().skip(1) {
+            for upper in table.into_iter().take(at) {
+                let wrong = catch_unwind(|| {
+                    let _lower = Ranked::wait(lower, || ());
+                    let _upper = Ranked::wait(upper, || ());
+                });
+                assert!(wrong.is_err(), "{upper:?} under {lower:?}");
+            }
+        }
+    }
+}

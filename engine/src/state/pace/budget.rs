@@ -1,0 +1,372 @@
+//! The memory budget and its shares, and when pages are flushed and checkpoints made for it.
+//!
+//! It decides and does nothing: whoever flushes, makes checkpoints or waits asks here whether it is time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use pleach_core::Prefix;
+use pleach_io::PAGE;
+
+use crate::metrics::Counters;
+use crate::options::Options;
+use crate::state::pages::nodes::Limit;
+
+/// More room for the value cache than sessions use.
+const MAX_VALUES: usize = 64 << 20;
+
+/// Most pages of a round of the flush.
+const MAX_ROUND: usize = 1024;
+/// Fewest of them: a round costs two syncs.
+const MIN_ROUND: usize = 64;
+/// What a page of a round takes until it is written: its cells on their way to its node, and its bytes.
+const ROUND_PAGE: usize = 40 << 10;
+/// Most chunks that a worker of a finish has ahead.
+const MAX_AHEAD: usize = 8;
+/// Most bytes of read buffers that are kept.
+const MAX_BUFFERS: usize = 8 << 20;
+
+/// Bytes that an access takes in the arrays of a finish: results, changes and what its witness is made of.
+const ACCESS: usize = 512;
+/// The same where pages learn nodes, with those nodes; the pages that are held for it come on top.
+const LEARNING_ACCESS: usize = 1024;
+
+/// The budget of one open database.
+pub(crate) struct Budget {
+    /// For everything that grows.
+    bytes: u64,
+    /// A cap on nodes in memory, when the caller named one.
+    nodes: Option<u64>,
+    /// Changes of a page before it is rewritten.
+    flush_at: u8,
+    /// Bytes of log that make a checkpoint due.
+    log_limit: u64,
+    /// Bytes of the index, as of the last checkpoint.
+    index: AtomicUsize,
+    /// Bytes that the leaf cache has, held while it gets others.
+    leaf_cache: Mutex<usize>,
+    /// Bytes of blocks, witnesses and overlays when the cache was last fitted to them.
+    fitted: AtomicUsize,
+    counters: Arc<Counters>,
+}
+
+impl Budget {
+    /// The budget that the options give, with the log limit of this database
+    /// and an index of `index` bytes.
+    pub(crate) fn new(
+        options: &Options,
+        log_limit: u64,
+        index: usize,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let budget = Self {
+            bytes: options.cache_bytes,
+            nodes: options.trie_cache,
+            flush_at: options.flush_at,
+            log_limit,
+            index: AtomicUsize::new(index),
+            leaf_cache: Mutex::default(),
+            fitted: AtomicUsize::new(0),
+            counters,
+        };
+        *budget.leaf_cache.lock() = budget.leaf_cache_beside(0);
+        budget
+    }
+
+    /// A fraction of the budget: one part in `of`.
+    fn part(&self, of: u64) -> usize {
+        usize::try_from(self.bytes / of).unwrap_or(usize::MAX / 8)
+    }
+
+    /// Budget of the leaf cache.
+    pub(crate) fn leaf_cache_bytes(&self) -> usize {
+        *self.leaf_cache.lock()
+    }
+
+    /// What pending changes, nodes, the index, the parts below and `more` bytes leave to the leaf cache,
+    /// and never less than an eighth of all.
+    fn leaf_cache_beside(&self, more: usize) -> usize {
+        let half = usize::try_from(self.bytes / 2).unwrap_or(usize::MAX);
+        let others = self.values_bytes() + self.batch_bytes() + self.index.load(Ordering::Relaxed);
+        half.saturating_sub(others.saturating_add(more)).max(half / 4)
+    }
+
+    /// What batches have beside the leaf cache's budget, under way and kept.
+    fn batch_bytes(&self) -> usize {
+        self.outcome_bytes() + self.sorter_bytes() + self.witness_bytes()
+    }
+
+    /// The index has this many bytes by now.
+    pub(crate) fn set_index(&self, bytes: usize) {
+        self.index.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Have blocks, witnesses and overlays become so much more or less since the cache was fitted to them that
+    /// it is worth a look? Small ones come and go by the thousand.
+    pub(crate) fn has_moved(&self, overlays: usize) -> bool {
+        let level = self.batches() + overlays;
+        level.abs_diff(self.fitted.load(Ordering::Relaxed)) > self.part(256)
+    }
+
+    /// What batches and witnesses take, the part that they have for themselves included.
+    fn batches(&self) -> usize {
+        let level = |counter: &AtomicU64| {
+            usize::try_from(counter.load(Ordering::Relaxed)).unwrap_or(usize::MAX / 8)
+        };
+        level(&self.counters.batch_bytes) + level(&self.counters.witness_bytes)
+    }
+
+    /// What comes and goes is taken out of the leaf cache's budget: undo and long values (`kept`), overlays, and what
+    /// batches and witnesses take beyond their shares. `resize` is called when that makes a difference.
+    pub(crate) fn fit_leaf_cache(&self, kept: usize, overlays: usize, resize: impl FnOnce(usize)) {
+        // Before the levels are looked at: what is set last is what was seen last.
+        let mut now = self.leaf_cache.lock();
+        let batches = self.batches();
+        self.fitted.store(batches + overlays, Ordering::Relaxed);
+        let beyond = batches.saturating_sub(self.batch_bytes());
+        let bytes = self.leaf_cache_beside(beyond + kept + overlays);
+        // Each change goes through all shards; pages that leave for a little come back with the next batch.
+        if bytes.abs_diff(*now) > self.part(64) {
+            *now = bytes;
+            resize(bytes);
+        }
+    }
+
+    /// About as many bytes as the arrays of a finish will take.
+    pub(crate) fn finish_bytes(&self, accesses: usize) -> usize {
+        accesses * if self.learns(accesses) { LEARNING_ACCESS } else { ACCESS }
+    }
+
+    /// Is there room for what pages and regions learn from a batch of this many accesses? The pages are held
+    /// until it is committed.
+    pub(crate) fn learns(&self, accesses: usize) -> bool {
+        accesses * LEARNING_ACCESS <= self.part(4)
+    }
+
+    /// Bytes of arrays up to which a block keeps those that its witness was made of, for the next finish.
+    pub(crate) fn kept_block_bytes(&self) -> usize {
+        4 * self.outcome_bytes()
+    }
+
+    /// Workers that a finish may use: each takes some MiB of its own. All of up to 64 at the default.
+    pub(crate) fn workers(&self) -> usize {
+        usize::try_from(self.bytes >> 24).unwrap_or(usize::MAX).max(2)
+    }
+
+    /// Chunks that a worker of a finish has ahead, with their pages: eight from 256 MiB on.
+    pub(crate) fn chunks_ahead(&self) -> usize {
+        self.part(1 << 25).clamp(2, MAX_AHEAD)
+    }
+
+    /// Pages of a round of the flush: at most an eighth, and 1,024 from 320 MiB on.
+    pub(crate) fn round_pages(&self) -> usize {
+        (self.part(8) / ROUND_PAGE).clamp(MIN_ROUND, MAX_ROUND)
+    }
+
+    /// Budget of read buffers that are kept.
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        self.part(64).min(MAX_BUFFERS)
+    }
+
+    /// Resident bytes of the process beyond which what the allocator keeps goes back to the system: half of
+    /// what is promised beside the budget.
+    pub(crate) fn trim_above(&self) -> u64 {
+        self.bytes + u64::midpoint(self.bytes / 10, 48 << 20)
+    }
+
+    /// Less than this is not worth another trim.
+    pub(crate) fn worth_a_trim(&self) -> u64 {
+        self.bytes / 64
+    }
+
+    /// Budget of the arrays of a finish that are kept for the next one.
+    pub(crate) fn outcome_bytes(&self) -> usize {
+        self.part(32)
+    }
+
+    /// Budget of the arrays of a sort that are kept for the next one.
+    pub(crate) fn sorter_bytes(&self) -> usize {
+        self.part(128)
+    }
+
+    /// Budget of the memory of a witness that is kept for the next one.
+    pub(crate) fn witness_bytes(&self) -> usize {
+        self.part(32)
+    }
+
+    /// Budget of the value cache: at the default, 2^17 values.
+    pub(crate) fn values_bytes(&self) -> usize {
+        self.part(64).min(MAX_VALUES)
+    }
+
+    /// Budget of long values that were read.
+    pub(crate) fn long_value_bytes(&self) -> usize {
+        self.part(8)
+    }
+
+    /// Pages that an iterator may read ahead, in each direction.
+    pub(crate) fn pages_ahead(&self) -> usize {
+        (self.part(128) / PAGE).max(1)
+    }
+
+    /// What nodes in memory may take.
+    pub(crate) fn node_limit(&self) -> Limit {
+        Limit { bytes: self.nodes.unwrap_or(self.bytes / 4), named: self.nodes.is_some() }
+    }
+
+    /// Bytes that pending changes may take.
+    pub(crate) fn pending_limit(&self) -> u64 {
+        self.bytes / 4
+    }
+
+    /// Are there more pending changes than there is room for?
+    pub(crate) fn pending_is_full(&self) -> bool {
+        self.pending() > self.pending_limit()
+    }
+
+    /// Are pending changes near their limit, so that pages are read again only to be written?
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.pending() > self.pending_limit() / 8 * 7
+    }
+
+    /// When pages are rewritten now. The more changes pend, the sooner: a page that a commit has just
+    /// changed is in memory, one chosen later has to be read again.
+    pub(crate) fn flush_policy(&self) -> FlushPolicy {
+        FlushPolicy::new(self.flush_at, self.pending(), self.pending_limit())
+    }
+
+    /// Does so much log make a checkpoint due?
+    pub(crate) fn log_is_long(&self, bytes: u64) -> bool {
+        bytes > self.log_limit
+    }
+
+    /// Is there so much log that commits wait for a checkpoint?
+    pub(crate) fn log_is_full(&self, bytes: u64) -> bool {
+        bytes > 2 * self.log_limit
+    }
+
+    fn pending(&self) -> u64 {
+        self.counters.pending_bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// How many changes a page waits for before it is rewritten.
+///
+/// While pending changes grow from a quarter to three quarters of their limit, this falls smoothly from
+/// the option to one change. It falls in fractions: each page has its own share, so that what is written
+/// follows what comes in and does not swing around a threshold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FlushPolicy {
+    /// In 256ths of a change.
+    changes: u32,
+}
+
+impl FlushPolicy {
+    fn new(flush_at: u8, pending: u64, limit: u64) -> Self {
+        let most = u32::from(flush_at) * 256;
+        let half = (limit / 2).max(1);
+        let over = pending.saturating_sub(limit / 4).min(half);
+        // At most `most - 256`.
+        let sooner = u64::from(most - 256) * over / half;
+        Self { changes: most - u32::try_from(sooner).unwrap_or(most - 256) }
+    }
+
+    /// Is a page due that was changed so often since it was written?
+    #[inline]
+    pub(crate) fn is_due(self, prefix: &Prefix, changes: u8) -> bool {
+        let lead = u64::from_be_bytes(*prefix.first_key().first_chunk().expect("32 bytes"));
+        // Not the bits by which pages are spread, which neighbours share.
+        let share = lead.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
+        u32::from(changes) * 256 + u32::try_from(share).unwrap_or(0) >= self.changes
+    }
+
+    /// A page with fewer changes is not due.
+    pub(crate) fn least(self) -> u8 {
+        u8::try_from(self.changes / 256).unwrap_or(u8::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of 1,000 pages with this number of changes, how many are due?
+    fn due(policy: FlushPolicy, changes: u8) -> usize {
+        let page = |index: u16| {
+            let [high, low] = (index * 64).to_be_bytes();
+            let mut key = [0; 32];
+            (key[0], key[1]) = (high, low);
+            Prefix::new(&key, 10)
+        };
+        (0..1000).filter(|index| policy.is_due(&page(*index), changes)).count()
+    }
+
+    #[test]
+    fn pages_are_due_sooner_as_changes_pend_and_never_all_at_once() {
+        const LIMIT: u64 = 1 << 20;
+        let at = |percent: u64| FlushPolicy::new(4, LIMIT * percent / 100, LIMIT);
+        assert_eq!((due(at(0), 3), due(at(25), 3), due(at(25), 4)), (0, 0, 1000));
+        assert_eq!((due(at(75), 1), due(at(100), 1)), (1000, 1000));
+        let mut before = 0;
+        for percent in 25..75 {
+            let policy = at(percent);
+            // A page of each number of changes: the sum is what a batch would write.
+            let now: usize = (1..=4).map(|changes| due(policy, changes)).sum();
+            assert!(now >= before && now < before + 1250, "{percent} %: {before} to {now}");
+            assert!((1..policy.least()).all(|changes| due(policy, changes) == 0));
+            before = now;
+        }
+        let once = FlushPolicy::new(1, 0, LIMIT);
+        assert_eq!(due(once, 1), 1000);
+    }
+
+    fn budget(mib: u64, index: usize) -> Budget {
+        let options = Options::new("unused").cache_mib(mib);
+        Budget::new(&options, 0, index, Arc::default())
+    }
+
+    #[test]
+    fn what_comes_and_goes_is_the_leaf_caches_until_an_eighth_is_left() {
+        let budget = budget(64, 1 << 20);
+        let alone = budget.leaf_cache_bytes();
+        let fit = |kept: usize, overlays: usize| {
+            let before = budget.leaf_cache_bytes();
+            let mut given = None;
+            budget.fit_leaf_cache(kept, overlays, |bytes| given = Some(bytes));
+            assert_eq!(given.unwrap_or(before), budget.leaf_cache_bytes());
+            given
+        };
+        assert_eq!(fit(0, 0), None);
+        assert_eq!(fit(1 << 20, 0), None, "too little to go through all shards for");
+        assert_eq!(fit(2 << 20, 3 << 20), Some(alone - (5 << 20)));
+        // What batches have beside the cache is theirs; the cache gives what they need beyond it.
+        let shares = budget.batch_bytes() as u64;
+        budget.counters.batch_bytes.store(shares, Ordering::Relaxed);
+        assert_eq!(fit(2 << 20, 3 << 20), None);
+        budget.counters.witness_bytes.store(4 << 20, Ordering::Relaxed);
+        assert_eq!(fit(2 << 20, 3 << 20), Some(alone - (9 << 20)));
+        assert_eq!(fit(1 << 40, 0), Some(8 << 20));
+        for counter in [&budget.counters.batch_bytes, &budget.counters.witness_bytes] {
+            counter.store(0, Ordering::Relaxed);
+        }
+        assert_eq!(fit(0, 0), Some(alone));
+        budget.set_index(4 << 20);
+        assert_eq!(fit(0, 0), Some(alone - (3 << 20)));
+    }
+
+    #[test]
+    fn fixed_parts_are_as_they_were_at_the_default_and_small_where_the_budget_is() {
+        let of = |mib| {
+            let budget = budget(mib, 0);
+            (budget.round_pages(), budget.buffer_bytes(), budget.chunks_ahead())
+        };
+        assert_eq!(of(1024), (1024, 8 << 20, 8));
+        assert_eq!(of(64), (204, 1 << 20, 2));
+        assert_eq!(of(8), (64, 1 << 17, 2));
+        let (large, small) = (budget(1024, 0), budget(64, 0));
+        assert!(large.learns(262_144) && !large.learns(262_145));
+        assert!(small.learns(16_384) && !small.learns(16_385));
+        assert_eq!((large.workers(), small.workers(), budget(8, 0).workers()), (64, 4, 2));
+    }
+}

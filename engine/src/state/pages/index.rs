@@ -1,0 +1,268 @@
+//! The index of an open database: which region covers a key, and where its page is.
+//!
+//! Invariants:
+//! * regions tile the key space;
+//! * a region is retired under its write lock, which is held until the index without it is published;
+//! * whoever replaces regions holds [`Index::hold_structure`].
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use arc_swap::ArcSwap;
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use pleach_beatree::lock_order::Ranked;
+use pleach_beatree::{PageNo, Region, RegionIndex, RegionState};
+use pleach_core::tree::Tiling;
+use pleach_core::{Hasher, Key, Node, Prefix};
+
+use crate::error::hex;
+use crate::state::order::ranks::STRUCTURE;
+
+/// How often a region can be found retired before the one that replaces it is found.
+///
+/// A region is retired under its write lock, which is held until the index without it is published. So
+/// who finds it retired finds another one the next time, and that one was retired in turn only if
+/// another flush was published in between. Splits replace a region by a deeper one; a prefix has 255 bits
+/// at most, and a load replaces the only region once. Between a join and the next split of the same keys
+/// half a branch page of new pages must be written, which takes rounds of the flush with syncs. So a reader
+/// that found this many in a row has looked up a region and locked it as often, and a sync came in between
+/// almost each time: that does not happen. A region that is retired in the index is a defect of this
+/// program, and waiting for another would be for ever.
+const REPLACED: usize = 258;
+
+/// Where a key's page is, as far as the index knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageRef {
+    pub(crate) page: PageNo,
+    pub(crate) tag: u32,
+    /// The namespace that the page must be of.
+    pub(crate) namespace: u8,
+}
+
+/// The regions, and which of their pages are due for a flush.
+pub(crate) struct Index {
+    regions: ArcSwap<RegionIndex>,
+    /// Held by a flush while it changes layouts, and by a commit that was overtaken too often.
+    structure: Mutex<()>,
+    /// The nodes between the root and the regions.
+    root: RwLock<RootNodes>,
+    /// Prefixes of pages that have enough changes.
+    due: Mutex<Due>,
+    /// How many there are, as of when `due` was last free.
+    due_count: AtomicUsize,
+}
+
+/// The nodes between the root and the regions, in the newest state.
+///
+/// Invariant: a commit updates them before it is published. So where none after commit `s` has done so (`as_of` is at most
+/// `s`), they are those of `s`, once that is published.
+#[derive(Debug, Default)]
+pub(crate) struct RootNodes {
+    /// The regions whose nodes they are, and these nodes.
+    of: Option<(Arc<RegionIndex>, Tiling)>,
+    /// The last commit that has changed one.
+    as_of: u64,
+}
+
+impl RootNodes {
+    /// The nodes, if they are those over these regions, and the last commit that they are of.
+    pub(crate) fn of(&self, regions: &Arc<RegionIndex>) -> Option<(&Tiling, u64)> {
+        let (of, tiling) = self.of.as_ref()?;
+        Arc::ptr_eq(of, regions).then_some((tiling, self.as_of))
+    }
+}
+
+/// Pages that are due for a flush, in the order in which they became so.
+#[derive(Debug, Default)]
+struct Due {
+    pages: VecDeque<Prefix>,
+    /// How many there were when each was there once.
+    distinct: usize,
+}
+
+/// So many pages are due before anybody looks whether some are so twice.
+const FEW_DUE: usize = 4096;
+
+impl Due {
+    /// Each commit that changes a page which waits to be written says again that it is due: when there are
+    /// twice as many as there were pages, each stays once. So there are at most twice as many as pages, and
+    /// the work is one look at each that comes.
+    fn add(&mut self, prefixes: impl IntoIterator<Item = Prefix>) {
+        self.pages.extend(prefixes);
+        if self.pages.len() > FEW_DUE.max(2 * self.distinct) {
+            let mut seen = HashSet::with_capacity(self.pages.len());
+            self.pages.retain(|prefix| seen.insert(*prefix));
+            self.distinct = self.pages.len();
+            self.pages.shrink_to(2 * self.distinct);
+        }
+    }
+}
+
+impl Index {
+    /// The index of these regions, of which the pages that `is_due` says are due from the start.
+    pub(crate) fn new(regions: RegionIndex, is_due: impl Fn(&Prefix, u8) -> bool) -> Self {
+        let mut due = Due::default();
+        for region in regions.regions() {
+            let state = region.read();
+            let children = (0..state.children().len())
+                .map(|child| (state.children().prefix(child), state.changes_since_write(child)))
+                .filter(|(prefix, changes)| is_due(prefix, *changes));
+            due.add(children.map(|(prefix, _)| prefix));
+        }
+        Self {
+            regions: ArcSwap::from_pointee(regions),
+            structure: Mutex::new(()),
+            root: RwLock::default(),
+            due_count: AtomicUsize::new(due.pages.len()),
+            due: Mutex::new(due),
+        }
+    }
+
+    /// The regions as they are now, for a lookup or a few.
+    #[inline]
+    pub(crate) fn load(&self) -> arc_swap::Guard<Arc<RegionIndex>> {
+        self.regions.load()
+    }
+
+    /// The regions as they are now, to be kept.
+    pub(crate) fn load_full(&self) -> Arc<RegionIndex> {
+        self.regions.load_full()
+    }
+
+    /// The nodes over these regions. While the guard lives no commit changes them.
+    pub(crate) fn root_nodes(
+        &self,
+        hasher: Hasher,
+        regions: &Arc<RegionIndex>,
+    ) -> RwLockReadGuard<'_, RootNodes> {
+        let root = self.root.read();
+        if root.of(regions).is_some() {
+            return root;
+        }
+        drop(root);
+        let mut root = self.root.write();
+        let (mut nodes, mut as_of) = (Vec::with_capacity(regions.regions().len()), 0);
+        for region in regions.regions() {
+            let state = region.read();
+            nodes.push(*state.own());
+            as_of = as_of.max(state.last_commit());
+        }
+        let prefixes = regions.regions().iter().map(|region| *region.prefix());
+        root.of = Some((Arc::clone(regions), Tiling::new(hasher, prefixes, &nodes)));
+        root.as_of = as_of;
+        RwLockWriteGuard::downgrade(root)
+    }
+
+    /// Commit `number` has given these regions, in order, these nodes.
+    pub(crate) fn update_root(&self, hasher: Hasher, number: u64, changed: &[(Prefix, Node)]) {
+        let regions = self.load();
+        let mut root = self.root.write();
+        let RootNodes { of, as_of } = &mut *root;
+        let Some((of, tiling)) = of.as_mut().filter(|(of, _)| Arc::ptr_eq(of, &regions)) else {
+            *of = None;
+            return;
+        };
+        let numbered = changed.iter().map(|(prefix, node)| (of.find(prefix.first_key()), *node));
+        tiling.update(hasher, numbered);
+        *as_of = number;
+    }
+
+    /// While this is held nobody else splits, merges or replaces pages and regions.
+    pub(crate) fn hold_structure(&self) -> Ranked<MutexGuard<'_, ()>> {
+        Ranked::acquire(STRUCTURE, || self.structure.try_lock(), || self.structure.lock())
+    }
+
+    /// Publishes other regions; gives those before. The caller holds the structure.
+    pub(crate) fn publish(&self, regions: RegionIndex) -> Arc<RegionIndex> {
+        debug_assert!(self.structure.try_lock().is_none(), "the structure is held");
+        self.regions.swap(Arc::new(regions))
+    }
+
+    /// The region that covers a key; the closure sees it with its state locked. A region that
+    /// was replaced in between is looked up again.
+    ///
+    /// # Panics
+    /// When regions of the index are retired, which nobody does: see [`REPLACED`].
+    pub(crate) fn in_region<T>(
+        &self,
+        key: &Key,
+        mut read: impl FnMut(&Arc<Region>, &RegionState) -> T,
+    ) -> T {
+        for _ in 0..REPLACED {
+            let regions = self.regions.load();
+            let region = regions.region(key);
+            let state = region.read();
+            if !state.is_retired() {
+                return read(region, &state);
+            }
+        }
+        panic!("the region over {} was retired and not replaced", hex(key));
+    }
+
+    /// Where a key's page is; `None` when it has none.
+    pub(crate) fn locate(&self, key: &Key) -> Option<PageRef> {
+        self.in_region(key, |_, state| located(state, state.children().find(key)))
+    }
+
+    /// These pages are due for a flush.
+    pub(crate) fn make_due(&self, prefixes: impl IntoIterator<Item = Prefix>) {
+        let mut due = self.due.lock();
+        due.add(prefixes);
+        self.due_count.store(due.pages.len(), Ordering::Release);
+    }
+
+    /// Is any page due? One load, for who looks at the tries of all namespaces.
+    #[inline]
+    pub(crate) fn has_due(&self) -> bool {
+        self.due_count() > 0
+    }
+
+    /// Takes `count` of the pages that are due, or all, in the order in which they became so. The flush alone
+    /// takes any.
+    pub(crate) fn take_due(&self, count: usize) -> Vec<Prefix> {
+        let due = &mut self.due.lock().pages;
+        let count = due.len().min(count);
+        let taken = due.drain(..count).collect();
+        self.due_count.store(due.len(), Ordering::Release);
+        taken
+    }
+
+    /// How many pages are due, some of them perhaps twice, as of when the list was last free.
+    pub(crate) fn due_count(&self) -> usize {
+        self.due_count.load(Ordering::Acquire)
+    }
+
+    /// Bytes that the list of pages that are due takes.
+    pub(crate) fn due_bytes(&self) -> usize {
+        self.due.lock().pages.capacity() * size_of::<Prefix>()
+    }
+}
+
+/// Where a child's page is; `None` when it has none.
+#[inline]
+pub(crate) fn located(state: &RegionState, child: usize) -> Option<PageRef> {
+    let (tag, namespace) = (state.children().tag(child), state.namespace());
+    state.children().page(child).map(|page| PageRef { page, tag, namespace })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_become_due_again_and_again_take_no_more_room() {
+        let page = |index: usize| {
+            let mut key = [0; 32];
+            key[..8].copy_from_slice(&(index as u64).reverse_bits().to_be_bytes());
+            Prefix::new(&key, 64)
+        };
+        let mut due = Due::default();
+        for _ in 0..100 {
+            due.add((0..3000).map(page));
+            assert!(due.pages.len() <= 2 * 3000 && due.pages.capacity() <= 4 * 3000);
+        }
+        // Each is there, in the order in which they came first.
+        assert!(due.pages.into_iter().take(3000).eq((0..3000).map(page)));
+    }
+}

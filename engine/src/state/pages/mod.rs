@@ -1,0 +1,14 @@
+//! The present, by page: where pages lie ([`index`]), how they are read ([`in_flight`], [`reader`], [`run_reader`]), kept
+//! ([`store`]) and set aside ([`quarantine`]), which are taken ([`space`]); nodes beyond memory ([`nodes`]); values that
+//! are longer than a page has room for ([`overflow`], [`long_values`]).
+
+pub(crate) mod in_flight;
+pub(crate) mod index;
+pub(crate) mod long_values;
+pub(crate) mod nodes;
+pub(crate) mod overflow;
+pub(crate) mod quarantine;
+pub(crate) mod reader;
+pub(crate) mod run_reader;
+pub(crate) mod space;
+pub(crate) mod store;

@@ -1,0 +1,569 @@
+//! Nodes of regions beyond memory: they leave to a page file and come back when they are needed.
+//!
+//! A region's nodes may leave when a page on the device has the same: the branch page of the last
+//! image, or one written to the spill file for this purpose. The spill file belongs to one open
+//! of the database and no recovery reads it.
+//!
+//! Invariants:
+//! * `paged_at` of a region names a page with exactly its present nodes; whatever changes them
+//!   clears it;
+//! * no region names a page of the image file that the next checkpoint writes: each finished
+//!   checkpoint moves all regions to its own file;
+//! * nodes do not leave while a finish or a commit is under way ([`NodeStore::keep_nodes`]).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use pleach_beatree::leaf_fold::{PageState, PendingChange, fold_page};
+use pleach_beatree::lock_order::Ranked;
+use pleach_beatree::region::{NodeFile, NodePage, Nodes, ReadState, tiling};
+use pleach_beatree::{Region, RegionIndex, RegionState};
+use pleach_core::fold::Folder;
+use pleach_core::page::branch::{BranchBuilder, BranchHeader, BranchView, Entry};
+use pleach_core::page::{FileKind, Identity, header};
+use pleach_core::tree::Tiling;
+use pleach_core::{Hasher, Key, Node, Prefix};
+use pleach_io::{File, OpenMode, PageBuf};
+use pleach_journal::format::names::{ImageFile, SPILL_FILE, image_name};
+use pleach_journal::format::position::LogPos;
+
+use super::in_flight::PageId;
+use super::index::{Index, PageRef};
+use super::quarantine::{Quarantined, Why};
+use super::store::Store;
+use crate::error::{Contradiction, Error, Result};
+use crate::metrics::Counters;
+use crate::state::order::ranks::{MOVES, NODE_GATE};
+
+/// Bytes of nodes for each leaf page: its line in the region's tiling.
+const NODE_BYTES: u64 = Tiling::CHILD_BYTES as u64;
+
+/// How often somebody may come in between when nodes are brought in. While a batch is under way
+/// ([`NodeStore::keep_nodes`]) no nodes leave, and each round costs the others a flush's or a
+/// checkpoint's end: whoever is overtaken that often will not get on.
+const ROUNDS: usize = 64;
+
+/// What the nodes of all tries share: the files that they leave to, and who may let them leave.
+pub(crate) struct NodeFiles {
+    images: [File; 2],
+    spill: File,
+    pages: Mutex<SpillPages>,
+    /// Read while nodes must stay, written while they leave.
+    gate: RwLock<()>,
+    /// Held while a region's nodes move to another page on the device.
+    moves: Mutex<()>,
+    /// Where the next search for nodes that may leave begins: a namespace, and a region of it.
+    hand: Mutex<(u8, usize)>,
+    /// Pages spilled.
+    spills: AtomicU64,
+    limit: Limit,
+    hasher: Hasher,
+    store: Arc<Store>,
+    counters: Arc<Counters>,
+}
+
+/// The nodes of a trie's regions: in memory, or in branch pages on the device.
+pub(crate) struct NodeStore {
+    files: Arc<NodeFiles>,
+    namespace: u8,
+    index: Arc<Index>,
+}
+
+impl std::ops::Deref for NodeStore {
+    type Target = NodeFiles;
+    fn deref(&self) -> &NodeFiles {
+        &self.files
+    }
+}
+
+/// What nodes in memory may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit {
+    pub(crate) bytes: u64,
+    /// Did the caller name it? Then it is kept whatever the number of pages.
+    pub(crate) named: bool,
+}
+
+#[derive(Default)]
+struct SpillPages {
+    free: Vec<u64>,
+    next: u64,
+}
+
+impl NodeFiles {
+    /// Opens the files; whatever an earlier open has spilled is dead.
+    pub(crate) fn open(
+        hasher: Hasher,
+        store: Arc<Store>,
+        counters: Arc<Counters>,
+        limit: Limit,
+        mode: OpenMode,
+    ) -> Result<Self> {
+        let device = store.device();
+        let (images, spill) = if mode == OpenMode::Read {
+            // Nothing is read from them: nodes stay in memory, since no flush lets them leave. The image that is not in use may be missing.
+            let none = || store.leaf_file().clone();
+            ([none(), none()], none())
+        } else {
+            let open = |file| device.open(image_name(file), OpenMode::Read);
+            let images = [open(ImageFile::A)?, open(ImageFile::B)?];
+            let is_there = device.list()?.iter().any(|name| name == SPILL_FILE);
+            let mode = if is_there { OpenMode::Write } else { OpenMode::CreateNew };
+            let spill = device.open(SPILL_FILE, mode)?;
+            device.set_len(&spill, 0)?;
+            (images, spill)
+        };
+        Ok(Self {
+            images,
+            spill,
+            pages: Mutex::new(SpillPages::default()),
+            gate: RwLock::new(()),
+            moves: Mutex::new(()),
+            hand: Mutex::default(),
+            spills: AtomicU64::new(0),
+            limit,
+            hasher,
+            store,
+            counters,
+        })
+    }
+
+    /// The file that a page of nodes is in.
+    pub(crate) fn file(&self, at: &NodePage) -> &File {
+        match at.file {
+            NodeFile::ImageA => &self.images[0],
+            NodeFile::ImageB => &self.images[1],
+            NodeFile::Spill => &self.spill,
+        }
+    }
+
+    fn take_page(&self) -> u64 {
+        let mut pages = self.pages.lock();
+        pages.free.pop().unwrap_or_else(|| {
+            pages.next += 1;
+            pages.next - 1
+        })
+    }
+
+    fn give_page(&self, page: u64) {
+        self.pages.lock().free.push(page);
+    }
+
+    /// While this is held, nodes in memory stay there.
+    pub(crate) fn keep_nodes(&self) -> Ranked<RwLockReadGuard<'_, ()>> {
+        Ranked::acquire(NODE_GATE, || self.gate.try_read_recursive(), || self.gate.read_recursive())
+    }
+
+    /// While this is held no finish and no commit is under way; `None` when there is one, which is not
+    /// waited for.
+    pub(crate) fn without_batches(&self) -> Option<Ranked<RwLockWriteGuard<'_, ()>>> {
+        Ranked::attempt(NODE_GATE, || self.gate.try_write())
+    }
+
+    /// A region that is retired needs its page of the spill file no more.
+    pub(crate) fn give_spill_page(&self, state: &RegionState) {
+        if let Some(page) = state.spill_page() {
+            self.give_page(page);
+        }
+    }
+
+    /// Are the nodes of a region over its limit worth a look? Cheap, for the flusher's idle step.
+    pub(crate) fn may_evict(&self) -> bool {
+        self.limit.named
+            || self.counters.leaf_pages_with_nodes.load(Ordering::Relaxed) * NODE_BYTES
+                > self.limit.bytes
+    }
+
+    /// Lets nodes leave while those of all tries, which ascend, take more than their share: one hand goes
+    /// round over all of them. Says whether it did anything; it does nothing while a batch is under way.
+    pub(crate) fn evict_nodes(&self, tries: &[&NodeStore]) -> Result<bool> {
+        let indexes: Vec<Arc<RegionIndex>> =
+            tries.iter().map(|trie| trie.index.load_full()).collect();
+        let regions = || indexes.iter().flat_map(|index| index.regions());
+        let mut bytes: u64 = regions().map(resident).sum();
+        let limit = self.limit.bytes;
+        if bytes <= limit {
+            return Ok(false);
+        }
+        let mut hand = self.hand.lock();
+        // A namespace that is gone is passed over, as is a region.
+        let mut trie = tries.partition_point(|trie| trie.namespace < hand.0);
+        let mut at =
+            if tries.get(trie).is_some_and(|trie| trie.namespace == hand.0) { hand.1 } else { 0 };
+        let mut left = regions().count();
+        while left > 0 && bytes > limit {
+            let of_trie = indexes.get(trie).map(|index| index.regions());
+            let Some(region) = of_trie.and_then(|regions| regions.get(at)) else {
+                // Each index has a region, so this comes to one.
+                (trie, at) = (if of_trie.is_some() { trie + 1 } else { 0 }, 0);
+                continue;
+            };
+            at += 1;
+            left -= 1;
+            *hand = (tries[trie].namespace, at);
+            let size = resident(region);
+            match tries[trie].evict(region)? {
+                Some(true) => bytes = bytes.saturating_sub(size),
+                Some(false) => {}
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl NodeStore {
+    /// The nodes of a namespace's regions.
+    pub(crate) fn new(files: Arc<NodeFiles>, namespace: u8, index: Arc<Index>) -> Self {
+        Self { files, namespace, index }
+    }
+
+    /// Brings the nodes of the region over a key into memory, on the calling thread. Where their page
+    /// cannot be used they are folded from the leaf pages.
+    pub(crate) fn make_resident(&self, key: &Key) -> Result<()> {
+        for _ in 0..ROUNDS {
+            let away = self.index.in_region(key, |region, state| match state.nodes() {
+                Nodes::Resident(_) | Nodes::Plain => None,
+                Nodes::Paged(node_page) => Some((Arc::clone(region), *node_page)),
+            });
+            let Some((region, node_page)) = away else { return Ok(()) };
+            let id = PageId::Nodes(node_page);
+            let mut claim = self.store.in_flight().claim(id);
+            if claim.is_none() {
+                self.store.in_flight().wait(id);
+                claim = self.store.in_flight().claim(id);
+            }
+            // Looked at again: whoever read them may have come to the end before the claim.
+            if !matches!(region.read().nodes(), Nodes::Paged(at) if *at == node_page) {
+                continue;
+            }
+            let installed =
+                self.with_page(&node_page, |buf| self.install_nodes(&region, &node_page, buf));
+            drop(claim);
+            if let Err(error) = installed {
+                self.fold_nodes(&region, &node_page).map_err(|also| {
+                    tracing::debug!(%also, "nor can the nodes be folded from the leaf pages");
+                    error
+                })?;
+            }
+        }
+        Err(Contradiction::NodesLeave { key: *key }.into())
+    }
+
+    /// Nodes whose page cannot be used, from the leaf pages and what pends on them; they must fold to
+    /// the region's own.
+    fn fold_nodes(&self, region: &Region, node_page: &NodePage) -> Result<()> {
+        let _guard = self.store.enter();
+        let mut folder = Folder::new(self.hasher);
+        for _ in 0..ROUNDS {
+            let mut children: Vec<(Prefix, Option<PageRef>, Vec<PendingChange>)> = Vec::new();
+            let position = {
+                let state = region.read();
+                if state.is_retired()
+                    || !matches!(state.nodes(), Nodes::Paged(at) if at == node_page)
+                {
+                    return Ok(());
+                }
+                for child in state.children().iter() {
+                    let mut changes = Vec::new();
+                    state.copy_pending(&child.prefix, &mut changes);
+                    let namespace = self.namespace;
+                    let at = child.page.map(|page| PageRef { page, tag: child.tag, namespace });
+                    children.push((child.prefix, at, changes));
+                }
+                state.log_position()
+            };
+            folder.clear();
+            for (prefix, at, changes) in &children {
+                let page = at.map(|at| self.store.leaf(at)).transpose()?;
+                let view = page.as_ref().map(|page| page.view());
+                let page =
+                    PageState { at: prefix, leaf: view.as_ref(), pending: changes, treelet: None };
+                let folded = fold_page(&mut folder, &page, false, &[], &mut Vec::new());
+                folder.end(folded.subtrie, false);
+            }
+            folder.run();
+            let nodes: Vec<Node> = (0..children.len()).map(|fold| *folder.node(fold)).collect();
+            let mut state = region.write();
+            if state.is_retired() || !matches!(state.nodes(), Nodes::Paged(at) if at == node_page) {
+                return Ok(());
+            }
+            if state.log_position() != position {
+                // A commit or a flush came in between.
+                continue;
+            }
+            let nodes = tiling(self.hasher, state.children(), &nodes);
+            if nodes.own() != state.own() {
+                return Err(Contradiction::Fold { prefix: *region.prefix() }.into());
+            }
+            tracing::warn!(prefix = ?region.prefix(), "nodes were folded from the leaf pages: their own page is bad");
+            state.install_folded_nodes(nodes);
+            return Ok(());
+        }
+        Err(Contradiction::RegionChanges { prefix: *region.prefix() }.into())
+    }
+
+    /// Puts nodes that were read back into their region, unless it has changed meanwhile.
+    pub(crate) fn install_nodes(
+        &self,
+        region: &Region,
+        node_page: &NodePage,
+        buf: &PageBuf,
+    ) -> Result<()> {
+        Counters::add(&self.counters.upper_trie_pages_read, 1);
+        let mut state = region.write();
+        if !matches!(state.nodes(), Nodes::Paged(at) if at == node_page) {
+            return Ok(());
+        }
+        let mut nodes = Vec::with_capacity(state.children().len());
+        self.parse_nodes(region, &state, node_page, buf, &mut nodes)?;
+        let nodes = tiling(self.hasher, state.children(), &nodes);
+        state.install_nodes(nodes);
+        drop(state);
+        self.store.read_well(file_name(node_page.file), node_page.page);
+        Ok(())
+    }
+
+    /// Reads nodes that are away, for a copy; in memory they are not, before and after. Says whether
+    /// these are still the region's.
+    pub(crate) fn read_nodes(
+        &self,
+        region: &Region,
+        node_page: &NodePage,
+        nodes: &mut Vec<Node>,
+    ) -> Result<bool> {
+        self.with_page(node_page, |buf| {
+            Counters::add(&self.counters.upper_trie_pages_read, 1);
+            let state = region.read();
+            if state.is_retired() || !matches!(state.nodes(), Nodes::Paged(at) if at == node_page) {
+                return Ok(false);
+            }
+            self.parse_nodes(region, &state, node_page, buf, nodes).map(|()| true)
+        })
+    }
+
+    /// Reads a page of nodes into a buffer that goes back afterwards.
+    fn with_page<T>(&self, at: &NodePage, what: impl FnOnce(&PageBuf) -> Result<T>) -> Result<T> {
+        let mut buf = self.store.buffers().take();
+        let read = self.store.device().read_at(self.file(at), &mut buf, at.offset());
+        let done = read.map_err(Error::from).and_then(|()| what(&buf));
+        self.store.buffers().give(buf);
+        done
+    }
+
+    /// The nodes in a region's branch page.
+    fn parse_nodes(
+        &self,
+        region: &Region,
+        state: &RegionState,
+        node_page: &NodePage,
+        buf: &PageBuf,
+        nodes: &mut Vec<Node>,
+    ) -> Result<()> {
+        let (file, page) = (file_name(node_page.file), node_page.page);
+        let view = BranchView::parse(buf.page(0), &identity(self.store.database(), node_page))
+            .map_err(|error| Error::Page { file, page, error })?;
+        let found = header::tag(buf.page(0));
+        if found != node_page.tag {
+            return Err(Error::StalePage { file, page, expected: node_page.tag, found });
+        }
+        header::check_namespace(buf.page(0), state.namespace()).map_err(|error| Error::Page {
+            file,
+            page,
+            error,
+        })?;
+        if view.prefix() != *region.prefix() || view.len() != state.children().len() {
+            return Err(Contradiction::OtherRegion { file, page }.into());
+        }
+        nodes.clear();
+        nodes.extend(view.iter().map(|(_, entry)| entry.node));
+        Ok(())
+    }
+
+    /// Bytes of the nodes in memory, without treelets of regions.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        self.index.load().regions().iter().map(resident).sum()
+    }
+
+    /// Lets one region's nodes leave; `None` when a batch is under way.
+    fn evict(&self, region: &Region) -> Result<Option<bool>> {
+        // Nodes are needed between a finish and its commit's publication.
+        let Some(_gate) = self.without_batches() else { return Ok(None) };
+        // A checkpoint moves regions to its own image: not at the same time.
+        let _moves = Ranked::acquire(MOVES, || self.moves.try_lock(), || self.moves.lock());
+        let (spilled, position) = {
+            let state = region.read();
+            if !matches!(state.nodes(), Nodes::Resident(_)) || state.is_retired() {
+                return Ok(Some(false));
+            }
+            let position = state.log_position();
+            let away = state.saved_page().is_some();
+            (if away { None } else { self.spill(region, state)? }, position)
+        };
+        let mut state = region.write();
+        if let Some(node_page) = spilled {
+            // The page is this region's from now on, whether its nodes leave or not.
+            state.own_spill_page(node_page.page);
+        }
+        let node_page = state.saved_page().or(spilled);
+        let Some(node_page) =
+            node_page.filter(|_| state.log_position() == position && !state.is_retired())
+        else {
+            return Ok(Some(false));
+        };
+        state.evict_nodes(node_page);
+        Ok(Some(true))
+    }
+
+    /// Writes a region's branch page to the spill file; `None` when the device has no room, so
+    /// that the nodes stay.
+    fn spill(&self, region: &Region, state: ReadState<'_>) -> Result<Option<NodePage>> {
+        let Nodes::Resident(nodes) = state.nodes() else { unreachable!("just checked") };
+        let own = state.spill_page();
+        let page = own.unwrap_or_else(|| self.take_page());
+        let mut node_page = NodePage { file: NodeFile::Spill, page, tag: 0 };
+        let mut buf = self.store.buffers().take();
+        let header = BranchHeader {
+            identity: identity(self.store.database(), &node_page),
+            // No flush: the file belongs to this open, and nobody else reads it.
+            flush: self.spills.fetch_add(1, Ordering::Relaxed),
+            namespace: self.namespace,
+            prefix: *region.prefix(),
+            level: 1,
+            log_pos: state.log_position(),
+        };
+        // They fit: what a flush lets grow too large is replaced before anybody sees it.
+        let mut builder = BranchBuilder::new(buf.page_mut(0), &header);
+        for (child, node) in state.children().iter().zip(nodes.nodes()) {
+            builder.push(&Entry {
+                depth: child.prefix.len(),
+                page_no: child.page.map(u64::from),
+                tag: child.tag,
+                node: *node,
+            });
+        }
+        node_page.tag = builder.seal();
+        drop(state);
+        let written = self.store.device().write_at(&self.spill, &buf, 1, node_page.offset());
+        if written.as_ref().is_err_and(pleach_io::IoError::is_full) {
+            if own.is_none() {
+                self.give_page(page);
+            }
+            return Ok(None);
+        }
+        written?;
+        Counters::add(&self.counters.image_bytes, 4096);
+        self.store.buffers().give(buf);
+        Ok(Some(node_page))
+    }
+
+    /// A checkpoint has written this region's branch page: its nodes may leave to it.
+    pub(crate) fn checkpointed(&self, key: &Key, position: LogPos, node_page: NodePage) {
+        let _moves = Ranked::acquire(MOVES, || self.moves.try_lock(), || self.moves.lock());
+        let region = self.index.in_region(key, |region, _| Arc::clone(region));
+        let mut state = region.write();
+        if state.is_retired() || state.log_position() != position.get() {
+            return;
+        }
+        if let Some(page) = state.checkpointed(node_page) {
+            self.give_page(page);
+        }
+    }
+
+    /// Is the page of a region's nodes aside?
+    pub(crate) fn nodes_are_aside(&self, state: &RegionState) -> bool {
+        let Nodes::Paged(at) = state.nodes() else { return false };
+        self.store.quarantine().keeps(file_name(at.file), at.page, false)
+    }
+
+    /// Brings the nodes of the region over a key into memory for the flush, unless they are aside; a
+    /// failure sets them aside.
+    pub(crate) fn bring_nodes(&self, key: &Key) -> Result<()> {
+        let away = self.index.in_region(key, |region, state| match state.nodes() {
+            Nodes::Resident(_) | Nodes::Plain => None,
+            Nodes::Paged(at) => Some(((file_name(at.file), at.page), *region.prefix())),
+        });
+        let Some((page, prefix)) = away else { return Ok(()) };
+        if let Some(error) = self.store.quarantine().error_of(page) {
+            return Err(error);
+        }
+        self.make_resident(key).inspect_err(|error| {
+            let of = (self.namespace, prefix);
+            self.store.set_aside(page, of, error.clone(), Why::Unreadable);
+        })
+    }
+
+    /// Reads nodes that are away, for an image. A page that is aside is tried all the same: whoever
+    /// closes waits for no trial, and an image lacks all regions when it lacks one. Says whether they
+    /// were read; otherwise they have been folded and are in memory, or the region has changed.
+    pub(crate) fn nodes_for_image(
+        &self,
+        region: &Region,
+        at: &NodePage,
+        nodes: &mut Vec<Node>,
+    ) -> Result<bool> {
+        let (page, prefix) = ((file_name(at.file), at.page), *region.prefix());
+        let read = if let Ok(read) = self.read_nodes(region, at, nodes) {
+            read
+        } else {
+            self.make_resident(prefix.first_key()).inspect_err(|error| {
+                let of = (self.namespace, prefix);
+                self.store.set_aside(page, of, error.clone(), Why::Unreadable);
+            })?;
+            false
+        };
+        self.node_page_is_back(page);
+        Ok(read)
+    }
+
+    /// Tries a node page that is aside, for an image that is about to be begun.
+    pub(crate) fn try_nodes_aside(&self, aside: &Quarantined) -> Result<()> {
+        let (file, page) = (aside.file, aside.page);
+        let named =
+            self.index.in_region(aside.prefix.first_key(), |region, state| match state.nodes() {
+                Nodes::Paged(at) if (file_name(at.file), at.page) == (file, page) => {
+                    Some((Arc::clone(region), *at))
+                }
+                _ => None,
+            });
+        match named {
+            Some((region, at)) => {
+                self.nodes_for_image(&region, &at, &mut Vec::new())?;
+            }
+            // In memory, or on another page.
+            None => self.node_page_is_back((file, page)),
+        }
+        Ok(())
+    }
+
+    /// A page of nodes is readable, or nobody needs it any more.
+    fn node_page_is_back(&self, (file, page): (&'static str, u64)) {
+        if self.store.quarantine().suspects(file, page) {
+            self.store.quarantine().forget(file, page);
+            self.store.is_back(file, (self.namespace, Prefix::ROOT));
+        }
+    }
+}
+
+/// Bytes of a region's nodes in memory.
+fn resident(region: &Arc<Region>) -> u64 {
+    match region.read().nodes() {
+        Nodes::Resident(nodes) => nodes.len() as u64 * NODE_BYTES,
+        Nodes::Paged(_) | Nodes::Plain => 0,
+    }
+}
+
+/// The name that messages use.
+pub(crate) fn file_name(file: NodeFile) -> &'static str {
+    match file {
+        NodeFile::ImageA => image_name(ImageFile::A),
+        NodeFile::ImageB => image_name(ImageFile::B),
+        NodeFile::Spill => SPILL_FILE,
+    }
+}
+
+fn identity(database: u64, node_page: &NodePage) -> Identity {
+    let kind = if node_page.file == NodeFile::Spill { FileKind::Spill } else { FileKind::Image };
+    Identity { kind, page_no: node_page.page, db_id: database }
+}

@@ -1,0 +1,159 @@
+//! Values too long for a page: in extents of the overflow file, named by a cell.
+//!
+//! A value's pages are stream pages of the overflow file; the cell keeps its length, its hash and
+//! the runs. Who writes a value syncs the file before anything durable names it: a commit record
+//! for values over 64 KiB, a location record for the others. Whoever reads one by its key finds it in memory the next
+//! time ([`super::long_values`]).
+
+use std::sync::Arc;
+
+use pleach_beatree::page_no::page_offset;
+use pleach_beatree::stored::{LargeValue, overflow_cell};
+use pleach_beatree::{Stored, Value};
+use pleach_core::Hasher;
+use pleach_core::page::overflow::{OverflowCell, PageRun};
+use pleach_core::page::stream::{self, StreamHeader, StreamId, StreamView};
+use pleach_core::page::{FileKind, Identity};
+use pleach_io::{Disk, File, PageBuf};
+use pleach_journal::format::names::OVERFLOW_FILE;
+
+use super::long_values::Id;
+use super::space::Tentative;
+use crate::error::{Contradiction, Error, NoRoom, Result, full_or};
+use crate::metrics::Counters;
+use crate::state::State;
+
+/// Pages of one write or read.
+const RUN_PAGES: usize = 256;
+
+/// The pages of runs, as they are written and read: a first page, and how many.
+fn pieces(runs: impl Iterator<Item = PageRun>) -> impl Iterator<Item = (u64, usize)> {
+    runs.flat_map(|run| {
+        let pages = run.pages as usize;
+        let starts = (0..pages).step_by(RUN_PAGES);
+        starts.map(move |from| (run.start + from as u64, RUN_PAGES.min(pages - from)))
+    })
+}
+
+/// Writes a value (unsynced) and gives the cell that names it.
+pub(crate) fn write(
+    db: &State,
+    tentative: &mut Tentative<'_>,
+    large: &LargeValue,
+    flush: u64,
+) -> Result<Arc<[u8]>> {
+    let pages = large.bytes.len().div_ceil(stream::PAYLOAD);
+    let runs = db.space.allocate_overflow(pages, tentative)?;
+    let mut chunks = large.bytes.chunks(stream::PAYLOAD);
+    let mut index = 0u32;
+    for (at, count) in pieces(runs.iter().copied()) {
+        let mut buf = PageBuf::zeroed(count);
+        for page in 0..count {
+            let header = StreamHeader {
+                identity: overflow_identity(db.store.database(), at + page as u64),
+                flush,
+                namespace: db.namespace,
+                stream: StreamId::Value,
+                index,
+            };
+            stream::build(buf.page_mut(page), &header, chunks.next().unwrap_or_default());
+            index += 1;
+        }
+        let written =
+            db.store.device().write_at(db.space.overflow_file(), &buf, count, page_offset(at));
+        written.map_err(full_or(NoRoom::OverflowPages)).map_err(|error| {
+            // A file system that copies on writing may have no room for what is reserved. Nothing
+            // names the runs yet: they are given back.
+            if matches!(error, Error::Full(_)) {
+                return error;
+            }
+            db.poison(&error);
+            error.poisoning()
+        })?;
+    }
+    let mut cell = Vec::new();
+    OverflowCell::encode(large.bytes.len() as u64, &large.hash, &runs, &mut cell)
+        .map_err(Contradiction::ValueRuns)?;
+    Ok(cell.into())
+}
+
+/// The value that a stored state names, which was found in a state of commit `base`. Its runs may be given up and
+/// written again once that commit cannot be read any more. Where it `stays` others will find it in memory.
+pub(crate) fn value(db: &State, base: u64, stored: Stored, stays: bool) -> Result<Option<Value>> {
+    match stored {
+        Stored::Absent => Ok(None),
+        Stored::Inline(value) => Ok(Some(value)),
+        Stored::Large(large) => Ok(Some(large.bytes.clone())),
+        Stored::Overflow(raw) => match read(db, &raw, stays) {
+            Ok(value) => Ok(Some(value)),
+            Err(error) => db.commits.undo().check(base).and(Err(error)),
+        },
+    }
+}
+
+/// Is it a value that must be read from the device?
+pub(crate) fn is_away(db: &State, stored: &Stored) -> bool {
+    matches!(stored, Stored::Overflow(raw) if db.long_values.get(&Id::of(raw)).is_none())
+}
+
+/// A value from memory, or else from the device.
+fn read(db: &State, raw: &[u8], stays: bool) -> Result<Value> {
+    db.home.check()?;
+    let id = Id::of(raw);
+    if let Some(value) = db.long_values.get(&id) {
+        return Ok(value);
+    }
+    Counters::add(&db.counters.long_values_read, 1);
+    let (device, file) = (db.store.device(), db.space.overflow_file());
+    let value = read_from(db.hasher, device, file, db.store.database(), raw)?;
+    if stays && db.long_values.keep(id, &value) {
+        db.fit_cache();
+    }
+    Ok(value)
+}
+
+/// Reads a value from a file that is open for reading; every page and the value's hash are checked.
+pub fn read_from(
+    hasher: Hasher,
+    device: &Disk,
+    file: &File,
+    database: u64,
+    raw: &[u8],
+) -> Result<Value> {
+    let cell = overflow_cell(raw);
+    let total = usize::try_from(cell.total_len())
+        .map_err(|_| Contradiction::ValueLength { bytes: cell.total_len() })?;
+    let mut bytes = Vec::with_capacity(total);
+    let mut index = 0u32;
+    for (at, count) in pieces(cell.runs()) {
+        let mut buf = PageBuf::zeroed(count);
+        device.read_at(file, &mut buf, page_offset(at))?;
+        for offset in 0..count {
+            let page = at + offset as u64;
+            let view = StreamView::parse(buf.page(offset), &overflow_identity(database, page))
+                .map_err(|error| Error::Page { file: OVERFLOW_FILE, page, error })?;
+            if view.stream() != StreamId::Value || view.index() != index {
+                return Err(Contradiction::OtherValue { file: OVERFLOW_FILE, page }.into());
+            }
+            bytes.extend_from_slice(view.payload());
+            index += 1;
+        }
+    }
+    if bytes.len() != total || hasher.hash(&bytes) != cell.value_hash().to_bytes() {
+        let page = cell.runs().next().map_or(0, |run| run.start);
+        return Err(Contradiction::ValueHash { file: OVERFLOW_FILE, page }.into());
+    }
+    Ok(Value::from(bytes))
+}
+
+fn overflow_identity(database: u64, page: u64) -> Identity {
+    Identity { kind: FileKind::Overflow, page_no: page, db_id: database }
+}
+
+/// The runs that a stored state occupies in the overflow file.
+pub fn runs(stored: &Stored) -> Vec<PageRun> {
+    match stored {
+        Stored::Overflow(raw) => overflow_cell(raw).runs().collect(),
+        _ => Vec::new(),
+    }
+}

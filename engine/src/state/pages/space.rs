@@ -1,0 +1,459 @@
+//! Which pages of the leaf and overflow files are taken, and how the files grow.
+//!
+//! Files grow by whole segments, which are reserved before anything is written. Ordinary growth leaves
+//! a reserve, so that deletes, flushes and checkpoints can finish on a full device, and a commit that puts is admitted only
+//! while what pends has room for its pages beside that ([`PageSpace::has_room_for`]). Checkpoints cut their
+//! ends off ([`PageSpace::shrink`]).
+//!
+//! Invariants: a page is free, or somebody owns it; one that was given up is free only when its location
+//! record is durable and no reader can be at it ([`PageSpace::release_leaves`]); an overflow run is
+//! tentative until a record names it, and free in every image that is made before.
+//!
+//! Locks: leaf pages; extents, then the tentative runs, or those of the history.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+use pleach_beatree::PageNo;
+use pleach_beatree::page_no::page_offset;
+use pleach_beatree::space::{self, Extension, Extents, ExtentsStats, GrowingFile, Growth};
+use pleach_core::page::overflow::PageRun;
+use pleach_io::{Disk, File, IoError, OpenMode};
+use pleach_journal::format::position::LogPos;
+
+use crate::error::{Error, NoRoom, Result, full_or};
+
+/// The reserve that ordinary growth leaves free: this, or a sixteenth of a small file system, but no less than a segment of the
+/// log and a half.
+const RESERVE: u64 = 64 << 20;
+
+/// The space of the two page files.
+pub(crate) struct PageSpace {
+    device: Disk,
+    leaf: File,
+    overflow: File,
+    geometry: space::FileGeometry,
+    /// Bytes of a segment of the log.
+    log_segment: u64,
+    pages: Mutex<space::Space>,
+    extents: Mutex<Extents>,
+    /// Overflow runs that are written and that no record names yet.
+    tentative: Mutex<Vec<PageRun>>,
+    /// Pages of runs of the history, by their starts. Images have them free.
+    history: Mutex<BTreeMap<u64, u32>>,
+    /// The newest image that is durable names leaf pages below this one.
+    image_leaf_end: AtomicU32,
+    /// How far the overflow map has reached since the newest image that is durable, those that were given
+    /// up included; written under the extents' lock.
+    overflow_peak: AtomicU64,
+    /// How far the overflow map of any image of this open reaches.
+    overflow_mapped: AtomicU64,
+    /// What an open has found retired: see [`Held`].
+    held: Mutex<Held>,
+}
+
+/// The overflow map of an image.
+pub(crate) struct OverflowMap {
+    pub(crate) bytes: Vec<u8>,
+    /// Pages of the overflow file that any record since the image before may name: those below this one.
+    pub(crate) peak: u64,
+}
+
+/// Overflow runs that only the history names, as recovery finds them: what they are retired under, and the
+/// commit from which on no view names them. In order of both.
+pub(crate) type Held = VecDeque<(LogPos, u64)>;
+
+/// Bytes that a commit takes on the device, beside nodes and what it frees.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wanted {
+    /// Of its record.
+    pub(crate) log: u64,
+    /// Of keys and values that are put, until they are pages.
+    pub(crate) leaf: u64,
+    /// Of pages of the overflow file.
+    pub(crate) overflow: u64,
+}
+
+/// How long both files were, in pages, for giving room back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Before {
+    leaf: u32,
+    overflow: u64,
+    /// In bytes. An older image may have a longer map than there is now, up to this end.
+    overflow_file: u64,
+}
+
+impl PageSpace {
+    pub(crate) fn new(
+        device: Disk,
+        (leaf, overflow): (File, File),
+        (geometry, log_segment): (space::FileGeometry, u64),
+        pages: space::Space,
+        (extents, held): (Extents, Held),
+        history: impl Iterator<Item = PageRun>,
+        image_leaf_end: u32,
+    ) -> Self {
+        let history = Mutex::new(history.map(|run| (run.start, run.pages)).collect());
+        let (pages, extents) = (Mutex::new(pages), Mutex::new(extents));
+        let image_leaf_end = AtomicU32::new(image_leaf_end);
+        let (tentative, held) = (Mutex::default(), Mutex::new(held));
+        Self {
+            device,
+            leaf,
+            overflow,
+            geometry,
+            log_segment,
+            pages,
+            extents,
+            tentative,
+            history,
+            image_leaf_end,
+            overflow_peak: AtomicU64::new(0),
+            overflow_mapped: AtomicU64::new(0),
+            held,
+        }
+    }
+
+    /// What an open has found retired, for whoever releases it.
+    pub(crate) fn take_held(&self) -> Held {
+        std::mem::take(&mut self.held.lock())
+    }
+
+    /// The file of overflow pages.
+    pub(crate) fn overflow_file(&self) -> &File {
+        &self.overflow
+    }
+
+    /// Numbers of `count` leaf pages that are free, in ascending order; grows the file when needed.
+    pub(crate) fn allocate_leaves(&self, count: usize) -> Result<Vec<PageNo>> {
+        let count = u32::try_from(count).expect("a round has fewer than 2^32 pages");
+        let mut pages = self.pages.lock();
+        let runs = self.allocate(&mut *pages, &self.leaf, count, NoRoom::LeafPages, 1)?;
+        Ok(runs.iter().flat_map(space::PageRun::pages).collect())
+    }
+
+    /// Runs of `pages` free pages of the overflow file, tentative until a record names them.
+    pub(crate) fn allocate_overflow(
+        &self,
+        pages: usize,
+        tentative: &mut Tentative<'_>,
+    ) -> Result<Vec<PageRun>> {
+        let count = u32::try_from(pages).expect("values are limited");
+        let mut extents = self.extents.lock();
+        let runs = self.allocate(&mut *extents, &self.overflow, count, NoRoom::OverflowPages, 1)?;
+        // Before the lock goes: an image that is written then leaves them out.
+        self.tentative.lock().extend_from_slice(&runs);
+        tentative.own.extend_from_slice(&runs);
+        Ok(runs)
+    }
+
+    /// Runs of `pages` free pages of the overflow file for a run of the history. It may take half of the reserve: what is in a
+    /// run needs no log.
+    pub(crate) fn allocate_history(&self, pages: usize) -> Result<Vec<PageRun>> {
+        let count = u32::try_from(pages).expect("a few");
+        let mut extents = self.extents.lock();
+        let runs = self.allocate(&mut *extents, &self.overflow, count, NoRoom::OverflowPages, 2)?;
+        self.history.lock().extend(runs.iter().map(|run| (run.start, run.pages)));
+        Ok(runs)
+    }
+
+    /// Pages that runs of the history had are free. What was never given to one stays as it is.
+    pub(crate) fn free_history(&self, pages: Vec<PageRun>) -> Result<()> {
+        let mut extents = self.extents.lock();
+        let mut history = self.history.lock();
+        for PageRun { start, pages } in pages {
+            let given = history.range(..=start).next_back().map(|(first, count)| (*first, *count));
+            let Some((first, count)) = given else { continue };
+            let (before, end) = (start - first, start + u64::from(pages));
+            let Some(behind) = (first + u64::from(count)).checked_sub(end) else { continue };
+            history.remove(&first);
+            for (start, pages) in [(first, before), (end, behind)] {
+                if let Ok(pages @ 1..) = u32::try_from(pages) {
+                    history.insert(start, pages);
+                }
+            }
+            extents.mark_free(PageRun { start, pages })?;
+        }
+        Ok(())
+    }
+
+    /// Pages of a file, which grows as far as it has to, and leaves one part in `of` of the reserve.
+    fn allocate<F: GrowingFile>(
+        &self,
+        map: &mut F,
+        file: &File,
+        count: u32,
+        what: fn(IoError) -> NoRoom,
+        of: u64,
+    ) -> Result<Vec<F::Run>> {
+        let reserve = |Extension { offset, bytes, growth }| {
+            if growth == Growth::Allowed {
+                let (free, reserve) = self.free()?;
+                room(free, reserve / of, bytes)?;
+            }
+            self.device.allocate(file, offset, bytes).map_err(full_or(what))
+        };
+        map.allocate_growing(count, reserve, |error| matches!(error, Error::Full(_)))
+    }
+
+    /// Makes the file of an image this long, unless it is. It may take half of the reserve, which is for images, too.
+    pub(crate) fn lengthen(&self, name: &str, bytes: u64) -> Result<()> {
+        let file = self.device.open(name, OpenMode::Write)?;
+        let len = self.device.len(&file)?;
+        if len >= bytes {
+            return Ok(());
+        }
+        let (free, reserve) = self.free()?;
+        room(free, reserve / 2, bytes - len)?;
+        self.device.allocate(&file, len, bytes - len).map_err(full_or(NoRoom::Image))
+    }
+
+    /// Does the device have room for `bytes` of ordinary growth?
+    pub(crate) fn has_room(&self, bytes: u64) -> Result<()> {
+        let (free, reserve) = self.free()?;
+        room(free, reserve, bytes)
+    }
+
+    /// Does the device have room for `log` bytes of new log, the reserve included?
+    pub(crate) fn has_room_for_log(&self, log: u64) -> Result<()> {
+        room(self.free()?.0, 0, log)
+    }
+
+    /// Has the device room for a commit that puts, beside the reserve? `log` is new log, `images` what the images have to be longer;
+    /// what is buffered then becomes pages of twice as many bytes at most, for which free pages of the file serve.
+    pub(crate) fn has_room_for(&self, log: u64, images: u64, batch: &Wanted) -> Result<()> {
+        let (free, reserve) = self.free()?;
+        let all = log + images + 2 * batch.leaf + batch.overflow;
+        if free >= reserve.saturating_add(all) {
+            return Ok(());
+        }
+        if log > 0 {
+            room(free, reserve, log)?;
+        }
+        if images > 0 {
+            room(free, reserve / 2, log + images)?;
+        }
+        let leaf = self.pages.lock().stats();
+        let overflow = page_offset(self.extents.lock().stats().free);
+        // What is left in the overflow file is no page for a flush.
+        let left = overflow.saturating_sub(batch.overflow).min(reserve / 2);
+        let pages = page_offset(u64::from(leaf.holes + leaf.fresh)) + overflow.min(batch.overflow);
+        // Half of the reserve is for images.
+        room(free + pages + left, reserve - images.min(reserve / 2), all)
+    }
+
+    /// The bytes that the device has free, and those of them that ordinary growth leaves.
+    fn free(&self) -> Result<(u64, u64)> {
+        let (free, total) = self.device.free_space()?;
+        if total == 0 {
+            // A file system without a size (ramfs): it says no by itself.
+            return Ok((u64::MAX / 2, 0));
+        }
+        let least = (self.log_segment * 3 / 2).min(total / 4);
+        Ok((free, RESERVE.min(total / 16).max(least)))
+    }
+
+    /// Leaf pages that were allocated and that nothing names go back.
+    pub(crate) fn give_leaves_back(&self, numbers: impl IntoIterator<Item = PageNo>) {
+        let mut pages = self.pages.lock();
+        for number in numbers {
+            pages.mark_free(number).expect("allocated by the same owner");
+        }
+    }
+
+    /// Pages and runs that the location record that ends at `stamp` has replaced; they stay until released.
+    pub(crate) fn retire(&self, leaves: &[PageNo], runs: &[PageRun], stamp: LogPos) -> Result<()> {
+        self.pages.lock().retire(leaves, stamp.get())?;
+        Ok(self.extents.lock().retire(runs, stamp.get())?)
+    }
+
+    /// Are there leaf pages that were replaced and are not free yet?
+    pub(crate) fn has_retired_leaves(&self) -> bool {
+        self.pages.lock().stats().pending > 0
+    }
+
+    /// Leaf pages retired under this stamp and earlier ones are free.
+    pub(crate) fn release_leaves(&self, stamp: LogPos) {
+        self.pages.lock().release(stamp.get());
+    }
+
+    /// Overflow runs retired under this stamp and earlier ones are free.
+    pub(crate) fn release_runs(&self, stamp: LogPos) {
+        self.extents.lock().release(stamp.get());
+    }
+
+    /// Figures of the overflow file.
+    pub(crate) fn overflow_stats(&self) -> ExtentsStats {
+        self.extents.lock().stats()
+    }
+
+    /// The overflow map as of a log position, as a recovery wants it: runs that records up to
+    /// there gave up are free (no reader outlives a crash), runs that no record names yet are free. When the
+    /// file is far too long, the map loses its free end; the file itself follows with [`Self::shrink`].
+    pub(crate) fn overflow_map(&self, through: LogPos) -> Result<OverflowMap> {
+        // One moment for both: a run is in the clone and tentative, or in neither.
+        let (mut extents, tentative, history, peak) = {
+            let mut extents = self.extents.lock();
+            let pages = extents.stats().pages;
+            let peak = self.overflow_peak.fetch_max(pages, Ordering::Relaxed).max(pages);
+            extents.drop_tail();
+            self.overflow_mapped.fetch_max(extents.stats().pages, Ordering::Relaxed);
+            (extents.clone(), self.tentative.lock().clone(), self.history.lock().clone(), peak)
+        };
+        let history = history.into_iter().map(|(start, pages)| PageRun { start, pages });
+        for run in tentative.into_iter().chain(history) {
+            extents.mark_free(run)?;
+        }
+        let mut bytes = Vec::new();
+        extents.encode(through.get(), &mut bytes);
+        Ok(OverflowMap { bytes, peak })
+    }
+
+    /// When the leaf file is far too long for its live pages: what it should shrink to, in pages.
+    pub(crate) fn leaf_goal(&self) -> Option<PageNo> {
+        self.pages.lock().goal().map(PageNo::new)
+    }
+
+    /// Checkpoint `shrink-files`: cuts the ends off that are free, and that neither of the two generations
+    /// names (rule `shrink-behind-both`). The image that has just become durable names leaf pages below
+    /// `leaf_end`; records since the image before it name overflow pages below `overflow_peak`.
+    ///
+    /// Nothing is lost when the device refuses: a file stays longer than it has to be.
+    pub(crate) fn shrink(&self, leaf_end: u32, overflow_peak: u64) {
+        let before = self.image_leaf_end.swap(leaf_end, Ordering::Relaxed);
+        let stays = |error| tracing::warn!(%error, "a file stays longer than it has to be");
+        let mut pages = self.pages.lock();
+        if let Some(goal) = pages.goal() {
+            let named = before.max(leaf_end).next_multiple_of(self.geometry.segment_pages);
+            let keep = goal.max(named).max(pages.used_end());
+            if keep < pages.pages() {
+                match self.cut(&self.leaf, page_offset(keep.into())) {
+                    Ok(()) => pages.cut(keep),
+                    Err(error) => stays(error),
+                }
+            }
+        }
+        drop(pages);
+        // Its map has been cut already, at the cut of an image: see `overflow_map`.
+        let extents = self.extents.lock();
+        let keep = extents.stats().pages.max(overflow_peak);
+        self.cut(&self.overflow, page_offset(keep)).unwrap_or_else(stays);
+        // The next image's peak is that of the map from here on.
+        self.overflow_peak.store(0, Ordering::Relaxed);
+    }
+
+    /// Makes a file no longer than this many bytes.
+    fn cut(&self, file: &File, len: u64) -> std::result::Result<(), IoError> {
+        if self.device.len(file)? > len { self.device.set_len(file, len) } else { Ok(()) }
+    }
+
+    /// Both files, as they are now.
+    pub(crate) fn before(&self) -> Result<Before> {
+        Ok(Before {
+            leaf: self.pages.lock().pages(),
+            overflow: self.extents.lock().stats().pages,
+            overflow_file: self.device.len(&self.overflow)?,
+        })
+    }
+
+    /// A load has failed: nothing names the leaf pages that it has taken, and its overflow runs are free
+    /// already. Both files are again as long as they were, as far as others have not grown them meanwhile.
+    ///
+    /// They stay as they are once a record since then `is_durable`: a flush beside the load may have queued one that
+    /// names pages behind those ends, though they are free by now (rule `shrink-behind-both`). What it names is free
+    /// only behind a durable record, and that is asked under the lock under which it became free.
+    pub(crate) fn go_back(
+        &self,
+        before: Before,
+        taken: Vec<PageNo>,
+        is_durable: impl Fn() -> bool,
+    ) {
+        let stays =
+            |error| tracing::warn!(%error, "room that a failed load has made stays reserved");
+        self.give_leaves_back(taken);
+        let mut pages = self.pages.lock();
+        let keep = pages.used_end().max(before.leaf);
+        if keep < pages.pages() && !is_durable() {
+            match self.device.set_len(&self.leaf, page_offset(keep.into())) {
+                Ok(()) => pages.cut(keep),
+                Err(error) => stays(error),
+            }
+        }
+        drop(pages);
+        let mut extents: MutexGuard<'_, Extents> = self.extents.lock();
+        // An image that was made meanwhile, by a close for one, has a map of the file as it was then.
+        if self.overflow_mapped.load(Ordering::Relaxed) > before.overflow || is_durable() {
+            return;
+        }
+        let mut shorter = extents.clone();
+        shorter.drop_free_end(before.overflow);
+        let keep = shorter.stats().pages;
+        if keep < extents.stats().pages {
+            let end = page_offset(keep).max(before.overflow_file);
+            match self.cut(&self.overflow, end) {
+                Ok(()) => *extents = shorter,
+                Err(error) => stays(error),
+            }
+        }
+    }
+
+    /// Runs that are about to be written.
+    pub(crate) fn tentative(&self) -> Tentative<'_> {
+        self.tentative_again(Vec::new())
+    }
+
+    /// Takes up runs that were kept ([`Tentative::keep`]).
+    pub(crate) fn tentative_again(&self, own: Vec<PageRun>) -> Tentative<'_> {
+        Tentative { space: self, own }
+    }
+}
+
+/// Runs that are written and that no record names yet. A checkpoint's map leaves them out; when
+/// nothing comes to name them, they are free again.
+pub(crate) struct Tentative<'a> {
+    space: &'a PageSpace,
+    own: Vec<PageRun>,
+}
+
+impl Tentative<'_> {
+    /// Leaves the runs tentative, in the caller's care.
+    pub(crate) fn keep(mut self) -> Vec<PageRun> {
+        std::mem::take(&mut self.own)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.own.is_empty()
+    }
+
+    /// Pages of the overflow file that they take.
+    pub(crate) fn pages(&self) -> u64 {
+        self.own.iter().map(|run| u64::from(run.pages)).sum()
+    }
+
+    /// A record that names the runs has been queued; called under the sequencer's lock.
+    pub(crate) fn named(mut self) {
+        let own = std::mem::take(&mut self.own);
+        self.space.tentative.lock().retain(|run| !own.contains(run));
+    }
+}
+
+impl Drop for Tentative<'_> {
+    fn drop(&mut self) {
+        if self.own.is_empty() {
+            return;
+        }
+        let mut extents = self.space.extents.lock();
+        self.space.tentative.lock().retain(|run| !self.own.contains(run));
+        for run in &self.own {
+            extents.mark_free(*run).expect("allocated by the same owner");
+        }
+    }
+}
+
+fn room(free: u64, reserve: u64, wanted: u64) -> Result<()> {
+    if free >= reserve.saturating_add(wanted) {
+        return Ok(());
+    }
+    Err(NoRoom::Reserve { free, reserve, wanted }.into())
+}

@@ -1,0 +1,333 @@
+//! Leaf pages: read, checked, cached, and set aside when they cannot be used.
+//!
+//! Whoever looks a page up does so under a grace guard ([`Store::enter`]): what the index named then stays
+//! where it is until the guard goes.
+//!
+//! Invariants:
+//! * a page enters the cache only when its checksum, its identity and its tag are what the index expects,
+//!   and never while it is known to contradict the index;
+//! * a page that is being read is read by nobody else, unless that takes too long: see
+//!   [`super::in_flight`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pleach_beatree::cache::{Buffers, Cache, CachedPage, NO_BATCH};
+use pleach_beatree::grace::{Grace, Guard, Period};
+use pleach_beatree::{PageNo, RegionState};
+use pleach_core::page::leaf::LeafView;
+use pleach_core::page::{FileKind, Identity, Page, header};
+use pleach_core::{Key, Prefix};
+use pleach_io::{Disk, Executor, File, PageBuf};
+use pleach_journal::format::names::LEAF_FILE;
+
+use super::in_flight::{InFlight, PageId, Reading};
+use super::index::{PageRef, located};
+use super::quarantine::{Quarantine, Why};
+use crate::error::{Error, Result};
+use crate::metrics::Counters;
+use crate::state::pace::Pace;
+
+/// The leaf pages of one open database.
+pub(crate) struct Store {
+    device: Disk,
+    database: u64,
+    leaf: File,
+    cache: Cache,
+    buffers: Buffers,
+    grace: Grace,
+    in_flight: Arc<InFlight>,
+    /// The commit that the batch under way will make.
+    batch: AtomicU64,
+    quarantine: Quarantine,
+    pace: Arc<Pace>,
+    counters: Arc<Counters>,
+}
+
+/// What a store is made of.
+pub(crate) struct Parts {
+    pub(crate) device: Disk,
+    pub(crate) runtime: Executor,
+    pub(crate) database: u64,
+    pub(crate) leaf: File,
+    /// Bytes of the leaf cache.
+    pub(crate) cache: usize,
+    /// Bytes of page buffers that wait to be used again.
+    pub(crate) buffers: usize,
+    pub(crate) pace: Arc<Pace>,
+    pub(crate) counters: Arc<Counters>,
+}
+
+impl Store {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let Parts { device, runtime, database, leaf, cache, buffers, pace, counters } = parts;
+        Self {
+            device,
+            database,
+            leaf,
+            cache: Cache::new(cache),
+            buffers: Buffers::new(buffers),
+            grace: Grace::new(),
+            in_flight: InFlight::new(runtime),
+            batch: AtomicU64::new(0),
+            quarantine: Quarantine::default(),
+            pace,
+            counters,
+        }
+    }
+
+    /// The folder.
+    pub(crate) fn device(&self) -> &Disk {
+        &self.device
+    }
+
+    /// Random id of the database.
+    pub(crate) fn database(&self) -> u64 {
+        self.database
+    }
+
+    /// The file of leaf pages.
+    pub(crate) fn leaf_file(&self) -> &File {
+        &self.leaf
+    }
+
+    /// The cached leaf pages.
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// Memory of pages that are being read.
+    pub(crate) fn buffers(&self) -> &Buffers {
+        &self.buffers
+    }
+
+    /// What the database does and holds.
+    pub(crate) fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    /// Pages that are being read.
+    pub(crate) fn in_flight(&self) -> &Arc<InFlight> {
+        &self.in_flight
+    }
+
+    /// Pages that are set aside.
+    pub(crate) fn quarantine(&self) -> &Quarantine {
+        &self.quarantine
+    }
+
+    /// Pages that the index names from here on stay where they are until the guard goes.
+    #[inline]
+    pub(crate) fn enter(&self) -> Guard<'_> {
+        self.grace.enter()
+    }
+
+    /// A period that ends when everybody who is inside now has left.
+    pub(crate) fn grace_period(&self) -> Period {
+        self.grace.start()
+    }
+
+    /// The batch that makes this commit begins: pages that it reads stay until the next one.
+    pub(crate) fn begin_batch(&self, commit: u64) {
+        self.batch.store(commit, Ordering::Relaxed);
+        self.cache.set_batch(commit);
+    }
+
+    /// The commit that the batch under way will make.
+    #[inline]
+    pub(crate) fn batch(&self) -> u64 {
+        self.batch.load(Ordering::Relaxed)
+    }
+
+    /// Are all leaf pages cached?
+    pub(crate) fn all_is_cached(&self) -> bool {
+        self.cache.pages() as u64 >= self.counters.leaf_pages.load(Ordering::Relaxed)
+    }
+
+    /// Identity that the leaf page of this number must have.
+    pub(crate) fn leaf_identity(&self, page: PageNo) -> Identity {
+        Identity { kind: FileKind::Leaf, page_no: u64::from(page), db_id: self.database }
+    }
+
+    /// A page: from the cache, else read on the calling thread.
+    pub(crate) fn leaf(&self, at: PageRef) -> Result<Arc<CachedPage>> {
+        self.leaf_for(at, Reading::Keys)
+    }
+
+    /// The same for the flush: see [`Self::admit`].
+    pub(crate) fn leaf_for_flush(&self, at: PageRef) -> Result<Arc<CachedPage>> {
+        self.leaf_for(at, Reading::Flush)
+    }
+
+    fn leaf_for(&self, at: PageRef, reading: Reading) -> Result<Arc<CachedPage>> {
+        if let Some(page) = self.cached(at, reading) {
+            return Ok(page);
+        }
+        let id = PageId::Leaf(at.page);
+        let mut claim = self.in_flight.claim(id);
+        if claim.is_none() {
+            // Another reader is at it. When it has come to its end the page is in the cache, or that one
+            // has failed and this one looks for itself.
+            self.in_flight.wait(id);
+            claim = self.in_flight.claim(id);
+        }
+        // Looked at again: whoever read it may have come to the end before the claim.
+        if let Some(page) = self.cached(at, reading) {
+            return Ok(page);
+        }
+        self.count_miss(reading);
+        let mut buf = self.buffers.take();
+        self.device.read_at(&self.leaf, &mut buf, at.page.offset())?;
+        let page = self.admit(at, &buf, reading);
+        self.buffers.give(buf);
+        // Those who wait for it find it in the cache.
+        drop(claim);
+        page
+    }
+
+    /// A page is read.
+    pub(crate) fn count_miss(&self, reading: Reading) {
+        let counter = match reading {
+            Reading::Keys | Reading::Announced => &self.counters.cache_misses,
+            Reading::Flush => &self.counters.page_rereads,
+        };
+        Counters::add(counter, 1);
+    }
+
+    /// So many pages are read for an iterator alone, and so many that lie between them.
+    pub(crate) fn count_scanned(&self, pages: u64, between: u64) {
+        Counters::add(&self.counters.pages_scanned, pages);
+        Counters::add(&self.counters.pages_read_over, between);
+    }
+
+    fn cached(&self, at: PageRef, reading: Reading) -> Option<Arc<CachedPage>> {
+        let page = self.cache.get(at.page, at.tag)?;
+        if reading == Reading::Keys {
+            Counters::add(&self.counters.cache_hits, 1);
+        }
+        Some(page)
+    }
+
+    /// Reads a page where it lies in the cache, if it is there, to look for a key.
+    #[inline]
+    pub(crate) fn read_cached<T>(
+        &self,
+        at: PageRef,
+        key: &Key,
+        read: impl FnOnce(&CachedPage) -> T,
+    ) -> Option<T> {
+        let found = self.cache.read(at.page, at.tag, self.batch(), key, read);
+        if found.is_some() {
+            Counters::add(&self.counters.cache_hits, 1);
+        }
+        found
+    }
+
+    /// Checks a page that was read and puts it into the cache. A page that contradicts the index is
+    /// refused: the next commit on it would fold what it has into the root. The flush looks for itself whether a
+    /// page does so: such a page is the flush's alone until then.
+    pub(crate) fn admit(
+        &self,
+        at: PageRef,
+        buf: &PageBuf,
+        reading: Reading,
+    ) -> Result<Arc<CachedPage>> {
+        self.check_leaf(at, buf.page(0))?;
+        match self.refuse_contradicting(at.page) {
+            Err(_) if reading == Reading::Flush => return Ok(Cache::outside(buf.page(0))),
+            refused => refused?,
+        }
+        let through = match reading {
+            Reading::Announced => self.batch() + 1,
+            Reading::Keys => self.batch(),
+            Reading::Flush => NO_BATCH,
+        };
+        let page = self.cache.insert(at.page, at.tag, buf.page(0), through);
+        // The flush says so first and empties the cache then: one of both sees the other.
+        self.refuse_contradicting(at.page).inspect_err(|_| self.cache.remove(at.page))?;
+        self.read_well(LEAF_FILE, u64::from(at.page));
+        Ok(page)
+    }
+
+    /// Reads a page for an iterator alone, on the calling thread.
+    pub(crate) fn read_apart(&self, at: PageRef) -> Result<Arc<CachedPage>> {
+        self.count_scanned(1, 0);
+        let mut buf = self.buffers.take();
+        self.device.read_at(&self.leaf, &mut buf, at.page.offset())?;
+        let page = self.check_leaf(at, buf.page(0)).map(|()| Cache::outside(buf.page(0)));
+        self.buffers.give(buf);
+        page
+    }
+
+    /// An iterator comes to a page that it has read apart, and that the index names now that it has entered;
+    /// with `keep`, others will find it.
+    pub(crate) fn use_apart(&self, at: PageRef, page: &Page, keep: bool) -> Result<()> {
+        self.refuse_contradicting(at.page)?;
+        if keep {
+            self.cache.insert(at.page, at.tag, page, NO_BATCH);
+            self.refuse_contradicting(at.page).inspect_err(|_| self.cache.remove(at.page))?;
+        }
+        self.read_well(LEAF_FILE, u64::from(at.page));
+        Ok(())
+    }
+
+    /// A page, if it is cached. This is not a use.
+    pub(crate) fn peek(&self, at: PageRef) -> Option<Arc<CachedPage>> {
+        let page = self.cache.peek(at.page, at.tag)?;
+        Counters::add(&self.counters.cache_hits, 1);
+        Some(page)
+    }
+
+    fn refuse_contradicting(&self, page: PageNo) -> Result<()> {
+        self.quarantine.contradicting(LEAF_FILE, u64::from(page)).map_or(Ok(()), Err)
+    }
+
+    /// Checks a page that was read.
+    pub(crate) fn check_leaf(&self, at: PageRef, page: &Page) -> Result<()> {
+        let number = u64::from(at.page);
+        let bad = |error| Error::Page { file: LEAF_FILE, page: number, error };
+        LeafView::parse(page, &self.leaf_identity(at.page)).map_err(bad)?;
+        let found = header::tag(page);
+        if found != at.tag {
+            let (page, expected) = (number, at.tag);
+            return Err(Error::StalePage { file: LEAF_FILE, page, expected, found });
+        }
+        header::check_namespace(page, at.namespace).map_err(bad)
+    }
+
+    /// Sets a page aside that the background could not use; `of` are its namespace and prefix.
+    pub(crate) fn set_aside(
+        &self,
+        page: (&'static str, u64),
+        of: (u8, Prefix),
+        error: Error,
+        why: Why,
+    ) {
+        self.quarantine.put(page, of, error, why, self.pace.now());
+    }
+
+    /// A page was read well: if it was aside, it is back, and flushed with the next round.
+    pub(crate) fn read_well(&self, file: &'static str, page: u64) {
+        if let Some(of) = self.quarantine.read_well(file, page) {
+            self.is_back(file, of);
+        }
+    }
+
+    /// A page that was aside can be tried, or is not needed any more.
+    pub(crate) fn is_back(&self, file: &'static str, (namespace, prefix): (u8, Prefix)) {
+        if file == LEAF_FILE {
+            self.quarantine.is_back(namespace, prefix);
+        }
+        self.pace.flush_goes_on();
+        // Nodes of this page, or such as are folded from it, may be what the checkpoint waits for.
+        self.pace.set_checkpoint_error(None);
+        self.pace.wake();
+    }
+
+    /// Is a region's leaf page aside?
+    pub(crate) fn page_is_aside(&self, state: &RegionState, child: usize) -> bool {
+        let Some(at) = located(state, child) else { return false };
+        let keeps = |at_hand| self.quarantine.keeps(LEAF_FILE, u64::from(at.page), at_hand);
+        keeps(false) && keeps(self.cache.get(at.page, at.tag).is_some())
+    }
+}

@@ -1,0 +1,405 @@
+//! Image files: the tries, namespace by namespace, then the streams of all, written front to back.
+//!
+//! A trie begins with its first region's branch page. A level's pages follow the level below; the last
+//! branch page is the root's, which has the empty prefix. Then come its pending changes, if there are any. All
+//! these pages name their namespace. Behind the last trie come the overflow map and the table.
+//!
+//! Every page carries the image's number as its flush number, which no other image ever has. The
+//! superblock names it. So a page that an earlier image has left (a lost write) is found, even when
+//! everything else in it is right.
+
+use pleach_beatree::page_no::page_offset;
+use pleach_beatree::region::NodeFile;
+use pleach_core::page::branch::{BranchBuilder, BranchHeader, BranchView, Entry, MAX_ENTRIES};
+use pleach_core::page::stream::{self, StreamHeader, StreamId, StreamView};
+use pleach_core::page::{FileKind, Identity, PageError, header};
+use pleach_core::prefix::bit;
+use pleach_core::{Hasher, Node, Prefix};
+use pleach_io::{Disk, File, OpenMode, PageBuf};
+
+use super::image_error::{ImageError, Result};
+use super::names::{ImageFile, image_name};
+use super::superblock::ImageRef;
+use super::table::{StreamRef, Table};
+
+/// Pages of one write or read.
+const RUN: usize = 256;
+/// Pages of the first write: a small database's image is no more.
+const FIRST_RUN: usize = 16;
+
+/// An image file, as regions name it.
+pub const fn node_file(file: ImageFile) -> NodeFile {
+    match file {
+        ImageFile::A => NodeFile::ImageA,
+        ImageFile::B => NodeFile::ImageB,
+    }
+}
+
+/// A written branch page, as its parent names it.
+#[derive(Clone, Copy, Debug)]
+pub struct Written {
+    /// What all keys below it begin with.
+    pub prefix: Prefix,
+    /// Where it is in the image.
+    pub page: u64,
+    /// What tells it from a page that was there before.
+    pub tag: u32,
+    /// The node of its prefix.
+    pub node: Node,
+}
+
+/// Writes an image front to back.
+#[derive(Debug)]
+pub struct ImageWriter {
+    device: Disk,
+    which: ImageFile,
+    file: File,
+    database: u64,
+    /// The image's number.
+    number: u64,
+    buf: PageBuf,
+    filled: usize,
+    next: u64,
+}
+
+impl ImageWriter {
+    /// Starts over in an image file; what it held is dead.
+    pub fn start(device: &Disk, which: ImageFile, database: u64, number: u64) -> Result<Self> {
+        let file = device.open(image_name(which), OpenMode::Write)?;
+        Ok(Self {
+            device: device.clone(),
+            which,
+            file,
+            database,
+            number,
+            buf: PageBuf::zeroed(FIRST_RUN),
+            filled: 0,
+            next: 0,
+        })
+    }
+
+    fn identity(&self) -> Identity {
+        Identity { kind: FileKind::Image, page_no: self.next, db_id: self.database }
+    }
+
+    /// A branch page; `entries` tile the prefix.
+    pub fn branch(
+        &mut self,
+        namespace: u8,
+        prefix: &Prefix,
+        level: u8,
+        log_pos: u64,
+        entries: impl Iterator<Item = Entry>,
+    ) -> Result<(u64, u32)> {
+        self.make_room()?;
+        let header = BranchHeader {
+            identity: self.identity(),
+            flush: self.number,
+            namespace,
+            prefix: *prefix,
+            level,
+            log_pos,
+        };
+        let mut builder = BranchBuilder::new(self.buf.page_mut(self.filled), &header);
+        for (count, entry) in entries.enumerate() {
+            if count == MAX_ENTRIES {
+                return Err(ImageError::TooManyChildren { prefix: *prefix });
+            }
+            builder.push(&entry);
+        }
+        let tag = builder.seal();
+        let page = self.next;
+        self.advance();
+        Ok((page, tag))
+    }
+
+    /// The levels above the regions' pages; gives the root's page and its level.
+    pub fn upper(&mut self, namespace: u8, mut children: Vec<Written>) -> Result<(Written, u8)> {
+        let mut level = 1;
+        while children.len() > 1 || children[0].prefix.len() > 0 {
+            level += 1;
+            let mut above = Vec::new();
+            for (prefix, range) in parents(&children) {
+                let entries = children[range].iter().map(|child| Entry {
+                    depth: child.prefix.len(),
+                    page_no: Some(child.page),
+                    tag: child.tag,
+                    node: child.node,
+                });
+                let (page, tag) = self.branch(namespace, &prefix, level, 0, entries)?;
+                // The upper levels' own nodes follow from their children; the index in memory
+                // folds them again.
+                above.push(Written { prefix, page, tag, node: Node::default() });
+            }
+            children = above;
+        }
+        Ok((children[0], level))
+    }
+
+    /// What pends in a namespace, as the table names it. Nothing takes no page.
+    pub fn pending(&mut self, namespace: u8, bytes: &[u8]) -> Result<StreamRef> {
+        let page =
+            if bytes.is_empty() { 0 } else { self.stream(namespace, StreamId::Pending, bytes)? };
+        Ok(StreamRef::of(page, bytes))
+    }
+
+    /// A stream; gives its first page. What belongs to all is of namespace 0.
+    pub fn stream(&mut self, namespace: u8, id: StreamId, bytes: &[u8]) -> Result<u64> {
+        let first = self.next;
+        let (mut rest, mut index) = (bytes, 0);
+        loop {
+            let (chunk, behind) = rest.split_at(rest.len().min(stream::PAYLOAD));
+            self.make_room()?;
+            let header = StreamHeader {
+                identity: self.identity(),
+                flush: self.number,
+                namespace,
+                stream: id,
+                index,
+            };
+            stream::build(self.buf.page_mut(self.filled), &header, chunk);
+            self.advance();
+            if behind.is_empty() {
+                return Ok(first);
+            }
+            (rest, index) = (behind, index + 1);
+        }
+    }
+
+    /// Writes a full buffer, so that the next page needs no I/O.
+    pub fn make_room(&mut self) -> Result<()> {
+        if self.filled < self.buf.pages() {
+            return Ok(());
+        }
+        self.flush()?;
+        if self.buf.pages() < RUN {
+            self.buf = PageBuf::zeroed(RUN);
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self) {
+        self.filled += 1;
+        self.next += 1;
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        if self.filled > 0 {
+            let first = self.next - self.filled as u64;
+            // Without room the image is given up and made again: nothing names it yet.
+            self.device.write_at(&self.file, &self.buf, self.filled, page_offset(first)).map_err(
+                |error| {
+                    if error.is_full() { ImageError::Full(error) } else { error.into() }
+                },
+            )?;
+            self.filled = 0;
+        }
+        Ok(())
+    }
+
+    /// Writes the table and what is left, syncs the image, and gives what a superblock says of it.
+    pub fn finish(mut self, table: &Table) -> Result<ImageRef> {
+        let table = table.encode();
+        let table_page = self.stream(0, StreamId::Namespaces, &table)?;
+        self.flush()?;
+        self.device.sync(&self.file)?;
+        let pages = self.next;
+        Ok(ImageRef {
+            file: self.which,
+            pages: u32::try_from(pages).map_err(|_| ImageError::TooLong { pages })?,
+            table_page,
+            number: self.number,
+            table_hash: Hasher::BLAKE3.hash(&table),
+        })
+    }
+}
+
+/// The shallowest prefixes that have at most [`MAX_ENTRIES`] of these children, which tile the key space,
+/// and the children of each.
+fn parents(children: &[Written]) -> Vec<(Prefix, std::ops::Range<usize>)> {
+    let mut done = Vec::new();
+    let mut todo = vec![(Prefix::ROOT, 0..children.len())];
+    while let Some((prefix, range)) = todo.pop() {
+        if range.len() <= MAX_ENTRIES {
+            done.push((prefix, range));
+            continue;
+        }
+        let middle = range.start
+            + children[range.clone()]
+                .partition_point(|child| !bit(child.prefix.first_key(), prefix.len()));
+        todo.push((prefix.child(true), middle..range.end));
+        todo.push((prefix.child(false), range.start..middle));
+    }
+    done
+}
+
+/// Reads pages of an image, in runs.
+#[derive(Debug)]
+pub struct ImageReader {
+    device: Disk,
+    file: File,
+    which: ImageFile,
+    name: &'static str,
+    database: u64,
+    pages: u64,
+    number: u64,
+    buf: PageBuf,
+    /// First page in the buffer, and how many are in it.
+    held: (u64, u64),
+}
+
+impl ImageReader {
+    /// Opens the file of an image that a superblock names. It may be longer than the image.
+    pub fn open(device: &Disk, image: &ImageRef, database: u64) -> Result<Self> {
+        let (file, pages) = (image.file, u64::from(image.pages));
+        let name = image_name(file);
+        let handle = device.open(name, OpenMode::Read)?;
+        if device.len(&handle)? < page_offset(pages) {
+            return Err(ImageError::Short { file: name, pages });
+        }
+        // Made when the first page is asked for: then its size is known.
+        let buf = PageBuf::zeroed(0);
+        Ok(Self {
+            device: device.clone(),
+            file: handle,
+            which: file,
+            name,
+            database,
+            pages,
+            number: image.number,
+            buf,
+            held: (0, 0),
+        })
+    }
+
+    /// The file, as regions name it.
+    pub fn node_file(&self) -> NodeFile {
+        node_file(self.which)
+    }
+
+    fn identity(&self, page: u64) -> Identity {
+        Identity { kind: FileKind::Image, page_no: page, db_id: self.database }
+    }
+
+    fn page(&mut self, page: u64) -> Result<&[u8; 4096]> {
+        if page >= self.pages {
+            return Err(ImageError::NoPage { file: self.name, page });
+        }
+        let (first, count) = self.held;
+        if page < first || page >= first + count {
+            let count = (self.pages - page).min(RUN as u64);
+            let pages = usize::try_from(count).expect("at most a run");
+            if self.buf.pages() != pages {
+                self.buf = PageBuf::zeroed(pages);
+            }
+            self.device.read_at(&self.file, &mut self.buf, page_offset(page))?;
+            self.held = (page, count);
+        }
+        Ok(self.buf.page(usize::try_from(page - self.held.0).expect("within the run")))
+    }
+
+    /// A page whose checksum is right is of this image?
+    fn check_number(&self, page: u64, found: u64) -> Result<()> {
+        if found == self.number {
+            return Ok(());
+        }
+        Err(ImageError::ForeignPage { file: self.name, page, expected: self.number, found })
+    }
+
+    /// A branch page with the tag that its parent expects.
+    pub fn branch(
+        &mut self,
+        namespace: u8,
+        page: u64,
+        tag: u32,
+        prefix: &Prefix,
+        level: u8,
+    ) -> Result<Branch> {
+        let (identity, name) = (self.identity(page), self.name);
+        let bad = bad_page(name, page);
+        let bytes = self.page(page)?;
+        let view = BranchView::parse(bytes, &identity).map_err(bad)?;
+        let found = header::tag(bytes);
+        if found != tag {
+            return Err(ImageError::StalePage { file: name, page, expected: tag, found });
+        }
+        header::check_namespace(bytes, namespace).map_err(bad)?;
+        if view.prefix() != *prefix || view.level() != level {
+            return Err(ImageError::OtherBranch { file: name, page });
+        }
+        let flush = view.flush();
+        let branch = Branch { log_pos: view.log_pos(), entries: view.iter().collect() };
+        self.check_number(page, flush)?;
+        Ok(branch)
+    }
+
+    /// What pends in a namespace.
+    pub fn pending(&mut self, namespace: u8, named: &StreamRef) -> Result<Vec<u8>> {
+        if named.len == 0 && named.fits(&[]) {
+            return Ok(Vec::new());
+        }
+        self.checked_stream(namespace, StreamId::Pending, named)
+    }
+
+    /// A stream that the table names.
+    pub fn checked_stream(
+        &mut self,
+        namespace: u8,
+        id: StreamId,
+        named: &StreamRef,
+    ) -> Result<Vec<u8>> {
+        let bytes = self.stream(namespace, id, named.page, named.len)?;
+        if !named.fits(&bytes) {
+            return Err(ImageError::StreamChecksum { file: self.name, stream: id });
+        }
+        Ok(bytes)
+    }
+
+    /// A stream of `len` bytes from page `first` on.
+    pub fn stream(&mut self, namespace: u8, id: StreamId, first: u64, len: u64) -> Result<Vec<u8>> {
+        let name = self.name;
+        if len > page_offset(self.pages) {
+            return Err(ImageError::StreamLength { file: name, bytes: len });
+        }
+        let mut bytes = Vec::new();
+        let count = u32::try_from(len.div_ceil(stream::PAYLOAD as u64).max(1))
+            .map_err(|_| ImageError::StreamLength { file: name, bytes: len })?;
+        for index in 0..count {
+            let page = first + u64::from(index);
+            let identity = self.identity(page);
+            let expected = stream::payload_len(len, index);
+            let bad = bad_page(name, page);
+            let raw = self.page(page)?;
+            let view = StreamView::parse(raw, &identity).map_err(bad)?;
+            header::check_namespace(raw, namespace).map_err(bad)?;
+            bytes.extend_from_slice(view.expect(id, index, expected).map_err(bad)?);
+            let flush = view.flush();
+            self.check_number(page, flush)?;
+        }
+        Ok(bytes)
+    }
+
+    /// The first page's payload of a stream whose length is in its first bytes.
+    pub fn head(&mut self, id: StreamId, first: u64) -> Result<Vec<u8>> {
+        let (identity, name) = (self.identity(first), self.name);
+        let view =
+            StreamView::parse(self.page(first)?, &identity).map_err(bad_page(name, first))?;
+        if view.stream() != id || view.index() != 0 {
+            return Err(ImageError::OtherStream { file: name, page: first });
+        }
+        Ok(view.payload().to_vec())
+    }
+}
+
+fn bad_page(file: &'static str, page: u64) -> impl Fn(PageError) -> ImageError + Copy {
+    move |error| ImageError::Page { file, page, error }
+}
+
+/// A branch page that was read.
+#[derive(Debug)]
+pub struct Branch {
+    /// The region's log position.
+    pub log_pos: u64,
+    /// Its children, in order.
+    pub entries: Vec<(Prefix, Entry)>,
+}

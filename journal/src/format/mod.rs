@@ -1,0 +1,32 @@
+//! What lies on the device: one module for each type, with its picture, its offsets, and the code that
+//! reads and writes it. Nobody else spells an offset.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`names`] | the files of a database, by name |
+//! | [`superblock`], [`superblock_store`], [`incarnation`], [`creation`], [`mod@spare`] | the small files |
+//! | [`record`], [`commit_body`], [`location_body`], [`position`] | what is in the log's segments |
+//! | [`image`], [`table`], [`pending`], [`image_error`] | what is in an image |
+//! | [`trie_kind`] | what a namespace's trie is |
+//! | [`bytes`] | fields, little-endian |
+//!
+//! Leaf, branch, overflow and stream pages are `pleach_core::page`'s. The engine's
+//! errors wrap those from here.
+
+pub mod bytes;
+pub mod commit_body;
+pub mod creation;
+pub mod image;
+pub mod image_error;
+pub mod incarnation;
+pub mod location_body;
+pub mod names;
+pub mod pending;
+pub mod position;
+pub mod record;
+pub mod recorded_hasher;
+pub mod spare;
+pub mod superblock;
+pub mod superblock_store;
+pub mod table;
+pub mod trie_kind;

@@ -1,0 +1,124 @@
+//! The pending changes of an image, region by region, as one stream of bytes.
+//!
+//! ```text
+//! region:  prefix length 2 | prefix 32 | number of changes 4 | number of dropped values 4
+//! change:  key 32 | commit 8 | kind 1 (0 absent, 1 inline, 2 overflow cell) | length 4 | bytes
+//! dropped: key 32 | commit 8 | commit that replaced it 8 | length 4 | overflow cell
+//! ```
+
+use std::sync::Arc;
+
+use pleach_beatree::region::{Dropped, Pending};
+use pleach_beatree::{RegionState, Stored, Value};
+use pleach_core::page::overflow::OverflowCell;
+use pleach_core::{Hasher, Prefix};
+
+use super::image_error::{ImageError, Result};
+
+const ABSENT: u8 = 0;
+const INLINE: u8 = 1;
+const OVERFLOW: u8 = 2;
+
+/// Appends the pending changes of a region; nothing when there are none.
+///
+/// # Panics
+/// When a region has 2^32 changes, or a dropped value that is short.
+pub fn encode(out: &mut Vec<u8>, region: &Prefix, state: &RegionState) {
+    let (pending, dropped) = (state.pending(), state.dropped());
+    if pending.is_empty() && dropped.is_empty() {
+        return;
+    }
+    let count = |count: usize| {
+        u32::try_from(count)
+            .expect("fewer than 2^32 in a region, and values are limited")
+            .to_le_bytes()
+    };
+    out.extend_from_slice(&region.len().to_le_bytes());
+    out.extend_from_slice(region.first_key());
+    out.extend_from_slice(&count(pending.len()));
+    out.extend_from_slice(&count(dropped.len()));
+    for change in pending {
+        out.extend_from_slice(&change.key);
+        out.extend_from_slice(&change.commit.to_le_bytes());
+        let (kind, bytes): (u8, &[u8]) = match &change.stored {
+            Stored::Absent => (ABSENT, &[]),
+            Stored::Inline(value) => (INLINE, value),
+            Stored::Large(large) => (INLINE, &large.bytes),
+            Stored::Overflow(cell) => (OVERFLOW, cell),
+        };
+        out.push(kind);
+        out.extend_from_slice(&count(bytes.len()));
+        out.extend_from_slice(bytes);
+    }
+    for dropped in dropped {
+        let Stored::Overflow(cell) = &dropped.pending.stored else {
+            unreachable!("only values with runs are dropped")
+        };
+        out.extend_from_slice(&dropped.pending.key);
+        out.extend_from_slice(&dropped.pending.commit.to_le_bytes());
+        out.extend_from_slice(&dropped.replaced.to_le_bytes());
+        out.extend_from_slice(&count(cell.len()));
+        out.extend_from_slice(cell);
+    }
+}
+
+/// A region's prefix, pending changes and dropped values.
+type OfRegion = (Prefix, Vec<Pending>, Vec<Dropped>);
+
+/// Pending changes, region by region.
+pub fn decode(hasher: Hasher, mut bytes: &[u8]) -> Result<Vec<OfRegion>> {
+    let mut regions = Vec::new();
+    while !bytes.is_empty() {
+        let len = u16::from_le_bytes(take(&mut bytes)?);
+        let prefix = Prefix::from_raw(take(&mut bytes)?, len).ok_or_else(bad)?;
+        let count = u32::from_le_bytes(take(&mut bytes)?) as usize;
+        let drops = u32::from_le_bytes(take(&mut bytes)?);
+        // A change takes at least 45 bytes: nothing is reserved that the bytes do not bear out.
+        let mut pending: Vec<Pending> = Vec::with_capacity(count.min(bytes.len() / 45));
+        for _ in 0..count {
+            let key = take::<32>(&mut bytes)?;
+            let commit = u64::from_le_bytes(take(&mut bytes)?);
+            let [kind] = take::<1>(&mut bytes)?;
+            let len = u32::from_le_bytes(take(&mut bytes)?) as usize;
+            let value = bytes.split_off(..len).ok_or_else(bad)?;
+            let stored = match kind {
+                ABSENT if len == 0 => Stored::Absent,
+                INLINE => Stored::put(hasher, Value::from(value)),
+                OVERFLOW if OverflowCell::parse(value).is_ok() => {
+                    Stored::Overflow(Arc::from(value))
+                }
+                _ => return Err(bad()),
+            };
+            if !prefix.covers(&key) || pending.last().is_some_and(|last| last.key >= key) {
+                return Err(bad());
+            }
+            pending.push(Pending { key, stored, commit });
+        }
+        let mut dropped = Vec::new();
+        for _ in 0..drops {
+            let key = take::<32>(&mut bytes)?;
+            let commit = u64::from_le_bytes(take(&mut bytes)?);
+            let replaced = u64::from_le_bytes(take(&mut bytes)?);
+            let len = u32::from_le_bytes(take(&mut bytes)?) as usize;
+            let cell = bytes
+                .split_off(..len)
+                .filter(|cell| OverflowCell::parse(cell).is_ok())
+                .ok_or_else(bad)?;
+            if !prefix.covers(&key) || commit >= replaced {
+                return Err(bad());
+            }
+            let stored = Stored::Overflow(Arc::from(cell));
+            dropped.push(Dropped { pending: Pending { key, stored, commit }, replaced });
+        }
+        regions.push((prefix, pending, dropped));
+    }
+    Ok(regions)
+}
+
+fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N]> {
+    bytes.split_off(..N).and_then(|taken| taken.first_chunk().copied()).ok_or_else(bad)
+}
+
+fn bad() -> ImageError {
+    ImageError::Pending
+}

@@ -1,0 +1,301 @@
+//! The table at the end of an image: what belongs to each namespace, and where it lies. The superblock
+//! has the table's hash; the table has a checksum of each stream, and the tag of each root's branch page,
+//! which leads to all others. So no part of an image can be exchanged for a part of another one.
+//!
+//! ```text
+//! offset  size
+//! 0       4     bytes of the whole table
+//! 4       2     namespaces that follow, 1 to 256
+//! 6       2     past roots that follow, 0 to 256
+//! 8       8     first page of the overflow map stream
+//! 16      8     bytes of the overflow map stream
+//! 24      8     checksum of the overflow map stream: XXH3-64 of its bytes
+//! 32      4     bytes of the blob
+//! 36      4     zero
+//! 40      8     first page of the stream of the history; 0 without bytes
+//! 48      8     bytes of it
+//! 56      8     checksum of it
+//! 64      8     log position of the first record whose undo is in no run of the history, at most the replay start
+//! 72      8     the oldest commit of the history, as the newest record says
+//! 80      80    per namespace, ascending, 0 first:
+//!               number 1, level of its root branch page 1, kind of trie 1 (0 Merkle, 1 plain), zero 1, tag of that page 4, the page 8,
+//!               root 32, or digest (zeros when dropped), commit that dropped it 8 (0: none did),
+//!               pending changes: first page 8, bytes 8, checksum 8; without bytes there is no page: 0
+//! ..      34    per past root, ascending, 0 first: number 1, kind of trie 1, root or digest 32
+//! ..      ..    blob
+//! ```
+//!
+//! *Past roots* are those of the state before the first record whose undo is in no run, where there is one: a record says only
+//! which roots it replaced. The *history* stream has what leads to each run, oldest first. In format 6 the head ends at byte 40:
+//! there is no run, and the superblock has the position.
+
+use pleach_core::{Node, TERMINATOR};
+use twox_hash::XxHash3_64;
+
+use super::bytes::{get, get_u32, get_u64};
+use super::image_error::{ImageError, Result};
+use super::position::LogPos;
+use super::trie_kind::TrieKind;
+
+const HEAD: usize = 80;
+/// That of format 6.
+const HEAD_6: usize = 40;
+const ENTRY: usize = 80;
+const PAST: usize = 34;
+/// One byte says which.
+const MOST: usize = 256;
+
+/// A stream of the image: where it is and what it must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamRef {
+    /// First page.
+    pub page: u64,
+    /// Bytes.
+    pub len: u64,
+    /// XXH3 of the bytes.
+    pub checksum: u64,
+}
+
+impl StreamRef {
+    /// The stream of these bytes at a page.
+    pub fn of(page: u64, bytes: &[u8]) -> Self {
+        Self { page, len: bytes.len() as u64, checksum: XxHash3_64::oneshot(bytes) }
+    }
+
+    /// Are these the stream's bytes?
+    pub(crate) fn fits(&self, bytes: &[u8]) -> bool {
+        bytes.len() as u64 == self.len && XxHash3_64::oneshot(bytes) == self.checksum
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        for field in [self.page, self.len, self.checksum] {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+    }
+
+    fn decode(bytes: &[u8], at: usize) -> Self {
+        let [page, len, checksum] = [0, 8, 16].map(|field| get_u64(bytes, at + field));
+        Self { page, len, checksum }
+    }
+}
+
+/// What the table says of a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrieRef {
+    /// Which namespace.
+    pub namespace: u8,
+    /// What its trie is.
+    pub kind: TrieKind,
+    /// Level of the branch page with the empty prefix.
+    pub level: u8,
+    /// Tag of that page.
+    pub root_tag: u32,
+    /// Where that page is.
+    pub root_page: u64,
+    /// Its root or digest, of the image's commit; none when that state has no such namespace.
+    pub root: Option<Node>,
+    /// The commit that dropped it, when `root` is none.
+    pub dropped: u64,
+    /// Its buffered changes.
+    pub pending: StreamRef,
+}
+
+/// The table of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// Ascending; namespace 0 is the first.
+    pub tries: Vec<TrieRef>,
+    /// The overflow map.
+    pub map: StreamRef,
+    /// What leads to the runs of the history; without bytes there is none.
+    pub history: StreamRef,
+    /// Where the records begin whose undo is in no run.
+    pub records: LogPos,
+    /// The oldest commit of the history.
+    pub kept_from: u64,
+    /// Namespaces and their roots before the first of these records; none without one.
+    pub past: Vec<(u8, TrieKind, Node)>,
+    /// The blob of the image's commit.
+    pub blob: Vec<u8>,
+}
+
+impl Table {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let len = HEAD + self.tries.len() * ENTRY + self.past.len() * PAST + self.blob.len();
+        let mut bytes = Vec::with_capacity(len);
+        let length = |len: usize| u32::try_from(len).expect("a blob has at most 64 KiB");
+        let count = |count: usize| u16::try_from(count).expect("at most 256 namespaces");
+        bytes.extend_from_slice(&length(len).to_le_bytes());
+        bytes.extend_from_slice(&count(self.tries.len()).to_le_bytes());
+        bytes.extend_from_slice(&count(self.past.len()).to_le_bytes());
+        self.map.encode(&mut bytes);
+        bytes.extend_from_slice(&length(self.blob.len()).to_le_bytes());
+        bytes.extend_from_slice(&[0; 4]);
+        self.history.encode(&mut bytes);
+        bytes.extend_from_slice(&self.records.get().to_le_bytes());
+        bytes.extend_from_slice(&self.kept_from.to_le_bytes());
+        for trie in &self.tries {
+            bytes.extend_from_slice(&[trie.namespace, trie.level, trie.kind as u8, 0]);
+            bytes.extend_from_slice(&trie.root_tag.to_le_bytes());
+            bytes.extend_from_slice(&trie.root_page.to_le_bytes());
+            bytes.extend_from_slice(trie.root.unwrap_or(TERMINATOR).as_ref());
+            bytes.extend_from_slice(&trie.dropped.to_le_bytes());
+            trie.pending.encode(&mut bytes);
+        }
+        for (namespace, kind, root) in &self.past {
+            bytes.extend_from_slice(&[*namespace, *kind as u8]);
+            bytes.extend_from_slice(root.as_ref());
+        }
+        bytes.extend_from_slice(&self.blob);
+        bytes
+    }
+
+    /// Bytes of a table, from the first page's payload.
+    pub fn len_of(first: &[u8]) -> Result<u64> {
+        let len = first.first_chunk::<4>().map(|len| u64::from(u32::from_le_bytes(*len)));
+        len.filter(|len| (HEAD_6 as u64 + ENTRY as u64..=1 << 20).contains(len)).ok_or_else(bad)
+    }
+
+    /// The table of an image of format `format`; `records` is what a superblock of format 6 has for [`Self::records`].
+    pub fn decode(bytes: &[u8], format: u32, records: LogPos) -> Result<Self> {
+        let head = if format == 6 { HEAD_6 } else { HEAD };
+        if bytes.len() < head || get_u32(bytes, 0) as usize != bytes.len() {
+            return Err(bad());
+        }
+        let count = |at: usize| usize::from(u16::from_le_bytes(get(bytes, at)));
+        let (tries, past, blob) = (count(4), count(6), get_u32(bytes, 32) as usize);
+        let fits = head + tries * ENTRY + past * PAST + blob == bytes.len();
+        if !fits || !(1..=MOST).contains(&tries) || past > MOST || get_u32(bytes, 36) != 0 {
+            return Err(bad());
+        }
+        let (entries, rest) = bytes[head..].split_at(tries * ENTRY);
+        let (past, blob) = rest.split_at(past * PAST);
+        let tries: Vec<TrieRef> = entries.chunks_exact(ENTRY).map(entry).collect::<Result<_>>()?;
+        let past: Vec<(u8, TrieKind, Node)> = past
+            .chunks_exact(PAST)
+            .map(|past| Ok((past[0], kind(past[0], past[1])?, get::<32>(past, 2).into())))
+            .collect::<Result<_>>()?;
+        let ascend = tries.is_sorted_by(|a, b| a.namespace < b.namespace)
+            && past.is_sorted_by(|a, b| a.0 < b.0);
+        let zero_exists = tries[0].namespace == 0
+            && tries[0].root.is_some()
+            && past.first().is_none_or(|first| first.0 == 0);
+        if !ascend || !zero_exists {
+            return Err(bad());
+        }
+        let (history, records, kept_from) = if format == 6 {
+            (StreamRef::of(0, &[]), records, 0)
+        } else {
+            (StreamRef::decode(bytes, 40), get_u64(bytes, 64).into(), get_u64(bytes, 72))
+        };
+        let (map, blob) = (StreamRef::decode(bytes, 8), blob.to_vec());
+        Ok(Self { tries, map, history, records, kept_from, past, blob })
+    }
+}
+
+fn entry(bytes: &[u8]) -> Result<TrieRef> {
+    let (root, dropped) = (get::<32>(bytes, 16).into(), get_u64(bytes, 48));
+    let pending = StreamRef::decode(bytes, 56);
+    if bytes[3] != 0
+        || (dropped > 0 && root != TERMINATOR)
+        || (pending.len == 0 && pending.page > 0)
+    {
+        return Err(bad());
+    }
+    Ok(TrieRef {
+        namespace: bytes[0],
+        kind: kind(bytes[0], bytes[2])?,
+        level: bytes[1],
+        root_tag: get_u32(bytes, 4),
+        root_page: get_u64(bytes, 8),
+        root: (dropped == 0).then_some(root),
+        dropped,
+        pending,
+    })
+}
+
+/// The kind of a namespace's trie; that of namespace 0 is not plain.
+fn kind(namespace: u8, byte: u8) -> Result<TrieKind> {
+    let kind = TrieKind::of_byte(byte).filter(|kind| namespace > 0 || *kind == TrieKind::Merkle);
+    kind.ok_or_else(bad)
+}
+
+fn bad() -> ImageError {
+    ImageError::Table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Table {
+        let trie = |namespace, root: Option<Node>, dropped| TrieRef {
+            namespace,
+            kind: if namespace == 255 { TrieKind::Plain } else { TrieKind::Merkle },
+            level: 2,
+            root_tag: 7,
+            root_page: 8,
+            root,
+            dropped,
+            pending: StreamRef::of(0, &[]),
+        };
+        Table {
+            tries: vec![
+                trie(0, Some(TERMINATOR), 0),
+                TrieRef { pending: StreamRef::of(9, b"pending"), ..trie(3, None, 12) },
+                trie(255, Some(Node::from([5; 32])), 0),
+            ],
+            map: StreamRef::of(4, b"map"),
+            history: StreamRef::of(5, b"runs"),
+            records: LogPos::new(4096),
+            kept_from: 3,
+            past: vec![
+                (0, TrieKind::Merkle, Node::from([6; 32])),
+                (3, TrieKind::Plain, TERMINATOR),
+            ],
+            blob: b"blob".to_vec(),
+        }
+    }
+
+    #[test]
+    fn a_table_reads_as_it_was_written_and_no_field_is_ignored() {
+        let table = sample();
+        let bytes = table.encode();
+        assert_eq!(Table::len_of(&bytes).expect("its length"), bytes.len() as u64);
+        assert_eq!(Table::decode(&bytes, 7, LogPos::START).expect("as written"), table);
+        let bare = Table { past: Vec::new(), blob: Vec::new(), ..sample() };
+        assert_eq!(Table::decode(&bare.encode(), 7, LogPos::START).expect("as written"), bare);
+        // Each byte means something, or is refused: no two byte strings are the same table.
+        for at in 0..bytes.len() {
+            let mut other = bytes.clone();
+            other[at] ^= 1;
+            if let Ok(decoded) = Table::decode(&other, 7, LogPos::START) {
+                assert_ne!(decoded, table, "byte {at}");
+                assert_eq!(decoded.encode(), other, "byte {at}");
+            }
+        }
+        for len in 0..bytes.len() {
+            assert!(Table::decode(&bytes[..len], 7, LogPos::START).is_err());
+        }
+    }
+
+    #[test]
+    fn tables_that_no_writer_makes_are_refused() {
+        let refused = |change: fn(&mut Table)| {
+            let mut table = sample();
+            change(&mut table);
+            assert!(Table::decode(&table.encode(), 7, LogPos::START).is_err(), "{table:?}");
+        };
+        refused(|table| table.tries.clear());
+        refused(|table| table.tries.swap(1, 2));
+        refused(|table| table.tries[1].namespace = 0);
+        refused(|table| table.tries[0].kind = TrieKind::Plain);
+        refused(|table| table.past[0].1 = TrieKind::Plain);
+        refused(|table| {
+            table.tries.remove(0);
+        });
+        refused(|table| (table.tries[0].root, table.tries[0].dropped) = (None, 4));
+        refused(|table| table.tries[1].root = Some(Node::from([1; 32])));
+        refused(|table| table.tries[2].pending.page = 1);
+    }
+}

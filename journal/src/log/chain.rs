@@ -1,0 +1,377 @@
+//! Reading back a part of the log that is known from its first record to its end: the records of past
+//! commits, below the replay start.
+//!
+//! The end is a point that a superblock names, with the checksum of the record before it. Each header has the
+//! checksum of its forerunner, so a chain that ends there is right from its first record on, wherever that is. So
+//! what lies behind damage can be read from the next whole record on ([`next_record`]). Nothing is cut here, and no
+//! verdict is given on what follows: whatever does not fit is an error.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+use pleach_io::{Disk, OpenMode};
+
+use super::error::{Invalid, ScanError};
+use super::reader::{LogReader, Verdict, magic_in, segments};
+use crate::format::names::parse_segment_name;
+use crate::format::position::{BLOCK, LogPos, Point, valid_segment_size};
+use crate::format::record::{ALIGN, Header, RecordView};
+
+/// Where a chain breaks off, and why.
+#[derive(Debug)]
+pub struct Broken<E> {
+    /// Records from here on may be whole.
+    pub resume: LogPos,
+    /// Why.
+    pub error: E,
+}
+
+impl<E> Broken<E> {
+    /// The record at a position is bad.
+    fn at(position: LogPos, error: impl Into<E>) -> Self {
+        Self { resume: position + ALIGN, error: error.into() }
+    }
+}
+
+/// Shows each record from the one at `from` to the point `to`. What was shown counts only when this succeeds.
+pub fn chain<E>(
+    device: &Disk,
+    database: u64,
+    segment_size: u64,
+    from: LogPos,
+    to: Point,
+    mut visit: impl FnMut(&RecordView<'_>) -> Result<(), E>,
+) -> Result<(), Broken<E>>
+where
+    E: From<ScanError>,
+{
+    if from == to.position {
+        return Ok(());
+    }
+    let end = walk(device, database, segment_size, from.into(), to.position, |record| {
+        visit(record).map(|()| ControlFlow::Continue(()))
+    })?;
+    if end == to {
+        return Ok(());
+    }
+    let stale = ScanError::Past { position: end.position, invalid: Invalid::Stale };
+    Err(Broken::at(to.position, stale))
+}
+
+/// Shows each record after the point `from`, or from the one at its position on, until `visit` breaks off or the next one is not
+/// before `end`; gives where the last one ended.
+pub fn walk<E>(
+    device: &Disk,
+    database: u64,
+    segment_size: u64,
+    from: Point,
+    end: LogPos,
+    visit: impl FnMut(&RecordView<'_>) -> Result<ControlFlow<()>, E>,
+) -> Result<Point, Broken<E>>
+where
+    E: From<ScanError>,
+{
+    let reader = LogReader::open(device, segment_size, from.position);
+    walk_in(reader, (database, segment_size), from, end, visit)
+}
+
+/// Shows each record of the log that is whole, in order, whatever lies between them, until `visit` breaks off. What was cut off
+/// once, and was not written over, is among them.
+pub fn whole_records<E>(
+    device: &Disk,
+    database: u64,
+    segment_size: u64,
+    from: LogPos,
+    mut visit: impl FnMut(&RecordView<'_>) -> Result<ControlFlow<()>, E>,
+) -> Result<(), E>
+where
+    E: From<ScanError>,
+{
+    let (mut at, mut failed) = (from, None);
+    // Each turn begins behind the damage that ended the one before.
+    let next_from = |at| next_in(device, Some(database), segment_size, (at, LogPos::MAX), true);
+    while let Some(Header { position: from, .. }) = next_from(at)? {
+        let reader = LogReader::open_whole(device, segment_size, from);
+        let log = (database, segment_size);
+        let walked = walk_in::<ScanError>(reader, log, from.into(), LogPos::MAX, |record| {
+            Ok(visit(record).unwrap_or_else(|error| {
+                failed = Some(error);
+                ControlFlow::Break(())
+            }))
+        });
+        match walked {
+            Ok(_) => return failed.map_or(Ok(()), Err),
+            Err(Broken { resume, .. }) => at = resume,
+        }
+    }
+    Ok(())
+}
+
+fn walk_in<E>(
+    opened: Result<LogReader, ScanError>,
+    (database, segment_size): (u64, u64),
+    from: Point,
+    end: LogPos,
+    mut visit: impl FnMut(&RecordView<'_>) -> Result<ControlFlow<()>, E>,
+) -> Result<Point, Broken<E>>
+where
+    E: From<ScanError>,
+{
+    let mut at = from;
+    if !valid_segment_size(segment_size) || at.position > end {
+        let position = at.position;
+        return Err(Broken::at(end, ScanError::Geometry { segment_size, position }));
+    }
+    let mut reader = opened.map_err(|error| match error {
+        ScanError::Segment(bad) => {
+            Broken { resume: LogPos::of_segment(bad.index + 1, segment_size), error: error.into() }
+        }
+        error => Broken::at(at.position, error),
+    })?;
+    // Each turn comes closer to the end.
+    while at.position < end {
+        let broken = |error| Broken::at(at.position, error);
+        let mut found = next_after(&mut reader, database, at, end);
+        let may_have_moved = match &found {
+            Ok(found) => found.is_err(),
+            Err(ScanError::Io(error)) => error.is_not_found(),
+            Err(_) => false,
+        };
+        if may_have_moved {
+            reader.look_again();
+            found = next_after(&mut reader, database, at, end);
+        }
+        let found = found.map_err(broken)?;
+        let (header, checksum) =
+            found.map_err(|invalid| broken(ScanError::Past { position: at.position, invalid }))?;
+        let record = reader.view((header, checksum)).map_err(broken)?;
+        let flow = visit(&record).map_err(|error| Broken::at(header.position, error))?;
+        at = Point { position: header.end(), checksum };
+        if flow.is_break() {
+            break;
+        }
+    }
+    Ok(at)
+}
+
+/// Where the first whole record lies from `from` on and before `to`, whatever came before it.
+pub fn next_record(
+    device: &Disk,
+    database: u64,
+    segment_size: u64,
+    from: LogPos,
+    to: LogPos,
+) -> Result<Option<LogPos>, ScanError> {
+    let found = next_in(device, Some(database), segment_size, (from, to), false)?;
+    Ok(found.map(|header| header.position))
+}
+
+/// The database of the log, and the bytes of its segments, as its own files tell them: for who has no superblock. `None` when
+/// no segment has a whole record.
+pub fn identity(device: &Disk) -> Result<Option<(u64, u64)>, ScanError> {
+    let mut sizes = BTreeSet::new();
+    for name in device.list()?.iter().filter(|name| parse_segment_name(name).is_some()) {
+        let len = device.open(name, OpenMode::Read).and_then(|file| device.len(&file));
+        sizes.extend(len.ok().filter(|len| valid_segment_size(*len)));
+    }
+    // The largest first: in one that was cut a smaller size fits, too.
+    for size in sizes.into_iter().rev() {
+        if let Some(header) = next_in(device, None, size, (LogPos::START, LogPos::MAX), true)? {
+            return Ok(Some((header.database, size)));
+        }
+    }
+    Ok(None)
+}
+
+/// Shows each good header that lies at its own position from `from` on, whatever its body: what it says was true when it was
+/// written. False when some of the log there could not be read.
+pub fn headers(
+    device: &Disk,
+    database: u64,
+    segment_size: u64,
+    from: LogPos,
+    mut visit: impl FnMut(&Header),
+) -> Result<bool, ScanError> {
+    let mut all_read = true;
+    for index in segments(device, segment_size)? {
+        let mut at = LogPos::of_segment(index, segment_size).max(from);
+        if at.segment(segment_size) > index {
+            continue;
+        }
+        let mut reader = LogReader::open_whole(device, segment_size, at)?;
+        let end = reader.prepared_through().min(LogPos::of_segment(index + 1, segment_size));
+        while at < end {
+            let stop = end.min((at + 1).align_up(BLOCK));
+            let hit = reader.read(at, stop - at).map(|bytes| bytes.and_then(magic_in));
+            all_read &= hit.is_ok();
+            let Some(hit) = hit.ok().flatten() else {
+                at = stop;
+                continue;
+            };
+            let found = at + hit;
+            if let Ok(Ok((header, _))) = reader.header(found)
+                && header.database == database
+                && header.position == found
+            {
+                visit(&header);
+            }
+            at = found + ALIGN;
+        }
+    }
+    Ok(all_read)
+}
+
+/// The first whole record of a database, or of any, between two positions; what cannot be read may be gone over.
+fn next_in(
+    device: &Disk,
+    database: Option<u64>,
+    segment_size: u64,
+    (from, to): (LogPos, LogPos),
+    goes_over_errors: bool,
+) -> Result<Option<Header>, ScanError> {
+    let open = if goes_over_errors { LogReader::open_whole } else { LogReader::open };
+    let segments = segments(device, segment_size)?;
+    let mut at = from;
+    // Each turn comes to a later segment, or to the end.
+    while at < to {
+        let next = segments.iter().find(|index| **index >= at.segment(segment_size));
+        let Some(next) = next else { return Ok(None) };
+        at = at.max(LogPos::of_segment(*next, segment_size));
+        let mut reader = match open(device, segment_size, at) {
+            Err(ScanError::Segment(bad)) => {
+                at = LogPos::of_segment(bad.index + 1, segment_size);
+                continue;
+            }
+            opened => opened?,
+        };
+        let end = reader.prepared_through().min(to);
+        if end <= at {
+            // It is not of its size.
+            at = LogPos::of_segment(at.segment(segment_size) + 1, segment_size);
+        }
+        while at < end {
+            let stop = end.min((at + 1).align_up(BLOCK));
+            let bytes = match reader.read(at, stop - at) {
+                Err(_) if goes_over_errors => {
+                    at = stop;
+                    continue;
+                }
+                read => read?.unwrap_or_default(),
+            };
+            let Some(hit) = magic_in(bytes) else {
+                at = stop;
+                continue;
+            };
+            let found = at + hit;
+            let is_own = |header: &Header| Ok(database.is_none_or(|own| header.database == own));
+            match reader.record(found, is_own) {
+                Ok(Ok((header, _))) => return Ok(Some(header)),
+                Err(error) if !goes_over_errors => return Err(error),
+                Ok(Err(_)) | Err(_) => {}
+            }
+            at = found + ALIGN;
+        }
+    }
+    Ok(None)
+}
+
+/// The record after a point, which begins there or at the next block. After one without a checksum it begins there, and may have
+/// any forerunner.
+fn next_after(
+    reader: &mut LogReader,
+    database: u64,
+    at: Point,
+    end: LogPos,
+) -> Result<Verdict, ScanError> {
+    let (next, is_known) = (at.position.align_up(BLOCK), at.checksum != 0);
+    let mut record = |position| {
+        reader.record(position, |header| {
+            Ok(header.database == database && (!is_known || header.previous == at.checksum))
+        })
+    };
+    match record(at.position)? {
+        Err(_) if is_known && next > at.position && next < end => record(next),
+        found => Ok(found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::copies::copy;
+    use super::super::{LogWriter, SegmentOptions, WriterStart};
+    use super::*;
+    use crate::format::record::{Kind, RecordBuf};
+    use pleach_io::PageBuf;
+    use pleach_io::sim::{SimDisk, SimOptions};
+
+    const SIZE: u64 = 64 << 10;
+
+    /// Two records that share a block, and a third one behind the sync that has sealed it.
+    fn shared() -> (Disk, Vec<(LogPos, Point)>) {
+        let device: Disk = SimDisk::new(1, SimOptions::default()).into();
+        let options = SegmentOptions { size: SIZE, spares: 0, cached: true };
+        let start = WriterStart::new_log(7, 1);
+        let mut writer = LogWriter::open(device.clone(), options, &start).expect("opened");
+        let (mut tail, mut records) = (writer.tail(), Vec::new());
+        for number in 1..=3 {
+            let mut record = RecordBuf::new(7, Kind::Close, number, vec![vec![1; 100]]);
+            let position = tail.reserve(record.len());
+            record.set_position(position);
+            writer.write(&mut [record]).expect("written");
+            records.push((position, writer.end()));
+            if number == 2 {
+                tail.seal();
+                writer.sync().expect("synced");
+            }
+        }
+        assert_eq!(records[1].0, records[0].1.position);
+        assert_eq!(records[2].0, LogPos::new(BLOCK));
+        (device, records)
+    }
+
+    #[test]
+    fn a_copy_ends_where_it_is_told_to() {
+        // It had the rest of its last block, and with that a whole record that it was not to have.
+        let (device, records) = shared();
+        let target: Disk = SimDisk::new(2, SimOptions::default()).into();
+        let (first, prepared) = (records[0].1, LogPos::new(SIZE));
+        copy(&device, &target, 7, SIZE, (LogPos::START, first.position), prepared).expect("copied");
+        for (disk, count) in [(device, 3), (target, 1)] {
+            let mut found = 0;
+            whole_records::<ScanError>(&disk, 7, SIZE, LogPos::START, |_| {
+                found += 1;
+                Ok(ControlFlow::Continue(()))
+            })
+            .expect("read");
+            assert_eq!(found, count);
+        }
+    }
+
+    #[test]
+    fn a_walk_from_within_a_block_misses_no_record_that_is_lost() {
+        // The third record begins a block, and was taken for the one after the first.
+        for byte in [0, 7] {
+            let (device, records) = shared();
+            let ((second, after), (_, end)) = (records[1], records[2]);
+            let walked = |from: Point| {
+                let mut numbers = Vec::new();
+                let walked = walk::<ScanError>(&device, 7, SIZE, from, end.position, |record| {
+                    numbers.push(record.header.number);
+                    Ok(ControlFlow::Continue(()))
+                });
+                (walked.map_err(|broken| broken.resume), numbers)
+            };
+            assert_eq!(walked(second.into()), (Ok(end), vec![2, 3]));
+            assert_eq!(walked(records[0].1), (Ok(end), vec![2, 3]));
+            assert_eq!(walked(after), (Ok(end), vec![3]));
+            let file = device.open("log-0000000000000000", OpenMode::Write).expect("opened");
+            let mut page = PageBuf::zeroed(1);
+            device.read_at(&file, &mut page, 0).expect("read");
+            page[usize::try_from(second.get()).expect("small")..].fill(byte);
+            device.write_at(&file, &page, 1, 0).expect("written");
+            for from in [second.into(), records[0].1] {
+                assert_eq!(walked(from), (Err(second + ALIGN), vec![]), "{from:?}, {byte}");
+            }
+        }
+    }
+}

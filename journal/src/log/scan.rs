@@ -1,0 +1,313 @@
+//! Reading the log back, and telling a torn end from damage (rules `evidence-of-damage` and
+//! `incarnation-in-records` of `docs/commit-and-recovery.md`).
+//!
+//! After a valid record that ends at `e`, the next one begins at `e` (same batch) or at the next
+//! block (next batch). A record is *valid* there when its header's checksum, database, position,
+//! predecessor and incarnation (never lower than the one before) fit, and then its body's
+//! checksum. Where neither position has one, the log is invalid at `e`, and:
+//!
+//! * it is **damage** when there is durable evidence past `e`: a superblock, or any good header of this
+//!   database that lies at its own position at or after `e`, says that the log was synced past `e`. A good
+//!   header counts whatever its incarnation, and whether or not its body and its chain are intact: what it
+//!   says was true when it was written, and durable positions are never given up;
+//! * otherwise it is the **end**: the log is cut at `e`, and what lies after it (a torn batch, records of
+//!   a cut-off incarnation, a recycled segment's past) is ignored.
+//!
+//! This keeps an invariant: the log is cut at `e` only when no good header after `e` knows of anything
+//! durable past `e`. So what a cut leaves in the files never contradicts the incarnations that write over
+//! it. The table in `docs/format-log.md` goes through the cases.
+//!
+//! Beside that the log's *files* are checked. From the replay start on each has its full size, and none
+//! is missing up to the last one that a superblock or any good header knows to be prepared. Anything else
+//! is an error, whether the database was closed or killed. After those may lie files whose names never
+//! became durable; no record is in them, for a record is preceded by one that knows its file.
+//!
+//! A failed read is an error, never an end, with one exception: after a clean close nothing follows, so
+//! a sector there that cannot be read does not matter. The scan changes nothing.
+
+use pleach_io::{Disk, PAGE};
+
+use super::error::{BadSegment, DurableEvidence, Invalid, ScanError};
+use super::reader::{LogReader, Verdict, magic_in};
+use crate::format::position::{BLOCK, LogPos, Point, valid_segment_size};
+use crate::format::record::{ALIGN, Header, RecordView};
+
+/// A block that was never written. Segments are prepared ahead, so an open reads far more of these than of
+/// others, and comparing whole blocks is an order of magnitude cheaper than looking at each word.
+static ZEROS: [u8; PAGE] = [0; PAGE];
+
+/// Where and how to scan.
+#[derive(Clone, Copy, Debug)]
+pub struct ScanInput {
+    /// Id of the database.
+    pub database: u64,
+    /// Bytes of a segment.
+    pub segment_size: u64,
+    /// The last incarnation known, from its file.
+    pub incarnation: u32,
+    /// Replay start: where the record before it ended, and its checksum.
+    pub from: Point,
+    /// The superblocks': the log was synced below this.
+    pub durable_through: LogPos,
+    /// The superblocks': segments had been prepared below this.
+    pub prepared_through: LogPos,
+    /// The database was closed at the replay start, and nobody has opened it for writing since.
+    pub clean: bool,
+    /// Another process may be writing the log. The scan ends where no valid record follows, and gives no verdict on what
+    /// does: it may be a record in the making.
+    pub live: bool,
+}
+
+/// What was given up at the log's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CutReport {
+    /// Where the log was cut.
+    pub position: LogPos,
+    /// Bytes from there to the end of the last record that could be recognised, torn ones
+    /// included; 0 when none could.
+    pub bytes: u64,
+    /// How many records of the last writable open could be recognised. Those of earlier ones were cut
+    /// off, and reported, before.
+    pub records: u64,
+    /// What was found at the cut.
+    pub invalid: Invalid,
+}
+
+/// The log's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScanEnd {
+    /// End of the last valid record, and its checksum.
+    pub end: Point,
+    /// Incarnation of the last valid record, 0 when there was none.
+    pub incarnation: u32,
+    /// Below this the log is known to have been synced. What lies between here and the end was
+    /// read back, but a crash may still lose it until [`super::LogWriter::open`] has seen to it.
+    pub proven: LogPos,
+    /// Durable evidence names the segments below this position, and they are there.
+    pub prepared_through: LogPos,
+    /// Valid records seen.
+    pub records: u64,
+    /// What was cut off; `None` when nothing follows but blank space, what a recycled segment held
+    /// before, and records that an earlier open has cut off. Noise in which no record can be recognised is cut off
+    /// by each open, until commits have written over it.
+    pub cut: Option<CutReport>,
+}
+
+/// Reads the log from the replay start to its end and shows each valid record to `visit`.
+pub fn scan<E>(
+    device: &Disk,
+    input: &ScanInput,
+    mut visit: impl FnMut(&RecordView<'_>) -> Result<(), E>,
+) -> Result<ScanEnd, E>
+where
+    E: From<ScanError>,
+{
+    let from = input.from.position;
+    if !valid_segment_size(input.segment_size) || from > LogPos::MAX || !from.is_aligned(ALIGN) {
+        let segment_size = input.segment_size;
+        return Err(ScanError::Geometry { segment_size, position: from }.into());
+    }
+    let mut scanner = Scanner::new(LogReader::open(device, input.segment_size, from)?, input);
+    if input.clean && !matches!(scanner.next(), Ok(Ok(_)) | Err(ScanError::Future { .. })) {
+        return Ok(scanner.close()?);
+    }
+    loop {
+        match scanner.next()? {
+            Ok(found) => {
+                visit(&scanner.reader.view(found)?)?;
+                scanner.accept(found);
+            }
+            Err(_) if input.live => return Ok(scanner.end),
+            Err(invalid) => return Ok(scanner.finish(invalid)?),
+        }
+    }
+}
+
+/// The same for a repair: the log ends where its first record that cannot be used begins, whatever evidence says. So a read
+/// that fails is an end, and so is a segment that is missing or cut.
+pub fn scan_whole<E>(
+    device: &Disk,
+    input: &ScanInput,
+    mut visit: impl FnMut(&RecordView<'_>) -> Result<(), E>,
+) -> Result<ScanEnd, E>
+where
+    E: From<ScanError>,
+{
+    let reader = LogReader::open_whole(device, input.segment_size, input.from.position)?;
+    let mut scanner = Scanner::new(reader, input);
+    loop {
+        match scanner.next() {
+            Ok(Ok(found)) => {
+                visit(&scanner.reader.view(found)?)?;
+                scanner.accept(found);
+            }
+            Ok(Err(_)) | Err(ScanError::Io(_)) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let mut end = scanner.end;
+    (end.proven, end.prepared_through) = (end.end.position, end.end.position);
+    Ok(end)
+}
+
+/// What the end's segment holds after the end.
+struct Rest {
+    /// Zeros only.
+    blank: bool,
+    /// Records of another position, or of an earlier open.
+    used_before: bool,
+}
+
+struct Scanner {
+    reader: LogReader,
+    input: ScanInput,
+    end: ScanEnd,
+    /// The evidence that was seen knows of segments below this.
+    known_prepared: LogPos,
+}
+
+impl Scanner {
+    fn new(reader: LogReader, input: &ScanInput) -> Self {
+        let end = ScanEnd {
+            end: input.from,
+            incarnation: 0,
+            proven: input.from.position,
+            prepared_through: LogPos::START,
+            records: 0,
+            cut: None,
+        };
+        Self { reader, input: *input, end, known_prepared: input.prepared_through }
+    }
+
+    fn next(&mut self) -> Result<Verdict, ScanError> {
+        let at = self.end.end.position;
+        let first = match self.judge(at)? {
+            Ok(found) => return Ok(Ok(found)),
+            Err(invalid) => invalid,
+        };
+        let block = at.align_up(BLOCK);
+        if block == at {
+            return Ok(Err(first));
+        }
+        // The rest of the block is zero when the batch ended there: the next block says more.
+        Ok(self.judge(block)?.map_err(|second| {
+            if matches!(first, Invalid::Blank | Invalid::NoSegment) { second } else { first }
+        }))
+    }
+
+    /// Is there a valid record at `at` that follows the last one?
+    fn judge(&mut self, at: LogPos) -> Result<Verdict, ScanError> {
+        let Self { reader, input, end, .. } = self;
+        reader.record(at, |header| {
+            let follows = header.database == input.database
+                && header.previous == end.end.checksum
+                && header.incarnation >= end.incarnation;
+            if follows && header.incarnation > input.incarnation && !input.live {
+                let (found, known) = (header.incarnation, input.incarnation);
+                return Err(ScanError::Future { position: at, found, known });
+            }
+            Ok(follows)
+        })
+    }
+
+    fn accept(&mut self, (header, checksum): (Header, u64)) {
+        self.end.end = Point { position: header.end(), checksum };
+        self.end.incarnation = header.incarnation;
+        self.end.proven = self.end.proven.max(header.durable_through);
+        self.known_prepared = self.known_prepared.max(header.prepared_through);
+        self.end.records += 1;
+    }
+
+    /// Decides between end and damage.
+    fn finish(mut self, invalid: Invalid) -> Result<ScanEnd, ScanError> {
+        let position = self.end.end.position;
+        let known = self.input.durable_through;
+        if known > position {
+            let evidence = DurableEvidence::Superblock;
+            return Err(ScanError::Damaged { position, invalid, durable_through: known, evidence });
+        }
+        self.end.proven = self.end.proven.max(known);
+        let mut cut = CutReport { position, bytes: 0, records: 0, invalid };
+        let mut rest = Rest { blank: true, used_before: false };
+        for (from, to) in self.reader.stretches(position) {
+            self.search(from, to, &mut cut, &mut rest)?;
+        }
+        let nothing = (rest.blank || rest.used_before) && cut.records == 0;
+        self.end.cut = (!nothing).then_some(cut);
+        self.close()
+    }
+
+    /// The end is found: are all files there that durable evidence names?
+    fn close(mut self) -> Result<ScanEnd, ScanError> {
+        let there = self.reader.prepared_through();
+        if there < self.known_prepared {
+            let (index, expected) =
+                (there.segment(self.input.segment_size), self.input.segment_size);
+            return Err(BadSegment { index, found: None, expected }.into());
+        }
+        self.end.prepared_through = self.known_prepared;
+        Ok(self.end)
+    }
+
+    /// Looks through a segment's rest for good headers, wherever one may begin.
+    fn search(
+        &mut self,
+        from: LogPos,
+        to: LogPos,
+        cut: &mut CutReport,
+        rest: &mut Rest,
+    ) -> Result<(), ScanError> {
+        let own_segment = cut.position.segment(self.input.segment_size);
+        let mut at = from;
+        while at < to {
+            let stop = to.min((at + 1).align_up(BLOCK));
+            let Some(bytes) = self.reader.read(at, stop - at)? else { return Ok(()) };
+            if *bytes == ZEROS[..bytes.len()] {
+                at = stop;
+                continue;
+            }
+            if at.segment(self.input.segment_size) == own_segment {
+                rest.blank = false;
+            }
+            let Some(hit) = magic_in(bytes).map(|hit| at + hit) else {
+                at = stop;
+                continue;
+            };
+            if let Ok((header, _)) = self.reader.header(hit)? {
+                rest.used_before |= header.database == self.input.database
+                    && (header.position != hit || header.incarnation < self.input.incarnation);
+                self.testify(&header, hit, cut)?;
+            }
+            at = hit + ALIGN;
+        }
+        Ok(())
+    }
+
+    /// What a good header at or after the end has to say.
+    fn testify(
+        &mut self,
+        header: &Header,
+        at: LogPos,
+        cut: &mut CutReport,
+    ) -> Result<(), ScanError> {
+        if header.database != self.input.database || header.position != at {
+            return Ok(());
+        }
+        let durable_through = header.durable_through;
+        if durable_through > cut.position {
+            return Err(ScanError::Damaged {
+                position: cut.position,
+                invalid: cut.invalid,
+                durable_through,
+                evidence: DurableEvidence::Record(at),
+            });
+        }
+        self.end.proven = self.end.proven.max(durable_through);
+        self.known_prepared = self.known_prepared.max(header.prepared_through);
+        if header.incarnation == self.input.incarnation {
+            cut.records += 1;
+            cut.bytes = cut.bytes.max(header.end() - cut.position);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,445 @@
+//! The files that hold the log: `log-<index as 16 hex digits>`, all of one size.
+//!
+//! Segment `i` holds the positions from `i * size` to `(i + 1) * size`; it has no header, the
+//! records in it say where they belong. Life of a segment:
+//!
+//! 1. *prepared*: made under a temporary name, reserved, zero-written and synced, then renamed
+//!    and the folder synced; or a retired one, renamed. Only then may a record go into it, so a
+//!    file named `log-*` has its full size, and its name outlives a crash. Segments are prepared in
+//!    their order, and the first one when the database is created: from the first one that is needed
+//!    on there is no gap, and what has another size or is missing is damage;
+//! 2. *live*: records are written, and no block is written twice by records;
+//! 3. *retired*: nobody needs the log below its end; it keeps its name until it is used again, or
+//!    is removed when enough others wait for that.
+//!
+//! A recycled segment still holds old records. They name positions of another segment, so they
+//! are never taken for the log's.
+//!
+//! Only the segments that records go into are kept open, and those that wait for their sync: a long history has hundreds of
+//! others, which are opened by whoever reads them.
+//!
+//! Preparing may go on in the background: it holds no lock that writing needs while it does I/O.
+//! A segment that cannot be made leaves nothing, and it may be tried again; only a failed sync
+//! of the folder poisons, because the name can no longer be trusted.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use pleach_io::{Disk, File, IoError, OpenMode, PAGE, PageBuf};
+
+use super::error::{BadSegment, LogError};
+use crate::format::names::{SEGMENT_SPARE, SEGMENT_TEMPORARY, parse_segment_name, segment_name};
+use crate::format::position::{LogPos, valid_segment_size};
+use crate::format::spare::Spare;
+
+/// Largest run of pages in one write.
+pub(super) const RUN_PAGES: usize = 512;
+
+/// How segments are made and kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentOptions {
+    /// Bytes of a segment, a multiple of the page size.
+    pub size: u64,
+    /// How many retired segments wait to be used again.
+    pub spares: usize,
+    /// Records go through the page cache and share blocks: for a log that nobody syncs after each of them.
+    pub cached: bool,
+}
+
+impl SegmentOptions {
+    /// How segments are opened for records.
+    fn mode(self) -> OpenMode {
+        if self.cached { OpenMode::WriteCached } else { OpenMode::Write }
+    }
+}
+
+struct State {
+    /// Segments from this one to `next` are live: prepared, and not yet retired.
+    first: u64,
+    /// Files of those that records go into, or that are not synced.
+    open: BTreeMap<u64, File>,
+    /// Index of the next segment to prepare.
+    next: u64,
+    /// Retired files, by the index in their present name.
+    spares: Vec<u64>,
+}
+
+struct Shared {
+    device: Disk,
+    options: SegmentOptions,
+    state: Mutex<State>,
+    /// Held while a segment is prepared or retired, over the I/O; never taken by writing.
+    changing: Mutex<()>,
+    /// Positions below this may be written.
+    prepared: AtomicU64,
+    poisoned: AtomicBool,
+}
+
+/// The log's files. Clones share them.
+#[derive(Clone)]
+pub struct Segments {
+    shared: Arc<Shared>,
+}
+
+impl core::fmt::Debug for Segments {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Segments")
+            .field("size", &self.shared.options.size)
+            .field("prepared_through", &self.prepared_through())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Segments {
+    /// Would [`Segments::open`] find what it needs? Writes nothing.
+    pub fn check(
+        device: &Disk,
+        size: u64,
+        needed_from: LogPos,
+        end: LogPos,
+        prepared_through: LogPos,
+    ) -> Result<(), LogError> {
+        Survey::new(device, size, needed_from, (end, prepared_through), OpenMode::Read).map(drop)
+    }
+
+    /// Takes over the segments in the folder. Those that hold positions from `needed_from` to
+    /// `end` must be there; older ones are retired. Later ones count as prepared up to
+    /// `prepared_through`. After that a file's name may never have become durable, so it waits to be used
+    /// again under a new name. More files than may wait are removed.
+    ///
+    /// # Panics
+    /// When the size is not `valid_segment_size`.
+    pub fn open(
+        device: Disk,
+        options: SegmentOptions,
+        needed_from: LogPos,
+        end: LogPos,
+        prepared_through: LogPos,
+    ) -> Result<Self, LogError> {
+        let known = (end, prepared_through);
+        let Survey { first, open, old, next } =
+            Survey::new(&device, options.size, needed_from, known, options.mode())?;
+        let mut spares = Vec::new();
+        for (index, length) in old {
+            if length == options.size && spares.len() < options.spares {
+                spares.push(index);
+            } else {
+                device.remove(&segment_name(index))?;
+            }
+        }
+        device.sync_folder()?;
+        let state = State { first, open, next, spares };
+        Ok(Self::of(device, options, state, false))
+    }
+
+    /// No segments, and none will be prepared.
+    pub(super) fn none(device: Disk, options: SegmentOptions) -> Self {
+        let (open, spares) = (BTreeMap::new(), Vec::new());
+        let state = State { first: 0, open, next: 0, spares };
+        Self::of(device, options, state, true)
+    }
+
+    fn of(device: Disk, options: SegmentOptions, state: State, poisoned: bool) -> Self {
+        let prepared = AtomicU64::new(state.next * options.size);
+        Self {
+            shared: Arc::new(Shared {
+                device,
+                options,
+                state: Mutex::new(state),
+                changing: Mutex::new(()),
+                prepared,
+                poisoned: AtomicBool::new(poisoned),
+            }),
+        }
+    }
+
+    /// Bytes that are written at once at most.
+    pub fn run_bytes(&self) -> usize {
+        run_pages(self.size()) * PAGE
+    }
+
+    /// Bytes of a segment.
+    pub fn size(&self) -> u64 {
+        self.shared.options.size
+    }
+
+    /// Positions below this may be written without preparing anything.
+    pub fn prepared_through(&self) -> LogPos {
+        self.shared.prepared.load(Ordering::Acquire).into()
+    }
+
+    /// Bytes of retired segments that wait to be used again.
+    pub fn spare_bytes(&self) -> u64 {
+        self.shared.state.lock().spares.len() as u64 * self.size()
+    }
+
+    /// Prepares segments until positions below `upto` may be written. Without room the error
+    /// is the device's, and what was prepared so far stays.
+    pub fn ensure(&self, upto: LogPos) -> Result<(), LogError> {
+        while self.prepared_through() < upto {
+            let _changing = self.shared.changing.lock();
+            if self.prepared_through() < upto {
+                self.prepare()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Retires the segments that lie below `below` as a whole.
+    pub fn retire(&self, below: LogPos) -> Result<(), LogError> {
+        let shared = &*self.shared;
+        let _changing = shared.changing.lock();
+        loop {
+            let index = {
+                let mut state = shared.state.lock();
+                let index = state.first;
+                let is_old = LogPos::of_segment(index + 1, self.size()) <= below;
+                // The last prepared segment stays: `next` follows it.
+                if !is_old || index + 1 >= state.next {
+                    return Ok(());
+                }
+                state.first += 1;
+                state.open.remove(&index);
+                if state.spares.len() < shared.options.spares {
+                    state.spares.push(index);
+                    continue;
+                }
+                index
+            };
+            shared.device.remove(&segment_name(index))?;
+        }
+    }
+
+    /// Has a sync of the folder failed? Then no segment is prepared any more.
+    pub fn is_poisoned(&self) -> bool {
+        self.shared.poisoned.load(Ordering::Acquire)
+    }
+
+    /// Do records go through the page cache?
+    pub(super) fn is_cached(&self) -> bool {
+        self.shared.options.cached
+    }
+
+    pub(super) fn device(&self) -> &Disk {
+        &self.shared.device
+    }
+
+    /// The file for records at a position, once it is prepared and until it is closed.
+    pub(super) fn file(&self, position: LogPos) -> Option<File> {
+        self.shared.state.lock().open.get(&position.segment(self.size())).cloned()
+    }
+
+    /// Closes the files below a position: what is in them is synced, and no record comes there any more.
+    pub(super) fn close_below(&self, position: LogPos) {
+        let index = position.segment(self.size());
+        let mut state = self.shared.state.lock();
+        state.open = state.open.split_off(&index);
+    }
+
+    /// The caller holds `changing`.
+    fn prepare(&self) -> Result<(), LogError> {
+        let shared = &*self.shared;
+        if shared.poisoned.load(Ordering::Acquire) {
+            return Err(LogError::Poisoned);
+        }
+        let (index, spare) = {
+            let mut state = shared.state.lock();
+            let index = state.next;
+            // Never over a file that waits itself.
+            let own = state.spares.iter().position(|spare| *spare == index);
+            (index, own.map(|at| state.spares.swap_remove(at)).or_else(|| state.spares.pop()))
+        };
+        let recycled = match spare {
+            // If it cannot be had it goes on waiting, under the name that it has by now.
+            Some(old) => self.recycle(old, index).map_err(|(error, name)| {
+                shared.state.lock().spares.push(name);
+                error
+            })?,
+            None => None,
+        };
+        let file = match recycled {
+            Some(file) => file,
+            None => make_segment(&shared.device, index, shared.options)?,
+        };
+        if let Err(error) = shared.device.sync_folder() {
+            // The name is visible and may not be durable: nobody may find it prepared.
+            shared.poisoned.store(true, Ordering::Release);
+            let _ = shared.device.remove(&segment_name(index));
+            return Err(error.into());
+        }
+        let mut state = shared.state.lock();
+        state.open.insert(index, file);
+        state.next = index + 1;
+        shared.prepared.store((index + 1) * self.size(), Ordering::Release);
+        Ok(())
+    }
+
+    /// A retired segment under a new name; none when it is not there any more. An error comes with the
+    /// index that its name has then.
+    fn recycle(&self, old: u64, index: u64) -> Result<Option<File>, (IoError, u64)> {
+        let device = &self.shared.device;
+        let (from, to) = (segment_name(old), segment_name(index));
+        let renamed = if old == index {
+            // The name is given again: nobody knows whether it is durable as it is.
+            device
+                .rename(&from, SEGMENT_TEMPORARY)
+                .and_then(|()| device.rename(SEGMENT_TEMPORARY, &to))
+        } else {
+            device.rename(&from, &to)
+        };
+        match renamed {
+            Ok(()) => {}
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error) => return Err((error, old)),
+        }
+        device.open(&to, self.shared.options.mode()).map(Some).map_err(|error| {
+            // It is not prepared.
+            let back = old != index && device.rename(&to, &from).is_ok();
+            (error, if back { old } else { index })
+        })
+    }
+}
+
+/// Makes the first segment of a new database, and the spare that copies go into, synced. The caller syncs
+/// the folder.
+pub fn create(device: &Disk, database: u64, size: u64) -> Result<(), LogError> {
+    spare(size).create(device, database)?;
+    make_segment(device, 0, SegmentOptions { size, spares: 0, cached: false }).map(drop)
+}
+
+/// What copies of segments go into.
+pub fn spare(size: u64) -> Spare {
+    Spare { name: SEGMENT_SPARE, len: size }
+}
+
+/// A log that is kept from `newest` on: does it reach back to `older`, with every segment between?
+/// Writes nothing.
+pub fn reaches_back(
+    device: &Disk,
+    size: u64,
+    newest: LogPos,
+    older: LogPos,
+) -> Result<bool, IoError> {
+    for index in older.segment(size)..newest.segment(size) {
+        match device.open(&segment_name(index), OpenMode::Read) {
+            Ok(file) if device.len(&file)? == size => {}
+            Ok(_) => return Ok(false),
+            Err(error) if error.is_not_found() => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}
+
+/// A new segment under its name, zero-written and synced. The caller syncs the folder.
+pub(super) fn make_segment(
+    device: &Disk,
+    index: u64,
+    options: SegmentOptions,
+) -> Result<File, LogError> {
+    let size = options.size;
+    let file = make_temporary(device, size)?;
+    let zeros = PageBuf::zeroed(run_pages(size));
+    let made = write_zeros(device, &file, &zeros, 0, size)
+        .and_then(|()| device.sync(&file))
+        .and_then(|()| device.rename(SEGMENT_TEMPORARY, &segment_name(index)));
+    made.map_err(|error| abandon(device, error))?;
+    // Opened again, so that errors of the device name the segment.
+    Ok(device.open(&segment_name(index), options.mode())?)
+}
+
+/// The segments in a folder.
+struct Survey {
+    /// The first of those that are needed or known to be prepared: contiguous, each of full size.
+    first: u64,
+    /// The first index after them.
+    next: u64,
+    /// Files of those among them that records may go into.
+    open: BTreeMap<u64, File>,
+    /// Others, and their lengths: those that may be used again under their own index come first.
+    old: Vec<(u64, u64)>,
+}
+
+impl Survey {
+    fn new(
+        device: &Disk,
+        size: u64,
+        needed_from: LogPos,
+        (end, prepared_through): (LogPos, LogPos),
+        mode: OpenMode,
+    ) -> Result<Self, LogError> {
+        assert!(valid_segment_size(size), "the superblock's geometry is checked before");
+        let known_through = end.max(prepared_through);
+        let first = needed_from.min(known_through).segment(size);
+        let next = known_through.get().div_ceil(size);
+        let mut indices: Vec<u64> =
+            device.list()?.iter().filter_map(|name| parse_segment_name(name)).collect();
+        indices.sort_unstable();
+        let mut survey = Self { first, next, open: BTreeMap::new(), old: Vec::new() };
+        let mut missing = first;
+        for index in indices {
+            let file = device.open(&segment_name(index), mode)?;
+            let length = device.len(&file)?;
+            if index >= first && length != size {
+                return Err(BadSegment { index, found: Some(length), expected: size }.into());
+            }
+            if !(first..next).contains(&index) {
+                survey.old.push((index, length));
+                continue;
+            }
+            missing += u64::from(index == missing);
+            if index >= end.segment(size) {
+                survey.open.insert(index, file);
+            }
+        }
+        if missing < next {
+            return Err(BadSegment { index: missing, found: None, expected: size }.into());
+        }
+        survey.old.sort_unstable_by_key(|(index, _)| *index < first);
+        Ok(survey)
+    }
+}
+
+/// Pages of a run, of at most a segment.
+pub(super) fn run_pages(size: u64) -> usize {
+    usize::try_from(size / PAGE as u64).map_or(RUN_PAGES, |pages| pages.min(RUN_PAGES))
+}
+
+/// A file of a segment's size under the temporary name, its space reserved.
+fn make_temporary(device: &Disk, size: u64) -> Result<File, LogError> {
+    match device.remove(SEGMENT_TEMPORARY) {
+        Err(error) if !error.is_not_found() => return Err(error.into()),
+        _ => {}
+    }
+    let made = device.open(SEGMENT_TEMPORARY, OpenMode::CreateNew).and_then(|file| {
+        device.allocate(&file, 0, size)?;
+        Ok(file)
+    });
+    made.map_err(|error| abandon(device, error))
+}
+
+/// Undoes a segment in the making, as far as the device lets us; the next attempt removes it too.
+fn abandon(device: &Disk, error: IoError) -> LogError {
+    let _ = device.remove(SEGMENT_TEMPORARY);
+    error.into()
+}
+
+/// Zeros from `from` to `to`, both multiples of the page size.
+pub(super) fn write_zeros(
+    device: &Disk,
+    file: &File,
+    zeros: &PageBuf,
+    from: u64,
+    to: u64,
+) -> Result<(), IoError> {
+    let mut at = from;
+    while at < to {
+        let left = usize::try_from((to - at) / PAGE as u64).unwrap_or(usize::MAX);
+        let pages = left.min(zeros.pages());
+        device.write_at(file, zeros, pages, at)?;
+        at += (pages * PAGE) as u64;
+    }
+    Ok(())
+}
