@@ -1,4 +1,4 @@
-//! The ranks of locks, 1 to 7 of the table in [`super`]; a region has rank 8.
+//! The ranks of locks, 1 to 7 of the table in [`crate::state`]; a region has rank 8.
 
 use pleach_beatree::lock_order::Rank;
 
@@ -8,11 +8,11 @@ pub(in crate::state) const NODE_GATE: Rank = Rank::new(1, "the node gate").repea
 /// all tries, in the order of their namespaces.
 pub(in crate::state) const STRUCTURE: Rank = Rank::new(2, "the structure").repeatable();
 /// Held while the log is synced. Others write meanwhile.
-pub(super) const SYNC: Rank = Rank::new(3, "a sync of the log");
+pub(in crate::state) const SYNC: Rank = Rank::new(3, "a sync of the log");
 /// The log's writer.
-pub(super) const WRITER: Rank = Rank::new(4, "the log writer");
+pub(in crate::state) const WRITER: Rank = Rank::new(4, "the log writer");
 /// The sequencer's state.
-pub(super) const SEQUENCER: Rank = Rank::new(5, "the sequencer");
+pub(in crate::state) const SEQUENCER: Rank = Rank::new(5, "the sequencer");
 /// The newest published commit.
 pub(in crate::state) const TIP: Rank = Rank::new(6, "the tip");
 /// Held while a region's nodes move to another page.
