@@ -19,13 +19,13 @@ fn disk() -> SimDisk {
     SimDisk::new(3, unrecorded())
 }
 
-fn open(disk: &SimDisk) -> SimDb {
+pub(crate) fn open(disk: &SimDisk) -> SimDb {
     let mut setup = Setup::draw(3);
     (setup.history, setup.cache_kib) = (5, 8 << 10);
     setup.open(disk, 1).expect("opened").0
 }
 
-fn put(namespace: u8, id: u64, len: usize) -> Access {
+pub(crate) fn put(namespace: u8, id: u64, len: usize) -> Access {
     let value = vec![u8::try_from(id % 251).expect("a byte"); len];
     Access::write(uniform(id), Some(Value::from(value))).in_namespace(namespace)
 }

@@ -1,5 +1,5 @@
-//! A folder that version 0.1 wrote, format version 6: every later version opens it, or refuses it by its number and imports
-//! its export stream (`exports_are_imported`).
+//! Folders of format versions 6 and 7: every later version opens them, or refuses them by their numbers and imports
+//! their export streams (`exports_are_imported`). That of format 7 has runs of the history on the device.
 //!
 //! The files are kept without the zeros at their ends; `lengths` has their lengths.
 
@@ -12,17 +12,34 @@ use pleach_io::Device as _;
 use pleach_io::sim::SimDisk;
 use pleach_ops::{CheckOptions, check};
 
-use crate::crash::unrecorded;
-use crate::exports_are_imported::{EMPTY, MERKLE, PLAIN, filled, pairs};
+use crate::common::commit;
+use crate::crash::{SimDb, unrecorded};
+use crate::exports_are_imported::{EMPTY, MERKLE, PLAIN, filled, open, pairs, put};
 
-const FOLDER: &str = "tests/golden/folder-6";
+const FORMAT_6: &str = "tests/golden/folder-6";
+const FORMAT_7: &str = "tests/golden/folder-7";
+
+/// A database whose history is in runs on the device and, of the newest commit, in the log.
+fn with_runs(disk: &SimDisk) -> SimDb {
+    let mut db = filled(disk);
+    for round in 0..3_u64 {
+        db.close().expect("closed");
+        db = open(disk);
+        let ids = 10 * round..10 * round + 16;
+        let lens = [40, 1025, 3_000, 0];
+        let len = |id: u64| lens[usize::try_from(id % 4).expect("small")];
+        let of = |namespace| ids.clone().map(move |id| put(namespace, id, len(id)));
+        commit(&db, of(0).chain(of(MERKLE)).chain(of(PLAIN)).collect());
+    }
+    db
+}
 
 /// The folder as it was.
-fn unpacked(to: &Path) {
-    let lengths = fs::read_to_string(Path::new(FOLDER).join("lengths")).expect("there");
+fn unpacked(from: &str, to: &Path) {
+    let lengths = fs::read_to_string(Path::new(from).join("lengths")).expect("there");
     for line in lengths.lines() {
         let (name, length) = line.split_once(' ').expect("name and length");
-        fs::copy(Path::new(FOLDER).join(name), to.join(name)).expect("copied");
+        fs::copy(Path::new(from).join(name), to.join(name)).expect("copied");
         let file = fs::File::options().write(true).open(to.join(name)).expect("opened");
         file.set_len(length.parse().expect("a length")).expect("as long as it was");
     }
@@ -30,16 +47,25 @@ fn unpacked(to: &Path) {
 
 #[test]
 fn the_folder_of_format_6_opens_with_all_that_it_had() {
+    opens(FORMAT_6, &filled(&SimDisk::new(3, unrecorded())));
+}
+
+#[test]
+fn the_folder_of_format_7_opens_with_all_that_it_had() {
+    opens(FORMAT_7, &with_runs(&SimDisk::new(3, unrecorded())));
+}
+
+/// The folder has what this database has.
+fn opens(from: &str, expected: &SimDb) {
     let folder = tempfile::tempdir().expect("a folder");
-    unpacked(folder.path());
+    unpacked(from, folder.path());
     let report = check(folder.path(), CheckOptions::default()).expect("checked");
     assert!(report.findings.is_empty(), "{:?}", report.findings);
     let db = Db::open(Options::new(folder.path()).cache_mib(16)).expect("opened");
-    let expected = filled(&SimDisk::new(3, unrecorded()));
-    assert_eq!((db.commit_number(), db.blob()), (5, b"block 17".to_vec()));
+    assert_eq!((db.commit_number(), db.blob()), (expected.commit_number(), b"block 17".to_vec()));
     assert_eq!(db.roots(), expected.roots(), "digests, too");
     for namespace in [0, MERKLE, EMPTY, PLAIN] {
-        assert!(pairs(&db, namespace) == pairs(&expected, namespace), "namespace {namespace}");
+        assert!(pairs(&db, namespace) == pairs(expected, namespace), "namespace {namespace}");
     }
     assert_eq!(db.history(), expected.history());
     for commit in db.history() {
@@ -48,27 +74,27 @@ fn the_folder_of_format_6_opens_with_all_that_it_had() {
         let pairs = |pairs: usize| assert_eq!(db.at(commit).expect("it").iter(..).count(), pairs);
         pairs(expected.at(commit).expect("in the history").iter(..).count());
     }
-    assert_eq!(db.rollback_to(3).expect("in the history"), 6);
+    assert_eq!(db.rollback_to(3).expect("in the history"), expected.commit_number() + 1);
     db.close().expect("closed");
 }
 
-/// Writes the golden folder: once, when the format gets a version.
+/// Writes the golden folder of the newest format: once, when the format gets a version.
 #[test]
 #[ignore = "writes files of the repository"]
 fn write_the_golden_folder() {
     let disk = SimDisk::new(3, unrecorded());
     // Not closed: image, log and what pends are all needed.
-    let db = filled(&disk);
+    let db = with_runs(&disk);
     drop(db);
-    fs::create_dir_all(FOLDER).expect("a folder");
+    fs::create_dir_all(FORMAT_7).expect("a folder");
     let (image, mut lengths) = (disk.image(), String::new());
     let mut names = disk.list().expect("no faults");
     names.sort();
     for name in names.iter().filter(|name| *name != "LOCK") {
         let bytes = image.file(name).expect("listed").to_vec();
         let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-        fs::write(Path::new(FOLDER).join(name), &bytes[..end]).expect("written");
+        fs::write(Path::new(FORMAT_7).join(name), &bytes[..end]).expect("written");
         writeln!(lengths, "{name} {}", bytes.len()).expect("to memory");
     }
-    fs::write(Path::new(FOLDER).join("lengths"), lengths).expect("written");
+    fs::write(Path::new(FORMAT_7).join("lengths"), lengths).expect("written");
 }
