@@ -8,7 +8,7 @@
 //! as often as the others; and before each, untimed, the newest state is asked for other keys, so that none
 //! finds in the processor's caches what the one before has left there. A ratio is that of two figures of one turn.
 //! Before that, as many commits are made without a history, and with one of 128; after it, the same is measured of
-//! the database when it has been opened again, so that the log alone has brought the history back.
+//! the database when it has been opened again, so that the history is on the device.
 
 use std::path::Path;
 use std::time::Instant;

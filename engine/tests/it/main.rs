@@ -56,6 +56,7 @@ mod proofs_are_those_of_the_naive_trie;
 mod ranges_are_proven_in_parts;
 mod readers_beside_a_writer;
 mod rings_outlive_sessions;
+mod runs_survive_power_cuts;
 mod the_golden_folder_opens;
 mod the_log_is_made_ahead;
 mod the_past_costs_little;

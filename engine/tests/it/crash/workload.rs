@@ -83,8 +83,20 @@ pub fn commit_one(
         disk.mark(durable(number));
         return Ok(());
     }
+    let accesses = batch(rng, setup, history.model(history.newest()));
+    commit_batch((setup, disk), (db, runtime), rng, history, accesses)
+}
+
+/// Commits these accesses; the marks say how far it came.
+pub fn commit_batch(
+    (setup, disk): (&Setup, &SimDisk),
+    (db, runtime): (&SimDb, &SimRuntime),
+    rng: &mut Rng,
+    history: &mut History,
+    accesses: Vec<Access>,
+) -> Result<(), Error> {
+    let number = history.newest() + 1;
     let mut model = history.model(history.newest()).clone();
-    let accesses = batch(rng, setup, &model);
     let session = db.session(SessionOptions::new().witness(rng.below(2) == 0))?;
     let probe = setup.key(rng.below(setup.ids));
     assert_eq!(
