@@ -249,8 +249,8 @@ impl Db {
         self.said_of(commit, Undo::rolled_back_to)
     }
 
-    /// When a commit was made, to the second, as the system knew it; `None` where it is not known: of a commit that was not yet in
-    /// a run of the history when the process ended, since the log does not say it.
+    /// When a commit was made, to the second, as the system knew it; `None` where it is not known: of a commit that an open for
+    /// writing, or a reader, has from the log, which does not say it.
     ///
     /// # Errors
     /// As [`Self::rolled_back_to`].
@@ -277,12 +277,13 @@ impl Db {
 
     /// The commits of a range that changed a key of a namespace, ascending, or from the newest on with
     /// [`rev`](Iterator::rev): `next` is the first change after a commit, `next_back` the last one at or before it. A range
-    /// without a begin begins with the history. A commit that wrote the value that was there counts; one that drops or
-    /// restores the namespace does not. Values are those of the states before and after ([`Self::at`]).
+    /// without a begin begins with the history, and is empty where it ends before that. A commit that wrote the value that was
+    /// there counts; one that drops or restores the namespace does not. Values are those of the states before and after
+    /// ([`Self::at`]).
     ///
     /// # Errors
-    /// The iterator gives them: [`Error::SnapshotTooOld`] where the range begins before the history's first change or the
-    /// history moves on beyond what was given, [`Error::HistoryLost`] where it is damaged, [`Error::Closed`], those of reading.
+    /// The iterator gives them: [`Error::SnapshotTooOld`] where the history begins behind the begin of what is left of the
+    /// range, [`Error::HistoryLost`] where that is damaged, [`Error::Closed`], those of reading.
     pub fn changes_of<'a, R: RangeBounds<u64>>(
         &'a self,
         namespace: u8,
@@ -311,8 +312,7 @@ impl Db {
     ) -> Result<Vec<u64>> {
         let engine = self.0.open()?;
         let undo = engine.state.commits.undo();
-        let after = || first.map_or_else(|| undo.from(), |first| first - 1);
-        let found = engine.state.read(after(), || undo.changes(key, (after(), last), order));
+        let found = engine.state.read(undo.newest(), || undo.changes(key, (first, last), order));
         found.map_err(|error| self.or_lost(&engine, error))
     }
 

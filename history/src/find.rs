@@ -44,6 +44,7 @@ impl Runs {
     ) -> Vec<u64> {
         let asked = (namespace, key, self.secret.hash(namespace, key));
         let runs = self.after(commits.start() - 1);
+        let runs = &runs[..runs.partition_point(|(_, run)| run.after < *commits.end())];
         let changes = |(_, run): &(usize, Arc<Run>)| {
             Some(run.changes(asked, commits, order)).filter(|found| !found.is_empty())
         };

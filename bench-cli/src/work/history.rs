@@ -235,7 +235,9 @@ impl Index for OfPleach {
             let Some(at) = chain.partition_point(|known| known.0 <= *block).checked_sub(1) else {
                 return Ok(None);
             };
-            let commits = self.db.changes_of(NAMESPACE, &account_key(key), ..=chain[at].1);
+            // The newest commit through which the chain is at this block.
+            let until = chain.get(at + 1).map_or(u64::MAX, |next| next.1 - 1);
+            let commits = self.db.changes_of(NAMESPACE, &account_key(key), ..=until);
             self.blocks(key, commits.rev()).next().transpose()
         };
         blocks.iter().map(last_at).collect()

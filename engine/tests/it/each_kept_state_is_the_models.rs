@@ -56,6 +56,11 @@ impl World {
         self.states.push_back(state);
         assert_eq!(self.db.commit_number(), self.tip());
         self.written.insert(self.tip(), written);
+        self.forget();
+    }
+
+    /// States beyond the history.
+    fn forget(&mut self) {
         while self.states.len() as u64 > self.history + 1 {
             self.states.pop_front();
             self.first += 1;
@@ -138,10 +143,10 @@ impl World {
     /// Which commits changed a key: of the whole history and of a part, from both ends.
     fn check_changes(&mut self, namespace: u8, key: Key) {
         let (first, tip) = (self.first + 1, self.tip());
-        let one = first + self.rng.below(tip + 1 - first);
+        let one = first + self.rng.below((tip + 1 - first).max(1));
         let changes = |from: u64, to: u64| -> Vec<u64> {
-            let some = self.written.range(from..=to);
-            some.filter(|(_, keys)| keys.contains(&(namespace, key))).map(|one| *one.0).collect()
+            let own = self.written.iter().filter(|(_, keys)| keys.contains(&(namespace, key)));
+            own.map(|one| *one.0).filter(|commit| (from..=to).contains(commit)).collect()
         };
         let all = self.db.changes_of(namespace, &key, ..);
         let found: Vec<u64> = all.collect::<pleach::Result<_>>().expect("in the history");
@@ -234,5 +239,31 @@ fn each_state_of_a_history_of_any_length() {
     // Minutes.
     if cases(1) > 1 {
         run(Keys::Uniform, 5000, 1000, 7);
+    }
+}
+
+/// Opens with other lengths, 0 among them: what a longer history finds is what the shorter one before had.
+#[test]
+fn a_window_that_is_shortened_and_lengthened_has_what_was_never_given_up() {
+    for keys in [Keys::Uniform, Keys::Sequential] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let db = open(folder.path(), keys, 100);
+        db.add_namespace(MERKLE).expect("added");
+        db.add_plain_namespace(PLAIN).expect("added");
+        let (first, states) = (db.commit_number(), VecDeque::from([State::default()]));
+        let (rng, written) = (Rng::new(17), BTreeMap::new());
+        let mut world = World { db, rng, keys, history: 100, states, first, written };
+        // What was before the namespaces is given up first.
+        (0..100).for_each(|_| world.step());
+        for open_number in 0..30 {
+            world.db.clone().close().expect("closed");
+            world.history = [100, 3, 40, 0, 100, 1, 12][open_number % 7];
+            world.db = open(folder.path(), keys, world.history);
+            world.forget();
+            world.check();
+            // The record of a commit says what is given up.
+            (0..1 + world.rng.below(12)).for_each(|_| world.step());
+            world.check();
+        }
     }
 }

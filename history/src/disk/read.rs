@@ -366,7 +366,10 @@ impl<'a> Cursor<'a> {
             let behind = cursor.page.lower_bound(key, commit).max(1);
             index = cursor.descend(index, behind - 1)?;
         }
-        Ok(cursor)
+        match cursor.page.kind {
+            PageKind::Entries => Ok(cursor),
+            _ => Err(run.bad(index, "it has no entries")),
+        }
     }
 
     /// Goes to the page that the `at`th entry of the page names; gives its number.

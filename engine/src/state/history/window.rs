@@ -42,6 +42,9 @@ pub(crate) struct Before {
     pub(crate) time: Option<u64>,
 }
 
+/// Later times are not believed: not all can be shown.
+const YEAR_10000: u64 = 253_402_300_800;
+
 /// Added to the number of roots where the time follows it.
 const TIMED: u16 = 1 << 15;
 
@@ -66,6 +69,7 @@ impl Before {
         let mut bytes = Cursor::new(bytes);
         let (back_to, count) = (bytes.u64()?.checked_sub(1), bytes.u16()?);
         let time = if count & TIMED == 0 { None } else { Some(bytes.u64()?) };
+        let time = time.filter(|time| *time < YEAR_10000);
         let mut roots = Vec::new();
         for _ in 0..count & !TIMED {
             let (namespace, kind) = (bytes.u8()?, bytes.u8()?);

@@ -51,18 +51,20 @@ impl Undo {
         self.past.load().version(namespace, key, base)
     }
 
-    /// Commits after one through another that changed a key: the first of them in an order, some at most; none where there is none.
+    /// Commits from one, or from the begin of the window, through another that changed a key: the first of them in an order,
+    /// some at most; none where there is none.
     pub(crate) fn changes(
         &self,
         key: (u8, &Key),
-        commits: (u64, u64),
+        (first, last): (Option<u64>, u64),
         order: Order,
     ) -> Result<Vec<u64>> {
         let past = self.past.load_full();
-        if commits.0 < past.from {
-            return Err(self.too_old(commits.0));
+        let base = first.map_or(past.from, |first| first - 1);
+        if base < past.from {
+            return Err(self.too_old(base));
         }
-        past.changes(key, commits, order)
+        past.changes(key, (base, last), order)
     }
 
     /// The states as of `base` of all of a namespace's keys in some ranges, which ascend, that later commits changed:
@@ -107,7 +109,7 @@ impl Past {
         Ok(self.runs.get(namespace, key, through))
     }
 
-    /// See [`Undo::changes`].
+    /// The same of commits after one.
     fn changes(
         &self,
         (namespace, key): (u8, &Key),
@@ -116,6 +118,7 @@ impl Past {
     ) -> Result<Vec<u64>> {
         let (disk, through) = self.on_disk(base);
         let (all, later) = (base + 1..=last, through + 1..=last);
+        let disk = &disk[..disk.partition_point(|run| run.names.after < last)];
         let disk = disk.iter().map(|run| Ok(run.changes(namespace, key, &all, order)?));
         let memory = || Ok(self.runs.changes(namespace, key, &later, order));
         let recent = self.recent_after(through).iter().filter_map(|commit| {
