@@ -1,7 +1,5 @@
 //! An open database, as its owner holds it.
 
-mod key_changes;
-
 use std::fmt;
 use std::ops::{Bound, RangeBounds, RangeInclusive};
 use std::path::Path;
@@ -12,13 +10,12 @@ use std::time::{Duration, SystemTime};
 use pleach_beatree::Value;
 use pleach_core::proof::ChangeProof;
 use pleach_core::{Hasher, Key, Node};
-use pleach_history::Order;
+use pleach_history::{Changes, Order};
 use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::threads::Threads;
 use pleach_io::{DeviceInfo, Disk, Executor};
 use pleach_journal::format::trie_kind::TrieKind;
 
-use self::key_changes::KeyChanges;
 use crate::backup::{CopyReport, backup};
 use crate::engine::Engine;
 use crate::error::{Error, Hex, NoRoom, Result};
@@ -300,7 +297,8 @@ impl Db {
             Bound::Excluded(behind) => behind.saturating_sub(1),
             Bound::Unbounded => u64::MAX,
         };
-        KeyChanges::new(self, (namespace, key), (first, last.min(self.commit_number())))
+        let (key, range) = (*key, (first, last.min(self.commit_number())));
+        Changes::new(range, move |range, order| self.some_changes((namespace, &key), range, order))
     }
 
     /// The first of the commits from one, or from the begin of the history, through another that changed a key.

@@ -11,6 +11,7 @@
 //! Runs in memory are written to the device as one ([`Runs::write_after`]), and merged there ([`DiskMerge`]). A [`DiskRun`] is
 //! found by its [`RunNames`], which the caller keeps.
 
+mod changes;
 mod disk;
 mod error;
 mod filter;
@@ -26,6 +27,7 @@ use std::sync::Arc;
 
 use pleach_core::page::overflow::PageRun;
 
+pub use self::changes::Changes;
 #[doc(hidden)]
 pub use self::disk::entries_of;
 pub use self::disk::{DiskMerge, DiskRun, RunFile, RunNames};

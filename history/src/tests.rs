@@ -1,6 +1,7 @@
 //! Runs beside a plain list of all versions.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::ops::RangeInclusive;
 
 use pleach_beatree::Stored;
@@ -248,22 +249,20 @@ fn check_changes(
     commits: RangeInclusive<u64>,
 ) {
     let own = all.iter().filter(|one| (one.0, &one.1) == (namespace, key));
-    let mut expected: Vec<u64> =
+    let expected: Vec<u64> =
         own.map(|one| one.2).filter(|number| commits.contains(number)).collect();
-    for order in [Order::Ascending, Order::Descending] {
-        let (mut found, mut left) = (Vec::new(), commits.clone());
-        while !left.is_empty() {
-            let some = runs.changes(namespace, key, &left, order);
-            let Some(last) = some.last() else { break };
-            left = match order {
-                Order::Ascending => last + 1..=*left.end(),
-                Order::Descending => *left.start()..=last - 1,
-            };
-            found.extend(some);
-        }
-        assert_eq!(found, expected, "{namespace} in {commits:?}, {order:?}");
-        expected.reverse();
-    }
+    let changes = || {
+        Changes::new((Some(*commits.start()), *commits.end()), |(first, last), order| {
+            let found = runs.changes(namespace, key, &(first.expect("given")..=last), order);
+            Ok::<_, Infallible>(found)
+        })
+        .map(|Ok(commit)| commit)
+    };
+    assert_eq!(changes().collect::<Vec<_>>(), expected, "{namespace} in {commits:?}");
+    // Some from the end, then the rest.
+    let mut left = changes();
+    let back: Vec<u64> = std::iter::from_fn(|| left.next_back()).take(expected.len() / 2).collect();
+    assert!(left.chain(back.into_iter().rev()).eq(expected), "{namespace} in {commits:?}");
 }
 
 /// All lookups as of a commit.

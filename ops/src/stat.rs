@@ -221,7 +221,10 @@ fn since(undo: &Undo, tip: u64) -> Option<SystemTime> {
 impl Stat {
     /// What the line of the history says.
     fn history(&self) -> String {
-        let wanted = self.superblock.history;
+        let wanted = match self.superblock.history {
+            u64::MAX => "all".to_owned(),
+            wanted => wanted.to_string(),
+        };
         let since = self.history_since.map_or_else(String::new, |since| {
             format!(", since {}", humantime::format_rfc3339_seconds(since))
         });

@@ -1,0 +1,79 @@
+//! The commits that changed a key, from both ends, some at a time.
+
+use std::vec::IntoIter;
+
+use crate::Order;
+
+/// The commits of a range that changed a key, in order; `next` is the oldest, `next_back` the newest. After an error it is at its
+/// end.
+#[derive(Debug)]
+pub struct Changes<F> {
+    /// Commits that are not given yet are from this one, or from the begin of what is kept, through another.
+    first: Option<u64>,
+    last: u64,
+    /// Commits that are ready, from both ends.
+    front: IntoIter<u64>,
+    back: IntoIter<u64>,
+    lookup: F,
+}
+
+impl<F> Changes<F> {
+    /// Those from one commit, or from the begin of what is kept, through another. `lookup` gives the first of them in an order,
+    /// some at most; none where there is none.
+    pub fn new<E>((first, last): (Option<u64>, u64), lookup: F) -> Self
+    where
+        F: FnMut((Option<u64>, u64), Order) -> Result<Vec<u64>, E>,
+    {
+        let (front, back) = (Vec::new().into_iter(), Vec::new().into_iter());
+        Self { first, last, front, back, lookup }
+    }
+
+    fn is_left(&self, commit: u64) -> bool {
+        (self.first.unwrap_or(1)..=self.last).contains(&commit)
+    }
+}
+
+impl<E, F: FnMut((Option<u64>, u64), Order) -> Result<Vec<u64>, E>> Changes<F> {
+    /// Commits that are not given yet, from one end.
+    fn some(&mut self, order: Order) -> Result<IntoIter<u64>, E> {
+        if self.first.unwrap_or(1) > self.last {
+            return Ok(Vec::new().into_iter());
+        }
+        let found = (self.lookup)((self.first, self.last), order);
+        // The range is empty then.
+        let found = found.inspect_err(|_| (self.first, self.last) = (Some(1), 0))?;
+        Ok(found.into_iter())
+    }
+}
+
+impl<E, F: FnMut((Option<u64>, u64), Order) -> Result<Vec<u64>, E>> Iterator for Changes<F> {
+    type Item = Result<u64, E>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.front.len() == 0 {
+            match self.some(Order::Ascending) {
+                Ok(front) => self.front = front,
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        let commit = self.front.next().filter(|commit| self.is_left(*commit));
+        self.first = Some(commit.unwrap_or(self.last) + 1);
+        commit.map(Ok)
+    }
+}
+
+impl<E, F: FnMut((Option<u64>, u64), Order) -> Result<Vec<u64>, E>> DoubleEndedIterator
+    for Changes<F>
+{
+    fn next_back(&mut self) -> Option<Self::Item> {
+        if self.back.len() == 0 {
+            match self.some(Order::Descending) {
+                Ok(back) => self.back = back,
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        let commit = self.back.next().filter(|commit| self.is_left(*commit));
+        self.last = commit.map_or(0, |commit| commit - 1);
+        commit.map(Ok)
+    }
+}
