@@ -262,7 +262,7 @@ fn a_window_that_is_shortened_and_lengthened_has_what_was_never_given_up() {
             world.forget();
             world.check();
             // The record of a commit says what is given up.
-            (0..1 + world.rng.below(12)).for_each(|_| world.step());
+            (0..=world.rng.below(12)).for_each(|_| world.step());
             world.check();
         }
     }

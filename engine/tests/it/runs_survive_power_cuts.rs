@@ -27,7 +27,7 @@ fn run(setup: &Setup, disk: &SimDisk, opens: u64) -> (History, u64) {
                 .expect("committed");
             db.drain(0).expect("flushed");
         }
-        for _ in 0..1 + rng.below(4) {
+        for _ in 0..=rng.below(4) {
             commit_one(setup, disk, &db, &runtime, &mut rng, &mut history).expect("committed");
             runtime.step_some(rng.index(20));
         }
