@@ -5,7 +5,6 @@
 //! ([`apply`](crate::commit)). Chunks are made by all workers where there is much to do.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pleach_beatree::leaf_fold::KeyAccess;
@@ -17,7 +16,7 @@ use crate::digest;
 use crate::error::Result;
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::read::many::{self, For};
-use crate::read::point;
+use crate::read::point::{self, Found};
 use crate::read::spare::PageReaders;
 use crate::state::State;
 use crate::state::history::undo::Changed;
@@ -71,18 +70,23 @@ fn changes(
             cpu_prefetch(db, behind.iter().take(KEY_BATCH).map(|access| &access.key), Reach::Cell);
         }
         let Some(new) = &access.writes else { continue };
-        let held = |at: PageRef| {
-            // The first page that is missing: those of all keys behind are read with it. What one key needs is read as it comes.
-            if !std::mem::replace(&mut is_brought, true) && behind.len() > 1 {
-                let keys: Vec<Key> =
-                    behind.iter().filter(is_write).map(|access| access.key).collect();
-                let mut hold = |at: PageRef, page| drop(brought.insert(at.page, (at.tag, page)));
-                many::bring_each(db, readers, For::Values(view), &keys, &mut hold)?;
+        let prior = match point::look_up(db, view, &access.key)? {
+            Found::Stored(stored) => stored,
+            Found::In(at, _guard) => {
+                // The first page that is missing: those of all keys behind are read with it. What one key needs is read as it comes.
+                if !std::mem::replace(&mut is_brought, true) && behind.len() > 1 {
+                    let keys: Vec<Key> =
+                        behind.iter().filter(is_write).map(|access| access.key).collect();
+                    let mut hold =
+                        |at: PageRef, page| drop(brought.insert(at.page, (at.tag, page)));
+                    many::bring_each(db, readers, For::Values(view), &keys, &mut hold)?;
+                }
+                match brought.get(&at.page).filter(|(tag, _)| *tag == at.tag) {
+                    Some((_, page)) => point::in_page(page, &access.key),
+                    None => point::in_page(&*db.store.leaf(at)?, &access.key),
+                }
             }
-            let page = brought.get(&at.page).filter(|(tag, _)| *tag == at.tag);
-            page.map_or_else(|| db.store.leaf(at), |(_, page)| Ok(Arc::clone(page)))
         };
-        let prior = point::stored_with(db, view, &access.key, held)?;
         changes.push(Changed { key: access.key, new: new.clone(), prior });
     }
     Ok(changes)

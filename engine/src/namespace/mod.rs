@@ -26,7 +26,7 @@ use crate::prefetch::values::{LookedUp, SlotPair};
 use crate::prove::{differing, ends, last_of_part, prove_change, prove_range};
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::read::many::{self, For};
-use crate::read::point;
+use crate::read::point::{self, Found};
 use crate::roots::TrieRoot;
 use crate::state::State;
 use crate::state::pages::index::PageRef;
@@ -162,23 +162,26 @@ impl Namespace {
         }
         let mut read: Option<(PageRef, Arc<CachedPage>)> = None;
         for _ in 0..PAGES_OF_A_KEY {
-            let mut missing = None;
-            let stored = self.with(|view| {
-                point::stored_with(state, view, key, |at| match &read {
-                    Some((known, page)) if *known == at => Ok(Arc::clone(page)),
-                    _ => {
-                        missing = Some(at);
-                        Err(Error::WouldWait)
-                    }
+            // Its state, or the page that is missing.
+            let found = self.with(|view| {
+                Ok(match point::look_up(state, view, key)? {
+                    Found::Stored(stored) => Ok(stored),
+                    Found::In(at, _guard) => match &read {
+                        Some((known, page)) if *known == at => Ok(point::in_page(page, key)),
+                        _ => Err(at),
+                    },
                 })
-            });
-            if let Some(at) = missing {
-                let page = |reader| Missing::Page(PageRequest::Leaf(at), Purpose::Reader(reader));
-                let Ok(page) = engine.prefetching.ask(page).await else { break };
-                read = Some((at, page));
-                continue;
-            }
-            let stored = stored?;
+            })?;
+            let stored = match found {
+                Ok(stored) => stored,
+                Err(at) => {
+                    let page =
+                        |reader| Missing::Page(PageRequest::Leaf(at), Purpose::Reader(reader));
+                    let Ok(page) = engine.prefetching.ask(page).await else { break };
+                    read = Some((at, page));
+                    continue;
+                }
+            };
             if !overflow::is_away(state, &stored) {
                 return overflow::value(state, view.base, stored, true);
             }

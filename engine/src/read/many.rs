@@ -10,7 +10,7 @@ use pleach_beatree::cache::CachedPage;
 use pleach_core::Key;
 
 use super::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
-use super::point::{Source, find};
+use super::point::locate;
 use super::spare::PageReaders;
 use crate::error::Result;
 use crate::state::State;
@@ -35,10 +35,7 @@ impl For<'_> {
             Self::Values(view) if view.overlaid(key).is_some() => None,
             // Whoever reads the key later is told if that undo is gone by then.
             Self::Values(view) if matches!(view.undone(key), Ok(Some(_))) => None,
-            Self::Values(_) => match find(db, key) {
-                Source::Page(at) => Some(at),
-                Source::Pending(_) | Source::Nothing => None,
-            },
+            Self::Values(_) => locate(db, key).ok(),
             Self::Proof => db.index.locate(key),
         }
     }

@@ -4,9 +4,8 @@
 //! What the present has is found before undo is asked, so a commit that comes in between has its undo there when it is
 //! asked. And what was found stays true: pages are not written where they lie, and the guard keeps their numbers.
 
-use std::sync::Arc;
-
 use pleach_beatree::cache::CachedPage;
+use pleach_beatree::grace::Guard;
 use pleach_beatree::{Stored, Value};
 use pleach_core::Key;
 
@@ -16,14 +15,12 @@ use crate::state::pages::index::{PageRef, located};
 use crate::state::pages::overflow;
 use crate::state::view::View;
 
-/// Where the value of a key is.
-pub(super) enum Source {
-    /// Among the pending changes.
-    Pending(Stored),
-    /// In this page, if it is there at all.
-    Page(PageRef),
-    /// There is no page for it.
-    Nothing,
+/// What a lookup finds of a key.
+pub(crate) enum Found<'a> {
+    /// Its state.
+    Stored(Stored),
+    /// It is in this page, if it is there at all. The page is not cached; the guard keeps its number.
+    In(PageRef, Guard<'a>),
 }
 
 /// The value of a key as of a view. A page that is not cached is read on the calling thread.
@@ -33,41 +30,43 @@ pub(crate) fn value(db: &State, view: &View, key: &Key) -> Result<Option<Value>>
 
 /// The state of a key as of a view; a long value is not read.
 pub(crate) fn stored(db: &State, view: &View, key: &Key) -> Result<Stored> {
-    stored_with(db, view, key, |at| db.store.leaf(at))
+    match look_up(db, view, key)? {
+        Found::Stored(stored) => Ok(stored),
+        Found::In(at, _guard) => Ok(in_page(&*db.store.leaf(at)?, key)),
+    }
 }
 
-/// The same by a caller who says where a page that is not cached comes from.
-pub(crate) fn stored_with(
-    db: &State,
-    view: &View,
-    key: &Key,
-    page: impl FnOnce(PageRef) -> Result<Arc<CachedPage>>,
-) -> Result<Stored> {
+/// The same without reading a page.
+#[inline]
+pub(crate) fn look_up<'a>(db: &'a State, view: &View, key: &Key) -> Result<Found<'a>> {
     if let Some(stored) = view.overlaid(key) {
-        return Ok(stored);
+        return Ok(Found::Stored(stored));
     }
-    let _guard = db.store.enter();
-    let found = find(db, key);
+    let guard = db.store.enter();
+    let located = locate(db, key);
     if let Some(stored) = view.undone(key)? {
-        return Ok(stored);
+        return Ok(Found::Stored(stored));
     }
-    match found {
-        Source::Pending(stored) => Ok(stored),
-        Source::Nothing => Ok(Stored::Absent),
-        Source::Page(at) => {
-            let find = |page: &CachedPage| page.get(key).map_or(Stored::Absent, Stored::from_cell);
-            match db.store.read_cached(at, key, find) {
-                Some(stored) => Ok(stored),
-                None => Ok(find(&*page(at)?)),
-            }
-        }
-    }
+    Ok(match located {
+        Err(stored) => Found::Stored(stored),
+        Ok(at) => match db.store.read_cached(at, key, |page| in_page(page, key)) {
+            Some(stored) => Found::Stored(stored),
+            None => Found::In(at, guard),
+        },
+    })
 }
 
-/// Looks a key up in the index. The caller has entered the store.
-pub(super) fn find(db: &State, key: &Key) -> Source {
+/// What the page that a lookup has found says of a key.
+#[inline]
+pub(crate) fn in_page(page: &CachedPage, key: &Key) -> Stored {
+    page.get(key).map_or(Stored::Absent, Stored::from_cell)
+}
+
+/// The page that a key is in at present, if it is there at all; its state where no page is asked. The caller has entered the
+/// store.
+pub(super) fn locate(db: &State, key: &Key) -> Result<PageRef, Stored> {
     db.index.in_region(key, |_, state| match state.pending_of(key) {
-        Some(pending) => Source::Pending(pending.stored.clone()),
-        None => located(state, state.children().find(key)).map_or(Source::Nothing, Source::Page),
+        Some(pending) => Err(pending.stored.clone()),
+        None => located(state, state.children().find(key)).ok_or(Stored::Absent),
     })
 }
