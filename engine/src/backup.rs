@@ -49,7 +49,7 @@ pub(crate) fn backup(
 ) -> Result<CopyReport> {
     copy(engine, target, progress).map_err(|error| match error.device() {
         // What the database itself could not write has poisoned it.
-        Some(full) if full.is_full() && !engine.state.commits.sequencer().lock().is_poisoned() => {
+        Some(full) if full.is_full() && !engine.state.commits.sequencer.lock().is_poisoned() => {
             Error::Full(NoRoom::Backup(full.clone()))
         }
         _ => error,
@@ -107,7 +107,7 @@ fn hold(db: &State) -> Result<View> {
     let commits = &db.commits;
     let mut open = Ok(());
     db.pace.wait(None, &mut || {
-        let state = commits.sequencer().lock();
+        let state = commits.sequencer.lock();
         open = state.check_open();
         open.is_err() || !state.loading
     });
@@ -115,7 +115,7 @@ fn hold(db: &State) -> Result<View> {
     let mut tries = 1;
     let held = loop {
         let (tip, _) = commits.tip_view();
-        let from = commits.undo().from();
+        let from = commits.undo.from();
         if from >= tip.base {
             break tip;
         }
@@ -134,7 +134,7 @@ fn hold(db: &State) -> Result<View> {
 
 /// Copies the pages of both files as they are, used and free; gives their bytes.
 fn copy_pages(db: &State, target: &Disk, progress: Option<&Progress>) -> Result<u64> {
-    let device = db.store.device();
+    let device = &db.store.device;
     let mut files = Vec::new();
     for name in [LEAF_FILE, OVERFLOW_FILE] {
         let source = device.open(name, OpenMode::Read)?;

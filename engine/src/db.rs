@@ -217,7 +217,7 @@ impl Db {
                 // The newest is asked for first: the history may move on meanwhile, and never beyond it.
                 let commits = &engine.state.commits;
                 let newest = commits.published();
-                commits.undo().from().min(newest)..=newest
+                commits.undo.from().min(newest)..=newest
             },
             |facts| facts.tip.number..=facts.tip.number,
         )
@@ -267,7 +267,7 @@ impl Db {
         if commit == 0 {
             return Ok(None);
         }
-        let undo = engine.state.commits.undo();
+        let undo = &engine.state.commits.undo;
         let said = engine.state.read(commit - 1, || said(undo, commit));
         said.map_err(|error| self.or_lost(&engine, error))
     }
@@ -309,7 +309,7 @@ impl Db {
         order: Order,
     ) -> Result<Vec<u64>> {
         let engine = self.0.open()?;
-        let undo = engine.state.commits.undo();
+        let undo = &engine.state.commits.undo;
         let found = engine.state.read(undo.newest(), || undo.changes(key, (first, last), order));
         found.map_err(|error| self.or_lost(&engine, error))
     }
@@ -515,7 +515,7 @@ impl Db {
     /// # Errors
     /// [`Error::Closed`].
     pub fn id(&self) -> Result<u64> {
-        Ok(self.0.open()?.state.store.database())
+        Ok(self.0.open()?.state.store.database)
     }
 
     /// The options that it was opened with.
@@ -555,7 +555,7 @@ impl Db {
 
     /// How the device that has the folder is read and written.
     pub fn device_info(&self) -> DeviceInfo {
-        self.0.look(|engine| engine.state.store.device().info(), |facts| facts.device.clone())
+        self.0.look(|engine| engine.state.store.device.info(), |facts| facts.device.clone())
     }
 
     /// Counters and levels; after a close what they were last.
@@ -572,10 +572,8 @@ impl Db {
     /// file and page. What pends on them stays in the log and in images; sessions that need them get the
     /// error.
     pub fn quarantined(&self) -> Vec<Quarantined> {
-        self.0.look(
-            |engine| engine.state.store.quarantine().list(),
-            |facts| facts.quarantined.clone(),
-        )
+        self.0
+            .look(|engine| engine.state.store.quarantine.list(), |facts| facts.quarantined.clone())
     }
 
     /// Waits until the background has reduced the pending changes to `max_pending_entries` keys, or cannot
@@ -594,7 +592,7 @@ impl Db {
         let mut stuck = None;
         let draining = db.pace.drain();
         db.pace.wait(None, &mut || {
-            failed = db.commits.sequencer().lock().check_open().err();
+            failed = db.commits.sequencer.lock().check_open().err();
             stuck = db.pace.flush_error(db.commits.published());
             failed.is_some()
                 || db.pace.flush_is_full()
@@ -622,7 +620,7 @@ impl Db {
     /// [`Poisoned`](Error::Poisoned), [`Closed`](Error::Closed).
     pub fn sync(&self) -> Result<()> {
         let engine = self.0.open()?;
-        engine.state.commits.sequencer().lock().check_open()?;
+        engine.state.commits.sequencer.lock().check_open()?;
         engine.sync()
     }
 
@@ -646,7 +644,7 @@ impl Db {
     /// database has to be closed and opened again.
     pub fn is_poisoned(&self) -> bool {
         self.0.look(
-            |engine| engine.state.commits.sequencer().lock().is_poisoned(),
+            |engine| engine.state.commits.sequencer.lock().is_poisoned(),
             |facts| facts.poisoned,
         )
     }

@@ -45,7 +45,7 @@ impl Engine {
     pub(crate) fn metrics(&self) -> Metrics {
         let mut metrics = self.state.metrics();
         metrics.kept_bytes = self.finisher.kept_bytes() as u64;
-        metrics.value_cache_bytes = self.prefetching.values().bytes() as u64;
+        metrics.value_cache_bytes = self.prefetching.values.bytes() as u64;
         metrics
     }
 
@@ -56,7 +56,7 @@ impl Engine {
 
     /// Makes all commits durable that are published.
     pub(crate) fn sync(&self) -> Result<()> {
-        let sequencer = self.state.commits.sequencer();
+        let sequencer = &self.state.commits.sequencer;
         let end = sequencer.lock().end();
         sequencer.write_through(end, true).map_err(|error| {
             self.state.poison(&error);
@@ -66,14 +66,14 @@ impl Engine {
 
     /// No commit takes a ticket from here on; commits that wait for room fail.
     pub(crate) fn refuse_commits(&self) {
-        self.state.commits.sequencer().close();
+        self.state.commits.sequencer.close();
         self.state.pace.notify();
     }
 
     /// Lets the background tasks come to their end, and waits for it.
     pub(crate) fn end_tasks(&self, tasks: Option<Vec<TaskHandle>>) {
         self.state.pace.close();
-        self.prefetching.event().notify();
+        self.prefetching.event.notify();
         drop(tasks);
     }
 }

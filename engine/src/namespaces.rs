@@ -50,7 +50,7 @@ fn attempts(engine: &Engine, namespace: u8, added: Option<TrieKind>) -> Result<u
 /// something else to be said now?
 fn has_changed(engine: &Engine, namespace: u8, dropped: u64) -> bool {
     let db = &engine.state;
-    let undo = db.commits.undo();
+    let undo = &db.commits.undo;
     if undo.oldest_held().min(undo.from()) < dropped || db.pace.is_paused() {
         return false;
     }
@@ -61,7 +61,7 @@ fn has_changed(engine: &Engine, namespace: u8, dropped: u64) -> bool {
     db.pace.wake();
     // Others may add one of the same number before this looks again.
     let gone = || db.tries.get(namespace).and_then(|trie| trie.dropped) != Some(dropped);
-    let ends = || db.commits.sequencer().lock().check_open().is_err();
+    let ends = || db.commits.sequencer.lock().check_open().is_err();
     db.pace.wait(Some(GIVE_UP), &mut || gone() || ends())
 }
 
@@ -69,7 +69,7 @@ fn attempt(engine: &Engine, namespace: u8, added: Option<TrieKind>) -> Result<u6
     let db = &engine.state;
     let (view, _) = db.commits.tip_view();
     let newest = {
-        let state = db.commits.sequencer().lock();
+        let state = db.commits.sequencer.lock();
         state.check_open()?;
         state.newest.clone()
     };

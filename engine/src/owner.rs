@@ -58,11 +58,11 @@ impl Facts {
         Self {
             path: state.options.path.clone(),
             tip: state.commits.tip(),
-            device: state.store.device().info(),
+            device: state.store.device.info(),
             metrics: engine.metrics(),
             tasks: state.pace.tasks(),
-            quarantined: state.store.quarantine().list(),
-            poisoned: state.commits.sequencer().lock().is_poisoned(),
+            quarantined: state.store.quarantine.list(),
+            poisoned: state.commits.sequencer.lock().is_poisoned(),
         }
     }
 }
@@ -103,7 +103,7 @@ impl Owner {
             Err(Error::SnapshotTooOld { .. }) => {}
             caught_up => return caught_up.map(drop),
         }
-        let (device, runtime) = (state.store.device().clone(), state.runtime.clone());
+        let (device, runtime) = (state.store.device.clone(), state.runtime.clone());
         let mut opened = open_replica(device, runtime, state.options.clone())?;
         if let Some(again) = Arc::get_mut(&mut opened.engine) {
             // What lives is counted together.
@@ -145,7 +145,7 @@ impl Owner {
         let written = {
             // A load that came before this is at its end; a later one finds the database closed.
             let _alone = engine.state.images.make_alone();
-            let sound = engine.state.commits.sequencer().lock().check();
+            let sound = engine.state.commits.sequencer.lock().check();
             match sound {
                 // There is nothing to be written.
                 Err(Error::ReadOnly) => Ok(()),

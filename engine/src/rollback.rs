@@ -34,7 +34,7 @@ const TRIES: u32 = 4;
 pub(crate) fn rollback(engine: &Engine, back: u64) -> Result<u64> {
     let commits = &engine.state.commits;
     let tip = commits.published();
-    let far = || Error::TooFarBack { commits: back, most: tip - commits.undo().from().min(tip) };
+    let far = || Error::TooFarBack { commits: back, most: tip - commits.undo.from().min(tip) };
     let wanted = tip.checked_sub(back).ok_or_else(far)?;
     attempt(engine, wanted, Some(tip))
 }
@@ -52,7 +52,7 @@ pub(crate) fn rollback_to(engine: &Engine, wanted: u64) -> Result<u64> {
 
 /// Goes back to the commit `wanted`, from `base` if one is given, else from the newest one.
 fn attempt(engine: &Engine, wanted: u64, base: Option<u64>) -> Result<u64> {
-    engine.state.commits.sequencer().lock().check_open()?;
+    engine.state.commits.sequencer.lock().check_open()?;
     let tip = engine.state.commits.tip_view();
     let (newest, base) = (tip.0.base, base.unwrap_or(tip.0.base));
     if newest != base {
@@ -102,7 +102,7 @@ fn make(engine: &Engine, (view, prev): (View, Tip), wanted: u64) -> Result<Made>
         accesses.push((namespace, accesses_of(db, wanted, undone)?));
     }
     // The history keeps what later commits replaced only for as long as it may: all of it was there.
-    db.commits.undo().check(wanted)?;
+    db.commits.undo.check(wanted)?;
     if db.commits.published() != view.base {
         let tip = db.commits.published();
         return Err(Error::StaleParent { base: view.base, tip });

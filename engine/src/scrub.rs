@@ -167,12 +167,12 @@ pub fn scrub(session: &Session, options: &ScrubOptions) -> Result<ScrubReport> {
 /// What the process that writes has said last, where that is another one.
 fn of_the_writer(db: &State) -> Option<Superblock> {
     db.replica.as_ref()?;
-    Some(*SuperblockStore::open(db.store.device().clone(), OpenMode::Read).ok()?.newest())
+    Some(*SuperblockStore::open(db.store.device.clone(), OpenMode::Read).ok()?.newest())
 }
 
 /// The log is durable through here.
 fn log_end(db: &State) -> LogPos {
-    let durable = db.commits.sequencer().durable();
+    let durable = db.commits.sequencer.durable();
     of_the_writer(db).map_or(durable, |newest| newest.durable_through.max(durable))
 }
 
@@ -229,10 +229,10 @@ impl Scrub<'_> {
 
     fn long_value(&mut self, reading: &Namespace, key: &Key, raw: &[u8]) -> Result<()> {
         let db = reading.state();
-        let (device, file) = (db.store.device(), db.space.overflow_file());
+        let (device, file) = (&db.store.device, &db.space.overflow);
         self.report.long_values += 1;
         let read =
-            |raw: &[u8]| read_from(db.hasher, device, file, db.store.database(), raw).map(drop);
+            |raw: &[u8]| read_from(db.hasher, device, file, db.store.database, raw).map(drop);
         let mut done = read(raw);
         if done.is_err() && db.replica.is_some() {
             // The process that writes may have moved it.
@@ -254,7 +254,7 @@ impl Scrub<'_> {
     /// Reads the log. Segments that nobody needs any more go meanwhile, and then their records may be another segment's.
     fn log(&mut self) {
         let db = &self.engine.state;
-        let (device, database) = (db.store.device(), db.store.database());
+        let (device, database) = (&db.store.device, db.store.database);
         let (size, end) = (db.images.newest().geometry.log_segment, log_end(db));
         let mut from = log_start(db);
         // Each turn begins behind where the one before has ended.
@@ -289,7 +289,7 @@ impl Scrub<'_> {
     /// Reads the runs of the history; what another process writes may be another run's by now.
     fn runs(&mut self) {
         let db = &self.engine.state;
-        let runs = db.commits.undo().at_cut(LogPos::MAX).runs;
+        let runs = db.commits.undo.at_cut(LogPos::MAX).runs;
         for run in runs.iter().filter(|_| db.replica.is_none()) {
             if self.is_over() {
                 return;

@@ -203,7 +203,7 @@ impl Session {
     /// The number that the database was created with ([`Db::id`](crate::Db::id)).
     #[doc(hidden)]
     pub fn database(&self) -> u64 {
-        self.engine.state.store.database()
+        self.engine.state.store.database
     }
 
     /// Proves which root a namespace has in this state, or that there is none (a plain one has none), in the one root over all
@@ -291,7 +291,7 @@ impl Session {
         let _observed = self.engine.state.timings.observe(FINISH);
         let finisher = &self.engine.finisher;
         // Before anything is gathered: what changes from here on is seen by the commit.
-        let layouts = self.engine.state.commits.sequencer().lock().layouts;
+        let layouts = self.engine.state.commits.sequencer.lock().layouts;
         let accesses = sorted.namespaces().map(|(_, accesses)| accesses.len()).sum();
         let _span =
             tracing::debug_span!("finish", commit = self.commit_number(), accesses).entered();

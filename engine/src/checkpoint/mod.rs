@@ -57,7 +57,7 @@ pub(crate) struct Checkpointer {
 
 impl Checkpointer {
     pub(crate) fn new(db: Arc<State>) -> Self {
-        let history_differs = db.images.newest().history != db.commits.undo().history();
+        let history_differs = db.images.newest().history != db.commits.undo.history();
         Self {
             db,
             history_differs,
@@ -100,7 +100,7 @@ impl Checkpointer {
                 return Ok(Step::Idle);
             }
         }
-        if let Some(file) = &self.db.commits.undo().file {
+        if let Some(file) = &self.db.commits.undo.file {
             self.db.space.free_history(file.take_unused())?;
         }
         self.prepare_log();
@@ -117,7 +117,7 @@ impl Checkpointer {
             let history_is_full = db.pace.history_is_full.load(Ordering::Acquire);
             let is_due = db.budget.log_is_long(db.log_length())
                 || self.history_differs
-                || db.commits.undo().waits_for_writing(if history_is_full { 1 } else { 2 })
+                || db.commits.undo.waits_for_writing(if history_is_full { 1 } else { 2 })
                 || is_short && db.checkpoints_free();
             if !is_due {
                 return Ok(self.merge_runs());
@@ -128,14 +128,14 @@ impl Checkpointer {
                 self.db.pace.enters(Task::Checkpoint, IDLE);
                 return Ok(Step::IdleFor(wait));
             }
-            if self.db.commits.sequencer().lock().loading {
+            if self.db.commits.sequencer.lock().loading {
                 return Ok(Step::IdleFor(LOADING));
             }
             // An image that is begun overwrites the older generation.
             if let Err(error) = self.db.try_nodes_aside() {
                 return Ok(self.puts_off(error));
             }
-            let overfull = db.commits.undo().waits_for_writing(2);
+            let overfull = db.commits.undo.waits_for_writing(2);
             if !std::mem::replace(&mut self.has_written, true) || overfull {
                 write_history(&self.db).inspect_err(|_| self.has_written = false)?;
             }
@@ -185,7 +185,7 @@ impl Checkpointer {
         let merged = db.pace.within(Task::Checkpoint, "merging the history", || {
             let number = || db.images.next_number(LAST_NUMBERS);
             let allocate = &mut |pages| db.space.allocate_history(pages);
-            db.commits.undo().merge_disk(&mut self.merge, number, allocate)
+            db.commits.undo.merge_disk(&mut self.merge, number, allocate)
         });
         match merged {
             Ok(true) => Step::Again,
@@ -216,14 +216,14 @@ impl Checkpointer {
     /// Keeps the log prepared for another half segment. Where that fails nothing is lost: the commit that
     /// needs the segment tries again, and reports it.
     fn prepare_log(&mut self) {
-        let sequencer = &self.db.commits.sequencer();
+        let sequencer = &self.db.commits.sequencer;
         let Some(through) = sequencer.runs_out_at() else { return };
-        let prepared = sequencer.segments().prepared_through();
+        let prepared = sequencer.segments.prepared_through();
         if self.refused_at == Some(prepared) {
             return;
         }
         let prepare = || {
-            self.db.space.has_room(sequencer.segments().size())?;
+            self.db.space.has_room(sequencer.segments.size())?;
             self.db.prepare_log(through)
         };
         if let Err(error) =

@@ -193,8 +193,8 @@ fn a_commit_does_not_wait_for_room_for_ever() {
 #[test]
 fn a_segment_of_which_a_block_is_left_is_not_freed_for_ever() {
     let (db, ..) = loaded();
-    let size = db.state().commits.sequencer().segments().size();
-    let end = || db.state().commits.sequencer().lock().end();
+    let size = db.state().commits.sequencer.segments.size();
+    let end = || db.state().commits.sequencer.lock().end();
     for value in 0..=u8::MAX {
         let session = db.session(SessionOptions::new()).expect("a session");
         let accesses = [Access::write(id(1), Some(Value::from(vec![value; 3000])))];
@@ -217,7 +217,7 @@ fn no_image_is_begun_while_nodes_cannot_be_read() {
     let (db, disk, _) = loaded();
     db.state().evict_nodes().expect("evicted");
     // Leaf pages, too: what of them is cached shall not do.
-    db.state().store.cache().set_budget(0);
+    db.state().store.cache.set_budget(0);
     let fails = |operation, file| {
         let fault = Fault::Errno(code::EIO);
         disk.inject(Rule::nth(operation, file, 1, Times::Forever, fault));

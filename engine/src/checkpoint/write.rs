@@ -175,7 +175,7 @@ fn copy_all(db: &State, mut start: impl FnMut() -> Result<Started>) -> Result<Re
 
 /// Waits a moment: another thread is between a commit's ticket and its publication, which says so.
 fn wait_for_quiet(db: &State) {
-    db.pace.wait(Some(MOMENT), &mut || db.commits.sequencer().lock().in_flight == 0);
+    db.pace.wait(Some(MOMENT), &mut || db.commits.sequencer.lock().in_flight == 0);
 }
 
 /// What a backup has beside leaf pages and long values.
@@ -194,10 +194,10 @@ pub(crate) struct BackupImage {
 pub(crate) fn write_backup_image(db: &State, target: &Disk) -> Result<BackupImage> {
     db.try_nodes_aside()?;
     let work = copy_all(db, || {
-        db.commits.sequencer().lock().check_open()?;
+        db.commits.sequencer.lock().check_open()?;
         start_on(db, target, LAST_NUMBERS, false)
     })??;
-    let sequencer = db.commits.sequencer();
+    let sequencer = &db.commits.sequencer;
     let (end, newest) = loop {
         // A close lets this go on, and waits for the image.
         sequencer.lock().check()?;
@@ -219,10 +219,10 @@ pub(crate) fn write_backup_image(db: &State, target: &Disk) -> Result<BackupImag
     };
     let (from, prepared) = (superblock.log_from(), superblock.prepared_through);
     copies::copy(
-        db.store.device(),
+        &db.store.device,
         target,
         superblock.database,
-        sequencer.segments().size(),
+        sequencer.segments.size(),
         (from, end),
         prepared,
     )?;
@@ -251,7 +251,7 @@ pub(super) enum Started {
 /// Checkpoint `cut`. The last `kept` numbers of this open are left for others. While a load is under way it
 /// and a close make images, and nobody else.
 pub(super) fn start(db: &State, kept: u64, while_loading: bool) -> Result<Started> {
-    start_on(db, db.store.device(), kept, while_loading)
+    start_on(db, &db.store.device, kept, while_loading)
 }
 
 /// The same with the image on any device, of this database or of a backup.
@@ -261,11 +261,11 @@ fn start_on(db: &State, device: &Disk, kept: u64, while_loading: bool) -> Result
         let making = db.images.begins()?;
         let map = db.space.overflow_map(point.position);
         let tries = db.tries.list();
-        let past = db.commits.undo().at_cut(point.position);
+        let past = db.commits.undo.at_cut(point.position);
         Some((db.commits.tip(), tries, map, making, past))
     };
     let Some((cut, Some((tip, tries, map, making, past)))) =
-        db.commits.sequencer().cut(while_loading, state)?
+        db.commits.sequencer.cut(while_loading, state)?
     else {
         return Ok(Started::Busy);
     };
@@ -273,7 +273,7 @@ fn start_on(db: &State, device: &Disk, kept: u64, while_loading: bool) -> Result
     let writer = db
         .images
         .next_number(kept)
-        .and_then(|number| Ok(ImageWriter::start(device, file, db.store.database(), number)?));
+        .and_then(|number| Ok(ImageWriter::start(device, file, db.store.database, number)?));
     let writer = match writer {
         Ok(writer) => writer,
         Err(error) => return Ok(Started::PutOff(error)),
@@ -384,9 +384,9 @@ pub(super) fn finish(db: &State, work: Work, clean_end: Option<LogPos>) -> Resul
     Counters::add(&db.counters.image_bytes, u64::from(image.pages) * 4096);
     // The map says how long the overflow file is: a flush, or a commit, may have made it longer and not have synced it.
     enters("syncing the overflow file");
-    db.store.device().sync(db.space.overflow_file())?;
+    db.store.device.sync(&db.space.overflow)?;
     enters("syncing the log");
-    db.commits.sequencer().write_through(log_position, true)?;
+    db.commits.sequencer.write_through(log_position, true)?;
     enters("writing the superblock");
     let log_from = db.images.keep_log(cut.position, db.kept_log()).min(past.records);
     let (older, newest) = db
@@ -402,13 +402,13 @@ pub(super) fn finish(db: &State, work: Work, clean_end: Option<LogPos>) -> Resul
             overtaken |= *position > cut.position;
         }
     }
-    db.images.fit(&db.space, db.store.device(), image.file, image.pages.into());
+    db.images.fit(&db.space, &db.store.device, image.file, image.pages.into());
     db.space.shrink(leaf_end, map.peak);
     db.images.set_replay_start(cut.position);
     db.pace.set_checkpoint_full(false);
     Counters::add(&db.counters.checkpoints, 1);
     Counters::add(&db.counters.checkpoints_overtaken, u64::from(overtaken));
-    db.commits.sequencer().segments().retire(older.min(newest))?;
+    db.commits.sequencer.segments.retire(older.min(newest))?;
     db.pace.notify();
     db.measure_index();
     tracing::debug!(pages = image.pages, position = %cut.position, "a checkpoint is written");
@@ -418,7 +418,7 @@ pub(super) fn finish(db: &State, work: Work, clean_end: Option<LogPos>) -> Resul
 /// Checkpoint `write-history`: what commits since the one before have replaced becomes a run on the device. Without room it stays
 /// in the log, unless memory cannot bear it.
 pub(super) fn write_history(db: &State) -> Result<()> {
-    let undo = db.commits.undo();
+    let undo = &db.commits.undo;
     let number = || db.images.next_number(LAST_NUMBERS);
     let write = || undo.write_out(number, &mut |pages| db.space.allocate_history(pages));
     let written = db.pace.within(Task::Checkpoint, "writing the history", write);
@@ -443,19 +443,19 @@ fn superblock(
     (cut, log_from): (Point, LogPos),
     clean_end: Option<LogPos>,
 ) -> Superblock {
-    let sequencer = db.commits.sequencer();
+    let sequencer = &db.commits.sequencer;
     Superblock {
         format: FORMAT_VERSION,
         image,
         commit: tip.number,
         root: tip.roots.over_all(db.hasher),
         next_flush: db.images.number(),
-        incarnation: db.images.incarnation(),
+        incarnation: db.images.incarnation,
         replay: cut,
         durable_through: sequencer.durable(),
         clean_end,
-        prepared_through: sequencer.segments().prepared_through(),
-        history: db.commits.undo().history(),
+        prepared_through: sequencer.segments.prepared_through(),
+        history: db.commits.undo.history(),
         log_from,
         durability: match db.options.durability {
             Durability::Commit => DurabilityMode::Commit,

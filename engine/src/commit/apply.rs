@@ -89,7 +89,7 @@ pub(super) fn apply_all(
         Counters::change(&db.counters.pending_entries, entries);
         due.lock().append(&mut own_due);
     };
-    let _own_processors = (workers > 1).then(|| db.pace.foreground().publishing());
+    let _own_processors = (workers > 1).then(|| db.pace.foreground.publishing());
     db.runtime.here_or_fork_join(workers, &apply);
     db.index.update_root(db.hasher, number, &changed);
     let mut due = due.into_inner();
@@ -166,15 +166,10 @@ fn advance_treelets(db: &State, version: u64, pages: &[PageNode], treelets: &[(u
         let nodes = || treelets[node.treelet.clone()].iter().copied();
         let step = (node.as_of, version);
         if !page.advance_treelet(step, node.columns, &node.node, nodes()) {
-            db.store.cache().give_treelet(
-                at.page,
-                page,
-                node.flush_due,
-                |treelet: &mut Treelet| {
-                    treelet.forget();
-                    treelet.advance(step, node.columns, &node.node, nodes());
-                },
-            );
+            db.store.cache.give_treelet(at.page, page, node.flush_due, |treelet: &mut Treelet| {
+                treelet.forget();
+                treelet.advance(step, node.columns, &node.node, nodes());
+            });
         }
     }
 }

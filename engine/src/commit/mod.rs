@@ -124,7 +124,7 @@ fn attempt(
     }
     // From here to publication the nodes of the accessed regions stay in memory, and no regions are joined.
     let _nodes = db.nodes.keep_nodes();
-    let layouts = db.commits.sequencer().lock().layouts;
+    let layouts = db.commits.sequencer.lock().layouts;
     if target.layouts != Some(layouts) {
         parts.iter_mut().for_each(join_chunks);
     }
@@ -132,7 +132,7 @@ fn attempt(
         .iter()
         .flat_map(|part| part.chunks.iter().flat_map(|chunk| chunk.changes.iter()))
         .map(|one| &one.prior);
-    if db.commits.undo().keeps_history() && priors.any(is_long) {
+    if db.commits.undo.keeps_history() && priors.any(is_long) {
         // Values of an overlay below, which is committed by now: the record names what its commit has written.
         renew_priors(&mut parts, &rebase(db, target, parent)?, is_long)?;
     }
@@ -149,12 +149,12 @@ fn attempt(
     let Ticketed { end, replaced } = ticket(engine, target, &mut parts, (spilled, layouts))?;
     let written = {
         let _timed = db.timings.begin(Phase::Log);
-        db.commits.sequencer().write_through(end, db.options.durability == Durability::Commit)
+        db.commits.sequencer.write_through(end, db.options.durability == Durability::Commit)
     };
     if let Err(error) = written {
         db.poison(&error);
         // What was not handed to the device by now never is.
-        let never = db.commits.sequencer().lock().is_queued(end);
+        let never = db.commits.sequencer.lock().is_queued(end);
         return Err(if never { error.poisoning() } else { error.in_doubt() });
     }
     let tip = Tip { number, roots: target.roots.clone(), blob: Arc::clone(target.blob) };
@@ -223,7 +223,7 @@ fn publish(
     parts: Vec<Part<'_>>,
 ) -> Result<()> {
     let Engine { state: db, finisher, .. } = engine;
-    let (number, sequencer) = (tip.number, db.commits.sequencer());
+    let (number, sequencer) = (tip.number, &db.commits.sequencer);
     // The parent may fail after this record has been queued behind its own.
     wait_for_publication(db, number - 1)?;
     let applying = db.timings.begin(Phase::Apply);
@@ -244,7 +244,7 @@ fn publish(
         undone.push(Undone { namespace: view.namespace, changes: changes.clone(), nodes });
         applied.push((db, chunks, changes));
     }
-    db.commits.undo().push(number, undone, before);
+    db.commits.undo.push(number, undone, before);
     for (namespace, fate) in fates {
         match fate {
             EntryKind::Changed | EntryKind::Set => {}
@@ -278,11 +278,11 @@ fn publish(
     db.pace.notify();
     // A flush or a checkpoint that waits for a moment without commits takes this one.
     let wake = if is_awaited { pleach_io::Event::notify } else { pleach_io::Event::notify_soon };
-    wake(db.pace.work());
+    wake(&db.pace.work);
     drop(publishing);
     // Behind the number: nobody waits for it.
     let _timed = db.timings.begin(Phase::Settle);
-    db.commits.undo().settle();
+    db.commits.undo.settle();
     Ok(())
 }
 
@@ -313,7 +313,7 @@ fn spill_values<'a>(
         }
     }
     if !spilled.is_empty() {
-        db.store.device().sync(db.space.overflow_file()).map_err(|error| {
+        db.store.device.sync(&db.space.overflow).map_err(|error| {
             let error = Error::from(error);
             db.poison(&error);
             error.poisoning()

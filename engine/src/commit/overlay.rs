@@ -56,7 +56,7 @@ impl Outcomes {
         let more = bytes.cast_signed() - before.cast_signed();
         let db = &self.engine.state;
         Counters::change(&db.counters.batch_bytes, more);
-        if db.budget.has_moved(db.commits.overlays().bytes()) {
+        if db.budget.has_moved(db.commits.overlays.bytes()) {
             db.fit_cache();
         }
     }
@@ -174,7 +174,7 @@ impl Overlay {
         });
         view.held_by(Holder::Overlay, None);
         let below = view.overlays();
-        let layer = Layer::new(engine.state.commits.overlays(), below, parts);
+        let layer = Layer::new(&engine.state.commits.overlays, below, parts);
         let made_on = parent.as_ref().map_or_else(Weak::new, |parent| Arc::downgrade(&parent.0));
         Self(Arc::new(OverlayInner {
             chain: below.with(&layer),

@@ -104,7 +104,7 @@ pub(crate) fn wait_for_publication(db: &State, number: u64) -> Result<()> {
     }
     let mut poisoned = Ok(());
     db.pace.wait(None, &mut || {
-        poisoned = db.commits.sequencer().lock().check();
+        poisoned = db.commits.sequencer.lock().check();
         poisoned.is_err() || published()
     });
     if published() { Ok(()) } else { poisoned }

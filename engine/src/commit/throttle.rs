@@ -23,7 +23,7 @@ const CHANGE: usize = 64;
 pub(super) fn throttle(db: &State, outcomes: &[TrieOutcome], at_once: bool) -> Result<()> {
     let wanted = wanted(db, outcomes);
     let pending_is_full = || db.budget.pending_is_full();
-    let undo = db.commits.undo();
+    let undo = &db.commits.undo;
     let log_is_full = || db.budget.log_is_full(db.log_length()) || undo.waits_for_writing(1);
     let mut room = db.admits(wanted);
     if !pending_is_full() && !log_is_full() && room.is_ok() {
@@ -61,7 +61,7 @@ pub(super) fn throttle(db: &State, outcomes: &[TrieOutcome], at_once: bool) -> R
 /// What these outcomes take on the device.
 fn wanted(db: &State, outcomes: &[TrieOutcome]) -> Wanted {
     let mut wanted = Wanted::default();
-    let keeps_history = db.commits.undo().keeps_history();
+    let keeps_history = db.commits.undo.keeps_history();
     let chunks = outcomes.iter().flat_map(|trie| &trie.chunks);
     for changed in chunks.flat_map(|chunk| &*chunk.changes) {
         // Longer values are in the overflow file when the record is written.
@@ -82,7 +82,7 @@ fn wanted(db: &State, outcomes: &[TrieOutcome]) -> Wanted {
 
 /// The error of what no waiting helps against, if there is anything like that.
 fn refused(db: &State, pending: bool, log: bool, room: &Result<()>) -> Result<()> {
-    db.commits.sequencer().lock().check_open()?;
+    db.commits.sequencer.lock().check_open()?;
     let stuck = db.pace.flush_error(db.commits.published());
     if let Err(error) = room {
         let shortens = db.checkpoints_free()

@@ -52,7 +52,7 @@ pub(super) fn ticket(
 ) -> Result<Ticketed> {
     let Target { follows, roots, blob, layers, .. } = *target;
     let (db, number, back_to) = (&*engine.state, follows + 1, target.options.back_to);
-    let undo = db.commits.undo();
+    let undo = &db.commits.undo;
     let (mut tries, mut folded_at) = (0, target.layouts);
     loop {
         tries += 1;
@@ -64,7 +64,7 @@ pub(super) fn ticket(
         let layouts = if tries == 1 {
             seen
         } else {
-            let state = db.commits.sequencer().lock();
+            let state = db.commits.sequencer.lock();
             check_follows(&state, target)?;
             state.layouts
         };
@@ -90,11 +90,11 @@ pub(super) fn ticket(
         if db.options.durability == Durability::Commit {
             record.set_synced();
         }
-        let mut state = db.commits.sequencer().lock();
+        let mut state = db.commits.sequencer.lock();
         if !state.has_room(bytes) {
             drop(state);
             db.make_room(bytes)?;
-            state = db.commits.sequencer().lock();
+            state = db.commits.sequencer.lock();
         }
         check_follows(&state, target)?;
         if state.in_flight > 0 && state.is_awaited() {
@@ -141,14 +141,14 @@ fn past(db: &State, target: &Target<'_>) -> Result<Arc<[u8]>> {
 fn sections(db: &State, chunks: &[ChunkOutcome], history: bool) -> (Vec<Section>, ReplacedNodes) {
     let changes: usize = chunks.iter().map(|chunk| chunk.changes.len()).sum();
     // Behind the fold of another session's finish it would wait for that, and the log's write with it.
-    let alone = changes < PARALLEL_SECTIONS || db.pace.foreground().is_busy();
+    let alone = changes < PARALLEL_SECTIONS || db.pace.foreground.is_busy();
     let most = if alone { 1 } else { db.runtime.workers() };
     let workers = most.min(chunks.len()).max(1);
     let made: Vec<Mutex<(Section, ReplacedNodes)>> =
         chunks.iter().map(|_| Mutex::default()).collect();
     let tasks = db.timings.tasks(None, chunks.len());
     let make = |_: usize| tasks.each(|at| *made[at].lock() = section(&chunks[at], history));
-    let _own_processors = (workers > 1).then(|| db.pace.foreground().publishing());
+    let _own_processors = (workers > 1).then(|| db.pace.foreground.publishing());
     db.runtime.here_or_fork_join(workers, &make);
     let (mut sections, mut all) = (Vec::with_capacity(made.len()), ReplacedNodes::default());
     for (section, mut replaced) in made.into_iter().map(Mutex::into_inner) {
@@ -211,7 +211,7 @@ fn replaced_in(chunk: &ChunkOutcome) -> ReplacedNodes {
 /// May a commit on this parent take the next ticket? Gives the commit that it follows, which may be another one with
 /// the same roots and blob, unless the target is exact.
 pub(super) fn check_parent(db: &State, target: &Target<'_>) -> Result<u64> {
-    let state = db.commits.sequencer().lock();
+    let state = db.commits.sequencer.lock();
     state.check_open()?;
     if target.options.at_once && state.in_flight > 0 {
         return Err(Error::WouldWait);
@@ -289,6 +289,6 @@ fn encode(
         entries.push(entry(0, EntryKind::Changed, Vec::new()));
     }
     entries.sort_unstable_by_key(|entry| entry.ns);
-    let (database, number) = (db.store.database(), target.follows + 1);
+    let (database, number) = (db.store.database, target.follows + 1);
     commit_record(database, number, target.blob, before, entries)
 }

@@ -116,9 +116,9 @@ pub(crate) fn sort<'a>(
     accesses: &[Access],
 ) -> Result<Sorted<'a>> {
     // Behind another session's fold or publication it would wait for that.
-    let alone = accesses.len() < PARALLEL_SORT || db.pace.foreground().is_busy();
+    let alone = accesses.len() < PARALLEL_SORT || db.pace.foreground.is_busy();
     let most = if alone { 1 } else { db.runtime.workers() };
-    let _own_processors = (most > 1).then(|| db.pace.foreground().finishing());
+    let _own_processors = (most > 1).then(|| db.pace.foreground.finishing());
     let _timed = db.timings.begin(Phase::Sort);
     sorter.sort(db.hasher, accesses, &|count, task| {
         let tasks = db.timings.tasks(None, count);
@@ -137,7 +137,7 @@ pub(crate) fn finish(
     witness: bool,
 ) -> Result<Finished> {
     if db.kind == TrieKind::Plain {
-        let _own_processors = (accesses.len() > INLINE).then(|| db.pace.foreground().finishing());
+        let _own_processors = (accesses.len() > INLINE).then(|| db.pace.foreground.finishing());
         return plain::finish(db, &finisher.readers, (view, prev_root), accesses);
     }
     let gives = if witness { Gives::Witness } else { Gives::Root };
@@ -195,7 +195,7 @@ fn fold(
     (gives, learns): (Gives, bool),
 ) -> Result<Finished> {
     let _nodes = db.nodes.keep_nodes();
-    let _own_processors = (accesses.len() > INLINE).then(|| db.pace.foreground().finishing());
+    let _own_processors = (accesses.len() > INLINE).then(|| db.pace.foreground.finishing());
     let policy = db.budget.flush_policy();
     let batch = Batch { view, accesses, gives, learns, policy };
     checked(view, attempt(db, finisher, &batch, prev_root))

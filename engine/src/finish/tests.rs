@@ -47,7 +47,7 @@ fn a_panic_leaves_no_page_claimed() {
         let finished = catch_unwind(AssertUnwindSafe(|| session.finish(batch).map(|_| ())));
         FUSE.store(0, Ordering::SeqCst);
         met += u32::from(finished.is_err());
-        assert!(db.state().store.in_flight().is_empty(), "fuse {fuse}");
+        assert!(db.state().store.in_flight.is_empty(), "fuse {fuse}");
     }
     assert!(met >= 4, "{met} panics");
 }

@@ -274,7 +274,7 @@ impl Worker {
 /// Gathers a chunk and takes the pages that are cached.
 fn start(db: &State, job: &Job<'_>, chunk: &mut Chunk) -> Result<()> {
     chunk.gather(db, job.batch, job.range(chunk.index))?;
-    let cache = db.store.cache();
+    let cache = &db.store.cache;
     let next = db.store.batch() + 1;
     let mut hits = 0;
     for index in 0..chunk.pages.len() {

@@ -19,8 +19,8 @@ pub(super) fn still_due(trie: &State, limit: usize, least: u8) -> Vec<Prefix> {
             let child = state.children().find(prefix.first_key());
             state.changes_since_write(child) >= least
                 && located(state, child).is_none_or(|at| {
-                    let suspect = trie.store.quarantine().suspects(LEAF_FILE, at.page.into());
-                    suspect || trie.store.cache().hold(at.page, at.tag, NO_BATCH)
+                    let suspect = trie.store.quarantine.suspects(LEAF_FILE, at.page.into());
+                    suspect || trie.store.cache.hold(at.page, at.tag, NO_BATCH)
                 })
         })
     };

@@ -43,7 +43,7 @@ impl Leaving {
         let now = db.pace.now();
         // Each turn takes one off, or ends; nobody else adds any.
         while let Some(first) = self.freed.front() {
-            if db.commits.sequencer().durable() < first.end {
+            if db.commits.sequencer.durable() < first.end {
                 if now.saturating_sub(first.since) < SYNC_AFTER && !db.pace.is_closing() {
                     break;
                 }
@@ -62,8 +62,8 @@ impl Leaving {
         if self.values.is_empty() {
             return Ok(());
         }
-        let durable = db.commits.sequencer().durable();
-        let unnamed = db.commits.undo().unnamed_through(durable);
+        let durable = db.commits.sequencer.durable();
+        let unnamed = db.commits.undo.unnamed_through(durable);
         while self.values.front().is_some_and(|(_, commit)| unnamed >= *commit) {
             let (stamp, _) = self.values.pop_front().expect("just seen");
             db.space.release_runs(stamp);
@@ -75,6 +75,6 @@ impl Leaving {
 
 /// Syncs the log through `end`, as a stage of the flush.
 pub(super) fn sync_log(db: &State, end: LogPos) -> Result<()> {
-    let sync = || db.commits.sequencer().write_through(end, true);
+    let sync = || db.commits.sequencer.write_through(end, true);
     db.pace.within(Task::Flush, "syncing the log", sync)
 }

@@ -171,7 +171,7 @@ fn old_page(db: &State, state: &RegionState, child: usize) -> OldPage {
     let prefix = state.children().prefix(child);
     let number = state.children().page(child);
     let pending = state.pending_below(&prefix).to_vec();
-    let page = number.and_then(|number| db.store.cache().get(number, state.children().tag(child)));
+    let page = number.and_then(|number| db.store.cache.get(number, state.children().tag(child)));
     let is_plain = state.is_plain();
     let known = |page: &Arc<CachedPage>| known_nodes(state, child, page, &prefix, &pending);
     let nodes = if is_plain { PLAIN_NODES } else { page.as_ref().map_or(NO_NODES, known) };
@@ -193,7 +193,7 @@ fn mergeable_sibling(
     let parent = own.prefix.parent()?;
     // A page that may be bad shall not take another one with it.
     let suspect = |number: Option<PageNo>| {
-        number.is_some_and(|number| db.store.quarantine().suspects(LEAF_FILE, u64::from(number)))
+        number.is_some_and(|number| db.store.quarantine.suspects(LEAF_FILE, u64::from(number)))
     };
     if suspect(own.number) || !state.children().region().contains(&parent) || own.is_missing() {
         return None;

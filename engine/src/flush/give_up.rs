@@ -69,7 +69,7 @@ struct Named {
 
 /// Gives up a part of a trie that commit `by` has dropped and that no state reaches any more.
 pub(super) fn give_up(trie: &State, by: u64) -> Result<GivenUp> {
-    if !trie.commits.sequencer().lock().is_quiet() {
+    if !trie.commits.sequencer.lock().is_quiet() {
         // Before anything is read for it. It is awaited: no child comes ahead of its parent's publication.
         return Ok(GivenUp::Busy);
     }
@@ -191,15 +191,15 @@ fn publish(trie: &State, by: u64, all: &[Left]) -> Result<GivenUp> {
         encoder.push(&Rewrite { range, pages: &[nothing], freed: &freed });
     }
     let runs: Vec<PageRun> = all.iter().flat_map(|left| left.runs.iter().copied()).collect();
-    let record = encoder.finish(trie.store.database(), &[], &runs);
+    let record = encoder.finish(trie.store.database, &[], &runs);
     let len = record.len();
-    match trie.commits.sequencer().make_room(len) {
+    match trie.commits.sequencer.make_room(len) {
         // Commits are not to be told that the flush has no room.
         Err(Error::Full(_)) => return Ok(GivenUp::Busy),
         made => made?,
     }
     let _structure = trie.index.hold_structure();
-    let mut sequencer = trie.commits.sequencer().lock();
+    let mut sequencer = trie.commits.sequencer.lock();
     sequencer.check()?;
     if !sequencer.is_quiet() || !sequencer.has_room(len) {
         return Ok(GivenUp::Busy);
@@ -235,15 +235,15 @@ fn publish(trie: &State, by: u64, all: &[Left]) -> Result<GivenUp> {
     };
     drop(sequencer);
     for page in pages {
-        trie.store.quarantine().forget(LEAF_FILE, u64::from(page));
-        trie.store.cache().remove(page);
+        trie.store.quarantine.forget(LEAF_FILE, u64::from(page));
+        trie.store.cache.remove(page);
     }
     Ok(GivenUp::Part(freed))
 }
 
 /// A trie without pages leaves the registry, and its pages of the spill file are free.
 fn leave(trie: &State) -> GivenUp {
-    let mut sequencer = trie.commits.sequencer().lock();
+    let mut sequencer = trie.commits.sequencer.lock();
     if !sequencer.is_quiet() || trie.images.is_in_making() {
         return GivenUp::Busy;
     }

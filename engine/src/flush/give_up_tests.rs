@@ -66,18 +66,18 @@ fn giving_up_awaits_the_commits_in_flight() {
     let (db, disk, runtime) = with_long_values();
     let state = db.state();
     db.drop_namespace(7).expect("dropped");
-    state.commits.sequencer().lock().in_flight += 1;
+    state.commits.sequencer.lock().in_flight += 1;
     let page = || {
         let trie = state.other(7).expect("it was given up beside a commit");
         state.store.peek(trie.index.locate(&id(3)).expect("flushed"))
     };
     settle(&runtime);
     assert!(page().is_none(), "a page was read for nothing");
-    assert!(state.commits.sequencer().lock().is_awaited());
-    state.commits.sequencer().lock().in_flight -= 1;
+    assert!(state.commits.sequencer.lock().is_awaited());
+    state.commits.sequencer.lock().in_flight -= 1;
     settle(&runtime);
     assert!(state.tries.get(7).is_none(), "nothing holds it");
-    assert!(!state.commits.sequencer().lock().is_awaited());
+    assert!(!state.commits.sequencer.lock().is_awaited());
     drop(state);
     db.close().expect("closed");
     is_whole(&disk);
@@ -113,7 +113,7 @@ fn a_page_that_another_task_reads_is_given_up() {
     let (db, disk, runtime) = with_long_values();
     let state = db.state();
     let page = state.other(7).expect("it exists").index.locate(&id(3)).expect("flushed").page;
-    let claim = state.store.in_flight().claim(PageId::Leaf(page)).expect("nobody reads it");
+    let claim = state.store.in_flight.claim(PageId::Leaf(page)).expect("nobody reads it");
     db.drop_namespace(7).expect("dropped");
     settle(&runtime);
     assert!(state.tries.get(7).is_none(), "the page was given up with all others");
@@ -195,11 +195,11 @@ fn no_pages_are_moved_beside_a_load() {
     session.finish(gone).expect("finished").commit().expect("committed");
     db.drain(0).expect("flushed");
     let state = db.state();
-    state.commits.sequencer().lock().loading = true;
+    state.commits.sequencer.lock().loading = true;
     let written = db.metrics().pages_written;
     settle(&runtime);
     assert_eq!(db.metrics().pages_written, written, "pages were moved beside a load");
-    state.commits.sequencer().lock().loading = false;
+    state.commits.sequencer.lock().loading = false;
     state.pace.wake();
     settle(&runtime);
     assert!(db.metrics().pages_written > written, "there was something to be moved");

@@ -204,7 +204,7 @@ impl Flusher {
         }
         let now = self.db.pace.now();
         if now >= self.moves_again {
-            self.db.store.cache().move_into_huge_page();
+            self.db.store.cache.move_into_huge_page();
             self.moves_again = now + BETWEEN_MOVES;
         }
         match self.stage {
@@ -256,7 +256,7 @@ impl Flusher {
             || self.db.pace.is_closing()
             || self.db.pace.is_paused()
             || self.db.budget.is_pressed();
-        !must && self.patience.waits(self.db.pace.foreground(), self.db.pace.now())
+        !must && self.patience.waits(&self.db.pace.foreground, self.db.pace.now())
     }
 
     fn begin(&mut self, closing: bool) -> Result<Step> {
@@ -296,7 +296,7 @@ impl Flusher {
 
     /// Pages that were set aside and are back are due.
     fn take_back(&self) {
-        for (namespace, prefix) in self.db.store.quarantine().take_back() {
+        for (namespace, prefix) in self.db.store.quarantine.take_back() {
             if let Some(trie) = self.db.tries.get(namespace) {
                 trie.index.make_due([prefix]);
             }
@@ -328,8 +328,8 @@ impl Flusher {
         if tries.iter().all(|trie| trie.dropped.is_none()) {
             return Ok(false);
         }
-        let durable = self.db.commits.sequencer().durable();
-        let unnamed = self.db.commits.undo().unnamed_through(durable);
+        let durable = self.db.commits.sequencer.durable();
+        let unnamed = self.db.commits.undo.unnamed_through(durable);
         let dropped = tries.iter().filter_map(|trie| Some((trie, trie.dropped?)));
         for (trie, by) in dropped.filter(|(_, by)| *by <= unnamed) {
             let Some(trie) = self.db.other(trie.namespace) else { continue };
@@ -359,7 +359,7 @@ impl Flusher {
             let tidy = self.tidy.entry(trie.namespace).or_insert_with(Tidy::new);
             let (prefixes, behind) = tidy.pages(goal, trie, self.limit);
             if !prefixes.is_empty() && self.turns_to(trie.namespace) {
-                if self.db.commits.sequencer().lock().loading {
+                if self.db.commits.sequencer.lock().loading {
                     // What a load has published is in no image and in no record yet: a record that moves its
                     // pages would come to nothing. Looked at after the pages were, so that they are not new.
                     return Ok(self.idle());
@@ -368,7 +368,7 @@ impl Flusher {
             }
         }
         if drain || self.db.budget.is_pressed() {
-            self.says_why(published, self.db.store.quarantine().error());
+            self.says_why(published, self.db.store.quarantine.error());
         }
         self.let_nodes_leave()?;
         for trie in here() {
@@ -405,7 +405,7 @@ impl Flusher {
 
     fn gather(&mut self, prefixes: &[Prefix], wanted: RoundKind) -> Result<()> {
         if self.queue.is_none() {
-            self.queue = Some(self.db.store.device().queue(DEPTH)?);
+            self.queue = Some(self.db.store.device.queue(DEPTH)?);
         }
         let mut reader = match self.reader.take() {
             Some(reader) => reader,
@@ -490,8 +490,8 @@ impl Flusher {
         let now = self.db.pace.now();
         if now.saturating_sub(self.synced) >= period {
             self.synced = now;
-            let end = self.db.commits.sequencer().lock().end();
-            if self.db.commits.sequencer().durable() < end {
+            let end = self.db.commits.sequencer.lock().end();
+            if self.db.commits.sequencer.durable() < end {
                 sync_log(&self.db, end)?;
             }
         }
@@ -526,7 +526,7 @@ impl Flusher {
         let frees = (!self.leaving.is_empty()).then_some(SYNC_AFTER / 2);
         // Not at once: while the database is paused a trial may be due and is not made.
         let later = |due: Duration| due.saturating_sub(now).max(SYNC_AFTER);
-        let trial = self.db.store.quarantine().next_due().map(later);
+        let trial = self.db.store.quarantine.next_due().map(later);
         let round = (now < self.not_before).then(|| later(self.not_before));
         // Who holds what was dropped tells nobody when it goes.
         let kept = self.db.tries.list().iter().any(|trie| trie.dropped.is_some());

@@ -46,9 +46,9 @@ impl Round {
         let pages: usize =
             self.rewrites.iter().map(|rewrite| rewrite.new.len() + rewrite.old.len()).sum();
         let room = 256 + 128 * pages as u64 + self.run_bytes();
-        db.commits.sequencer().make_room(room)?;
+        db.commits.sequencer.make_room(room)?;
         let _structure = db.index.hold_structure();
-        let mut state = db.commits.sequencer().lock();
+        let mut state = db.commits.sequencer.lock();
         state.check()?;
         if !state.is_quiet() || !state.has_room(room) {
             return Ok(None);
@@ -56,7 +56,7 @@ impl Round {
         for rewrite in &mut self.rewrites {
             refresh_nodes(rewrite, &self.runs, folder)?;
         }
-        let record = self.record(db.store.database(), db.namespace);
+        let record = self.record(db.store.database, db.namespace);
         let len = record.len();
         let end = state.queue(record) + len;
         self.tentative(db).named();

@@ -82,8 +82,8 @@ impl Round {
         flush: u64,
     ) -> Result<()> {
         self.flush = flush;
-        if db.commits.sequencer().durable() < self.log_position {
-            db.commits.sequencer().write_through(self.log_position, true)?;
+        if db.commits.sequencer.durable() < self.log_position {
+            db.commits.sequencer.write_through(self.log_position, true)?;
         }
         self.spill_values(db, flush)?;
         // Three turns at most: one finds known nodes that are wrong, which are hashed from the cells in
@@ -112,7 +112,7 @@ impl Round {
             for page in old {
                 page.forget_nodes();
                 // A finish shall not fold with them either.
-                page.number.iter().for_each(|number| db.store.cache().remove(*number));
+                page.number.iter().for_each(|number| db.store.cache.remove(*number));
             }
             return Ok(());
         }
@@ -127,7 +127,7 @@ impl Round {
                 let (of, why) = ((db.namespace, old.prefix), Why::Contradicts);
                 db.store.set_aside(page, of, disagree(&rewrite.range), why);
                 // No session shall have it either, see `Store::admit`.
-                db.store.cache().remove(number);
+                db.store.cache.remove(number);
             }
         }
         let written = rewrite.old.iter().flat_map(|old| &old.written);
@@ -203,13 +203,13 @@ impl Round {
     /// Flush `sync-pages` (rule `pages-before-location`).
     pub(super) fn sync(&mut self, db: &State) -> Result<()> {
         if std::mem::take(&mut self.overflow_written) {
-            db.store.device().sync(db.space.overflow_file())?;
+            db.store.device.sync(&db.space.overflow)?;
         }
-        db.store.device().sync(db.store.leaf_file())?;
+        db.store.device.sync(&db.store.leaf)?;
         // Into the cache before anybody can look for them, and outside any lock.
         for page in self.rewrites.iter().flat_map(|rewrite| &rewrite.new).map(|new| &new.page) {
             let bytes = self.runs[page.run].page(page.at);
-            db.store.cache().insert(page.number, page.tag, bytes, NO_BATCH);
+            db.store.cache.insert(page.number, page.tag, bytes, NO_BATCH);
         }
         Ok(())
     }
@@ -249,11 +249,11 @@ impl Round {
             rewrite.old.iter_mut().for_each(|old| old.page = None);
             if let (true, Some(from)) = (rewrite.is_moved(), rewrite.old[0].number) {
                 let page = &rewrite.new[0].page;
-                db.store.cache().moved(from, page.number, page.tag);
+                db.store.cache.moved(from, page.number, page.tag);
             }
             for number in rewrite.old.iter().filter_map(|old| old.number) {
-                db.store.quarantine().forget(LEAF_FILE, u64::from(number));
-                db.store.cache().remove(number);
+                db.store.quarantine.forget(LEAF_FILE, u64::from(number));
+                db.store.cache.remove(number);
             }
         }
     }
@@ -297,7 +297,7 @@ fn write_runs(
             queue.wait()?.into_iter().for_each(&mut take);
         }
         queue.push(Request {
-            file: db.store.leaf_file().clone(),
+            file: db.store.leaf.clone(),
             transfer: Transfer::Write,
             offset: start.offset(),
             buf,

@@ -115,15 +115,14 @@ fn a_wrong_treelet_is_not_written() {
             let child = state.children().find(&id(at));
             let (number, as_of) =
                 (state.children().page(child).expect("flushed"), state.version(child));
-            let Some(page) = db.state().store.cache().get(number, state.children().tag(child))
-            else {
+            let Some(page) = db.state().store.cache.get(number, state.children().tag(child)) else {
                 return;
             };
             let own = *state.node(child).expect("in memory");
             // The page's own node is internal, and not that of the subtries below it.
             let wrong = || (1..31).map(|index| (index, own));
             if !page.advance_treelet((as_of, as_of), None, &own, wrong()) {
-                db.state().store.cache().give_treelet(number, &page, true, |treelet| {
+                db.state().store.cache.give_treelet(number, &page, true, |treelet| {
                     treelet.forget();
                     treelet.advance((0, as_of), None, &own, wrong());
                 });
@@ -283,13 +282,13 @@ fn a_full_flush_keeps_the_period_of_the_log() {
     disk.inject(Rule::nth(Operation::Write, "leaf", 1, Times::Forever, Fault::Errno(code::ENOSPC)));
     for round in 0..20 {
         put(&db, round..round + 1, 1);
-        let end = db.state().commits.sequencer().lock().end();
+        let end = db.state().commits.sequencer.lock().end();
         // Until the flush has found no room, and then for a period, and what its steps take.
         runtime.step_some(50);
         runtime.clock().advance(period + Duration::from_millis(5));
         runtime.step_some(50);
         let (durable, after) =
-            (db.state().commits.sequencer().durable(), db.state().commits.sequencer().lock().end());
+            (db.state().commits.sequencer.durable(), db.state().commits.sequencer.lock().end());
         assert!(durable + 4096 > end.min(after), "round {round}: {durable} of {end}");
     }
     assert!(db.state().pace.flush_is_full(), "there was no room");

@@ -138,9 +138,9 @@ impl Tidy {
             let range = index.regions()[*at].prefix().parent().expect("a region with a sibling");
             encoder.push(&Rewrite::join(range));
         }
-        let record = encoder.finish(db.store.database(), &[], &[]);
+        let record = encoder.finish(db.store.database, &[], &[]);
         let len = record.len();
-        match db.commits.sequencer().make_room(len) {
+        match db.commits.sequencer.make_room(len) {
             // Nobody waits for a join: commits are not to be told that the flush has no room.
             Err(Error::Full(_)) => return Ok(Joining::Busy),
             made => made?,
@@ -148,7 +148,7 @@ impl Tidy {
         // A batch that has folded the two by themselves would not be right about the one over both.
         let Some(_alone) = db.nodes.without_batches() else { return Ok(Joining::Busy) };
         let _structure = db.index.hold_structure();
-        let mut sequencer = db.commits.sequencer().lock();
+        let mut sequencer = db.commits.sequencer.lock();
         sequencer.check()?;
         let others = sequencer.in_flight > 0 || db.images.is_in_making();
         let same = Arc::ptr_eq(&index, &db.index.load());

@@ -11,7 +11,7 @@ use crate::state::pages::quarantine::{Quarantined, Why};
 
 /// Tries some of the pages whose time has come.
 pub(super) fn try_quarantined(db: &State) {
-    let quarantine = db.store.quarantine();
+    let quarantine = &db.store.quarantine;
     for (listed, why) in quarantine.due(db.pace.now()) {
         let Quarantined { file, page, namespace, prefix, .. } = listed;
         let of = (namespace, prefix);
@@ -47,7 +47,7 @@ fn try_leaf(db: &State, page: u64, prefix: &Prefix) -> Result<()> {
         db.store.leaf(at)?;
         db.store.read_well(LEAF_FILE, page);
     } else {
-        db.store.quarantine().forget(LEAF_FILE, page);
+        db.store.quarantine.forget(LEAF_FILE, page);
     }
     Ok(())
 }

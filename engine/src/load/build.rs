@@ -93,7 +93,7 @@ impl Building<'_> {
 
     fn units(&self) -> Result<()> {
         let mut worker = Worker {
-            queue: self.db.store.device().queue(DEPTH)?,
+            queue: self.db.store.device.queue(DEPTH)?,
             folder: Folder::new(self.db.hasher),
             spare: Vec::new(),
             failed: None,
@@ -185,10 +185,10 @@ impl Building<'_> {
                 let child = &mut leaves[first + page].child;
                 (child.page, child.tag) = (Some(*number), tag);
                 if is_cached {
-                    self.db.store.cache().insert_beside(*number, tag, buf.page(slot));
+                    self.db.store.cache.insert_beside(*number, tag, buf.page(slot));
                 }
             }
-            worker.write(self.db.store.leaf_file(), buf, run[0].offset())?;
+            worker.write(&self.db.store.leaf, buf, run[0].offset())?;
         }
         Ok(())
     }

@@ -169,19 +169,19 @@ pub(crate) fn bulk_load(db: &State, fill: Fill<'_>, options: &LoadOptions) -> Re
     let since = db.pace.now();
     let ticket = Ticket::take(db, options.namespace)?;
     // In this order: no record is left out that names what is behind the files' ends.
-    let end = db.commits.sequencer().lock().end();
+    let end = db.commits.sequencer.lock().end();
     let (before, taken) = (db.space.before()?, Mutex::default());
     let images = db.counters.image_bytes.load(Ordering::Relaxed);
     let result = load(&ticket.db, fill, options, ticket.commit, &taken);
     if result.is_err() && db.commits.published() < ticket.commit {
-        let (is_durable, taken) = (|| db.commits.sequencer().durable() > end, taken.into_inner());
+        let (is_durable, taken) = (|| db.commits.sequencer.durable() > end, taken.into_inner());
         for page in &taken {
-            db.store.cache().remove(*page);
+            db.store.cache.remove(*page);
         }
         db.space.go_back(before, taken, is_durable);
     }
     let mut report = result?;
-    ticket.db.commits.sequencer().lock().loading = false;
+    ticket.db.commits.sequencer.lock().loading = false;
     options.tell(report.accounts);
     report.bytes_written += db.counters.image_bytes.load(Ordering::Relaxed) - images;
     report.seconds = db.pace.now().saturating_sub(since).as_secs_f64();
@@ -201,7 +201,7 @@ impl Ticket {
     /// The ticket of a load into this namespace. Its trie is looked up under the lock, so that it is the one that
     /// the newest commit has, and not one that was dropped before.
     fn take(shared: &State, namespace: u8) -> Result<Self> {
-        let mut state = shared.commits.sequencer().lock();
+        let mut state = shared.commits.sequencer.lock();
         state.check_open()?;
         state.check_not_loading()?;
         let found = state.newest.roots.of(namespace).zip(shared.other(namespace));
@@ -215,7 +215,7 @@ impl Ticket {
         if state.in_flight > 0 {
             return Err(Error::InUse(Holder::Operation));
         }
-        db.commits.undo().check_unheld()?;
+        db.commits.undo.check_unheld()?;
         state.loading = true;
         let commit = state.newest.number + 1;
         drop(state);
@@ -226,7 +226,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if self.db.commits.published() < self.commit {
-            self.db.commits.sequencer().lock().loading = false;
+            self.db.commits.sequencer.lock().loading = false;
         }
     }
 }
@@ -241,7 +241,7 @@ fn load(
 ) -> Result<LoadReport> {
     let workers = db.runtime.workers();
     let sizes = Sizes::new(options.memory_bytes(), workers);
-    let mut blocks = Blocks::new(db.store.device(), sizes.block_pages, sizes.blocks)?;
+    let mut blocks = Blocks::new(&db.store.device, sizes.block_pages, sizes.blocks)?;
     let mut values = db.space.tentative();
     let mut buckets = Buckets::new(Prefix::ROOT, &sizes);
     let keys = collect(db, fill, options, &mut buckets, &mut blocks, &mut values)?;
@@ -254,17 +254,17 @@ fn load(
     let overflow_pages = values.pages();
     // A load that is tried again writes all of it again, so nothing hangs on a sync that failed.
     if !values.is_empty() {
-        let synced = db.store.device().sync(db.space.overflow_file());
+        let synced = db.store.device.sync(&db.space.overflow);
         let synced = synced.map_err(full_or(NoRoom::OverflowPages));
         // But runs of the history may.
         if let Err(error) = &synced
-            && db.commits.undo().keeps_history()
+            && db.commits.undo.keeps_history()
         {
             db.poison(error);
         }
         synced?;
     }
-    db.store.device().sync(db.store.leaf_file()).map_err(full_or(NoRoom::LeafPages))?;
+    db.store.device.sync(&db.store.leaf).map_err(full_or(NoRoom::LeafPages))?;
     let pages = taken.lock().len() as u64;
     // A close, which may come at any time, makes an image, too.
     let _alone = db.images.make_alone();
@@ -340,7 +340,7 @@ fn publish(
     let index = RegionIndex::new(regions);
     let (structure, mut state) = loop {
         let structure = db.index.hold_structure();
-        let state = db.commits.sequencer().lock();
+        let state = db.commits.sequencer.lock();
         state.check_open()?;
         if !db.images.is_in_making() {
             break (structure, state);
@@ -350,7 +350,7 @@ fn publish(
         // The task had begun an image before the load came; it begins no other one meanwhile.
         db.pace.wait(Some(Duration::from_millis(100)), &mut || !db.images.is_in_making());
     };
-    db.commits.undo().check_unheld()?;
+    db.commits.undo.check_unheld()?;
     let old = db.index.publish(index);
     for region in old.regions() {
         region.write().retire();
@@ -367,7 +367,7 @@ fn publish(
     let tip = Tip { number: commit, roots, blob: before.blob };
     state.newest = tip.clone();
     db.commits.publish(tip);
-    db.commits.undo().barrier(commit);
+    db.commits.undo.barrier(commit);
     drop(state);
     drop(structure);
     db.store.begin_batch(commit + 1);

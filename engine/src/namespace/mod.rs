@@ -207,7 +207,7 @@ impl Namespace {
     /// less than its keys one by one.
     fn looked_up(&self, key: &Key) -> Option<LookedUp> {
         let (db, prefetching) = (&self.0.state, &self.0.engine.prefetching);
-        let get = || prefetching.values().get(self.0.view.namespace, self.0.view.base, key);
+        let get = || prefetching.values.get(self.0.view.namespace, self.0.view.base, key);
         let found = get().or_else(|| {
             let request = self.0.requests.lock().first()?;
             let _guard = db.store.enter();
@@ -249,7 +249,7 @@ impl Namespace {
 
     /// Gives what was prefetched of up to [`KEY_BATCH`] keys, each with its index. Their waits for memory overlap.
     fn looked_up_before(&self, keys: &[Key], mut give: impl FnMut(usize, Option<LookedUp>)) {
-        let (prefetched, view) = (self.0.engine.prefetching.values(), &self.0.view);
+        let (prefetched, view) = (&self.0.engine.prefetching.values, &self.0.view);
         let mut pairs = [SlotPair::default(); KEY_BATCH];
         for (key, pair) in keys.iter().zip(&mut pairs) {
             *pair = prefetched.pair(view.namespace, key);

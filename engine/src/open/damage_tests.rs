@@ -75,11 +75,11 @@ fn opens_after(pairs: u64, records: &[(Prefix, Vec<Prefix>)]) -> Result<(), Erro
         };
         let pages: Vec<NewPage<'_>> = pages.iter().map(page).collect();
         encoder.push(&Rewrite { range: *range, pages: &pages, freed: &[] });
-        let record = encoder.finish(state.store.database(), &[], &[]);
+        let record = encoder.finish(state.store.database, &[], &[]);
         let len = record.len();
-        state.commits.sequencer().make_room(len)?;
-        let end = state.commits.sequencer().lock().queue(record) + len;
-        state.commits.sequencer().write_through(end, true)?;
+        state.commits.sequencer.make_room(len)?;
+        let end = state.commits.sequencer.lock().queue(record) + len;
+        state.commits.sequencer.write_through(end, true)?;
     }
     let image = disk.image();
     drop((state, db));
@@ -141,7 +141,7 @@ fn flip(disk: &SimDisk, record: LogPos) {
 
 /// Commits, and says where the record begins.
 fn commit_at(db: &SimDb, accesses: Vec<Access>) -> LogPos {
-    let begin = db.state().commits.sequencer().lock().end().align_up(BLOCK);
+    let begin = db.state().commits.sequencer.lock().end().align_up(BLOCK);
     commit(db, accesses).expect("committed");
     begin
 }
@@ -210,7 +210,7 @@ fn what_a_lost_history_named_is_free_later() {
 /// records begin, by commit.
 fn with_past(disk: &SimDisk, options: Options) -> Vec<LogPos> {
     let (db, _runtime) = open(disk, options).expect("created");
-    let end = || db.state().commits.sequencer().lock().end().align_up(BLOCK);
+    let end = || db.state().commits.sequencer.lock().end().align_up(BLOCK);
     let mut records = vec![LogPos::START];
     for number in 1..=12u8 {
         records.push(end());
@@ -320,7 +320,7 @@ fn a_check_reads_the_long_values_of_the_past() {
 /// A history of twelve commits in runs of three, closed; the pages of each run.
 fn with_runs(disk: &SimDisk) -> Vec<Vec<PageRun>> {
     let pages = |db: &SimDb| -> Vec<Vec<PageRun>> {
-        let runs = db.state().commits.undo().at_cut(LogPos::MAX).runs;
+        let runs = db.state().commits.undo.at_cut(LogPos::MAX).runs;
         runs.iter().map(|run| run.names.pages.clone()).collect()
     };
     for first in [1, 4, 7, 10] {
@@ -611,11 +611,11 @@ fn opens_after_plain(
         sections: vec![changes],
     };
     let number = db.commit_number() + 1;
-    let record = commit_record(state.store.database(), number, b"", None, vec![part]);
+    let record = commit_record(state.store.database, number, b"", None, vec![part]);
     let len = record.len();
-    state.commits.sequencer().make_room(len)?;
-    let end = state.commits.sequencer().lock().queue(record) + len;
-    state.commits.sequencer().write_through(end, true)?;
+    state.commits.sequencer.make_room(len)?;
+    let end = state.commits.sequencer.lock().queue(record) + len;
+    state.commits.sequencer.write_through(end, true)?;
     drop((state, db));
     Ok(open(&disk, options())?.0)
 }

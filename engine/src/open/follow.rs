@@ -189,7 +189,7 @@ impl Follower {
     fn follow_history(&mut self, db: &Shared) -> Result<()> {
         let newest = newest(&self.device)?;
         let Some(file) =
-            db.commits.undo().file.as_ref().filter(|_| newest.generation != self.generation)
+            db.commits.undo.file.as_ref().filter(|_| newest.generation != self.generation)
         else {
             return Ok(());
         };
@@ -201,7 +201,7 @@ impl Follower {
         // An image that is written over by now: the next time there is another.
         let Ok((runs, from)) = read() else { return Ok(()) };
         let run = |names| Arc::new(DiskRun::new(names, file));
-        db.commits.undo().replace_disk(runs.into_iter().map(run).collect(), from);
+        db.commits.undo.replace_disk(runs.into_iter().map(run).collect(), from);
         // They are the writer's.
         drop(file.take_unused());
         self.generation = newest.generation;
@@ -225,7 +225,7 @@ impl Follower {
         }
         db.store.begin_batch(tip.number + 1);
         {
-            let _state = db.commits.sequencer().lock();
+            let _state = db.commits.sequencer.lock();
             db.commits.publish(tip);
         }
         db.measure_index();

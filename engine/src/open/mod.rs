@@ -256,13 +256,13 @@ fn start_tasks(engine: &Engine) -> Result<Vec<TaskHandle>> {
         })
     };
     let (flush, checkpoint, prefetch) = (Task::Flush, Task::Checkpoint, Task::Prefetch);
-    let work = db.pace.work();
+    let work = &db.pace.work;
     let tasks: [(&str, &Event, pleach_io::Task); 3] = [
         (flush.name(), work, guarded(flush, Box::new(move || flusher.step()))),
         (checkpoint.name(), work, guarded(checkpoint, Box::new(move || checkpointer.step()))),
         (
             prefetch.name(),
-            prefetching.event(),
+            &prefetching.event,
             guarded(prefetch, Box::new(move || prefetcher.step())),
         ),
     ];

@@ -80,7 +80,7 @@ fn a_wrong_recorded_root_is_named_and_that_of_the_pairs_accepted() {
     let root = db.root();
     {
         let state = db.state();
-        let mut sequencer = state.commits.sequencer().lock();
+        let mut sequencer = state.commits.sequencer.lock();
         let mut tip = state.commits.tip();
         let recorded = tip.roots.of(0).map(|found| crate::roots::TrieRoot { node: WRONG, ..found });
         tip.roots = tip.roots.with([(0, recorded)]);

@@ -157,10 +157,10 @@ impl Tested {
             });
             tries.push(trie);
         }
-        let record = commit_record(db.store.database(), number, b"", None, entries);
+        let record = commit_record(db.store.database, number, b"", None, entries);
         let len = record.len();
-        db.commits.sequencer().make_room(len).expect("there is room");
-        let mut sequencer = db.commits.sequencer().lock();
+        db.commits.sequencer.make_room(len).expect("there is room");
+        let mut sequencer = db.commits.sequencer.lock();
         let end = sequencer.queue(record) + len;
         for (Part { namespace, kind, changes }, trie) in parts.iter().copied().zip(&tries) {
             match kind {
@@ -173,9 +173,9 @@ impl Tested {
         let tip = Tip { number, roots, blob: before.blob };
         sequencer.newest = tip.clone();
         db.commits.publish(tip);
-        db.commits.undo().barrier(number);
+        db.commits.undo.barrier(number);
         drop(sequencer);
-        db.commits.sequencer().write_through(end, true).expect("written");
+        db.commits.sequencer.write_through(end, true).expect("written");
         db.store.begin_batch(number + 1);
         self.disk.mark(number);
         self.after.insert(number, self.model.clone());

@@ -69,7 +69,7 @@ pub(super) fn look_up(
     let (namespace, base) = (request.namespace, request.base);
     debug_assert_eq!(namespace, db.namespace, "keys are looked up in their trie");
     let of = (namespace, base);
-    let (values, cache) = (prefetching.values(), db.store.cache());
+    let (values, cache) = (&prefetching.values, &db.store.cache);
     let mut found: [LookedUpKey; KEY_BATCH] = std::array::from_fn(|_| LookedUpKey::default());
     {
         let regions = db.index.load();

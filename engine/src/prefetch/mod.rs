@@ -162,7 +162,7 @@ impl Prefetcher {
             return if self.prefetching.pauses() { Step::IdleFor(ROOM_AGAIN) } else { Step::Again };
         }
         if let Some((at, _)) = self.elsewhere.first() {
-            self.db.store.in_flight().wait(PageId::Leaf(at.page));
+            self.db.store.in_flight.wait(PageId::Leaf(at.page));
             return Step::Again;
         }
         let is_done = self.missing.is_empty() && self.prefetching.sleeps();
@@ -251,7 +251,7 @@ impl Prefetcher {
 
     /// Takes in a page that is done, for the key that it was read for.
     fn take(&self, purpose: Purpose, done: Result<Done>) {
-        let values = self.prefetching.values();
+        let values = &self.prefetching.values;
         match (done, purpose) {
             (Ok(Done::Leaf(_, page)), Purpose::Key { namespace, key, value_as_of }) => {
                 if let Some(base) = value_as_of {
@@ -271,7 +271,7 @@ fn has_room(db: &State, full: &mut Option<(u64, Duration)>) -> bool {
     let (batch, now) = (db.store.batch(), db.pace.now());
     let (_, since) = full.take_if(|(of, _)| *of == batch).unwrap_or((batch, now));
     let waited = now.saturating_sub(since) >= FOR_ROOM;
-    let can_hold = db.store.cache().can_hold();
+    let can_hold = db.store.cache.can_hold();
     // After a wait that ran out, one page that is let go does not begin another wait.
     *full = (waited || !can_hold).then_some((batch, since));
     waited || can_hold

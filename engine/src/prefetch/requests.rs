@@ -76,13 +76,15 @@ impl<T> Drop for Answer<T> {
 
 /// The hand-over between sessions and the tasks.
 pub(crate) struct Prefetching {
-    values: ValueCache,
+    /// Values that were looked up for prefetch requests.
+    pub(crate) values: ValueCache,
     requests: (Sender<Arc<PrefetchRequest>>, Receiver<Arc<PrefetchRequest>>),
     /// Keys in the channel.
     waiting: AtomicUsize,
     /// What readers found missing: in key batches that they looked up themselves, and for reads that do not block.
     missing: (Sender<Missing>, Receiver<Missing>),
-    event: Event,
+    /// The event on which the prefetch task is stepped.
+    pub(crate) event: Event,
     /// Does the prefetch task sleep until it is woken? Awake it looks again before it stops.
     asleep: AtomicBool,
     /// Has the prefetch task ended?
@@ -102,16 +104,6 @@ impl Prefetching {
             asleep: AtomicBool::new(true),
             ended: AtomicBool::new(false),
         }
-    }
-
-    /// Values that were looked up for prefetch requests.
-    pub(crate) fn values(&self) -> &ValueCache {
-        &self.values
-    }
-
-    /// The event on which the prefetch task is stepped.
-    pub(crate) fn event(&self) -> &Event {
-        &self.event
     }
 
     /// Hands over keys of the trie `db` whose values, pages, and nodes above these are to be brought in for a

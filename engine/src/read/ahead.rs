@@ -162,7 +162,7 @@ impl ReadAhead {
 
     /// Those named from `from` on that are not cached are wanted.
     fn want(&mut self, db: &State, from: usize) {
-        let cache = db.store.cache();
+        let cache = &db.store.cache;
         // So that cache misses overlap.
         for step in [LookupStep::Table, LookupStep::Entry] {
             self.named.iter().skip(from).for_each(|ahead| cache.cpu_prefetch(ahead.at.page, step));
@@ -237,7 +237,7 @@ impl ReadAhead {
         }
         // The memory of the page after it, if that is cached: it arrives while pairs of this one are given.
         if let Some(next) = self.named.front() {
-            db.store.cache().cpu_prefetch(next.at.page, LookupStep::Cells);
+            db.store.cache.cpu_prefetch(next.at.page, LookupStep::Cells);
         }
         // Checked now: it is in the processor's cache when its pairs are given.
         let is_right = |page: &RunPage| db.store.check_leaf(at, page.page()).is_ok();

@@ -48,18 +48,18 @@ pub(crate) fn cpu_prefetch<'a>(
             state.cpu_prefetch_fold(key);
         }
         if let Some(page) = *page {
-            db.store.cache().cpu_prefetch(page, LookupStep::Table);
+            db.store.cache.cpu_prefetch(page, LookupStep::Table);
         }
     }
     if reach == Reach::Page {
         return;
     }
     for page in pages.into_iter().flatten() {
-        db.store.cache().cpu_prefetch(page, LookupStep::Entry);
+        db.store.cache.cpu_prefetch(page, LookupStep::Entry);
     }
     for (key, page) in keys.zip(pages) {
         if let Some(page) = page {
-            db.store.cache().cpu_prefetch(page, LookupStep::Page(key));
+            db.store.cache.cpu_prefetch(page, LookupStep::Page(key));
         }
     }
 }

@@ -91,7 +91,7 @@ fn fetch(
             cpu_prefetch(db, keys[index..].iter().take(KEY_BATCH), Reach::Page);
         }
         let Some(at) = purpose.page(db, key) else { continue };
-        if db.store.cache().hold(at.page, at.tag, batch) || !asked.insert(at.page) {
+        if db.store.cache.hold(at.page, at.tag, batch) || !asked.insert(at.page) {
             continue;
         }
         if !reader.has_room() {

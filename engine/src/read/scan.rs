@@ -301,7 +301,7 @@ impl End {
     fn page(&mut self, db: &State, prefix: &Prefix, at: PageRef, key: &Key) -> Result<Leaf> {
         if self.pages == 0 {
             // Nobody has asked for its memory ([`ReadAhead::come_to`]).
-            db.store.cache().cpu_prefetch(at.page, LookupStep::Page(key));
+            db.store.cache.cpu_prefetch(at.page, LookupStep::Page(key));
         }
         self.pages += 1;
         let keep = self.pages <= KEPT && !self.ahead.from_device;

@@ -21,11 +21,14 @@ use crate::error::Result;
 ///
 /// Locks: the sequencer's state, then the tip.
 pub(crate) struct Commits {
-    sequencer: Sequencer,
+    /// Orders commits and flushes, and owns the log.
+    pub(crate) sequencer: Sequencer,
     tip: Mutex<Tip>,
     published: AtomicU64,
-    undo: Arc<Undo>,
-    overlays: Arc<Overlays>,
+    /// What commits have replaced.
+    pub(crate) undo: Arc<Undo>,
+    /// The live overlays.
+    pub(crate) overlays: Arc<Overlays>,
     /// Time of the runtime, for pins.
     clock: Clock,
 }
@@ -43,21 +46,6 @@ impl Commits {
             overlays: Arc::default(),
             clock,
         }
-    }
-
-    /// Orders commits and flushes, and owns the log.
-    pub(crate) fn sequencer(&self) -> &Sequencer {
-        &self.sequencer
-    }
-
-    /// What commits have replaced.
-    pub(crate) fn undo(&self) -> &Undo {
-        &self.undo
-    }
-
-    /// The live overlays.
-    pub(crate) fn overlays(&self) -> &Arc<Overlays> {
-        &self.overlays
     }
 
     fn lock_tip(&self) -> Ranked<MutexGuard<'_, Tip>> {

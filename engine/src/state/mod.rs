@@ -153,15 +153,15 @@ impl Shared {
 
     /// Bytes of log that a replay would read.
     pub(crate) fn log_length(&self) -> u64 {
-        let end = self.commits.sequencer().lock().end();
+        let end = self.commits.sequencer.lock().end();
         end.saturating_since(self.images.replay_start())
     }
 
     /// Bytes of log that are kept for processes that read beside this one. A device that is short of room has none for them.
     pub(crate) fn kept_log(&self) -> u64 {
-        let default = if self.commits.undo().keeps_history() { KEPT_LOG_MIB } else { 0 };
+        let default = if self.commits.undo.keeps_history() { KEPT_LOG_MIB } else { 0 };
         let mib = self.options.kept_log_mib.unwrap_or(default);
-        let most = MAX_LOG_SEGMENTS / 2 * self.commits.sequencer().segments().size();
+        let most = MAX_LOG_SEGMENTS / 2 * self.commits.sequencer.segments.size();
         let is_short = self.pace.room_is_short.load(Ordering::Acquire);
         if is_short { 0 } else { mib.saturating_mul(1 << 20).min(most) }
     }
@@ -199,7 +199,7 @@ impl Shared {
 
     /// Tries the node pages that are aside, for an image that is about to be begun.
     pub(crate) fn try_nodes_aside(&self) -> Result<()> {
-        let quarantine = self.store.quarantine();
+        let quarantine = &self.store.quarantine;
         if quarantine.len() == 0 {
             return Ok(());
         }
@@ -221,26 +221,26 @@ impl Shared {
 
     /// The leaf cache gets what the parts that come and go leave of its share.
     pub(crate) fn fit_cache(&self) {
-        let undo = usize::try_from(self.commits.undo().bytes()).unwrap_or(usize::MAX / 8);
-        let (kept, overlays) = (undo + self.long_values.bytes(), self.commits.overlays().bytes());
-        let cache = self.store.cache();
+        let undo = usize::try_from(self.commits.undo.bytes()).unwrap_or(usize::MAX / 8);
+        let (kept, overlays) = (undo + self.long_values.bytes(), self.commits.overlays.bytes());
+        let cache = &self.store.cache;
         self.budget.fit_leaf_cache(kept, overlays, |bytes| cache.set_budget(bytes));
     }
 
     /// A failed write or sync: refuses all further writes.
     pub(crate) fn poison(&self, error: &Error) {
-        self.commits.sequencer().poison(error);
+        self.commits.sequencer.poison(error);
         self.pace.notify();
     }
 
     /// Is there room for a commit? One that only deletes may take what is kept in reserve.
     pub(crate) fn admits(&self, batch: Wanted) -> Result<()> {
-        let (sequencer, order) = (self.commits.sequencer(), Ordering::Relaxed);
+        let (sequencer, order) = (&self.commits.sequencer, Ordering::Relaxed);
         let spend = |credit: u64| credit.checked_sub(batch.log + batch.overflow);
         if self.credit.fetch_update(order, order, spend).is_ok() {
             return Ok(());
         }
-        let (segments, end) = (sequencer.segments(), sequencer.lock().end());
+        let (segments, end) = (&sequencer.segments, sequencer.lock().end());
         let puts = batch.leaf + batch.overflow > 0;
         // The device is not asked again before so much more is put: it is a system call.
         let credit = if puts { segments.size() / 32 } else { 0 };
@@ -270,15 +270,15 @@ impl Shared {
 
     /// Would checkpoints give room back: of log, which the two newest keep, or of an image that was far larger?
     pub(crate) fn checkpoints_free(&self) -> bool {
-        let (sequencer, device) = (self.commits.sequencer(), self.store.device());
-        let (size, end) = (sequencer.segments().size(), sequencer.lock().end());
+        let (sequencer, device) = (&self.commits.sequencer, &self.store.device);
+        let (size, end) = (sequencer.segments.size(), sequencer.lock().end());
         let newest = self.images.newest().image.pages;
         // As far as a larger batch makes them, they stay.
         let most = 2 * room_for_image(self.image_pages(0).max(newest.into())) + size / 16;
         let is_long = |name: &&str| -> Result<bool, IoError> {
             Ok(device.len(&device.open(name, OpenMode::Read)?)? > most)
         };
-        let unwritten = self.commits.undo().log_from();
+        let unwritten = self.commits.undo.log_from();
         let unwritten = unwritten.filter(|_| self.pace.history_is_full.load(Ordering::Acquire));
         let needed = unwritten.map_or(end, |from| from.min(end));
         // No record starts between the end of the last one and the next block.
@@ -288,12 +288,12 @@ impl Shared {
 
     /// Makes room in the log for a record; a full disk shows here, and nothing happened.
     pub(crate) fn make_room(&self, bytes: u64) -> Result<()> {
-        self.tell_of_poison(self.commits.sequencer().make_room(bytes))
+        self.tell_of_poison(self.commits.sequencer.make_room(bytes))
     }
 
     /// Prepares the log up to a position, ahead of its use.
     pub(crate) fn prepare_log(&self, upto: LogPos) -> Result<()> {
-        self.tell_of_poison(self.commits.sequencer().prepare(upto))
+        self.tell_of_poison(self.commits.sequencer.prepare(upto))
     }
 
     /// Others may be waiting for what will not come.
@@ -307,26 +307,26 @@ impl Shared {
 
     /// Counters and levels.
     pub(crate) fn metrics(&self) -> Metrics {
-        let (sequencer, mut metrics) = (self.commits.sequencer(), self.counters.snapshot());
+        let (sequencer, mut metrics) = (&self.commits.sequencer, self.counters.snapshot());
         metrics.log_bytes = sequencer.log_bytes();
         metrics.regions = self.regions();
-        metrics.overlay_bytes = self.commits.overlays().bytes() as u64;
+        metrics.overlay_bytes = self.commits.overlays.bytes() as u64;
         metrics.commits_in_flight = sequencer.lock().in_flight.into();
-        let undo = self.commits.undo();
+        let undo = &self.commits.undo;
         metrics.undo_bytes = undo.bytes();
         (metrics.history_kept, metrics.history_wanted) = undo.kept_of();
         metrics.history_bytes = undo.disk_bytes();
         metrics.history_written_bytes = undo.file.as_ref().map_or(0, |file| file.written());
         metrics.long_value_bytes = self.long_values.bytes() as u64;
-        metrics.leaf_cache_bytes = self.store.cache().bytes() as u64;
+        metrics.leaf_cache_bytes = self.store.cache.bytes() as u64;
         metrics.leaf_cache_budget = self.budget.leaf_cache_bytes() as u64;
         for trie in self.tries.list().iter() {
             let index = trie.index.load().bytes() + trie.index.due_bytes();
             metrics.index_bytes += index as u64;
             metrics.node_bytes += trie.nodes.resident_bytes();
         }
-        metrics.buffer_bytes += (self.store.buffers().bytes() + sequencer.buffer_bytes()) as u64;
-        metrics.quarantined_pages = self.store.quarantine().len();
+        metrics.buffer_bytes += (self.store.buffers.bytes() + sequencer.buffer_bytes()) as u64;
+        metrics.quarantined_pages = self.store.quarantine.len();
         metrics.stalled_tasks = self.pace.beats.stalled(self.pace.now());
         metrics
     }

@@ -124,7 +124,7 @@ impl Replica {
                 return Err(too_old(*oldest));
             }
             let version = self.version.load(Ordering::Acquire);
-            let done = db.commits.undo().check_window(base).and_then(|()| what());
+            let done = db.commits.undo.check_window(base).and_then(|()| what());
             drop(reading);
             let Err(error) = done else { return done };
             // Only bytes of a file may have moved.

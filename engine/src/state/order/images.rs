@@ -38,7 +38,7 @@ pub(crate) struct Images {
     /// Where a replay of the newest image starts.
     replay_start: AtomicU64,
     /// The writable open that this is.
-    incarnation: u32,
+    pub(crate) incarnation: u32,
     /// Counter of flush numbers.
     numbers: AtomicU64,
     /// Is an image in the making?
@@ -131,11 +131,6 @@ impl Images {
     /// The newest superblock.
     pub(crate) fn newest(&self) -> Superblock {
         *self.superblocks.lock().newest()
-    }
-
-    /// The writable open that this is.
-    pub(crate) fn incarnation(&self) -> u32 {
-        self.incarnation
     }
 
     /// Writes the next superblock, which `next` makes of the newest, and syncs it. Gives the positions

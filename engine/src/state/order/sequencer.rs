@@ -66,7 +66,8 @@ pub(crate) struct Sequencer {
     /// Held by whoever syncs the log.
     syncing: Mutex<()>,
     writer: Mutex<LogWriter>,
-    segments: Segments,
+    /// The files of the log.
+    pub(crate) segments: Segments,
     durable: AtomicU64,
     written: AtomicU64,
     log_bytes: AtomicU64,
@@ -172,11 +173,6 @@ impl Sequencer {
     /// The log below this position is durable.
     pub(crate) fn durable(&self) -> LogPos {
         self.durable.load(Ordering::Acquire).into()
-    }
-
-    /// The log's files.
-    pub(crate) fn segments(&self) -> &Segments {
-        &self.segments
     }
 
     /// Reserves room for a record of `len` bytes; a full disk shows here, and nothing happened.

@@ -21,11 +21,12 @@ use crate::error::Error;
 /// The pace of one open database.
 pub(crate) struct Pace {
     runtime: Executor,
-    /// Wakes the flush and the checkpoint.
-    work: Event,
+    /// The event on which the flush and the checkpoint are stepped: a commit notifies it without haste.
+    pub(crate) work: Event,
     /// Tells waiters that background work or a commit has come further.
     progress: Event,
-    foreground: Foreground,
+    /// Callers that want the processors for themselves.
+    pub(crate) foreground: Foreground,
     /// What the background tasks are at.
     pub(crate) beats: Beats,
     closing: AtomicBool,
@@ -76,16 +77,6 @@ impl Pace {
     pub(crate) fn time(&self) -> Option<u64> {
         let since = self.runtime.system_time().duration_since(SystemTime::UNIX_EPOCH);
         since.ok().map(|since| since.as_secs())
-    }
-
-    /// Callers that want the processors for themselves.
-    pub(crate) fn foreground(&self) -> &Foreground {
-        &self.foreground
-    }
-
-    /// The event on which the flush and the checkpoint are stepped: a commit notifies it without haste.
-    pub(crate) fn work(&self) -> &Event {
-        &self.work
     }
 
     /// Wakes the flush and the checkpoint.

@@ -100,10 +100,10 @@ impl NodeFiles {
         limit: Limit,
         mode: OpenMode,
     ) -> Result<Self> {
-        let device = store.device();
+        let device = &store.device;
         let (images, spill) = if mode == OpenMode::Read {
             // Nothing is read from them: nodes stay in memory, since no flush lets them leave. The image that is not in use may be missing.
-            let none = || store.leaf_file().clone();
+            let none = || store.leaf.clone();
             ([none(), none()], none())
         } else {
             let open = |file| device.open(image_name(file), OpenMode::Read);
@@ -229,10 +229,10 @@ impl NodeStore {
             });
             let Some((region, node_page)) = away else { return Ok(()) };
             let id = PageId::Nodes(node_page);
-            let mut claim = self.store.in_flight().claim(id);
+            let mut claim = self.store.in_flight.claim(id);
             if claim.is_none() {
-                self.store.in_flight().wait(id);
-                claim = self.store.in_flight().claim(id);
+                self.store.in_flight.wait(id);
+                claim = self.store.in_flight.claim(id);
             }
             // Looked at again: whoever read them may have come to the end before the claim.
             if !matches!(region.read().nodes(), Nodes::Paged(at) if *at == node_page) {
@@ -345,10 +345,10 @@ impl NodeStore {
 
     /// Reads a page of nodes into a buffer that goes back afterwards.
     fn with_page<T>(&self, at: &NodePage, what: impl FnOnce(&PageBuf) -> Result<T>) -> Result<T> {
-        let mut buf = self.store.buffers().take();
-        let read = self.store.device().read_at(self.file(at), &mut buf, at.offset());
+        let mut buf = self.store.buffers.take();
+        let read = self.store.device.read_at(self.file(at), &mut buf, at.offset());
         let done = read.map_err(Error::from).and_then(|()| what(&buf));
-        self.store.buffers().give(buf);
+        self.store.buffers.give(buf);
         done
     }
 
@@ -362,7 +362,7 @@ impl NodeStore {
         nodes: &mut Vec<Node>,
     ) -> Result<()> {
         let (file, page) = (file_name(node_page.file), node_page.page);
-        let view = BranchView::parse(buf.page(0), &identity(self.store.database(), node_page))
+        let view = BranchView::parse(buf.page(0), &identity(self.store.database, node_page))
             .map_err(|error| Error::Page { file, page, error })?;
         let found = header::tag(buf.page(0));
         if found != node_page.tag {
@@ -423,9 +423,9 @@ impl NodeStore {
         let own = state.spill_page();
         let page = own.unwrap_or_else(|| self.take_page());
         let mut node_page = NodePage { file: NodeFile::Spill, page, tag: 0 };
-        let mut buf = self.store.buffers().take();
+        let mut buf = self.store.buffers.take();
         let header = BranchHeader {
-            identity: identity(self.store.database(), &node_page),
+            identity: identity(self.store.database, &node_page),
             // No flush: the file belongs to this open, and nobody else reads it.
             flush: self.spills.fetch_add(1, Ordering::Relaxed),
             namespace: self.namespace,
@@ -445,7 +445,7 @@ impl NodeStore {
         }
         node_page.tag = builder.seal();
         drop(state);
-        let written = self.store.device().write_at(&self.spill, &buf, 1, node_page.offset());
+        let written = self.store.device.write_at(&self.spill, &buf, 1, node_page.offset());
         if written.as_ref().is_err_and(pleach_io::IoError::is_full) {
             if own.is_none() {
                 self.give_page(page);
@@ -454,7 +454,7 @@ impl NodeStore {
         }
         written?;
         Counters::add(&self.counters.image_bytes, 4096);
-        self.store.buffers().give(buf);
+        self.store.buffers.give(buf);
         Ok(Some(node_page))
     }
 
@@ -474,7 +474,7 @@ impl NodeStore {
     /// Is the page of a region's nodes aside?
     pub(crate) fn nodes_are_aside(&self, state: &RegionState) -> bool {
         let Nodes::Paged(at) = state.nodes() else { return false };
-        self.store.quarantine().keeps(file_name(at.file), at.page, false)
+        self.store.quarantine.keeps(file_name(at.file), at.page, false)
     }
 
     /// Brings the nodes of the region over a key into memory for the flush, unless they are aside; a
@@ -485,7 +485,7 @@ impl NodeStore {
             Nodes::Paged(at) => Some(((file_name(at.file), at.page), *region.prefix())),
         });
         let Some((page, prefix)) = away else { return Ok(()) };
-        if let Some(error) = self.store.quarantine().error_of(page) {
+        if let Some(error) = self.store.quarantine.error_of(page) {
             return Err(error);
         }
         self.make_resident(key).inspect_err(|error| {
@@ -539,8 +539,8 @@ impl NodeStore {
 
     /// A page of nodes is readable, or nobody needs it any more.
     fn node_page_is_back(&self, (file, page): (&'static str, u64)) {
-        if self.store.quarantine().suspects(file, page) {
-            self.store.quarantine().forget(file, page);
+        if self.store.quarantine.suspects(file, page) {
+            self.store.quarantine.forget(file, page);
             self.store.is_back(file, (self.namespace, Prefix::ROOT));
         }
     }

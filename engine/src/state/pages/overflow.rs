@@ -50,7 +50,7 @@ pub(crate) fn write(
         let mut buf = PageBuf::zeroed(count);
         for page in 0..count {
             let header = StreamHeader {
-                identity: overflow_identity(db.store.database(), at + page as u64),
+                identity: overflow_identity(db.store.database, at + page as u64),
                 flush,
                 namespace: db.namespace,
                 stream: StreamId::Value,
@@ -59,8 +59,7 @@ pub(crate) fn write(
             stream::build(buf.page_mut(page), &header, chunks.next().unwrap_or_default());
             index += 1;
         }
-        let written =
-            db.store.device().write_at(db.space.overflow_file(), &buf, count, page_offset(at));
+        let written = db.store.device.write_at(&db.space.overflow, &buf, count, page_offset(at));
         written.map_err(full_or(NoRoom::OverflowPages)).map_err(|error| {
             // A file system that copies on writing may have no room for what is reserved. Nothing
             // names the runs yet: they are given back.
@@ -86,7 +85,7 @@ pub(crate) fn value(db: &State, base: u64, stored: Stored, stays: bool) -> Resul
         Stored::Large(large) => Ok(Some(large.bytes.clone())),
         Stored::Overflow(raw) => match read(db, &raw, stays) {
             Ok(value) => Ok(Some(value)),
-            Err(error) => db.commits.undo().check(base).and(Err(error)),
+            Err(error) => db.commits.undo.check(base).and(Err(error)),
         },
     }
 }
@@ -104,8 +103,8 @@ fn read(db: &State, raw: &[u8], stays: bool) -> Result<Value> {
         return Ok(value);
     }
     Counters::add(&db.counters.long_values_read, 1);
-    let (device, file) = (db.store.device(), db.space.overflow_file());
-    let value = read_from(db.hasher, device, file, db.store.database(), raw)?;
+    let (device, file) = (&db.store.device, &db.space.overflow);
+    let value = read_from(db.hasher, device, file, db.store.database, raw)?;
     if stays && db.long_values.keep(id, &value) {
         db.fit_cache();
     }

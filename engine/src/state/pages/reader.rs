@@ -84,10 +84,10 @@ struct Slot<T> {
 impl<T> PageReader<T> {
     /// A reader of up to `depth` pages at once.
     pub(crate) fn new(store: &Store, depth: usize, reading: Reading) -> Result<Self> {
-        let mut queue = store.device().queue(depth)?;
+        let mut queue = store.device.queue(depth)?;
         let memory = PagePool::new(1, depth);
         queue.register(&memory);
-        let counters = Arc::clone(store.counters());
+        let counters = Arc::clone(&store.counters);
         Counters::add(&counters.buffer_bytes, (depth * PAGE) as u64);
         Ok(Self {
             queue,
@@ -95,7 +95,7 @@ impl<T> PageReader<T> {
             free: (0..depth).rev().collect(),
             memory,
             reading,
-            in_flight: Arc::clone(store.in_flight()),
+            in_flight: Arc::clone(&store.in_flight),
             counters,
             unnotified: 0,
             awaited: false,
@@ -125,7 +125,7 @@ impl<T> PageReader<T> {
         purpose: T,
     ) -> Submitted<T> {
         let (id, file, page) = match &request {
-            PageRequest::Leaf(at) => (PageId::Leaf(at.page), store.leaf_file(), u64::from(at.page)),
+            PageRequest::Leaf(at) => (PageId::Leaf(at.page), &store.leaf, u64::from(at.page)),
             PageRequest::Nodes(_, node_page) => {
                 (PageId::Nodes(*node_page), nodes.file(node_page), node_page.page)
             }
@@ -134,7 +134,7 @@ impl<T> PageReader<T> {
         // Looked at again: whoever read it may have come to the end just now.
         match &request {
             PageRequest::Leaf(at) => {
-                if let Some(page) = store.cache().get(at.page, at.tag) {
+                if let Some(page) = store.cache.get(at.page, at.tag) {
                     return Submitted::Done(purpose, Done::Leaf(*at, page));
                 }
             }

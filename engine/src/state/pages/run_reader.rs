@@ -95,7 +95,7 @@ pub(crate) struct RunReader {
 impl RunReader {
     /// A reader of up to `depth` runs at once, with memory for `pages` pages.
     pub(crate) fn new(store: &Store, depth: usize, pages: usize) -> Result<Self> {
-        let mut queue = store.device().movable_queue(depth)?;
+        let mut queue = store.device.movable_queue(depth)?;
         let memory = PagePool::new(1, pages);
         queue.register(&memory);
         Ok(Self { queue, memory, runs: Vec::new(), free: Vec::new() })
@@ -139,7 +139,7 @@ impl RunReader {
             self.runs[number] = run;
         }
         self.queue.push(Request {
-            file: store.leaf_file().clone(),
+            file: store.leaf.clone(),
             transfer: Transfer::Read,
             offset: first.offset(),
             buf,

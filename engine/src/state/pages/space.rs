@@ -32,7 +32,8 @@ const RESERVE: u64 = 64 << 20;
 pub(crate) struct PageSpace {
     device: Disk,
     leaf: File,
-    overflow: File,
+    /// The file of overflow pages.
+    pub(crate) overflow: File,
     geometry: space::FileGeometry,
     /// Bytes of a segment of the log.
     log_segment: u64,
@@ -118,11 +119,6 @@ impl PageSpace {
     /// What an open has found retired, for whoever releases it.
     pub(crate) fn take_held(&self) -> Held {
         std::mem::take(&mut self.held.lock())
-    }
-
-    /// The file of overflow pages.
-    pub(crate) fn overflow_file(&self) -> &File {
-        &self.overflow
     }
 
     /// Numbers of `count` leaf pages that are free, in ascending order; grows the file when needed.

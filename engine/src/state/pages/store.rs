@@ -30,18 +30,26 @@ use crate::state::pace::Pace;
 
 /// The leaf pages of one open database.
 pub(crate) struct Store {
-    device: Disk,
-    database: u64,
-    leaf: File,
-    cache: Cache,
-    buffers: Buffers,
+    /// The folder.
+    pub(crate) device: Disk,
+    /// Random id of the database.
+    pub(crate) database: u64,
+    /// The file of leaf pages.
+    pub(crate) leaf: File,
+    /// The cached leaf pages.
+    pub(crate) cache: Cache,
+    /// Memory of pages that are being read.
+    pub(crate) buffers: Buffers,
     grace: Grace,
-    in_flight: Arc<InFlight>,
+    /// Pages that are being read.
+    pub(crate) in_flight: Arc<InFlight>,
     /// The commit that the batch under way will make.
     batch: AtomicU64,
-    quarantine: Quarantine,
+    /// Pages that are set aside.
+    pub(crate) quarantine: Quarantine,
     pace: Arc<Pace>,
-    counters: Arc<Counters>,
+    /// What the database does and holds.
+    pub(crate) counters: Arc<Counters>,
 }
 
 /// What a store is made of.
@@ -74,46 +82,6 @@ impl Store {
             pace,
             counters,
         }
-    }
-
-    /// The folder.
-    pub(crate) fn device(&self) -> &Disk {
-        &self.device
-    }
-
-    /// Random id of the database.
-    pub(crate) fn database(&self) -> u64 {
-        self.database
-    }
-
-    /// The file of leaf pages.
-    pub(crate) fn leaf_file(&self) -> &File {
-        &self.leaf
-    }
-
-    /// The cached leaf pages.
-    pub(crate) fn cache(&self) -> &Cache {
-        &self.cache
-    }
-
-    /// Memory of pages that are being read.
-    pub(crate) fn buffers(&self) -> &Buffers {
-        &self.buffers
-    }
-
-    /// What the database does and holds.
-    pub(crate) fn counters(&self) -> &Arc<Counters> {
-        &self.counters
-    }
-
-    /// Pages that are being read.
-    pub(crate) fn in_flight(&self) -> &Arc<InFlight> {
-        &self.in_flight
-    }
-
-    /// Pages that are set aside.
-    pub(crate) fn quarantine(&self) -> &Quarantine {
-        &self.quarantine
     }
 
     /// Pages that the index names from here on stay where they are until the guard goes.
