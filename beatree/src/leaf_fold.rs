@@ -207,7 +207,7 @@ pub enum PartNode {
 }
 
 /// The same as [`fold_page`] for a page over which much pends, in parts; `known` are nodes of parts before the batch. Gives
-/// the parts, too.
+/// the parts, too. The nodes that the page stores, and its treelet, are not looked at.
 pub fn fold_parts(
     folder: &mut Folder,
     page: &PageState<'_>,

@@ -3,13 +3,11 @@
 
 use std::sync::Arc;
 
-use pleach_beatree::leaf_fold::PendingChange;
+use pleach_beatree::leaf_fold::{PageState, PendingChange, fold_parts};
 use pleach_beatree::region::tiling;
-use pleach_beatree::stored::cell_value;
 use pleach_beatree::{Region, RegionIndex};
-use pleach_core::fold::{Bare, Folder, Span};
-use pleach_core::page::leaf::LeafView;
-use pleach_core::{Hasher, Node, Prefix};
+use pleach_core::fold::Folder;
+use pleach_core::{Hasher, Node};
 use pleach_io::{Disk, OpenMode};
 use pleach_journal::format::names::LEAF_FILE;
 
@@ -61,35 +59,12 @@ fn child_node(
     let view = located.map(|(buf, number)| {
         parse(buf, database, state.namespace(), number, state.children().tag(child))
     });
-    Ok(fold_pairs(folder, &prefix, view.transpose()?.as_ref(), &changes))
-}
-
-/// The node of a prefix whose pairs are these cells under these changes, both in key order.
-fn fold_pairs(
-    folder: &mut Folder,
-    prefix: &Prefix,
-    view: Option<&LeafView<'_>>,
-    changes: &[PendingChange],
-) -> Node {
+    let (view, at) = (view.transpose()?, &prefix);
+    let page = PageState { at, leaf: view.as_ref(), pending: &changes, treelet: None };
     folder.clear();
-    let mut span = folder.below(prefix.len());
-    let mut changes = changes.iter().peekable();
-    let put = |span: &mut Span<'_, Bare>, (key, stored): &PendingChange| {
-        if let Some(value) = stored.fold_value() {
-            span.unaccessed(key, value);
-        }
-    };
-    for (key, cell) in view.iter().flat_map(|view| view.iter()) {
-        while let Some(change) = changes.next_if(|change| change.0 < key) {
-            put(&mut span, change);
-        }
-        match changes.next_if(|change| change.0 == key) {
-            Some(change) => put(&mut span, change),
-            None => span.unaccessed(&key, cell_value(&cell)),
-        }
-    }
-    changes.for_each(|change| put(&mut span, change));
-    let fold = span.end();
+    // In parts: these are of the pairs alone, without the nodes that the page stores.
+    let folded = fold_parts(folder, &page, None, &[], &mut Vec::new());
+    let fold = folder.end(folded.subtrie, false);
     folder.run();
-    *folder.node(fold)
+    Ok(*folder.node(fold))
 }
