@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::region::{NodePage, Nodes};
+use pleach_beatree::region::NodePage;
 use pleach_io::Step;
 
 use crate::error::Result;
@@ -193,7 +193,7 @@ impl Prefetcher {
             let leaf = match &request {
                 PageRequest::Leaf(at) => Some(*at),
                 PageRequest::Nodes(region, page) => {
-                    let away = matches!(region.read().nodes(), Nodes::Paged(at) if at == page);
+                    let away = region.read().paged_nodes() == Some(*page);
                     if !away || reader.reads_nodes(page) {
                         continue;
                     }

@@ -223,10 +223,9 @@ impl NodeStore {
     /// cannot be used they are folded from the leaf pages.
     pub(crate) fn make_resident(&self, key: &Key) -> Result<()> {
         for _ in 0..ROUNDS {
-            let away = self.index.in_region(key, |region, state| match state.nodes() {
-                Nodes::Resident(_) | Nodes::Plain => None,
-                Nodes::Paged(node_page) => Some((Arc::clone(region), *node_page)),
-            });
+            let away = self
+                .index
+                .in_region(key, |region, state| Some((Arc::clone(region), state.paged_nodes()?)));
             let Some((region, node_page)) = away else { return Ok(()) };
             let id = PageId::Nodes(node_page);
             let mut claim = self.store.in_flight.claim(id);
@@ -235,7 +234,7 @@ impl NodeStore {
                 claim = self.store.in_flight.claim(id);
             }
             // Looked at again: whoever read them may have come to the end before the claim.
-            if !matches!(region.read().nodes(), Nodes::Paged(at) if *at == node_page) {
+            if region.read().paged_nodes() != Some(node_page) {
                 continue;
             }
             let installed =
@@ -260,9 +259,7 @@ impl NodeStore {
             let mut children: Vec<(Prefix, Option<PageRef>, Vec<PendingChange>)> = Vec::new();
             let position = {
                 let state = region.read();
-                if state.is_retired()
-                    || !matches!(state.nodes(), Nodes::Paged(at) if at == node_page)
-                {
+                if state.is_retired() || state.paged_nodes() != Some(*node_page) {
                     return Ok(());
                 }
                 for child in state.children().iter() {
@@ -286,7 +283,7 @@ impl NodeStore {
             folder.run();
             let nodes: Vec<Node> = (0..children.len()).map(|fold| *folder.node(fold)).collect();
             let mut state = region.write();
-            if state.is_retired() || !matches!(state.nodes(), Nodes::Paged(at) if at == node_page) {
+            if state.is_retired() || state.paged_nodes() != Some(*node_page) {
                 return Ok(());
             }
             if state.log_position() != position {
@@ -313,7 +310,7 @@ impl NodeStore {
     ) -> Result<()> {
         Counters::add(&self.counters.upper_trie_pages_read, 1);
         let mut state = region.write();
-        if !matches!(state.nodes(), Nodes::Paged(at) if at == node_page) {
+        if state.paged_nodes() != Some(*node_page) {
             return Ok(());
         }
         let mut nodes = Vec::with_capacity(state.children().len());
@@ -336,7 +333,7 @@ impl NodeStore {
         self.with_page(node_page, |buf| {
             Counters::add(&self.counters.upper_trie_pages_read, 1);
             let state = region.read();
-            if state.is_retired() || !matches!(state.nodes(), Nodes::Paged(at) if at == node_page) {
+            if state.is_retired() || state.paged_nodes() != Some(*node_page) {
                 return Ok(false);
             }
             self.parse_nodes(region, &state, node_page, buf, nodes).map(|()| true)
@@ -520,13 +517,10 @@ impl NodeStore {
     /// Tries a node page that is aside, for an image that is about to be begun.
     pub(crate) fn try_nodes_aside(&self, aside: &Quarantined) -> Result<()> {
         let (file, page) = (aside.file, aside.page);
-        let named =
-            self.index.in_region(aside.prefix.first_key(), |region, state| match state.nodes() {
-                Nodes::Paged(at) if (file_name(at.file), at.page) == (file, page) => {
-                    Some((Arc::clone(region), *at))
-                }
-                _ => None,
-            });
+        let named = self.index.in_region(aside.prefix.first_key(), |region, state| {
+            let at = state.paged_nodes()?;
+            ((file_name(at.file), at.page) == (file, page)).then(|| (Arc::clone(region), at))
+        });
         match named {
             Some((region, at)) => {
                 self.nodes_for_image(&region, &at, &mut Vec::new())?;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use pleach_beatree::Region;
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::page_no::page_offset;
-use pleach_beatree::region::{NodePage, Nodes};
+use pleach_beatree::region::NodePage;
 use pleach_io::{Completion, PAGE, PageBuf, PagePool, Queue, Request, Transfer};
 
 use super::in_flight::{Claim, InFlight, PageId, Reading};
@@ -139,7 +139,7 @@ impl<T> PageReader<T> {
                 }
             }
             PageRequest::Nodes(region, node_page) => {
-                if !matches!(region.read().nodes(), Nodes::Paged(at) if at == node_page) {
+                if region.read().paged_nodes() != Some(*node_page) {
                     return Submitted::Done(purpose, Done::Nodes);
                 }
             }
