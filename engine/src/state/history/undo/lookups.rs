@@ -55,7 +55,7 @@ impl Undo {
     /// some at most; none where there is none.
     pub(crate) fn changes(
         &self,
-        key: (u8, &Key),
+        (namespace, key): (u8, &Key),
         (first, last): (Option<u64>, u64),
         order: Order,
     ) -> Result<Vec<u64>> {
@@ -64,7 +64,23 @@ impl Undo {
         if base < past.from {
             return Err(self.too_old(base));
         }
-        past.changes(key, (base, last), order)
+        let (disk, through) = past.on_disk(base);
+        let (all, later) = (base + 1..=last, through + 1..=last);
+        let disk = &disk[..disk.partition_point(|run| run.names.after < last)];
+        let disk = disk.iter().map(|run| Ok(run.changes(namespace, key, &all, order)?));
+        let memory = || Ok(past.runs.changes(namespace, key, &later, order));
+        let recent = past.recent_after(through).iter().filter_map(|commit| {
+            let is_changed = commit.number <= last
+                && commit.of(namespace).is_some_and(|one| one.changes.find(key).is_some());
+            is_changed.then(|| Ok(vec![commit.number]))
+        });
+        let mut found = disk.chain(iter::once_with(memory)).chain(recent);
+        let any = |found: &Result<Vec<u64>>| !matches!(found, Ok(all) if all.is_empty());
+        let first = match order {
+            Order::Ascending => found.find(any),
+            Order::Descending => found.rfind(any),
+        };
+        first.unwrap_or(Ok(Vec::new()))
     }
 
     /// The states as of `base` of all of a namespace's keys in some ranges, which ascend, that later commits changed:
@@ -107,32 +123,6 @@ impl Past {
             }
         }
         Ok(self.runs.get(namespace, key, through))
-    }
-
-    /// The same of commits after one.
-    fn changes(
-        &self,
-        (namespace, key): (u8, &Key),
-        (base, last): (u64, u64),
-        order: Order,
-    ) -> Result<Vec<u64>> {
-        let (disk, through) = self.on_disk(base);
-        let (all, later) = (base + 1..=last, through + 1..=last);
-        let disk = &disk[..disk.partition_point(|run| run.names.after < last)];
-        let disk = disk.iter().map(|run| Ok(run.changes(namespace, key, &all, order)?));
-        let memory = || Ok(self.runs.changes(namespace, key, &later, order));
-        let recent = self.recent_after(through).iter().filter_map(|commit| {
-            let is_changed = commit.number <= last
-                && commit.of(namespace).is_some_and(|one| one.changes.find(key).is_some());
-            is_changed.then(|| Ok(vec![commit.number]))
-        });
-        let mut found = disk.chain(iter::once_with(memory)).chain(recent);
-        let any = |found: &Result<Vec<u64>>| !matches!(found, Ok(all) if all.is_empty());
-        let first = match order {
-            Order::Ascending => found.find(any),
-            Order::Descending => found.rfind(any),
-        };
-        first.unwrap_or(Ok(Vec::new()))
     }
 
     /// State of a namespace's key as of commit `base`, when a later commit changed it: what the oldest such
