@@ -101,18 +101,19 @@ pub(super) fn fold_root(
 ) -> Result<RootFold> {
     let index = db.index.load_full();
     let folder = &mut space.folder;
-    let known = {
-        // No device is read while this is held.
+    let is_newest = |as_of: u64| batch.view.is_committed() && as_of <= batch.view.base;
+    let as_of = db.index.root_nodes(db.hasher, &index).of(&index).map(|(_, as_of)| as_of);
+    let is_older = !as_of.is_some_and(is_newest);
+    let parts = known_parts(db, batch, (&index, is_older), chunks)?;
+    let known = parts.and_then(|mut parts| {
+        // A commit waits for this guard: no device is read while it is held.
         let nodes = db.index.root_nodes(db.hasher, &index);
-        match nodes.of(&index) {
-            None => None,
-            Some((tiling, as_of)) => {
-                let parts = known_parts(db, batch, (&index, tiling, as_of), chunks)?;
-                let prefix = |at: usize| *index.regions()[at].prefix();
-                parts.map(|parts| fold_parts(folder, tiling, prefix, &parts, chunks))
-            }
-        }
-    };
+        // A commit that came meanwhile has changed the nodes of other regions.
+        let (tiling, _) = nodes.of(&index).filter(|(_, as_of)| is_older || is_newest(*as_of))?;
+        parts.retain(|(at, part)| !matches!(part, Part::Node(node) if node == tiling.node(*at)));
+        let prefix = |at: usize| *index.regions()[at].prefix();
+        Some(fold_parts(folder, tiling, prefix, &parts, chunks))
+    });
     let (end, fragments) = match known {
         Some(folded) => folded,
         None => fold_all(folder, all_parts(db, workers, batch, &index, chunks)?, chunks),
@@ -146,12 +147,12 @@ fn accessed(chunks: &[ChunkOutcome]) -> impl Iterator<Item = (Prefix, (usize, us
     })
 }
 
-/// Those regions whose nodes in the view are not in the tiling, by their numbers; `None` where a region was split or
-/// joined since its chunk was folded, or must be folded itself.
+/// The regions that were accessed, and for a view that is older than the nodes in memory all others, by their numbers; `None`
+/// where a region was split or joined since its chunk was folded, or must be folded itself.
 fn known_parts(
     db: &State,
     batch: &Batch<'_>,
-    (index, tiling, as_of): (&RegionIndex, &Tiling, u64),
+    (index, is_older): (&RegionIndex, bool),
     chunks: &[ChunkOutcome],
 ) -> Result<Option<Vec<(usize, Part)>>> {
     let numbered = accessed(chunks).map(|(prefix, (chunk, region))| {
@@ -159,10 +160,10 @@ fn known_parts(
         (*index.regions()[at].prefix() == prefix).then_some((at, Part::Accessed(chunk, region)))
     });
     let Some(accessed) = numbered.collect::<Option<Vec<(usize, Part)>>>() else { return Ok(None) };
-    if batch.view.is_committed() && as_of <= batch.view.base {
+    if !is_older {
         return Ok(Some(accessed));
     }
-    let mut parts = Vec::with_capacity(accessed.len());
+    let mut parts = Vec::with_capacity(index.regions().len());
     let mut accessed = accessed.into_iter().peekable();
     for (at, region) in index.regions().iter().enumerate() {
         if let Some(part) = accessed.next_if(|(accessed, _)| *accessed == at) {
@@ -170,9 +171,7 @@ fn known_parts(
             continue;
         }
         let Some(node) = node_in_view(db, batch, region.prefix())? else { return Ok(None) };
-        if node != *tiling.node(at) {
-            parts.push((at, Part::Node(node)));
-        }
+        parts.push((at, Part::Node(node)));
     }
     Ok(Some(parts))
 }
