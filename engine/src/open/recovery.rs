@@ -53,7 +53,7 @@ use pleach_history::{DiskRun, RunFile, RunNames};
 
 /// Most pages of runs of the history that stay in memory when they were read; an eighth of the memory for undo, with about so
 /// many bytes a page.
-const MOST_RUN_PAGES: u64 = 1024;
+const MOST_RUN_PAGES: u64 = 2048;
 const RUN_PAGE: u64 = 8192;
 
 /// A database's state in memory, as the device has it.

@@ -22,10 +22,11 @@ type Result<T> = std::result::Result<T, Error>;
 /// Pages of one read of a walk over all of a run.
 const AT_ONCE: u32 = 64;
 
-/// Pages that were read last, by run and place. Which leaves is as it comes.
+/// Pages that were read last, by run and place. One that was asked for again since it came, or last was to leave, stays for
+/// another turn.
 pub(super) struct Cache {
     most: usize,
-    pages: HashMap<(u64, u32), Arc<RunPage>>,
+    pages: HashMap<(u64, u32), (Arc<RunPage>, bool)>,
     order: VecDeque<(u64, u32)>,
 }
 
@@ -34,14 +35,27 @@ impl Cache {
         Self { most, pages: HashMap::new(), order: VecDeque::new() }
     }
 
+    fn get(&mut self, at: (u64, u32)) -> Option<Arc<RunPage>> {
+        let (page, is_wanted) = self.pages.get_mut(&at)?;
+        *is_wanted = true;
+        Some(Arc::clone(page))
+    }
+
     fn put(&mut self, at: (u64, u32), page: &Arc<RunPage>) {
-        if self.pages.insert(at, Arc::clone(page)).is_none() {
+        if self.pages.insert(at, (Arc::clone(page), false)).is_none() {
             self.order.push_back(at);
         }
-        if self.order.len() > self.most
+        // Each turn takes a mark or a page away.
+        while self.order.len() > self.most
             && let Some(oldest) = self.order.pop_front()
         {
-            self.pages.remove(&oldest);
+            let is_wanted =
+                self.pages.get_mut(&oldest).is_some_and(|page| std::mem::take(&mut page.1));
+            if is_wanted {
+                self.order.push_back(oldest);
+            } else {
+                self.pages.remove(&oldest);
+            }
         }
     }
 }
@@ -91,8 +105,8 @@ impl DiskRun {
     /// A page, from memory if it was read not long ago.
     fn page(&self, index: u32) -> Result<Arc<RunPage>> {
         let at = (self.names.number, index);
-        if let Some(page) = self.file.cache.lock().pages.get(&at) {
-            return Ok(Arc::clone(page));
+        if let Some(page) = self.file.cache.lock().get(at) {
+            return Ok(page);
         }
         let page = Arc::new(self.read(index, 1)?.swap_remove(0));
         self.file.cache.lock().put(at, &page);
