@@ -83,6 +83,7 @@ fn main() -> Result<()> {
         "finish and commit beside reads and proofs at the far end: {}",
         quantiles(&mut beside)
     );
+    db.close()?;
     Ok(())
 }
 
