@@ -295,7 +295,7 @@ impl Options {
     /// crashes too. Without this call a database keeps the number that it was last opened with; a new one
     /// has 0. A checkpoint soon after the open records it. A larger number than before counts from the newest
     /// commit on; 0 forgets the past at once, and so opens a database whose device cannot read its past any more;
-    /// `u64::MAX` keeps as many as [`Self::history_mib`] leaves room for. What commits replaced lies on the device, some 75 bytes
+    /// `u64::MAX` keeps as many as [`Self::history_mib`] leaves room for. What commits replaced lies on the device, some 82 bytes
     /// a change; memory has the newest of it ([`Self::history_bytes`]).
     #[must_use]
     pub fn history(mut self, commits: u64) -> Self {
