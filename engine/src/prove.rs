@@ -117,6 +117,8 @@ pub(crate) fn differing(
     (first, last): (Key, Key),
 ) -> Result<Vec<Key>> {
     let within = Prefix::new(&first, common_len(&first, &last));
+    // What neither undo nor overlays say of a state is in it what it is now.
+    let now = db.commits.tip_view().0.of(from.namespace);
     let over = [from.over_the_present(&within)?, to.over_the_present(&within)?];
     let keys = over.iter().flatten().map(|(key, _)| *key);
     let keys: BTreeSet<Key> = keys.filter(|key| (first..=last).contains(key)).collect();
@@ -124,7 +126,11 @@ pub(crate) fn differing(
     many::bring(db, &engine.readers, For::Proof, &keys)?;
     let mut failed = None;
     keys.retain(|key| {
-        let [before, after] = [from, to].map(|view| point::stored(db, view, key));
+        let [before, after] =
+            over.each_ref().map(|over| match over.binary_search_by_key(key, |(key, _)| *key) {
+                Ok(at) => Ok(over[at].1.clone()),
+                Err(_) => point::stored(db, &now, key),
+            });
         match (before, after) {
             (Ok(before), Ok(after)) => hash(db.hasher, &before) != hash(db.hasher, &after),
             (Err(error), _) | (_, Err(error)) => {
