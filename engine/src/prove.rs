@@ -139,6 +139,9 @@ pub(crate) fn differing(
             }
         }
     });
+    // A dropped trie that was looked up in may have been given up by then.
+    from.check()?;
+    to.check()?;
     failed.map_or(Ok(keys), Err)
 }
 
