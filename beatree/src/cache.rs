@@ -72,7 +72,8 @@ use crate::lock_order::{CACHE_SHARD, counted};
 use crate::page_no::PageNo;
 use crate::treelet::Treelet;
 use shard::Shard;
-pub use shard::{CacheStats, LookupStep, NO_BATCH};
+pub use shard::{CacheStats, LookupStep};
+pub use table::NO_BATCH;
 use table::{hash, shard_of};
 
 /// More shards than threads that meet in one.

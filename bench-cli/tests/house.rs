@@ -1,5 +1,6 @@
-//! No circle between the parts of a crate: a part is a file or folder directly below its `src`, and it needs another
-//! one where its code names `crate::OTHER`. Unit tests are left out.
+//! No circle between the modules of a crate: neither between the parts of the crate itself nor, in any folder, between
+//! the files and folders in it. A module needs another one where its code names a path to it that begins with `crate`,
+//! `super` or `self`. Unit tests are left out, and what a module takes from the one that it lies in.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -21,97 +22,140 @@ const CRATES: [&str; 14] = [
     "fuzz",
 ];
 
-/// The code of each part, without comments and unit tests.
-fn parts(at: &Path, top: Option<&str>, all: &mut BTreeMap<String, String>) {
-    for entry in std::fs::read_dir(at).expect("a folder of sources") {
+type ModulePath = Vec<String>;
+
+/// The code of each module below a folder, without comments and unit tests.
+fn read_modules(folder: &Path, module: &ModulePath, all: &mut BTreeMap<ModulePath, String>) {
+    for entry in std::fs::read_dir(folder).expect("a folder of sources") {
         let path = entry.expect("an entry").path();
-        let name = path.file_name().and_then(|name| name.to_str()).expect("a plain name");
-        let part = top.unwrap_or(name.trim_end_matches(".rs")).to_owned();
-        if name.contains("tests") || ["lib", "main", "bin"].contains(&part.as_str()) {
+        let name = path.file_stem().and_then(|name| name.to_str()).expect("a plain name");
+        let is_root = module.is_empty() && ["lib", "main", "bin"].contains(&name);
+        if name.contains("tests") || is_root {
             continue;
         }
+        let mut inner = module.clone();
+        if name != "mod" {
+            inner.push(name.to_owned());
+        }
         if path.is_dir() {
-            parts(&path, Some(&part), all);
+            read_modules(&path, &inner, all);
         } else {
             let text = std::fs::read_to_string(&path).expect("a source");
             let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
             let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
-            all.entry(part).or_default().extend(lines.flat_map(|line| [line, "\n"]));
+            all.entry(inner).or_default().extend(lines.flat_map(|line| [line, "\n"]));
         }
     }
 }
 
-/// The names that follow `crate::`, in a list of braces as well.
-fn named(code: &str) -> BTreeSet<&str> {
-    let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
-    let word = |text: &'_ str| text.find(|letter| !is_word(letter)).unwrap_or(text.len());
-    let mut found = BTreeSet::new();
-    for (_, rest) in code.match_indices("crate::").map(|(at, word)| (at, &code[at + word.len()..]))
-    {
-        let Some(list) = rest.strip_prefix('{') else {
-            found.insert(&rest[..word(rest)]);
-            continue;
-        };
-        let mut depth = 0;
-        let mut start = 0;
-        for (at, letter) in list.char_indices() {
-            match letter {
-                '{' => depth += 1,
-                '}' if depth > 0 => depth -= 1,
-                ',' | '}' if depth == 0 => {
-                    let item = list[start..at].trim_start();
-                    found.insert(&item[..word(item)]);
-                    start = at + 1;
-                    if letter == '}' {
-                        break;
-                    }
+/// Reads a path, or a tree of them in braces, at the beginning of `code`; gives what follows.
+fn read_tree<'a>(mut code: &'a str, above: &[&'a str], found: &mut Vec<Vec<&'a str>>) -> &'a str {
+    let mut path = above.to_vec();
+    loop {
+        code = code.trim_start();
+        if let Some(mut list) = code.strip_prefix('{') {
+            loop {
+                list =
+                    list.trim_start_matches(|letter: char| letter == ',' || letter.is_whitespace());
+                if let Some(rest) = list.strip_prefix('}') {
+                    return rest;
                 }
-                _ => {}
+                list = read_tree(list, &path, found);
+                let Some(end) = list.find([',', '}']) else { return list };
+                list = &list[end..];
+            }
+        }
+        let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
+        let (word, rest) =
+            code.split_at(code.find(|letter| !is_word(letter)).unwrap_or(code.len()));
+        path.push(word);
+        match rest.strip_prefix("::") {
+            Some(rest) if !word.is_empty() => code = rest,
+            _ => break found.push(path),
+        }
+    }
+    code
+}
+
+/// The paths in `code` that begin in its own crate.
+fn own_paths(code: &str) -> Vec<Vec<&str>> {
+    let mut found = Vec::new();
+    for root in ["crate::", "super::", "self::"] {
+        for (at, _) in code.match_indices(root) {
+            let before = code[..at].chars().next_back().unwrap_or(' ');
+            if !(before.is_alphanumeric() || "_:$".contains(before)) {
+                read_tree(&code[at..], &[], &mut found);
             }
         }
     }
     found
 }
 
+/// The module that a path in `module` leads to.
+fn resolved(path: &[&str], module: &ModulePath, all: &BTreeMap<ModulePath, String>) -> ModulePath {
+    let mut to = if path[0] == "crate" { ModulePath::new() } else { module.clone() };
+    for step in path {
+        match *step {
+            "crate" | "self" => {}
+            "super" => drop(to.pop()),
+            name => {
+                to.push(name.to_owned());
+                if !all.contains_key(&to) {
+                    to.pop();
+                    break;
+                }
+            }
+        }
+    }
+    to
+}
+
 #[test]
-fn no_crate_has_a_circle_between_its_parts() {
+fn no_crate_has_a_circle_between_its_modules() {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
     for krate in CRATES {
         let mut all = BTreeMap::new();
-        parts(&workspace.join(krate).join("src"), None, &mut all);
-        let needs: BTreeMap<&str, BTreeSet<&str>> = all
-            .iter()
-            .map(|(part, code)| {
-                let others = named(code)
-                    .into_iter()
-                    .filter(|other| all.contains_key(*other) && other != part);
-                (part.as_str(), others.collect())
-            })
-            .collect();
-        assert!(
-            needs.values().map(BTreeSet::len).sum::<usize>() >= all.len() / 2,
-            "{krate}: few arrows"
-        );
-        // A part that needs nothing that is left goes; what stays to the end is in a circle or needs one.
-        let mut left: BTreeSet<&str> = needs.keys().copied().collect();
-        loop {
-            let free: Vec<&str> =
-                left.iter().filter(|part| needs[*part].is_disjoint(&left)).copied().collect();
-            if free.is_empty() {
-                break;
+        read_modules(&workspace.join(krate).join("src"), &ModulePath::new(), &mut all);
+        // In each module that has modules below it: which of these need which.
+        let mut needs: BTreeMap<&[String], BTreeMap<&str, BTreeSet<String>>> = BTreeMap::new();
+        for (module, code) in &all {
+            for path in own_paths(code) {
+                let other = resolved(&path, module, &all);
+                let shared = module.iter().zip(&other).take_while(|(a, b)| a == b).count();
+                if shared < module.len() && shared < other.len() {
+                    let folder = needs.entry(&module[..shared]).or_default();
+                    folder.entry(&module[shared]).or_default().insert(other[shared].clone());
+                }
             }
-            left.retain(|part| !free.contains(part));
         }
-        let circle: Vec<_> = left
-            .iter()
-            .map(|part| (part, needs[part].intersection(&left).collect::<Vec<_>>()))
-            .collect();
-        assert!(circle.is_empty(), "{krate}: parts that need each other: {circle:?}");
+        let arrows: usize = needs.values().flat_map(BTreeMap::values).map(BTreeSet::len).sum();
+        assert!(
+            arrows >= all.len() / 2,
+            "{krate}: few arrows, {arrows} between {} modules",
+            all.len()
+        );
+        for (folder, mut left) in needs {
+            // A module that needs nothing that is left goes; what stays to the end is in a circle or needs one.
+            loop {
+                let names: BTreeSet<String> = left.keys().copied().map(str::to_owned).collect();
+                left.retain(|_, others| !others.is_disjoint(&names));
+                if left.len() == names.len() {
+                    break;
+                }
+            }
+            assert!(
+                left.is_empty(),
+                "{krate}: modules of {folder:?} that need each other: {left:?}"
+            );
+        }
     }
 }
 
 #[test]
-fn lists_of_names_are_understood() {
-    let code = "use crate::a::{X, Y};\nuse crate::{b, c::{Z, W}, d};\nfn f() { crate::e::g() }";
-    assert_eq!(named(code).into_iter().collect::<Vec<_>>(), ["a", "b", "c", "d", "e"]);
+fn paths_are_understood() {
+    let code = "use crate::a::{X, Y as Z};\nuse super::{b, c::{Z, d::W}};\nfn f() { self::e::g() } pleach::crate_::h";
+    let found: Vec<String> = own_paths(code).iter().map(|path| path.join("::")).collect();
+    let own =
+        ["crate::a::X", "crate::a::Y", "super::b", "super::c::Z", "super::c::d::W", "self::e::g"];
+    assert_eq!(found, own);
 }

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use pleach_core::page::leaf::CellGuess;
 
 use super::CachedPage;
-use super::shard::NO_BATCH;
-use super::table::NONE;
+use super::table::{NO_BATCH, NONE};
 use crate::page_no::PageNo;
 
 /// Where an entry waits.

@@ -29,12 +29,9 @@ use pleach_core::cpu_prefetch;
 use super::page;
 use super::page::CachedPage;
 use super::queue::{Entry, List, Queue};
-use super::table::{Table, hash, slot_of};
+use super::table::{NO_BATCH, Table, hash, slot_of};
 use crate::page_no::PageNo;
 use crate::treelet::Treelet;
-
-/// The number that belongs to no batch.
-pub const NO_BATCH: u64 = 0;
 
 /// What a lookup reads, step by step, for [`Cache::cpu_prefetch`](super::Cache::cpu_prefetch).
 #[derive(Clone, Copy, Debug)]

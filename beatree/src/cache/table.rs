@@ -10,6 +10,9 @@ use crate::page_no::PageNo;
 /// Not the number of an entry.
 pub(super) const NONE: u32 = u32::MAX;
 
+/// The number that belongs to no batch.
+pub const NO_BATCH: u64 = 0;
+
 /// Neighbouring pages go to different shards and slots.
 #[inline]
 pub(super) fn hash(page_no: PageNo) -> u64 {

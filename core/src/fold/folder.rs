@@ -10,25 +10,15 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::path::{Bare, Path};
 use super::records::Records;
-use super::span::Span;
 use super::stages::{Source, Stages};
-use super::subtrie::{Old, Subtrie};
+use super::subtrie::{Old, Placed, Subtrie};
 use super::values::Values;
 use super::{FoldValue, HashId, NO_HASH, Occupancy};
 use crate::hasher::Hasher;
 use crate::node::{Key, Node, NodeKind, ValueHash, kind};
 use crate::prefix::Prefix;
 use crate::tree::index32;
-
-/// A subtrie, and where it is: at this depth on the way to a key.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Placed {
-    pub(super) key: Key,
-    pub(super) depth: u16,
-    pub(super) subtrie: Subtrie,
-}
 
 /// A fold that was ended.
 #[derive(Clone, Copy, Debug)]
@@ -143,18 +133,6 @@ impl Folder {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.items == 0
-    }
-
-    /// Begins a fold of items below a prefix of `floor` bits, or goes on with it.
-    #[inline]
-    pub fn below(&mut self, floor: u16) -> Span<'_, Bare> {
-        self.along(floor, Bare)
-    }
-
-    /// The same where something may lie beside the way up.
-    #[inline]
-    pub fn along<P: Path>(&mut self, floor: u16, path: P) -> Span<'_, P> {
-        Span { folder: self, floor, path }
     }
 
     /// The subtrie below a prefix, in which nothing is accessed, by its node.

@@ -1,8 +1,8 @@
 //! Putting in: keys, subtries, the children of a tiling, and the terminals of a proof that is checked.
 
-use super::folder::{Folder, Placed};
-use super::path::{Lines, Path, Siblings};
-use super::subtrie::{EMPTY, Old, Subtrie};
+use super::folder::Folder;
+use super::path::{Bare, Lines, Path, Siblings};
+use super::subtrie::{EMPTY, Old, Placed, Subtrie};
 use super::{Change, FoldValue, HashId, NO_HASH};
 use crate::node::{Key, Node, NodeKind, kind};
 use crate::prefix::{Prefix, common_len};
@@ -20,6 +20,20 @@ pub struct Span<'a, P> {
 impl<P: core::fmt::Debug> core::fmt::Debug for Span<'_, P> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Span").field("floor", &self.floor).field("path", &self.path).finish()
+    }
+}
+
+impl Folder {
+    /// Begins a fold of items below a prefix of `floor` bits, or goes on with it.
+    #[inline]
+    pub fn below(&mut self, floor: u16) -> Span<'_, Bare> {
+        self.along(floor, Bare)
+    }
+
+    /// The same where something may lie beside the way up.
+    #[inline]
+    pub fn along<P: Path>(&mut self, floor: u16, path: P) -> Span<'_, P> {
+        Span { folder: self, floor, path }
     }
 }
 

@@ -1,7 +1,7 @@
 //! A subtrie on its way up.
 
 use super::stages::Source;
-use crate::node::NodeKind;
+use crate::node::{Key, NodeKind};
 
 /// What the multiproof needs of a subtrie before the batch; accesses have the number of their record.
 #[derive(Clone, Copy, Debug)]
@@ -98,6 +98,14 @@ impl core::fmt::Debug for Subtrie {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_tuple("Subtrie").field(&self.source()).field(&self.old()).finish()
     }
+}
+
+/// A subtrie, and where it is: at this depth on the way to a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Placed {
+    pub(super) key: Key,
+    pub(super) depth: u16,
+    pub(super) subtrie: Subtrie,
 }
 
 /// Nothing, without an access.

@@ -21,7 +21,7 @@ use pleach_core::{Key, Node, NodeKind, Prefix, ValueHash};
 use super::chunk::{Again, Batch, Chunk, RegionTask};
 use super::emit::{Fragment, encode_op};
 use super::outcome::{ChunkOutcome, PageNode, RegionOutcome};
-use super::scratch::FoldSpace;
+use super::scratch::{FoldSpace, Hashing};
 use crate::error::Result;
 use crate::read::key_batch::PAGES_AHEAD;
 use crate::read::scan::{Scan, Way};
@@ -36,25 +36,6 @@ const REGIONS_AHEAD: usize = 2;
 const KEPT: usize = 1 << 14;
 /// About as many bytes as an encoded operation takes: key, flags and a value's hash.
 const OP_BYTES: usize = 72;
-
-/// What the outcome still needs once everything is hashed.
-#[derive(Default)]
-pub(super) struct Hashing {
-    /// The fold of each region that has a page which takes part.
-    ends: Vec<Option<usize>>,
-    /// For each page with a new node: its number in the chunk, and that of the node in the folder.
-    nodes: Vec<(usize, u32)>,
-    /// The parts of some of them, by their number in the outcome.
-    parts: Vec<(usize, Vec<(Prefix, PartNode)>)>,
-}
-
-impl Hashing {
-    fn clear(&mut self) {
-        self.ends.clear();
-        self.nodes.clear();
-        self.parts.clear();
-    }
-}
 
 impl Chunk {
     /// Folds the chunk, whose pages are all in memory, into an empty `outcome`.

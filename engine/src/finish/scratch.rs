@@ -1,10 +1,9 @@
 //! The memory that a worker folds in, which is kept from chunk to chunk. One worker owns it.
 
-use pleach_beatree::leaf_fold::AccessResult;
-use pleach_core::Hasher;
+use pleach_beatree::leaf_fold::{AccessResult, PartNode};
 use pleach_core::fold::Folder;
+use pleach_core::{Hasher, Prefix};
 
-use super::regions::Hashing;
 use crate::metrics::Counters;
 
 /// Reused memory of a worker.
@@ -31,6 +30,25 @@ impl Work {
     pub(super) fn count_since(self, before: Self, counters: &Counters) {
         Counters::add(&counters.hashes, self.hashed - before.hashed);
         Counters::add(&counters.pages_folded, self.folded - before.folded);
+    }
+}
+
+/// What the outcome still needs once everything is hashed.
+#[derive(Default)]
+pub(super) struct Hashing {
+    /// The fold of each region that has a page which takes part.
+    pub(super) ends: Vec<Option<usize>>,
+    /// For each page with a new node: its number in the chunk, and that of the node in the folder.
+    pub(super) nodes: Vec<(usize, u32)>,
+    /// The parts of some of them, by their number in the outcome.
+    pub(super) parts: Vec<(usize, Vec<(Prefix, PartNode)>)>,
+}
+
+impl Hashing {
+    pub(super) fn clear(&mut self) {
+        self.ends.clear();
+        self.nodes.clear();
+        self.parts.clear();
     }
 }
 

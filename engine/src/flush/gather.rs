@@ -16,7 +16,7 @@ use pleach_journal::format::names::LEAF_FILE;
 use pleach_journal::format::position::LogPos;
 
 use super::cells::{NO_NODES, OldPage, PLAIN_NODES, known_nodes, known_subtries};
-use super::rewrite::Rewrite;
+use super::rewrite::{MERGE_PERCENT, Rewrite};
 use super::round::Round;
 use crate::error::Result;
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
@@ -28,9 +28,6 @@ use crate::state::pages::reader::{Done, PageReader, PageRequest, Submitted};
 
 /// Pages read or runs written at once.
 pub(super) const DEPTH: usize = 64;
-
-/// Siblings merge when they fill at most this share of a page, in percent.
-pub(super) const MERGE_PERCENT: usize = 60;
 
 /// Which of the pages that it is given a round takes.
 #[derive(Clone, Copy, Debug)]

@@ -12,6 +12,9 @@ use pleach_core::{Node, Prefix};
 use super::cells::OldPage;
 use crate::error::{Contradiction, Error};
 
+/// Siblings merge when they fill at most this share of a page, in percent.
+pub(super) const MERGE_PERCENT: usize = 60;
+
 /// A range whose pages a round replaces: one old page, or two siblings that merge.
 pub(super) struct Rewrite {
     pub(super) region: Arc<Region>,

@@ -37,7 +37,7 @@ use crate::state::pages::space::Tentative;
 
 /// A page that fills at most this share of its room, in percent, may merge with its sibling: half of what
 /// two that merge may fill.
-const SMALL_PERCENT: usize = super::gather::MERGE_PERCENT / 2;
+const SMALL_PERCENT: usize = super::rewrite::MERGE_PERCENT / 2;
 
 /// The state of a round.
 #[derive(Default)]

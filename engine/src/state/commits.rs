@@ -10,7 +10,7 @@ use pleach_beatree::lock_order::Ranked;
 
 use super::history::pins::Pin;
 use super::history::undo::Undo;
-use super::order::ranks::TIP;
+use super::lock_ranks::TIP;
 use super::order::sequencer::Sequencer;
 pub(crate) use super::order::sequencer::Tip;
 use super::overlays::{Chain, Overlays};

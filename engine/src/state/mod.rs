@@ -17,7 +17,7 @@
 //! # Order of locks
 //!
 //! Whoever holds a lock waits only for those below it. Ranks 1 to 8 are asserted in debug builds
-//! ([`order::ranks`], [`pleach_beatree::lock_order`]).
+//! ([`lock_ranks`], [`pleach_beatree::lock_order`]).
 //!
 //! | rank | lock | held over I/O |
 //! |---|---|---|
@@ -26,13 +26,13 @@
 //! | 0 | replica: source, then its gate, by who follows the log of another process; an operation of a replica reads the gate | yes (the log, pages) |
 //! | 0 | an overlay: its chunks, by who commits it | yes |
 //! | 0 | nodes: hand, by the flush alone; it tries the gate and does not wait for it | yes (the spill file) |
-//! | 1 | [`NODE_GATE`](order::ranks::NODE_GATE): a batch reads it in its finish and in its commit, which may be one in the other; the flush tries to write it, for nodes that leave and regions that are joined, and does not wait | yes |
-//! | 2 | [`STRUCTURE`](order::ranks::STRUCTURE): a flush while it publishes, a load; a commit that was overtaken too often, those of all tries in the order of their namespaces | yes, a commit that refolds |
-//! | 3 | [`SYNC`](order::ranks::SYNC): a sync of the log | yes (the log) |
-//! | 4 | [`WRITER`](order::ranks::WRITER): the log's writer | yes (the log) |
-//! | 5 | [`SEQUENCER`](order::ranks::SEQUENCER): the sequencer's state | no |
-//! | 6 | [`TIP`](order::ranks::TIP): the newest commit | no |
-//! | 7 | [`MOVES`](order::ranks::MOVES): nodes that move to another page | yes (the spill file) |
+//! | 1 | [`NODE_GATE`](lock_ranks::NODE_GATE): a batch reads it in its finish and in its commit, which may be one in the other; the flush tries to write it, for nodes that leave and regions that are joined, and does not wait | yes |
+//! | 2 | [`STRUCTURE`](lock_ranks::STRUCTURE): a flush while it publishes, a load; a commit that was overtaken too often, those of all tries in the order of their namespaces | yes, a commit that refolds |
+//! | 3 | [`SYNC`](lock_ranks::SYNC): a sync of the log | yes (the log) |
+//! | 4 | [`WRITER`](lock_ranks::WRITER): the log's writer | yes (the log) |
+//! | 5 | [`SEQUENCER`](lock_ranks::SEQUENCER): the sequencer's state | no |
+//! | 6 | [`TIP`](lock_ranks::TIP): the newest commit | no |
+//! | 7 | [`MOVES`](lock_ranks::MOVES): nodes that move to another page | yes (the spill file) |
 //! | 8 | [`REGION`](pleach_beatree::lock_order::REGION): a region; several by whoever holds the structure | no |
 //! | 9 | tries: changing; index: due; a cache shard; the cache's full blocks; an overlay's links, then undo: merges, then window and pins; long values; budget: the leaf cache's, then a cache shard; space: pages, extents, then tentative; nodes: pages; in flight; pace; quarantine | no, but that files of pages grow and are cut under the locks of their space |
 //! | 9 | images: superblocks; log segments: changing, then their state | yes |
@@ -44,6 +44,7 @@
 
 pub(crate) mod commits;
 pub(crate) mod history;
+mod lock_ranks;
 pub(crate) mod order;
 pub(crate) mod overlays;
 pub(crate) mod pace;

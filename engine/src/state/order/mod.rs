@@ -1,5 +1,4 @@
-//! What comes before what: commits ([`sequencer`]), checkpoints ([`images`]), locks ([`ranks`]).
+//! What comes before what: commits ([`sequencer`]), checkpoints ([`images`]).
 
 pub(crate) mod images;
-pub(super) mod ranks;
 pub(crate) mod sequencer;

@@ -20,10 +20,10 @@ use pleach_journal::format::position::{LogPos, Point};
 use pleach_journal::format::record::RecordBuf;
 use pleach_journal::log::{LogWriter, Segments, Tail};
 
-use super::ranks::{SEQUENCER, SYNC, WRITER};
 use crate::error::{Error, PoisonCause, Result};
 use crate::handles::Holder;
 use crate::roots::Roots;
+use crate::state::lock_ranks::{SEQUENCER, SYNC, WRITER};
 
 /// A commit as the newest one: of those that are published, or of those with a ticket.
 #[derive(Clone, Debug)]

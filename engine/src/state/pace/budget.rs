@@ -11,7 +11,6 @@ use pleach_io::PAGE;
 
 use crate::metrics::Counters;
 use crate::options::Options;
-use crate::state::pages::nodes::Limit;
 
 /// More room for the value cache than sessions use.
 const MAX_VALUES: usize = 64 << 20;
@@ -49,6 +48,14 @@ pub(crate) struct Budget {
     /// Bytes of blocks, witnesses and overlays when the cache was last fitted to them.
     fitted: AtomicUsize,
     counters: Arc<Counters>,
+}
+
+/// What nodes in memory may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NodeLimit {
+    pub(crate) bytes: u64,
+    /// Did the caller name it? Then it is kept whatever the number of pages.
+    pub(crate) named: bool,
 }
 
 impl Budget {
@@ -211,8 +218,8 @@ impl Budget {
     }
 
     /// What nodes in memory may take.
-    pub(crate) fn node_limit(&self) -> Limit {
-        Limit { bytes: self.nodes.unwrap_or(self.bytes / 4), named: self.nodes.is_some() }
+    pub(crate) fn node_limit(&self) -> NodeLimit {
+        NodeLimit { bytes: self.nodes.unwrap_or(self.bytes / 4), named: self.nodes.is_some() }
     }
 
     /// Bytes that pending changes may take.

@@ -17,7 +17,7 @@ use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Key, Node, Prefix};
 
 use crate::error::hex;
-use crate::state::order::ranks::STRUCTURE;
+use crate::state::lock_ranks::STRUCTURE;
 
 /// How often a region can be found retired before the one that replaces it is found.
 ///

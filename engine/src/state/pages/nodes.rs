@@ -34,7 +34,8 @@ use super::quarantine::{Quarantined, Why};
 use super::store::Store;
 use crate::error::{Contradiction, Error, Result};
 use crate::metrics::Counters;
-use crate::state::order::ranks::{MOVES, NODE_GATE};
+use crate::state::lock_ranks::{MOVES, NODE_GATE};
+use crate::state::pace::budget::NodeLimit;
 
 /// Bytes of nodes for each leaf page: its line in the region's tiling.
 const NODE_BYTES: u64 = Tiling::CHILD_BYTES as u64;
@@ -57,7 +58,7 @@ pub(crate) struct NodeFiles {
     hand: Mutex<(u8, usize)>,
     /// Pages spilled.
     spills: AtomicU64,
-    limit: Limit,
+    limit: NodeLimit,
     hasher: Hasher,
     store: Arc<Store>,
     counters: Arc<Counters>,
@@ -77,14 +78,6 @@ impl std::ops::Deref for NodeStore {
     }
 }
 
-/// What nodes in memory may take.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limit {
-    pub(crate) bytes: u64,
-    /// Did the caller name it? Then it is kept whatever the number of pages.
-    pub(crate) named: bool,
-}
-
 #[derive(Default)]
 struct SpillPages {
     free: Vec<u64>,
@@ -97,7 +90,7 @@ impl NodeFiles {
         hasher: Hasher,
         store: Arc<Store>,
         counters: Arc<Counters>,
-        limit: Limit,
+        limit: NodeLimit,
         mode: OpenMode,
     ) -> Result<Self> {
         let device = &store.device;
