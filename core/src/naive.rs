@@ -31,8 +31,8 @@ use crate::{
     prefix::Prefix,
     proof::{
         Access, Kind, MultiProof, Op, PathProof, Terminal, Witness,
+        encoding::{Sizes, header},
         terminal::terminal_encode,
-        wire::{self, Sizes},
     },
 };
 
@@ -173,7 +173,7 @@ impl Naive {
             terminal_bytes: count(records(&before).len()),
             op_bytes: count(second.len()),
         };
-        let header = wire::header(hasher, Kind::Change, &sizes);
+        let header = header(hasher, Kind::Change, &sizes);
         [&header, &records(&before)[..], &second, Node::bytes_of(&both.siblings)].concat()
     }
 

@@ -31,6 +31,7 @@ use crate::hasher::Hasher;
 pub type Key = [u8; 32];
 
 /// Does key `a` come before key `b`? Usually the first eight bytes decide, without a call.
+#[doc(hidden)]
 #[inline]
 pub fn precedes(a: &Key, b: &Key) -> bool {
     let lead = |key: &Key| key.first_chunk().map(|lead| u64::from_be_bytes(*lead));
@@ -181,13 +182,14 @@ pub fn kind(node: &Node) -> NodeKind {
     }
 }
 
-/// The 64 bytes whose hash, tagged with [`tag_leaf`], is the leaf node of a pair.
+/// The 64 bytes whose hash, tagged with `tag_leaf`, is the leaf node of a pair.
 #[inline]
-pub fn leaf_preimage(key: &Key, value_hash: &ValueHash) -> [u8; 64] {
+pub(crate) fn leaf_preimage(key: &Key, value_hash: &ValueHash) -> [u8; 64] {
     concat(key, &value_hash.0)
 }
 
-/// The 64 bytes whose hash, tagged with [`tag_internal`], is the node above two others.
+/// The 64 bytes whose hash, tagged with `tag_internal`, is the node above two others.
+#[doc(hidden)]
 #[inline]
 pub fn node_preimage(left: &Node, right: &Node) -> [u8; 64] {
     concat(&left.0, &right.0)
@@ -203,6 +205,7 @@ fn concat(left: &[u8; 32], right: &[u8; 32]) -> [u8; 64] {
 }
 
 /// Marks a hash as a leaf node.
+#[doc(hidden)]
 #[inline]
 pub fn tag_leaf(mut hash: [u8; 32]) -> Node {
     hash[0] |= 0x80;
@@ -210,6 +213,7 @@ pub fn tag_leaf(mut hash: [u8; 32]) -> Node {
 }
 
 /// Marks a hash as an internal node.
+#[doc(hidden)]
 #[inline]
 pub fn tag_internal(mut hash: [u8; 32]) -> Node {
     hash[0] &= 0x7f;
@@ -222,6 +226,7 @@ pub fn leaf(hasher: Hasher, key: &Key, value_hash: &ValueHash) -> Node {
 }
 
 /// What combining two finished subtries gives, before any hashing.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Combined {
     /// The result is already known: both empty, or a leaf that moves up.
@@ -231,6 +236,7 @@ pub enum Combined {
 }
 
 /// Decides whether combining two subtries needs a hash; batch callers collect those that do.
+#[doc(hidden)]
 #[inline]
 pub fn combine_kind(left: &Node, right: &Node) -> Combined {
     if *left != TERMINATOR && *right != TERMINATOR {

@@ -3,17 +3,12 @@
 
 mod common;
 
-use std::collections::BTreeMap;
-
 use common::second;
 use pleach_core::{
     Hasher, Key, Lookup, ValueHash,
     naive::{Naive, reads},
     node::value_hash as hash_of,
-    proof::{
-        Access, DecodeError, MultiProof, Op, PathProof, Witness, WitnessWriter, multi, path, range,
-        witness,
-    },
+    proof::{Access, DecodeError, MultiProof, Op, PathProof, Witness, multi, path, range, witness},
 };
 use proptest::prelude::*;
 
@@ -52,7 +47,6 @@ proptest! {
     fn a_witness_says_what_was_put_in(
         set in prop::collection::btree_map(keys(), value_hash(), 0..40),
         batch in prop::collection::btree_map(keys(), access(), 0..30),
-        cuts in prop::collection::vec(0usize..30, 0..4),
     ) {
         let naive = Naive::from_iter(set.clone());
         let root = naive.root(BLAKE3);
@@ -70,29 +64,6 @@ proptest! {
         let mut after = naive.clone();
         after.apply(&ops);
         prop_assert_eq!(*verified.new_root(), after.root(BLAKE3));
-
-        // The same from pieces, cut between any two terminals.
-        let mut pieces: BTreeMap<usize, WitnessWriter> = BTreeMap::new();
-        for (index, terminal) in made.proof.terminals.iter().enumerate() {
-            let piece = cuts.iter().filter(|cut| **cut <= index).count();
-            let writer = pieces.entry(piece).or_default();
-            writer.terminal(terminal);
-            for op in ops.iter().filter(|op| terminal.covers(&op.key)) {
-                writer.op(op, terminal);
-            }
-        }
-        let mut whole = WitnessWriter::new();
-        for piece in pieces.values() {
-            whole.append(piece);
-        }
-        whole.siblings(&made.proof.siblings);
-        prop_assert_eq!(whole.finish(BLAKE3).unwrap(), bytes.clone());
-        let with_terminals = || ops.iter().map(|op| {
-            (op, made.proof.terminals.iter().find(|t| t.covers(&op.key)).unwrap())
-        });
-        let sizes = witness::sizes(made.proof.terminals.iter(), with_terminals(), made.proof.siblings.len());
-        prop_assert_eq!(sizes.unwrap(), whole.sizes().unwrap());
-        prop_assert_eq!(sizes.unwrap().total(), Some(bytes.len()));
     }
 
     #[test]

@@ -19,10 +19,8 @@ use pleach_core::{
     naive::Naive,
     node,
     proof::{
-        Access, Op,
-        op::{op_encode_placed, op_not_first},
-        terminal::terminal_encode,
-        wire::Sizes,
+        Access, Kind, Op,
+        encoding::{Sizes, header, op_encode_placed, op_not_first, terminal_encode},
         witness,
     },
     tree::Tiling,
@@ -358,7 +356,7 @@ fn fold_all(case: &Case, folder: &mut Folder) -> (Node, Vec<u8>) {
         terminal_bytes: u32::try_from(proof.terminals.len()).unwrap(),
         op_bytes: u32::try_from(ops.len()).unwrap(),
     };
-    let mut bytes = witness::header(hasher, &sizes).to_vec();
+    let mut bytes = header(hasher, Kind::Witness, &sizes).to_vec();
     bytes.extend_from_slice(&proof.terminals);
     bytes.extend_from_slice(&ops);
     bytes.extend_from_slice(Node::bytes_of(&proof.siblings));

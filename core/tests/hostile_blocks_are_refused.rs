@@ -8,8 +8,9 @@ use pleach_core::{
     Hasher, Key, Node, TERMINATOR, ValueHash, VerifyError,
     naive::Naive,
     proof::{
-        Access, BuildError, DecodeError, Kind, NamespaceRoots, Op, block, path, roots, through,
-        wire::{self, Sizes},
+        Access, BuildError, DecodeError, Kind, NamespaceRoots, Op, block,
+        encoding::{self, Sizes},
+        path, roots, through,
     },
 };
 
@@ -35,7 +36,7 @@ fn framed(kind: Kind, ns: u32, outer: &[u8], inner: &[&[u8]]) -> Vec<u8> {
         op_bytes: count(inner.len()),
         ..Sizes::default()
     };
-    [&wire::header(BLAKE3, kind, &sizes), outer, &inner].concat()
+    [&encoding::header(BLAKE3, kind, &sizes), outer, &inner].concat()
 }
 
 fn outer(accesses: &[(u8, Access)]) -> Vec<u8> {

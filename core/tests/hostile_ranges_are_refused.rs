@@ -9,9 +9,10 @@ use pleach_core::{
     naive::Naive,
     node::{combine, leaf},
     proof::{
-        Change, DecodeError, Kind, MultiProof, Terminal, change, multi, range,
-        terminal::terminal_encode,
-        wire::{self, Sizes},
+        Change, DecodeError, Kind, MultiProof, Terminal, change,
+        encoding::terminal_encode,
+        encoding::{self, Sizes},
+        multi, range,
     },
 };
 
@@ -78,7 +79,7 @@ fn change_of(sides: [&[Terminal]; 2], flags: &[u8], siblings: &[Node]) -> Vec<u8
         terminal_bytes: count(before.len()),
         op_bytes: count(after.len() + flags.len()),
     };
-    let header = wire::header(BLAKE3, Kind::Change, &sizes);
+    let header = encoding::header(BLAKE3, Kind::Change, &sizes);
     [&header, &before[..], &after, flags, Node::bytes_of(siblings)].concat()
 }
 
@@ -192,7 +193,7 @@ fn the_smallest_sets_and_the_largest_range() {
     let (none, one) = (Naive::new(), set(&[0x12]));
     let (first, last) = &ALL;
     let bytes = none.range(BLAKE3, first, last);
-    assert_eq!(bytes.len(), wire::HEADER_LEN + 2);
+    assert_eq!(bytes.len(), encoding::HEADER_LEN + 2);
     let verified = range::verify(BLAKE3, &bytes, &TERMINATOR, first, last).unwrap();
     assert_eq!(verified.pairs().count(), 0);
     assert_eq!(verified.get(&key(7)), Lookup::Absent);

@@ -15,8 +15,8 @@ use pleach_core::{
     Hasher, Key, Node, TERMINATOR,
     naive::{self, Naive},
     proof::{
-        Kind, NamespaceRoots, block, change, multi, path, range, through, wire, wire::Sizes,
-        witness,
+        Kind, NamespaceRoots, block, change, encoding, encoding::Sizes, multi, path, range,
+        through, witness,
     },
 };
 
@@ -184,7 +184,7 @@ fn memory_is_bounded_for_large_witnesses_and_long_lists_of_tiny_terminals() {
             terminal_bytes: u32::try_from(section.len()).unwrap(),
             ..Sizes::default()
         };
-        let mut bytes = wire::header(BLAKE3, Kind::Multi, &sizes).to_vec();
+        let mut bytes = encoding::header(BLAKE3, Kind::Multi, &sizes).to_vec();
         bytes.extend_from_slice(&section);
         bounded(&bytes, |bytes| assert!(multi::verify(BLAKE3, bytes, &root).is_err()));
         bytes[5] = Kind::Range as u8;
@@ -193,7 +193,7 @@ fn memory_is_bounded_for_large_witnesses_and_long_lists_of_tiny_terminals() {
             assert!(verdict.is_err());
         });
         let sizes = Sizes { ops: claimed, op_bytes: sizes.terminal_bytes, ..sizes };
-        let mut bytes = wire::header(BLAKE3, Kind::Change, &sizes).to_vec();
+        let mut bytes = encoding::header(BLAKE3, Kind::Change, &sizes).to_vec();
         (0..2).for_each(|_| bytes.extend_from_slice(&section));
         bounded(&bytes, |bytes| {
             let verdict = change::verify(BLAKE3, bytes, &root, &root, &[0; 32], &[0xff; 32]);

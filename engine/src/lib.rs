@@ -291,7 +291,7 @@ pub mod internals {
     }
 
     pub mod options {
-        pub use crate::options::HistoryLimits;
+        pub use crate::options::{HistoryLimits, Tuning};
     }
 
     pub mod roots {

@@ -78,8 +78,33 @@ pub(crate) const MAX_LOG_SEGMENTS: u64 = 256;
 /// MiB of log that are kept beside a history.
 pub(crate) const KEPT_LOG_MIB: u64 = 1024;
 
-/// Time without progress after which a background task is said to be stalled.
-const STALLED: Duration = Duration::from_secs(10);
+/// What tests and measurements turn, and no application needs to.
+#[derive(Clone, Debug)]
+pub struct Tuning {
+    /// How many changes a page waits for before it is rewritten, 1 to 255 (decision 0080). Fewer when memory fills.
+    pub flush_at: u8,
+    /// Regions serialised in one background step of a checkpoint: with few, commits and flushes fall between the
+    /// regions of an image.
+    pub checkpoint_regions: usize,
+    /// How long a background task may make no progress before it is said to be stalled.
+    pub stall_after: Duration,
+    /// A cap on resident trie nodes inside the budget, in bytes; `Some(0)`: none stays.
+    pub trie_cache: Option<u64>,
+    /// True when the open reads all runs of the history, and drops those that are damaged, with all before them.
+    pub reads_history: bool,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            flush_at: 24,
+            checkpoint_regions: 256,
+            stall_after: Duration::from_secs(10),
+            trie_cache: None,
+            reads_history: false,
+        }
+    }
+}
 
 /// Options of [`crate::Db::open`].
 #[derive(Clone, Debug)]
@@ -96,21 +121,16 @@ pub struct Options {
     pub(crate) durability: Durability,
     pub(crate) io: IoMode,
     pub(crate) direct: bool,
-    pub(crate) trie_cache: Option<u64>,
     /// Bytes of log that make a checkpoint due; `None` for what the database was created with.
     pub(crate) log_limit: Option<u64>,
-    pub(crate) flush_at: u8,
-    pub(crate) checkpoint_regions: usize,
-    pub(crate) stall_after: Duration,
     pub(crate) history: Option<u64>,
     pub(crate) history_bytes: Option<u64>,
     pub(crate) history_limit: Option<u64>,
     pub(crate) kept_log_mib: Option<u64>,
     pub(crate) require_history: bool,
-    /// Are the records of the whole history read, though nobody asks for them yet?
-    pub(crate) reads_history: bool,
     pub(crate) accept_root: Option<Node>,
     pub(crate) geometry: Geometry,
+    pub(crate) tuning: Tuning,
 }
 
 impl Options {
@@ -128,19 +148,15 @@ impl Options {
             durability: Durability::Commit,
             io: IoMode::Auto,
             direct: true,
-            trie_cache: None,
             log_limit: None,
-            flush_at: 24,
-            checkpoint_regions: 256,
-            stall_after: STALLED,
             history: None,
             history_bytes: None,
             history_limit: None,
             kept_log_mib: None,
             require_history: false,
-            reads_history: false,
             accept_root: None,
             geometry: Geometry::default(),
+            tuning: Tuning::default(),
         }
     }
 
@@ -223,14 +239,6 @@ impl Options {
         self
     }
 
-    /// A cap on resident trie nodes inside the budget, in KiB; `Some(0)`: none stays.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn trie_cache_kib(mut self, kib: Option<u64>) -> Self {
-        self.trie_cache = kib.map(|kib| kib.saturating_mul(1 << 10));
-        self
-    }
-
     /// Size of the log at which a checkpoint is made, in MiB. The default is what the database was created
     /// with: eight segments of the log, so 256 MiB, or 1 MiB for a [small](Self::small) one. At most 256
     /// segments, each of which is an open file.
@@ -245,40 +253,6 @@ impl Options {
     #[must_use]
     pub fn log_limit_bytes(mut self, bytes: u64) -> Self {
         self.log_limit = Some(bytes);
-        self
-    }
-
-    /// Does the open read all runs of the history, and drop those that are damaged, with all before them?
-    #[doc(hidden)]
-    #[must_use]
-    pub fn reads_history(mut self, reads: bool) -> Self {
-        self.reads_history = reads;
-        self
-    }
-
-    /// How many changes a page waits for before it is rewritten, 1 to 255 (default 24; decision 0080). Fewer
-    /// when memory fills.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn flush_at(mut self, changes: u8) -> Self {
-        self.flush_at = changes;
-        self
-    }
-
-    /// Regions serialised in one background step of a checkpoint (default 256). For tests: with few,
-    /// commits and flushes fall between the regions of an image.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn checkpoint_regions(mut self, regions: usize) -> Self {
-        self.checkpoint_regions = regions;
-        self
-    }
-
-    /// How long a background task may make no progress before it is said to be stalled (default 10 s).
-    #[doc(hidden)]
-    #[must_use]
-    pub fn stall_after(mut self, time: Duration) -> Self {
-        self.stall_after = time;
         self
     }
 
@@ -359,7 +333,7 @@ impl Options {
             commits: self.history.unwrap_or(recorded),
             bytes: self.history_bytes.unwrap_or(self.cache_bytes / 8),
             disk_bytes: self.history_limit.unwrap_or(u64::MAX),
-            reads_runs: self.reads_history,
+            reads_runs: self.tuning.reads_history,
         }
     }
 
@@ -367,6 +341,14 @@ impl Options {
     #[must_use]
     pub fn geometry(mut self, geometry: Geometry) -> Self {
         self.geometry = geometry;
+        self
+    }
+
+    /// Changes what tests and measurements turn ([`Tuning`]).
+    #[doc(hidden)]
+    #[must_use]
+    pub fn tune(mut self, change: impl FnOnce(&mut Tuning)) -> Self {
+        change(&mut self.tuning);
         self
     }
 
@@ -393,10 +375,10 @@ impl Options {
         if self.durability == Durability::Periodic(Duration::ZERO) {
             return Err(InvalidOption::Period);
         }
-        if self.flush_at == 0 {
+        if self.tuning.flush_at == 0 {
             return Err(InvalidOption::FlushAt);
         }
-        if self.checkpoint_regions == 0 {
+        if self.tuning.checkpoint_regions == 0 {
             return Err(InvalidOption::CheckpointRegions);
         }
         self.geometry.check()?;

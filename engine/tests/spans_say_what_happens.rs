@@ -51,7 +51,7 @@ fn spans_and_events_are_those_of_the_manual() {
     tracing::subscriber::with_default(seen.clone(), || {
         let disk = SimDisk::new(1, SimOptions::default());
         let options = Options::new("sim").cache_kib(512).threads(1).geometry(Geometry::least());
-        let options = options.log_limit_bytes(64 << 10).flush_at(1);
+        let options = options.log_limit_bytes(64 << 10).tune(|tuning| tuning.flush_at = 1);
         let open = |seed, options| {
             let runtime = SimRuntime::with_clock(seed, disk.clock(), 1);
             (SimDb::open_on(disk.clone(), runtime.clone(), options).expect("opens"), runtime)

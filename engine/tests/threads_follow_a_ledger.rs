@@ -74,7 +74,7 @@ impl Setup {
             .cache_mib(16)
             .threads(2)
             .in_flight(8)
-            .flush_at(1)
+            .tune(|tuning| tuning.flush_at = 1)
             .history(self.history)
             .durability(self.durability)
             .geometry(Geometry::small());

@@ -10,7 +10,7 @@ use pleach_core::{
     Hasher, Key, Limits, Lookup, Node, Prefix, VerifyError,
     naive::Naive,
     proof::{
-        Access, Kind, Op, Terminal, block, change, multi, path, range, through, wire, witness,
+        Access, Kind, Op, Terminal, block, change, encoding, multi, path, range, through, witness,
     },
 };
 
@@ -259,13 +259,13 @@ pub fn through_agrees(bytes: &[u8], over_all: &Node) -> bool {
 pub fn framed(kind: Kind, ns: u8, outer: &[u8], inner: &[&[u8]]) -> Vec<u8> {
     let inner = inner.concat();
     let count = |len: usize| u32::try_from(len).expect("small");
-    let sizes = wire::Sizes {
+    let sizes = encoding::Sizes {
         ops: ns.into(),
         terminal_bytes: count(outer.len()),
         op_bytes: count(inner.len()),
-        ..wire::Sizes::default()
+        ..encoding::Sizes::default()
     };
-    [&wire::header(Hasher::BLAKE3, kind, &sizes), outer, &inner].concat()
+    [&encoding::header(Hasher::BLAKE3, kind, &sizes), outer, &inner].concat()
 }
 
 /// Under a limit of the hashes that are announced the verdict is that without limits; with one

@@ -59,7 +59,9 @@ impl PleachEngine {
             .in_flight(flags.in_flight as usize)
             .durability(durability)
             .io(io)
-            .trie_cache_kib(flags.trie_cache_kib)
+            .tune(|tuning| {
+                tuning.trie_cache = flags.trie_cache_kib.map(|kib| kib.saturating_mul(1 << 10))
+            })
             .log_limit_mib(flags.log_limit_mib)
             .history(flags.history);
         let options = match flags.history_mib {

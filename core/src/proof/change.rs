@@ -202,7 +202,9 @@ pub fn decode<'a>(
     last: &Key,
 ) -> Result<Unverified<'a>, DecodeError> {
     let span = Span::new(first, last)?;
-    let Sections { sizes, terminals, ops, siblings } = Sections::cut(hasher, Kind::Change, bytes)?;
+    let (sizes, Sections { terminals, ops, siblings }) =
+        Sections::cut(hasher, Kind::Change, bytes)?;
+    let siblings = Node::slice_of(siblings.as_chunks().0);
     let (before, rest) = List::read(sizes.terminals, terminals)?;
     if !rest.is_empty() {
         return Err(DecodeError::Length);
@@ -244,6 +246,7 @@ pub fn build(
         terminal_bytes: wire::count(sides.before.records().len())?,
         op_bytes: wire::count(after.len())?,
     };
-    let sections = [sides.before.records(), &after, Node::bytes_of(&nodes)];
+    let siblings = Node::bytes_of(&nodes);
+    let sections = Sections { terminals: sides.before.records(), ops: &after, siblings };
     Ok(wire::assemble(hasher, Kind::Change, &sizes, sections)?)
 }

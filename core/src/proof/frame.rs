@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 use super::{
     error::{DecodeError, EncodeError},
     reader::Reader,
-    wire::{self, Kind, Sizes},
+    wire::{self, Kind, Sections, Sizes},
 };
 use crate::hasher::Hasher;
 
@@ -91,5 +91,5 @@ pub(super) fn assemble(
         op_bytes: wire::count(inner.len())?,
         ..Sizes::default()
     };
-    wire::assemble(hasher, kind, &sizes, [outer, &inner, &[]])
+    wire::assemble(hasher, kind, &sizes, Sections { terminals: outer, ops: &inner, siblings: &[] })
 }

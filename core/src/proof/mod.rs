@@ -8,8 +8,8 @@
 //! * [`mod@range`], [`change`]: all keys of a range, and what changed in one between two roots;
 //! * [`roots`]: the one root over all namespaces of a database; [`through`]: proofs in a namespace
 //!   for whoever knows it; [`block`]: a block's batches in several namespaces, with the root after;
-//! * [`terminal`], [`op`]: the two kinds of records, and their bytes;
-//! * [`wire`]: the header, the three sections and what makes an encoding canonical;
+//! * `terminal`, `op`: the two kinds of records, and their bytes;
+//! * `wire`: the header, the three sections and what makes an encoding canonical;
 //! * `walk`: subtries completed from left to right on an explicit stack; `slots`: where their
 //!   siblings are; `sides`: two states of the same range side by side;
 //! * [`KeyProof`], [`KeysProof`], [`RangeProof`], [`ChangeProof`]: encodings, a type for each claim;
@@ -57,7 +57,7 @@ mod limits;
 mod list;
 mod lookup;
 pub mod multi;
-pub mod op;
+mod op;
 pub mod path;
 pub mod range;
 mod reader;
@@ -65,11 +65,11 @@ pub mod roots;
 mod sides;
 pub(crate) mod slots;
 mod span;
-pub mod terminal;
+pub(crate) mod terminal;
 pub mod through;
 mod unverified;
 mod walk;
-pub mod wire;
+mod wire;
 pub mod witness;
 
 pub use bytes::{ChangeProof, KeyProof, KeysProof, RangeProof};
@@ -84,4 +84,12 @@ pub use roots::NamespaceRoots;
 pub use terminal::Terminal;
 pub use unverified::Unverified;
 pub use wire::Kind;
-pub use witness::{Witness, WitnessWriter};
+pub use witness::Witness;
+
+/// How the engine encodes a proof whose parts it has made apart.
+#[doc(hidden)]
+pub mod encoding {
+    pub use super::op::{op_encode, op_encode_placed, op_not_first};
+    pub use super::terminal::{terminal_encode, terminals};
+    pub use super::wire::{HEADER_LEN, Sections, Sizes, header};
+}

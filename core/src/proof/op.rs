@@ -14,7 +14,7 @@
 //! Bits 3 and 4 follow from the terminals, so only one setting of them is accepted.
 //!
 //! ```
-//! use pleach_core::proof::op::{op_encode, op_len};
+//! use pleach_core::proof::encoding::op_encode;
 //! use pleach_core::proof::{Access, Op, Terminal};
 //!
 //! let terminal = Terminal::Leaf { depth: 3, key: [1; 32], value_hash: [9; 32].into() };
@@ -23,7 +23,6 @@
 //! op_encode(&mut bytes, &op, &terminal, true);
 //! // The key is the terminal's, so one byte says it all.
 //! assert_eq!(bytes, [1 | 1 << 3 | 1 << 4]);
-//! assert_eq!(op_len(&op, &terminal), 1);
 //! ```
 
 use alloc::vec::Vec;
@@ -40,8 +39,6 @@ const FIRST: u8 = 1 << 4;
 
 /// Bytes of the shortest operation.
 pub(super) const MIN_LEN: usize = 1;
-/// Bytes of the longest operation.
-pub const MAX_LEN: usize = 65;
 
 /// What was done with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,13 +111,6 @@ pub fn op_encode_placed(to: &mut Vec<u8>, op: &Op, present: bool, first: bool) {
 /// parts may find that one terminal covers operations of several.
 pub fn op_not_first(op: &mut u8) {
     *op &= !FIRST;
-}
-
-/// Bytes that [`op_encode`] appends.
-pub fn op_len(op: &Op, terminal: &Terminal) -> usize {
-    let key = if terminal.value_of(&op.key).is_some() { 0 } else { 32usize };
-    let value = if matches!(op.access.written(), Some(Some(_))) { 32 } else { 0 };
-    MIN_LEN.saturating_add(key).saturating_add(value)
 }
 
 /// An operation as read, before its key is known.

@@ -13,13 +13,12 @@
 //! ```
 //! use pleach_core::Prefix;
 //! use pleach_core::proof::Terminal;
-//! use pleach_core::proof::terminal::{terminal_encode, terminal_len};
+//! use pleach_core::proof::encoding::terminal_encode;
 //!
 //! let terminal = Terminal::Terminator { prefix: Prefix::new(&[0xab; 32], 12) };
 //! let mut bytes = Vec::new();
 //! terminal_encode(&mut bytes, &terminal);
 //! assert_eq!(bytes, [12, 0, 0xab, 0xa0]);
-//! assert_eq!(terminal_len(&terminal), 4);
 //! ```
 
 use alloc::vec::Vec;
@@ -37,12 +36,10 @@ const DEPTH: u16 = 0x1ff;
 /// Bytes of the shortest terminal.
 pub(super) const MIN_LEN: usize = 2;
 /// Bytes of a leaf terminal.
-pub const LEAF_LEN: usize = 66;
-/// Bytes of the longest terminal.
-pub const MAX_LEN: usize = LEAF_LEN;
+const LEAF_LEN: usize = 66;
 
 /// Deepest node of a trie.
-pub const MAX_DEPTH: u16 = 256;
+pub(crate) const MAX_DEPTH: u16 = 256;
 
 /// Where the walk to one or more keys ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,7 +184,7 @@ impl Iterator for Terminals<'_> {
 }
 
 /// Bytes that [`terminal_encode`] appends.
-pub fn terminal_len(terminal: &Terminal) -> usize {
+pub(super) fn terminal_len(terminal: &Terminal) -> usize {
     match terminal {
         Terminal::Leaf { .. } => LEAF_LEN,
         Terminal::Terminator { prefix } => {

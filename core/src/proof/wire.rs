@@ -19,15 +19,6 @@
 //!
 //! Integers are little-endian. `Parts::parse` checks everything that needs no hashing; what it
 //! returns borrows the input and allocates only an index of four bytes a terminal.
-//!
-//! ```
-//! use pleach_core::Hasher;
-//! use pleach_core::proof::{Kind, wire};
-//!
-//! let sizes = wire::Sizes { terminals: 1, terminal_bytes: 66, siblings: 20, ..Default::default() };
-//! assert_eq!(sizes.total(), Some(32 + 66 + 20 * 32));
-//! assert_eq!(&wire::header(Hasher::BLAKE3, Kind::Path, &sizes)[..4], b"PLPF");
-//! ```
 
 use alloc::vec::Vec;
 
@@ -131,7 +122,8 @@ pub(super) struct Parts<'a> {
 impl<'a> Parts<'a> {
     /// Checks all that can be checked without hashing.
     pub(super) fn parse(hasher: Hasher, kind: Kind, bytes: &'a [u8]) -> Result<Self, DecodeError> {
-        let Sections { sizes, terminals, ops, siblings } = Sections::cut(hasher, kind, bytes)?;
+        let (sizes, Sections { terminals, ops, siblings }) = Sections::cut(hasher, kind, bytes)?;
+        let siblings = Node::slice_of(siblings.as_chunks().0);
         let (terminals, rest) = List::read(sizes.terminals, terminals)?;
         if !rest.is_empty() {
             return Err(DecodeError::Length);
@@ -190,16 +182,31 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// An encoding cut into its sections, in which no record has been looked at.
-pub(super) struct Sections<'a> {
-    pub(super) sizes: Sizes,
-    pub(super) terminals: &'a [u8],
-    pub(super) ops: &'a [u8],
-    pub(super) siblings: &'a [Node],
+/// The sections of an encoding, which follow each other as the fields do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sections<T> {
+    /// The terminals, in key order.
+    pub terminals: T,
+    /// The operations, in key order (change: the terminals after, and the flags).
+    pub ops: T,
+    /// The siblings, in the order of the kind.
+    pub siblings: T,
 }
 
-impl<'a> Sections<'a> {
-    pub(super) fn cut(hasher: Hasher, kind: Kind, bytes: &'a [u8]) -> Result<Self, DecodeError> {
+impl<T> Sections<T> {
+    /// The sections in the order of their bytes.
+    pub fn in_order(self) -> [T; 3] {
+        [self.terminals, self.ops, self.siblings]
+    }
+}
+
+impl<'a> Sections<&'a [u8]> {
+    /// Cuts an encoding, of which the header alone is checked.
+    pub(super) fn cut(
+        hasher: Hasher,
+        kind: Kind,
+        bytes: &'a [u8],
+    ) -> Result<(Sizes, Self), DecodeError> {
         let mut reader = Reader::new(bytes);
         let (_, sizes) = read_header(hasher, &[kind], &mut reader)?;
         if sizes.total() != Some(bytes.len()) {
@@ -209,8 +216,8 @@ impl<'a> Sections<'a> {
         let len = |len: u32| usize::try_from(len).map_err(|_| DecodeError::Length);
         let terminals = reader.bytes(len(sizes.terminal_bytes)?)?;
         let ops = reader.bytes(len(sizes.op_bytes)?)?;
-        let siblings = Node::slice_of(reader.bytes(reader.left())?.as_chunks().0);
-        Ok(Self { sizes, terminals, ops, siblings })
+        let siblings = reader.bytes(reader.left())?;
+        Ok((sizes, Self { terminals, ops, siblings }))
     }
 }
 
@@ -303,11 +310,11 @@ pub(super) fn assemble(
     hasher: Hasher,
     kind: Kind,
     sizes: &Sizes,
-    sections: [&[u8]; 3],
+    sections: Sections<&[u8]>,
 ) -> Result<Vec<u8>, EncodeError> {
     let mut bytes = Vec::with_capacity(sizes.total().ok_or(EncodeError::TooLarge)?);
     bytes.extend_from_slice(&header(hasher, kind, sizes));
-    for section in sections {
+    for section in sections.in_order() {
         bytes.extend_from_slice(section);
     }
     Ok(bytes)
@@ -326,7 +333,8 @@ pub(super) fn assemble_terminals(
         siblings: count(siblings.len())?,
         ..Sizes::default()
     };
-    assemble(hasher, kind, &sizes, [bytes, &[], Node::bytes_of(siblings)])
+    let siblings = Node::bytes_of(siblings);
+    assemble(hasher, kind, &sizes, Sections { terminals: bytes, ops: &[], siblings })
 }
 
 /// A count or length of the header.

@@ -35,11 +35,11 @@ use super::{
     limits::Limits,
     lookup::{Lookup, lookup},
     multi::MultiProof,
-    op::{Access, Op, op_encode, op_len},
-    terminal::{MAX_DEPTH, Terminal, terminal_encode, terminal_len},
+    op::{Access, Op, op_encode},
+    terminal::{MAX_DEPTH, Terminal, terminal_encode},
     unverified::Unverified,
     walk::{BeforeAfter, Known, Leaves, Walk, fold_leaves},
-    wire::{self, Kind, Parts, Sizes},
+    wire::{self, Kind, Parts, Sections, Sizes},
 };
 use crate::{
     hasher::Hasher,
@@ -59,19 +59,29 @@ pub struct Witness {
 impl Witness {
     /// The wire encoding.
     pub fn encode(&self, hasher: Hasher) -> Result<Vec<u8>, EncodeError> {
-        let mut writer = WitnessWriter::new();
+        let (mut terminals, mut op_bytes) = (Vec::new(), Vec::new());
         let mut ops = self.ops.iter().enumerate().peekable();
         for terminal in &self.proof.terminals {
-            writer.terminal(terminal);
+            terminal_encode(&mut terminals, terminal);
+            let mut is_first = true;
             while let Some((_, op)) = ops.next_if(|(_, op)| terminal.covers(&op.key)) {
-                writer.op(op, terminal);
+                op_encode(&mut op_bytes, op, terminal, is_first);
+                is_first = false;
             }
         }
         if let Some((index, _)) = ops.next() {
             return Err(EncodeError::OpOutOfScope { index });
         }
-        writer.siblings(&self.proof.siblings);
-        writer.finish(hasher)
+        let sizes = Sizes {
+            terminals: wire::count(self.proof.terminals.len())?,
+            ops: wire::count(self.ops.len())?,
+            siblings: wire::count(self.proof.siblings.len())?,
+            terminal_bytes: wire::count(terminals.len())?,
+            op_bytes: wire::count(op_bytes.len())?,
+        };
+        let siblings = Node::bytes_of(&self.proof.siblings);
+        let sections = Sections { terminals: &terminals[..], ops: &op_bytes, siblings };
+        wire::assemble(hasher, Kind::Witness, &sizes, sections)
     }
 
     /// What an encoding *claims*, checked against no root: the inverse of
@@ -82,125 +92,6 @@ impl Witness {
         let proof = MultiProof { terminals, siblings: unverified.siblings().to_vec() };
         Ok(Self { proof, ops: unverified.ops().map(|(op, _)| op).collect() })
     }
-}
-
-/// Collects the three sections of a witness piece by piece. Pieces can be made independently and
-/// appended in key order; the bytes are those of [`Witness::encode`].
-#[derive(Clone, Debug, Default)]
-pub struct WitnessWriter {
-    terminals: Vec<u8>,
-    ops: Vec<u8>,
-    siblings: Vec<Node>,
-    terminal_count: usize,
-    op_count: usize,
-    /// Does the last terminal have no operation yet?
-    fresh: bool,
-}
-
-impl WitnessWriter {
-    /// A writer without content.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Appends a terminal; its operations follow before the next one.
-    pub fn terminal(&mut self, terminal: &Terminal) {
-        terminal_encode(&mut self.terminals, terminal);
-        self.terminal_count = self.terminal_count.saturating_add(1);
-        self.fresh = true;
-    }
-
-    /// Appends an operation under `terminal`, the one that was appended last.
-    pub fn op(&mut self, op: &Op, terminal: &Terminal) {
-        op_encode(&mut self.ops, op, terminal, self.fresh);
-        self.op_count = self.op_count.saturating_add(1);
-        self.fresh = false;
-    }
-
-    /// Appends the next siblings in post-order.
-    pub fn siblings(&mut self, siblings: &[Node]) {
-        self.siblings.extend_from_slice(siblings);
-    }
-
-    /// Appends all of `next`, which lies to the right.
-    pub fn append(&mut self, next: &Self) {
-        self.terminals.extend_from_slice(&next.terminals);
-        self.ops.extend_from_slice(&next.ops);
-        self.siblings.extend_from_slice(&next.siblings);
-        self.terminal_count = self.terminal_count.saturating_add(next.terminal_count);
-        self.op_count = self.op_count.saturating_add(next.op_count);
-        self.fresh = next.fresh;
-    }
-
-    /// Empties the writer and keeps its buffers.
-    pub fn clear(&mut self) {
-        self.terminals.clear();
-        self.ops.clear();
-        self.siblings.clear();
-        self.terminal_count = 0;
-        self.op_count = 0;
-        self.fresh = false;
-    }
-
-    /// Makes room for this much more.
-    pub fn reserve(&mut self, more: &Sizes) {
-        let len = |len: u32| usize::try_from(len).unwrap_or(usize::MAX);
-        self.terminals.reserve(len(more.terminal_bytes));
-        self.ops.reserve(len(more.op_bytes));
-        self.siblings.reserve(len(more.siblings));
-    }
-
-    /// Counts and lengths so far.
-    pub fn sizes(&self) -> Result<Sizes, EncodeError> {
-        Ok(Sizes {
-            terminals: wire::count(self.terminal_count)?,
-            ops: wire::count(self.op_count)?,
-            siblings: wire::count(self.siblings.len())?,
-            terminal_bytes: wire::count(self.terminals.len())?,
-            op_bytes: wire::count(self.ops.len())?,
-        })
-    }
-
-    /// The three sections so far: terminals, operations, siblings.
-    pub fn sections(&self) -> [&[u8]; 3] {
-        [&self.terminals, &self.ops, Node::bytes_of(&self.siblings)]
-    }
-
-    /// The wire encoding.
-    pub fn finish(&self, hasher: Hasher) -> Result<Vec<u8>, EncodeError> {
-        wire::assemble(hasher, Kind::Witness, &self.sizes()?, self.sections())
-    }
-}
-
-/// Sizes of the encoding of these terminals and operations; `ops` come with their terminals.
-pub fn sizes<'a>(
-    terminals: impl Iterator<Item = &'a Terminal>,
-    ops: impl Iterator<Item = (&'a Op, &'a Terminal)>,
-    siblings: usize,
-) -> Result<Sizes, EncodeError> {
-    let (mut terminal_count, mut terminal_bytes) = (0usize, 0usize);
-    for terminal in terminals {
-        terminal_count = terminal_count.saturating_add(1);
-        terminal_bytes = terminal_bytes.saturating_add(terminal_len(terminal));
-    }
-    let (mut op_count, mut op_bytes) = (0usize, 0usize);
-    for (op, terminal) in ops {
-        op_count = op_count.saturating_add(1);
-        op_bytes = op_bytes.saturating_add(op_len(op, terminal));
-    }
-    Ok(Sizes {
-        terminals: wire::count(terminal_count)?,
-        ops: wire::count(op_count)?,
-        siblings: wire::count(siblings)?,
-        terminal_bytes: wire::count(terminal_bytes)?,
-        op_bytes: wire::count(op_bytes)?,
-    })
-}
-
-/// The header of a witness whose sections have these sizes, for callers that write the sections
-/// in place: terminals at [`wire::HEADER_LEN`], then operations, then siblings, without gaps.
-pub fn header(hasher: Hasher, sizes: &Sizes) -> [u8; wire::HEADER_LEN] {
-    wire::header(hasher, Kind::Witness, sizes)
 }
 
 /// An operation of a verified witness.

@@ -156,7 +156,7 @@ impl Checkpointer {
         };
         self.db.pace.enters(Task::Checkpoint, "copying regions");
         let from = work.regions;
-        match copy_regions(work, self.db.options.checkpoint_regions)? {
+        match copy_regions(work, self.db.options.tuning.checkpoint_regions)? {
             Progress::Some if work.regions == from => {}
             Progress::Some => {
                 self.db.pace.heartbeat(Task::Checkpoint);

@@ -31,7 +31,7 @@ fn loaded() -> (SimDb, SimDisk, SimRuntime) {
     let options = Options::new("sim")
         .create(true)
         .cache_mib(8)
-        .trie_cache_kib(Some(0))
+        .tune(|tuning| tuning.trie_cache = Some(0))
         .threads(1)
         .small()
         .log_limit_bytes(256 << 10);
@@ -245,7 +245,12 @@ fn a_region_that_was_copied_late_knows_its_commits_after_a_crash() {
     let disk = SimDisk::new(3, SimOptions { record: false, ..SimOptions::default() });
     let open = |seed| {
         let runtime = SimRuntime::with_clock(seed, disk.clock(), 1);
-        let options = Options::new("sim").create(true).cache_mib(16).threads(1).flush_at(1).small();
+        let options = Options::new("sim")
+            .create(true)
+            .cache_mib(16)
+            .threads(1)
+            .tune(|tuning| tuning.flush_at = 1)
+            .small();
         let options = options.history(4).log_limit_bytes(16 << 20);
         SimDb::open_on(disk.clone(), runtime, options).expect("opened")
     };

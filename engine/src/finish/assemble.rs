@@ -8,8 +8,8 @@ use pleach_beatree::RegionIndex;
 use pleach_core::fold::{Folder, Lines, Siblings};
 use pleach_core::node::kind;
 use pleach_core::proof::Kind;
-use pleach_core::proof::op::op_not_first;
-use pleach_core::proof::wire::{Sizes, header};
+use pleach_core::proof::encoding::{Sections, Sizes, header, op_not_first};
+
 use pleach_core::tree::Tiling;
 use pleach_core::{Node, NodeKind, Prefix};
 
@@ -49,7 +49,7 @@ pub(super) fn assemble(
     if batch.accesses.is_empty() {
         let witness = match batch.gives {
             Gives::Root => None,
-            _ => Some(encode(db, witnesses, batch, 0, &Default::default())?),
+            _ => Some(encode(db, witnesses, batch, 0, Sections::default())?),
         };
         return Ok(Finished { root: *prev_root, chunks, witness });
     }
@@ -300,26 +300,27 @@ fn gather_witness(
     chunks: &[ChunkOutcome],
     fragments: &[(usize, usize)],
 ) -> Result<Witness> {
-    let mut sections: [Vec<&[u8]>; 3] = Default::default();
+    let mut sections = Sections::<Vec<&[u8]>>::default();
     let mut count = root.count;
     root.each_part(chunks, fragments, |terminals, siblings, fragment| {
-        sections[0].push(terminals);
-        sections[2].push(Node::bytes_of(siblings));
+        sections.terminals.push(terminals);
+        sections.siblings.push(Node::bytes_of(siblings));
         if let Some((chunk, region)) = fragment {
             let fragment = &region.fragment;
-            sections[0].push(fragment.terminals(&chunk.terminals));
-            sections[2].push(Node::bytes_of(fragment.siblings(&chunk.siblings)));
+            sections.terminals.push(fragment.terminals(&chunk.terminals));
+            sections.siblings.push(Node::bytes_of(fragment.siblings(&chunk.siblings)));
             count += fragment.count;
         }
     });
-    sections[1].extend(chunks.iter().map(|chunk| chunk.ops.as_slice()));
+    sections.ops.extend(chunks.iter().map(|chunk| chunk.ops.as_slice()));
     let path: Vec<[u8; 32]>;
     if batch.gives == Gives::Path {
         // A path has its siblings from the root downwards.
-        path = sections[2].iter().flat_map(|part| part.as_chunks().0).rev().copied().collect();
-        sections[2] = vec![path.as_flattened()];
+        path =
+            sections.siblings.iter().flat_map(|part| part.as_chunks().0).rev().copied().collect();
+        sections.siblings = vec![path.as_flattened()];
     }
-    encode(db, witnesses, batch, count, &sections)
+    encode(db, witnesses, batch, count, sections)
 }
 
 /// What the root's fold has emitted, and where the regions' fragments go.
@@ -395,13 +396,13 @@ fn too_large() -> Error {
     Error::BatchTooLarge { bytes: u64::MAX, limit: u64::from(u32::MAX) }
 }
 
-/// Encodes what a batch gives, of these sections: terminals, operations, siblings.
+/// Encodes what a batch gives, of these sections.
 fn encode(
     db: &State,
     witnesses: &Arc<Witnesses>,
     batch: &Batch<'_>,
     terminal_count: u32,
-    sections: &[Vec<&[u8]>; 3],
+    sections: Sections<Vec<&[u8]>>,
 ) -> Result<Witness> {
     let (kind, ops) = match batch.gives {
         Gives::Path => (Kind::Path, 0),
@@ -413,13 +414,13 @@ fn encode(
     let sizes = Sizes {
         terminals: terminal_count,
         ops: size(ops)?,
-        siblings: size(bytes(&sections[2]) / size_of::<Node>())?,
-        terminal_bytes: size(bytes(&sections[0]))?,
-        op_bytes: size(bytes(&sections[1]))?,
+        siblings: size(bytes(&sections.siblings) / size_of::<Node>())?,
+        terminal_bytes: size(bytes(&sections.terminals))?,
+        op_bytes: size(bytes(&sections.ops))?,
     };
     let total = sizes.total().ok_or_else(too_large)?;
     let header = header(db.hasher, kind, &sizes);
-    let parts = std::iter::once(header.as_slice()).chain(sections.iter().flatten().copied());
+    let parts = std::iter::once(header.as_slice()).chain(sections.in_order().into_iter().flatten());
     let workers = if total < PARALLEL_COPY { 1 } else { db.runtime.workers() };
     let pieces = if workers == 1 { 1 } else { total.div_ceil(PIECE) };
     let phase = (!batch.gives.is_proof()).then_some(Phase::Witness);

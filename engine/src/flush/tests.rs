@@ -42,7 +42,7 @@ fn nobody_sees_a_region_that_is_too_large_for_its_page() {
         .create(true)
         .cache_mib(64)
         .threads(2)
-        .flush_at(1)
+        .tune(|tuning| tuning.flush_at = 1)
         .geometry(Geometry { segment_pages: 64, log_segment: 1 << 20, size_factor: 150 });
     let db = Arc::new(Db::open(options).expect("created"));
     let stop = Arc::new(AtomicBool::new(false));
@@ -77,8 +77,12 @@ fn sim() -> (SimDb, SimDisk, SimRuntime) {
 fn sim_at(flush_at: u8) -> (SimDb, SimDisk, SimRuntime) {
     let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
     let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
-    let options =
-        Options::new("sim").create(true).cache_mib(8).threads(1).flush_at(flush_at).small();
+    let options = Options::new("sim")
+        .create(true)
+        .cache_mib(8)
+        .threads(1)
+        .tune(|tuning| tuning.flush_at = flush_at)
+        .small();
     let db = Db::open_on(disk.clone(), runtime.clone(), options).expect("created");
     (db, disk, runtime)
 }
@@ -275,7 +279,7 @@ fn a_full_flush_keeps_the_period_of_the_log() {
         .create(true)
         .cache_mib(8)
         .threads(1)
-        .flush_at(1)
+        .tune(|tuning| tuning.flush_at = 1)
         .durability(Durability::Periodic(period))
         .small();
     let db: SimDb = Db::open_on(disk.clone(), runtime.clone(), options).expect("created");

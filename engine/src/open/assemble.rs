@@ -72,8 +72,8 @@ pub(super) fn assemble(
     });
     let index_bytes = recovered.tries.iter().map(|trie| trie.regions.bytes()).sum();
     let budget = Budget::new(&options, log_limit, index_bytes, Arc::clone(&counters));
-    let pace = Pace::new(runtime.clone(), options.stall_after);
-    let flush_at = options.flush_at;
+    let pace = Pace::new(runtime.clone(), options.tuning.stall_after);
+    let flush_at = options.tuning.flush_at;
     let store = Arc::new(Store::new(Parts {
         device: device.clone(),
         runtime: runtime.clone(),

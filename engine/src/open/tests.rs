@@ -84,7 +84,10 @@ struct Tested {
 
 fn options() -> Options {
     let options = Options::new("sim").create(true).cache_mib(8).threads(1).small();
-    options.trie_cache_kib(Some(0)).log_limit_bytes(256 << 10).flush_at(6)
+    options
+        .tune(|tuning| tuning.trie_cache = Some(0))
+        .log_limit_bytes(256 << 10)
+        .tune(|tuning| tuning.flush_at = 6)
 }
 
 fn open(disk: &SimDisk, seed: u64) -> (SimDb, SimRuntime) {

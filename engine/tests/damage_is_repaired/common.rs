@@ -34,7 +34,7 @@ pub(crate) fn options(history: u64) -> Options {
         .create(true)
         .cache_kib(8 << 10)
         .in_flight(8)
-        .flush_at(2)
+        .tune(|tuning| tuning.flush_at = 2)
         .history(history)
         .kept_log_mib(0)
         .log_limit_bytes(64 << 10)

@@ -19,8 +19,8 @@ fn grow(seed: u64) {
         .create(true)
         .cache_mib(64)
         .threads(2)
-        .flush_at(1)
-        .checkpoint_regions(4)
+        .tune(|tuning| tuning.flush_at = 1)
+        .tune(|tuning| tuning.checkpoint_regions = 4)
         .log_limit_bytes(256 << 10)
         .geometry(Geometry { segment_pages: 64, log_segment: 1 << 20, size_factor: 150 });
     let db = Db::open(options.clone()).expect("created");

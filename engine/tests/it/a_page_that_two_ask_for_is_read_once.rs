@@ -44,7 +44,7 @@ fn options(in_flight: usize) -> Options {
         .cache_mib(64)
         .threads(2)
         .in_flight(in_flight)
-        .flush_at(255)
+        .tune(|tuning| tuning.flush_at = 255)
         .small()
 }
 
@@ -327,7 +327,7 @@ fn a_flush_and_readers() {
 
 /// A cold database whose regions' nodes are on the device.
 fn without_nodes(in_flight: usize) -> Cold {
-    Cold::open(loaded(), options(in_flight).trie_cache_kib(Some(0)))
+    Cold::open(loaded(), options(in_flight).tune(|tuning| tuning.trie_cache = Some(0)))
 }
 
 #[test]

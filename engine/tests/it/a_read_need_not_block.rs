@@ -46,7 +46,13 @@ fn value(id: u64) -> Value {
 }
 
 fn options() -> Options {
-    Options::new("sim").create(true).cache_mib(64).threads(2).in_flight(64).flush_at(255).small()
+    Options::new("sim")
+        .create(true)
+        .cache_mib(64)
+        .threads(2)
+        .in_flight(64)
+        .tune(|tuning| tuning.flush_at = 255)
+        .small()
 }
 
 /// A loaded database that was closed.
@@ -107,7 +113,7 @@ fn tasks_of_an_executor_read_the_state_of_their_session() {
         .cache_mib(16)
         .in_flight(16)
         .history(4)
-        .flush_at(1)
+        .tune(|tuning| tuning.flush_at = 1)
         .small();
     let db = Db::open(options).expect("created");
     db.bulk_load((0..KEYS).map(|id| (uniform(id), value(id))), &LoadOptions::new())
@@ -276,8 +282,12 @@ fn touchy(message: &[u8]) -> [u8; 32] {
 #[test]
 fn a_hasher_that_panics_does_so_on_the_readers_thread() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let options =
-        Options::new(folder.path()).create(true).cache_mib(16).in_flight(16).flush_at(1).small();
+    let options = Options::new(folder.path())
+        .create(true)
+        .cache_mib(16)
+        .in_flight(16)
+        .tune(|tuning| tuning.flush_at = 1)
+        .small();
     let db = Db::open(options.hasher(Hasher::new("touchy", touchy))).expect("created");
     commit(&db, vec![Access::write(uniform(50), Some(value(50)))]);
     db.drain(0).expect("flushed");

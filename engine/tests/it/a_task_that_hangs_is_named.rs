@@ -104,8 +104,8 @@ fn a_flush_that_hangs_in_the_device_is_named() {
     let options = Options::new(folder.path())
         .create(true)
         .cache_mib(16)
-        .flush_at(1)
-        .stall_after(Duration::from_millis(300))
+        .tune(|tuning| tuning.flush_at = 1)
+        .tune(|tuning| tuning.stall_after = Duration::from_millis(300))
         .small();
     let runtime = Threads::new(2).expect("threads");
     let db = Db::open_on(device, runtime, options).expect("created");

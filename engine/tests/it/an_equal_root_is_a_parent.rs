@@ -14,7 +14,7 @@ fn open(folder: &std::path::Path) -> Db {
         .create(true)
         .cache_mib(16)
         .threads(2)
-        .flush_at(1)
+        .tune(|tuning| tuning.flush_at = 1)
         .geometry(Geometry::small());
     Db::open(options).expect("opened")
 }

@@ -240,7 +240,7 @@ fn a_power_cut_brings_back_a_past_whose_long_values_are_there() {
     drop(db);
     let disk = SimDisk::from_image(&disk.image(), 2);
     let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
-    let unsynced = options(3).durability(Durability::None).flush_at(255);
+    let unsynced = options(3).durability(Durability::None).tune(|tuning| tuning.flush_at = 255);
     let db = Db::open_on(disk.clone(), runtime.clone(), unsynced).expect("opens");
     disk.record();
     for number in 9..=16 {

@@ -14,7 +14,7 @@ fn open(folder: &std::path::Path) -> Db {
         .cache_mib(16)
         .threads(2)
         .in_flight(16)
-        .flush_at(1)
+        .tune(|tuning| tuning.flush_at = 1)
         .geometry(Geometry::small());
     let db = Db::open(options).expect("opened");
     db.pause_background();
@@ -188,7 +188,11 @@ fn changes_come_in_order_with_the_values_before() {
 #[test]
 fn an_overlay_whose_base_cannot_be_read_any_more_is_committed_over_the_newest_commit() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let options = Options::new(folder.path()).create(true).cache_mib(16).threads(2).flush_at(1);
+    let options = Options::new(folder.path())
+        .create(true)
+        .cache_mib(16)
+        .threads(2)
+        .tune(|tuning| tuning.flush_at = 1);
     let db = Db::open(options.history_bytes(1).small()).expect("opened");
     db.pause_background();
     let mut model = Model::default();

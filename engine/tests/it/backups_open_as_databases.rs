@@ -343,7 +343,7 @@ fn backups_beside_threads_are_one_commit() {
     let options = options
         .geometry(geometry)
         .log_limit_bytes(4 << 20)
-        .flush_at(1)
+        .tune(|tuning| tuning.flush_at = 1)
         .history(4)
         .durability(Durability::None);
     let db = Db::open(options).expect("created");

@@ -163,7 +163,7 @@ fn a_load_that_fails_leaves_what_records_name() {
     for steps in 0..40 {
         let disk = SimDisk::new(steps, SimOptions { record: false, ..SimOptions::default() });
         let runtime = SimRuntime::with_clock(steps, disk.clock(), 1);
-        let options = options().threads(1).flush_at(1);
+        let options = options().threads(1).tune(|tuning| tuning.flush_at = 1);
         let db: SimDb = Db::open_on(disk.clone(), runtime.clone(), options).expect("created");
         let write = |len: Option<usize>| {
             let value = len.map(|len| Value::from(vec![7; len]));

@@ -10,7 +10,7 @@ use pleach_io::sim::{Damage, Fault, PageOf, Rule, SimDisk, SimOptions, SimRuntim
 type SimDb = Db;
 fn options(history: u64) -> Options {
     let options = Options::new("simulated").create(true).cache_mib(8).threads(1).in_flight(16);
-    options.small().log_limit_bytes(256 << 10).flush_at(2).history(history)
+    options.small().log_limit_bytes(256 << 10).tune(|tuning| tuning.flush_at = 2).history(history)
 }
 
 fn open(disk: &SimDisk, seed: u64, history: u64) -> pleach::Result<(SimDb, SimRuntime)> {

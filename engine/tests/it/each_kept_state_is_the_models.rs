@@ -40,7 +40,8 @@ struct World {
 
 fn open(folder: &Path, keys: Keys, history: u64) -> Db {
     let options = Options::new(folder).create(true).cache_mib(16).threads(2).in_flight(16).small();
-    let options = options.flush_at(1).log_limit_bytes(256 << 10).history(history);
+    let options =
+        options.tune(|tuning| tuning.flush_at = 1).log_limit_bytes(256 << 10).history(history);
     // With one byte of memory what is on the device is read from there.
     let in_memory = matches!(keys, Keys::Sequential);
     Db::open(options.history_bytes(if in_memory { 1 << 30 } else { 1 })).expect("opened")

@@ -364,7 +364,10 @@ fn survives_what_only_reading_ahead_meets() {
 fn on_threads_beside_commits_and_flushes() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let options = Options::new(folder.path()).create(true).cache_mib(8).threads(2).in_flight(16);
-    let options = options.flush_at(1).geometry(Geometry::small()).log_limit_bytes(256 << 10);
+    let options = options
+        .tune(|tuning| tuning.flush_at = 1)
+        .geometry(Geometry::small())
+        .log_limit_bytes(256 << 10);
     let options = options.history_bytes(64 << 20);
     let db = Db::open(options).expect("created");
     let mut model: BTreeMap<Key, Value> =

@@ -11,7 +11,7 @@ fn open(path: &std::path::Path) -> Db {
         .cache_mib(16)
         .threads(2)
         .in_flight(16)
-        .flush_at(1)
+        .tune(|tuning| tuning.flush_at = 1)
         .small()
         .log_limit_bytes(256 << 10);
     Db::open(options).expect("opened")

@@ -52,7 +52,11 @@ fn of_old_commits_whatever_became_of_their_pages() {
         let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
         let runtime = SimRuntime::with_clock(1, disk.clock(), 2);
         // Nothing is flushed before it is drained.
-        let options = Options::new("sim").create(true).cache_mib(64).small().flush_at(255);
+        let options = Options::new("sim")
+            .create(true)
+            .cache_mib(64)
+            .small()
+            .tune(|tuning| tuning.flush_at = 255);
         let options = options.history(100).history_bytes(1 << 30);
         let db = SimDb::open_on(disk, runtime, options).expect("opened");
         let (mut model, mut then) = (Model::default(), vec![Model::default()]);
@@ -250,7 +254,10 @@ fn a_page_that_cannot_be_read_fails_the_proof_and_no_more() {
 fn while_commits_and_flushes_run() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let options = Options::new(folder.path()).create(true).cache_mib(16).threads(2).in_flight(16);
-    let options = options.flush_at(1).geometry(Geometry::small()).log_limit_bytes(256 << 10);
+    let options = options
+        .tune(|tuning| tuning.flush_at = 1)
+        .geometry(Geometry::small())
+        .log_limit_bytes(256 << 10);
     let db = pleach::Db::open(options).expect("created");
     let mut model = Model::default();
     let write = |model: &mut Model, round: u64| {

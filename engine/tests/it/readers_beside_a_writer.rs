@@ -159,7 +159,12 @@ fn readers_beside_a_thread_that_writes_see_whole_commits() {
     let folder = tempfile::tempdir().expect("a folder");
     let geometry = Geometry { segment_pages: 64, log_segment: 1 << 20, size_factor: 150 };
     let options = Options::new(folder.path()).cache_mib(64).threads(1).geometry(geometry);
-    let writing = options.clone().create(true).log_limit_bytes(4 << 20).flush_at(1).history(40);
+    let writing = options
+        .clone()
+        .create(true)
+        .log_limit_bytes(4 << 20)
+        .tune(|tuning| tuning.flush_at = 1)
+        .history(40);
     let db = Db::open(writing.durability(Durability::None)).expect("created");
     let write = |number: u64| {
         let pair = |id: u64| {

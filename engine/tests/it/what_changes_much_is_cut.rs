@@ -13,7 +13,8 @@ use crate::crash::{SimDb, unrecorded};
 fn open(seed: u64) -> SimDb {
     let disk = SimDisk::new(seed, unrecorded());
     let runtime = SimRuntime::with_clock(seed, disk.clock(), 3);
-    let options = Options::new("sim").create(true).cache_mib(64).flush_at(255).small();
+    let options =
+        Options::new("sim").create(true).cache_mib(64).tune(|tuning| tuning.flush_at = 255).small();
     SimDb::open_on(disk, runtime, options).expect("opened")
 }
 

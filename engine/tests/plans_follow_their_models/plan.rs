@@ -218,12 +218,15 @@ impl Setup {
             .threads(threads)
             .in_flight(one_of(&mut rng, &[1, 4, 64]))
             .durability(durability)
-            .flush_at(one_of(&mut rng, &[1, 2, 3, 8, 255]))
-            .trie_cache_kib(one_of(&mut rng, &[None, None, None, None, Some(0), Some(64)]))
+            .tune(|tuning| tuning.flush_at = one_of(&mut rng, &[1, 2, 3, 8, 255]))
+            .tune(|tuning| {
+                tuning.trie_cache =
+                    one_of(&mut rng, &[None, None, None, None, Some(0), Some(64 << 10)])
+            })
             .log_limit_bytes(
                 one_of(&mut rng, &[64 << 10, 256 << 10]).max(4 * self.geometry.log_segment),
             )
-            .checkpoint_regions(one_of(&mut rng, &[1, 2, 4, 256]))
+            .tune(|tuning| tuning.checkpoint_regions = one_of(&mut rng, &[1, 2, 4, 256]))
             .history(history)
             .geometry(self.geometry);
         // With all undo in memory, some of it, and nothing.

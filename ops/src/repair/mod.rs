@@ -103,7 +103,8 @@ pub fn repair_on(
 ) -> Result<RepairReport> {
     let (device, runtime) = (&device.into(), &runtime.into());
     let hasher = Opened::new(device, hasher)?.hasher;
-    let options = || Options::new("").hasher(hasher).cache_mib(64).reads_history(true);
+    let options =
+        || Options::new("").hasher(hasher).cache_mib(64).tune(|tuning| tuning.reads_history = true);
     let open = || Db::open_on(device.clone(), runtime.clone(), options());
     let (db, cut) = match open() {
         Ok(db) => (db, None),

@@ -69,8 +69,8 @@ impl Budget {
     ) -> Self {
         let budget = Self {
             bytes: options.cache_bytes,
-            nodes: options.trie_cache,
-            flush_at: options.flush_at,
+            nodes: options.tuning.trie_cache,
+            flush_at: options.tuning.flush_at,
             log_limit,
             index: AtomicUsize::new(index),
             leaf_cache: Mutex::default(),
