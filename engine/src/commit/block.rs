@@ -9,8 +9,10 @@ use pleach_core::Node;
 use pleach_journal::format::commit_body::MAX_BLOB;
 
 use super::CommitOptions;
+use super::candidate::Candidate;
 use super::changes::{Change, changes};
-use super::overlay::{Candidate, Outcomes, Overlay, Parts};
+use super::outcomes::Outcomes;
+use super::overlay::{Overlay, Parts};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::finish::outcome::{FinishedBatch, TrieOutcome};

@@ -24,7 +24,9 @@
 
 mod apply;
 pub(crate) mod block;
+mod candidate;
 pub(crate) mod changes;
+mod outcomes;
 pub(crate) mod overlay;
 mod refold;
 mod target;

@@ -221,7 +221,7 @@ impl Setup {
             .tune(|tuning| tuning.flush_at = one_of(&mut rng, &[1, 2, 3, 8, 255]))
             .tune(|tuning| {
                 tuning.trie_cache =
-                    one_of(&mut rng, &[None, None, None, None, Some(0), Some(64 << 10)])
+                    one_of(&mut rng, &[None, None, None, None, Some(0), Some(64 << 10)]);
             })
             .log_limit_bytes(
                 one_of(&mut rng, &[64 << 10, 256 << 10]).max(4 * self.geometry.log_segment),

@@ -1,0 +1,84 @@
+//! What a finish hands to a commit.
+
+use std::sync::Arc;
+
+use pleach_beatree::recycled::Recycle;
+
+use super::apply::advance_all;
+use crate::engine::Engine;
+use crate::finish::outcome::{ChunkOutcome, TrieOutcome};
+use crate::metrics::Counters;
+
+/// A finish's outcomes until a commit uses them up; their memory goes back to the finisher.
+pub(super) struct Outcomes {
+    engine: Arc<Engine>,
+    /// By namespace, ascending.
+    pub(super) list: Vec<TrieOutcome>,
+    /// Bytes that were counted for them.
+    pub(super) bytes: usize,
+}
+
+impl Outcomes {
+    pub(super) fn new(engine: &Arc<Engine>, list: Vec<TrieOutcome>) -> Self {
+        let bytes = list.iter().flat_map(|one| &one.chunks).map(Recycle::bytes).sum();
+        let mut outcomes = Self { engine: Arc::clone(engine), list, bytes: 0 };
+        outcomes.count(bytes);
+        outcomes
+    }
+
+    fn count(&mut self, bytes: usize) {
+        let before = std::mem::replace(&mut self.bytes, bytes);
+        let more = bytes.cast_signed() - before.cast_signed();
+        let db = &self.engine.state;
+        Counters::change(&db.counters.batch_bytes, more);
+        if db.budget.has_moved(db.commits.overlays.bytes()) {
+            db.fit_cache();
+        }
+    }
+
+    /// They become an overlay's, which counts the changes.
+    pub(super) fn become_overlays(&mut self) {
+        self.list.iter_mut().flat_map(|one| &mut one.chunks).for_each(ChunkOutcome::keep);
+        self.count_own();
+    }
+
+    fn count_own(&mut self) {
+        let chunks = self.list.iter().flat_map(|one| &one.chunks);
+        self.count(chunks.map(ChunkOutcome::own_bytes).sum());
+    }
+
+    /// The treelets of the pages that they change follow them, and they keep what a commit needs.
+    pub(super) fn advance_treelets(&mut self, version: u64) {
+        let learned = |chunk: &ChunkOutcome| !chunk.treelets.is_empty();
+        if !self.list.iter().flat_map(|one| &one.chunks).any(learned) {
+            return;
+        }
+        for TrieOutcome { namespace, chunks } in &mut self.list {
+            // One that was dropped has no treelets that anybody will need.
+            if let Ok(db) = self.engine.trie(*namespace) {
+                advance_all(&db, version, chunks);
+            }
+            chunks.iter_mut().for_each(ChunkOutcome::forget_treelets);
+        }
+        self.count_own();
+    }
+
+    /// Lets go of what is not committed from here.
+    pub(super) fn give_back(&mut self) {
+        give_back(&self.engine, std::mem::take(&mut self.list));
+        self.count(0);
+    }
+}
+
+pub(super) fn give_back(engine: &Engine, outcomes: Vec<TrieOutcome>) {
+    let chunks = outcomes.into_iter().flat_map(|outcome| outcome.chunks);
+    engine.finisher.give_outcomes_back(chunks);
+}
+
+impl Drop for Outcomes {
+    fn drop(&mut self) {
+        if self.engine.state.home.is_here() {
+            self.give_back();
+        }
+    }
+}
