@@ -4,7 +4,6 @@ use std::fmt;
 use std::ops::{Bound, RangeBounds, RangeInclusive};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use pleach_beatree::Value;
@@ -18,7 +17,7 @@ use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::backup::{CopyReport, backup};
 use crate::engine::Engine;
-use crate::error::{Error, Hex, NoRoom, Result};
+use crate::error::{Error, Hex, Result};
 use crate::handles::{Holder, Kind, OpenHandles};
 use crate::load::{self, LoadOptions, LoadReport, Progress};
 use crate::machine;
@@ -585,28 +584,7 @@ impl Db {
     /// [`Closed`](Error::Closed).
     pub fn drain(&self, max_pending_entries: u64) -> Result<()> {
         // A close that comes meanwhile tells this to end, and waits for it.
-        let engine = self.0.open()?;
-        let db = &engine.state;
-        let level = || db.counters.pending_entries.load(Ordering::Relaxed);
-        let mut failed = None;
-        let mut stuck = None;
-        let draining = db.pace.drain();
-        db.pace.wait(None, &mut || {
-            failed = db.commits.sequencer.lock().check_open().err();
-            stuck = db.pace.flush_error(db.commits.published());
-            failed.is_some()
-                || db.pace.flush_is_full()
-                || level() <= max_pending_entries
-                || stuck.is_some()
-        });
-        drop(draining);
-        match failed {
-            Some(error) => Err(error),
-            None if level() > max_pending_entries => {
-                Err(stuck.unwrap_or_else(|| NoRoom::PendingChanges.into()))
-            }
-            None => Ok(()),
-        }
+        self.0.open()?.drain(max_pending_entries)
     }
 
     /// Makes all commits durable that were acknowledged before this was called, whatever the durability mode:

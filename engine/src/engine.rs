@@ -1,10 +1,11 @@
 //! What all handles of an open database share: its state, and what finishes and prefetches it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use pleach_io::TaskHandle;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, NoRoom, Result};
 use crate::finish::Finisher;
 use crate::handles::{Counted, Handles, Kind};
 use crate::metrics::Metrics;
@@ -62,6 +63,30 @@ impl Engine {
             self.state.poison(&error);
             error.in_doubt()
         })
+    }
+
+    /// Waits until the background has written changes into pages, so that at most so many are left.
+    pub(crate) fn drain(&self, max_pending_entries: u64) -> Result<()> {
+        let db = &self.state;
+        let level = || db.counters.pending_entries.load(Ordering::Relaxed);
+        let (mut failed, mut stuck) = (None, None);
+        let draining = db.pace.drain();
+        db.pace.wait(None, &mut || {
+            failed = db.commits.sequencer.lock().check_open().err();
+            stuck = db.pace.flush_error(db.commits.published());
+            failed.is_some()
+                || db.pace.flush_is_full()
+                || level() <= max_pending_entries
+                || stuck.is_some()
+        });
+        drop(draining);
+        match failed {
+            Some(error) => Err(error),
+            None if level() > max_pending_entries => {
+                Err(stuck.unwrap_or_else(|| NoRoom::PendingChanges.into()))
+            }
+            None => Ok(()),
+        }
     }
 
     /// No commit takes a ticket from here on; commits that wait for room fail.
