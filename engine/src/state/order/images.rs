@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use pleach_io::{Disk, OpenMode};
 use pleach_journal::format::names::{IMAGES, ImageFile, image_name};
-use pleach_journal::format::position::LogPos;
+use pleach_journal::format::position::{BLOCK, LogPos};
 use pleach_journal::format::superblock::Superblock;
 use pleach_journal::format::superblock_store::SuperblockStore;
 
@@ -68,7 +68,7 @@ impl Images {
         named: Vec<Arc<DiskRun>>,
     ) -> Self {
         let replay = superblocks.newest().replay.position;
-        let cuts = VecDeque::from([superblocks.newest().log_from(), replay]);
+        let cuts = VecDeque::from([superblocks.newest().log_from(), replay.align_up(BLOCK)]);
         Self {
             maker: Mutex::new(()),
             superblocks: Mutex::new(superblocks),
@@ -156,11 +156,12 @@ impl Images {
     /// are kept.
     pub(crate) fn keep_log(&self, cut: LogPos, bytes: u64) -> LogPos {
         let mut cuts = self.cuts.lock();
-        cuts.push_back(cut);
+        // There the record after the cut begins: the block before was sealed.
+        cuts.push_back(cut.align_up(BLOCK));
         while cuts.len() > 1 && cut.saturating_since(cuts[0]) > bytes {
             cuts.pop_front();
         }
-        cuts[0]
+        cuts[0].min(cut)
     }
 
     /// An image begins, unless another one is in the making: that of a backup, or of a checkpoint. The caller is at its cut,

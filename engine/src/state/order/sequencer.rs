@@ -270,7 +270,8 @@ impl Sequencer {
         state_as_of: impl FnOnce(Point) -> T,
     ) -> Result<Option<(Point, T)>> {
         let mut writer = self.lock_writer();
-        self.write_queued(&mut writer, false).inspect_err(|error| self.poison(error))?;
+        // Seals, so that it is known where the next record begins.
+        self.write_queued(&mut writer, true).inspect_err(|error| self.poison(error))?;
         let mut state = self.lock();
         let busy = !state.is_quiet() || !state.queue.is_empty();
         if busy || (state.loading && !while_loading) {
