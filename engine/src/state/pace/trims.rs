@@ -1,7 +1,7 @@
 //! Free memory that the allocator keeps, between blocks that live longer, goes back to the system.
 //!
 //! Lists of pending changes and long values live for some commits, arrays of a batch for one, and pages of the
-//! cache for ever: what goes leaves holes that the next batch does not fit into (decision 0034). Only while the
+//! cache for ever: what goes leaves holes that the next batch does not fit into (docs/decisions/history.md, 0034). Only while the
 //! process takes more than half of what is promised beside the budget, and less and less often where that is the
 //! application's, or in use.
 
