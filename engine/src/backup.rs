@@ -19,7 +19,7 @@ use crate::error::{Error, NoRoom, Result};
 use crate::handles::Holder;
 use crate::load::Progress;
 use crate::roots::Roots;
-use crate::state::State;
+use crate::state::TrieDb;
 use crate::state::view::View;
 
 /// Pages of one read and write.
@@ -49,7 +49,7 @@ pub(crate) fn backup(
 ) -> Result<CopyReport> {
     copy(engine, target, progress).map_err(|error| match error.device() {
         // What the database itself could not write has poisoned it.
-        Some(full) if full.is_full() && !engine.state.commits.sequencer.lock().is_poisoned() => {
+        Some(full) if full.is_full() && !engine.db.commits.sequencer.lock().is_poisoned() => {
             Error::Full(NoRoom::Backup(full.clone()))
         }
         _ => error,
@@ -57,7 +57,7 @@ pub(crate) fn backup(
 }
 
 fn copy(engine: &Engine, target: &Disk, progress: Option<&Progress>) -> Result<CopyReport> {
-    let db = &engine.state;
+    let db = &engine.db;
     let since = db.pace.now();
     let lock = target.lock(LockMode::Exclusive)?;
     match creation::inspect(target)? {
@@ -78,8 +78,8 @@ fn copy(engine: &Engine, target: &Disk, progress: Option<&Progress>) -> Result<C
     }
     let (copied, bytes) = {
         // What the history names of long values stays, and no number of a page that is looked up from here on is used again.
-        let _held = hold(db)?;
-        let _guard = db.store.enter();
+        let _held = pin_oldest(db)?;
+        let _guard = db.store.grace_guard();
         let copied = write_backup_image(db, target)?;
         let bytes = copy_pages(db, target, progress)?;
         (copied, bytes)
@@ -103,7 +103,7 @@ fn copy(engine: &Engine, target: &Disk, progress: Option<&Progress>) -> Result<C
 
 /// Holds the oldest commit that can be read, whatever limits say, until this is dropped. A load that runs comes first: it
 /// wants that nothing is held.
-fn hold(db: &State) -> Result<View> {
+fn pin_oldest(db: &TrieDb) -> Result<View> {
     let commits = &db.commits;
     let mut open = Ok(());
     db.pace.wait(None, &mut || {
@@ -115,7 +115,7 @@ fn hold(db: &State) -> Result<View> {
     let mut tries = 1;
     let held = loop {
         let (tip, _) = commits.tip_view();
-        let from = commits.undo.from();
+        let from = commits.undo.oldest_commit();
         if from >= tip.base {
             break tip;
         }
@@ -128,12 +128,12 @@ fn hold(db: &State) -> Result<View> {
             held => break held?.0,
         }
     };
-    held.held_by(Holder::Backup, None);
+    held.set_holder(Holder::Backup, None);
     Ok(held)
 }
 
 /// Copies the pages of both files as they are, used and free; gives their bytes.
-fn copy_pages(db: &State, target: &Disk, progress: Option<&Progress>) -> Result<u64> {
+fn copy_pages(db: &TrieDb, target: &Disk, progress: Option<&Progress>) -> Result<u64> {
     let device = &db.store.device;
     let mut files = Vec::new();
     for name in [LEAF_FILE, OVERFLOW_FILE] {

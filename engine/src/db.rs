@@ -18,12 +18,12 @@ use pleach_journal::format::trie_kind::TrieKind;
 use crate::backup::{CopyReport, backup};
 use crate::engine::Engine;
 use crate::error::{Error, Hex, Result};
-use crate::handles::{Holder, Kind, OpenHandles};
+use crate::handles::{HandleKind, Holder, OpenHandles};
 use crate::load::{self, LoadOptions, LoadReport, Progress};
-use crate::machine;
+use crate::memory_limit;
 use crate::metrics::Metrics;
 use crate::namespaces;
-use crate::open::examine::no_folder;
+use crate::open::examine::missing_folder_error;
 use crate::open::open;
 use crate::opening::Opening;
 use crate::options::Options;
@@ -48,8 +48,8 @@ pub struct Db(Arc<Owner>);
 
 impl fmt::Debug for Db {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (path, tip) = self.0.look(
-            |engine| (engine.state.options.path.clone(), engine.state.commits.tip()),
+        let (path, tip) = self.0.inspect(
+            |engine| (engine.db.options.path.clone(), engine.db.commits.tip()),
             |facts| (facts.path.clone(), facts.tip.clone()),
         );
         f.debug_struct("Db")
@@ -70,8 +70,9 @@ impl Db {
     /// variant, and nothing has been changed.
     pub fn open(options: Options) -> Result<Self> {
         options.check()?;
-        machine::check_address_space(options.cache_bytes, options.threads)?;
-        let warning = machine::too_large(options.cache_bytes, &machine::memory_limit());
+        memory_limit::check_address_space(options.cache_bytes, options.threads)?;
+        let warning =
+            memory_limit::budget_warning(options.cache_bytes, &memory_limit::memory_limit());
         let os = OsOptions {
             io: options.io,
             direct: options.direct,
@@ -79,7 +80,7 @@ impl Db {
             read_only: options.read_only,
             ..OsOptions::default()
         };
-        let device = OsDevice::open(&options.path, os).map_err(no_folder)?;
+        let device = OsDevice::open(&options.path, os).map_err(missing_folder_error)?;
         let runtime = Threads::new(options.threads)?;
         let mut opened = open(device.into(), runtime.into(), options)?;
         opened.opening.notes.extend(warning.inspect(|note| tracing::warn!("{note}")));
@@ -113,9 +114,9 @@ impl Db {
     /// [`Error::Creation`] when the folder is not empty; [`Error::Full`]; those of reading, and of the device.
     pub fn copy_to(&self, folder: &Path, progress: Option<&Progress>) -> Result<CopyReport> {
         // Before a folder is made.
-        drop(self.0.open()?);
+        drop(self.0.open_engine()?);
         let os = OsOptions { create_folder: true, ..OsOptions::default() };
-        self.copy_on(OsDevice::open(folder, os).map_err(no_folder)?, progress)
+        self.copy_on(OsDevice::open(folder, os).map_err(missing_folder_error)?, progress)
     }
 
     /// [`Self::copy_to`] another device of the same kind.
@@ -129,8 +130,8 @@ impl Db {
     ) -> Result<CopyReport> {
         // A close that comes meanwhile lets this end.
         let (_counted, engine) = {
-            let engine = self.0.open()?;
-            (engine.count(Kind::Backup), Arc::clone(&engine))
+            let engine = self.0.open_engine()?;
+            (engine.count_handle(HandleKind::Backup), Arc::clone(&engine))
         };
         backup(&engine, &target.into(), progress)
     }
@@ -147,15 +148,15 @@ impl Db {
     /// [`Error::ForeignOverlay`] when the overlay was not made through this open of the database;
     /// [`Error::Closed`].
     pub fn session(&self, options: SessionOptions) -> Result<Session> {
-        let engine = self.0.open()?;
+        let engine = self.0.open_engine()?;
         let view = match &options.over {
             // The open is compared, not the database's number, which copies of a folder share. Blocks and
             // further overlays come from a session, so this is the only place to check.
             Some(overlay) if !overlay.is_of(&engine) => return Err(Error::ForeignOverlay),
             Some(overlay) => overlay.view(),
             None => {
-                let _stay = engine.state.stay();
-                engine.state.commits.tip_view()
+                let _stay = engine.db.hold_replica();
+                engine.db.commits.tip_view()
             }
         };
         Ok(Session::new(&engine, view, options, Holder::Session))
@@ -187,11 +188,11 @@ impl Db {
     /// [`Error::SnapshotTooOld`] before the history, [`Error::HistoryLost`] where it is damaged;
     /// [`Error::NoSuchCommit`] after the newest commit; [`Error::Closed`]; those of reading.
     pub fn at(&self, commit: u64) -> Result<Session> {
-        let engine = self.0.open()?;
+        let engine = self.0.open_engine()?;
         check_exists(&engine, commit)?;
-        let found = engine.state.read(commit, || engine.state.commits.view_at(commit));
-        let (view, tip) = found.map_err(|error| self.or_lost(&engine, error))?;
-        engine.state.read(view.base, || view.check())?;
+        let found = engine.db.run_read(commit, || engine.db.commits.view_at(commit));
+        let (view, tip) = found.map_err(|error| self.explain_if_lost(&engine, error))?;
+        engine.db.run_read(view.base, || view.check_readable())?;
         Ok(Session::new(&engine, (view, tip), SessionOptions::new(), Holder::Snapshot))
     }
 
@@ -201,9 +202,9 @@ impl Db {
     /// # Errors
     /// [`Error::Closed`].
     pub fn snapshot(&self) -> Result<Session> {
-        let engine = self.0.open()?;
-        let _stay = engine.state.stay();
-        let view = engine.state.commits.tip_view();
+        let engine = self.0.open_engine()?;
+        let _stay = engine.db.hold_replica();
+        let view = engine.db.commits.tip_view();
         Ok(Session::new(&engine, view, SessionOptions::new(), Holder::Snapshot))
     }
 
@@ -211,12 +212,12 @@ impl Db {
     /// one alone. Where limits in bytes make it shorter than [`Options::history`], [`Metrics::history_wanted`] is more
     /// than [`Metrics::history_kept`], and a warning is logged by the commit with which that begins.
     pub fn history(&self) -> RangeInclusive<u64> {
-        self.0.look(
+        self.0.inspect(
             |engine| {
                 // The newest is asked for first: the history may move on meanwhile, and never beyond it.
-                let commits = &engine.state.commits;
+                let commits = &engine.db.commits;
                 let newest = commits.published();
-                commits.undo.from().min(newest)..=newest
+                commits.undo.oldest_commit().min(newest)..=newest
             },
             |facts| facts.tip.number..=facts.tip.number,
         )
@@ -227,10 +228,10 @@ impl Db {
     /// # Errors
     /// As [`Self::at`].
     pub fn commit_at(&self, commit: u64) -> Result<Commit> {
-        let engine = self.0.open()?;
+        let engine = self.0.open_engine()?;
         check_exists(&engine, commit)?;
-        let found = engine.state.read(commit, || engine.state.commits.commit_at(commit));
-        let found = found.map_err(|error| self.or_lost(&engine, error))?;
+        let found = engine.db.run_read(commit, || engine.db.commits.commit_at(commit));
+        let found = found.map_err(|error| self.explain_if_lost(&engine, error))?;
         let Tip { number, roots, blob } = found;
         Ok(Commit { number, root: roots.first(), roots, blob: blob.to_vec() })
     }
@@ -242,7 +243,7 @@ impl Db {
     /// # Errors
     /// As [`Self::at`], of the commit before it: the oldest commit of the history has no record there that says it.
     pub fn rolled_back_to(&self, commit: u64) -> Result<Option<u64>> {
-        self.said_of(commit, Undo::rolled_back_to)
+        self.commit_fact(commit, Undo::rolled_back_to)
     }
 
     /// When a commit was made, to the second, as the system knew it; `None` where it is not known: of a commit that an open for
@@ -251,24 +252,24 @@ impl Db {
     /// # Errors
     /// As [`Self::rolled_back_to`].
     pub fn committed_at(&self, commit: u64) -> Result<Option<SystemTime>> {
-        let seconds = self.said_of(commit, Undo::committed_at)?;
+        let seconds = self.commit_fact(commit, Undo::committed_at)?;
         Ok(seconds.map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)))
     }
 
     /// What the history says of a commit beside its state; of the first it says nothing.
-    fn said_of<T>(
+    fn commit_fact<T>(
         &self,
         commit: u64,
         said: impl Fn(&Undo, u64) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
-        let engine = self.0.open()?;
+        let engine = self.0.open_engine()?;
         check_exists(&engine, commit)?;
         if commit == 0 {
             return Ok(None);
         }
-        let undo = &engine.state.commits.undo;
-        let said = engine.state.read(commit - 1, || said(undo, commit));
-        said.map_err(|error| self.or_lost(&engine, error))
+        let undo = &engine.db.commits.undo;
+        let said = engine.db.run_read(commit - 1, || said(undo, commit));
+        said.map_err(|error| self.explain_if_lost(&engine, error))
     }
 
     /// The commits of a range that changed a key of a namespace, ascending, or from the newest on with
@@ -297,20 +298,21 @@ impl Db {
             Bound::Unbounded => u64::MAX,
         };
         let (key, range) = (*key, (first, last.min(self.commit_number())));
-        Changes::new(range, move |range, order| self.some_changes((namespace, &key), range, order))
+        Changes::new(range, move |range, order| self.first_changes((namespace, &key), range, order))
     }
 
     /// The first of the commits from one, or from the begin of the history, through another that changed a key.
-    fn some_changes(
+    fn first_changes(
         &self,
         key: (u8, &Key),
         (first, last): (Option<u64>, u64),
         order: Order,
     ) -> Result<Vec<u64>> {
-        let engine = self.0.open()?;
-        let undo = &engine.state.commits.undo;
-        let found = engine.state.read(undo.newest(), || undo.changes(key, (first, last), order));
-        found.map_err(|error| self.or_lost(&engine, error))
+        let engine = self.0.open_engine()?;
+        let undo = &engine.db.commits.undo;
+        let found =
+            engine.db.run_read(undo.newest(), || undo.changing_commits(key, (first, last), order));
+        found.map_err(|error| self.explain_if_lost(&engine, error))
     }
 
     /// Proves which keys of a range differ between two commits of the history, with the hashes of their values before
@@ -334,7 +336,7 @@ impl Db {
     /// read any more, too, which hold nothing ([`Pin::readable`]). Nothing is said after a close, when nobody writes beside
     /// them any more.
     pub fn pins(&self) -> Vec<Pin> {
-        self.0.look(|engine| engine.state.commits.pins(), |_| Vec::new())
+        self.0.inspect(|engine| engine.db.commits.pins(), |_| Vec::new())
     }
 
     /// Undoes the newest `commits` commits, those and no others: [`Self::rollback_to`] the commit before them, with
@@ -345,20 +347,20 @@ impl Db {
     /// [`Self::rollback_to`].
     pub fn rollback(&self, commits: u64) -> Result<u64> {
         // A close that comes meanwhile lets this end, and waits for it.
-        let engine = self.0.open()?;
-        rollback(&engine, commits).map_err(|error| self.or_lost(&engine, error))
+        let engine = self.0.open_engine()?;
+        rollback(&engine, commits).map_err(|error| self.explain_if_lost(&engine, error))
     }
 
     /// A commit that should be in the history is not too old: it was found lost, and the history has not
     /// moved on since.
-    fn or_lost(&self, engine: &Engine, error: Error) -> Error {
+    fn explain_if_lost(&self, engine: &Engine, error: Error) -> Error {
         let lost = self.opened().lost.as_ref();
         match (&error, lost) {
             (&Error::SnapshotTooOld { commit, oldest }, Some(lost))
                 if (lost.from..lost.before).contains(&commit) && oldest <= lost.before =>
             {
                 let cause = Box::new(lost.error.clone());
-                let newest = engine.state.commits.published();
+                let newest = engine.db.commits.published();
                 Error::HistoryLost { commit, oldest, newest, cause }
             }
             _ => error,
@@ -381,25 +383,25 @@ impl Db {
     /// [`Error::StaleParent`] when other commits came between at each of several tries;
     /// [`Error::BatchTooLarge`] when more was changed since than fits a record; and those of a commit.
     pub fn rollback_to(&self, commit: u64) -> Result<u64> {
-        let engine = self.0.open()?;
-        rollback_to(&engine, commit).map_err(|error| self.or_lost(&engine, error))
+        let engine = self.0.open_engine()?;
+        rollback_to(&engine, commit).map_err(|error| self.explain_if_lost(&engine, error))
     }
 
     /// The parts of the state, for tests of them.
     #[cfg(test)]
-    pub(crate) fn state(&self) -> Arc<crate::state::State> {
-        Arc::clone(&self.0.open().expect("open").state)
+    pub(crate) fn state(&self) -> Arc<crate::state::TrieDb> {
+        Arc::clone(&self.0.open_engine().expect("open").db)
     }
 
     /// The parts of the database, for tests of them.
     #[cfg(test)]
     pub(crate) fn engine(&self) -> Arc<crate::engine::Engine> {
-        Arc::clone(&self.0.open().expect("open"))
+        Arc::clone(&self.0.open_engine().expect("open"))
     }
 
     /// The newest commit; after a close the last one.
     fn tip(&self) -> Tip {
-        self.0.look(|engine| engine.state.commits.tip(), |facts| facts.tip.clone())
+        self.0.inspect(|engine| engine.db.commits.tip(), |facts| facts.tip.clone())
     }
 
     /// Root of namespace 0 in the newest commit.
@@ -424,7 +426,7 @@ impl Db {
     /// between at each of many tries; and those of a commit.
     pub fn add_namespace(&self, namespace: u8) -> Result<u64> {
         // A close that comes meanwhile lets this end, and waits for it.
-        let engine = self.0.open()?;
+        let engine = self.0.open_engine()?;
         namespaces::add(&engine, namespace, TrieKind::Merkle)
     }
 
@@ -436,7 +438,7 @@ impl Db {
     /// # Errors
     /// As [`Self::add_namespace`].
     pub fn add_plain_namespace(&self, namespace: u8) -> Result<u64> {
-        let engine = self.0.open()?;
+        let engine = self.0.open_engine()?;
         namespaces::add(&engine, namespace, TrieKind::Plain)
     }
 
@@ -451,7 +453,7 @@ impl Db {
     /// [`Error::Namespace`] where there is none; [`Error::NamespaceExists`] for namespace 0, which always does;
     /// [`Error::StaleParent`] when other commits came between at each of many tries; and those of a commit.
     pub fn drop_namespace(&self, namespace: u8) -> Result<u64> {
-        let engine = self.0.open()?;
+        let engine = self.0.open_engine()?;
         namespaces::drop(&engine, namespace)
     }
 
@@ -489,8 +491,8 @@ impl Db {
     ) -> core::result::Result<LoadReport, E> {
         // The caller's iterator may do with the database what it wants, close it, too.
         let (_counted, engine) = {
-            let engine = self.0.open()?;
-            (engine.count(Kind::Load), Arc::clone(&engine))
+            let engine = self.0.open_engine()?;
+            (engine.count_handle(HandleKind::Load), Arc::clone(&engine))
         };
         let (mut pairs, mut failed) = (pairs.into_iter(), None);
         let mut next = || match pairs.next().transpose() {
@@ -501,7 +503,7 @@ impl Db {
             }
         };
         let loaded =
-            load::bulk_load(&engine.state, &mut |chunk| load::fill(chunk, &mut next), options);
+            load::bulk_load(&engine.db, &mut |chunk| load::fill_chunk(chunk, &mut next), options);
         match failed {
             Some(error) => Err(error),
             None => loaded.map_err(E::from),
@@ -514,7 +516,7 @@ impl Db {
     /// # Errors
     /// [`Error::Closed`].
     pub fn id(&self) -> Result<u64> {
-        Ok(self.0.open()?.state.store.database)
+        Ok(self.0.open_engine()?.db.store.database)
     }
 
     /// The options that it was opened with.
@@ -522,7 +524,7 @@ impl Db {
     /// # Errors
     /// [`Error::Closed`].
     pub fn options(&self) -> Result<Options> {
-        Ok(self.0.open()?.state.options.clone())
+        Ok(self.0.open_engine()?.db.options.clone())
     }
 
     /// The hash function that the database was created with.
@@ -530,7 +532,7 @@ impl Db {
     /// # Errors
     /// [`Error::Closed`].
     pub fn hasher(&self) -> Result<Hasher> {
-        Ok(self.0.open()?.state.hasher)
+        Ok(self.0.open_engine()?.db.hasher)
     }
 
     /// The value of a key of namespace 0 in the newest commit; `None` when it has none. Who reads several keys of one state begins
@@ -554,17 +556,17 @@ impl Db {
 
     /// How the device that has the folder is read and written.
     pub fn device_info(&self) -> DeviceInfo {
-        self.0.look(|engine| engine.state.store.device.info(), |facts| facts.device.clone())
+        self.0.inspect(|engine| engine.db.store.device.info(), |facts| facts.device.clone())
     }
 
     /// Counters and levels; after a close what they were last.
     pub fn metrics(&self) -> Metrics {
-        self.0.look(Engine::metrics, |facts| facts.metrics.clone())
+        self.0.inspect(Engine::metrics, |facts| facts.metrics.clone())
     }
 
     /// What the background tasks are doing, and which of them make no progress.
     pub fn tasks(&self) -> Vec<TaskState> {
-        self.0.look(|engine| engine.state.pace.tasks(), |facts| facts.tasks.clone())
+        self.0.inspect(|engine| engine.db.pace.tasks(), |facts| facts.tasks.clone())
     }
 
     /// Pages that the background has set aside because they cannot be read, or contradict the index, by
@@ -572,7 +574,7 @@ impl Db {
     /// error.
     pub fn quarantined(&self) -> Vec<Quarantined> {
         self.0
-            .look(|engine| engine.state.store.quarantine.list(), |facts| facts.quarantined.clone())
+            .inspect(|engine| engine.db.store.quarantine.list(), |facts| facts.quarantined.clone())
     }
 
     /// Waits until the background has reduced the pending changes to `max_pending_entries` keys, or cannot
@@ -582,9 +584,9 @@ impl Db {
     /// [`Full`](Error::Full) when there is no room for pages, [`Quarantined`](Error::Quarantined) when
     /// the changes that are left belong to pages that are set aside, [`Poisoned`](Error::Poisoned),
     /// [`Closed`](Error::Closed).
-    pub fn drain(&self, max_pending_entries: u64) -> Result<()> {
+    pub fn drain(&self, max_buffered_entries: u64) -> Result<()> {
         // A close that comes meanwhile tells this to end, and waits for it.
-        self.0.open()?.drain(max_pending_entries)
+        self.0.open_engine()?.drain(max_buffered_entries)
     }
 
     /// Makes all commits durable that were acknowledged before this was called, whatever the durability mode:
@@ -597,19 +599,19 @@ impl Db {
     /// [`InDoubt`](Error::InDoubt) after a failed write or sync: some of the commits may be lost in a crash.
     /// [`Poisoned`](Error::Poisoned), [`Closed`](Error::Closed).
     pub fn sync(&self) -> Result<()> {
-        let engine = self.0.open()?;
-        engine.state.commits.sequencer.lock().check_open()?;
+        let engine = self.0.open_engine()?;
+        engine.db.commits.sequencer.lock().check_open()?;
         engine.sync()
     }
 
     /// Stops background work until [`Self::resume_background`], for measurements between batches.
     pub fn pause_background(&self) {
-        self.0.look(|engine| engine.state.pace.pause(), |_| ());
+        self.0.inspect(|engine| engine.db.pace.pause(), |_| ());
     }
 
     /// Lets background work go on.
     pub fn resume_background(&self) {
-        self.0.look(|engine| engine.state.pace.resume(), |_| ());
+        self.0.inspect(|engine| engine.db.pace.resume(), |_| ());
     }
 
     /// The numbers of sessions, blocks and overlays that live and of loads that run, each of which keeps
@@ -621,8 +623,8 @@ impl Db {
     /// Has a write or a sync failed? Then reads go on, nothing is committed any more, and the
     /// database has to be closed and opened again.
     pub fn is_poisoned(&self) -> bool {
-        self.0.look(
-            |engine| engine.state.commits.sequencer.lock().is_poisoned(),
+        self.0.inspect(
+            |engine| engine.db.commits.sequencer.lock().is_poisoned(),
             |facts| facts.poisoned,
         )
     }
@@ -650,6 +652,6 @@ impl Db {
 }
 
 fn check_exists(engine: &Engine, commit: u64) -> Result<()> {
-    let tip = engine.state.commits.published();
+    let tip = engine.db.commits.published();
     if commit > tip { Err(Error::NoSuchCommit { commit, tip }) } else { Ok(()) }
 }

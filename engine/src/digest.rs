@@ -24,7 +24,7 @@ const DOMAIN: &[u8; 32] = b"pleach plain namespace digest v1";
 const PIECE: usize = 64 * 1024;
 
 /// The digest after changes, which ascend by key; without changes it is the one before.
-pub(crate) fn after<'a>(
+pub(crate) fn after_changes<'a>(
     before: &Node,
     changes: impl Iterator<Item = (&'a Key, &'a Stored)>,
 ) -> Node {
@@ -60,7 +60,7 @@ pub(crate) fn after<'a>(
 }
 
 /// The digest after a load of pairs whose trie has this root; without pairs it is the one before.
-pub(crate) fn loaded(before: &Node, root: &Node) -> Node {
+pub(crate) fn after_load(before: &Node, root: &Node) -> Node {
     if *root == TERMINATOR {
         return *before;
     }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     fn of(before: &Node, changes: &[(Key, Stored)]) -> Node {
-        after(before, changes.iter().map(|(key, stored)| (key, stored)))
+        after_changes(before, changes.iter().map(|(key, stored)| (key, stored)))
     }
 
     fn put(bytes: &[u8]) -> Stored {
@@ -128,8 +128,8 @@ mod tests {
             assert_eq!(of(&before, &[]), before, "nothing was changed");
         }
         let root = Node::from([9; 32]);
-        all.extend([loaded(&TERMINATOR, &root), loaded(&root, &Node::from([3; 32]))]);
-        assert_eq!(loaded(&root, &TERMINATOR), root, "nothing was loaded");
+        all.extend([after_load(&TERMINATOR, &root), after_load(&root, &Node::from([3; 32]))]);
+        assert_eq!(after_load(&root, &TERMINATOR), root, "nothing was loaded");
         all.sort_unstable();
         let count = all.len();
         all.dedup();

@@ -7,82 +7,82 @@ use pleach_io::TaskHandle;
 
 use crate::error::{Error, NoRoom, Result};
 use crate::finish::Finisher;
-use crate::handles::{Counted, Handles, Kind};
+use crate::handles::{CountedHandle, HandleKind, Handles};
 use crate::metrics::Metrics;
-use crate::prefetch::requests::Prefetching;
-use crate::read::spare::{PageReaders, SpareReaders};
-use crate::state::State;
+use crate::prefetch::requests::PrefetchState;
+use crate::read::reader_pool::{PageReaderPool, ReaderPool};
+use crate::state::TrieDb;
 use crate::state::pages::run_reader::RunReader;
 
 /// An open database.
 pub(crate) struct Engine {
     pub(crate) finisher: Finisher,
-    pub(crate) prefetching: Arc<Prefetching>,
+    pub(crate) prefetch: Arc<PrefetchState>,
     /// For sessions that read many keys.
-    pub(crate) readers: PageReaders,
+    pub(crate) readers: PageReaderPool,
     /// For iterators.
-    pub(crate) scanners: SpareReaders<RunReader>,
+    pub(crate) scanners: ReaderPool<RunReader>,
     /// Counts of the sessions, blocks and overlays that live, and of loads that run.
     pub(crate) handles: Arc<Handles>,
     /// That of namespace 0. The last field: the folder stays locked until nothing of the others reads from it
     /// any more.
-    pub(crate) state: Arc<State>,
+    pub(crate) db: Arc<TrieDb>,
 }
 
 impl Engine {
-    pub(crate) fn new(state: Arc<State>, prefetching: Arc<Prefetching>) -> Self {
+    pub(crate) fn new(state: Arc<TrieDb>, prefetch: Arc<PrefetchState>) -> Self {
         let finisher =
             Finisher::new(state.hasher, state.runtime.workers(), &state.budget, &state.counters);
-        let (readers, scanners) = (PageReaders::default(), SpareReaders::default());
-        Self { state, finisher, prefetching, readers, scanners, handles: Arc::default() }
+        let (readers, scanners) = (PageReaderPool::default(), ReaderPool::default());
+        Self { db: state, finisher, prefetch, readers, scanners, handles: Arc::default() }
     }
 
     /// The state of a namespace's trie, dropped or not.
-    pub(crate) fn trie(&self, namespace: u8) -> Result<Arc<State>> {
-        self.state.trie(namespace).ok_or(Error::Namespace(namespace))
+    pub(crate) fn trie(&self, namespace: u8) -> Result<Arc<TrieDb>> {
+        self.db.trie(namespace).ok_or(Error::Namespace(namespace))
     }
 
     /// Counters and levels.
     pub(crate) fn metrics(&self) -> Metrics {
-        let mut metrics = self.state.metrics();
+        let mut metrics = self.db.metrics();
         metrics.kept_bytes = self.finisher.kept_bytes() as u64;
-        metrics.value_cache_bytes = self.prefetching.values.bytes() as u64;
+        metrics.value_cache_bytes = self.prefetch.values.bytes() as u64;
         metrics
     }
 
     /// Counts a handle, from now until what is given goes.
-    pub(crate) fn count(&self, kind: Kind) -> Counted {
-        Counted::new(&self.handles, kind)
+    pub(crate) fn count_handle(&self, kind: HandleKind) -> CountedHandle {
+        CountedHandle::new(&self.handles, kind)
     }
 
     /// Makes all commits durable that are published.
     pub(crate) fn sync(&self) -> Result<()> {
-        let sequencer = &self.state.commits.sequencer;
-        let end = sequencer.lock().end();
+        let sequencer = &self.db.commits.sequencer;
+        let end = sequencer.lock().log_end();
         sequencer.write_through(end, true).map_err(|error| {
-            self.state.poison(&error);
-            error.in_doubt()
+            self.db.poison(&error);
+            error.to_in_doubt()
         })
     }
 
     /// Waits until the background has written changes into pages, so that at most so many are left.
-    pub(crate) fn drain(&self, max_pending_entries: u64) -> Result<()> {
-        let db = &self.state;
+    pub(crate) fn drain(&self, max_buffered_entries: u64) -> Result<()> {
+        let db = &self.db;
         let level = || db.counters.pending_entries.load(Ordering::Relaxed);
         let (mut failed, mut stuck) = (None, None);
-        let draining = db.pace.drain();
+        let draining = db.pace.begin_drain();
         db.pace.wait(None, &mut || {
             failed = db.commits.sequencer.lock().check_open().err();
             stuck = db.pace.flush_error(db.commits.published());
             failed.is_some()
-                || db.pace.flush_is_full()
-                || level() <= max_pending_entries
+                || db.pace.is_flush_full()
+                || level() <= max_buffered_entries
                 || stuck.is_some()
         });
         drop(draining);
         match failed {
             Some(error) => Err(error),
-            None if level() > max_pending_entries => {
+            None if level() > max_buffered_entries => {
                 Err(stuck.unwrap_or_else(|| NoRoom::PendingChanges.into()))
             }
             None => Ok(()),
@@ -91,14 +91,14 @@ impl Engine {
 
     /// No commit takes a ticket from here on; commits that wait for room fail.
     pub(crate) fn refuse_commits(&self) {
-        self.state.commits.sequencer.close();
-        self.state.pace.notify();
+        self.db.commits.sequencer.close();
+        self.db.pace.notify();
     }
 
     /// Lets the background tasks come to their end, and waits for it.
     pub(crate) fn end_tasks(&self, tasks: Option<Vec<TaskHandle>>) {
-        self.state.pace.close();
-        self.prefetching.event.notify();
+        self.db.pace.close();
+        self.prefetch.event.notify();
         drop(tasks);
     }
 }

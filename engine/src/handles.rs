@@ -4,7 +4,7 @@
 //! database, or wants to open it again, has to know of them.
 //!
 //! Invariant: a handle is counted until it has let go of the database, so that whoever counts none finds
-//! the folder unlocked. Handles keep their [`Counted`] as the last field for that.
+//! the folder unlocked. Handles keep their [`CountedHandle`] as the last field for that.
 
 use std::fmt;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ pub enum Holder {
 
 /// A kind of handle.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum HandleKind {
     Session,
     Block,
     Overlay,
@@ -98,44 +98,50 @@ pub(crate) struct Handles([AtomicUsize; 6]);
 
 impl Handles {
     /// How many live now.
-    pub(crate) fn open(&self) -> OpenHandles {
-        let [sessions, blocks, overlays, iterators, loads, backups] =
-            [Kind::Session, Kind::Block, Kind::Overlay, Kind::Iterator, Kind::Load, Kind::Backup]
-                .map(|kind| self.of(kind).load(Ordering::Acquire));
+    pub(crate) fn open_handles(&self) -> OpenHandles {
+        let [sessions, blocks, overlays, iterators, loads, backups] = [
+            HandleKind::Session,
+            HandleKind::Block,
+            HandleKind::Overlay,
+            HandleKind::Iterator,
+            HandleKind::Load,
+            HandleKind::Backup,
+        ]
+        .map(|kind| self.count_of(kind).load(Ordering::Acquire));
         OpenHandles { sessions, blocks, overlays, iterators, loads, backups }
     }
 
-    fn of(&self, kind: Kind) -> &AtomicUsize {
+    fn count_of(&self, kind: HandleKind) -> &AtomicUsize {
         &self.0[kind as usize]
     }
 }
 
 /// A handle that is counted while it lives.
-pub(crate) struct Counted {
+pub(crate) struct CountedHandle {
     handles: Arc<Handles>,
-    kind: Kind,
+    kind: HandleKind,
 }
 
-impl Counted {
-    pub(crate) fn new(handles: &Arc<Handles>, kind: Kind) -> Self {
-        handles.of(kind).fetch_add(1, Ordering::Relaxed);
+impl CountedHandle {
+    pub(crate) fn new(handles: &Arc<Handles>, kind: HandleKind) -> Self {
+        handles.count_of(kind).fetch_add(1, Ordering::Relaxed);
         Self { handles: Arc::clone(handles), kind }
     }
 
     /// The handle has become one of another kind.
-    pub(crate) fn into_kind(mut self, kind: Kind) -> Self {
+    pub(crate) fn into_kind(mut self, kind: HandleKind) -> Self {
         // For a moment it counts twice rather than not at all.
-        self.handles.of(kind).fetch_add(1, Ordering::Relaxed);
+        self.handles.count_of(kind).fetch_add(1, Ordering::Relaxed);
         let before = std::mem::replace(&mut self.kind, kind);
-        self.handles.of(before).fetch_sub(1, Ordering::Release);
+        self.handles.count_of(before).fetch_sub(1, Ordering::Release);
         self
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedHandle {
     fn drop(&mut self) {
         // Release: what the handle held was given up before.
-        self.handles.of(self.kind).fetch_sub(1, Ordering::Release);
+        self.handles.count_of(self.kind).fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -146,18 +152,18 @@ mod tests {
     #[test]
     fn counts_follow_the_handles_and_speak() {
         let handles = Arc::new(Handles::default());
-        assert!(handles.open().is_empty());
-        assert_eq!(handles.open().to_string(), "nothing");
-        let one = Counted::new(&handles, Kind::Session);
-        let two = Counted::new(&handles, Kind::Session);
-        assert_eq!(handles.open().to_string(), "2 sessions");
-        let block = two.into_kind(Kind::Block);
-        assert_eq!(handles.open().to_string(), "1 session and 1 block");
-        let overlay = Counted::new(&handles, Kind::Overlay);
-        assert_eq!(handles.open().to_string(), "1 session, 1 block and 1 overlay");
+        assert!(handles.open_handles().is_empty());
+        assert_eq!(handles.open_handles().to_string(), "nothing");
+        let one = CountedHandle::new(&handles, HandleKind::Session);
+        let two = CountedHandle::new(&handles, HandleKind::Session);
+        assert_eq!(handles.open_handles().to_string(), "2 sessions");
+        let block = two.into_kind(HandleKind::Block);
+        assert_eq!(handles.open_handles().to_string(), "1 session and 1 block");
+        let overlay = CountedHandle::new(&handles, HandleKind::Overlay);
+        assert_eq!(handles.open_handles().to_string(), "1 session, 1 block and 1 overlay");
         drop((one, block));
-        assert_eq!(handles.open(), OpenHandles { overlays: 1, ..OpenHandles::default() });
+        assert_eq!(handles.open_handles(), OpenHandles { overlays: 1, ..OpenHandles::default() });
         drop(overlay);
-        assert!(handles.open().is_empty());
+        assert!(handles.open_handles().is_empty());
     }
 }

@@ -209,12 +209,12 @@ mod db;
 mod digest;
 mod engine;
 mod error;
+mod error_forwarding;
 mod finish;
 mod flush;
-mod given_back;
 mod handles;
 pub mod load;
-mod machine;
+mod memory_limit;
 pub mod metrics;
 mod namespace;
 mod namespaces;
@@ -303,7 +303,7 @@ pub mod internals {
         pub use crate::state::history::replaced::stored;
         pub use crate::state::history::undo::Undo;
         pub use crate::state::pages::overflow::{read_from, runs};
-        pub use crate::state::view::put_over;
+        pub use crate::state::view::merge_changes;
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pleach_journal::format::commit_body::EntryKind;
 use pleach_journal::format::trie_kind::TrieKind;
 
-use crate::commit::{CommitOptions, Target, commit, wait_for_publication};
+use crate::commit::{CommitOptions, CommitTarget, commit, wait_for_publication};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::roots::TrieRoot;
@@ -16,11 +16,11 @@ use crate::roots::TrieRoot;
 const TRIES: u32 = 64;
 
 /// An add waits this long until a dropped trie that nobody reads has left its pages.
-const GIVE_UP: Duration = Duration::from_secs(10);
+const RECLAIM_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Adds an empty namespace of a kind; gives the number of the commit.
 pub(crate) fn add(engine: &Engine, namespace: u8, kind: TrieKind) -> Result<u64> {
-    attempts(engine, namespace, Some(kind))
+    retry_change(engine, namespace, Some(kind))
 }
 
 /// Drops a namespace; gives the number of the commit.
@@ -28,16 +28,16 @@ pub(crate) fn drop(engine: &Engine, namespace: u8) -> Result<u64> {
     if namespace == 0 {
         return Err(Error::NamespaceExists(0));
     }
-    attempts(engine, namespace, None)
+    retry_change(engine, namespace, None)
 }
 
-fn attempts(engine: &Engine, namespace: u8, added: Option<TrieKind>) -> Result<u64> {
+fn retry_change(engine: &Engine, namespace: u8, added: Option<TrieKind>) -> Result<u64> {
     let mut tries = 1;
     loop {
-        match attempt(engine, namespace, added) {
+        match try_change(engine, namespace, added) {
             Err(Error::StaleParent { .. }) if tries < TRIES => tries += 1,
             Err(Error::NamespaceInUse { dropped, .. })
-                if tries < TRIES && has_changed(engine, namespace, dropped) =>
+                if tries < TRIES && wait_for_reclaim(engine, namespace, dropped) =>
             {
                 tries += 1;
             }
@@ -48,10 +48,10 @@ fn attempts(engine: &Engine, namespace: u8, added: Option<TrieKind>) -> Result<u
 
 /// Waits for the background to give up what the commit `dropped` has dropped, unless somebody can still read it. Is
 /// something else to be said now?
-fn has_changed(engine: &Engine, namespace: u8, dropped: u64) -> bool {
-    let db = &engine.state;
+fn wait_for_reclaim(engine: &Engine, namespace: u8, dropped: u64) -> bool {
+    let db = &engine.db;
     let undo = &db.commits.undo;
-    if undo.oldest_held().min(undo.from()) < dropped || db.pace.is_paused() {
+    if undo.oldest_held().min(undo.oldest_commit()) < dropped || db.pace.is_paused() {
         return false;
     }
     // It goes when a durable record says that nobody reads it.
@@ -62,11 +62,11 @@ fn has_changed(engine: &Engine, namespace: u8, dropped: u64) -> bool {
     // Others may add one of the same number before this looks again.
     let gone = || db.tries.get(namespace).and_then(|trie| trie.dropped) != Some(dropped);
     let ends = || db.commits.sequencer.lock().check_open().is_err();
-    db.pace.wait(Some(GIVE_UP), &mut || gone() || ends())
+    db.pace.wait(Some(RECLAIM_TIMEOUT), &mut || gone() || ends())
 }
 
-fn attempt(engine: &Engine, namespace: u8, added: Option<TrieKind>) -> Result<u64> {
-    let db = &engine.state;
+fn try_change(engine: &Engine, namespace: u8, added: Option<TrieKind>) -> Result<u64> {
+    let db = &engine.db;
     let (view, _) = db.commits.tip_view();
     let newest = {
         let state = db.commits.sequencer.lock();
@@ -90,18 +90,18 @@ fn attempt(engine: &Engine, namespace: u8, added: Option<TrieKind>) -> Result<u6
         return Err(trie.dropped.map_or(stale, in_use));
     }
     let root = added.map(TrieRoot::empty);
-    let fate = if added.is_some() { EntryKind::Added } else { EntryKind::Dropped };
-    let target = Target {
+    let entry_kind = if added.is_some() { EntryKind::Added } else { EntryKind::Dropped };
+    let target = CommitTarget {
         view: &view,
-        follows: newest.number,
+        parent: newest.number,
         options: CommitOptions::new().exact(true),
         prev: &newest,
         roots: &newest.roots.with([(namespace, root)]),
         blob: &newest.blob,
-        fates: &[(namespace, fate)],
+        entry_kinds: &[(namespace, entry_kind)],
         layers: &[],
         layouts: None,
-        ticketed: &Cell::new(false),
+        has_ticket: &Cell::new(false),
     };
     commit(engine, &target, &mut [])
 }
@@ -122,25 +122,25 @@ mod tests {
         let options = Options::new("sim").create(true).geometry(Geometry::least());
         let db = Db::open_on(disk.clone(), runtime, options).expect("created");
         let engine = db.engine();
-        let (view, _) = engine.state.commits.tip_view();
-        let newest = engine.state.commits.tip();
+        let (view, _) = engine.db.commits.tip_view();
+        let newest = engine.db.commits.tip();
         db.add_namespace(5).expect("added");
         let put = Access::write([7; 32], Some(Value::from([1; 9].as_slice()))).in_namespace(5);
         let session = db.session(SessionOptions::new()).expect("a session");
         session.finish(vec![put]).expect("finished").commit().expect("committed");
         let dropped = db.drop_namespace(5).expect("dropped");
         assert_eq!(db.roots(), newest.roots, "as it was before");
-        let target = Target {
+        let target = CommitTarget {
             view: &view,
-            follows: newest.number,
+            parent: newest.number,
             options: CommitOptions::new().exact(true),
             prev: &newest,
             roots: &newest.roots.with([(5, Some(TrieRoot::empty(TrieKind::Merkle)))]),
             blob: &newest.blob,
-            fates: &[(5, EntryKind::Added)],
+            entry_kinds: &[(5, EntryKind::Added)],
             layers: &[],
             layouts: None,
-            ticketed: &Cell::new(false),
+            has_ticket: &Cell::new(false),
         };
         let late = commit(&engine, &target, &mut []);
         assert!(matches!(late, Err(Error::StaleParent { .. })), "{late:?}");

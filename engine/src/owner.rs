@@ -20,7 +20,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::handles::{Handles, OpenHandles};
 use crate::metrics::Metrics;
-use crate::open::{Opened, open_replica};
+use crate::open::{OpenedEngine, open_replica};
 use crate::opening::Opening;
 use crate::state::commits::Tip;
 use crate::state::pace::beats::TaskState;
@@ -37,12 +37,12 @@ pub(crate) struct Owner {
     /// How the open found the database.
     pub(crate) opening: Opening,
     home: Home,
-    last: OnceLock<Facts>,
+    last_status: OnceLock<LastStatus>,
 }
 
 /// What a database says of itself, whether it is open or was closed.
 #[derive(Clone, Debug)]
-pub(crate) struct Facts {
+pub(crate) struct LastStatus {
     pub(crate) path: PathBuf,
     pub(crate) tip: Tip,
     pub(crate) device: DeviceInfo,
@@ -52,9 +52,9 @@ pub(crate) struct Facts {
     pub(crate) poisoned: bool,
 }
 
-impl Facts {
+impl LastStatus {
     fn of(engine: &Engine) -> Self {
-        let state = &engine.state;
+        let state = &engine.db;
         Self {
             path: state.options.path.clone(),
             tip: state.commits.tip(),
@@ -68,8 +68,8 @@ impl Facts {
 }
 
 impl Owner {
-    pub(crate) fn new(opened: Opened) -> Self {
-        let Opened { engine, tasks, opening } = opened;
+    pub(crate) fn new(opened: OpenedEngine) -> Self {
+        let OpenedEngine { engine, tasks, opening } = opened;
         Self {
             handles: Arc::clone(&engine.handles),
             engine: RwLock::new(Some(engine)),
@@ -77,7 +77,7 @@ impl Owner {
             closing: Mutex::new(Some(tasks)),
             opening,
             home: Home::here(),
-            last: OnceLock::new(),
+            last_status: OnceLock::new(),
         }
     }
 
@@ -86,7 +86,7 @@ impl Owner {
     /// # Errors
     /// [`Error::Closed`] from the beginning of a close on; [`IoError::Forked`](pleach_io::IoError::Forked) in a
     /// process that was forked since.
-    pub(crate) fn open(&self) -> Result<MappedRwLockReadGuard<'_, Arc<Engine>>> {
+    pub(crate) fn open_engine(&self) -> Result<MappedRwLockReadGuard<'_, Arc<Engine>>> {
         self.home.check()?;
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
@@ -96,8 +96,8 @@ impl Owner {
 
     /// Brings a replica to the newest commit. One that the log has left behind is opened anew.
     pub(crate) fn refresh(&self) -> Result<()> {
-        let engine = Arc::clone(&*self.open()?);
-        let state = &engine.state;
+        let engine = Arc::clone(&*self.open_engine()?);
+        let state = &engine.db;
         let Some(replica) = &state.replica else { return Ok(()) };
         match replica.catch_up(state) {
             Err(Error::SnapshotTooOld { .. }) => {}
@@ -117,20 +117,22 @@ impl Owner {
     }
 
     /// Something of the database as it is, or as it was when it was closed.
-    pub(crate) fn look<T>(
+    pub(crate) fn inspect<T>(
         &self,
         now: impl FnOnce(&Engine) -> T,
-        then: impl FnOnce(&Facts) -> T,
+        then: impl FnOnce(&LastStatus) -> T,
     ) -> T {
         match &*self.engine.read() {
             Some(engine) => now(engine),
-            None => then(self.last.get().expect("whoever takes the engine away puts them here")),
+            None => {
+                then(self.last_status.get().expect("whoever takes the engine away puts them here"))
+            }
         }
     }
 
     /// What lives beside the clones.
     pub(crate) fn open_handles(&self) -> OpenHandles {
-        self.handles.open()
+        self.handles.open_handles()
     }
 
     /// See [`Db::close`](crate::Db::close). A close that found no room, or could not read what it needs, can
@@ -144,12 +146,12 @@ impl Owner {
         engine.end_tasks(tasks.take());
         let written = {
             // A load that came before this is at its end; a later one finds the database closed.
-            let _alone = engine.state.images.make_alone();
-            let sound = engine.state.commits.sequencer.lock().check();
+            let _alone = engine.db.images.lock_maker();
+            let sound = engine.db.commits.sequencer.lock().check_writable();
             match sound {
                 // There is nothing to be written.
                 Err(Error::ReadOnly) => Ok(()),
-                sound => sound.and_then(|()| checkpoint(&engine.state, true)),
+                sound => sound.and_then(|()| checkpoint(&engine.db, true)),
             }
         };
         if let Err(error) = &written
@@ -157,8 +159,8 @@ impl Owner {
         {
             return Err(error.clone());
         }
-        self.last.get_or_init(|| Facts::of(&engine));
-        tracing::info!(commit = engine.state.commits.published(), "closed");
+        self.last_status.get_or_init(|| LastStatus::of(&engine));
+        tracing::info!(commit = engine.db.commits.published(), "closed");
         // Whoever was looking at it has looked.
         drop(self.engine.write().take());
         let open = self.open_handles();

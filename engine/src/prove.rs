@@ -19,29 +19,29 @@ use pleach_core::{Hasher, Key, Node, Prefix, ValueHash};
 
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
-use crate::finish::{Claim, prove};
-use crate::read::many::{self, For};
+use crate::finish::{ProofRequest, prove};
+use crate::read::many::{self, FetchPurpose};
 use crate::read::point;
-use crate::read::scan::{Scan, Way};
-use crate::state::State;
+use crate::read::scan::{Direction, Scan};
+use crate::state::TrieDb;
 use crate::state::view::View;
 
 /// A state of a namespace, and its root.
-pub(crate) type Proven<'a> = (&'a View, &'a Node);
+pub(crate) type RootedView<'a> = (&'a View, &'a Node);
 
 /// The proof of all pairs of a range.
 pub(crate) fn prove_range(
     engine: &Engine,
-    db: &State,
-    state: Proven<'_>,
+    db: &TrieDb,
+    state: RootedView<'_>,
     (first, last): (Key, Key),
 ) -> Result<RangeProof> {
     let bounds = multiproof(engine, db, state, &[first, last])?;
     let mut scan = Scan::new(&engine.scanners, &(first..=last));
     let mut failed = None;
-    let pairs = std::iter::from_fn(|| match scan.next(db, state.0, Way::Forwards)? {
+    let pairs = std::iter::from_fn(|| match scan.next(db, state.0, Direction::Forwards)? {
         Ok((key, stored)) => {
-            Some((key, hash(db.hasher, &stored).expect("a scan gives what is present")))
+            Some((key, value_hash(db.hasher, &stored).expect("a scan gives what is present")))
         }
         Err(error) => {
             failed = Some(error);
@@ -51,47 +51,47 @@ pub(crate) fn prove_range(
     let built = range::build(db.hasher, &bounds, &first, &last, pairs);
     match failed {
         Some(error) => Err(error),
-        None => Ok(built.map_err(not_built)?.into()),
+        None => Ok(built.map_err(build_failure)?.into()),
     }
 }
 
 /// The proof of what changed in a range from one state to another.
 pub(crate) fn prove_change(
     engine: &Engine,
-    db: &State,
-    from: Proven<'_>,
-    to: Proven<'_>,
+    db: &TrieDb,
+    from: RootedView<'_>,
+    to: RootedView<'_>,
     (first, last): (Key, Key),
 ) -> Result<ChangeProof> {
-    let mut opened = differing(engine, db, from.0, to.0, (first, last))?;
+    let mut opened = differing_keys(engine, db, from.0, to.0, (first, last))?;
     opened.extend([first, last]);
     opened.sort_unstable();
     opened.dedup();
     let before = multiproof(engine, db, from, &opened)?;
     let after = multiproof(engine, db, to, &opened)?;
-    Ok(change::build(db.hasher, &before, &after, &first, &last).map_err(not_built)?.into())
+    Ok(change::build(db.hasher, &before, &after, &first, &last).map_err(build_failure)?.into())
 }
 
 /// The last key of the part of a range that has so many pairs, one at least: it lies before the next pair, if there is one.
-pub(crate) fn last_of_part(
+pub(crate) fn part_end(
     engine: &Engine,
-    db: &State,
+    db: &TrieDb,
     view: &View,
     (first, last): (Key, Key),
     pairs: usize,
 ) -> Result<Key> {
     let mut scan = Scan::new(&engine.scanners, &(first..=last));
     for _ in 0..pairs.max(1) {
-        if scan.next(db, view, Way::Forwards).transpose()?.is_none() {
+        if scan.next(db, view, Direction::Forwards).transpose()?.is_none() {
             return Ok(last);
         }
     }
-    let next = scan.next(db, view, Way::Forwards).transpose()?;
+    let next = scan.next(db, view, Direction::Forwards).transpose()?;
     Ok(next.map_or(last, |(key, _)| key_before(&key).expect("a pair comes before it")))
 }
 
 /// First and last key of a range that has some.
-pub(crate) fn ends(range: &impl RangeBounds<Key>) -> Result<(Key, Key)> {
+pub(crate) fn range_ends(range: &impl RangeBounds<Key>) -> Result<(Key, Key)> {
     let named = |bound: Bound<&Key>| match bound {
         Bound::Included(key) | Bound::Excluded(key) => *key,
         Bound::Unbounded => [0; 32],
@@ -101,29 +101,34 @@ pub(crate) fn ends(range: &impl RangeBounds<Key>) -> Result<(Key, Key)> {
 }
 
 /// The multiproof of these keys, in order; neighbours may be the same.
-fn multiproof(engine: &Engine, db: &State, state: Proven<'_>, keys: &[Key]) -> Result<Vec<u8>> {
+fn multiproof(
+    engine: &Engine,
+    db: &TrieDb,
+    state: RootedView<'_>,
+    keys: &[Key],
+) -> Result<Vec<u8>> {
     let mut keys = keys.to_vec();
     keys.dedup();
     let Engine { finisher, readers, .. } = engine;
-    prove(db, (finisher, readers), state, Claim::Keys(&keys))
+    prove(db, (finisher, readers), state, ProofRequest::Keys(&keys))
 }
 
 /// The keys of a range that differ between two states, in order. Long values are compared by their hashes.
-pub(crate) fn differing(
+pub(crate) fn differing_keys(
     engine: &Engine,
-    db: &State,
+    db: &TrieDb,
     from: &View,
     to: &View,
     (first, last): (Key, Key),
 ) -> Result<Vec<Key>> {
     let within = Prefix::new(&first, common_len(&first, &last));
     // What neither undo nor overlays say of a state is in it what it is now.
-    let now = db.commits.tip_view().0.of(from.namespace);
-    let over = [from.over_the_present(&within)?, to.over_the_present(&within)?];
+    let now = db.commits.tip_view().0.for_namespace(from.namespace);
+    let over = [from.all_changes_below(&within)?, to.all_changes_below(&within)?];
     let keys = over.iter().flatten().map(|(key, _)| *key);
     let keys: BTreeSet<Key> = keys.filter(|key| (first..=last).contains(key)).collect();
     let mut keys: Vec<Key> = keys.into_iter().collect();
-    many::bring(db, &engine.readers, For::Proof, &keys)?;
+    many::fetch_pages(db, &engine.readers, FetchPurpose::Proof, &keys)?;
     let mut failed = None;
     keys.retain(|key| {
         let [before, after] =
@@ -132,7 +137,9 @@ pub(crate) fn differing(
                 Err(_) => point::stored(db, &now, key),
             });
         match (before, after) {
-            (Ok(before), Ok(after)) => hash(db.hasher, &before) != hash(db.hasher, &after),
+            (Ok(before), Ok(after)) => {
+                value_hash(db.hasher, &before) != value_hash(db.hasher, &after)
+            }
             (Err(error), _) | (_, Err(error)) => {
                 failed.get_or_insert(error);
                 false
@@ -140,18 +147,18 @@ pub(crate) fn differing(
         }
     });
     // A dropped trie that was looked up in may have been given up by then.
-    from.check()?;
-    to.check()?;
+    from.check_readable()?;
+    to.check_readable()?;
     failed.map_or(Ok(keys), Err)
 }
 
 /// The hash of a value; `None` when there is none.
-fn hash(hasher: Hasher, stored: &Stored) -> Option<ValueHash> {
+fn value_hash(hasher: Hasher, stored: &Stored) -> Option<ValueHash> {
     stored.fold_value().map(|value| value.hash(hasher))
 }
 
 /// Pairs and multiproofs are of the same states, so they fit; a proof may be too large.
-fn not_built(error: BuildError) -> Error {
+fn build_failure(error: BuildError) -> Error {
     match error {
         BuildError::Encode(_) => {
             Error::BatchTooLarge { bytes: u64::MAX, limit: u64::from(u32::MAX) }

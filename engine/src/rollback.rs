@@ -16,34 +16,35 @@ use pleach_journal::format::commit_body::EntryKind;
 use pleach_journal::format::record::MAX_RECORD;
 use pleach_journal::format::trie_kind::TrieKind;
 
-use crate::commit::{CommitOptions, Target, commit};
+use crate::commit::{CommitOptions, CommitTarget, commit};
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
 use crate::finish::outcome::TrieOutcome;
-use crate::finish::{UnderWay, finish};
+use crate::finish::{BatchReservation, finish};
 use crate::roots::Roots;
 use crate::state::commits::Tip;
 use crate::state::pages::overflow;
 use crate::state::view::View;
-use crate::state::{Shared, State};
+use crate::state::{Database, TrieDb};
 
 /// Tries before commits that come between are reported.
 const TRIES: u32 = 4;
 
 /// Undoes the newest `back` commits and no others; gives the number of the commit.
 pub(crate) fn rollback(engine: &Engine, back: u64) -> Result<u64> {
-    let commits = &engine.state.commits;
+    let commits = &engine.db.commits;
     let tip = commits.published();
-    let far = || Error::TooFarBack { commits: back, most: tip - commits.undo.from().min(tip) };
+    let far =
+        || Error::TooFarBack { commits: back, most: tip - commits.undo.oldest_commit().min(tip) };
     let wanted = tip.checked_sub(back).ok_or_else(far)?;
-    attempt(engine, wanted, Some(tip))
+    try_rollback(engine, wanted, Some(tip))
 }
 
 /// Makes the state of the commit `wanted` the newest one; gives the number of the commit.
 pub(crate) fn rollback_to(engine: &Engine, wanted: u64) -> Result<u64> {
     let mut tries = 1;
     loop {
-        match attempt(engine, wanted, None) {
+        match try_rollback(engine, wanted, None) {
             Err(Error::StaleParent { .. }) if tries < TRIES => tries += 1,
             done => return done,
         }
@@ -51,9 +52,9 @@ pub(crate) fn rollback_to(engine: &Engine, wanted: u64) -> Result<u64> {
 }
 
 /// Goes back to the commit `wanted`, from `base` if one is given, else from the newest one.
-fn attempt(engine: &Engine, wanted: u64, base: Option<u64>) -> Result<u64> {
-    engine.state.commits.sequencer.lock().check_open()?;
-    let tip = engine.state.commits.tip_view();
+fn try_rollback(engine: &Engine, wanted: u64, base: Option<u64>) -> Result<u64> {
+    engine.db.commits.sequencer.lock().check_open()?;
+    let tip = engine.db.commits.tip_view();
     let (newest, base) = (tip.0.base, base.unwrap_or(tip.0.base));
     if newest != base {
         return Err(Error::StaleParent { base, tip: newest });
@@ -61,30 +62,33 @@ fn attempt(engine: &Engine, wanted: u64, base: Option<u64>) -> Result<u64> {
     if wanted > newest {
         return Err(Error::NoSuchCommit { commit: wanted, tip: newest });
     }
-    let number = if wanted < newest { make(engine, tip, wanted)?.commit(engine)? } else { newest };
+    let number =
+        if wanted < newest { prepare(engine, tip, wanted)?.commit(engine)? } else { newest };
     engine.sync()?;
     Ok(number)
 }
 
 /// A rollback that is not committed yet.
-struct Made {
+struct PreparedRollback {
     /// The newest commit, which it was made on.
     view: View,
     prev: Tip,
     /// The commit that it goes back to, pinned.
-    then: View,
+    wanted: View,
     roots: Roots,
     blob: Arc<[u8]>,
-    fates: Vec<(u8, EntryKind)>,
+    entry_kinds: Vec<(u8, EntryKind)>,
     outcomes: Vec<TrieOutcome>,
 }
 
 /// Makes the rollback to the commit `wanted` on a view of the newest one.
-fn make(engine: &Engine, (view, prev): (View, Tip), wanted: u64) -> Result<Made> {
-    let db = &engine.state;
+fn prepare(engine: &Engine, (view, prev): (View, Tip), wanted: u64) -> Result<PreparedRollback> {
+    let db = &engine.db;
     let (then, Tip { roots, blob, .. }) = db.commits.view_at(wanted)?;
-    let undone = db.read(wanted, || {
-        let of = |namespace| Ok((namespace, then.of(namespace).over_the_present(&Prefix::ROOT)?));
+    let undone = db.run_read(wanted, || {
+        let of = |namespace| {
+            Ok((namespace, then.for_namespace(namespace).all_changes_below(&Prefix::ROOT)?))
+        };
         roots.all().map(|(namespace, _)| of(namespace)).collect::<Result<Vec<_>>>()
     })?;
     // Long values are in memory together until the commit has written them.
@@ -102,24 +106,24 @@ fn make(engine: &Engine, (view, prev): (View, Tip), wanted: u64) -> Result<Made>
         accesses.push((namespace, accesses_of(db, wanted, undone)?));
     }
     // The history keeps what later commits replaced only for as long as it may: all of it was there.
-    db.commits.undo.check(wanted)?;
+    db.commits.undo.check_readable(wanted)?;
     if db.commits.published() != view.base {
         let tip = db.commits.published();
         return Err(Error::StaleParent { base: view.base, tip });
     }
     let mut outcomes = Vec::new();
-    let mut fates = fates(&prev.roots, &roots);
+    let mut entry_kinds = entry_kinds(&prev.roots, &roots);
     let count = accesses.iter().map(|(_, accesses)| accesses.len()).sum();
-    let under_way = UnderWay::new(db, count);
+    let reservation = BatchReservation::new(db, count);
     for (namespace, accesses) in accesses {
         let expected = roots.of(namespace).ok_or(Error::Namespace(namespace))?.node;
         let before = match prev.roots.of(namespace) {
             Some(root) => root.node,
             None => root_when_dropped(db, namespace, view.base)?.unwrap_or(expected),
         };
-        let (trie, view) = (engine.trie(namespace)?, view.of(namespace));
+        let (trie, view) = (engine.trie(namespace)?, view.for_namespace(namespace));
         let finished =
-            finish(&trie, &engine.finisher, &under_way, (&view, &before), &accesses, false)?;
+            finish(&trie, &engine.finisher, &reservation, (&view, &before), &accesses, false)?;
         if finished.root != expected {
             if trie.kind == TrieKind::Merkle {
                 let found = finished.root;
@@ -127,18 +131,18 @@ fn make(engine: &Engine, (view, prev): (View, Tip), wanted: u64) -> Result<Made>
             }
             // A digest goes back with its state, and is made of nothing but what led to that.
             if prev.roots.of(namespace).is_some() {
-                fates.push((namespace, EntryKind::Set));
+                entry_kinds.push((namespace, EntryKind::Set));
             }
         }
         outcomes.push(TrieOutcome { namespace, chunks: finished.chunks });
     }
-    fates.sort_unstable_by_key(|(namespace, _)| *namespace);
-    Ok(Made { view, prev, then, roots, blob, fates, outcomes })
+    entry_kinds.sort_unstable_by_key(|(namespace, _)| *namespace);
+    Ok(PreparedRollback { view, prev, wanted: then, roots, blob, entry_kinds, outcomes })
 }
 
 /// The root of a Merkle namespace that the commit `base` does not have, as its dropped trie has it: that of the commit
 /// before the drop. Others may have restored it since, and dropped it again.
-fn root_when_dropped(db: &Shared, namespace: u8, base: u64) -> Result<Option<Node>> {
+fn root_when_dropped(db: &Database, namespace: u8, base: u64) -> Result<Option<Node>> {
     let dropped = db.tries.get(namespace).and_then(|trie| trie.dropped);
     let Some(dropped) = dropped.filter(|dropped| *dropped <= base) else {
         return Err(Error::StaleParent { base, tip: db.commits.published() });
@@ -146,19 +150,19 @@ fn root_when_dropped(db: &Shared, namespace: u8, base: u64) -> Result<Option<Nod
     Ok(db.commits.commit_at(dropped - 1)?.roots.get(namespace))
 }
 
-impl Made {
-    fn target<'a>(&'a self, ticketed: &'a Cell<bool>) -> Target<'a> {
-        Target {
+impl PreparedRollback {
+    fn target<'a>(&'a self, ticketed: &'a Cell<bool>) -> CommitTarget<'a> {
+        CommitTarget {
             view: &self.view,
-            follows: self.view.base,
-            options: CommitOptions { exact: true, at_once: false, back_to: Some(self.then.base) },
+            parent: self.view.base,
+            options: CommitOptions { exact: true, no_wait: false, back_to: Some(self.wanted.base) },
             prev: &self.prev,
             roots: &self.roots,
             blob: &self.blob,
-            fates: &self.fates,
+            entry_kinds: &self.entry_kinds,
             layers: &[],
             layouts: None,
-            ticketed,
+            has_ticket: ticketed,
         }
     }
 
@@ -170,7 +174,7 @@ impl Made {
 }
 
 /// Writes of what keys had in the wanted commit.
-fn accesses_of(db: &State, wanted: u64, undone: Vec<(Key, Stored)>) -> Result<Vec<KeyAccess>> {
+fn accesses_of(db: &TrieDb, wanted: u64, undone: Vec<(Key, Stored)>) -> Result<Vec<KeyAccess>> {
     let mut accesses = Vec::with_capacity(undone.len());
     for (key, prior) in undone {
         let prior = match prior {
@@ -187,15 +191,15 @@ fn accesses_of(db: &State, wanted: u64, undone: Vec<(Key, Stored)>) -> Result<Ve
 }
 
 /// What becomes of the namespaces that only one of two states has.
-fn fates(now: &Roots, then: &Roots) -> Vec<(u8, EntryKind)> {
-    let only = |one: &Roots, other: &Roots, fate| -> Vec<(u8, EntryKind)> {
+fn entry_kinds(now: &Roots, then: &Roots) -> Vec<(u8, EntryKind)> {
+    let only = |one: &Roots, other: &Roots, entry_kind| -> Vec<(u8, EntryKind)> {
         let namespaces = one.all().map(|(namespace, _)| namespace);
         let gone = namespaces.filter(|namespace| other.of(*namespace).is_none());
-        gone.map(|namespace| (namespace, fate)).collect()
+        gone.map(|namespace| (namespace, entry_kind)).collect()
     };
-    let mut fates = only(now, then, EntryKind::Dropped);
-    fates.extend(only(then, now, EntryKind::Restored));
-    fates
+    let mut entry_kinds = only(now, then, EntryKind::Dropped);
+    entry_kinds.extend(only(then, now, EntryKind::Restored));
+    entry_kinds
 }
 
 #[cfg(test)]
@@ -229,13 +233,13 @@ mod tests {
 
     /// Restores namespace 5 as of commit 2 behind the back of others, who have written to it since: gives the database,
     /// its engine, and the rollback that was made before.
-    fn overtaken(disk: &SimDisk, plain: bool) -> (SimDb, Arc<Engine>, Made) {
+    fn overtaken(disk: &SimDisk, plain: bool) -> (SimDb, Arc<Engine>, PreparedRollback) {
         let db = open(disk);
         if plain { db.add_plain_namespace(5) } else { db.add_namespace(5) }.expect("added");
         put(&db, 1);
         assert_eq!(db.drop_namespace(5).expect("dropped"), 3);
         let engine = db.engine();
-        let late = make(&engine, engine.state.commits.tip_view(), 2).expect("made");
+        let late = prepare(&engine, engine.db.commits.tip_view(), 2).expect("made");
         db.rollback(1).expect("restored");
         put(&db, 2);
         assert_eq!(db.rollback(2).expect("gone again"), 6);
@@ -267,7 +271,7 @@ mod tests {
             let (db, engine, mut late) = overtaken(&disk, plain);
             let mut outcomes = std::mem::take(&mut late.outcomes);
             let ticketed = Cell::new(false);
-            let wrong = Target { options: CommitOptions::new(), ..late.target(&ticketed) };
+            let wrong = CommitTarget { options: CommitOptions::new(), ..late.target(&ticketed) };
             commit(&engine, &wrong, &mut outcomes).expect("committed");
             if plain {
                 put(&db, 3);

@@ -30,7 +30,7 @@ use crate::namespace::Namespace;
 use crate::read::point;
 use crate::read::scan::Scan;
 use crate::session::Session;
-use crate::state::State;
+use crate::state::TrieDb;
 use crate::state::pages::overflow::read_from;
 
 /// The longest sleep after which the stop flag is looked at.
@@ -139,7 +139,7 @@ impl ScrubReport {
 /// [`Error::SnapshotTooOld`] when the state cannot be read any more; errors of the ring. Bad pages are no error.
 pub fn scrub(session: &Session, options: &ScrubOptions) -> Result<ScrubReport> {
     let engine = session.engine();
-    let db: &State = &engine.state;
+    let db: &TrieDb = &engine.db;
     let since = db.pace.now();
     let leaf = db.counters.leaf_pages.load(Ordering::Relaxed);
     let mut scrub = Scrub {
@@ -152,33 +152,33 @@ pub fn scrub(session: &Session, options: &ScrubOptions) -> Result<ScrubReport> {
     };
     for (namespace, root) in session.roots().all() {
         let reading = session.namespace(namespace)?;
-        let found = scrub.pairs(reading, root.merkle().is_some())?;
+        let found = scrub.scrub_pairs(reading, root.merkle().is_some())?;
         if let Some(expected) = root.merkle() {
             scrub.report.roots.push(ScrubbedRoot { namespace, expected, found });
         }
     }
-    scrub.log();
-    scrub.runs();
+    scrub.scrub_log();
+    scrub.scrub_runs();
     let mut report = scrub.report;
     report.time = db.pace.now().saturating_sub(since);
     Ok(report)
 }
 
 /// What the process that writes has said last, where that is another one.
-fn of_the_writer(db: &State) -> Option<Superblock> {
+fn writer_superblock(db: &TrieDb) -> Option<Superblock> {
     db.replica.as_ref()?;
     Some(*SuperblockStore::open(db.store.device.clone(), OpenMode::Read).ok()?.newest())
 }
 
 /// The log is durable through here.
-fn log_end(db: &State) -> LogPos {
+fn log_end(db: &TrieDb) -> LogPos {
     let durable = db.commits.sequencer.durable();
-    of_the_writer(db).map_or(durable, |newest| newest.durable_through.max(durable))
+    writer_superblock(db).map_or(durable, |newest| newest.durable_through.max(durable))
 }
 
 /// Where the log begins that is kept: at a record before the replay start, or there.
-fn log_start(db: &State) -> Point {
-    let newest = of_the_writer(db).unwrap_or_else(|| db.images.newest());
+fn log_start(db: &TrieDb) -> Point {
+    let newest = writer_superblock(db).unwrap_or_else(|| db.images.newest());
     let from = newest.log_from();
     if from < newest.replay.position { from.into() } else { newest.replay }
 }
@@ -194,41 +194,46 @@ struct Scrub<'a> {
 
 impl Scrub<'_> {
     /// Reads a namespace; gives the root of its pairs when all of them could be read.
-    fn pairs(&mut self, reading: &Namespace, is_merkle: bool) -> Result<Option<Node>> {
+    fn scrub_pairs(&mut self, reading: &Namespace, is_merkle: bool) -> Result<Option<Node>> {
         let namespace = reading.view().namespace;
-        let mut folder = is_merkle.then(|| RootFolder::new(self.engine.state.hasher));
+        let mut folder = is_merkle.then(|| RootFolder::new(self.engine.db.hasher));
         let mut scan = Scan::new(&self.engine.scanners, &..);
         scan.read_from_device();
         // Each turn comes to a later key.
-        while !self.is_over() {
-            let Some(step) = scan.next_page(reading.state(), reading.view()) else {
+        while !self.wait_or_stop() {
+            let Some(step) = scan.next_page(reading.db(), reading.view()) else {
                 return Ok(folder.map(RootFolder::root));
             };
             let step = step?;
             if let Some(page) = step.page {
                 self.report.pages += 1;
-                self.read(PAGE as u64);
+                self.count_read(PAGE as u64);
                 if let Some(error) = step.error {
-                    self.bad(LEAF_FILE, u64::from(page), Some((namespace, step.prefix)), error);
+                    self.report_bad(
+                        LEAF_FILE,
+                        u64::from(page),
+                        Some((namespace, step.prefix)),
+                        error,
+                    );
                     folder = None;
                     continue;
                 }
             }
-            while let Some((key, stored)) = scan.next_at_hand() {
+            while let Some((key, stored)) = scan.next_in_page() {
                 self.report.pairs += 1;
                 if let (Some(folder), Some(value)) = (&mut folder, stored.fold_value()) {
                     folder.pair(&key, value).map_err(|_| Contradiction::KeyOrder { key })?;
                 }
                 if let Stored::Overflow(raw) = stored {
-                    self.long_value(reading, &key, &raw)?;
+                    self.scrub_long_value(reading, &key, &raw)?;
                 }
             }
         }
         Ok(None)
     }
 
-    fn long_value(&mut self, reading: &Namespace, key: &Key, raw: &[u8]) -> Result<()> {
-        let db = reading.state();
+    fn scrub_long_value(&mut self, reading: &Namespace, key: &Key, raw: &[u8]) -> Result<()> {
+        let db = reading.db();
         let (device, file) = (&db.store.device, &db.space.overflow);
         self.report.long_values += 1;
         let read =
@@ -236,35 +241,42 @@ impl Scrub<'_> {
         let mut done = read(raw);
         if done.is_err() && db.replica.is_some() {
             // The process that writes may have moved it.
-            done = db.read(reading.view().base, || match point::stored(db, reading.view(), key)? {
-                Stored::Overflow(raw) => read(&raw),
-                _ => Ok(()),
+            done = db.run_read(reading.view().base, || {
+                match point::stored(db, reading.view(), key)? {
+                    Stored::Overflow(raw) => read(&raw),
+                    _ => Ok(()),
+                }
             });
         }
         if let Err(error) = done {
             // Of a state that can be read no longer the runs may be another value's.
-            db.read(reading.view().base, || reading.view().check())?;
+            db.run_read(reading.view().base, || reading.view().check_readable())?;
             let page = page_of_value(device, Some(file), raw, &error);
-            self.bad(OVERFLOW_FILE, page, Some((db.namespace, Prefix::new(key, 256))), error);
+            self.report_bad(
+                OVERFLOW_FILE,
+                page,
+                Some((db.namespace, Prefix::new(key, 256))),
+                error,
+            );
         }
-        self.read(overflow_cell(raw).runs().map(|run| page_offset(run.pages.into())).sum());
+        self.count_read(overflow_cell(raw).runs().map(|run| page_offset(run.pages.into())).sum());
         Ok(())
     }
 
     /// Reads the log. Segments that nobody needs any more go meanwhile, and then their records may be another segment's.
-    fn log(&mut self) {
-        let db = &self.engine.state;
+    fn scrub_log(&mut self) {
+        let db = &self.engine.db;
         let (device, database) = (&db.store.device, db.store.database);
         let (size, end) = (db.images.newest().geometry.log_segment, log_end(db));
         let mut from = log_start(db);
         // Each turn begins behind where the one before has ended.
-        while from.position < end && !self.is_over() {
+        while from.position < end && !self.wait_or_stop() {
             let mut records = 0;
             let walked = walk(device, database, size, from, end, |record| {
                 records += 1;
                 self.report.records += 1;
-                self.read(record.header.record_len());
-                let stops = records % RECORDS == 0 && self.is_over();
+                self.count_read(record.header.record_len());
+                let stops = records % RECORDS == 0 && self.wait_or_stop();
                 let flow = if stops { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
                 Ok::<_, Error>(flow)
             });
@@ -280,35 +292,35 @@ impl Scrub<'_> {
                 _ => resume,
             };
             let (file, page) = (segment_name(at.segment(size)), at.in_segment(size) / PAGE as u64);
-            self.bad(&file, page, None, error);
+            self.report_bad(&file, page, None, error);
             let next = next_record(device, database, size, resume, end);
             from = next.ok().flatten().unwrap_or(end).into();
         }
     }
 
     /// Reads the runs of the history; what another process writes may be another run's by now.
-    fn runs(&mut self) {
-        let db = &self.engine.state;
-        let runs = db.commits.undo.at_cut(LogPos::MAX).runs;
+    fn scrub_runs(&mut self) {
+        let db = &self.engine.db;
+        let runs = db.commits.undo.image_history(LogPos::MAX).runs;
         for run in runs.iter().filter(|_| db.replica.is_none()) {
-            if self.is_over() {
+            if self.wait_or_stop() {
                 return;
             }
             if let Err(error) = run.check() {
                 let page = error.page().unwrap_or(run.names.pages[0].start);
-                self.bad(OVERFLOW_FILE, page, None, error.into());
+                self.report_bad(OVERFLOW_FILE, page, None, error.into());
             }
-            self.read(run.names.bytes());
+            self.count_read(run.names.bytes());
         }
     }
 
-    fn bad(&mut self, file: &str, page: u64, keys: Option<(u8, Prefix)>, error: Error) {
+    fn report_bad(&mut self, file: &str, page: u64, keys: Option<(u8, Prefix)>, error: Error) {
         tracing::error!(file, page, ?keys, %error, "a scrub has found a page that cannot be used");
         self.report.bad.push(BadPage::new(file, page, keys, error));
     }
 
     /// So many bytes were read.
-    fn read(&mut self, bytes: u64) {
+    fn count_read(&mut self, bytes: u64) {
         self.report.bytes += bytes;
         if let Some(progress) = &self.options.progress {
             progress(self.report.bytes, Some(self.all.max(self.report.bytes)));
@@ -316,12 +328,12 @@ impl Scrub<'_> {
     }
 
     /// Waits until more may be read; is it stopped?
-    fn is_over(&mut self) -> bool {
+    fn wait_or_stop(&mut self) -> bool {
         let stop = || self.options.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed));
         if let Some(nanos) = (u128::from(self.report.bytes) * 1_000_000_000)
             .checked_div(self.options.bytes_per_second.into())
         {
-            let pace = &self.engine.state.pace;
+            let pace = &self.engine.db.pace;
             let due = self.since + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
             // Each turn comes closer to the time.
             while !stop() {

@@ -16,11 +16,11 @@ use crate::commit::block::Block;
 use crate::commit::overlay::Overlay;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::finish::outcome::{Finished, FinishedBatch, TrieOutcome};
-use crate::finish::sort::Sorted;
-use crate::finish::{UnderWay, finish, sort};
-use crate::given_back::forward_error;
-use crate::handles::{Counted, Holder, Kind};
+use crate::error_forwarding::forward_error;
+use crate::finish::outcome::{FinishedBatch, FinishedTrie, TrieOutcome};
+use crate::finish::sort::SortedAccesses;
+use crate::finish::{BatchReservation, finish, sort};
+use crate::handles::{CountedHandle, HandleKind, Holder};
 use crate::namespace::Namespace;
 use crate::observe::FINISH;
 use crate::roots::{Roots, TrieRoot};
@@ -91,7 +91,7 @@ pub struct Session {
     parent: Option<Overlay>,
     witness: bool,
     /// The last field, so that it goes last.
-    counted: Counted,
+    counted: CountedHandle,
 }
 
 impl fmt::Debug for Session {
@@ -120,17 +120,17 @@ impl Session {
         holder: Holder,
     ) -> Self {
         tracing::trace!(commit = view.base, ?holder, "a session begins");
-        view.held_by(holder, options.label);
+        view.set_holder(holder, options.label);
         let first = TrieRoot { kind: TrieKind::Merkle, node: tip.roots.first() };
         let others = tip.roots.all().skip(1).map(|_| OnceLock::new()).collect();
         Self {
             engine: Arc::clone(engine),
-            first: Namespace::new(engine, Arc::clone(&engine.state), view, first),
+            first: Namespace::new(engine, Arc::clone(&engine.db), view, first),
             others,
             tip,
             parent: options.over,
             witness: options.witness,
-            counted: engine.count(Kind::Session),
+            counted: engine.count_handle(HandleKind::Session),
         }
     }
 
@@ -156,7 +156,7 @@ impl Session {
 
     /// The hash function of the database.
     pub fn hasher(&self) -> Hasher {
-        self.engine.state.hasher
+        self.engine.db.hasher
     }
 
     /// Number of the commit that this session reads, under overlays where it reads one.
@@ -174,16 +174,18 @@ impl Session {
         }
         let missing = Error::Namespace(namespace);
         let Some((at, root)) = self.tip.roots.find(namespace) else { return Err(missing) };
-        self.engine.state.home.check()?;
+        self.engine.db.home.check()?;
         let other = &self.others[at - 1];
         if let Some(reading) = other.get() {
             return Ok(reading);
         }
         let state = self.engine.trie(namespace);
         // Its trie is there as long as the state can be read. Then another one may have the number.
-        self.first.with(View::check)?;
+        self.first.with_view(View::check_readable)?;
         let state = state?;
-        let reading = || Namespace::new(&self.engine, state, self.first.view().of(namespace), root);
+        let reading = || {
+            Namespace::new(&self.engine, state, self.first.view().for_namespace(namespace), root)
+        };
         Ok(other.get_or_init(reading))
     }
 
@@ -192,9 +194,9 @@ impl Session {
     /// # Errors
     /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld): this one cannot read any more, either.
     pub fn fork(&self) -> Result<Self> {
-        self.engine.state.home.check()?;
-        let view = self.engine.state.commits.view_like(self.first.view());
-        self.engine.state.read(view.base, || view.check())?;
+        self.engine.db.home.check()?;
+        let view = self.engine.db.commits.clone_view(self.first.view());
+        self.engine.db.run_read(view.base, || view.check_readable())?;
         let options =
             SessionOptions { witness: self.witness, over: self.parent.clone(), label: None };
         Ok(Self::new(&self.engine, (view, self.tip.clone()), options, Holder::Session))
@@ -203,7 +205,7 @@ impl Session {
     /// The number that the database was created with ([`Db::id`](crate::Db::id)).
     #[doc(hidden)]
     pub fn database(&self) -> u64 {
-        self.engine.state.store.database
+        self.engine.db.store.database
     }
 
     /// Proves which root a namespace has in this state, or that there is none (a plain one has none), in the one root over all
@@ -229,7 +231,7 @@ impl Session {
     }
 
     fn finish_list(self, accesses: Vec<Access>) -> Result<Block, FinishError> {
-        if let Err(forked) = self.engine.state.home.check() {
+        if let Err(forked) = self.engine.db.home.check() {
             return Err(FinishError::new(self, accesses, forked.into()));
         }
         let finisher = &self.engine.finisher;
@@ -239,7 +241,7 @@ impl Session {
         let mut sorter = finisher.sorters.take().unwrap_or_default();
         let finished = self.expand(&accesses).and_then(|expanded| {
             let accesses = expanded.as_ref().unwrap_or(&accesses);
-            self.finish_sorted(&sort(&self.engine.state, &mut sorter, accesses)?)
+            self.finish_sorted(&sort(&self.engine.db, &mut sorter, accesses)?)
         });
         finisher.sorters.give(sorter);
         let finished = match finished {
@@ -251,7 +253,7 @@ impl Session {
             (self.first.into_view(), self.tip),
             self.parent,
             finished,
-            self.counted.into_kind(Kind::Block),
+            self.counted.into_kind(HandleKind::Block),
         ))
     }
 
@@ -283,38 +285,38 @@ impl Session {
     }
 
     /// One finish for each namespace, on the same workers.
-    fn finish_sorted(&self, sorted: &Sorted<'_>) -> Result<FinishedBatch> {
+    fn finish_sorted(&self, sorted: &SortedAccesses<'_>) -> Result<FinishedBatch> {
         // All of them exist, before the first is folded.
         for (namespace, _) in sorted.namespaces() {
             self.namespace(namespace)?;
         }
-        let _observed = self.engine.state.timings.observe(FINISH);
+        let _observed = self.engine.db.timings.begin_operation(FINISH);
         let finisher = &self.engine.finisher;
         // Before anything is gathered: what changes from here on is seen by the commit.
-        let layouts = self.engine.state.commits.sequencer.lock().layouts;
+        let layouts = self.engine.db.commits.sequencer.lock().layouts;
         let accesses = sorted.namespaces().map(|(_, accesses)| accesses.len()).sum();
         let _span =
             tracing::debug_span!("finish", commit = self.commit_number(), accesses).entered();
-        let under_way = UnderWay::new(&self.engine.state, accesses);
+        let reservation = BatchReservation::new(&self.engine.db, accesses);
         let count = sorted.namespaces().len();
         let mut roots = Vec::with_capacity(count);
         let mut outcomes: Vec<TrieOutcome> = Vec::with_capacity(count);
         let mut witnesses = Vec::new();
         for (namespace, accesses) in sorted.namespaces() {
             let reading = self.namespace(namespace)?;
-            let (db, before) = (reading.state(), reading.trie_root());
-            let finished = reading.with(|view| {
-                finish(db, finisher, &under_way, (view, &before.node), accesses, self.witness)
+            let (db, before) = (reading.db(), reading.trie_root());
+            let finished = reading.with_view(|view| {
+                finish(db, finisher, &reservation, (view, &before.node), accesses, self.witness)
             });
             match finished {
-                Ok(Finished { root: node, chunks, witness }) => {
+                Ok(FinishedTrie { root: node, chunks, witness }) => {
                     roots.push((namespace, Some(TrieRoot { node, ..*before })));
                     outcomes.push(TrieOutcome { namespace, chunks });
                     witnesses.extend(witness.map(|witness| (namespace, witness)));
                 }
                 Err(error) => {
                     let done = outcomes.into_iter().flat_map(|outcome| outcome.chunks);
-                    finisher.give_outcomes_back(done);
+                    finisher.recycle_outcomes(done);
                     return Err(error);
                 }
             }
@@ -327,10 +329,10 @@ impl Session {
 ///
 /// The session reads the state that it read before, with what it has prefetched, and can read, prefetch
 /// and finish again. As long as this lives, so does the session, which keeps its state's undo in memory.
-pub struct FinishError(Box<Unfinished>);
+pub struct FinishError(Box<FailedFinish>);
 
 /// Boxed, so that a result is as small as its good case.
-struct Unfinished {
+struct FailedFinish {
     session: Session,
     accesses: Vec<Access>,
     error: Error,
@@ -338,7 +340,7 @@ struct Unfinished {
 
 impl FinishError {
     pub(crate) fn new(session: Session, accesses: Vec<Access>, error: Error) -> Self {
-        Self(Box::new(Unfinished { session, accesses, error }))
+        Self(Box::new(FailedFinish { session, accesses, error }))
     }
 
     /// Why there is no block.
@@ -368,7 +370,7 @@ impl FinishError {
 
     /// Session, accesses and reason.
     pub fn into_parts(self) -> (Session, Vec<Access>, Error) {
-        let Unfinished { session, accesses, error } = *self.0;
+        let FailedFinish { session, accesses, error } = *self.0;
         (session, accesses, error)
     }
 }

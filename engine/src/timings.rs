@@ -99,31 +99,35 @@ impl Timings {
     }
 
     /// Measures an operation for the histogram of this name, from here until what this gives is dropped.
-    pub(crate) fn observe(&self, name: &'static str) -> Observed<'_> {
-        Observed { timings: self, name, since: cfg!(feature = "metrics").then(|| (self.clock)()) }
+    pub(crate) fn begin_operation(&self, name: &'static str) -> OperationTimer<'_> {
+        OperationTimer {
+            timings: self,
+            name,
+            since: cfg!(feature = "metrics").then(|| (self.clock)()),
+        }
     }
 
     /// Begins a phase that the caller does alone. It ends when this is dropped.
-    pub(crate) fn begin(&self, phase: Phase) -> Timed<'_> {
-        self.tasks(Some(phase), 0)
+    pub(crate) fn begin_phase(&self, phase: Phase) -> PhaseTimer<'_> {
+        self.begin_tasks(Some(phase), 0)
     }
 
     /// Begins a phase of so many tasks, which are claimed one by one; without a phase, nothing is measured.
-    pub(crate) fn tasks(&self, phase: Option<Phase>, count: usize) -> Timed<'_> {
+    pub(crate) fn begin_tasks(&self, phase: Option<Phase>, count: usize) -> PhaseTimer<'_> {
         let since = phase.map_or(Duration::ZERO, |_| (self.clock)());
-        Timed { timings: self, phase, since, count, next: AtomicUsize::new(0) }
+        PhaseTimer { timings: self, phase, since, count, next: AtomicUsize::new(0) }
     }
 }
 
 /// An operation that is measured.
-pub(crate) struct Observed<'a> {
+pub(crate) struct OperationTimer<'a> {
     timings: &'a Timings,
     name: &'static str,
     /// `None` where there are no histograms.
     since: Option<Duration>,
 }
 
-impl Drop for Observed<'_> {
+impl Drop for OperationTimer<'_> {
     fn drop(&mut self) {
         let Some(since) = self.since else { return };
         observe::operation(self.name, (self.timings.clock)().saturating_sub(since));
@@ -131,7 +135,7 @@ impl Drop for Observed<'_> {
 }
 
 /// A phase under way, and its tasks.
-pub(crate) struct Timed<'a> {
+pub(crate) struct PhaseTimer<'a> {
     timings: &'a Timings,
     phase: Option<Phase>,
     since: Duration,
@@ -139,7 +143,7 @@ pub(crate) struct Timed<'a> {
     next: AtomicUsize,
 }
 
-impl Timed<'_> {
+impl PhaseTimer<'_> {
     /// The next task that nobody has claimed.
     pub(crate) fn claim(&self) -> Option<usize> {
         let at = self.next.fetch_add(1, Ordering::Relaxed);
@@ -147,14 +151,14 @@ impl Timed<'_> {
     }
 
     /// Runs tasks, one after the other, until all are claimed.
-    pub(crate) fn each(&self, mut run: impl FnMut(usize)) {
+    pub(crate) fn run_tasks(&self, mut run: impl FnMut(usize)) {
         while let Some(at) = self.claim() {
             run(at);
         }
     }
 }
 
-impl Drop for Timed<'_> {
+impl Drop for PhaseTimer<'_> {
     fn drop(&mut self) {
         let Some(phase) = self.phase else { return };
         let wall = (self.timings.clock)().saturating_sub(self.since);
@@ -179,8 +183,8 @@ mod tests {
     fn each_task_is_claimed_once_and_sums_count() {
         let (timings, counters) = timings();
         let mut seen = Vec::new();
-        timings.tasks(Some(Phase::Apply), 3).each(|at| seen.push(at));
-        timings.tasks(None, 2).each(|at| seen.push(at));
+        timings.begin_tasks(Some(Phase::Apply), 3).run_tasks(|at| seen.push(at));
+        timings.begin_tasks(None, 2).run_tasks(|at| seen.push(at));
         assert_eq!(seen, [0, 1, 2, 0, 1]);
         assert_eq!(counters.apply_nanos.load(Ordering::Relaxed), 1000, "two looks");
     }
@@ -192,7 +196,7 @@ mod tests {
             assert!(
                 Phase::ALL.iter().all(|other| (other.name() == phase.name()) == (*other == phase))
             );
-            drop(timings.begin(phase));
+            drop(timings.begin_phase(phase));
             assert!(phase.sum(&counters).load(Ordering::Relaxed) > 0, "{phase:?}");
         }
     }

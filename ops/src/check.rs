@@ -27,8 +27,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use pleach::internals::open::pages::{Visited, visit};
-use pleach::internals::open::recovery::Recovered;
+use pleach::internals::open::pages::{VisitedPage, visit};
+use pleach::internals::open::recovery::RecoveredState;
 use pleach::internals::state::{read_from, runs};
 use pleach::status::Opening;
 use pleach::{Error, Progress, Result};
@@ -170,7 +170,7 @@ fn run(opened: &Opened, options: CheckOptions) -> Result<CheckReport> {
     opened.require_lock()?;
     // Without its undo the history is the newest commit.
     let examined = if options.past { opened.examine()? } else { opened.examine_present()? };
-    let older_serves = examined.older_serves(&opened.device);
+    let older_serves = examined.can_older_serve(&opened.device);
     let recovered = examined.recovered;
     let regions = recovered.tries.iter().flat_map(|trie| trie.regions.regions());
     let children: u64 = regions.map(|region| region.read().children().len() as u64).sum();
@@ -179,7 +179,7 @@ fn run(opened: &Opened, options: CheckOptions) -> Result<CheckReport> {
         incarnation: examined.incarnation.number,
         options,
         overflow: opened.device.open(OVERFLOW_FILE, OpenMode::Read)?,
-        runs: recovered.history.held_runs.clone(),
+        runs: recovered.history.overflow_runs.clone(),
         done: 0,
         all: 3 * children,
         report: CheckReport {
@@ -269,7 +269,7 @@ impl Checker<'_> {
         }
     }
 
-    fn regions(&mut self, recovered: &Recovered) {
+    fn regions(&mut self, recovered: &RecoveredState) {
         let tries = recovered.tries.iter().map(|trie| (trie.namespace, &trie.regions));
         let regions = tries.flat_map(|(namespace, index)| {
             index.regions().iter().map(move |region| (namespace, region))
@@ -297,7 +297,7 @@ impl Checker<'_> {
     }
 
     /// All children in key order. Few pages are folded here: threads cost more.
-    fn children(&mut self, leaf: &File, recovered: &Recovered) -> Result<()> {
+    fn children(&mut self, leaf: &File, recovered: &RecoveredState) -> Result<()> {
         let many = recovered.leaf_pages.len() > BATCH * AHEAD;
         match many.then(|| ThreadPoolBuilder::new().build().ok()).flatten() {
             None => self.fold_on(None, leaf, recovered),
@@ -312,7 +312,7 @@ impl Checker<'_> {
         &mut self,
         threads: Option<(&Scope<'a>, usize)>,
         leaf: &File,
-        recovered: &'a Recovered,
+        recovered: &'a RecoveredState,
     ) -> Result<()> {
         let known = Known {
             hasher: self.opened.hasher,
@@ -322,7 +322,7 @@ impl Checker<'_> {
         };
         let most = threads.map_or(0, |(_, count)| count * AHEAD);
         let mut folding: VecDeque<Receiver<Children>> = VecDeque::new();
-        let mut start = |checker: &mut Self, batch: Vec<Visited<'a>>| {
+        let mut start = |checker: &mut Self, batch: Vec<VisitedPage<'a>>| {
             let (give, take) = sync_channel(1);
             let fold = move || {
                 // Nobody takes it after an error.
@@ -381,7 +381,7 @@ impl Checker<'_> {
     }
 
     /// Runs of the history, and its long values. What these take is among what is named already.
-    fn the_past(&mut self, recovered: &Recovered) {
+    fn the_past(&mut self, recovered: &RecoveredState) {
         if self.options.past {
             for error in recovered.history.damaged_runs() {
                 self.finding(format!("the history: {error}"));
@@ -411,7 +411,7 @@ impl Checker<'_> {
     }
 
     /// Every page of the overflow file is named once or free.
-    fn space(&mut self, recovered: &Recovered) {
+    fn space(&mut self, recovered: &RecoveredState) {
         let mut named = std::mem::take(&mut self.runs);
         named.sort_unstable_by_key(|run| run.start);
         let mut free = recovered.extents.free_runs().peekable();

@@ -151,7 +151,7 @@ impl Explain<'_> {
         }
         let below = state.pending_below(&prefix).iter();
         let changes = below.map(|pending| (pending.key, pending.stored.clone()));
-        pleach::internals::state::put_over(&mut pairs, 0, changes);
+        pleach::internals::state::merge_changes(&mut pairs, 0, changes);
         pairs.retain(|(_, stored)| stored.is_present());
         let found = pairs.iter().find(|pair| pair.0 == *key);
         lines.push(format!("value    {}", describe(found.map_or(&Stored::Absent, |pair| &pair.1))));
@@ -182,7 +182,7 @@ impl Explain<'_> {
 /// What the key had before each commit of the history that changed it, the newest first.
 fn history(undo: &Undo, tip: u64, namespace: u8, key: &Key) -> Result<Vec<String>> {
     let mut lines = Vec::new();
-    let mut before = undo.from();
+    let mut before = undo.oldest_commit();
     let after = |before| undo.change_after(namespace, key, before);
     while let Some((number, prior)) = after(before)?.filter(|_| before < tip) {
         lines.push(format!("history  before commit {number}: {}", describe(&prior)));

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pleach::internals::open::examine::{self, Examined, no_folder};
+use pleach::internals::open::examine::{self, Examination, missing_folder_error};
 use pleach::internals::open::examine_beside;
 use pleach::internals::open::recovery::LogEnd;
 use pleach::internals::options::HistoryLimits;
@@ -49,23 +49,23 @@ impl Opened {
     }
 
     /// The database as an open would find it.
-    pub(crate) fn examine(&self) -> Result<Examined> {
+    pub(crate) fn examine(&self) -> Result<Examination> {
         self.examine_with(limits)
     }
 
     /// The same without its history: a device that cannot read that is no reason to give nothing.
-    pub(crate) fn examine_present(&self) -> Result<Examined> {
+    pub(crate) fn examine_present(&self) -> Result<Examination> {
         self.examine_with(|_| limits(0))
     }
 
     /// The same with a log that ends where it is damaged, and whatever files of pages are there.
-    pub(crate) fn examine_salvage(&self) -> Result<Examined> {
+    pub(crate) fn examine_salvage(&self) -> Result<Examination> {
         let superblocks = SuperblockStore::open(self.device.clone(), OpenMode::Read)?;
         let none = |_: &Superblock| limits(0);
         examine::examine(Some(self.hasher), &self.device, superblocks, none, None, LogEnd::Salvage)
     }
 
-    fn examine_with(&self, within: impl Fn(u64) -> HistoryLimits) -> Result<Examined> {
+    fn examine_with(&self, within: impl Fn(u64) -> HistoryLimits) -> Result<Examination> {
         let within = |found: &Superblock| within(found.history);
         if self.is_live() {
             return examine_beside(Some(self.hasher), &self.device, within);
@@ -85,7 +85,7 @@ fn inspect(device: &Disk) -> Result<()> {
 
 pub(crate) fn device(path: &Path) -> Result<Disk> {
     let options = OsOptions { read_only: true, ..OsOptions::default() };
-    Ok(OsDevice::open(path, options).map_err(no_folder)?.into())
+    Ok(OsDevice::open(path, options).map_err(missing_folder_error)?.into())
 }
 
 /// The number of the folder's database ([`Db::id`](pleach::Db::id)). Where no superblock can be used its log tells it.

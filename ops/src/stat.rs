@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use pleach::internals::error::hex;
 use pleach::internals::open::pages::parse;
-use pleach::internals::open::recovery::{Recovered, RecoveredTrie};
+use pleach::internals::open::recovery::{RecoveredState, RecoveredTrie};
 use pleach::internals::state::Undo;
 use pleach::status::{Note, Opening};
 use pleach::{Error, Result, Roots};
@@ -153,7 +153,7 @@ pub fn stat_on(device: impl Into<Disk>, hasher: Option<Hasher>) -> Result<Stat> 
             .map(|trie| NamespaceStat::of(trie, &recovered.tip.roots))
             .collect(),
         commit: recovered.tip.number,
-        oldest_commit: undo.from(),
+        oldest_commit: undo.oldest_commit(),
         history_bytes: undo.disk_bytes(),
         history_commits: undo.disk_commits(),
         history_since: since(undo, recovered.tip.number),
@@ -162,8 +162,8 @@ pub fn stat_on(device: impl Into<Disk>, hasher: Option<Hasher>) -> Result<Stat> 
         pages: pages as u64,
         empty_prefixes: (children - pages) as u64,
         regions: regions().count() as u64,
-        pending_entries: recovered.pending_entries as u64,
-        pending_bytes: recovered.pending_bytes as u64,
+        pending_entries: recovered.buffered_entries as u64,
+        pending_bytes: recovered.buffered_bytes as u64,
         overflow_pages: (extents.live + extents.pending, extents.pages),
         files,
         log_replay_bytes: examined.opening.replayed,
@@ -176,7 +176,7 @@ pub fn stat_on(device: impl Into<Disk>, hasher: Option<Hasher>) -> Result<Stat> 
 }
 
 /// Do some of the leaf pages fit the index?
-fn sample(opened: &Opened, recovered: &Recovered) -> Result<Option<Note>> {
+fn sample(opened: &Opened, recovered: &RecoveredState) -> Result<Option<Note>> {
     let file = opened.device.open(LEAF_FILE, OpenMode::Read)?;
     let step = recovered.leaf_pages.len().div_ceil(SAMPLE).max(1);
     let (mut at, mut read, mut bad, mut first) = (0, 0, 0, None);
@@ -212,7 +212,7 @@ fn sample(opened: &Opened, recovered: &Recovered) -> Result<Option<Note>> {
 
 /// When the oldest commit that a history has undo of was made, where that is known.
 fn since(undo: &Undo, tip: u64) -> Option<SystemTime> {
-    let oldest = Some(undo.from() + 1).filter(|oldest| *oldest <= tip)?;
+    let oldest = Some(undo.oldest_commit() + 1).filter(|oldest| *oldest <= tip)?;
     // A damaged run is for a check to find.
     let seconds = undo.committed_at(oldest).ok()??;
     Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))

@@ -15,7 +15,7 @@ use pleach_journal::format::trie_kind::TrieKind;
 use crate::error::Result;
 use crate::roots::Roots;
 use crate::state::commits::Tip;
-use crate::state::history::undo::HistoryInImage;
+use crate::state::history::undo::ImageHistory;
 
 /// The image of a database without keys: one region, one prefix, no page.
 pub(crate) fn first_image(
@@ -50,14 +50,14 @@ pub(super) fn finish_image(
     mut writer: ImageWriter,
     tip: &Tip,
     tries: Vec<TrieRef>,
-    history: &HistoryInImage,
+    history: &ImageHistory,
     map: &[u8],
 ) -> Result<ImageRef> {
     let map = StreamRef::of(writer.stream(0, StreamId::FreeMap, map)?, map);
     let mut bytes = Vec::new();
     history.runs.iter().for_each(|run| run.names.encode(&mut bytes));
     let page = if bytes.is_empty() { 0 } else { writer.stream(0, StreamId::History, &bytes)? };
-    let HistoryInImage { records, kept_from, past, .. } = history;
+    let ImageHistory { records, kept_from, past, .. } = history;
     let (records, kept_from, history) = (*records, *kept_from, StreamRef::of(page, &bytes));
     let past = past.iter().flat_map(Roots::all);
     let past = past.map(|(namespace, root)| (namespace, root.kind, root.node)).collect();

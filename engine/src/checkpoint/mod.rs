@@ -19,28 +19,31 @@ use pleach_io::Step;
 use pleach_journal::format::position::LogPos;
 
 use crate::error::{Error, Result};
-use crate::state::State;
-use crate::state::order::images::LAST_NUMBERS;
+use crate::state::TrieDb;
+use crate::state::order::images::NUMBERS_FOR_CLOSE;
 use crate::state::pace::beats::{IDLE, Task};
 use crate::state::pages::quarantine::backoff;
 pub(crate) use image::first_image;
 use pleach_history::DiskMerge;
 pub(crate) use write::{BackupImage, checkpoint, write_backup_image};
-use write::{Progress, Started, Work, copy_regions, finish, start, write_history};
+use write::{
+    CopyProgress, ImageBuild, StartOutcome, copy_regions, finish_checkpoint, start_image,
+    write_history,
+};
 
 /// When the task looks again whether a load has ended, which makes its own images.
-const LOADING: Duration = Duration::from_millis(100);
+const LOADING_RETRY: Duration = Duration::from_millis(100);
 
 /// After a merge that failed.
-const NEXT_MERGE: Duration = Duration::from_secs(60);
+const MERGE_RETRY: Duration = Duration::from_secs(60);
 
 /// When the task looks again whether all that pends was flushed.
-const DRAINING: Duration = Duration::from_millis(10);
+const DRAINING_RETRY: Duration = Duration::from_millis(10);
 
 /// The checkpoint task.
 pub(crate) struct Checkpointer {
-    db: Arc<State>,
-    work: Option<Work>,
+    db: Arc<TrieDb>,
+    build: Option<ImageBuild>,
     /// The history is written for the next checkpoint.
     has_written: bool,
     /// A merge of runs of the history, and when the next may be after one that failed.
@@ -56,12 +59,12 @@ pub(crate) struct Checkpointer {
 }
 
 impl Checkpointer {
-    pub(crate) fn new(db: Arc<State>) -> Self {
-        let history_differs = db.images.newest().history != db.commits.undo.history();
+    pub(crate) fn new(db: Arc<TrieDb>) -> Self {
+        let history_differs = db.images.newest().history != db.commits.undo.history_commits();
         Self {
             db,
             history_differs,
-            work: None,
+            build: None,
             has_written: false,
             merge: None,
             no_merge_before: Duration::ZERO,
@@ -79,8 +82,8 @@ impl Checkpointer {
                 tracing::warn!(%why, "no room for a checkpoint; it is tried again");
                 self.db.pace.set_checkpoint_full(true);
                 self.db.pace.notify();
-                self.work = None;
-                self.db.pace.enters(Task::Checkpoint, IDLE);
+                self.build = None;
+                self.db.pace.enter_stage(Task::Checkpoint, IDLE);
                 Step::IdleFor(Duration::from_millis(500))
             }
             Err(error) => {
@@ -92,7 +95,7 @@ impl Checkpointer {
     }
 
     fn advance(&mut self) -> Result<Step> {
-        if self.work.is_none() {
+        if self.build.is_none() {
             if self.db.pace.is_closing() {
                 return Ok(Step::Done);
             }
@@ -104,45 +107,45 @@ impl Checkpointer {
             self.db.space.free_history(file.take_unused())?;
         }
         self.prepare_log();
-        if self.work.is_none() && !self.db.images.is_in_making() {
-            self.db.images.reserve(&self.db.space, self.db.image_pages(0));
+        if self.build.is_none() && !self.db.images.is_image_in_progress() {
+            self.db.images.reserve_image_room(&self.db.space, self.db.image_pages(0));
         }
-        let Some(work) = &mut self.work else {
+        let Some(build) = &mut self.build else {
             let db = &self.db;
-            let is_short = db.pace.room_is_short.load(Ordering::Acquire);
+            let is_short = db.pace.is_room_short.load(Ordering::Acquire);
             if is_short && db.is_being_drained() {
                 // Without what pends the image is smaller.
-                return Ok(Step::IdleFor(DRAINING));
+                return Ok(Step::IdleFor(DRAINING_RETRY));
             }
-            let history_is_full = db.pace.history_is_full.load(Ordering::Acquire);
-            let is_due = db.budget.log_is_long(db.log_length())
+            let history_is_full = db.pace.is_history_full.load(Ordering::Acquire);
+            let is_due = db.budget.is_log_long(db.log_length())
                 || self.history_differs
-                || db.commits.undo.waits_for_writing(if history_is_full { 1 } else { 2 })
-                || is_short && db.checkpoints_free();
+                || db.commits.undo.needs_writing(if history_is_full { 1 } else { 2 })
+                || is_short && db.can_checkpoint_free_room();
             if !is_due {
                 return Ok(self.merge_runs());
             }
             let wait = self.not_before.saturating_sub(self.db.pace.now());
             // A page that has come back may have been the one that was missing.
             if !wait.is_zero() && self.db.pace.checkpoint_error().is_some() {
-                self.db.pace.enters(Task::Checkpoint, IDLE);
+                self.db.pace.enter_stage(Task::Checkpoint, IDLE);
                 return Ok(Step::IdleFor(wait));
             }
             if self.db.commits.sequencer.lock().loading {
-                return Ok(Step::IdleFor(LOADING));
+                return Ok(Step::IdleFor(LOADING_RETRY));
             }
             // An image that is begun overwrites the older generation.
-            if let Err(error) = self.db.try_nodes_aside() {
-                return Ok(self.puts_off(error));
+            if let Err(error) = self.db.retry_quarantined_nodes() {
+                return Ok(self.defer(error));
             }
-            let overfull = db.commits.undo.waits_for_writing(2);
+            let overfull = db.commits.undo.needs_writing(2);
             if !std::mem::replace(&mut self.has_written, true) || overfull {
                 write_history(&self.db).inspect_err(|_| self.has_written = false)?;
             }
-            self.db.pace.enters(Task::Checkpoint, "waiting for a moment without commits");
-            return Ok(match start(&self.db, LAST_NUMBERS, false)? {
-                Started::Begun(work) => {
-                    self.work = Some(*work);
+            self.db.pace.enter_stage(Task::Checkpoint, "waiting for a moment without commits");
+            return Ok(match start_image(&self.db, NUMBERS_FOR_CLOSE, false)? {
+                StartOutcome::Begun(build) => {
+                    self.build = Some(*build);
                     self.has_written = false;
                     // There may be room now, and what could not be read may be readable: commits wait
                     // for the outcome.
@@ -150,27 +153,27 @@ impl Checkpointer {
                     self.db.pace.set_checkpoint_error(None);
                     Step::Again
                 }
-                Started::Busy => Step::IdleFor(Duration::from_millis(1)),
-                Started::PutOff(error) => self.puts_off(error),
+                StartOutcome::Busy => Step::IdleFor(Duration::from_millis(1)),
+                StartOutcome::Deferred(error) => self.defer(error),
             });
         };
-        self.db.pace.enters(Task::Checkpoint, "copying regions");
-        let from = work.regions;
-        match copy_regions(work, self.db.options.tuning.checkpoint_regions)? {
-            Progress::Some if work.regions == from => {}
-            Progress::Some => {
+        self.db.pace.enter_stage(Task::Checkpoint, "copying regions");
+        let from = build.regions;
+        match copy_regions(build, self.db.options.tuning.checkpoint_regions)? {
+            CopyProgress::Part if build.regions == from => {}
+            CopyProgress::Part => {
                 self.db.pace.heartbeat(Task::Checkpoint);
             }
-            Progress::All => {
-                if let Some(work) = self.work.take() {
-                    finish(&self.db, work, None)?;
+            CopyProgress::Done => {
+                if let Some(build) = self.build.take() {
+                    finish_checkpoint(&self.db, build, None)?;
                 }
                 self.history_differs = false;
                 self.failures = 0;
                 self.db.pace.set_checkpoint_error(None);
                 self.db.pace.notify();
             }
-            Progress::Unreadable(error) => return Ok(self.puts_off(error)),
+            CopyProgress::Unreadable(error) => return Ok(self.defer(error)),
         }
         Ok(Step::Again)
     }
@@ -182,10 +185,10 @@ impl Checkpointer {
         if db.pace.now() < self.no_merge_before {
             return Step::Idle;
         }
-        let merged = db.pace.within(Task::Checkpoint, "merging the history", || {
-            let number = || db.images.next_number(LAST_NUMBERS);
+        let merged = db.pace.run_as_stage(Task::Checkpoint, "merging the history", || {
+            let number = || db.images.next_number(NUMBERS_FOR_CLOSE);
             let allocate = &mut |pages| db.space.allocate_history(pages);
-            db.commits.undo.merge_disk(&mut self.merge, number, allocate)
+            db.commits.undo.merge_disk_runs(&mut self.merge, number, allocate)
         });
         match merged {
             Ok(true) => Step::Again,
@@ -193,17 +196,17 @@ impl Checkpointer {
             Err(error) => {
                 tracing::warn!(%error, "runs of the history are not merged; it is tried again");
                 self.merge = None;
-                self.no_merge_before = db.pace.now().saturating_add(NEXT_MERGE);
-                Step::IdleFor(NEXT_MERGE)
+                self.no_merge_before = db.pace.now().saturating_add(MERGE_RETRY);
+                Step::IdleFor(MERGE_RETRY)
             }
         }
     }
 
     /// The image cannot be made for now. Nothing names it yet, and the log keeps what the image in use does
     /// not have.
-    fn puts_off(&mut self, error: Error) -> Step {
-        self.work = None;
-        self.db.pace.enters(Task::Checkpoint, IDLE);
+    fn defer(&mut self, error: Error) -> Step {
+        self.build = None;
+        self.db.pace.enter_stage(Task::Checkpoint, IDLE);
         self.failures += 1;
         let wait = backoff(self.failures);
         tracing::error!(%error, ?wait, "no checkpoint can be made; it is tried again");
@@ -217,17 +220,17 @@ impl Checkpointer {
     /// needs the segment tries again, and reports it.
     fn prepare_log(&mut self) {
         let sequencer = &self.db.commits.sequencer;
-        let Some(through) = sequencer.runs_out_at() else { return };
+        let Some(through) = sequencer.prepare_target() else { return };
         let prepared = sequencer.segments.prepared_through();
         if self.refused_at == Some(prepared) {
             return;
         }
         let prepare = || {
-            self.db.space.has_room(sequencer.segments.size())?;
+            self.db.space.check_room(sequencer.segments.size())?;
             self.db.prepare_log(through)
         };
         if let Err(error) =
-            self.db.pace.within(Task::Checkpoint, "making a segment of the log", prepare)
+            self.db.pace.run_as_stage(Task::Checkpoint, "making a segment of the log", prepare)
         {
             tracing::warn!(%error, "the log's next segment could not be made in advance");
             self.refused_at = Some(prepared);

@@ -8,8 +8,8 @@ use pleach_io::Operation;
 use pleach_io::sim::{CrashMode, Fault, Quota, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
 
 use super::checkpoint;
-use super::write::{Progress, Started, copy_regions, finish, start};
-use crate::commit::FOR_ROOM;
+use super::write::{CopyProgress, StartOutcome, copy_regions, finish_checkpoint, start_image};
+use crate::commit::ROOM_TIMEOUT;
 use crate::error::{Error, NoRoom};
 use crate::load::LoadOptions;
 use crate::{Access, Db, Options, SessionOptions, Value};
@@ -171,8 +171,8 @@ fn a_commit_does_not_wait_for_room_for_ever() {
     // The image of somebody else is in the making, and never done: the log cannot be cut.
     let making = loop {
         write(Some(500)).expect("committed");
-        if let Some(making) = db.state().images.begins()
-            && db.state().checkpoints_free()
+        if let Some(making) = db.state().images.try_begin_image()
+            && db.state().can_checkpoint_free_room()
         {
             break making;
         }
@@ -180,7 +180,7 @@ fn a_commit_does_not_wait_for_room_for_ever() {
     disk.set_quota(Some(Quota { bytes: disk.used() + (32 << 10), code: code::ENOSPC }));
     let full = (0..100).find_map(|_| write(Some(500)).err()).expect("there is little room");
     assert!(matches!(full, Error::Full(NoRoom::Reserve { .. })), "{full}");
-    assert!(runtime.clock().now() >= since + FOR_ROOM, "it has waited for the checkpoint");
+    assert!(runtime.clock().now() >= since + ROOM_TIMEOUT, "it has waited for the checkpoint");
     write(None).expect("deletes go on");
     drop(making);
     disk.set_quota(None);
@@ -194,7 +194,7 @@ fn a_commit_does_not_wait_for_room_for_ever() {
 fn a_segment_of_which_a_block_is_left_is_not_freed_for_ever() {
     let (db, ..) = loaded();
     let size = db.state().commits.sequencer.segments.size();
-    let end = || db.state().commits.sequencer.lock().end();
+    let end = || db.state().commits.sequencer.lock().log_end();
     for value in 0..=u8::MAX {
         let session = db.session(SessionOptions::new()).expect("a session");
         let accesses = [Access::write(id(1), Some(Value::from(vec![value; 3000])))];
@@ -207,7 +207,7 @@ fn a_segment_of_which_a_block_is_left_is_not_freed_for_ever() {
         checkpoint(&db.state(), false).expect("a checkpoint");
     }
     assert_eq!(end().in_segment(size), 0, "nothing was committed since");
-    assert!(!db.state().checkpoints_free());
+    assert!(!db.state().can_checkpoint_free_room());
     db.close().expect("closed");
 }
 
@@ -268,15 +268,15 @@ fn a_region_that_was_copied_late_knows_its_commits_after_a_crash() {
     let at_cut = put(&db, 2);
     db.drain(0).expect("flushed");
     let root = db.root();
-    let mut work = match start(&db.state(), 0, true).expect("a cut") {
-        Started::Begun(work) => *work,
+    let mut work = match start_image(&db.state(), 0, true).expect("a cut") {
+        StartOutcome::Begun(work) => *work,
         _ => panic!("nothing is in flight"),
     };
     put(&db, 3);
     db.drain(0).expect("flushed");
     let copied = copy_regions(&mut work, usize::MAX);
-    assert!(matches!(copied.expect("copied"), Progress::All));
-    finish(&db.state(), work, None).expect("an image");
+    assert!(matches!(copied.expect("copied"), CopyProgress::Done));
+    finish_checkpoint(&db.state(), work, None).expect("an image");
     drop(db);
     let db = open(2);
     assert!(!db.opened().closed && db.commit_number() == at_cut + 1);

@@ -33,36 +33,36 @@ use super::image::finish_image;
 use crate::error::{Error, Result};
 use crate::metrics::Counters;
 use crate::options::Durability;
-use crate::state::State;
+use crate::state::TrieDb;
 use crate::state::commits::Tip;
-use crate::state::history::undo::HistoryInImage;
-use crate::state::order::images::{LAST_NUMBERS, Making};
+use crate::state::history::undo::ImageHistory;
+use crate::state::order::images::{ImageGuard, NUMBERS_FOR_CLOSE};
 use crate::state::pace::beats::{IDLE, Task};
-use crate::state::pages::space::OverflowMap;
+use crate::state::pages::space::OverflowMapImage;
 use crate::state::tries::Trie;
 use pleach_history::DiskRun;
 
 /// How often a region's nodes may come and go between their reading and their copying, in one step.
-const COPIES: usize = 4;
+const MAX_COPY_ATTEMPTS: usize = 4;
 
 /// How long a checkpoint waits before it looks again whether its cut can be made.
-const MOMENT: Duration = Duration::from_millis(10);
+const CUT_RETRY: Duration = Duration::from_millis(10);
 
 /// An image in the making.
-pub(super) struct Work {
+pub(super) struct ImageBuild {
     writer: ImageWriter,
     cut: Point,
     /// The history, as it was then.
-    past: HistoryInImage,
+    history: ImageHistory,
     tip: Tip,
     /// The tries that there were at the cut and that are not in the image yet; the last one is the next.
     tries: Vec<Trie>,
     /// The one that is being copied; none when all are written.
-    copying: Option<Copying>,
-    done: Vec<Copied>,
+    copying: Option<TrieCopy>,
+    done: Vec<CopiedTrie>,
     /// Regions that are copied, of all tries.
     pub(super) regions: usize,
-    map: OverflowMap,
+    map: OverflowMapImage,
     /// The image names pages of the leaf file below this one.
     leaf_end: u32,
     /// Highest log position in the image.
@@ -72,39 +72,39 @@ pub(super) struct Work {
     read: Option<NodePage>,
     nodes: Vec<Node>,
     /// Until then no regions are joined, and no trie leaves.
-    _making: Making,
+    _making: ImageGuard,
 }
 
 /// A trie whose regions are being copied.
-struct Copying {
+struct TrieCopy {
     trie: Trie,
     /// The first key of the next region.
     next: Key,
     written: Vec<Written>,
     /// Log position of each written region.
     log_positions: Vec<LogPos>,
-    pending: Vec<u8>,
+    buffered: Vec<u8>,
 }
 
-impl Copying {
+impl TrieCopy {
     fn new(trie: Trie) -> Self {
         let (written, log_positions, pending) = (Vec::new(), Vec::new(), Vec::new());
-        Self { trie, next: [0; 32], written, log_positions, pending }
+        Self { trie, next: [0; 32], written, log_positions, buffered: pending }
     }
 }
 
 /// A trie that is in the image.
-struct Copied {
+struct CopiedTrie {
     trie: Trie,
     written: Vec<Written>,
     log_positions: Vec<LogPos>,
     entry: TrieRef,
 }
 
-impl Work {
+impl ImageBuild {
     /// A trie's regions are all copied: its upper levels and what pends follow.
-    fn end_trie(&mut self, of: Copying) -> Result<()> {
-        let Copying { trie, written, log_positions, pending, .. } = of;
+    fn finish_trie(&mut self, of: TrieCopy) -> Result<()> {
+        let TrieCopy { trie, written, log_positions, buffered: pending, .. } = of;
         let namespace = trie.namespace;
         let (root, level) = self.writer.upper(namespace, written.clone())?;
         let pending = self.writer.pending(namespace, &pending)?;
@@ -118,64 +118,68 @@ impl Work {
             dropped: trie.dropped.unwrap_or(0),
             pending,
         };
-        self.done.push(Copied { trie, written, log_positions, entry });
-        self.copying = self.tries.pop().map(Copying::new);
+        self.done.push(CopiedTrie { trie, written, log_positions, entry });
+        self.copying = self.tries.pop().map(TrieCopy::new);
         Ok(())
     }
 }
 
 /// How far a step has brought the copying of regions.
-pub(super) enum Progress {
-    Some,
-    All,
+pub(super) enum CopyProgress {
+    Part,
+    Done,
     /// The nodes of a region are not in memory and cannot be read.
     Unreadable(Error),
 }
 
 /// A whole checkpoint on the calling thread, for a close and a bulk load. `clean` says that nothing follows
 /// in the log.
-pub(crate) fn checkpoint(db: &State, clean: bool) -> Result<()> {
+pub(crate) fn checkpoint(db: &TrieDb, clean: bool) -> Result<()> {
     let made = checkpoint_now(db, clean);
     // The stages were the caller's: the task itself, which may sleep for long, is at none of them.
-    db.pace.enters(Task::Checkpoint, IDLE);
+    db.pace.enter_stage(Task::Checkpoint, IDLE);
     made
 }
 
-fn checkpoint_now(db: &State, clean: bool) -> Result<()> {
+fn checkpoint_now(db: &TrieDb, clean: bool) -> Result<()> {
     // As in the task: no image is begun that is known not to be completed.
-    db.try_nodes_aside()?;
-    write_history(db).map_err(|error| failed(db, error))?;
-    let work = copy_all(db, || start(db, 0, true)).map_err(|error| failed(db, error))??;
-    let end = clean.then_some(work.cut.position);
-    finish(db, work, end).map_err(|error| failed(db, error))
+    db.retry_quarantined_nodes()?;
+    write_history(db).map_err(|error| poison_unless_full(db, error))?;
+    let build = copy_all_regions(db, || start_image(db, 0, true))
+        .map_err(|error| poison_unless_full(db, error))??;
+    let end = clean.then_some(build.cut.position);
+    finish_checkpoint(db, build, end).map_err(|error| poison_unless_full(db, error))
 }
 
 /// Checkpoint `cut`, as soon as it is possible, and `copy-regions` for all of them. The inner error is one that puts the image
 /// off.
-fn copy_all(db: &State, mut start: impl FnMut() -> Result<Started>) -> Result<Result<Work>> {
-    let mut work = loop {
+fn copy_all_regions(
+    db: &TrieDb,
+    mut start: impl FnMut() -> Result<StartOutcome>,
+) -> Result<Result<ImageBuild>> {
+    let mut build = loop {
         match start()? {
-            Started::Begun(work) => break *work,
-            Started::Busy => {
+            StartOutcome::Begun(build) => break *build,
+            StartOutcome::Busy => {
                 // Another image may be in the making, too.
-                db.pace.wait(Some(MOMENT), &mut || !db.images.is_in_making());
+                db.pace.wait(Some(CUT_RETRY), &mut || !db.images.is_image_in_progress());
                 wait_for_quiet(db);
             }
-            Started::PutOff(error) => return Ok(Err(error)),
+            StartOutcome::Deferred(error) => return Ok(Err(error)),
         }
     };
     loop {
-        match copy_regions(&mut work, usize::MAX)? {
-            Progress::Some => {}
-            Progress::All => return Ok(Ok(work)),
-            Progress::Unreadable(error) => return Ok(Err(error)),
+        match copy_regions(&mut build, usize::MAX)? {
+            CopyProgress::Part => {}
+            CopyProgress::Done => return Ok(Ok(build)),
+            CopyProgress::Unreadable(error) => return Ok(Err(error)),
         }
     }
 }
 
 /// Waits a moment: another thread is between a commit's ticket and its publication, which says so.
-fn wait_for_quiet(db: &State) {
-    db.pace.wait(Some(MOMENT), &mut || db.commits.sequencer.lock().in_flight == 0);
+fn wait_for_quiet(db: &TrieDb) {
+    db.pace.wait(Some(CUT_RETRY), &mut || db.commits.sequencer.lock().in_flight == 0);
 }
 
 /// What a backup has beside leaf pages and long values.
@@ -191,24 +195,24 @@ pub(crate) struct BackupImage {
 /// An image of the database, and its log from there on, on another device, whose image files are there. All leaf pages and
 /// overflow runs that the two name are those of the moment when this returns; the caller sees to it that they stay until it
 /// has copied them. No checkpoint is made meanwhile.
-pub(crate) fn write_backup_image(db: &State, target: &Disk) -> Result<BackupImage> {
-    db.try_nodes_aside()?;
-    let work = copy_all(db, || {
+pub(crate) fn write_backup_image(db: &TrieDb, target: &Disk) -> Result<BackupImage> {
+    db.retry_quarantined_nodes()?;
+    let build = copy_all_regions(db, || {
         db.commits.sequencer.lock().check_open()?;
-        start_on(db, target, LAST_NUMBERS, false)
+        start_image_on(db, target, NUMBERS_FOR_CLOSE, false)
     })??;
     let sequencer = &db.commits.sequencer;
     let (end, newest) = loop {
         // A close lets this go on, and waits for the image.
-        sequencer.lock().check()?;
+        sequencer.lock().check_writable()?;
         match sequencer.cut(false, |_| db.commits.tip())? {
             Some((point, tip)) => break (point.position, tip),
             None => wait_for_quiet(db),
         }
     };
-    debug_assert!(end >= work.log_position, "the log has all that the image has");
+    debug_assert!(end >= build.log_position, "the log has all that the image has");
     sequencer.write_through(end, true).inspect_err(|error| db.poison(error))?;
-    let Work { writer, cut, past, tip, done, map, _making, .. } = work;
+    let ImageBuild { writer, cut, history: past, tip, done, map, _making, .. } = build;
     let tries = done.iter().map(|trie| trie.entry.clone()).collect();
     let image = finish_image(writer, &tip, tries, &past, &map.bytes)?;
     let before = db.images.newest();
@@ -231,43 +235,48 @@ pub(crate) fn write_backup_image(db: &State, target: &Disk) -> Result<BackupImag
 
 /// As in the task: without room nothing has happened, any other failed write or sync poisons. What it was
 /// for may be there.
-fn failed(db: &State, error: Error) -> Error {
+fn poison_unless_full(db: &TrieDb, error: Error) -> Error {
     if matches!(error, Error::Full(_)) {
         return error;
     }
     db.poison(&error);
-    error.in_doubt()
+    error.to_in_doubt()
 }
 
 /// The result of `cut`.
-pub(super) enum Started {
-    Begun(Box<Work>),
+pub(super) enum StartOutcome {
+    Begun(Box<ImageBuild>),
     /// A commit is in flight, or another image in the making.
     Busy,
     /// There is no number for the image, or no file: nothing was written, and it can be tried again.
-    PutOff(Error),
+    Deferred(Error),
 }
 
 /// Checkpoint `cut`. The last `kept` numbers of this open are left for others. While a load is under way it
 /// and a close make images, and nobody else.
-pub(super) fn start(db: &State, kept: u64, while_loading: bool) -> Result<Started> {
-    start_on(db, &db.store.device, kept, while_loading)
+pub(super) fn start_image(db: &TrieDb, kept: u64, while_loading: bool) -> Result<StartOutcome> {
+    start_image_on(db, &db.store.device, kept, while_loading)
 }
 
 /// The same with the image on any device, of this database or of a backup.
-fn start_on(db: &State, device: &Disk, kept: u64, while_loading: bool) -> Result<Started> {
+fn start_image_on(
+    db: &TrieDb,
+    device: &Disk,
+    kept: u64,
+    while_loading: bool,
+) -> Result<StartOutcome> {
     // Tip, tries and map are exactly those of the log position where the replay starts.
     let state = |point: Point| {
-        let making = db.images.begins()?;
-        let map = db.space.overflow_map(point.position);
+        let making = db.images.try_begin_image()?;
+        let map = db.space.overflow_map_image(point.position);
         let tries = db.tries.list();
-        let past = db.commits.undo.at_cut(point.position);
+        let past = db.commits.undo.image_history(point.position);
         Some((db.commits.tip(), tries, map, making, past))
     };
     let Some((cut, Some((tip, tries, map, making, past)))) =
         db.commits.sequencer.cut(while_loading, state)?
     else {
-        return Ok(Started::Busy);
+        return Ok(StartOutcome::Busy);
     };
     let file = db.images.newest().image.file.other();
     let writer = db
@@ -276,15 +285,15 @@ fn start_on(db: &State, device: &Disk, kept: u64, while_loading: bool) -> Result
         .and_then(|number| Ok(ImageWriter::start(device, file, db.store.database, number)?));
     let writer = match writer {
         Ok(writer) => writer,
-        Err(error) => return Ok(Started::PutOff(error)),
+        Err(error) => return Ok(StartOutcome::Deferred(error)),
     };
     let mut tries: Vec<Trie> = tries.iter().rev().cloned().collect();
-    Ok(Started::Begun(Box::new(Work {
+    Ok(StartOutcome::Begun(Box::new(ImageBuild {
         writer,
         cut,
-        past,
+        history: past,
         tip,
-        copying: tries.pop().map(Copying::new),
+        copying: tries.pop().map(TrieCopy::new),
         tries,
         done: Vec::new(),
         regions: 0,
@@ -298,28 +307,28 @@ fn start_on(db: &State, device: &Disk, kept: u64, while_loading: bool) -> Result
 }
 
 /// Checkpoint `copy-regions`, for up to `count` of them.
-pub(super) fn copy_regions(work: &mut Work, count: usize) -> Result<Progress> {
+pub(super) fn copy_regions(build: &mut ImageBuild, count: usize) -> Result<CopyProgress> {
     for _ in 0..count {
-        let Some(mut copying) = work.copying.take() else { return Ok(Progress::All) };
+        let Some(mut copying) = build.copying.take() else { return Ok(CopyProgress::Done) };
         // Whatever is full is written before the lock is taken.
-        work.writer.make_room()?;
+        build.writer.make_room()?;
         // Where nodes come and go each time, the next step tries again.
         let mut copied = CopiedRegion::Last;
-        for _ in 0..COPIES {
-            copied = copy_region(work, &mut copying)?;
+        for _ in 0..MAX_COPY_ATTEMPTS {
+            copied = copy_region(build, &mut copying)?;
             let CopiedRegion::NodesAway(region, at) = &copied else { break };
-            work.read = None;
-            match copying.trie.nodes.nodes_for_image(region, at, &mut work.nodes) {
-                Ok(read) => work.read = read.then_some(*at),
-                Err(error) => return Ok(Progress::Unreadable(error)),
+            build.read = None;
+            match copying.trie.nodes.read_nodes_for_image(region, at, &mut build.nodes) {
+                Ok(read) => build.read = read.then_some(*at),
+                Err(error) => return Ok(CopyProgress::Unreadable(error)),
             }
         }
         match copied {
-            CopiedRegion::Last => work.end_trie(copying)?,
-            CopiedRegion::Copied | CopiedRegion::NodesAway(..) => work.copying = Some(copying),
+            CopiedRegion::Last => build.finish_trie(copying)?,
+            CopiedRegion::Copied | CopiedRegion::NodesAway(..) => build.copying = Some(copying),
         }
     }
-    Ok(if work.copying.is_none() { Progress::All } else { Progress::Some })
+    Ok(if build.copying.is_none() { CopyProgress::Done } else { CopyProgress::Part })
 }
 
 /// What came of copying a region.
@@ -335,14 +344,14 @@ enum CopiedRegion {
 /// Copies the next region, unless its nodes are not in memory and not those that were read. Such nodes
 /// stay out of memory: an image that brought in what it copies would leave the nodes of all regions there,
 /// beyond their budget.
-fn copy_region(work: &mut Work, of: &mut Copying) -> Result<CopiedRegion> {
-    let Copying { trie, next, written, log_positions, pending } = of;
+fn copy_region(build: &mut ImageBuild, of: &mut TrieCopy) -> Result<CopiedRegion> {
+    let TrieCopy { trie, next, written, log_positions, buffered: pending } = of;
     let key = *next;
-    trie.index.in_region(&key, |region, state| {
+    trie.index.with_region(&key, |region, state| {
         let nodes: Vec<Node> = match state.nodes() {
             Nodes::Resident(nodes) => nodes.nodes().copied().collect(),
             // Number and tag name a page with exactly the region's nodes.
-            Nodes::Paged(at) if work.read == Some(*at) => work.nodes.clone(),
+            Nodes::Paged(at) if build.read == Some(*at) => build.nodes.clone(),
             Nodes::Paged(at) => return Ok(CopiedRegion::NodesAway(Arc::clone(region), *at)),
             Nodes::Plain => Vec::new(),
         };
@@ -352,7 +361,7 @@ fn copy_region(work: &mut Work, of: &mut Copying) -> Result<CopiedRegion> {
             tag: child.tag,
             node: nodes.get(index).copied().unwrap_or(TERMINATOR),
         });
-        let (page, tag) = work.writer.branch(
+        let (page, tag) = build.writer.branch(
             trie.namespace,
             region.prefix(),
             1,
@@ -360,12 +369,12 @@ fn copy_region(work: &mut Work, of: &mut Copying) -> Result<CopiedRegion> {
             entries,
         )?;
         written.push(Written { prefix: *region.prefix(), page, tag, node: *state.own() });
-        work.leaf_end = work.leaf_end.max(state.children().page_end());
+        build.leaf_end = build.leaf_end.max(state.children().page_end());
         pending::encode(pending, region.prefix(), state);
         let log_position = LogPos::new(state.log_position());
         log_positions.push(log_position);
-        work.log_position = work.log_position.max(log_position);
-        work.regions += 1;
+        build.log_position = build.log_position.max(log_position);
+        build.regions += 1;
         let Some(behind) = region.prefix().next() else { return Ok(CopiedRegion::Last) };
         *next = *behind.first_key();
         Ok(CopiedRegion::Copied)
@@ -373,11 +382,15 @@ fn copy_region(work: &mut Work, of: &mut Copying) -> Result<CopiedRegion> {
 }
 
 /// Checkpoint from `finish-image` to `drop-log`. `clean_end` is the end of the log when nothing follows.
-pub(super) fn finish(db: &State, work: Work, clean_end: Option<LogPos>) -> Result<()> {
-    let Work { writer, cut, past, tip, done, .. } = work;
-    let Work { map, leaf_end, log_position, _making, .. } = work;
+pub(super) fn finish_checkpoint(
+    db: &TrieDb,
+    build: ImageBuild,
+    clean_end: Option<LogPos>,
+) -> Result<()> {
+    let ImageBuild { writer, cut, history: past, tip, done, .. } = build;
+    let ImageBuild { map, leaf_end, log_position, _making, .. } = build;
     let _span = tracing::debug_span!("checkpoint", commit = tip.number).entered();
-    let enters = |stage| db.pace.enters(Task::Checkpoint, stage);
+    let enters = |stage| db.pace.enter_stage(Task::Checkpoint, stage);
     enters("writing the image");
     let tries = done.iter().map(|trie| trie.entry.clone()).collect();
     let image = finish_image(writer, &tip, tries, &past, &map.bytes)?;
@@ -388,21 +401,21 @@ pub(super) fn finish(db: &State, work: Work, clean_end: Option<LogPos>) -> Resul
     enters("syncing the log");
     db.commits.sequencer.write_through(log_position, true)?;
     enters("writing the superblock");
-    let log_from = db.images.keep_log(cut.position, db.kept_log()).min(past.records);
+    let log_from = db.images.advance_kept_log(cut.position, db.kept_log_bytes()).min(past.records);
     let (older, newest) = db
         .images
         .write(|newest| superblock(db, newest, image, &tip, (cut, log_from), clean_end))?;
-    db.images.names_runs(past.runs);
+    db.images.set_named_runs(past.runs);
     enters("recycling the log");
     let mut overtaken = false;
-    for Copied { trie, written, log_positions, .. } in &done {
+    for CopiedTrie { trie, written, log_positions, .. } in &done {
         for (region, position) in written.iter().zip(log_positions) {
             let page = NodePage { file: node_file(image.file), page: region.page, tag: region.tag };
-            trie.nodes.checkpointed(region.prefix.first_key(), *position, page);
+            trie.nodes.note_checkpointed(region.prefix.first_key(), *position, page);
             overtaken |= *position > cut.position;
         }
     }
-    db.images.fit(&db.space, &db.store.device, image.file, image.pages.into());
+    db.images.fit_image_file(&db.space, &db.store.device, image.file, image.pages.into());
     db.space.shrink(leaf_end, map.peak);
     db.images.set_replay_start(cut.position);
     db.pace.set_checkpoint_full(false);
@@ -417,16 +430,16 @@ pub(super) fn finish(db: &State, work: Work, clean_end: Option<LogPos>) -> Resul
 
 /// Checkpoint `write-history`: what commits since the one before have replaced becomes a run on the device. Without room it stays
 /// in the log, unless memory cannot bear it.
-pub(super) fn write_history(db: &State) -> Result<()> {
+pub(super) fn write_history(db: &TrieDb) -> Result<()> {
     let undo = &db.commits.undo;
-    let number = || db.images.next_number(LAST_NUMBERS);
-    let write = || undo.write_out(number, &mut |pages| db.space.allocate_history(pages));
-    let written = db.pace.within(Task::Checkpoint, "writing the history", write);
-    db.pace.history_is_full.store(written.is_err(), Ordering::Release);
+    let number = || db.images.next_number(NUMBERS_FOR_CLOSE);
+    let write = || undo.write_run(number, &mut |pages| db.space.allocate_history(pages));
+    let written = db.pace.run_as_stage(Task::Checkpoint, "writing the history", write);
+    db.pace.is_history_full.store(written.is_err(), Ordering::Release);
     db.pace.notify();
     match written {
         Ok(()) => Ok(()),
-        Err(error @ (Error::Full(_) | Error::FlushNumbers)) if !undo.waits_for_writing(1) => {
+        Err(error @ (Error::Full(_) | Error::FlushNumbers)) if !undo.needs_writing(1) => {
             tracing::warn!(%error, "the history stays in the log");
             Ok(())
         }
@@ -436,7 +449,7 @@ pub(super) fn write_history(db: &State) -> Result<()> {
 
 /// The superblock of an image, after the newest one.
 fn superblock(
-    db: &State,
+    db: &TrieDb,
     newest: &Superblock,
     image: ImageRef,
     tip: &Tip,
@@ -449,13 +462,13 @@ fn superblock(
         image,
         commit: tip.number,
         root: tip.roots.over_all(db.hasher),
-        next_flush: db.images.number(),
+        next_flush: db.images.next_counter(),
         incarnation: db.images.incarnation,
         replay: cut,
         durable_through: sequencer.durable(),
         clean_end,
         prepared_through: sequencer.segments.prepared_through(),
-        history: db.commits.undo.history(),
+        history: db.commits.undo.history_commits(),
         log_from,
         durability: match db.options.durability {
             Durability::Commit => DurabilityMode::Commit,

@@ -18,13 +18,13 @@ use pleach_journal::format::trie_kind::TrieKind;
 use crate::finish::outcome::{ChunkOutcome, PageNode};
 use crate::metrics::Counters;
 use crate::read::key_batch::PAGES_AHEAD;
-use crate::state::State;
-use crate::state::history::undo::{Changed, Changes};
+use crate::state::TrieDb;
+use crate::state::history::undo::{Changes, KeyUpdate};
 
 /// Applies commit `number`, whose record ends at `log_position`: the changes in these chunks, with their
 /// nodes. The pages get this version. Gives the chunks back, empty, for their memory.
 pub(super) fn apply_all(
-    db: &State,
+    db: &TrieDb,
     (number, version): (u64, u64),
     log_position: LogPos,
     chunks: Vec<ChunkOutcome>,
@@ -36,7 +36,7 @@ pub(super) fn apply_all(
     let changed: Vec<(Prefix, Node)> =
         changed.map(|region| (*region.region.prefix(), region.node)).collect();
     let chunks: Vec<Mutex<ChunkOutcome>> = chunks.into_iter().map(Mutex::new).collect();
-    let tasks = db.timings.tasks(None, chunks.len());
+    let tasks = db.timings.begin_tasks(None, chunks.len());
     let due = Mutex::new(Vec::new());
     let policy = db.budget.flush_policy();
     let apply = |_: usize| {
@@ -56,7 +56,7 @@ pub(super) fn apply_all(
                 state.keep_parts(*child as usize, Arc::clone(parts));
             }
         };
-        tasks.each(|at| {
+        tasks.run_tasks(|at| {
             let mut chunk = chunks[at].lock();
             for outcome in &chunk.regions {
                 let own = &changes.list(at)[outcome.changes.clone()];
@@ -89,7 +89,7 @@ pub(super) fn apply_all(
         Counters::change(&db.counters.pending_entries, entries);
         due.lock().append(&mut own_due);
     };
-    let _own_processors = (workers > 1).then(|| db.pace.foreground.publishing());
+    let _own_processors = (workers > 1).then(|| db.pace.foreground.begin_publish());
     db.runtime.here_or_fork_join(workers, &apply);
     db.index.update_root(db.hasher, number, &changed);
     let mut due = due.into_inner();
@@ -102,7 +102,7 @@ pub(super) fn apply_all(
 /// flush changes before the commit is published. A region takes a commit at once, from the chunk that has the first of
 /// its changes.
 fn apply_plain(
-    db: &State,
+    db: &TrieDb,
     (commit, log_position): (u64, LogPos),
     (changes, at): (&Changes, usize),
     put: &mut impl FnMut(&Region, &mut Applied<'_>, &[(u32, &Arc<Parts>)]),
@@ -114,12 +114,12 @@ fn apply_plain(
     }
     while let Some(first) = rest.first() {
         let region = regions.region(&first.key);
-        let covers = |changed: &Changed| region.prefix().covers(&changed.key);
+        let covers = |changed: &KeyUpdate| region.prefix().covers(&changed.key);
         let (own, behind) = rest.split_at(rest.partition_point(covers));
         rest = behind;
-        let more = changes.behind(at).take_while(|one| rest.is_empty() && covers(one)).count();
+        let more = changes.after_list(at).take_while(|one| rest.is_empty() && covers(one)).count();
         // `take` bounds their number: a region looks at that to tell few changes from many.
-        let all = own.iter().chain(changes.behind(at).take(more));
+        let all = own.iter().chain(changes.after_list(at).take(more));
         let mut states = all.map(|changed| (changed.key, changed.new.clone()));
         put(
             region,
@@ -137,20 +137,20 @@ fn apply_plain(
 }
 
 /// Brings the treelets of the pages that a block has changed to this version, ahead of its commit.
-pub(super) fn advance_all(db: &State, version: u64, chunks: &[ChunkOutcome]) {
+pub(super) fn advance_all(db: &TrieDb, version: u64, chunks: &[ChunkOutcome]) {
     let pages: usize = chunks.iter().map(|chunk| chunk.nodes.len()).sum();
     let workers = if pages < PARALLEL_PAGES { 1 } else { db.runtime.workers() };
-    let tasks = db.timings.tasks(None, chunks.len());
+    let tasks = db.timings.begin_tasks(None, chunks.len());
     let advance =
         |at: usize| advance_treelets(db, version, &chunks[at].nodes, &chunks[at].treelets);
-    db.runtime.here_or_fork_join(workers, &|_| tasks.each(advance));
+    db.runtime.here_or_fork_join(workers, &|_| tasks.run_tasks(advance));
 }
 
 /// Pages from which on several workers bring treelets to a version.
 const PARALLEL_PAGES: usize = 4096;
 
 /// Brings the treelets of changed pages from the version that they are as of to this one.
-fn advance_treelets(db: &State, version: u64, pages: &[PageNode], treelets: &[(u8, Node)]) {
+fn advance_treelets(db: &TrieDb, version: u64, pages: &[PageNode], treelets: &[(u8, Node)]) {
     let ahead =
         |index: usize| pages.get(index).and_then(|node| Some((node, &node.page.as_ref()?.1)));
     for (index, node) in pages.iter().enumerate() {
@@ -166,10 +166,15 @@ fn advance_treelets(db: &State, version: u64, pages: &[PageNode], treelets: &[(u
         let nodes = || treelets[node.treelet.clone()].iter().copied();
         let step = (node.as_of, version);
         if !page.advance_treelet(step, node.columns, &node.node, nodes()) {
-            db.store.cache.give_treelet(at.page, page, node.flush_due, |treelet: &mut Treelet| {
-                treelet.forget();
-                treelet.advance(step, node.columns, &node.node, nodes());
-            });
+            db.store.cache.give_treelet(
+                at.page,
+                page,
+                node.is_flush_due,
+                |treelet: &mut Treelet| {
+                    treelet.forget();
+                    treelet.advance(step, node.columns, &node.node, nodes());
+                },
+            );
         }
     }
 }

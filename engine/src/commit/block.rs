@@ -12,13 +12,13 @@ use super::CommitOptions;
 use super::candidate::Candidate;
 use super::changes::{Change, changes};
 use super::outcomes::Outcomes;
-use super::overlay::{Overlay, Parts};
+use super::overlay::{BlockParts, Overlay};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::error_forwarding::forward_error;
 use crate::finish::outcome::{FinishedBatch, TrieOutcome};
 use crate::finish::witness::Witness;
-use crate::given_back::forward_error;
-use crate::handles::{Counted, Holder};
+use crate::handles::{CountedHandle, Holder};
 use crate::roots::Roots;
 use crate::state::commits::Tip;
 use crate::state::history::undo::ChangeList;
@@ -28,11 +28,11 @@ use crate::timings::Phase;
 /// What a session has made: new roots, and the changes that lead to it from the parent's. Nothing of it
 /// is on disk.
 pub struct Block {
-    parts: Parts,
+    parts: BlockParts,
     /// By namespace, ascending.
     witnesses: Vec<(u8, Witness)>,
     /// The last field, so that it goes last.
-    counted: Counted,
+    counted: CountedHandle,
 }
 
 impl fmt::Debug for Block {
@@ -53,13 +53,13 @@ impl Block {
         (view, prev): (View, Tip),
         parent: Option<Overlay>,
         finished: FinishedBatch,
-        counted: Counted,
+        counted: CountedHandle,
     ) -> Self {
         let FinishedBatch { roots, layouts, outcomes, witnesses } = finished;
-        view.held_by(Holder::Block, None);
+        view.set_holder(Holder::Block, None);
         let outcomes = Outcomes::new(&engine, outcomes);
         let blob = Arc::clone(&prev.blob);
-        let parts = Parts { view, outcomes, parent, prev, roots, blob, layouts, engine };
+        let parts = BlockParts { view, outcomes, parent, prev, roots, blob, layouts, engine };
         Self { parts, witnesses, counted }
     }
 
@@ -100,15 +100,15 @@ impl Block {
 
     /// Number of keys that this block writes.
     pub fn change_count(&self) -> usize {
-        self.lists().map(|(_, list)| list.len()).sum()
+        self.change_lists().map(|(_, list)| list.len()).sum()
     }
 
     /// What this block writes, in the order of namespaces and keys, with the values before.
     pub fn changes(&self) -> impl Iterator<Item = Change<'_>> {
-        changes(&self.parts.engine.state, self.parts.view.base, self.lists())
+        changes(&self.parts.engine.db, self.parts.view.base, self.change_lists())
     }
 
-    fn lists(&self) -> impl Iterator<Item = (u8, &ChangeList)> {
+    fn change_lists(&self) -> impl Iterator<Item = (u8, &ChangeList)> {
         self.parts.outcomes.list.iter().flat_map(|TrieOutcome { namespace, chunks }| {
             chunks.iter().map(|chunk| (*namespace, &chunk.changes))
         })
@@ -158,7 +158,8 @@ impl Block {
     /// [`Error::ParentNotCommitted`] when the parent is an overlay that is not committed; [`Error::WouldWait`] without
     /// [`CommitOptions::wait`].
     pub fn commit_with(mut self, options: CommitOptions) -> Result<u64, CommitError> {
-        let Parts { engine, view, parent, prev, roots, blob, layouts, outcomes } = &mut self.parts;
+        let BlockParts { engine, view, parent, prev, roots, blob, layouts, outcomes } =
+            &mut self.parts;
         let candidate = Candidate {
             engine,
             view,
@@ -175,7 +176,7 @@ impl Block {
             Ok((number, _)) => {
                 let engine = Arc::clone(&self.parts.engine);
                 // With its view goes the undo that it alone held.
-                let _timed = engine.state.timings.begin(Phase::Settle);
+                let _timed = engine.db.timings.begin_phase(Phase::Settle);
                 drop(self);
                 Ok(number)
             }

@@ -8,19 +8,19 @@ use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_journal::format::commit_body::EntryKind;
 use pleach_journal::format::trie_kind::TrieKind;
 
-use super::outcomes::give_back;
+use super::outcomes::recycle_outcomes;
 use super::overlay::{Overlay, OverlayInner};
-use super::refold::access;
+use super::refold::write_access;
 use super::ticket::check_parent;
-use super::{CommitOptions, Target, commit, newer_view};
+use super::{CommitOptions, CommitTarget, commit, newer_view};
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
 use crate::finish::outcome::TrieOutcome;
-use crate::finish::{UnderWay, finish};
+use crate::finish::{BatchReservation, finish};
 use crate::handles::Holder;
 use crate::roots::Roots;
 use crate::state::commits::Tip;
-use crate::state::history::undo::{ChangeList, Changed};
+use crate::state::history::undo::{ChangeList, KeyUpdate};
 use crate::state::overlays::{Chain, Layer};
 use crate::state::view::View;
 
@@ -36,7 +36,7 @@ pub(super) struct Candidate<'a> {
     /// Of the overlay.
     pub(super) layer: Option<&'a Layer>,
     pub(super) options: CommitOptions,
-    /// As [`Target::layouts`].
+    /// As [`CommitTarget::layouts`].
     pub(super) layouts: Option<u64>,
 }
 
@@ -44,22 +44,23 @@ impl Candidate<'_> {
     /// Commits the batch, whose outcomes these are, and what is below it and not committed. Gives the number
     /// and the commit whose state was pinned below it.
     pub(super) fn commit(&self, outcomes: &mut [TrieOutcome]) -> Result<(u64, u64)> {
-        self.engine.state.home.check()?;
-        let untaken = || self.parent.map_or_else(|| (Vec::new(), self.view.base), Overlay::untaken);
+        self.engine.db.home.check()?;
+        let untaken =
+            || self.parent.map_or_else(|| (Vec::new(), self.view.base), Overlay::uncommitted);
         let (mut below, mut base) = untaken();
         if self.options.exact && !below.is_empty() {
             return Err(Error::ParentNotCommitted);
         }
         loop {
             let ticketed = Cell::new(false);
-            let committed = self.commit_over(base, &below, outcomes, &ticketed);
+            let committed = self.commit_chain(base, &below, outcomes, &ticketed);
             // Another thread may have committed this with one above it, whatever is said of it here.
             if committed.is_err()
                 && !ticketed.get()
-                && let Some(taken) = self.layer.and_then(Layer::taken)
+                && let Some(taken) = self.layer.and_then(Layer::commit)
             {
-                self.options.wait_for(&self.engine.state, taken.commit)?;
-                return Ok((taken.commit, self.view.base));
+                self.options.wait_for(&self.engine.db, taken.number)?;
+                return Ok((taken.number, self.view.base));
             }
             if !matches!(committed, Err(Error::StaleParent { .. })) {
                 let kept = if below.is_empty() { base } else { self.view.base };
@@ -75,7 +76,7 @@ impl Candidate<'_> {
     }
 
     /// Commits it together with the overlays `below` it, newest first.
-    fn commit_over(
+    fn commit_chain(
         &self,
         follows: u64,
         below: &[Overlay],
@@ -86,28 +87,39 @@ impl Candidate<'_> {
         let own = layer.map(|layer| (layer, true));
         let others = below.iter().map(|overlay| (&*overlay.0.layer, false));
         let layers: Vec<(&Layer, bool)> = own.into_iter().chain(others).collect();
-        let (layers, fates) = (&layers, &[]);
-        let target =
-            Target { view, follows, options, prev, roots, blob, fates, layers, layouts, ticketed };
+        let (layers, entry_kinds) = (&layers, &[]);
+        let target = CommitTarget {
+            view,
+            parent: follows,
+            options,
+            prev,
+            roots,
+            blob,
+            entry_kinds,
+            layers,
+            layouts,
+            has_ticket: ticketed,
+        };
         let Some(lowest) = below.last() else {
             // All below it is committed or about to be: what its finish has folded is what is published.
             return commit(engine, &target, outcomes);
         };
-        let view = &engine.state.commits.view_like(&lowest.0.links.lock().view);
-        let target = Target { view, prev: &lowest.0.prev, layouts: None, ..target };
+        let view = &engine.db.commits.clone_view(&lowest.0.links.lock().view);
+        let target = CommitTarget { view, prev: &lowest.0.prev, layouts: None, ..target };
         // Before anything is folded for it.
-        let parent = check_parent(&engine.state, &target)?;
-        let newer = newer_view(&engine.state, &target, parent)?;
+        let parent = check_parent(&engine.db, &target)?;
+        let newer = newer_view(&engine.db, &target, parent)?;
         let target = match &newer {
-            Some(view) => Target { view, follows: parent, ..target },
+            Some(view) => CommitTarget { view, parent, ..target },
             None => target,
         };
         let mut folded = Vec::new();
-        let committed = self.fold_merged(&target, below, outcomes, &mut folded).and_then(|fates| {
-            let target = Target { fates: &fates, ..target };
-            commit(engine, &target, &mut folded)
-        });
-        give_back(engine, folded);
+        let committed =
+            self.fold_merged(&target, below, outcomes, &mut folded).and_then(|entry_kinds| {
+                let target = CommitTarget { entry_kinds: &entry_kinds, ..target };
+                commit(engine, &target, &mut folded)
+            });
+        recycle_outcomes(engine, folded);
         committed
     }
 
@@ -116,7 +128,7 @@ impl Candidate<'_> {
     /// where that is another one.
     fn fold_merged(
         &self,
-        target: &Target<'_>,
+        target: &CommitTarget<'_>,
         below: &[Overlay],
         outcomes: &[TrieOutcome],
         folded: &mut Vec<TrieOutcome>,
@@ -126,22 +138,22 @@ impl Candidate<'_> {
         let namespaces: BTreeSet<u8> = own.chain(of_below).collect();
         let of_chunks = outcomes.iter().flat_map(|one| &one.chunks).map(|one| one.changes.len());
         let changes = below.iter().map(Overlay::change_count).chain(of_chunks).sum();
-        let under_way = UnderWay::new(&self.engine.state, changes);
-        let mut fates = Vec::new();
+        let reservation = BatchReservation::new(&self.engine.db, changes);
+        let mut entry_kinds = Vec::new();
         for namespace in namespaces {
             let newest = outcomes.iter().filter(|outcome| outcome.namespace == namespace);
             let newest = newest.flat_map(|outcome| &outcome.chunks).map(|chunk| &chunk.changes);
             let below: Vec<&[ChangeList]> =
                 below.iter().map(|one| one.0.layer.changes(namespace)).collect();
-            let accesses = merge(newest, &below);
+            let accesses = merged_accesses(newest, &below);
             let roots = [&target.prev.roots, target.roots].map(|roots| roots.of(namespace));
             let [Some(before), Some(expected)] = roots else {
                 return Err(Error::Namespace(namespace));
             };
-            let (db, view) = (self.engine.trie(namespace)?, target.view.of(namespace));
+            let (db, view) = (self.engine.trie(namespace)?, target.view.for_namespace(namespace));
             let finisher = &self.engine.finisher;
-            let finished = db.read(view.base, || {
-                finish(&db, finisher, &under_way, (&view, &before.node), &accesses, false)
+            let finished = db.run_read(view.base, || {
+                finish(&db, finisher, &reservation, (&view, &before.node), &accesses, false)
             })?;
             folded.push(TrieOutcome { namespace, chunks: finished.chunks });
             let (expected, found) = (expected.node, finished.root);
@@ -149,10 +161,10 @@ impl Candidate<'_> {
                 return Err(Contradiction::OverlayRoot { expected, found }.into());
             }
             if found != expected {
-                fates.push((namespace, EntryKind::Set));
+                entry_kinds.push((namespace, EntryKind::Set));
             }
         }
-        Ok(fates)
+        Ok(entry_kinds)
     }
 }
 
@@ -178,18 +190,18 @@ impl Overlay {
     /// As [`Block::commit_with`](crate::Block::commit_with); the overlay stays as it was.
     pub fn commit_with(&self, options: CommitOptions) -> Result<u64> {
         let OverlayInner { links, outcomes, layer, prev, roots, blob, engine, .. } = &*self.0;
-        let db = &engine.state;
+        let db = &engine.db;
         db.home.check()?;
-        let held = if options.at_once { outcomes.try_lock() } else { Some(outcomes.lock()) };
+        let held = if options.no_wait { outcomes.try_lock() } else { Some(outcomes.lock()) };
         let mut outcomes = held.ok_or(Error::WouldWait)?;
-        if let Some(taken) = layer.taken() {
+        if let Some(taken) = layer.commit() {
             drop(outcomes);
-            options.wait_for(db, taken.commit)?;
-            return Ok(taken.commit);
+            options.wait_for(db, taken.number)?;
+            return Ok(taken.number);
         }
         let (view, parent) = {
             let links = links.lock();
-            (db.commits.view_like(&links.view), links.parent.clone())
+            (db.commits.clone_view(&links.view), links.parent.clone())
         };
         let candidate = Candidate {
             engine,
@@ -203,12 +215,12 @@ impl Overlay {
             layouts: None,
         };
         let (number, follows) = candidate.commit(&mut outcomes.list)?;
-        outcomes.give_back();
+        outcomes.recycle();
         drop(outcomes);
         // What was below it goes, so that a long pipeline of overlays does not pile up. The state before it
         // stays pinned, for its prior values, as long as that can be read.
         let pinned = db.commits.view(follows, &Chain::default());
-        pinned.held_by(Holder::Overlay, None);
+        pinned.set_holder(Holder::Overlay, None);
         let mut links = links.lock();
         let before = (links.parent.take(), std::mem::replace(&mut links.view, pinned));
         drop(links);
@@ -218,19 +230,19 @@ impl Overlay {
 }
 
 /// Changes over those of a chain (newest overlay first): the newest value of each key, as accesses.
-fn merge<'a>(
+fn merged_accesses<'a>(
     newest: impl Iterator<Item = &'a ChangeList>,
     below: &[&'a [ChangeList]],
 ) -> Vec<KeyAccess> {
-    let each = |age: usize| move |changed: &'a Changed| (age, changed);
-    let mut all: Vec<(usize, &Changed)> =
+    let each = |age: usize| move |changed: &'a KeyUpdate| (age, changed);
+    let mut all: Vec<(usize, &KeyUpdate)> =
         newest.flat_map(|list| list.iter()).map(each(0)).collect();
     for (age, lists) in (1..).zip(below) {
         all.extend(lists.iter().flat_map(|list| list.iter()).map(each(age)));
     }
     all.sort_unstable_by(|a, b| a.1.key.cmp(&b.1.key).then(a.0.cmp(&b.0)));
     all.dedup_by_key(|(_, changed)| changed.key);
-    all.into_iter().map(|(_, changed)| access(changed)).collect()
+    all.into_iter().map(|(_, changed)| write_access(changed)).collect()
 }
 
 #[cfg(test)]
@@ -260,7 +272,7 @@ mod tests {
         let OverlayInner { layer, prev, roots, blob, engine, .. } = &*below.0;
         let candidate = Candidate {
             engine,
-            view: &engine.state.commits.view_like(&below.0.links.lock().view),
+            view: &engine.db.commits.clone_view(&below.0.links.lock().view),
             parent: None,
             prev,
             roots,

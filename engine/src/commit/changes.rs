@@ -7,8 +7,8 @@ use pleach_beatree::Value;
 use pleach_core::Key;
 
 use crate::error::{Hex, Result};
-use crate::state::State;
-use crate::state::history::undo::{ChangeList, Changed};
+use crate::state::TrieDb;
+use crate::state::history::undo::{ChangeList, KeyUpdate};
 use crate::state::pages::overflow;
 
 /// A key that a block or an overlay writes, with its namespace and its value before and after. Keys that it only reads are
@@ -17,10 +17,10 @@ use crate::state::pages::overflow;
 /// Values of up to 22 bytes are in it, longer ones are shared, and those that lie in the overflow file are
 /// read when they are asked for.
 pub struct Change<'a> {
-    db: &'a State,
+    db: &'a TrieDb,
     base: u64,
     namespace: u8,
-    changed: &'a Changed,
+    changed: &'a KeyUpdate,
 }
 
 impl<'a> Change<'a> {
@@ -55,7 +55,7 @@ impl<'a> Change<'a> {
 
 impl fmt::Debug for Change<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Changed { key, new, prior } = self.changed;
+        let KeyUpdate { key, new, prior } = self.changed;
         f.debug_struct("Change")
             .field("namespace", &self.namespace)
             .field("key", &Hex(key))
@@ -67,7 +67,7 @@ impl fmt::Debug for Change<'_> {
 
 /// The changes in these lists, each of a namespace, in their order; what was before is as of commit `base`.
 pub(super) fn changes<'a>(
-    db: &'a State,
+    db: &'a TrieDb,
     base: u64,
     lists: impl Iterator<Item = (u8, &'a ChangeList)>,
 ) -> impl Iterator<Item = Change<'a>> {

@@ -48,84 +48,84 @@ use crate::observe::COMMIT;
 use crate::options::Durability;
 use crate::read::point;
 use crate::state::commits::Tip;
-use crate::state::history::replaced::{ReplacedNodes, Undone};
+use crate::state::history::replaced::{NamespaceUndo, ReplacedNodes};
 use crate::state::history::undo::{ChangeList, Changes};
-use crate::state::history::window::Before;
+use crate::state::history::window::PriorCommit;
 use crate::state::pages::overflow;
-use crate::state::pages::space::Tentative;
+use crate::state::pages::space::TentativeRuns;
 use crate::state::tries::Trie;
 use crate::state::view::View;
-use crate::state::{PoisonOnPanic, State};
+use crate::state::{PanicGuard, TrieDb};
 use crate::timings::Phase;
 use apply::apply_all;
 use refold::join_chunks;
 pub use target::CommitOptions;
-use target::{Part, parts};
-pub(crate) use target::{Target, wait_for_publication};
+use target::{CommitPart, parts};
+pub(crate) use target::{CommitTarget, wait_for_publication};
 #[cfg(test)]
-pub(crate) use throttle::FOR_ROOM;
+pub(crate) use throttle::ROOM_TIMEOUT;
 use throttle::throttle;
-use ticket::{Ticketed, check_parent, ticket};
+use ticket::{QueuedCommit, check_parent, take_ticket};
 
 /// How often a commit begins again because others came in between and left its parent's state.
-const OVERTAKEN: u32 = 4;
+const MAX_ATTEMPTS: u32 = 4;
 
 /// Commits what these outcomes change and gives the number of the commit. They are of each namespace one at
 /// most, ascending. They are used up when it succeeds, and as they were before when it fails.
 pub(crate) fn commit(
     engine: &Engine,
-    target: &Target<'_>,
+    target: &CommitTarget<'_>,
     outcomes: &mut [TrieOutcome],
 ) -> Result<u64> {
-    let _observed = engine.state.timings.observe(COMMIT);
-    let _span = tracing::debug_span!("commit", follows = target.follows).entered();
+    let _observed = engine.db.timings.begin_operation(COMMIT);
+    let _span = tracing::debug_span!("commit", follows = target.parent).entered();
     let mut tries = 0;
     loop {
         tries += 1;
-        let mut taken = Vec::new();
-        let committed = attempt(engine, target, outcomes, &mut taken);
+        let mut originals = Vec::new();
+        let committed = try_commit(engine, target, outcomes, &mut originals);
         if committed.is_err() {
             // The failed commit has freed its overflow runs: put the values back, so that a retry does not refer to the runs.
-            for TakenValues { part, chunk, changes } in taken {
+            for OriginalChanges { part, chunk, changes } in originals {
                 outcomes[part].chunks[chunk].changes = changes;
             }
         }
-        let overtaken = matches!(committed, Err(Error::StaleParent { .. })) && tries < OVERTAKEN;
+        let overtaken = matches!(committed, Err(Error::StaleParent { .. })) && tries < MAX_ATTEMPTS;
         if !overtaken {
             return committed;
         }
-        check_parent(&engine.state, target)?;
+        check_parent(&engine.db, target)?;
     }
 }
 
 /// The changes of a chunk whose long values were replaced by their overflow cells.
-struct TakenValues {
+struct OriginalChanges {
     part: usize,
     chunk: usize,
     changes: ChangeList,
 }
 
 /// All steps but what undoes a failed one.
-fn attempt(
+fn try_commit(
     engine: &Engine,
-    target: &Target<'_>,
+    target: &CommitTarget<'_>,
     outcomes: &mut [TrieOutcome],
-    taken: &mut Vec<TakenValues>,
+    originals: &mut Vec<OriginalChanges>,
 ) -> Result<u64> {
-    let db = &*engine.state;
-    throttle(db, outcomes, target.options.at_once)?;
-    let preparing = db.timings.begin(Phase::Prepare);
+    let db = &*engine.db;
+    throttle(db, outcomes, target.options.no_wait)?;
+    let preparing = db.timings.begin_phase(Phase::Prepare);
     // Before anything is written for it: a block that was given back may be committed again and again.
     let parent = check_parent(db, target)?;
     let newer = newer_view(db, target, parent)?;
     let view = newer.as_ref().unwrap_or(target.view);
-    let target = &Target { view, follows: parent, ..*target };
+    let target = &CommitTarget { view, parent, ..*target };
     let mut parts = parts(engine, view, outcomes)?;
     if newer.is_some() {
         renew_priors(&mut parts, view, |prior| matches!(prior, Stored::Overflow(_)))?;
     }
     // From here to publication the nodes of the accessed regions stay in memory, and no regions are joined.
-    let _nodes = db.nodes.keep_nodes();
+    let _nodes = db.nodes.hold_nodes();
     let layouts = db.commits.sequencer.lock().layouts;
     if target.layouts != Some(layouts) {
         parts.iter_mut().for_each(join_chunks);
@@ -134,11 +134,11 @@ fn attempt(
         .iter()
         .flat_map(|part| part.chunks.iter().flat_map(|chunk| chunk.changes.iter()))
         .map(|one| &one.prior);
-    if db.commits.undo.keeps_history() && priors.any(is_long) {
+    if db.commits.undo.has_history() && priors.any(is_long) {
         // Values of an overlay below, which is committed by now: the record names what its commit has written.
-        renew_priors(&mut parts, &rebase(db, target, parent)?, is_long)?;
+        renew_priors(&mut parts, &view_of_newest(db, target, parent)?, is_long)?;
     }
-    let spilled = spill_values(db, &mut parts, taken)?;
+    let spilled = spill_values(db, &mut parts, originals)?;
     let number = parent + 1;
     for part in &parts {
         for outcome in part.chunks.iter().flat_map(|chunk| &chunk.regions) {
@@ -147,55 +147,56 @@ fn attempt(
     }
     drop(preparing);
     // Between ticket and publication a panic would leave everybody waiting.
-    let _guard = PoisonOnPanic(db);
-    let Ticketed { end, replaced } = ticket(engine, target, &mut parts, (spilled, layouts))?;
+    let _guard = PanicGuard(db);
+    let QueuedCommit { end, replaced } =
+        take_ticket(engine, target, &mut parts, (spilled, layouts))?;
     let written = {
-        let _timed = db.timings.begin(Phase::Log);
+        let _timed = db.timings.begin_phase(Phase::Log);
         db.commits.sequencer.write_through(end, db.options.durability == Durability::Commit)
     };
     if let Err(error) = written {
         db.poison(&error);
         // What was not handed to the device by now never is.
         let never = db.commits.sequencer.lock().is_queued(end);
-        return Err(if never { error.poisoning() } else { error.in_doubt() });
+        return Err(if never { error.to_poisoned() } else { error.to_in_doubt() });
     }
     let tip = Tip { number, roots: target.roots.clone(), blob: Arc::clone(target.blob) };
     // Treelets may have followed the overlay whose state this is.
     let own = target.layers.iter().find(|(_, own)| *own);
     let version = own.map_or(number, |(layer, _)| layer.version());
-    publish(engine, end, (tip, version), target.fates, replaced, parts)
-        .map_err(|error| error.in_doubt())?;
+    publish(engine, end, (tip, version), target.entry_kinds, replaced, parts)
+        .map_err(|error| error.to_in_doubt())?;
     tracing::debug!(commit = number, "committed");
     Ok(number)
 }
 
 /// A view of the newest commit, where the batch was made on another commit, or on one that cannot be read any more: undo of a
 /// state that is the newest again, or still, is not needed to read it.
-fn newer_view(db: &State, target: &Target<'_>, parent: u64) -> Result<Option<View>> {
-    let moved = parent != target.follows || target.view.check().is_err();
-    moved.then(|| rebase(db, target, parent)).transpose()
+fn newer_view(db: &TrieDb, target: &CommitTarget<'_>, parent: u64) -> Result<Option<View>> {
+    let moved = parent != target.parent || target.view.check_readable().is_err();
+    moved.then(|| view_of_newest(db, target, parent)).transpose()
 }
 
 /// The parent's state came back under another number, or its own cannot be read any more: what the block
 /// says of the state before is as of an older commit, whose long values may be gone once nobody pins it.
 /// Gives a view of the newest commit, which has the same state.
-fn rebase(db: &State, target: &Target<'_>, parent: u64) -> Result<View> {
+fn view_of_newest(db: &TrieDb, target: &CommitTarget<'_>, parent: u64) -> Result<View> {
     wait_for_publication(db, parent)?;
     let (view, tip) = db.commits.tip_view();
     if !tip.is_state_of(target.prev) || view.base != parent {
-        return Err(Error::StaleParent { base: target.follows, tip: view.base });
+        return Err(Error::StaleParent { base: target.parent, tip: view.base });
     }
     Ok(view)
 }
 
 /// Looks values before the block up again in a view of the same state: those that `which` names.
 fn renew_priors(
-    parts: &mut [Part<'_>],
+    parts: &mut [CommitPart<'_>],
     view: &View,
     which: impl Fn(&Stored) -> bool,
 ) -> Result<()> {
     for part in parts {
-        let view = view.of(part.view.namespace);
+        let view = view.for_namespace(part.view.namespace);
         for chunk in part.chunks.iter_mut() {
             if chunk.changes.iter().any(|changed| which(&changed.prior)) {
                 for changed in Arc::make_mut(&mut chunk.changes).iter_mut() {
@@ -220,35 +221,35 @@ fn publish(
     engine: &Engine,
     log_position: LogPos,
     (tip, version): (Tip, u64),
-    fates: &[(u8, EntryKind)],
-    replaced: Option<(Vec<ReplacedNodes>, Before)>,
-    parts: Vec<Part<'_>>,
+    entry_kinds: &[(u8, EntryKind)],
+    replaced: Option<(Vec<ReplacedNodes>, PriorCommit)>,
+    parts: Vec<CommitPart<'_>>,
 ) -> Result<()> {
-    let Engine { state: db, finisher, .. } = engine;
+    let Engine { db, finisher, .. } = engine;
     let (number, sequencer) = (tip.number, &db.commits.sequencer);
     // The parent may fail after this record has been queued behind its own.
     wait_for_publication(db, number - 1)?;
-    let applying = db.timings.begin(Phase::Apply);
+    let applying = db.timings.begin_phase(Phase::Apply);
     let (nodes, before) = replaced.unzip();
     let mut nodes = nodes.into_iter().flatten();
-    let (mut undone, mut applied) =
+    let (mut undo, mut applied) =
         (Vec::with_capacity(parts.len()), Vec::with_capacity(parts.len()));
-    for Part { db, chunks, view } in parts {
+    for CommitPart { db, chunks, view } in parts {
         let nodes = nodes.next().unwrap_or_default();
         let mut chunks = std::mem::take(chunks);
-        finisher.give_outcomes_back(chunks.extract_if(.., |chunk| chunk.changes.is_empty()));
+        finisher.recycle_outcomes(chunks.extract_if(.., |chunk| chunk.changes.is_empty()));
         if chunks.is_empty() {
             continue;
         }
         let lists = chunks.iter_mut().map(|chunk| std::mem::take(&mut chunk.changes));
         let changes = Changes::new(lists);
         Counters::add(&db.counters.changes, changes.len() as u64);
-        undone.push(Undone { namespace: view.namespace, changes: changes.clone(), nodes });
+        undo.push(NamespaceUndo { namespace: view.namespace, changes: changes.clone(), nodes });
         applied.push((db, chunks, changes));
     }
-    db.commits.undo.push(number, undone, before);
-    for (namespace, fate) in fates {
-        match fate {
+    db.commits.undo.push(number, undo, before);
+    for (namespace, entry_kind) in entry_kinds {
+        match entry_kind {
             EntryKind::Changed | EntryKind::Set => {}
             EntryKind::Added => {
                 let kind = tip.roots.of(*namespace).map_or(TrieKind::Merkle, |root| root.kind);
@@ -259,7 +260,7 @@ fn publish(
         }
     }
     for (db, chunks, changes) in applied {
-        finisher.give_outcomes_back(apply_all(
+        finisher.recycle_outcomes(apply_all(
             &db,
             (number, version),
             log_position,
@@ -268,7 +269,7 @@ fn publish(
         ));
     }
     drop(applying);
-    let publishing = db.timings.begin(Phase::Publish);
+    let publishing = db.timings.begin_phase(Phase::Publish);
     Counters::add(&db.counters.commits, 1);
     let is_awaited = {
         let mut state = sequencer.lock();
@@ -283,7 +284,7 @@ fn publish(
     wake(&db.pace.work);
     drop(publishing);
     // Behind the number: nobody waits for it.
-    let _timed = db.timings.begin(Phase::Settle);
+    let _timed = db.timings.begin_phase(Phase::Settle);
     db.commits.undo.settle();
     Ok(())
 }
@@ -293,18 +294,22 @@ const LOG_VALUE: usize = 64 << 10;
 
 /// Commit `spill-values`: writes large values to the overflow file and names their runs instead.
 fn spill_values<'a>(
-    db: &'a State,
-    parts: &mut [Part<'_>],
-    taken: &mut Vec<TakenValues>,
-) -> Result<Tentative<'a>> {
+    db: &'a TrieDb,
+    parts: &mut [CommitPart<'_>],
+    originals: &mut Vec<OriginalChanges>,
+) -> Result<TentativeRuns<'a>> {
     let mut spilled = db.space.tentative();
-    for (part, Part { db, chunks, .. }) in parts.iter_mut().enumerate() {
+    for (part, CommitPart { db, chunks, .. }) in parts.iter_mut().enumerate() {
         for (at, chunk) in chunks.iter_mut().enumerate() {
             if !chunk.changes.iter().any(|changed| is_long(&changed.new)) {
                 continue;
             }
             // An overlay goes on reading the values from memory.
-            taken.push(TakenValues { part, chunk: at, changes: Arc::clone(&chunk.changes) });
+            originals.push(OriginalChanges {
+                part,
+                chunk: at,
+                changes: Arc::clone(&chunk.changes),
+            });
             for changed in Arc::make_mut(&mut chunk.changes).iter_mut() {
                 if let Stored::Large(large) = &changed.new
                     && is_long(&changed.new)
@@ -318,7 +323,7 @@ fn spill_values<'a>(
         db.store.device.sync(&db.space.overflow).map_err(|error| {
             let error = Error::from(error);
             db.poison(&error);
-            error.poisoning()
+            error.to_poisoned()
         })?;
     }
     Ok(spilled)

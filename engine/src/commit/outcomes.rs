@@ -29,16 +29,19 @@ impl Outcomes {
     fn count(&mut self, bytes: usize) {
         let before = std::mem::replace(&mut self.bytes, bytes);
         let more = bytes.cast_signed() - before.cast_signed();
-        let db = &self.engine.state;
+        let db = &self.engine.db;
         Counters::change(&db.counters.batch_bytes, more);
-        if db.budget.has_moved(db.commits.overlays.bytes()) {
+        if db.budget.is_worth_refitting(db.commits.overlays.bytes()) {
             db.fit_cache();
         }
     }
 
     /// They become an overlay's, which counts the changes.
-    pub(super) fn become_overlays(&mut self) {
-        self.list.iter_mut().flat_map(|one| &mut one.chunks).for_each(ChunkOutcome::keep);
+    pub(super) fn shrink_for_overlay(&mut self) {
+        self.list
+            .iter_mut()
+            .flat_map(|one| &mut one.chunks)
+            .for_each(ChunkOutcome::shrink_for_overlay);
         self.count_own();
     }
 
@@ -58,27 +61,27 @@ impl Outcomes {
             if let Ok(db) = self.engine.trie(*namespace) {
                 advance_all(&db, version, chunks);
             }
-            chunks.iter_mut().for_each(ChunkOutcome::forget_treelets);
+            chunks.iter_mut().for_each(ChunkOutcome::discard_treelets);
         }
         self.count_own();
     }
 
     /// Lets go of what is not committed from here.
-    pub(super) fn give_back(&mut self) {
-        give_back(&self.engine, std::mem::take(&mut self.list));
+    pub(super) fn recycle(&mut self) {
+        recycle_outcomes(&self.engine, std::mem::take(&mut self.list));
         self.count(0);
     }
 }
 
-pub(super) fn give_back(engine: &Engine, outcomes: Vec<TrieOutcome>) {
+pub(super) fn recycle_outcomes(engine: &Engine, outcomes: Vec<TrieOutcome>) {
     let chunks = outcomes.into_iter().flat_map(|outcome| outcome.chunks);
-    engine.finisher.give_outcomes_back(chunks);
+    engine.finisher.recycle_outcomes(chunks);
 }
 
 impl Drop for Outcomes {
     fn drop(&mut self) {
-        if self.engine.state.home.is_here() {
-            self.give_back();
+        if self.engine.db.home.is_here() {
+            self.recycle();
         }
     }
 }

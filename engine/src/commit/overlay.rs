@@ -15,15 +15,15 @@ use super::changes::{Change, changes};
 use super::outcomes::Outcomes;
 use crate::engine::Engine;
 use crate::finish::outcome::{ChunkOutcome, TrieOutcome};
-use crate::handles::{Counted, Holder, Kind};
+use crate::handles::{CountedHandle, HandleKind, Holder};
 use crate::roots::Roots;
 use crate::state::commits::Tip;
 use crate::state::history::undo::ChangeList;
-use crate::state::overlays::{Chain, Layer, Part, TakenBy};
+use crate::state::overlays::{Chain, Layer, LayerCommit, LayerPart};
 use crate::state::view::View;
 
 /// A finished batch, and what it stands on.
-pub(super) struct Parts {
+pub(super) struct BlockParts {
     /// Goes first: with the outcomes the cache gets its share back, undo that this alone held included.
     pub(super) view: View,
     pub(super) outcomes: Outcomes,
@@ -39,7 +39,7 @@ pub(super) struct Parts {
 
 /// What an overlay's handles share.
 pub(super) struct OverlayInner {
-    pub(super) links: Mutex<Links>,
+    pub(super) links: Mutex<OverlayLinks>,
     /// The overlay that it was made on. A commit of this one lets go of it.
     parent: Weak<OverlayInner>,
     pub(super) layer: Arc<Layer>,
@@ -53,11 +53,11 @@ pub(super) struct OverlayInner {
     pub(super) blob: Arc<[u8]>,
     pub(super) engine: Arc<Engine>,
     /// The last field, so that it goes last.
-    _counted: Counted,
+    _counted: CountedHandle,
 }
 
 /// What is below an overlay. A commit changes all of it at once.
-pub(super) struct Links {
+pub(super) struct OverlayLinks {
     pub(super) parent: Option<Overlay>,
     /// The view that it was folded on; once committed, one that pins the state before.
     pub(super) view: View,
@@ -79,28 +79,28 @@ impl fmt::Debug for Overlay {
 }
 
 impl Overlay {
-    pub(super) fn new(parts: Parts, counted: Counted) -> Self {
-        let Parts { mut outcomes, view, parent, prev, roots, blob, engine, .. } = parts;
-        outcomes.become_overlays();
+    pub(super) fn new(parts: BlockParts, counted: CountedHandle) -> Self {
+        let BlockParts { mut outcomes, view, parent, prev, roots, blob, engine, .. } = parts;
+        outcomes.shrink_for_overlay();
         let parts = outcomes.list.iter().map(|TrieOutcome { namespace, chunks }| {
             let changes = chunks.iter().map(|chunk| Arc::clone(&chunk.changes)).collect();
-            Part::new(*namespace, changes, nodes(chunks))
+            LayerPart::new(*namespace, changes, changed_nodes(chunks))
         });
-        view.held_by(Holder::Overlay, None);
+        view.set_holder(Holder::Overlay, None);
         let below = view.overlays();
-        let layer = Layer::new(&engine.state.commits.overlays, below, parts);
+        let layer = Layer::new(&engine.db.commits.overlays, below, parts);
         let made_on = parent.as_ref().map_or_else(Weak::new, |parent| Arc::downgrade(&parent.0));
         Self(Arc::new(OverlayInner {
-            chain: below.with(&layer),
+            chain: below.with_layer(&layer),
             layer,
-            links: Mutex::new(Links { parent, view }),
+            links: Mutex::new(OverlayLinks { parent, view }),
             parent: made_on,
             outcomes: Mutex::new(outcomes),
             prev,
             roots,
             blob,
             engine,
-            _counted: counted.into_kind(Kind::Overlay),
+            _counted: counted.into_kind(HandleKind::Overlay),
         }))
     }
 
@@ -149,13 +149,13 @@ impl Overlay {
     /// or block above it that was committed with it. In the latter case the commit's state is that one's, and
     /// this overlay goes on to be read as it was.
     pub fn commit_number(&self) -> Option<u64> {
-        let published = self.0.engine.state.commits.published();
-        self.0.layer.taken().map(|taken| taken.commit).filter(|commit| *commit <= published)
+        let published = self.0.engine.db.commits.published();
+        self.0.layer.commit().map(|taken| taken.number).filter(|commit| *commit <= published)
     }
 
     /// Number of keys that it writes.
     pub fn change_count(&self) -> usize {
-        self.lists().map(|(_, list)| list.len()).sum()
+        self.change_lists().map(|(_, list)| list.len()).sum()
     }
 
     /// Bytes of memory that it takes: its changes, what finds them, and what its commit needs. Undo that it holds is not
@@ -168,24 +168,28 @@ impl Overlay {
 
     /// What it writes, in the order of namespaces and keys, with the values before.
     pub fn changes(&self) -> impl Iterator<Item = Change<'_>> {
-        changes(&self.0.engine.state, self.0.links.lock().view.base, self.lists())
+        changes(&self.0.engine.db, self.0.links.lock().view.base, self.change_lists())
     }
 
-    fn lists(&self) -> impl Iterator<Item = (u8, &ChangeList)> {
+    fn change_lists(&self) -> impl Iterator<Item = (u8, &ChangeList)> {
         let parts = self.0.layer.parts.iter();
         parts.flat_map(|part| part.changes.iter().map(|list| (part.namespace, list)))
     }
 
     /// The overlays from this one down that no commit has taken, newest first; and the commit below them.
-    pub(super) fn untaken(&self) -> (Vec<Self>, u64) {
+    pub(super) fn uncommitted(&self) -> (Vec<Self>, u64) {
         let mut untaken = Vec::new();
         let mut at = self.clone();
         loop {
             let (parent, base) = {
                 let links = at.0.links.lock();
-                match at.0.layer.taken() {
-                    Some(TakenBy { commit, own: true }) => return (untaken, commit),
-                    Some(TakenBy { own: false, .. }) => return (untaken, links.view.base),
+                match at.0.layer.commit() {
+                    Some(LayerCommit { number: commit, is_own_state: true }) => {
+                        return (untaken, commit);
+                    }
+                    Some(LayerCommit { is_own_state: false, .. }) => {
+                        return (untaken, links.view.base);
+                    }
                     None => (links.parent.clone(), links.view.base),
                 }
             };
@@ -213,7 +217,7 @@ impl Overlay {
     /// A view of this overlay; its state, under the number of the commit below.
     pub(crate) fn view(&self) -> (View, Tip) {
         let OverlayInner { links, chain, engine, roots, blob, .. } = &*self.0;
-        let commits = &engine.state.commits;
+        let commits = &engine.db.commits;
         // Under this lock the base stays pinned: it is the view's, or a commit after it.
         let links = links.lock();
         let (commit, chain) = chain.above_commit(commits.published());
@@ -224,7 +228,7 @@ impl Overlay {
 }
 
 /// Prefixes of the pages and of the regions that changed, with their nodes.
-fn nodes(chunks: &[ChunkOutcome]) -> [Vec<(Prefix, Node)>; 2] {
+fn changed_nodes(chunks: &[ChunkOutcome]) -> [Vec<(Prefix, Node)>; 2] {
     let pages = chunks.iter().flat_map(|chunk| &chunk.nodes).map(|page| (page.prefix, page.node));
     let regions = chunks.iter().flat_map(|chunk| &chunk.regions);
     let regions = regions.map(|region| (*region.region.prefix(), region.node));

@@ -10,26 +10,30 @@ use pleach_core::Prefix;
 use pleach_core::fold::Occupancy;
 use pleach_core::node::{NodeKind, kind};
 
-use super::target::{Part, Target};
+use super::target::{CommitPart, CommitTarget};
 use crate::error::Result;
 use crate::finish::outcome::{ChunkOutcome, Fragment, PageNode, RegionOutcome};
 use crate::finish::{Finisher, check_refolded, refold};
 use crate::metrics::Counters;
-use crate::state::State;
-use crate::state::history::undo::Changed;
+use crate::state::TrieDb;
+use crate::state::history::undo::KeyUpdate;
 use crate::state::view::View;
 
 /// Is the region of an outcome not in the index any more?
-fn is_gone(index: &RegionIndex, outcome: &RegionOutcome) -> bool {
+fn is_region_replaced(index: &RegionIndex, outcome: &RegionOutcome) -> bool {
     !Arc::ptr_eq(index.region(outcome.region.prefix().first_key()), &outcome.region)
 }
 
 /// Chunks below which regions have been joined since they were folded become one: a region is of one chunk.
 /// They are stale, and folded again before they are used.
-pub(super) fn join_chunks(part: &mut Part<'_>) {
-    let Part { db, chunks, .. } = part;
+pub(super) fn join_chunks(part: &mut CommitPart<'_>) {
+    let CommitPart { db, chunks, .. } = part;
     let index = db.index.load();
-    if !chunks.iter().flat_map(|chunk| &chunk.regions).any(|outcome| is_gone(&index, outcome)) {
+    if !chunks
+        .iter()
+        .flat_map(|chunk| &chunk.regions)
+        .any(|outcome| is_region_replaced(&index, outcome))
+    {
         return;
     }
     chunks.retain(|chunk| !chunk.regions.is_empty());
@@ -49,15 +53,15 @@ pub(super) fn join_chunks(part: &mut Part<'_>) {
 /// comes first. What it gives leads to the roots of the finish, or the commit fails.
 pub(super) fn refold_stale(
     finisher: &Finisher,
-    target: &Target<'_>,
-    part: &mut Part<'_>,
+    target: &CommitTarget<'_>,
+    part: &mut CommitPart<'_>,
 ) -> Result<()> {
-    let Part { db, view, chunks } = part;
+    let CommitPart { db, view, chunks } = part;
     let mut refolded_some = false;
     let index = db.index.load_full();
     for chunk in chunks.iter_mut() {
         let stale = chunk.regions.iter().any(|outcome| {
-            is_gone(&index, outcome)
+            is_region_replaced(&index, outcome)
                 || outcome.region.read().layout_version() != outcome.layout_version
         });
         if !stale {
@@ -65,10 +69,10 @@ pub(super) fn refold_stale(
         }
         Counters::add(&db.counters.refolds, 1);
         refolded_some = true;
-        if follow_layout(db, finisher, (view, target.follows), chunk)? {
+        if follow_layout(db, finisher, (view, target.parent), chunk)? {
             continue;
         }
-        let accesses: Vec<KeyAccess> = chunk.changes.iter().map(access).collect();
+        let accesses: Vec<KeyAccess> = chunk.changes.iter().map(write_access).collect();
         let mut refolded = refold(db, finisher, view, &accesses)?;
         refolded.changes = std::mem::take(&mut chunk.changes);
         *chunk = refolded;
@@ -81,7 +85,7 @@ pub(super) fn refold_stale(
 }
 
 /// A write of what a change has written.
-pub(super) fn access(changed: &Changed) -> KeyAccess {
+pub(super) fn write_access(changed: &KeyUpdate) -> KeyAccess {
     KeyAccess { key: changed.key, reads: false, writes: Some(changed.new.clone()) }
 }
 
@@ -89,7 +93,7 @@ pub(super) fn access(changed: &Changed) -> KeyAccess {
 /// folded on: pages that are still there keep their nodes, those that have come are folded, and the nodes above are computed.
 /// False, and nothing is changed, where they are not, or change meanwhile.
 fn follow_layout(
-    db: &State,
+    db: &TrieDb,
     finisher: &Finisher,
     (view, follows): (&View, u64),
     chunk: &mut ChunkOutcome,
@@ -103,11 +107,11 @@ fn follow_layout(
     };
     // Both passes must see one layout: a page that comes in between may have changes of a new page and of one that was known.
     let (mut came, mut layouts) = (Vec::new(), Vec::new());
-    let known = each_region(&index, follows, &chunk.changes, |_, state, changes| {
+    let known = visit_regions(&index, follows, &chunk.changes, |_, state, changes| {
         layouts.push(state.layout_version());
-        each_page(state, changes, |_, prefix, changes| {
+        visit_pages(state, changes, |_, prefix, changes| {
             if find(&chunk.nodes, prefix).is_none() {
-                came.extend(changes.iter().map(access));
+                came.extend(changes.iter().map(write_access));
             }
             true
         })
@@ -119,21 +123,21 @@ fn follow_layout(
         if came.is_empty() { ChunkOutcome::default() } else { refold(db, finisher, view, &came)? };
     let (mut regions, mut nodes, mut lines) = (Vec::new(), Vec::<PageNode>::new(), Vec::new());
     let (mut first_change, mut layouts) = (0, layouts.into_iter());
-    let known = each_region(&index, follows, &chunk.changes, |region, state, changes| {
+    let known = visit_regions(&index, follows, &chunk.changes, |region, state, changes| {
         if layouts.next() != Some(state.layout_version()) {
             return false;
         }
         let from = nodes.len();
-        let whole = each_page(state, changes, |child, prefix, _| {
+        let whole = visit_pages(state, changes, |child, prefix, _| {
             let node = if let Some(at) = find(&chunk.nodes, prefix) {
                 chunk.nodes[at].clone()
             } else {
                 let Some(at) = find(&folded.nodes, prefix) else { return false };
                 let mut node = folded.nodes[at].clone();
-                node.forget_treelet();
+                node.discard_treelet();
                 node
             };
-            nodes.push(PageNode { child: index32(child), ..node });
+            nodes.push(PageNode { child: child_index(child), ..node });
             true
         });
         let Nodes::Resident(tiling) = state.nodes() else { return false };
@@ -170,20 +174,20 @@ fn follow_layout(
     Ok(known)
 }
 
-fn index32(child: usize) -> u32 {
+fn child_index(child: usize) -> u32 {
     u32::try_from(child).expect("a region has fewer than 2^32 children")
 }
 
 /// Shows each region in which something changes, as of a commit that is published. False when it is newer, or `each` says so.
-fn each_region(
+fn visit_regions(
     index: &RegionIndex,
     commit: u64,
-    mut rest: &[Changed],
-    mut each: impl FnMut(&Arc<Region>, &RegionState, &[Changed]) -> bool,
+    mut rest: &[KeyUpdate],
+    mut each: impl FnMut(&Arc<Region>, &RegionState, &[KeyUpdate]) -> bool,
 ) -> bool {
     while let Some(first) = rest.first() {
         let region = index.region(&first.key);
-        let (own, behind) = split_at_end(rest, region.prefix());
+        let (own, behind) = split_below(rest, region.prefix());
         rest = behind;
         let state = region.read();
         let is_newest = !state.is_retired() && state.last_commit() <= commit;
@@ -196,15 +200,15 @@ fn each_region(
 }
 
 /// Shows each page in which something changes, with its number in the region and its prefix, until `each` says no.
-fn each_page(
+fn visit_pages(
     state: &RegionState,
-    mut rest: &[Changed],
-    mut each: impl FnMut(usize, &Prefix, &[Changed]) -> bool,
+    mut rest: &[KeyUpdate],
+    mut each: impl FnMut(usize, &Prefix, &[KeyUpdate]) -> bool,
 ) -> bool {
     while let Some(first) = rest.first() {
         let child = state.children().find(&first.key);
         let prefix = state.children().prefix(child);
-        let (own, behind) = split_at_end(rest, &prefix);
+        let (own, behind) = split_below(rest, &prefix);
         rest = behind;
         if !each(child, &prefix, own) {
             return false;
@@ -214,6 +218,9 @@ fn each_page(
 }
 
 /// Changes, of which the first is below a prefix: those below it, and the others.
-fn split_at_end<'a>(changes: &'a [Changed], prefix: &Prefix) -> (&'a [Changed], &'a [Changed]) {
+fn split_below<'a>(
+    changes: &'a [KeyUpdate],
+    prefix: &Prefix,
+) -> (&'a [KeyUpdate], &'a [KeyUpdate]) {
     changes.split_at(changes.partition_point(|changed| prefix.covers(&changed.key)))
 }

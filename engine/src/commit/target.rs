@@ -9,7 +9,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::finish::outcome::{ChunkOutcome, TrieOutcome};
 use crate::roots::Roots;
-use crate::state::State;
+use crate::state::TrieDb;
 use crate::state::commits::Tip;
 use crate::state::overlays::Layer;
 use crate::state::view::View;
@@ -19,7 +19,7 @@ use crate::state::view::View;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CommitOptions {
     pub(crate) exact: bool,
-    pub(crate) at_once: bool,
+    pub(crate) no_wait: bool,
     /// The commit that a rollback goes back to, for its record.
     pub(crate) back_to: Option<u64>,
 }
@@ -41,25 +41,25 @@ impl CommitOptions {
     /// that it gives [`Error::WouldWait`]. It waits for its own write and sync in any case.
     #[must_use]
     pub fn wait(self, wait: bool) -> Self {
-        Self { at_once: !wait, ..self }
+        Self { no_wait: !wait, ..self }
     }
 
     /// Waits for the commit of another thread, if it may.
-    pub(super) fn wait_for(self, db: &State, number: u64) -> Result<()> {
-        if self.at_once && db.commits.published() < number {
+    pub(super) fn wait_for(self, db: &TrieDb, number: u64) -> Result<()> {
+        if self.no_wait && db.commits.published() < number {
             return Err(Error::WouldWait);
         }
-        wait_for_publication(db, number).map_err(|error| error.in_doubt())
+        wait_for_publication(db, number).map_err(|error| error.to_in_doubt())
     }
 }
 
 /// What a commit leads from and to.
 #[derive(Clone, Copy)]
-pub(crate) struct Target<'a> {
+pub(crate) struct CommitTarget<'a> {
     /// The state that the changes were folded on, pinned.
     pub(crate) view: &'a View,
     /// The commit that has this state, as far as the caller knows.
-    pub(crate) follows: u64,
+    pub(crate) parent: u64,
     /// Roots and blob say nothing of dropped tries: a commit that adds, drops or restores namespaces is exact.
     pub(crate) options: CommitOptions,
     pub(crate) prev: &'a Tip,
@@ -67,18 +67,18 @@ pub(crate) struct Target<'a> {
     pub(crate) blob: &'a Arc<[u8]>,
     /// What becomes of namespaces that exist on one side only, ascending; none of them changes where it is
     /// added or dropped. And of plain ones whose digest is not made of their changes.
-    pub(crate) fates: &'a [(u8, EntryKind)],
+    pub(crate) entry_kinds: &'a [(u8, EntryKind)],
     /// The overlays that become part of the commit, and whether its state is theirs.
     pub(crate) layers: &'a [(&'a Layer, bool)],
     /// Layouts had changed so often before the first chunk was folded; `None` where that is not known.
     pub(crate) layouts: Option<u64>,
     /// Set when the commit has its ticket, and with it these overlays.
-    pub(crate) ticketed: &'a Cell<bool>,
+    pub(crate) has_ticket: &'a Cell<bool>,
 }
 
 /// A namespace that a commit changes.
-pub(super) struct Part<'a> {
-    pub(super) db: Arc<State>,
+pub(super) struct CommitPart<'a> {
+    pub(super) db: Arc<TrieDb>,
     /// Of the state that its changes were folded on.
     pub(super) view: View,
     pub(super) chunks: &'a mut Vec<ChunkOutcome>,
@@ -89,22 +89,26 @@ pub(super) fn parts<'a>(
     engine: &Engine,
     view: &View,
     outcomes: &'a mut [TrieOutcome],
-) -> Result<Vec<Part<'a>>> {
+) -> Result<Vec<CommitPart<'a>>> {
     let part = |TrieOutcome { namespace, chunks }: &'a mut TrieOutcome| {
-        Ok(Part { db: engine.trie(*namespace)?, view: view.of(*namespace), chunks })
+        Ok(CommitPart {
+            db: engine.trie(*namespace)?,
+            view: view.for_namespace(*namespace),
+            chunks,
+        })
     };
     outcomes.iter_mut().map(part).collect()
 }
 
 /// Waits until a commit that has its ticket is published.
-pub(crate) fn wait_for_publication(db: &State, number: u64) -> Result<()> {
+pub(crate) fn wait_for_publication(db: &TrieDb, number: u64) -> Result<()> {
     let published = || db.commits.published() >= number;
     if published() {
         return Ok(());
     }
     let mut poisoned = Ok(());
     db.pace.wait(None, &mut || {
-        poisoned = db.commits.sequencer.lock().check();
+        poisoned = db.commits.sequencer.lock().check_writable();
         poisoned.is_err() || published()
     });
     if published() { Ok(()) } else { poisoned }

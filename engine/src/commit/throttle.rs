@@ -10,40 +10,41 @@ use super::is_long;
 use crate::error::{Error, NoRoom, Result};
 use crate::finish::outcome::TrieOutcome;
 use crate::metrics::Counters;
-use crate::state::State;
-use crate::state::pages::space::Wanted;
+use crate::state::TrieDb;
+use crate::state::pages::space::SpaceDemand;
 
 /// The longest time that a commit waits for room on the device.
-pub(crate) const FOR_ROOM: Duration = Duration::from_secs(10);
+pub(crate) const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
 /// What a change takes beside its value: key, lengths, nodes.
 const CHANGE: usize = 64;
 
 /// Waits while pending changes or the log are over their limits, or the device has too little room for these
 /// outcomes, until the background has made room or says that it cannot; `at_once` gives an error instead.
-pub(super) fn throttle(db: &State, outcomes: &[TrieOutcome], at_once: bool) -> Result<()> {
-    let wanted = wanted(db, outcomes);
-    let pending_is_full = || db.budget.pending_is_full();
+pub(super) fn throttle(db: &TrieDb, outcomes: &[TrieOutcome], no_wait: bool) -> Result<()> {
+    let wanted = space_demand(db, outcomes);
+    let pending_is_full = || db.budget.is_buffered_over_limit();
     let undo = &db.commits.undo;
-    let log_is_full = || db.budget.log_is_full(db.log_length()) || undo.waits_for_writing(1);
-    let mut room = db.admits(wanted);
+    let log_is_full = || db.budget.is_log_full(db.log_length()) || undo.needs_writing(1);
+    let mut room = db.admit(wanted);
     if !pending_is_full() && !log_is_full() && room.is_ok() {
         return Ok(());
     }
-    if at_once {
+    if no_wait {
         db.pace.wake();
-        return refused(db, pending_is_full(), log_is_full(), &room).and(Err(Error::WouldWait));
+        return check_waiting_helps(db, pending_is_full(), log_is_full(), &room)
+            .and(Err(Error::WouldWait));
     }
     let since = db.pace.now();
     let mut outcome = Ok(());
     // What pends takes room in the log and, for its pages, on the device.
-    let draining = room.is_err().then(|| db.pace.drain());
+    let draining = room.is_err().then(|| db.pace.begin_drain());
     db.pace.wake();
-    let is_over = db.pace.wait(draining.as_ref().map(|_| FOR_ROOM), &mut || {
+    let is_over = db.pace.wait(draining.as_ref().map(|_| ROOM_TIMEOUT), &mut || {
         let (pending, log) = (pending_is_full(), log_is_full());
         if draining.is_some() {
-            room = db.admits(wanted);
+            room = db.admit(wanted);
         }
-        outcome = refused(db, pending, log, &room);
+        outcome = check_waiting_helps(db, pending, log, &room);
         // While the caller holds the background back, waiting would never end.
         outcome.is_err() || db.pace.is_paused() || !(pending || log || room.is_err())
     });
@@ -53,15 +54,15 @@ pub(super) fn throttle(db: &State, outcomes: &[TrieOutcome], at_once: bool) -> R
     tracing::debug!(microseconds = waited, "a commit has waited for the background");
     if !is_over && room.is_ok() {
         // There is room by now: for the other limits it waits as long as it takes.
-        return throttle(db, outcomes, at_once);
+        return throttle(db, outcomes, no_wait);
     }
     outcome.and(room)
 }
 
 /// What these outcomes take on the device.
-fn wanted(db: &State, outcomes: &[TrieOutcome]) -> Wanted {
-    let mut wanted = Wanted::default();
-    let keeps_history = db.commits.undo.keeps_history();
+fn space_demand(db: &TrieDb, outcomes: &[TrieOutcome]) -> SpaceDemand {
+    let mut wanted = SpaceDemand::default();
+    let keeps_history = db.commits.undo.has_history();
     let chunks = outcomes.iter().flat_map(|trie| &trie.chunks);
     for changed in chunks.flat_map(|chunk| &*chunk.changes) {
         // Longer values are in the overflow file when the record is written.
@@ -81,12 +82,12 @@ fn wanted(db: &State, outcomes: &[TrieOutcome]) -> Wanted {
 }
 
 /// The error of what no waiting helps against, if there is anything like that.
-fn refused(db: &State, pending: bool, log: bool, room: &Result<()>) -> Result<()> {
+fn check_waiting_helps(db: &TrieDb, buffered: bool, log: bool, room: &Result<()>) -> Result<()> {
     db.commits.sequencer.lock().check_open()?;
     let stuck = db.pace.flush_error(db.commits.published());
     if let Err(error) = room {
-        let shortens = db.checkpoints_free()
-            && !db.pace.checkpoint_is_full()
+        let shortens = db.can_checkpoint_free_room()
+            && !db.pace.is_checkpoint_full()
             && db.pace.checkpoint_error().is_none();
         // Pages that a flush has replaced are free when its record is durable and no reader can be at them.
         let helps = db.is_being_drained() || shortens || db.space.has_retired_leaves();
@@ -94,15 +95,15 @@ fn refused(db: &State, pending: bool, log: bool, room: &Result<()>) -> Result<()
             return Err(error.clone());
         }
     }
-    if pending {
-        if db.pace.flush_is_full() {
+    if buffered {
+        if db.pace.is_flush_full() {
             return Err(NoRoom::PendingChanges.into());
         }
         stuck.map_or(Ok(()), Err)?;
     }
     if log {
         db.pace.checkpoint_error().map_or(Ok(()), Err)?;
-        if db.pace.checkpoint_is_full() {
+        if db.pace.is_checkpoint_full() {
             return Err(NoRoom::Checkpoint.into());
         }
     }

@@ -13,19 +13,19 @@ use pleach_journal::format::record::{MAX_RECORD, RecordBuf};
 use pleach_journal::format::trie_kind::TrieKind;
 
 use super::refold::refold_stale;
-use super::target::{Part, Target, wait_for_publication};
+use super::target::{CommitPart, CommitTarget, wait_for_publication};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::finish::outcome::ChunkOutcome;
 use crate::options::Durability;
 use crate::roots::TrieRoot;
-use crate::state::State;
+use crate::state::TrieDb;
 use crate::state::commits::Tip;
 use crate::state::history::replaced::ReplacedNodes;
-use crate::state::history::window::Before;
-use crate::state::order::sequencer::Ordered;
-use crate::state::overlays::TakenBy;
-use crate::state::pages::space::Tentative;
+use crate::state::history::window::PriorCommit;
+use crate::state::order::sequencer::SequencerState;
+use crate::state::overlays::LayerCommit;
+use crate::state::pages::space::TentativeRuns;
 use crate::timings::Phase;
 
 /// Tries to get a ticket before flushes that change a layout are held off.
@@ -35,23 +35,23 @@ const TRIES: u32 = 3;
 const PARALLEL_SECTIONS: usize = 4096;
 
 /// A commit whose record is queued.
-pub(super) struct Ticketed {
+pub(super) struct QueuedCommit {
     /// The log position at which the record ends.
     pub(super) end: LogPos,
     /// What the commit replaces beside values, where there is a history: the nodes of each part, and the
     /// commit before.
-    pub(super) replaced: Option<(Vec<ReplacedNodes>, Before)>,
+    pub(super) replaced: Option<(Vec<ReplacedNodes>, PriorCommit)>,
 }
 
 /// Commit `refold`, `make-room` and `ticket`, where the layouts were `seen` since regions could be joined.
-pub(super) fn ticket(
+pub(super) fn take_ticket(
     engine: &Engine,
-    target: &Target<'_>,
-    parts: &mut [Part<'_>],
-    (spilled, seen): (Tentative<'_>, u64),
-) -> Result<Ticketed> {
-    let Target { follows, roots, blob, layers, .. } = *target;
-    let (db, number, back_to) = (&*engine.state, follows + 1, target.options.back_to);
+    target: &CommitTarget<'_>,
+    parts: &mut [CommitPart<'_>],
+    (spilled, seen): (TentativeRuns<'_>, u64),
+) -> Result<QueuedCommit> {
+    let CommitTarget { parent: follows, roots, blob, layers, .. } = *target;
+    let (db, number, back_to) = (&*engine.db, follows + 1, target.options.back_to);
     let undo = &db.commits.undo;
     let (mut tries, mut folded_at) = (0, target.layouts);
     loop {
@@ -65,23 +65,23 @@ pub(super) fn ticket(
             seen
         } else {
             let state = db.commits.sequencer.lock();
-            check_follows(&state, target)?;
+            check_still_newest(&state, target)?;
             state.layouts
         };
         if folded_at != Some(layouts) {
-            let _timed = db.timings.begin(Phase::Prepare);
+            let _timed = db.timings.begin_phase(Phase::Prepare);
             for part in parts.iter_mut() {
                 refold_stale(&engine.finisher, target, part)?;
             }
             folded_at = Some(layouts);
         }
-        let past = if undo.keeps_history() { Some(past(db, target)?) } else { None };
+        let past = if undo.has_history() { Some(parent_blob(db, target)?) } else { None };
         let kept_from = if past.is_some() { undo.begin_after(number) } else { number };
-        let recording = db.timings.begin(Phase::Record);
+        let recording = db.timings.begin_phase(Phase::Record);
         let (encoded, nodes): (Vec<Vec<Section>>, Vec<ReplacedNodes>) =
-            parts.iter().map(|part| sections(db, part.chunks, past.is_some())).unzip();
+            parts.iter().map(|part| encode_sections(db, part.chunks, past.is_some())).unzip();
         let before = past.as_deref().map(|blob| RecordBefore { kept_from, blob, back_to });
-        let mut record = encode(db, target, (parts, encoded), before);
+        let mut record = encode_record(db, target, (parts, encoded), before);
         drop(recording);
         let bytes = record.len();
         if bytes > MAX_RECORD {
@@ -96,7 +96,7 @@ pub(super) fn ticket(
             db.make_room(bytes)?;
             state = db.commits.sequencer.lock();
         }
-        check_follows(&state, target)?;
+        check_still_newest(&state, target)?;
         if state.in_flight > 0 && state.is_awaited() {
             drop(state);
             drop(hold);
@@ -110,23 +110,23 @@ pub(super) fn ticket(
             continue;
         }
         let start = state.queue(record);
-        spilled.named();
+        spilled.mark_named();
         state.newest = Tip { number, roots: roots.clone(), blob: Arc::clone(blob) };
         state.in_flight += 1;
-        target.ticketed.set(true);
+        target.has_ticket.set(true);
         for (layer, own) in layers {
-            layer.take(TakenBy { commit: number, own: *own });
+            layer.set_commit(LayerCommit { number, is_own_state: *own });
         }
-        undo.state(start + bytes, kept_from);
-        let (roots, time) = (target.prev.roots.clone(), db.pace.time());
-        let replaced = past.map(|blob| (nodes, Before { start, roots, blob, back_to, time }));
-        return Ok(Ticketed { end: start + bytes, replaced });
+        undo.note_recorded_begin(start + bytes, kept_from);
+        let (roots, time) = (target.prev.roots.clone(), db.pace.unix_time());
+        let replaced = past.map(|blob| (nodes, PriorCommit { start, roots, blob, back_to, time }));
+        return Ok(QueuedCommit { end: start + bytes, replaced });
     }
 }
 
 /// The blob before the commit. The nodes in memory are those before it, too: its parent is the newest one.
-fn past(db: &State, target: &Target<'_>) -> Result<Arc<[u8]>> {
-    let base = target.follows;
+fn parent_blob(db: &TrieDb, target: &CommitTarget<'_>) -> Result<Arc<[u8]>> {
+    let base = target.parent;
     // Nodes in memory are those of the parent once that is published.
     wait_for_publication(db, base)?;
     let tip = db.commits.tip();
@@ -138,7 +138,11 @@ fn past(db: &State, target: &Target<'_>) -> Result<Arc<[u8]>> {
 
 /// Encodes the sections of a part; with a history also what it replaces, and gives what of that are nodes. The caller sees to
 /// it that the layouts are those of the chunks.
-fn sections(db: &State, chunks: &[ChunkOutcome], history: bool) -> (Vec<Section>, ReplacedNodes) {
+fn encode_sections(
+    db: &TrieDb,
+    chunks: &[ChunkOutcome],
+    history: bool,
+) -> (Vec<Section>, ReplacedNodes) {
     let changes: usize = chunks.iter().map(|chunk| chunk.changes.len()).sum();
     // Behind the fold of another session's finish it would wait for that, and the log's write with it.
     let alone = changes < PARALLEL_SECTIONS || db.pace.foreground.is_busy();
@@ -146,9 +150,10 @@ fn sections(db: &State, chunks: &[ChunkOutcome], history: bool) -> (Vec<Section>
     let workers = most.min(chunks.len()).max(1);
     let made: Vec<Mutex<(Section, ReplacedNodes)>> =
         chunks.iter().map(|_| Mutex::default()).collect();
-    let tasks = db.timings.tasks(None, chunks.len());
-    let make = |_: usize| tasks.each(|at| *made[at].lock() = section(&chunks[at], history));
-    let _own_processors = (workers > 1).then(|| db.pace.foreground.publishing());
+    let tasks = db.timings.begin_tasks(None, chunks.len());
+    let make =
+        |_: usize| tasks.run_tasks(|at| *made[at].lock() = encode_section(&chunks[at], history));
+    let _own_processors = (workers > 1).then(|| db.pace.foreground.begin_publish());
     db.runtime.here_or_fork_join(workers, &make);
     let (mut sections, mut all) = (Vec::with_capacity(made.len()), ReplacedNodes::default());
     for (section, mut replaced) in made.into_iter().map(Mutex::into_inner) {
@@ -163,7 +168,7 @@ fn sections(db: &State, chunks: &[ChunkOutcome], history: bool) -> (Vec<Section>
 const ENTRY_BYTES: usize = 72;
 
 /// What the record has of a chunk, and what that replaces beside values.
-fn section(chunk: &ChunkOutcome, history: bool) -> (Section, ReplacedNodes) {
+fn encode_section(chunk: &ChunkOutcome, history: bool) -> (Section, ReplacedNodes) {
     let [changes, nodes] =
         [chunk.changes.len(), chunk.nodes.len()].map(|count| count * ENTRY_BYTES);
     let mut section = Section::with_room(changes, nodes);
@@ -173,7 +178,7 @@ fn section(chunk: &ChunkOutcome, history: bool) -> (Section, ReplacedNodes) {
             let (new, prior) = (log_value(&changed.new), log_value(&changed.prior));
             section.push_with_undo(&changed.key, new, prior);
         }
-        replaced = replaced_in(chunk);
+        replaced = replaced_nodes(chunk);
         for (page, (_, before)) in chunk.nodes.iter().zip(&replaced.pages) {
             section.push_node_with_undo(&page.prefix, &page.node, before);
         }
@@ -192,7 +197,7 @@ fn section(chunk: &ChunkOutcome, history: bool) -> (Section, ReplacedNodes) {
 }
 
 /// Those of a chunk.
-fn replaced_in(chunk: &ChunkOutcome) -> ReplacedNodes {
+fn replaced_nodes(chunk: &ChunkOutcome) -> ReplacedNodes {
     let mut nodes = ReplacedNodes::default();
     nodes.pages.reserve_exact(chunk.nodes.len());
     for outcome in chunk.regions.iter().filter(|outcome| !outcome.nodes.is_empty()) {
@@ -210,40 +215,40 @@ fn replaced_in(chunk: &ChunkOutcome) -> ReplacedNodes {
 
 /// May a commit on this parent take the next ticket? Gives the commit that it follows, which may be another one with
 /// the same roots and blob, unless the target is exact.
-pub(super) fn check_parent(db: &State, target: &Target<'_>) -> Result<u64> {
+pub(super) fn check_parent(db: &TrieDb, target: &CommitTarget<'_>) -> Result<u64> {
     let state = db.commits.sequencer.lock();
     state.check_open()?;
-    if target.options.at_once && state.in_flight > 0 {
+    if target.options.no_wait && state.in_flight > 0 {
         return Err(Error::WouldWait);
     }
     let same = if target.options.exact {
-        state.newest.number == target.follows
+        state.newest.number == target.parent
     } else {
         state.newest.is_state_of(target.prev)
     };
-    if !same || has_taken(target) {
-        return Err(stale(&state, target));
+    if !same || has_committed_layer(target) {
+        return Err(stale_parent_error(&state, target));
     }
     state.check_not_loading()?;
     Ok(state.newest.number)
 }
 
 /// Is the commit that this one follows still the newest?
-fn check_follows(state: &Ordered, target: &Target<'_>) -> Result<()> {
+fn check_still_newest(state: &SequencerState, target: &CommitTarget<'_>) -> Result<()> {
     state.check_open()?;
-    if state.newest.number != target.follows || has_taken(target) {
-        return Err(stale(state, target));
+    if state.newest.number != target.parent || has_committed_layer(target) {
+        return Err(stale_parent_error(state, target));
     }
     state.check_not_loading()
 }
 
 /// Has another commit taken one of its overlays? Their parent's state may have come back since.
-fn has_taken(target: &Target<'_>) -> bool {
-    target.layers.iter().any(|(layer, _)| layer.taken().is_some())
+fn has_committed_layer(target: &CommitTarget<'_>) -> bool {
+    target.layers.iter().any(|(layer, _)| layer.commit().is_some())
 }
 
-fn stale(state: &Ordered, target: &Target<'_>) -> Error {
-    Error::StaleParent { base: target.follows, tip: state.newest.number }
+fn stale_parent_error(state: &SequencerState, target: &CommitTarget<'_>) -> Error {
+    Error::StaleParent { base: target.parent, tip: state.newest.number }
 }
 
 fn log_value(stored: &Stored) -> LogValue<'_> {
@@ -256,10 +261,10 @@ fn log_value(stored: &Stored) -> LogValue<'_> {
 }
 
 /// The record of a commit of these parts, each with its sections.
-fn encode(
-    db: &State,
-    target: &Target<'_>,
-    (parts, encoded): (&[Part<'_>], Vec<Vec<Section>>),
+fn encode_record(
+    db: &TrieDb,
+    target: &CommitTarget<'_>,
+    (parts, encoded): (&[CommitPart<'_>], Vec<Vec<Section>>),
     before: Option<RecordBefore<'_>>,
 ) -> RecordBuf {
     let entry = |ns: u8, kind, sections| {
@@ -269,17 +274,17 @@ fn encode(
         let (previous_root, new_root) = (node(before), node(after));
         NamespacePart { ns, kind, trie, previous_root, new_root, sections }
     };
-    let mut entries = Vec::with_capacity(parts.len() + target.fates.len());
+    let mut entries = Vec::with_capacity(parts.len() + target.entry_kinds.len());
     for (part, sections) in parts.iter().zip(encoded) {
         if part.chunks.iter().all(|chunk| chunk.changes.is_empty()) {
             continue;
         }
         let ns = part.view.namespace;
-        let fate = target.fates.iter().find(|(namespace, _)| *namespace == ns);
-        let kind = fate.map_or(EntryKind::Changed, |(_, kind)| *kind);
+        let entry_kind = target.entry_kinds.iter().find(|(namespace, _)| *namespace == ns);
+        let kind = entry_kind.map_or(EntryKind::Changed, |(_, kind)| *kind);
         entries.push(entry(ns, kind, sections));
     }
-    for (ns, kind) in target.fates {
+    for (ns, kind) in target.entry_kinds {
         if !entries.iter().any(|entry| entry.ns == *ns) {
             entries.push(entry(*ns, *kind, Vec::new()));
         }
@@ -289,6 +294,6 @@ fn encode(
         entries.push(entry(0, EntryKind::Changed, Vec::new()));
     }
     entries.sort_unstable_by_key(|entry| entry.ns);
-    let (database, number) = (db.store.database, target.follows + 1);
+    let (database, number) = (db.store.database, target.parent + 1);
     commit_record(database, number, target.blob, before, entries)
 }

@@ -45,7 +45,7 @@ pub enum Contradiction {
     },
     /// Changes pend in the image on a prefix that no region has.
     #[error("the pending changes of {prefix:?} belong to no region")]
-    PendingOutsideRegions {
+    BufferedOutsideRegions {
         /// The prefix.
         prefix: Prefix,
     },
@@ -260,13 +260,13 @@ pub enum Contradiction {
     },
     /// The nodes of a region left memory each time they were brought back.
     #[error("the nodes over {} were evicted each time before they could be used", hex(key))]
-    NodesLeave {
+    NodesEvicted {
         /// A key of the region.
         key: Key,
     },
     /// A region changed each time its nodes were folded.
     #[error("{prefix:?} kept changing while it was hashed")]
-    RegionChanges {
+    RegionKeepsChanging {
         /// The region.
         prefix: Prefix,
     },

@@ -450,8 +450,8 @@ impl Error {
             Self::Overtaken { .. }
             | Self::WouldWait
             | Self::Corrupt(
-                Contradiction::NodesLeave { .. }
-                | Contradiction::RegionChanges { .. }
+                Contradiction::NodesEvicted { .. }
+                | Contradiction::RegionKeepsChanging { .. }
                 | Contradiction::RegionsMerged,
             ) => Advice::Retry,
             Self::Log(LogError::Poisoned)
@@ -526,12 +526,12 @@ impl Error {
 
     /// This has poisoned the database, and nothing of the operation took place. Whoever comes later is
     /// told the same.
-    pub(crate) fn poisoning(&self) -> Self {
+    pub(crate) fn to_poisoned(&self) -> Self {
         Self::Poisoned(PoisonCause::of(self))
     }
 
     /// This has poisoned the database, and the operation may have taken place.
-    pub(crate) fn in_doubt(&self) -> Self {
+    pub(crate) fn to_in_doubt(&self) -> Self {
         Self::InDoubt(PoisonCause::of(self))
     }
 }

@@ -51,7 +51,7 @@ fn around(error: &IoError) -> Vec<Error> {
         .iter()
         .flat_map(|error| {
             let first = Box::new(error.clone());
-            [error.poisoning(), error.in_doubt(), Error::Quarantined { pages: 1, first }]
+            [error.to_poisoned(), error.to_in_doubt(), Error::Quarantined { pages: 1, first }]
         })
         .collect();
     all.extend(wrapped);
@@ -89,7 +89,7 @@ fn advice_and_text_say_the_same() {
     let newer = SuperblockError::NewerVersion { found: 9 };
     let (first, second) = (SlotError::Blank, SlotError::Checksum);
     let segment = BadSegment { index: 0, found: None, expected: 1 };
-    let leave = Contradiction::NodesLeave { key: [0; 32] };
+    let leave = Contradiction::NodesEvicted { key: [0; 32] };
     let cases = [
         (Error::Io(eio()), Advice::Retry, "Write of leaf"),
         (set_aside(&Error::Io(eio())), Advice::Retry, "`pleach check` lists them"),
@@ -117,8 +117,8 @@ fn advice_and_text_say_the_same() {
         (Error::ForeignOverlay, Advice::FixCall, "use overlays of this one"),
         (Error::Closed, Advice::Reopen, "open it again"),
         (Error::FlushNumbers, Advice::Reopen, "close it and open it again"),
-        (full().poisoning(), Advice::Reopen, "close it and open it again"),
-        (full().in_doubt(), Advice::Reopen, "open it again and look"),
+        (full().to_poisoned(), Advice::Reopen, "close it and open it again"),
+        (full().to_in_doubt(), Advice::Reopen, "open it again and look"),
         (newer.into(), Advice::OtherVersion, "format version 9"),
         (
             SuperblockError::Damaged { first, second }.into(),
@@ -144,8 +144,8 @@ fn advice_and_text_say_the_same() {
 #[test]
 fn what_poisons_is_named_once() {
     let first = Error::Io(eio());
-    let later = first.poisoning();
-    for error in [later.poisoning(), later.in_doubt(), later.in_doubt().poisoning()] {
+    let later = first.to_poisoned();
+    for error in [later.to_poisoned(), later.to_in_doubt(), later.to_in_doubt().to_poisoned()] {
         let text = error.to_string();
         assert_eq!(text.matches("the system's text").count(), 1, "{text}");
         assert_eq!(text.matches("refuses writes").count(), 1, "{text}");

@@ -14,15 +14,15 @@ use pleach_core::tree::Tiling;
 use pleach_core::{Node, NodeKind, Prefix};
 
 use super::chunk::Batch;
-use super::emit::Gives;
-use super::outcome::{ChunkOutcome, Finished, RegionOutcome};
+use super::emit::FinishOutput;
+use super::outcome::{ChunkOutcome, FinishedTrie, RegionOutcome};
 use super::regions::only_pair;
-use super::scratch::FoldSpace;
-use super::witness::{Witness, Witnesses, gather};
+use super::scratch::FoldScratch;
+use super::witness::{Witness, WitnessPool, concat_witness};
 use super::worker::{INLINE, Workers};
 use crate::error::{Contradiction, Error, Result};
-use crate::state::State;
-use crate::state::history::node_then::NodeThen;
+use crate::state::TrieDb;
+use crate::state::history::past_node::PastNode;
 use crate::timings::Phase;
 
 /// A witness of at least this many bytes is copied by several workers.
@@ -31,7 +31,7 @@ const PARALLEL_COPY: usize = 1 << 20;
 const PIECE: usize = 1 << 18;
 
 /// What is put in at the root for a region, or for all regions below a prefix.
-enum Part {
+enum RootPart {
     /// It was accessed: chunk and region within it.
     Accessed(usize, usize),
     /// Its node, in which nothing is accessed.
@@ -39,27 +39,27 @@ enum Part {
 }
 
 pub(super) fn assemble(
-    db: &State,
+    db: &TrieDb,
     workers: &Workers,
-    witnesses: &Arc<Witnesses>,
+    witnesses: &Arc<WitnessPool>,
     batch: &Batch<'_>,
     prev_root: &Node,
     mut chunks: Vec<ChunkOutcome>,
-) -> Result<Finished> {
+) -> Result<FinishedTrie> {
     if batch.accesses.is_empty() {
-        let witness = match batch.gives {
-            Gives::Root => None,
-            _ => Some(encode(db, witnesses, batch, 0, Sections::default())?),
+        let witness = match batch.output {
+            FinishOutput::RootOnly => None,
+            _ => Some(encode_witness(db, witnesses, batch, 0, Sections::default())?),
         };
-        return Ok(Finished { root: *prev_root, chunks, witness });
+        return Ok(FinishedTrie { root: *prev_root, chunks, witness });
     }
-    let is_proof = batch.gives.is_proof();
-    let timed = (!is_proof).then(|| db.timings.begin(Phase::Root));
+    let is_proof = batch.output.is_proof();
+    let timed = (!is_proof).then(|| db.timings.begin_phase(Phase::Root));
     let mut worker = workers.take_inline();
-    let folded = fold_root(db, workers, batch, prev_root, &chunks, &mut worker.space)?;
+    let folded = fold_root(db, workers, batch, prev_root, &chunks, &mut worker.scratch)?;
     let RootFold { root, end, fragments, emitted } = folded;
-    if batch.gives.has_ops() {
-        let folder = &worker.space.folder;
+    if batch.output.has_ops() {
+        let folder = &worker.scratch.folder;
         for ((chunk, region), access) in fragments.iter().zip(folder.accesses(end)) {
             if !folder.is_first(access) {
                 let at = chunks[*chunk].regions[*region].first_op;
@@ -67,13 +67,13 @@ pub(super) fn assemble(
             }
         }
     }
-    workers.give_inline_back(worker, batch.accesses.len() <= INLINE);
+    workers.recycle_inline(worker, batch.accesses.len() <= INLINE);
     drop(timed);
-    let witness = match batch.gives {
-        Gives::Root => None,
+    let witness = match batch.output {
+        FinishOutput::RootOnly => None,
         _ => Some(gather_witness(db, witnesses, batch, &emitted, &chunks, &fragments)?),
     };
-    Ok(Finished { root, chunks, witness })
+    Ok(FinishedTrie { root, chunks, witness })
 }
 
 /// The regions' nodes up to the root.
@@ -83,7 +83,7 @@ pub(super) struct RootFold {
     end: usize,
     /// Chunk and region of each fragment.
     fragments: Vec<(usize, usize)>,
-    emitted: RootEmitted,
+    emitted: RootEmission,
 }
 
 /// Computes the root from the regions: those of the chunks and all others.
@@ -92,25 +92,27 @@ pub(super) struct RootFold {
 /// When the nodes that the chunks were folded from lead to another root than `prev_root`: what they give would be
 /// wrong.
 pub(super) fn fold_root(
-    db: &State,
+    db: &TrieDb,
     workers: &Workers,
     batch: &Batch<'_>,
     prev_root: &Node,
     chunks: &[ChunkOutcome],
-    space: &mut FoldSpace,
+    scratch: &mut FoldScratch,
 ) -> Result<RootFold> {
     let index = db.index.load_full();
-    let folder = &mut space.folder;
+    let folder = &mut scratch.folder;
     let is_newest = |as_of: u64| batch.view.is_committed() && as_of <= batch.view.base;
-    let as_of = db.index.root_nodes(db.hasher, &index).of(&index).map(|(_, as_of)| as_of);
+    let as_of = db.index.root_nodes(db.hasher, &index).tiling_over(&index).map(|(_, as_of)| as_of);
     let is_older = !as_of.is_some_and(is_newest);
     let parts = known_parts(db, batch, (&index, is_older), chunks)?;
     let known = parts.and_then(|mut parts| {
         // A commit waits for this guard: no device is read while it is held.
         let nodes = db.index.root_nodes(db.hasher, &index);
         // A commit that came meanwhile has changed the nodes of other regions.
-        let (tiling, _) = nodes.of(&index).filter(|(_, as_of)| is_older || is_newest(*as_of))?;
-        parts.retain(|(at, part)| !matches!(part, Part::Node(node) if node == tiling.node(*at)));
+        let (tiling, _) =
+            nodes.tiling_over(&index).filter(|(_, as_of)| is_older || is_newest(*as_of))?;
+        parts
+            .retain(|(at, part)| !matches!(part, RootPart::Node(node) if node == tiling.node(*at)));
         let prefix = |at: usize| *index.regions()[at].prefix();
         Some(fold_parts(folder, tiling, prefix, &parts, chunks))
     });
@@ -131,8 +133,8 @@ pub(super) fn fold_root(
         only_pair(db, batch.view, at)
     })?;
     folder.run();
-    let emitted = RootEmitted::of(folder, end);
-    let found = emitted.root_before(&mut space.proofs, chunks, &fragments);
+    let emitted = RootEmission::from_folder(folder, end);
+    let found = emitted.root_before(&mut scratch.proofs, chunks, &fragments);
     if found != Some(*prev_root) {
         return Err(Contradiction::NodesInMemory { expected: *prev_root, found }.into());
     }
@@ -140,7 +142,7 @@ pub(super) fn fold_root(
 }
 
 /// The regions of the chunks in order: prefix, and chunk and region within it.
-fn accessed(chunks: &[ChunkOutcome]) -> impl Iterator<Item = (Prefix, (usize, usize))> {
+fn accessed_regions(chunks: &[ChunkOutcome]) -> impl Iterator<Item = (Prefix, (usize, usize))> {
     chunks.iter().enumerate().flat_map(|(chunk, outcome)| {
         let regions = outcome.regions.iter().enumerate();
         regions.map(move |(at, region)| (*region.region.prefix(), (chunk, at)))
@@ -150,16 +152,18 @@ fn accessed(chunks: &[ChunkOutcome]) -> impl Iterator<Item = (Prefix, (usize, us
 /// The regions that were accessed, and for a view that is older than the nodes in memory all others, by their numbers; `None`
 /// where a region was split or joined since its chunk was folded, or must be folded itself.
 fn known_parts(
-    db: &State,
+    db: &TrieDb,
     batch: &Batch<'_>,
     (index, is_older): (&RegionIndex, bool),
     chunks: &[ChunkOutcome],
-) -> Result<Option<Vec<(usize, Part)>>> {
-    let numbered = accessed(chunks).map(|(prefix, (chunk, region))| {
+) -> Result<Option<Vec<(usize, RootPart)>>> {
+    let numbered = accessed_regions(chunks).map(|(prefix, (chunk, region))| {
         let at = index.find(prefix.first_key());
-        (*index.regions()[at].prefix() == prefix).then_some((at, Part::Accessed(chunk, region)))
+        (*index.regions()[at].prefix() == prefix).then_some((at, RootPart::Accessed(chunk, region)))
     });
-    let Some(accessed) = numbered.collect::<Option<Vec<(usize, Part)>>>() else { return Ok(None) };
+    let Some(accessed) = numbered.collect::<Option<Vec<(usize, RootPart)>>>() else {
+        return Ok(None);
+    };
     if !is_older {
         return Ok(Some(accessed));
     }
@@ -171,20 +175,20 @@ fn known_parts(
             continue;
         }
         let Some(node) = node_in_view(db, batch, region.prefix())? else { return Ok(None) };
-        parts.push((at, Part::Node(node)));
+        parts.push((at, RootPart::Node(node)));
     }
     Ok(Some(parts))
 }
 
 /// All that lies below the root, in order.
 fn all_parts(
-    db: &State,
+    db: &TrieDb,
     workers: &Workers,
     batch: &Batch<'_>,
     index: &RegionIndex,
     chunks: &[ChunkOutcome],
-) -> Result<Vec<(Prefix, Part)>> {
-    let mut accessed = accessed(chunks).peekable();
+) -> Result<Vec<(Prefix, RootPart)>> {
+    let mut accessed = accessed_regions(chunks).peekable();
     let mut parts = Vec::with_capacity(index.regions().len());
     let mut covered: Option<Prefix> = None;
     for region in index.regions() {
@@ -194,7 +198,7 @@ fn all_parts(
             continue;
         }
         if let Some((at, (chunk, region))) = accessed.next_if(|(at, _)| at.contains(&prefix)) {
-            parts.push((at, Part::Accessed(chunk, region)));
+            parts.push((at, RootPart::Accessed(chunk, region)));
             covered = Some(at);
             continue;
         }
@@ -203,7 +207,7 @@ fn all_parts(
             // The region in the view is not what it is now: fold all that lies below the prefix now.
             None => fold_below(db, workers, batch, &prefix)?,
         };
-        parts.push((prefix, Part::Node(node)));
+        parts.push((prefix, RootPart::Node(node)));
     }
     if accessed.next().is_some() {
         return Err(Contradiction::RegionsMerged.into());
@@ -212,28 +216,29 @@ fn all_parts(
 }
 
 /// The node of a prefix in the view, unless it must be folded.
-fn node_in_view(db: &State, batch: &Batch<'_>, prefix: &Prefix) -> Result<Option<Node>> {
-    let own = db.index.in_region(prefix.first_key(), |region, state| {
+fn node_in_view(db: &TrieDb, batch: &Batch<'_>, prefix: &Prefix) -> Result<Option<Node>> {
+    let own = db.index.with_region(prefix.first_key(), |region, state| {
         (region.prefix() == prefix).then_some((*state.own(), state.last_commit()))
     });
     // Undo is asked after the region: a commit that comes in between finds its mark there.
     let then = match own {
-        None => NodeThen::Unrecorded,
-        Some((own, last_commit)) if last_commit <= batch.view.base => NodeThen::Recorded(own),
-        Some((own, _)) => batch.view.region_then(prefix)?.over(|| NodeThen::Recorded(own)),
+        None => PastNode::Unrecorded,
+        Some((own, last_commit)) if last_commit <= batch.view.base => PastNode::Recorded(own),
+        Some((own, _)) => batch.view.past_region_node(prefix)?.or_else(|| PastNode::Recorded(own)),
     };
-    Ok(match batch.view.node(prefix).over(|| then) {
-        NodeThen::Recorded(node) => Some(node),
-        NodeThen::Unchanged | NodeThen::Unrecorded => None,
+    Ok(match batch.view.overlay_node(prefix).or_else(|| then) {
+        PastNode::Recorded(node) => Some(node),
+        PastNode::Unchanged | PastNode::Unrecorded => None,
     })
 }
 
 /// Folds all regions that lie below `prefix` now; more than one when it was split meanwhile.
-fn fold_below(db: &State, workers: &Workers, batch: &Batch<'_>, prefix: &Prefix) -> Result<Node> {
+fn fold_below(db: &TrieDb, workers: &Workers, batch: &Batch<'_>, prefix: &Prefix) -> Result<Node> {
     let mut key = Some(*prefix.first_key());
     let (mut prefixes, mut nodes) = (Vec::new(), Vec::new());
     while let Some(at) = key.filter(|key| prefix.covers(key)) {
-        let outcome = workers.plain(db, batch, &mut |chunk| chunk.gather_region(db, batch, &at))?;
+        let outcome =
+            workers.fold_inline(db, batch, &mut |chunk| chunk.gather_region(db, batch, &at))?;
         let region = &outcome.regions[0];
         prefixes.push(*region.region.prefix());
         nodes.push(region.node);
@@ -245,18 +250,18 @@ fn fold_below(db: &State, workers: &Workers, batch: &Batch<'_>, prefix: &Prefix)
 /// [`fold_parts`] of all that lies below the root.
 fn fold_all(
     folder: &mut Folder,
-    parts: Vec<(Prefix, Part)>,
+    parts: Vec<(Prefix, RootPart)>,
     chunks: &[ChunkOutcome],
 ) -> (usize, Vec<(usize, usize)>) {
-    let (prefixes, parts): (Vec<Prefix>, Vec<Part>) = parts.into_iter().unzip();
-    let node = |part: &Part| match part {
-        Part::Accessed(chunk, region) => chunks[*chunk].regions[*region].node,
-        Part::Node(node) => *node,
+    let (prefixes, parts): (Vec<Prefix>, Vec<RootPart>) = parts.into_iter().unzip();
+    let node = |part: &RootPart| match part {
+        RootPart::Accessed(chunk, region) => chunks[*chunk].regions[*region].node,
+        RootPart::Node(node) => *node,
     };
     let nodes: Vec<Node> = parts.iter().map(node).collect();
     let tiling = Tiling::new(folder.hasher(), prefixes.iter().copied(), &nodes);
-    let others = |part: &(usize, Part)| !matches!(part.1, Part::Node(_));
-    let parts: Vec<(usize, Part)> = parts.into_iter().enumerate().filter(others).collect();
+    let others = |part: &(usize, RootPart)| !matches!(part.1, RootPart::Node(_));
+    let parts: Vec<(usize, RootPart)> = parts.into_iter().enumerate().filter(others).collect();
     fold_parts(folder, &tiling, |at| prefixes[at], &parts, chunks)
 }
 
@@ -265,7 +270,7 @@ fn fold_parts(
     folder: &mut Folder,
     tiling: &Tiling,
     prefix: impl Fn(usize) -> Prefix,
-    parts: &[(usize, Part)],
+    parts: &[(usize, RootPart)],
     chunks: &[ChunkOutcome],
 ) -> (usize, Vec<(usize, usize)>) {
     folder.clear();
@@ -274,14 +279,14 @@ fn fold_parts(
     for (place, (at, part)) in parts.iter().enumerate() {
         let (prefix, folder) = (prefix(*at), span.folder());
         let subtrie = match part {
-            Part::Accessed(chunk, region) => {
+            RootPart::Accessed(chunk, region) => {
                 let outcome = &chunks[*chunk].regions[*region];
                 let number = u32::try_from(fragments.len()).expect("fewer than 2^32 regions");
                 fragments.push((*chunk, *region));
                 let old = (&outcome.old, prefix.first_key());
                 folder.fragment(&outcome.node, old, number)
             }
-            Part::Node(node) => folder.known(node, &prefix),
+            RootPart::Node(node) => folder.known(node, &prefix),
         };
         let next = parts.get(place + 1).map(|(next, _)| *next);
         whole = span.child((*at, &prefix), subtrie, next);
@@ -293,16 +298,16 @@ fn fold_parts(
 /// The witness or proof: the terminals that the root's fold emits, with the regions' fragments between,
 /// then operations and siblings; copied by all workers.
 fn gather_witness(
-    db: &State,
-    witnesses: &Arc<Witnesses>,
+    db: &TrieDb,
+    witnesses: &Arc<WitnessPool>,
     batch: &Batch<'_>,
-    root: &RootEmitted,
+    root: &RootEmission,
     chunks: &[ChunkOutcome],
     fragments: &[(usize, usize)],
 ) -> Result<Witness> {
     let mut sections = Sections::<Vec<&[u8]>>::default();
     let mut count = root.count;
-    root.each_part(chunks, fragments, |terminals, siblings, fragment| {
+    root.visit_parts(chunks, fragments, |terminals, siblings, fragment| {
         sections.terminals.push(terminals);
         sections.siblings.push(Node::bytes_of(siblings));
         if let Some((chunk, region)) = fragment {
@@ -314,38 +319,38 @@ fn gather_witness(
     });
     sections.ops.extend(chunks.iter().map(|chunk| chunk.ops.as_slice()));
     let path: Vec<[u8; 32]>;
-    if batch.gives == Gives::Path {
+    if batch.output == FinishOutput::Path {
         // A path has its siblings from the root downwards.
         path =
             sections.siblings.iter().flat_map(|part| part.as_chunks().0).rev().copied().collect();
         sections.siblings = vec![path.as_flattened()];
     }
-    encode(db, witnesses, batch, count, sections)
+    encode_witness(db, witnesses, batch, count, sections)
 }
 
 /// What the root's fold has emitted, and where the regions' fragments go.
-struct RootEmitted {
+struct RootEmission {
     terminals: Vec<u8>,
     siblings: Vec<Node>,
     /// Number of terminals.
     count: u32,
-    gaps: Vec<Gap>,
+    gaps: Vec<FragmentGap>,
 }
 
-impl RootEmitted {
-    fn of(folder: &Folder, end: usize) -> Self {
+impl RootEmission {
+    fn from_folder(folder: &Folder, end: usize) -> Self {
         let (mut terminals, mut gaps) = (Vec::new(), Vec::new());
         let mut siblings = folder.gaps(end).iter().map(|(siblings, _)| *siblings as usize);
         let count = folder.terminals(end, &mut terminals, |number, terminals| {
             let siblings = siblings.next().expect("a gap for each fragment");
-            gaps.push(Gap { number, terminals: terminals.len(), siblings });
+            gaps.push(FragmentGap { number, terminals: terminals.len(), siblings });
         });
         // It is the only fold.
         Self { terminals, siblings: folder.siblings().to_vec(), count, gaps }
     }
 
     /// The parts of the multiproof in order: what the root has emitted, each with the region whose fragment follows.
-    fn each_part<'a>(
+    fn visit_parts<'a>(
         &'a self,
         chunks: &'a [ChunkOutcome],
         fragments: &[(usize, usize)],
@@ -372,7 +377,7 @@ impl RootEmitted {
         folder.clear();
         let mut whole = true;
         let mut span = folder.along(0, Siblings::new(&self.siblings));
-        self.each_part(chunks, fragments, |terminals, _, fragment| {
+        self.visit_parts(chunks, fragments, |terminals, _, fragment| {
             span.terminals(terminals);
             if let Some((_, region)) = fragment {
                 whole &= region.before.is_some();
@@ -386,7 +391,7 @@ impl RootEmitted {
 }
 
 /// Where a region's fragment goes among what the root's fold emits.
-struct Gap {
+struct FragmentGap {
     number: u32,
     terminals: usize,
     siblings: usize,
@@ -397,17 +402,17 @@ fn too_large() -> Error {
 }
 
 /// Encodes what a batch gives, of these sections.
-fn encode(
-    db: &State,
-    witnesses: &Arc<Witnesses>,
+fn encode_witness(
+    db: &TrieDb,
+    witnesses: &Arc<WitnessPool>,
     batch: &Batch<'_>,
     terminal_count: u32,
     sections: Sections<Vec<&[u8]>>,
 ) -> Result<Witness> {
-    let (kind, ops) = match batch.gives {
-        Gives::Path => (Kind::Path, 0),
-        Gives::Multiproof => (Kind::Multi, 0),
-        Gives::Witness | Gives::Root => (Kind::Witness, batch.accesses.len()),
+    let (kind, ops) = match batch.output {
+        FinishOutput::Path => (Kind::Path, 0),
+        FinishOutput::Multiproof => (Kind::Multi, 0),
+        FinishOutput::Witness | FinishOutput::RootOnly => (Kind::Witness, batch.accesses.len()),
     };
     let bytes = |section: &Vec<&[u8]>| section.iter().map(|part| part.len()).sum::<usize>();
     let size = |bytes: usize| u32::try_from(bytes).map_err(|_| too_large());
@@ -423,10 +428,10 @@ fn encode(
     let parts = std::iter::once(header.as_slice()).chain(sections.in_order().into_iter().flatten());
     let workers = if total < PARALLEL_COPY { 1 } else { db.runtime.workers() };
     let pieces = if workers == 1 { 1 } else { total.div_ceil(PIECE) };
-    let phase = (!batch.gives.is_proof()).then_some(Phase::Witness);
-    let tasks = db.timings.tasks(phase, pieces);
-    let witness = gather(witnesses, parts, pieces, |_, copy| {
-        db.runtime.here_or_fork_join(workers, &|_| tasks.each(copy));
+    let phase = (!batch.output.is_proof()).then_some(Phase::Witness);
+    let tasks = db.timings.begin_tasks(phase, pieces);
+    let witness = concat_witness(witnesses, parts, pieces, |_, copy| {
+        db.runtime.here_or_fork_join(workers, &|_| tasks.run_tasks(copy));
     });
     debug_assert_eq!(witness.len(), total, "the sizes are those of the parts");
     Ok(witness)

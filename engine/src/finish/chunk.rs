@@ -17,15 +17,15 @@ use pleach_beatree::region::{NodePage, Nodes, Parts, count_change};
 use pleach_beatree::{Region, RegionIndex, RegionState};
 use pleach_core::{Key, Node, Prefix};
 
-use super::emit::Gives;
+use super::emit::FinishOutput;
 use crate::error::{Error, Result};
-use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
-use crate::state::State;
-use crate::state::history::node_then::NodeThen;
+use crate::read::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
+use crate::state::TrieDb;
+use crate::state::history::past_node::PastNode;
 use crate::state::pace::budget::FlushPolicy;
-use crate::state::pages::index::{PageRef, located};
-use crate::state::pages::reader::Done;
-use crate::state::view::{View, put_over};
+use crate::state::pages::index::{PageRef, child_page};
+use crate::state::pages::reader::LoadedPage;
+use crate::state::view::{View, merge_changes};
 
 /// A leaf page that takes part.
 pub(super) struct PageTask {
@@ -34,7 +34,7 @@ pub(super) struct PageTask {
     pub(super) at: Option<PageRef>,
     pub(super) page: Option<Arc<CachedPage>>,
     pub(super) accesses: Range<usize>,
-    pub(super) pending: Range<usize>,
+    pub(super) buffered: Range<usize>,
     /// Do overlays say more, over what pends?
     pub(super) is_overlaid: bool,
     /// The node in the view, when it is known without folding (and nothing is accessed).
@@ -57,7 +57,7 @@ pub(super) struct RegionTask {
 
 /// A page of a chunk that is not in memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Missing {
+pub(super) enum MissingPage {
     /// The leaf page of this task.
     Leaf(usize),
     /// The nodes of a region, by its index among those that are away.
@@ -70,7 +70,7 @@ pub(super) struct Chunk {
     pub(super) index: usize,
     pub(super) regions: Vec<RegionTask>,
     pub(super) pages: Vec<PageTask>,
-    pub(super) pending: Vec<PendingChange>,
+    pub(super) buffered: Vec<PendingChange>,
     /// What regions have kept of pages below which much pends.
     pub(super) parts: Vec<(usize, Arc<Parts>)>,
     /// Pages, leaf pages and nodes together, that are not in memory yet.
@@ -78,7 +78,7 @@ pub(super) struct Chunk {
     /// Pages before this one have been asked for.
     pub(super) asked: usize,
     /// Pages that somebody else is reading.
-    pub(super) elsewhere: Vec<Missing>,
+    pub(super) elsewhere: Vec<MissingPage>,
     /// Regions whose nodes are not in memory: region, its first key, where they are.
     pub(super) away: Vec<(Arc<Region>, Key, NodePage)>,
     /// Regions that are away, before this one, have been asked for.
@@ -86,7 +86,7 @@ pub(super) struct Chunk {
 }
 
 /// Why a fold of a chunk gave nothing.
-pub(super) enum Again {
+pub(super) enum FoldError {
     /// A region has changed meanwhile: the chunk is gathered again.
     Changed,
     /// A pair that a terminal needs could not be read.
@@ -100,7 +100,7 @@ const DENSE: usize = 32;
 pub(super) struct Batch<'a> {
     pub(super) view: &'a View,
     pub(super) accesses: &'a [KeyAccess],
-    pub(super) gives: Gives,
+    pub(super) output: FinishOutput,
     /// Do pages keep the nodes inside of them that it folds?
     pub(super) learns: bool,
     /// When pages are due for a flush.
@@ -116,7 +116,7 @@ impl Batch<'_> {
 
 impl PageTask {
     /// Does a commit of the batch make the page due for a flush?
-    pub(super) fn flush_due(&self, batch: &Batch<'_>) -> bool {
+    pub(super) fn is_flush_due(&self, batch: &Batch<'_>) -> bool {
         let writes =
             batch.accesses[self.accesses.clone()].iter().filter_map(|one| one.writes.as_ref());
         let counted = writes.fold(0, count_change);
@@ -125,11 +125,11 @@ impl PageTask {
 
     /// Does its treelet keep the nodes inside of it? Where it is folded again and again, or this batch makes it due for a
     /// flush, so that the flush has its nodes.
-    pub(super) fn keeps(&self, batch: &Batch<'_>) -> bool {
+    pub(super) fn should_keep_nodes(&self, batch: &Batch<'_>) -> bool {
         let learns = self.as_of.is_some() && batch.learns;
         let Some(page) = self.page.as_ref().filter(|_| learns) else { return false };
         let again = page.mark_folded();
-        again || self.flush_due(batch)
+        again || self.is_flush_due(batch)
     }
 }
 
@@ -137,7 +137,7 @@ impl Chunk {
     /// Gathers the regions of `accesses[range]`.
     pub(super) fn gather(
         &mut self,
-        db: &State,
+        db: &TrieDb,
         batch: &Batch<'_>,
         range: Range<usize>,
     ) -> Result<()> {
@@ -146,12 +146,12 @@ impl Chunk {
         // finish at 78 accesses a region, and saved as much at 2.
         if batch.is_sparse(&db.index.load()) {
             for keys in batch.accesses[range.clone()].chunks(KEY_BATCH) {
-                cpu_prefetch(db, keys.iter().map(|access| &access.key), Reach::Fold);
+                cpu_prefetch(db, keys.iter().map(|access| &access.key), LookupDepth::Fold);
             }
         }
         let mut at = range.start;
         while at < range.end {
-            at = db.index.in_region(&batch.accesses[at].key, |region, state| {
+            at = db.index.with_region(&batch.accesses[at].key, |region, state| {
                 let end = at
                     + batch.accesses[at..range.end]
                         .partition_point(|access| region.prefix().covers(&access.key));
@@ -162,14 +162,19 @@ impl Chunk {
     }
 
     /// Gathers one region without accesses, for its node in the view.
-    pub(super) fn gather_region(&mut self, db: &State, batch: &Batch<'_>, key: &Key) -> Result<()> {
+    pub(super) fn gather_region(
+        &mut self,
+        db: &TrieDb,
+        batch: &Batch<'_>,
+        key: &Key,
+    ) -> Result<()> {
         self.clear();
-        db.index.in_region(key, |region, state| self.add_region(batch, region, state, 0..0))
+        db.index.with_region(key, |region, state| self.add_region(batch, region, state, 0..0))
     }
 
     /// A page that was missing is in memory.
-    pub(super) fn complete(&mut self, missing: Missing, done: Done) {
-        if let (Missing::Leaf(index), Done::Leaf(_, page)) = (missing, done) {
+    pub(super) fn complete(&mut self, missing: MissingPage, done: LoadedPage) {
+        if let (MissingPage::Leaf(index), LoadedPage::Leaf(_, page)) = (missing, done) {
             self.pages[index].page = Some(page);
         }
         self.missing -= 1;
@@ -180,7 +185,7 @@ impl Chunk {
         self.regions.clear();
         self.parts.clear();
         self.pages.clear();
-        self.pending.clear();
+        self.buffered.clear();
         self.missing = 0;
         self.asked = 0;
         self.elsewhere.clear();
@@ -197,7 +202,7 @@ impl Chunk {
         accesses: Range<usize>,
     ) -> Result<()> {
         let first_page = self.pages.len();
-        let newest = !batch.view.differs(state);
+        let newest = !batch.view.has_changes(state);
         let mut at = accesses.start;
         while at < accesses.end {
             let child = state.children().find(&batch.accesses[at].key);
@@ -205,9 +210,9 @@ impl Chunk {
             let end = at
                 + batch.accesses[at..accesses.end]
                     .partition_point(|access| prefix.covers(&access.key));
-            let from = self.pending.len();
+            let from = self.buffered.len();
             if newest {
-                state.copy_pending(&prefix, &mut self.pending);
+                state.copy_pending(&prefix, &mut self.buffered);
             }
             self.push_page(state, child, prefix, at..end, from, None);
             let page = self.pages.last_mut().expect("just pushed");
@@ -220,7 +225,7 @@ impl Chunk {
             at = end;
         }
         if !newest {
-            self.add_others(batch, state, first_page)?;
+            self.add_past_pages(batch, state, first_page)?;
         }
         if let Nodes::Paged(page) = state.nodes() {
             self.away.push((Arc::clone(region), *region.prefix().first_key(), *page));
@@ -242,17 +247,17 @@ impl Chunk {
         child: usize,
         prefix: Prefix,
         accesses: Range<usize>,
-        pending_from: usize,
+        buffered_from: usize,
         known: Option<Node>,
     ) {
-        let at = located(state, child);
+        let at = child_page(state, child);
         self.pages.push(PageTask {
             child: u32::try_from(child).expect("a region has fewer than 2^32 children"),
             prefix,
             at: at.filter(|_| known.is_none()),
             page: None,
             accesses,
-            pending: pending_from..self.pending.len(),
+            buffered: buffered_from..self.buffered.len(),
             is_overlaid: false,
             known,
             as_of: None,
@@ -263,7 +268,7 @@ impl Chunk {
     /// The view is not what pages and pending changes say: puts undo over the pending changes of
     /// accessed pages, and adds the pages that only undo and overlays change. What is known of a page's nodes stays true
     /// where neither says anything of it.
-    fn add_others(
+    fn add_past_pages(
         &mut self,
         batch: &Batch<'_>,
         state: &RegionState,
@@ -274,40 +279,40 @@ impl Chunk {
         let is_accessed = |child: usize| {
             accessed.binary_search_by_key(&child, |page| page.child as usize).is_ok()
         };
-        let region = batch.view.region(state, |child, prefix| {
-            is_accessed(child) || batch.view.node(prefix) == NodeThen::Unrecorded
+        let region = batch.view.past_region(state, |child, prefix| {
+            is_accessed(child) || batch.view.overlay_node(prefix) == PastNode::Unrecorded
         })?;
         let mut accessed = accessed.into_iter().peekable();
-        self.pending
-            .truncate(accessed.peek().map_or(self.pending.len(), |page| page.pending.start));
+        self.buffered
+            .truncate(accessed.peek().map_or(self.buffered.len(), |page| page.buffered.start));
         for child in 0..state.children().len() {
             let prefix = state.children().prefix(child);
             let task = accessed.next_if(|page| page.child as usize == child);
-            let said = batch.view.node(&prefix);
-            let then = said.over(|| region.node(child));
-            let same = then == NodeThen::Unchanged;
+            let said = batch.view.overlay_node(&prefix);
+            let then = said.or_else(|| region.node(child));
+            let same = then == PastNode::Unchanged;
             if task.is_none() && same {
                 continue;
             }
             let known = match then {
-                NodeThen::Recorded(node) if task.is_none() => Some(node),
+                PastNode::Recorded(node) if task.is_none() => Some(node),
                 _ => None,
             };
             let accesses = task.map_or(0..0, |task| task.accesses);
-            let from = self.pending.len();
+            let from = self.buffered.len();
             if known.is_none() {
-                state.copy_pending(&prefix, &mut self.pending);
+                state.copy_pending(&prefix, &mut self.buffered);
                 if !same {
-                    put_over(&mut self.pending, from, region.undone(&prefix));
+                    merge_changes(&mut self.buffered, from, region.undo_below(&prefix));
                 }
             }
             self.push_page(state, child, prefix, accesses, from, known);
             let page = self.pages.last_mut().expect("just pushed");
-            page.is_overlaid = said != NodeThen::Unchanged;
+            page.is_overlaid = said != PastNode::Unchanged;
             page.as_of = match said {
-                NodeThen::Unchanged => same.then(|| state.version(child)),
+                PastNode::Unchanged => same.then(|| state.version(child)),
                 // Whatever is committed since, in this view the overlay was the last to change the page.
-                NodeThen::Recorded(_) | NodeThen::Unrecorded => batch.view.version(&prefix),
+                PastNode::Recorded(_) | PastNode::Unrecorded => batch.view.overlay_version(&prefix),
             };
         }
         Ok(())

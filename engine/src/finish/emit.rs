@@ -9,9 +9,9 @@ use pleach_core::{Node, ValueHash};
 
 /// What a finish gives beside the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Gives {
+pub(crate) enum FinishOutput {
     /// Nothing: what the multiproof is made of is compared with the root before, and dropped.
-    Root,
+    RootOnly,
     /// The witness of the batch.
     Witness,
     /// The multiproof of the keys, which are only read.
@@ -20,7 +20,7 @@ pub(crate) enum Gives {
     Path,
 }
 
-impl Gives {
+impl FinishOutput {
     /// Are operations encoded? Terminals and siblings always are: the root before the batch is computed from them.
     pub(super) fn has_ops(self) -> bool {
         self == Self::Witness

@@ -10,22 +10,22 @@ use pleach_beatree::RegionIndex;
 use super::chunk::Batch;
 use super::outcome::ChunkOutcome;
 use crate::error::{Error, Result};
-use crate::timings::{Phase, Timed, Timings};
+use crate::timings::{Phase, PhaseTimer, Timings};
 
 /// One finish: its chunks, which workers claim, and what came of them.
-pub(super) struct Job<'a> {
+pub(super) struct FinishJob<'a> {
     pub(super) batch: &'a Batch<'a>,
     regions: Arc<RegionIndex>,
     /// Accesses of a chunk, before it takes the rest of those in its last region.
-    chunk: usize,
+    chunk_accesses: usize,
     /// One for each chunk.
-    tasks: Timed<'a>,
+    tasks: PhaseTimer<'a>,
     outcomes: Vec<Mutex<Option<ChunkOutcome>>>,
     failed: Mutex<Option<Error>>,
 }
 
-impl<'a> Job<'a> {
-    /// A finish of this batch over these regions, in chunks of about `chunk` accesses; its phase begins.
+impl<'a> FinishJob<'a> {
+    /// A finish of this batch over these regions, in chunks of about `chunk_accesses` accesses; its phase begins.
     pub(super) fn new(
         batch: &'a Batch<'a>,
         regions: Arc<RegionIndex>,
@@ -33,11 +33,11 @@ impl<'a> Job<'a> {
         timings: &'a Timings,
     ) -> Self {
         let count = batch.accesses.len().div_ceil(chunk);
-        let tasks = timings.tasks((!batch.gives.is_proof()).then_some(Phase::Fold), count);
+        let tasks = timings.begin_tasks((!batch.output.is_proof()).then_some(Phase::Fold), count);
         Self {
             batch,
             regions,
-            chunk,
+            chunk_accesses: chunk,
             tasks,
             outcomes: (0..count).map(|_| Mutex::new(None)).collect(),
             failed: Mutex::new(None),
@@ -50,12 +50,12 @@ impl<'a> Job<'a> {
     }
 
     /// What came of a chunk.
-    pub(super) fn done(&self, index: usize, outcome: ChunkOutcome) {
+    pub(super) fn complete(&self, index: usize, outcome: ChunkOutcome) {
         *self.outcomes[index].lock() = Some(outcome);
     }
 
     /// A worker has failed: nobody claims any more.
-    pub(super) fn fails(&self, error: Error) {
+    pub(super) fn fail(&self, error: Error) {
         self.failed.lock().get_or_insert(error);
     }
 
@@ -79,12 +79,13 @@ impl<'a> Job<'a> {
 
     /// The accesses of a chunk: those of whole regions, as the index had them when the finish began, so
     /// that chunks never overlap, whatever is split meanwhile.
-    pub(super) fn range(&self, index: usize) -> std::ops::Range<usize> {
-        self.whole(index * self.chunk)..self.whole((index + 1) * self.chunk)
+    pub(super) fn chunk_range(&self, index: usize) -> std::ops::Range<usize> {
+        self.region_start(index * self.chunk_accesses)
+            ..self.region_start((index + 1) * self.chunk_accesses)
     }
 
     /// The first access at or after `at` that is the first of its region.
-    fn whole(&self, at: usize) -> usize {
+    fn region_start(&self, at: usize) -> usize {
         let accesses = self.batch.accesses;
         if at == 0 || at >= accesses.len() {
             return at.min(accesses.len());

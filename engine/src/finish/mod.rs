@@ -46,20 +46,20 @@ use pleach_journal::format::trie_kind::TrieKind;
 use crate::access::Access;
 use crate::error::{Contradiction, Result};
 use crate::metrics::Counters;
-use crate::read::many::{self, For};
-use crate::read::spare::PageReaders;
+use crate::read::many::{self, FetchPurpose};
+use crate::read::reader_pool::PageReaderPool;
 use crate::state::pace::budget::Budget;
-use crate::state::pace::trims::Trims;
+use crate::state::pace::trim_schedule::TrimSchedule;
 use crate::state::view::View;
-use crate::state::{Shared, State};
+use crate::state::{Database, TrieDb};
 use crate::timings::Phase;
 use assemble::{assemble, fold_root};
 use chunk::Batch;
-use emit::Gives;
-use job::Job;
-use outcome::{ChunkOutcome, Finished};
-use sort::{Sorted, Sorter};
-use witness::Witnesses;
+use emit::FinishOutput;
+use job::FinishJob;
+use outcome::{ChunkOutcome, FinishedTrie};
+use sort::{SortedAccesses, Sorter};
+use witness::WitnessPool;
 use worker::{INLINE, Workers, chunk_accesses};
 
 /// What finishes batches: workers, and memory that is kept from batch to batch.
@@ -68,13 +68,13 @@ pub(crate) struct Finisher {
     /// Memory for the next sort.
     pub(crate) sorters: Recycled<Sorter>,
     /// Memory for the next witness.
-    witnesses: Arc<Witnesses>,
+    witnesses: Arc<WitnessPool>,
     /// The same for proofs, which keeps none: they are the caller's.
-    proofs: Arc<Witnesses>,
+    proofs: Arc<WitnessPool>,
     /// For the values before what plain namespaces change.
-    readers: PageReaders,
+    readers: PageReaderPool,
     /// Memory that large batches leave free.
-    trims: Mutex<Trims>,
+    trims: Mutex<TrimSchedule>,
 }
 
 impl Finisher {
@@ -88,9 +88,9 @@ impl Finisher {
         Self {
             workers: Workers::new(hasher, workers, budget.outcome_bytes()),
             sorters: Recycled::new(budget.sorter_bytes()),
-            witnesses: Arc::new(Witnesses::new(budget.witness_bytes(), counters)),
-            proofs: Arc::new(Witnesses::new(0, counters)),
-            readers: PageReaders::default(),
+            witnesses: Arc::new(WitnessPool::new(budget.witness_bytes(), counters)),
+            proofs: Arc::new(WitnessPool::new(0, counters)),
+            readers: PageReaderPool::default(),
             trims: Mutex::default(),
         }
     }
@@ -101,7 +101,7 @@ impl Finisher {
     }
 
     /// Takes the memory of outcomes back that are not needed any more.
-    pub(crate) fn give_outcomes_back(&self, outcomes: impl IntoIterator<Item = ChunkOutcome>) {
+    pub(crate) fn recycle_outcomes(&self, outcomes: impl IntoIterator<Item = ChunkOutcome>) {
         outcomes.into_iter().for_each(|outcome| self.workers.outcomes.give(outcome));
     }
 }
@@ -111,36 +111,36 @@ const PARALLEL_SORT: usize = 8192;
 
 /// Sorts a batch's accesses, each key of a namespace once.
 pub(crate) fn sort<'a>(
-    db: &Shared,
+    db: &Database,
     sorter: &'a mut Sorter,
     accesses: &[Access],
-) -> Result<Sorted<'a>> {
+) -> Result<SortedAccesses<'a>> {
     // Behind another session's fold or publication it would wait for that.
     let alone = accesses.len() < PARALLEL_SORT || db.pace.foreground.is_busy();
     let most = if alone { 1 } else { db.runtime.workers() };
-    let _own_processors = (most > 1).then(|| db.pace.foreground.finishing());
-    let _timed = db.timings.begin(Phase::Sort);
+    let _own_processors = (most > 1).then(|| db.pace.foreground.begin_finish());
+    let _timed = db.timings.begin_phase(Phase::Sort);
     sorter.sort(db.hasher, accesses, &|count, task| {
-        let tasks = db.timings.tasks(None, count);
-        db.runtime.here_or_fork_join(most.min(count), &|_| tasks.each(task));
+        let tasks = db.timings.begin_tasks(None, count);
+        db.runtime.here_or_fork_join(most.min(count), &|_| tasks.run_tasks(task));
     })
 }
 
 /// Folds sorted accesses over a view whose root, or digest, is `prev_root`: the batch under way, or its part in one
 /// namespace. A plain one has no witness.
 pub(crate) fn finish(
-    db: &State,
+    db: &TrieDb,
     finisher: &Finisher,
-    under_way: &UnderWay<'_>,
+    reservation: &BatchReservation<'_>,
     (view, prev_root): (&View, &Node),
     accesses: &[KeyAccess],
     witness: bool,
-) -> Result<Finished> {
+) -> Result<FinishedTrie> {
     if db.kind == TrieKind::Plain {
-        let _own_processors = (accesses.len() > INLINE).then(|| db.pace.foreground.finishing());
+        let _own_processors = (accesses.len() > INLINE).then(|| db.pace.foreground.begin_finish());
         return plain::finish(db, &finisher.readers, (view, prev_root), accesses);
     }
-    let gives = if witness { Gives::Witness } else { Gives::Root };
+    let output = if witness { FinishOutput::Witness } else { FinishOutput::RootOnly };
     let mut written = Vec::new();
     let accesses = if witness || accesses.iter().all(|access| access.writes.is_some()) {
         accesses
@@ -149,14 +149,15 @@ pub(crate) fn finish(
         written.extend(accesses.iter().filter(|access| access.writes.is_some()).cloned());
         &written
     };
-    let mut finished = fold(db, finisher, (view, prev_root), accesses, (gives, under_way.learns))?;
-    finished.slim(under_way.share(db.budget.kept_block_bytes(), accesses.len()));
+    let mut finished =
+        fold_view(db, finisher, (view, prev_root), accesses, (output, reservation.learns))?;
+    finished.shrink(reservation.share(db.budget.kept_block_bytes(), accesses.len()));
     Ok(finished)
 }
 
 /// What is proven, and how.
 #[derive(Clone, Copy)]
-pub(crate) enum Claim<'a> {
+pub(crate) enum ProofRequest<'a> {
     /// One key, by a path proof.
     Key(&'a Key),
     /// Any number of keys, sorted and each once, by a multiproof.
@@ -165,55 +166,55 @@ pub(crate) enum Claim<'a> {
 
 /// A proof of keys on a view whose root is `root`. Nothing is left behind but cached pages.
 pub(crate) fn prove(
-    db: &State,
-    (finisher, readers): (&Finisher, &PageReaders),
+    db: &TrieDb,
+    (finisher, readers): (&Finisher, &PageReaderPool),
     (view, root): (&View, &Node),
-    claim: Claim,
+    request: ProofRequest,
 ) -> Result<Vec<u8>> {
-    let (keys, gives) = match claim {
-        Claim::Key(key) => (std::slice::from_ref(key), Gives::Path),
-        Claim::Keys(keys) => (keys, Gives::Multiproof),
+    let (keys, output) = match request {
+        ProofRequest::Key(key) => (std::slice::from_ref(key), FinishOutput::Path),
+        ProofRequest::Keys(keys) => (keys, FinishOutput::Multiproof),
     };
     // What is folded on this thread has its pages read one by one, unless they are here before.
     if (2..=INLINE).contains(&keys.len()) {
-        many::bring(db, readers, For::Proof, keys)?;
+        many::fetch_pages(db, readers, FetchPurpose::Proof, keys)?;
     }
     let reads = keys.iter().map(|key| KeyAccess { key: *key, reads: true, writes: None });
     let accesses: Vec<KeyAccess> = reads.collect();
-    let _under_way = UnderWay::new(db, accesses.len());
-    let Finished { chunks, witness, .. } =
-        fold(db, finisher, (view, root), &accesses, (gives, false))?;
-    finisher.give_outcomes_back(chunks);
+    let _reservation = BatchReservation::new(db, accesses.len());
+    let FinishedTrie { chunks, witness, .. } =
+        fold_view(db, finisher, (view, root), &accesses, (output, false))?;
+    finisher.recycle_outcomes(chunks);
     Ok(witness.expect("a proof was asked for").into_vec())
 }
 
-fn fold(
-    db: &State,
+fn fold_view(
+    db: &TrieDb,
     finisher: &Finisher,
     (view, prev_root): (&View, &Node),
     accesses: &[KeyAccess],
-    (gives, learns): (Gives, bool),
-) -> Result<Finished> {
-    let _nodes = db.nodes.keep_nodes();
-    let _own_processors = (accesses.len() > INLINE).then(|| db.pace.foreground.finishing());
+    (output, learns): (FinishOutput, bool),
+) -> Result<FinishedTrie> {
+    let _nodes = db.nodes.hold_nodes();
+    let _own_processors = (accesses.len() > INLINE).then(|| db.pace.foreground.begin_finish());
     let policy = db.budget.flush_policy();
-    let batch = Batch { view, accesses, gives, learns, policy };
-    checked(view, attempt(db, finisher, &batch, prev_root))
+    let batch = Batch { view, accesses, output, learns, policy };
+    checked_in_view(view, fold_batch(db, finisher, &batch, prev_root))
 }
 
 /// A batch under way, in all of its namespaces: its arrays are counted by an estimate until there is a block that
 /// counts what it has. A small one is not worth the locks.
-pub(crate) struct UnderWay<'a> {
-    db: &'a Shared,
+pub(crate) struct BatchReservation<'a> {
+    db: &'a Database,
     accesses: usize,
     bytes: usize,
     /// Is it small enough that pages and regions learn from it?
     learns: bool,
 }
 
-impl<'a> UnderWay<'a> {
-    pub(crate) fn new(db: &'a Shared, accesses: usize) -> Self {
-        let learns = db.budget.learns(accesses);
+impl<'a> BatchReservation<'a> {
+    pub(crate) fn new(db: &'a Database, accesses: usize) -> Self {
+        let learns = db.budget.can_learn(accesses);
         let bytes = if accesses > INLINE { db.budget.finish_bytes(accesses) } else { 0 };
         let this = Self { db, accesses, bytes, learns };
         this.count(bytes.cast_signed());
@@ -233,7 +234,7 @@ impl<'a> UnderWay<'a> {
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for BatchReservation<'_> {
     fn drop(&mut self) {
         self.count(-self.bytes.cast_signed());
     }
@@ -241,21 +242,21 @@ impl Drop for UnderWay<'_> {
 
 /// Folds a few changes again, on the calling thread: a flush has changed the layout below them.
 pub(crate) fn refold(
-    db: &State,
+    db: &TrieDb,
     finisher: &Finisher,
     view: &View,
     accesses: &[KeyAccess],
 ) -> Result<ChunkOutcome> {
     let policy = db.budget.flush_policy();
-    let (gives, learns) = (Gives::Root, true);
-    let batch = Batch { view, accesses, gives, learns, policy };
-    checked(view, finisher.workers.once(db, &batch))
+    let (output, learns) = (FinishOutput::RootOnly, true);
+    let batch = Batch { view, accesses, output, learns, policy };
+    checked_in_view(view, finisher.workers.fold_whole(db, &batch))
 }
 
 /// Compares the roots of a batch of which chunks were folded again with what its finish gave: the root before and the
 /// root after.
 pub(crate) fn check_refolded(
-    db: &State,
+    db: &TrieDb,
     finisher: &Finisher,
     view: &View,
     (prev_root, root): (&Node, &Node),
@@ -265,11 +266,11 @@ pub(crate) fn check_refolded(
         return Ok(());
     }
     let policy = db.budget.flush_policy();
-    let (accesses, gives, learns) = (&[], Gives::Root, false);
-    let batch = Batch { view, accesses, gives, learns, policy };
-    let space = &mut finisher.workers.take_inline().space;
-    let folded = fold_root(db, &finisher.workers, &batch, prev_root, chunks, space);
-    let folded = checked(view, folded)?;
+    let (accesses, output, learns) = (&[], FinishOutput::RootOnly, false);
+    let batch = Batch { view, accesses, output, learns, policy };
+    let scratch = &mut finisher.workers.take_inline().scratch;
+    let folded = fold_root(db, &finisher.workers, &batch, prev_root, chunks, scratch);
+    let folded = checked_in_view(view, folded)?;
     if folded.root != *root {
         let (expected, found) = (*root, Some(folded.root));
         return Err(Contradiction::NodesInMemory { expected, found }.into());
@@ -278,33 +279,33 @@ pub(crate) fn check_refolded(
 }
 
 /// What came of a fold of a view. A dropped trie that was given up meanwhile may have made anything of it, errors too.
-fn checked<T>(view: &View, folded: Result<T>) -> Result<T> {
-    view.check()?;
+fn checked_in_view<T>(view: &View, folded: Result<T>) -> Result<T> {
+    view.check_readable()?;
     folded
 }
 
-fn attempt(
-    db: &State,
+fn fold_batch(
+    db: &TrieDb,
     finisher: &Finisher,
     batch: &Batch<'_>,
     prev_root: &Node,
-) -> Result<Finished> {
+) -> Result<FinishedTrie> {
     let workers = &finisher.workers;
     let chunks = if batch.accesses.len() <= INLINE {
-        let _timed = (!batch.gives.is_proof()).then(|| db.timings.begin(Phase::Fold));
-        vec![workers.once(db, batch)?]
+        let _timed = (!batch.output.is_proof()).then(|| db.timings.begin_phase(Phase::Fold));
+        vec![workers.fold_whole(db, batch)?]
     } else {
         let most = db.runtime.workers().min(db.budget.workers());
         let chunk = chunk_accesses(batch.accesses.len(), most);
-        let job = Job::new(batch, db.index.load_full(), chunk, &db.timings);
+        let job = FinishJob::new(batch, db.index.load_full(), chunk, &db.timings);
         let count = most.min(job.chunks());
         db.runtime.fork_join(count, &|index| workers.run(index, db, &job));
         job.into_outcomes()?
     };
-    if !batch.learns && !batch.gives.is_proof() {
+    if !batch.learns && !batch.output.is_proof() {
         // A batch that is large for the budget: what its pages have left free goes before more comes.
-        finisher.trims.lock().look(&db.runtime, &db.budget, &db.counters);
+        finisher.trims.lock().trim_if_due(&db.runtime, &db.budget, &db.counters);
     }
-    let home = if batch.gives.is_proof() { &finisher.proofs } else { &finisher.witnesses };
-    assemble(db, workers, home, batch, prev_root, chunks)
+    let pool = if batch.output.is_proof() { &finisher.proofs } else { &finisher.witnesses };
+    assemble(db, workers, pool, batch, prev_root, chunks)
 }

@@ -16,23 +16,23 @@ use pleach_core::{Node, Prefix};
 pub(crate) use super::emit::Fragment;
 use super::witness::Witness;
 use crate::roots::Roots;
-use crate::state::history::undo::{ChangeList, Changed};
+use crate::state::history::undo::{ChangeList, KeyUpdate};
 use crate::state::pages::index::PageRef;
 
 /// What a finish gives, of one namespace.
-pub(crate) struct Finished {
+pub(crate) struct FinishedTrie {
     /// The root after it, or the digest.
     pub(crate) root: Node,
     pub(crate) chunks: Vec<ChunkOutcome>,
     pub(crate) witness: Option<Witness>,
 }
 
-impl Finished {
+impl FinishedTrie {
     /// What the witness was made of goes, where all takes more than `kept` bytes: no next finish would get
     /// that memory.
-    pub(super) fn slim(&mut self, kept: usize) {
+    pub(super) fn shrink(&mut self, kept: usize) {
         if self.chunks.iter().map(Recycle::bytes).sum::<usize>() > kept {
-            self.chunks.iter_mut().for_each(ChunkOutcome::forget_proof);
+            self.chunks.iter_mut().for_each(ChunkOutcome::discard_proof);
         }
     }
 }
@@ -90,14 +90,14 @@ pub(crate) struct PageNode {
     /// The columns of the treelet that learns it.
     pub(crate) columns: Option<Columns>,
     /// Does the commit make the page due for a flush?
-    pub(crate) flush_due: bool,
+    pub(crate) is_flush_due: bool,
     /// The page, when its treelet learns something.
     pub(crate) page: Option<(PageRef, Arc<CachedPage>)>,
 }
 
 impl PageNode {
     /// Nothing is learned from it.
-    pub(crate) fn forget_treelet(&mut self) {
+    pub(crate) fn discard_treelet(&mut self) {
         (self.treelet, self.page) = (0..0, None);
     }
 }
@@ -122,15 +122,15 @@ pub(crate) struct ChunkOutcome {
 
 impl ChunkOutcome {
     /// Forgets what the witness was made of.
-    fn forget_proof(&mut self) {
+    fn discard_proof(&mut self) {
         self.terminals = Vec::new();
         self.siblings = Vec::new();
         self.ops = Vec::new();
     }
 
     /// It is kept for long: forgets what the witness was made of, and takes no more memory than the rest needs.
-    pub(crate) fn keep(&mut self) {
-        self.forget_proof();
+    pub(crate) fn shrink_for_overlay(&mut self) {
+        self.discard_proof();
         self.regions.shrink_to_fit();
         self.nodes.shrink_to_fit();
         self.treelets.shrink_to_fit();
@@ -138,22 +138,22 @@ impl ChunkOutcome {
     }
 
     /// Forgets what treelets would learn from it: the rest is what a commit needs.
-    pub(crate) fn forget_treelets(&mut self) {
+    pub(crate) fn discard_treelets(&mut self) {
         self.treelets = Vec::new();
         self.parts = Vec::new();
-        self.nodes.iter_mut().for_each(PageNode::forget_treelet);
+        self.nodes.iter_mut().for_each(PageNode::discard_treelet);
     }
 
     /// Bytes that it takes without its changes.
     pub(crate) fn own_bytes(&self) -> usize {
-        self.bytes() - self.changes.len() * size_of::<Changed>()
+        self.bytes() - self.changes.len() * size_of::<KeyUpdate>()
     }
 
     /// Takes in what the chunk after it has. A region is below both, so that both are stale: the ranges of
     /// the regions that come in are not right until it is folded again.
     pub(crate) fn absorb(&mut self, next: &mut Self) {
         self.regions.append(&mut next.regions);
-        next.forget_treelets();
+        next.discard_treelets();
         self.nodes.append(&mut next.nodes);
         self.changes = [&*self.changes, &*next.changes].concat().into();
     }
@@ -165,7 +165,7 @@ impl Recycle for ChunkOutcome {
             + self.nodes.capacity() * size_of::<PageNode>()
             + self.treelets.capacity() * size_of::<(u8, Node)>()
             + self.lines.capacity() * size_of::<(u32, [Node; 2])>()
-            + self.changes.len() * size_of::<Changed>()
+            + self.changes.len() * size_of::<KeyUpdate>()
             + self.siblings.capacity() * size_of::<Node>()
             + self.terminals.capacity()
             + self.ops.capacity()

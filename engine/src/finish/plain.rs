@@ -10,16 +10,16 @@ use parking_lot::Mutex;
 use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_core::{Key, Node};
 
-use super::outcome::{ChunkOutcome, Finished};
+use super::outcome::{ChunkOutcome, FinishedTrie};
 use super::worker::chunk_accesses;
 use crate::digest;
 use crate::error::Result;
-use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
-use crate::read::many::{self, For};
-use crate::read::point::{self, Found};
-use crate::read::spare::PageReaders;
-use crate::state::State;
-use crate::state::history::undo::Changed;
+use crate::read::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
+use crate::read::many::{self, FetchPurpose};
+use crate::read::point::{self, PointLookup};
+use crate::read::reader_pool::PageReaderPool;
+use crate::state::TrieDb;
+use crate::state::history::undo::KeyUpdate;
 use crate::state::pages::index::PageRef;
 use crate::state::view::View;
 use crate::timings::Phase;
@@ -29,36 +29,37 @@ const PARALLEL: usize = 2048;
 
 /// Finishes sorted accesses over a view whose digest is `before`. Those that only read have no part in it.
 pub(super) fn finish(
-    db: &State,
-    readers: &PageReaders,
+    db: &TrieDb,
+    readers: &PageReaderPool,
     (view, before): (&View, &Node),
     accesses: &[KeyAccess],
-) -> Result<Finished> {
+) -> Result<FinishedTrie> {
     let most = if accesses.len() < PARALLEL { 1 } else { db.runtime.workers() };
     let most = most.min(db.budget.workers());
     // As many pages are held at a time as chunks of a fold have.
     let slices: Vec<_> = accesses.chunks(chunk_accesses(accesses.len(), most)).collect();
-    let lists: Vec<Mutex<Result<Vec<Changed>>>> =
+    let lists: Vec<Mutex<Result<Vec<KeyUpdate>>>> =
         slices.iter().map(|_| Mutex::new(Ok(Vec::new()))).collect();
-    let tasks = db.timings.tasks(Some(Phase::Fold), slices.len());
-    let make =
-        |_: usize| tasks.each(|at| *lists[at].lock() = changes(db, readers, view, slices[at]));
+    let tasks = db.timings.begin_tasks(Some(Phase::Fold), slices.len());
+    let make = |_: usize| {
+        tasks.run_tasks(|at| *lists[at].lock() = find_changes(db, readers, view, slices[at]))
+    };
     db.runtime.here_or_fork_join(most.min(slices.len()), &make);
     let lists = lists.into_iter().map(Mutex::into_inner).collect::<Result<Vec<_>>>()?;
     let of = lists.iter().flatten().map(|changed| (&changed.key, &changed.new));
-    let root = digest::after(before, of);
+    let root = digest::after_changes(before, of);
     let chunk =
-        |list: Vec<Changed>| ChunkOutcome { changes: list.into(), ..ChunkOutcome::default() };
-    Ok(Finished { root, chunks: lists.into_iter().map(chunk).collect(), witness: None })
+        |list: Vec<KeyUpdate>| ChunkOutcome { changes: list.into(), ..ChunkOutcome::default() };
+    Ok(FinishedTrie { root, chunks: lists.into_iter().map(chunk).collect(), witness: None })
 }
 
 /// What some of them change.
-fn changes(
-    db: &State,
-    readers: &PageReaders,
+fn find_changes(
+    db: &TrieDb,
+    readers: &PageReaderPool,
     view: &View,
     accesses: &[KeyAccess],
-) -> Result<Vec<Changed>> {
+) -> Result<Vec<KeyUpdate>> {
     let is_write = |access: &&KeyAccess| access.writes.is_some();
     let mut changes = Vec::with_capacity(accesses.iter().filter(is_write).count());
     // Pages that were read, by number, with their tags.
@@ -66,28 +67,38 @@ fn changes(
     for (index, access) in accesses.iter().enumerate() {
         let behind = &accesses[index..];
         if index.is_multiple_of(KEY_BATCH) {
-            let _guard = db.store.enter();
-            cpu_prefetch(db, behind.iter().take(KEY_BATCH).map(|access| &access.key), Reach::Cell);
+            let _guard = db.store.grace_guard();
+            cpu_prefetch(
+                db,
+                behind.iter().take(KEY_BATCH).map(|access| &access.key),
+                LookupDepth::Cell,
+            );
         }
         let Some(new) = &access.writes else { continue };
         let prior = match point::look_up(db, view, &access.key)? {
-            Found::Stored(stored) => stored,
-            Found::In(at, _guard) => {
+            PointLookup::Stored(stored) => stored,
+            PointLookup::InPage(at, _guard) => {
                 // The first page that is missing: those of all keys behind are read with it. What one key needs is read as it comes.
                 if !std::mem::replace(&mut is_brought, true) && behind.len() > 1 {
                     let keys: Vec<Key> =
                         behind.iter().filter(is_write).map(|access| access.key).collect();
                     let mut hold =
                         |at: PageRef, page| drop(brought.insert(at.page, (at.tag, page)));
-                    many::bring_each(db, readers, For::Values(view), &keys, &mut hold)?;
+                    many::fetch_pages_with(
+                        db,
+                        readers,
+                        FetchPurpose::Values(view),
+                        &keys,
+                        &mut hold,
+                    )?;
                 }
                 match brought.get(&at.page).filter(|(tag, _)| *tag == at.tag) {
-                    Some((_, page)) => point::in_page(page, &access.key),
-                    None => point::in_page(&*db.store.leaf(at)?, &access.key),
+                    Some((_, page)) => point::stored_in_page(page, &access.key),
+                    None => point::stored_in_page(&*db.store.leaf(at)?, &access.key),
                 }
             }
         };
-        changes.push(Changed { key: access.key, new: new.clone(), prior });
+        changes.push(KeyUpdate { key: access.key, new: new.clone(), prior });
     }
     Ok(changes)
 }

@@ -18,16 +18,16 @@ use pleach_core::fold::{FoldValue, Folder, Lines, NO_HASH, Occupancy, Siblings, 
 use pleach_core::node::kind;
 use pleach_core::{Key, Node, NodeKind, Prefix, ValueHash};
 
-use super::chunk::{Again, Batch, Chunk, RegionTask};
+use super::chunk::{Batch, Chunk, FoldError, RegionTask};
 use super::emit::{Fragment, encode_op};
 use super::outcome::{ChunkOutcome, PageNode, RegionOutcome};
-use super::scratch::{FoldSpace, Hashing};
+use super::scratch::{FoldScratch, UnhashedNodes};
 use crate::error::Result;
 use crate::read::key_batch::PAGES_AHEAD;
-use crate::read::scan::{Scan, Way};
-use crate::read::spare::SpareReaders;
-use crate::state::State;
-use crate::state::history::undo::Changed;
+use crate::read::reader_pool::ReaderPool;
+use crate::read::scan::{Direction, Scan};
+use crate::state::TrieDb;
+use crate::state::history::undo::KeyUpdate;
 use crate::state::view::View;
 
 /// Regions ahead of the one that is folded, whose memory is asked for.
@@ -41,35 +41,35 @@ impl Chunk {
     /// Folds the chunk, whose pages are all in memory, into an empty `outcome`.
     pub(super) fn fold(
         &mut self,
-        db: &State,
+        db: &TrieDb,
         batch: &Batch<'_>,
-        space: &mut FoldSpace,
+        scratch: &mut FoldScratch,
         mut outcome: ChunkOutcome,
-    ) -> std::result::Result<ChunkOutcome, Again> {
+    ) -> std::result::Result<ChunkOutcome, FoldError> {
         debug_assert!(outcome.nodes.is_empty() && outcome.lines.is_empty(), "an empty outcome");
-        space.folder.clear();
-        space.results.clear();
+        scratch.folder.clear();
+        scratch.results.clear();
         // Apart from the space; what an error leaves is made anew.
-        let mut hashing = std::mem::take(&mut space.hashing);
-        hashing.clear();
+        let mut unhashed = std::mem::take(&mut scratch.unhashed);
+        unhashed.clear();
         outcome.regions.reserve(self.regions.len());
         outcome.nodes.reserve(self.pages.len());
         for index in 0..self.regions.len() {
             self.prefetch_regions(index);
-            self.fold_region(batch, index, space, (&mut outcome, &mut hashing))?;
+            self.fold_region(batch, index, scratch, (&mut outcome, &mut unhashed))?;
         }
         let view = batch.view;
-        space.folder.name_leaves(|at| only_pair(db, view, at)).map_err(Again::Failed)?;
-        space.folder.run();
-        self.emit(batch, space, &hashing.ends, &mut outcome);
-        self.take_nodes(&space.folder, &mut hashing, &mut outcome);
-        space.hashing = hashing;
+        scratch.folder.name_leaves(|at| only_pair(db, view, at)).map_err(FoldError::Failed)?;
+        scratch.folder.run();
+        self.emit(batch, scratch, &unhashed.ends, &mut outcome);
+        self.take_nodes(&scratch.folder, &mut unhashed, &mut outcome);
+        scratch.unhashed = unhashed;
         let ChunkOutcome { siblings, treelets, lines, .. } = &mut outcome;
-        space.folder.swap(siblings, treelets, lines);
-        fold_proofs(&mut space.proofs, &mut outcome);
-        if self.pending.len() > KEPT {
+        scratch.folder.swap(siblings, treelets, lines);
+        fold_proofs(&mut scratch.proofs, &mut outcome);
+        if self.buffered.len() > KEPT {
             // Much pended below some page: what is kept is memory that no other chunk needs.
-            space.folder.shrink_to(KEPT);
+            scratch.folder.shrink_to(KEPT);
         }
         Ok(outcome)
     }
@@ -79,33 +79,33 @@ impl Chunk {
         &self,
         batch: &Batch<'_>,
         index: usize,
-        space: &mut FoldSpace,
-        (outcome, hashing): (&mut ChunkOutcome, &mut Hashing),
-    ) -> std::result::Result<(), Again> {
+        scratch: &mut FoldScratch,
+        (outcome, unhashed): (&mut ChunkOutcome, &mut UnhashedNodes),
+    ) -> std::result::Result<(), FoldError> {
         let task = &self.regions[index];
-        let (first_node, first_line) = (outcome.nodes.len(), space.folder.kept().1);
+        let (first_node, first_line) = (outcome.nodes.len(), scratch.folder.kept().1);
         let mut whole = None;
         for at in task.pages.clone() {
             self.prefetch_ahead(batch, at);
             let page = &self.pages[at];
             let subtrie = if let Some(known) = &page.known {
-                space.folder.known(known, &page.prefix)
+                scratch.folder.known(known, &page.prefix)
             } else {
-                space.folded += 1;
-                let (folder, results) = (&mut space.folder, &mut space.results);
-                self.put_page(batch, at, (folder, results), (&mut outcome.nodes, &mut *hashing))
+                scratch.folded += 1;
+                let (folder, results) = (&mut scratch.folder, &mut scratch.results);
+                self.put_page(batch, at, (folder, results), (&mut outcome.nodes, &mut *unhashed))
             };
             // Not while a page is put in: commits and flushes wait for the lock, and readers behind them.
-            let state = as_gathered(task)?;
-            let Nodes::Resident(tiling) = state.nodes() else { return Err(Again::Changed) };
+            let state = read_unchanged(task)?;
+            let Nodes::Resident(tiling) = state.nodes() else { return Err(FoldError::Changed) };
             let next = (at + 1 < task.pages.end).then(|| self.pages[at + 1].child as usize);
-            let mut span = space.folder.along(task.region.prefix().len(), Lines::new(tiling));
+            let mut span = scratch.folder.along(task.region.prefix().len(), Lines::new(tiling));
             whole = span.child((page.child as usize, &page.prefix), subtrie, next);
         }
-        let state = as_gathered(task)?;
-        hashing.ends.push(whole.map(|whole| space.folder.end(whole, false)));
+        let state = read_unchanged(task)?;
+        unhashed.ends.push(whole.map(|whole| scratch.folder.end(whole, false)));
         let first_change = outcome.regions.last().map_or(0, |region| region.changes.end);
-        let writes = has_writes(&batch.accesses[task.accesses.clone()]).count();
+        let writes = writes_of(&batch.accesses[task.accesses.clone()]).count();
         outcome.regions.push(RegionOutcome {
             region: Arc::clone(&task.region),
             layout_version: task.layout_version,
@@ -117,7 +117,7 @@ impl Chunk {
             first_op: 0,
             nodes: first_node..outcome.nodes.len(),
             changes: first_change..first_change + writes,
-            lines: first_line..space.folder.kept().1,
+            lines: first_line..scratch.folder.kept().1,
         });
         Ok(())
     }
@@ -128,25 +128,25 @@ impl Chunk {
         batch: &Batch<'_>,
         at: usize,
         (folder, results): (&mut Folder, &mut Vec<AccessResult>),
-        (nodes, hashing): (&mut Vec<PageNode>, &mut Hashing),
+        (nodes, unhashed): (&mut Vec<PageNode>, &mut UnhashedNodes),
     ) -> Subtrie {
         let page = &self.pages[at];
         let accesses = &batch.accesses[page.accesses.clone()];
-        let pending = &self.pending[page.pending.clone()];
+        let pending = &self.buffered[page.buffered.clone()];
         let leaf = page.page.as_ref().map(|page| page.view());
-        let keeps = page.keeps(batch);
+        let keeps = page.should_keep_nodes(batch);
         let from = folder.kept().0;
         let mut fold = |treelet: Option<Known<'_>>| {
             let mut state = PageState { at: &page.prefix, leaf: leaf.as_ref(), pending, treelet };
             let (overlaid, all);
             if page.is_overlaid {
-                overlaid = batch.view.overlay(pending, &needed(&state, accesses));
+                overlaid = batch.view.merge_overlays(pending, &needed(&state, accesses));
                 state.pending = &overlaid;
             }
             if is_much(state.pending.len() + accesses.len()) && !is_parted(&state, accesses) {
                 if page.is_overlaid {
                     // It is folded without its treelet.
-                    all = batch.view.overlay(pending, &[page.prefix]);
+                    all = batch.view.merge_overlays(pending, &[page.prefix]);
                     state.pending = &all;
                 }
                 let known = self.parts.binary_search_by_key(&at, |(page, _)| *page);
@@ -160,11 +160,11 @@ impl Chunk {
             _ => fold(None),
         };
         let FoldedPage { subtrie, columns, parts } = folded;
-        if has_writes(accesses).next().is_some() {
-            hashing.nodes.push((at, folder.watch(&subtrie)));
+        if writes_of(accesses).next().is_some() {
+            unhashed.nodes.push((at, folder.watch(&subtrie)));
             // However large the batch is: it is little beside what pends.
             if !parts.is_empty() && page.as_of.is_some() {
-                hashing.parts.push((nodes.len(), parts));
+                unhashed.parts.push((nodes.len(), parts));
             }
             nodes.push(PageNode {
                 child: page.child,
@@ -173,7 +173,7 @@ impl Chunk {
                 as_of: page.as_of.unwrap_or_default(),
                 treelet: from..folder.kept().0,
                 columns,
-                flush_due: page.flush_due(batch),
+                is_flush_due: page.is_flush_due(batch),
                 page: None,
             });
         }
@@ -184,19 +184,19 @@ impl Chunk {
     fn emit(
         &self,
         batch: &Batch<'_>,
-        space: &mut FoldSpace,
+        scratch: &mut FoldScratch,
         ends: &[Option<usize>],
         outcome: &mut ChunkOutcome,
     ) {
-        let folder = &space.folder;
+        let folder = &scratch.folder;
         let accesses =
             || self.regions.iter().flat_map(|task| &batch.accesses[task.accesses.clone()]);
         // These may be kept for older views and overlays: no more memory than is needed.
         let writes = accesses().filter(|access| access.writes.is_some()).count();
         let mut changes = Vec::with_capacity(writes);
-        let gives_ops = batch.gives.has_ops();
+        let gives_ops = batch.output.has_ops();
         outcome.ops.reserve(if gives_ops { accesses().count() * OP_BYTES } else { 0 });
-        let mut results = space.results.drain(..).enumerate();
+        let mut results = scratch.results.drain(..).enumerate();
         for (index, task) in self.regions.iter().enumerate() {
             let region = &mut outcome.regions[index];
             region.first_op = outcome.ops.len();
@@ -208,7 +208,7 @@ impl Chunk {
                 }
                 if let Some(new) = &access.writes {
                     let (key, new) = (access.key, new.clone());
-                    changes.push(Changed { key, new, prior: found.prior });
+                    changes.push(KeyUpdate { key, new, prior: found.prior });
                 }
             }
             let Some(end) = ends[index] else { continue };
@@ -227,14 +227,19 @@ impl Chunk {
     }
 
     /// Adds the nodes of pages and their parts to the outcome. No more pages are held than those that learn.
-    fn take_nodes(&mut self, folder: &Folder, hashing: &mut Hashing, outcome: &mut ChunkOutcome) {
-        for (node, (at, watched)) in outcome.nodes.iter_mut().zip(&hashing.nodes) {
+    fn take_nodes(
+        &mut self,
+        folder: &Folder,
+        unhashed: &mut UnhashedNodes,
+        outcome: &mut ChunkOutcome,
+    ) {
+        for (node, (at, watched)) in outcome.nodes.iter_mut().zip(&unhashed.nodes) {
             node.node = *folder.watched(*watched);
             let task = &mut self.pages[*at];
             let page = task.page.take().filter(|_| !node.treelet.is_empty());
             node.page = task.at.zip(page);
         }
-        for (at, parts) in hashing.parts.drain(..) {
+        for (at, parts) in unhashed.parts.drain(..) {
             let node = |part: &PartNode| match part {
                 PartNode::Known(node) => *node,
                 PartNode::Watched(number) => *folder.watched(*number),
@@ -280,24 +285,26 @@ impl Chunk {
     }
 }
 
-fn has_writes(accesses: &[KeyAccess]) -> impl Iterator<Item = &KeyAccess> {
+fn writes_of(accesses: &[KeyAccess]) -> impl Iterator<Item = &KeyAccess> {
     accesses.iter().filter(|access| access.writes.is_some())
 }
 
 /// The region, if it is as it was gathered.
-fn as_gathered(task: &RegionTask) -> std::result::Result<impl Deref<Target = RegionState>, Again> {
+fn read_unchanged(
+    task: &RegionTask,
+) -> std::result::Result<impl Deref<Target = RegionState>, FoldError> {
     let state = task.region.read();
     let same = state.layout_version() == task.layout_version
         && state.last_commit() == task.last_commit
         && !state.is_retired();
-    if same { Ok(state) } else { Err(Again::Changed) }
+    if same { Ok(state) } else { Err(FoldError::Changed) }
 }
 
 /// The only pair below a prefix in a view. Where a node in memory is wrong there may be none: any other leads to another
 /// root before the batch, which is compared.
-pub(super) fn only_pair(db: &State, view: &View, at: &Prefix) -> Result<(Key, ValueHash)> {
-    let mut scan = Scan::new(&SpareReaders::default(), &(*at.first_key()..=at.last_key()));
-    let pair = scan.next(db, view, Way::Forwards).transpose()?;
+pub(super) fn only_pair(db: &TrieDb, view: &View, at: &Prefix) -> Result<(Key, ValueHash)> {
+    let mut scan = Scan::new(&ReaderPool::default(), &(*at.first_key()..=at.last_key()));
+    let pair = scan.next(db, view, Direction::Forwards).transpose()?;
     let (key, stored) = pair.unwrap_or((*at.first_key(), Stored::Absent));
     Ok((key, stored.fold_value().unwrap_or(FoldValue::Bytes(&[])).hash(db.hasher)))
 }

@@ -7,25 +7,25 @@ use pleach_core::{Hasher, Prefix};
 use crate::metrics::Counters;
 
 /// Reused memory of a worker.
-pub(super) struct FoldSpace {
+pub(super) struct FoldScratch {
     /// The pages and regions of a chunk; or all regions, up to the root.
     pub(super) folder: Folder,
     /// Their nodes before the batch, from their parts of the multiproof.
     pub(super) proofs: Folder,
     pub(super) results: Vec<AccessResult>,
-    pub(super) hashing: Hashing,
+    pub(super) unhashed: UnhashedNodes,
     /// Pages that were folded since creation.
     pub(super) folded: u64,
 }
 
 /// What a worker has done since its creation.
 #[derive(Clone, Copy)]
-pub(super) struct Work {
+pub(super) struct WorkCounts {
     hashed: u64,
     folded: u64,
 }
 
-impl Work {
+impl WorkCounts {
     /// Counts what was done since `before`.
     pub(super) fn count_since(self, before: Self, counters: &Counters) {
         Counters::add(&counters.hashes, self.hashed - before.hashed);
@@ -35,7 +35,7 @@ impl Work {
 
 /// What the outcome still needs once everything is hashed.
 #[derive(Default)]
-pub(super) struct Hashing {
+pub(super) struct UnhashedNodes {
     /// The fold of each region that has a page which takes part.
     pub(super) ends: Vec<Option<usize>>,
     /// For each page with a new node: its number in the chunk, and that of the node in the folder.
@@ -44,7 +44,7 @@ pub(super) struct Hashing {
     pub(super) parts: Vec<(usize, Vec<(Prefix, PartNode)>)>,
 }
 
-impl Hashing {
+impl UnhashedNodes {
     pub(super) fn clear(&mut self) {
         self.ends.clear();
         self.nodes.clear();
@@ -52,13 +52,13 @@ impl Hashing {
     }
 }
 
-impl FoldSpace {
+impl FoldScratch {
     pub(super) fn new(hasher: Hasher) -> Self {
         let [folder, proofs] = [Folder::new(hasher), Folder::new(hasher)];
-        Self { folder, proofs, results: Vec::new(), hashing: Hashing::default(), folded: 0 }
+        Self { folder, proofs, results: Vec::new(), unhashed: UnhashedNodes::default(), folded: 0 }
     }
 
-    pub(super) fn work(&self) -> Work {
-        Work { hashed: self.folder.hashed() + self.proofs.hashed(), folded: self.folded }
+    pub(super) fn work_counts(&self) -> WorkCounts {
+        WorkCounts { hashed: self.folder.hashed() + self.proofs.hashed(), folded: self.folded }
     }
 }

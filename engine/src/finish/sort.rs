@@ -21,7 +21,7 @@ use crate::access::{Access, AccessKind, MAX_VALUE};
 use crate::error::{Error, Result};
 
 /// Runs all tasks below a number, in any order and beside each other.
-pub(crate) type RunTasks<'a> = &'a dyn Fn(usize, &(dyn Fn(usize) + Sync));
+pub(crate) type TaskRunner<'a> = &'a dyn Fn(usize, &(dyn Fn(usize) + Sync));
 
 /// By a key's first byte.
 const BUCKETS: usize = 1 << 8;
@@ -60,12 +60,12 @@ pub(crate) struct Sorter {
 }
 
 /// Sorted accesses.
-pub(crate) struct Sorted<'a> {
+pub(crate) struct SortedAccesses<'a> {
     accesses: &'a [KeyAccess],
     namespaces: &'a [(u8, Range<usize>)],
 }
 
-impl<'a> Sorted<'a> {
+impl<'a> SortedAccesses<'a> {
     /// Those of each namespace, ascending, in the order of their keys; of no accesses, those of namespace 0.
     pub(crate) fn namespaces(&self) -> impl ExactSizeIterator<Item = (u8, &'a [KeyAccess])> {
         let Self { accesses, namespaces } = *self;
@@ -79,8 +79,8 @@ impl Sorter {
         &mut self,
         hasher: Hasher,
         accesses: &[Access],
-        run: RunTasks<'_>,
-    ) -> Result<Sorted<'_>> {
+        run: TaskRunner<'_>,
+    ) -> Result<SortedAccesses<'_>> {
         u32::try_from(accesses.len()).map_err(|_| Error::BatchTooLarge {
             bytes: accesses.len() as u64,
             limit: u64::from(u32::MAX),
@@ -104,7 +104,7 @@ impl Sorter {
                 self.sort_namespace(hasher, accesses, range, &|at| indexes[at] as usize, run)?;
             }
         }
-        Ok(Sorted { accesses: &self.sorted[..count], namespaces: &self.namespaces })
+        Ok(SortedAccesses { accesses: &self.sorted[..count], namespaces: &self.namespaces })
     }
 
     /// Divides accesses by their namespaces; gives their indexes.
@@ -139,7 +139,7 @@ impl Sorter {
         accesses: &[Access],
         range: Range<usize>,
         index: &(dyn Fn(usize) -> usize + Sync),
-        run: RunTasks<'_>,
+        run: TaskRunner<'_>,
     ) -> Result<()> {
         let Self { sliced, starts, order, sorted, shares, .. } = self;
         let sliced = &mut sliced[range.clone()];
@@ -221,7 +221,7 @@ struct Slices<'a> {
 
 impl Slices<'_> {
     /// Neighbouring buckets of all slices, a slice's worth together or more, with their places in the order.
-    fn parts<'a>(&self, order: &'a mut [Lead], sorted: &'a mut [KeyAccess]) -> Vec<Part<'a>> {
+    fn parts<'a>(&self, order: &'a mut [Lead], sorted: &'a mut [KeyAccess]) -> Vec<SortPart<'a>> {
         let mut parts = Vec::with_capacity(self.starts.len() + 1);
         let (mut order, mut sorted) = (order, sorted);
         let (mut from, mut len) = (0, 0);
@@ -234,7 +234,7 @@ impl Slices<'_> {
                 let (copies, rest) = std::mem::take(&mut sorted).split_at_mut(len);
                 sorted = rest;
                 let buckets = from..bucket + 1;
-                parts.push(Part { buckets, order: part, copies, shares: false, done: None });
+                parts.push(SortPart { buckets, order: part, copies, shares: false, done: None });
                 (from, len) = (bucket + 1, 0);
             }
         }
@@ -242,7 +242,7 @@ impl Slices<'_> {
     }
 
     /// The leads of some buckets, slice by slice.
-    fn of(&self, buckets: &Range<usize>) -> impl Iterator<Item = &[Lead]> {
+    fn leads_of(&self, buckets: &Range<usize>) -> impl Iterator<Item = &[Lead]> {
         let slices = self.leads.chunks(SLICE).zip(self.starts);
         slices.map(|(leads, starts)| {
             &leads[starts[buckets.start] as usize..starts[buckets.end] as usize]
@@ -251,7 +251,7 @@ impl Slices<'_> {
 }
 
 /// Some buckets, on their way into the order.
-struct Part<'a> {
+struct SortPart<'a> {
     buckets: Range<usize>,
     order: &'a mut [Lead],
     copies: &'a mut [KeyAccess],
@@ -260,20 +260,20 @@ struct Part<'a> {
     done: Option<Result<()>>,
 }
 
-impl Part<'_> {
+impl SortPart<'_> {
     /// Sorts the part and copies its accesses.
     fn sort(&mut self, hasher: Hasher, accesses: &[Access], slices: &Slices<'_>) -> Result<()> {
         // Into smaller buckets, about as many as there are accesses: that leaves little to compare.
         let bits = (self.order.len() / self.buckets.len()).max(1).ilog2().min(8);
         let small = |lead: &Lead| bits_of(lead, 8 + bits) - (self.buckets.start << bits);
         let mut next = vec![0_u32; (self.buckets.len() << bits) + 1];
-        for lead in slices.of(&self.buckets).flatten() {
+        for lead in slices.leads_of(&self.buckets).flatten() {
             next[small(lead) + 1] += 1;
         }
         for at in 1..next.len() {
             next[at] += next[at - 1];
         }
-        for lead in slices.of(&self.buckets).flatten() {
+        for lead in slices.leads_of(&self.buckets).flatten() {
             let next = &mut next[small(lead)];
             self.order[*next as usize] = *lead;
             *next += 1;

@@ -19,17 +19,17 @@ pub struct Witness {
     /// The witness, and after it anything.
     memory: WitnessMemory,
     len: usize,
-    home: Arc<Witnesses>,
+    pool: Arc<WitnessPool>,
 }
 
 /// The memory of a database's witnesses: kept between two of them, and out with the caller.
-pub(crate) struct Witnesses {
+pub(crate) struct WitnessPool {
     kept: Recycled<WitnessMemory>,
     counters: Arc<Counters>,
     process: Home,
 }
 
-impl Witnesses {
+impl WitnessPool {
     /// None yet; at most `bytes` bytes are kept.
     pub(crate) fn new(bytes: usize, counters: &Arc<Counters>) -> Self {
         let (kept, process) = (Recycled::new(bytes), Home::here());
@@ -42,7 +42,7 @@ impl Witnesses {
     }
 
     /// A witness is back, or the caller's own from here on.
-    fn is_back(&self, memory: &WitnessMemory) {
+    fn uncount(&self, memory: &WitnessMemory) {
         Counters::change(&self.counters.witness_bytes, -memory.bytes().cast_signed());
     }
 }
@@ -51,7 +51,7 @@ impl Witness {
     /// The bytes as a vector, whose capacity may be twice their number; the database then takes fresh
     /// memory for the next witness.
     pub fn into_vec(mut self) -> Vec<u8> {
-        self.home.is_back(&self.memory);
+        self.pool.uncount(&self.memory);
         let mut bytes = std::mem::take(&mut self.memory).0;
         bytes.truncate(self.len);
         bytes
@@ -80,11 +80,11 @@ impl std::fmt::Debug for Witness {
 
 impl Drop for Witness {
     fn drop(&mut self) {
-        if !self.home.process.is_here() {
+        if !self.pool.process.is_here() {
             return;
         }
-        self.home.is_back(&self.memory);
-        self.home.kept.give(std::mem::take(&mut self.memory));
+        self.pool.uncount(&self.memory);
+        self.pool.kept.give(std::mem::take(&mut self.memory));
     }
 }
 
@@ -104,30 +104,30 @@ impl Recycle for WitnessMemory {
 
 /// At least `len` bytes, with any contents. A small witness does not get the memory of a large one,
 /// because its owner may keep it for long.
-fn memory(home: &Recycled<WitnessMemory>, len: usize) -> WitnessMemory {
+fn take_memory(pool: &Recycled<WitnessMemory>, len: usize) -> WitnessMemory {
     let fits = |memory: &WitnessMemory| (len..=2 * len + LITTLE).contains(&memory.0.len());
-    home.take_if(fits).unwrap_or_else(|| {
+    pool.take_if(fits).unwrap_or_else(|| {
         // A little more than is needed, so that the next one fits, too.
-        WitnessMemory(vec![0; (len + len / 8).min(home.limit()).max(len)])
+        WitnessMemory(vec![0; (len + len / 8).min(pool.limit()).max(len)])
     })
 }
 
 /// A part of a witness: its place in the memory, and its bytes.
-type Part<'a> = (&'a mut [u8], &'a [u8]);
+type CopyPart<'a> = (&'a mut [u8], &'a [u8]);
 
 /// A witness of these parts, in their order, copied in so many `pieces`. `run_all` is called once, with the
 /// number of pieces and a job that is to be run once for each index below it; it returns when all runs
 /// have ended.
-pub(crate) fn gather<'a>(
-    home: &Arc<Witnesses>,
+pub(crate) fn concat_witness<'a>(
+    pool: &Arc<WitnessPool>,
     parts: impl Iterator<Item = &'a [u8]> + Clone,
     pieces: usize,
     run_all: impl FnOnce(usize, &(dyn Fn(usize) + Sync)),
 ) -> Witness {
     let total: usize = parts.clone().map(<[u8]>::len).sum();
     let share = total.div_ceil(pieces).max(1);
-    let mut memory = memory(&home.kept, total);
-    let mut shares: Vec<Mutex<Vec<Part<'_>>>> = Vec::new();
+    let mut memory = take_memory(&pool.kept, total);
+    let mut shares: Vec<Mutex<Vec<CopyPart<'_>>>> = Vec::new();
     shares.resize_with(pieces, Mutex::default);
     let (mut rest, mut at) = (&mut memory.0[..total], 0);
     for part in parts {
@@ -142,19 +142,19 @@ pub(crate) fn gather<'a>(
     let done = shares.iter_mut().all(|share| share.get_mut().is_empty());
     assert!(done, "every job is run: what was there before is never shown");
     drop(shares);
-    Counters::change(&home.counters.witness_bytes, memory.bytes().cast_signed());
-    Witness { memory, len: total, home: Arc::clone(home) }
+    Counters::change(&pool.counters.witness_bytes, memory.bytes().cast_signed());
+    Witness { memory, len: total, pool: Arc::clone(pool) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn home(bytes: usize) -> Arc<Witnesses> {
-        Arc::new(Witnesses::new(bytes, &Arc::default()))
+    fn home(bytes: usize) -> Arc<WitnessPool> {
+        Arc::new(WitnessPool::new(bytes, &Arc::default()))
     }
 
-    fn out(home: &Witnesses) -> u64 {
+    fn out(home: &WitnessPool) -> u64 {
         home.counters.witness_bytes.load(std::sync::atomic::Ordering::Relaxed)
     }
 
@@ -171,23 +171,23 @@ mod tests {
         for (step, len) in [(1, 9_000), (7, 10_000), (4096, 500), (20_000, 10_000)] {
             for pieces in [1, 2, 5] {
                 let parts = bytes[..len].chunks(step).flat_map(|chunk| [chunk, &[]]);
-                assert_eq!(*gather(&home, parts, pieces, copy), bytes[..len]);
+                assert_eq!(*concat_witness(&home, parts, pieces, copy), bytes[..len]);
             }
         }
-        assert_eq!(*gather(&home, std::iter::empty(), 1, |_, job| job(0)), *b"");
+        assert_eq!(*concat_witness(&home, std::iter::empty(), 1, |_, job| job(0)), *b"");
     }
 
     #[test]
     #[should_panic(expected = "every job is run")]
     fn what_was_not_written_is_never_shown() {
         let parts: [&[u8]; 2] = [&[1; 100], &[2; 100]];
-        drop(gather(&home(0), parts.into_iter(), 2, |_, job| job(0)));
+        drop(concat_witness(&home(0), parts.into_iter(), 2, |_, job| job(0)));
     }
 
     #[test]
     fn memory_comes_back_unless_it_was_kept_or_is_too_large() {
         let home = home(1000);
-        let make = |len: usize| gather(&home, std::iter::once(&vec![7; len][..]), 1, copy);
+        let make = |len: usize| concat_witness(&home, std::iter::once(&vec![7; len][..]), 1, copy);
         let first = make(800);
         let at = first.as_ptr();
         assert_eq!(out(&home), first.memory.bytes() as u64);
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn a_small_witness_leaves_a_large_ones_memory() {
         let home = home(10 * LITTLE);
-        let make = |len: usize| gather(&home, std::iter::once(&vec![7; len][..]), 1, copy);
+        let make = |len: usize| concat_witness(&home, std::iter::once(&vec![7; len][..]), 1, copy);
         drop(make(8 * LITTLE));
         let small = make(100);
         assert_eq!((home.bytes(), small.memory.0.len()), (9 * LITTLE, 112));

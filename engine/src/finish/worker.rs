@@ -11,16 +11,16 @@ use pleach_beatree::cache::{LookupStep, NO_BATCH};
 use pleach_beatree::recycled::Recycled;
 use pleach_core::Hasher;
 
-use super::chunk::{Again, Batch, Chunk, Missing};
-use super::job::Job;
+use super::chunk::{Batch, Chunk, FoldError, MissingPage};
+use super::job::FinishJob;
 use super::outcome::ChunkOutcome;
-use super::scratch::FoldSpace;
+use super::scratch::FoldScratch;
 use crate::error::Result;
 use crate::metrics::Counters;
 use crate::read::key_batch::PAGES_AHEAD;
-use crate::state::State;
-use crate::state::pages::in_flight::Reading;
-use crate::state::pages::reader::{Done, PageReader, PageRequest, Submitted};
+use crate::state::TrieDb;
+use crate::state::pages::in_flight::ReadMode;
+use crate::state::pages::reader::{LoadedPage, PageReader, PageRequest, Submission};
 
 /// Batches of up to this many accesses are folded on the calling thread, which costs less than waking
 /// workers.
@@ -40,28 +40,28 @@ pub(super) fn chunk_accesses(accesses: usize, workers: usize) -> usize {
 const INLINE_KEPT: usize = 4;
 
 /// What a page is read for: the chunk with this index, and which page it is there.
-type Purpose = (usize, Missing);
+type ChunkPage = (usize, MissingPage);
 
-pub(super) struct Worker {
+pub(super) struct FoldWorker {
     /// Made on the worker's own thread: a ring has one issuer.
-    reader: Option<PageReader<Purpose>>,
-    pub(super) space: FoldSpace,
+    reader: Option<PageReader<ChunkPage>>,
+    pub(super) scratch: FoldScratch,
     ahead: VecDeque<Chunk>,
     spare: Vec<Chunk>,
 }
 
 /// The memory of a fold on the calling thread.
-pub(super) struct Inline {
-    pub(super) space: FoldSpace,
+pub(super) struct InlineScratch {
+    pub(super) scratch: FoldScratch,
     chunk: Chunk,
 }
 
 /// The workers' memory and rings; the threads are the runtime's.
 pub(super) struct Workers {
     hasher: Hasher,
-    each: Vec<Mutex<Worker>>,
+    each: Vec<Mutex<FoldWorker>>,
     /// Memory of callers that fold on their own threads, any number at the same time.
-    inline: Mutex<Vec<Inline>>,
+    inline: Mutex<Vec<InlineScratch>>,
     /// Outcomes that have been used: fresh memory costs as much as folding into it.
     pub(super) outcomes: Recycled<ChunkOutcome>,
 }
@@ -69,28 +69,29 @@ pub(super) struct Workers {
 impl Workers {
     /// `count` workers, which keep up to `bytes` of the memory of earlier outcomes.
     pub(super) fn new(hasher: Hasher, count: usize, bytes: usize) -> Self {
-        let each = (0..count).map(|_| Mutex::new(Worker::new(hasher))).collect();
+        let each = (0..count).map(|_| Mutex::new(FoldWorker::new(hasher))).collect();
         Self { hasher, each, inline: Mutex::default(), outcomes: Recycled::new(bytes) }
     }
 
     /// Runs a job's chunks on worker `index`.
-    pub(super) fn run(&self, index: usize, db: &State, job: &Job<'_>) {
-        let mut worker = LetsGo(self.each[index].lock());
+    pub(super) fn run(&self, index: usize, db: &TrieDb, job: &FinishJob<'_>) {
+        let mut worker = WorkerGuard(self.each[index].lock());
         if let Err(error) = worker.0.run(self, db, job) {
-            job.fails(error);
+            job.fail(error);
         }
         // Nothing is in flight after an error, so that the next batch starts clean.
-        worker.0.let_go();
+        worker.0.release_chunks();
     }
 
     /// Memory for a fold on the calling thread. One that panics does not give it back.
-    pub(super) fn take_inline(&self) -> Inline {
-        let fresh = || Inline { space: FoldSpace::new(self.hasher), chunk: Chunk::default() };
+    pub(super) fn take_inline(&self) -> InlineScratch {
+        let fresh =
+            || InlineScratch { scratch: FoldScratch::new(self.hasher), chunk: Chunk::default() };
         self.inline.lock().pop().unwrap_or_else(fresh)
     }
 
     /// Takes memory back after a small fold. After another it goes: later ones are small.
-    pub(super) fn give_inline_back(&self, inline: Inline, is_small: bool) {
+    pub(super) fn recycle_inline(&self, inline: InlineScratch, is_small: bool) {
         let mut kept = self.inline.lock();
         if is_small && kept.len() < INLINE_KEPT {
             kept.push(inline);
@@ -98,22 +99,22 @@ impl Workers {
     }
 
     /// Folds all accesses of a batch as one chunk, on the calling thread.
-    pub(super) fn once(&self, db: &State, batch: &Batch<'_>) -> Result<ChunkOutcome> {
+    pub(super) fn fold_whole(&self, db: &TrieDb, batch: &Batch<'_>) -> Result<ChunkOutcome> {
         let all = 0..batch.accesses.len();
-        self.plain(db, batch, &mut |chunk| chunk.gather(db, batch, all.clone()))
+        self.fold_inline(db, batch, &mut |chunk| chunk.gather(db, batch, all.clone()))
     }
 
     /// Folds the chunk that `gather` gathers on the calling thread, with plain reads.
-    pub(super) fn plain(
+    pub(super) fn fold_inline(
         &self,
-        db: &State,
+        db: &TrieDb,
         batch: &Batch<'_>,
         gather: &mut dyn FnMut(&mut Chunk) -> Result<()>,
     ) -> Result<ChunkOutcome> {
         let mut inline = self.take_inline();
-        let Inline { space, chunk } = &mut inline;
-        let _guard = db.store.enter();
-        let before = space.work();
+        let InlineScratch { scratch: space, chunk } = &mut inline;
+        let _guard = db.store.grace_guard();
+        let before = space.work_counts();
         let folded = loop {
             if let Err(error) = gather(chunk).and_then(|()| read_missing(db, chunk)) {
                 break Err(error);
@@ -121,32 +122,32 @@ impl Workers {
             let outcome = self.outcomes.take().unwrap_or_default();
             match chunk.fold(db, batch, space, outcome) {
                 Ok(outcome) => break Ok(outcome),
-                Err(Again::Changed) => {}
-                Err(Again::Failed(error)) => break Err(error),
+                Err(FoldError::Changed) => {}
+                Err(FoldError::Failed(error)) => break Err(error),
             }
         };
-        space.work().count_since(before, &db.counters);
+        space.work_counts().count_since(before, &db.counters);
         chunk.clear();
-        self.give_inline_back(inline, true);
+        self.recycle_inline(inline, true);
         folded
     }
 }
 
 /// A worker at its job. A panic in a user's hasher lets go of what it has in flight: it may not be run again
 /// for long, and others would wait for these pages.
-struct LetsGo<'a>(MutexGuard<'a, Worker>);
+struct WorkerGuard<'a>(MutexGuard<'a, FoldWorker>);
 
-impl Drop for LetsGo<'_> {
+impl Drop for WorkerGuard<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.let_go();
+            self.0.release_chunks();
             self.0.reader = None;
         }
     }
 }
 
 /// Brings a chunk's pages in with plain reads.
-fn read_missing(db: &State, chunk: &mut Chunk) -> Result<()> {
+fn read_missing(db: &TrieDb, chunk: &mut Chunk) -> Result<()> {
     for (_, key, _) in chunk.away.drain(..) {
         db.nodes.make_resident(&key)?;
     }
@@ -159,33 +160,33 @@ fn read_missing(db: &State, chunk: &mut Chunk) -> Result<()> {
     Ok(())
 }
 
-impl Worker {
+impl FoldWorker {
     fn new(hasher: Hasher) -> Self {
         let (ahead, spare) = (VecDeque::new(), Vec::new());
-        Self { reader: None, space: FoldSpace::new(hasher), ahead, spare }
+        Self { reader: None, scratch: FoldScratch::new(hasher), ahead, spare }
     }
 
-    fn run(&mut self, workers: &Workers, db: &State, job: &Job<'_>) -> Result<()> {
+    fn run(&mut self, workers: &Workers, db: &TrieDb, job: &FinishJob<'_>) -> Result<()> {
         // A panic in a user's hasher may have left chunks and reads of an earlier batch.
-        self.let_go();
+        self.release_chunks();
         // Pages that this worker has looked up stay where they are until it is done.
-        let _guard = db.store.enter();
+        let _guard = db.store.grace_guard();
         if self.reader.is_none() {
             let share = db.options.in_flight.div_ceil(db.runtime.workers()).max(4);
-            self.reader = Some(PageReader::new(&db.store, share, Reading::Keys)?);
+            self.reader = Some(PageReader::new(&db.store, share, ReadMode::Keys)?);
         }
-        let before = self.space.work();
+        let before = self.scratch.work_counts();
         let result = self.fold_all(workers, db, job);
-        self.space.work().count_since(before, &db.counters);
+        self.scratch.work_counts().count_since(before, &db.counters);
         result
     }
 
-    fn fold_all(&mut self, workers: &Workers, db: &State, job: &Job<'_>) -> Result<()> {
+    fn fold_all(&mut self, workers: &Workers, db: &TrieDb, job: &FinishJob<'_>) -> Result<()> {
         loop {
-            self.look_ahead(db, job)?;
+            self.fill_ahead(db, job)?;
             let Some(front) = self.ahead.front_mut() else { return Ok(()) };
             if front.missing > 0 && front.missing == front.elsewhere.len() {
-                self.take_elsewhere(db)?;
+                self.complete_elsewhere(db)?;
                 continue;
             }
             if front.missing > 0 {
@@ -194,16 +195,16 @@ impl Worker {
                 let Some((purpose, done)) = reader.wait(&db.store, &db.nodes, 1)? else {
                     continue;
                 };
-                take(&mut self.ahead, purpose, done)?;
+                complete_page(&mut self.ahead, purpose, done)?;
                 continue;
             }
             let mut chunk = self.ahead.pop_front().expect("just seen");
             let outcome = workers.outcomes.take().unwrap_or_default();
-            match chunk.fold(db, job.batch, &mut self.space, outcome) {
-                Ok(outcome) => job.done(chunk.index, outcome),
-                Err(Again::Failed(error)) => return Err(error),
-                Err(Again::Changed) => {
-                    chunk.gather(db, job.batch, job.range(chunk.index))?;
+            match chunk.fold(db, job.batch, &mut self.scratch, outcome) {
+                Ok(outcome) => job.complete(chunk.index, outcome),
+                Err(FoldError::Failed(error)) => return Err(error),
+                Err(FoldError::Changed) => {
+                    chunk.gather(db, job.batch, job.chunk_range(chunk.index))?;
                     read_missing(db, &mut chunk)?;
                     self.ahead.push_front(chunk);
                     continue;
@@ -215,45 +216,45 @@ impl Worker {
     }
 
     /// Gathers chunks ahead and keeps the ring full.
-    fn look_ahead(&mut self, db: &State, job: &Job<'_>) -> Result<()> {
+    fn fill_ahead(&mut self, db: &TrieDb, job: &FinishJob<'_>) -> Result<()> {
         let reader = self.reader.as_mut().expect("made before");
         let most = db.budget.chunks_ahead();
         while self.ahead.len() < most && reader.has_room() {
             let Some(index) = job.claim() else { break };
             let mut chunk = self.spare.pop().unwrap_or_default();
             chunk.index = index;
-            start(db, job, &mut chunk)?;
+            start_chunk(db, job, &mut chunk)?;
             self.ahead.push_back(chunk);
         }
         for chunk in &mut self.ahead {
-            ask(db, reader, chunk);
+            enqueue_missing(db, reader, chunk);
         }
         reader.submit()?;
         while let Some((purpose, done)) = reader.poll(&db.store, &db.nodes) {
-            take(&mut self.ahead, purpose, done)?;
+            complete_page(&mut self.ahead, purpose, done)?;
         }
         Ok(())
     }
 
     /// Takes the pages of the first chunk that others have read, or waits for them; nothing else of the
     /// chunk is missing.
-    fn take_elsewhere(&mut self, db: &State) -> Result<()> {
+    fn complete_elsewhere(&mut self, db: &TrieDb) -> Result<()> {
         // What is in flight for the chunks behind it comes first: somebody may wait for that, and two who
         // wait for each other would do so until their patience ends.
         let reader = self.reader.as_mut().expect("made before");
         while let Some((purpose, done)) = reader.wait(&db.store, &db.nodes, 1)? {
-            take(&mut self.ahead, purpose, done)?;
+            complete_page(&mut self.ahead, purpose, done)?;
         }
         let chunk = self.ahead.front_mut().expect("the caller has seen it");
         for missing in std::mem::take(&mut chunk.elsewhere) {
             let done = match missing {
-                Missing::Leaf(index) => {
+                MissingPage::Leaf(index) => {
                     let at = chunk.pages[index].at.expect("a page that is missing has a number");
-                    Done::Leaf(at, db.store.leaf(at)?)
+                    LoadedPage::Leaf(at, db.store.leaf(at)?)
                 }
-                Missing::Nodes(index) => {
+                MissingPage::Nodes(index) => {
                     db.nodes.make_resident(&chunk.away[index].1)?;
-                    Done::Nodes
+                    LoadedPage::Nodes
                 }
             };
             chunk.complete(missing, done);
@@ -262,7 +263,7 @@ impl Worker {
     }
 
     /// Chunks that will not be folded let go of their pages; their memory is kept. Nothing stays in flight.
-    fn let_go(&mut self) {
+    fn release_chunks(&mut self) {
         self.ahead.iter_mut().for_each(Chunk::clear);
         self.spare.extend(self.ahead.drain(..));
         if self.reader.as_ref().is_some_and(|reader| reader.in_flight() > 0) {
@@ -272,8 +273,8 @@ impl Worker {
 }
 
 /// Gathers a chunk and takes the pages that are cached.
-fn start(db: &State, job: &Job<'_>, chunk: &mut Chunk) -> Result<()> {
-    chunk.gather(db, job.batch, job.range(chunk.index))?;
+fn start_chunk(db: &TrieDb, job: &FinishJob<'_>, chunk: &mut Chunk) -> Result<()> {
+    chunk.gather(db, job.batch, job.chunk_range(chunk.index))?;
     let cache = &db.store.cache;
     let next = db.store.batch() + 1;
     let mut hits = 0;
@@ -287,11 +288,11 @@ fn start(db: &State, job: &Job<'_>, chunk: &mut Chunk) -> Result<()> {
         }
         let page = &mut chunk.pages[index];
         if let Some(at) = &page.at {
-            page.page = if job.batch.gives.is_proof() {
+            page.page = if job.batch.output.is_proof() {
                 cache.get(at.page, at.tag)
             } else {
                 // Pages that become due are held for the flush, and the others are let go.
-                let through = if page.flush_due(job.batch) { next } else { NO_BATCH };
+                let through = if page.is_flush_due(job.batch) { next } else { NO_BATCH };
                 cache.get_last(at.page, at.tag, through)
             };
             if page.page.is_some() {
@@ -307,33 +308,37 @@ fn start(db: &State, job: &Job<'_>, chunk: &mut Chunk) -> Result<()> {
 }
 
 /// Asks for missing pages, in order, as far as the ring has room.
-fn ask(db: &State, reader: &mut PageReader<Purpose>, chunk: &mut Chunk) {
+fn enqueue_missing(db: &TrieDb, reader: &mut PageReader<ChunkPage>, chunk: &mut Chunk) {
     while reader.has_room() {
         let (page, missing) = if let Some((region, _, page)) = chunk.away.get(chunk.nodes_asked) {
             chunk.nodes_asked += 1;
-            (PageRequest::Nodes(region.clone(), *page), Missing::Nodes(chunk.nodes_asked - 1))
+            (PageRequest::Nodes(region.clone(), *page), MissingPage::Nodes(chunk.nodes_asked - 1))
         } else if let Some(page) = chunk.pages.get(chunk.asked) {
             chunk.asked += 1;
             let (Some(at), None) = (page.at, &page.page) else { continue };
-            (PageRequest::Leaf(at), Missing::Leaf(chunk.asked - 1))
+            (PageRequest::Leaf(at), MissingPage::Leaf(chunk.asked - 1))
         } else {
             return;
         };
-        match reader.ask(&db.store, &db.nodes, page, (chunk.index, missing)) {
-            Submitted::InFlight => {}
-            Submitted::Done((_, missing), done) => chunk.complete(missing, done),
-            Submitted::Elsewhere((_, missing)) => chunk.elsewhere.push(missing),
+        match reader.enqueue(&db.store, &db.nodes, page, (chunk.index, missing)) {
+            Submission::InFlight => {}
+            Submission::Loaded((_, missing), done) => chunk.complete(missing, done),
+            Submission::ReadElsewhere((_, missing)) => chunk.elsewhere.push(missing),
         }
     }
 }
 
 /// Takes in a page that is done.
-fn take(ahead: &mut VecDeque<Chunk>, (index, missing): Purpose, done: Result<Done>) -> Result<()> {
+fn complete_page(
+    ahead: &mut VecDeque<Chunk>,
+    (index, missing): ChunkPage,
+    done: Result<LoadedPage>,
+) -> Result<()> {
     let chunk = ahead.iter_mut().find(|chunk| chunk.index == index);
     let chunk = chunk.expect("its chunk waits for it");
     match (done, missing) {
         // Read once more, or folded from the leaf pages, some of which are in flight here: later.
-        (Err(_), Missing::Nodes(_)) => chunk.elsewhere.push(missing),
+        (Err(_), MissingPage::Nodes(_)) => chunk.elsewhere.push(missing),
         (done, _) => chunk.complete(missing, done?),
     }
     Ok(())

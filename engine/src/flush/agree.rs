@@ -8,11 +8,11 @@ use pleach_beatree::build::LEVELS;
 use pleach_core::fold::{Folder, combine_chunks};
 use pleach_core::{Hasher, Node};
 
-use super::build::Folded;
+use super::build::FoldedPages;
 use super::cells::{OldPage, STORED_NODES};
 use super::rewrite::Rewrite;
 
-impl Folded<'_> {
+impl FoldedPages<'_> {
     /// Indexes of the rewrites whose nodes contradict the index, in ascending order.
     pub(super) fn contradicting(&self, hasher: Hasher, rewrites: &[Rewrite]) -> Vec<usize> {
         let Self { pages, edited, planned } = self;
@@ -22,14 +22,16 @@ impl Folded<'_> {
         combine_chunks(hasher, &mut nodes, STORED_NODES);
         debug_assert_eq!(1 << LEVELS, STORED_NODES);
         let folded = edited.iter().zip(&nodes);
-        let wrong = folded.filter(|(index, node)| !is(&rewrites[**index].old[0], node));
+        let wrong = folded.filter(|(index, node)| !is_index_node(&rewrites[**index].old[0], node));
         bad.extend(wrong.map(|(index, _)| *index));
         // Few, and mostly of one page each.
         let mut folder = Folder::new(hasher);
         for (index, own) in planned {
             let rewrite = &rewrites[*index];
             let agrees = match (&rewrite.old[..], &pages[own.clone()]) {
-                ([old], [(page, nodes)]) if page.prefix == old.prefix => is(old, &nodes.own),
+                ([old], [(page, nodes)]) if page.prefix == old.prefix => {
+                    is_index_node(old, &nodes.own)
+                }
                 (old, pages) => {
                     let depth = rewrite.range.len();
                     folder.clear();
@@ -58,6 +60,6 @@ impl Folded<'_> {
 }
 
 /// Is this the page's node in the index, as far as that is known?
-fn is(old: &OldPage, node: &Node) -> bool {
+fn is_index_node(old: &OldPage, node: &Node) -> bool {
     old.own.is_none_or(|own| own == *node)
 }

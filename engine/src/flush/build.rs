@@ -1,8 +1,8 @@
 //! From old pages and what pends on them to new pages, in memory.
 //!
-//! 1. [`Merged::of`]: which cells each new page has, and how many pages there will be;
-//! 2. [`Merged::fold`]: the nodes of all pages whose nodes are not known yet, in one batch;
-//! 3. [`Folded::contradicting`]: flush `agree`;
+//! 1. [`MergedPages::merge`]: which cells each new page has, and how many pages there will be;
+//! 2. [`MergedPages::fold`]: the nodes of all pages whose nodes are not known yet, in one batch;
+//! 3. [`FoldedPages::contradicting`]: flush `agree`;
 //! 4. [`fill`]: the bytes, under reserved page numbers.
 //!
 //! Nothing is changed but the folder and the buffers that are given: a round may start again after any
@@ -18,7 +18,7 @@ use pleach_core::fold::Folder;
 use pleach_core::page::overflow::PageRun;
 use pleach_io::PageBuf;
 
-use super::cells::{Edit, Edited};
+use super::cells::{CellEdit, PageEdits};
 use super::rewrite::{NewLeaf, Rewrite, WrittenPage};
 
 /// Rewrites ahead of the one that is merged, whose memory is asked for.
@@ -27,7 +27,7 @@ const AHEAD: usize = 4;
 /// What the new pages of a rewrite are made of.
 enum NewContent {
     /// The old page's cells with a few changes between.
-    Edited(Edited),
+    Edited(PageEdits),
     /// Pages to be, and where the rewrite's cells start.
     Planned(Vec<Planned>, usize),
 }
@@ -43,21 +43,21 @@ impl NewContent {
 
 /// The contents of all new pages of a round.
 #[derive(Default)]
-pub(super) struct Merged<'a> {
-    edits: Vec<Edit>,
+pub(super) struct MergedPages<'a> {
+    edits: Vec<CellEdit>,
     cells: Vec<CellRef<'a>>,
     /// One for each rewrite.
     contents: Vec<NewContent>,
     /// Overflow runs that each rewrite gives up.
-    freed: Vec<Vec<PageRun>>,
+    replaced_runs: Vec<Vec<PageRun>>,
 }
 
-impl<'a> Merged<'a> {
+impl<'a> MergedPages<'a> {
     /// Merges the old pages' cells with what pends.
-    pub(super) fn of(rewrites: &'a [Rewrite]) -> Self {
+    pub(super) fn merge(rewrites: &'a [Rewrite]) -> Self {
         let mut merged = Self {
             contents: Vec::with_capacity(rewrites.len()),
-            freed: Vec::with_capacity(rewrites.len()),
+            replaced_runs: Vec::with_capacity(rewrites.len()),
             ..Self::default()
         };
         for (index, rewrite) in rewrites.iter().enumerate() {
@@ -70,21 +70,21 @@ impl<'a> Merged<'a> {
     fn add(&mut self, rewrite: &'a Rewrite) {
         let mut runs = Vec::new();
         let edited = match &rewrite.old[..] {
-            [only] => only.edits(&mut self.edits, &mut runs),
+            [only] => only.plan_edits(&mut self.edits, &mut runs),
             _ => None,
         };
         let content = edited.map_or_else(
             || {
                 let from = self.cells.len();
                 for old in &rewrite.old {
-                    old.cells(&mut self.cells, &mut runs);
+                    old.push_merged_cells(&mut self.cells, &mut runs);
                 }
                 NewContent::Planned(plan(&rewrite.range, &self.cells[from..]), from)
             },
             NewContent::Edited,
         );
         self.contents.push(content);
-        self.freed.push(runs);
+        self.replaced_runs.push(runs);
     }
 
     /// Number of new pages.
@@ -93,7 +93,7 @@ impl<'a> Merged<'a> {
     }
 
     /// Folds the pages whose nodes are not all known.
-    pub(super) fn fold(&'a self, rewrites: &'a [Rewrite], folder: &mut Folder) -> Folded<'a> {
+    pub(super) fn fold(&'a self, rewrites: &'a [Rewrite], folder: &mut Folder) -> FoldedPages<'a> {
         let mut unfolded = Vec::new();
         let (mut edited, mut planned) = (Vec::new(), Vec::new());
         for (index, (rewrite, content)) in rewrites.iter().zip(&self.contents).enumerate() {
@@ -116,17 +116,17 @@ impl<'a> Merged<'a> {
         } else {
             fold_pages(folder, &unfolded)
         };
-        Folded { pages: unfolded.into_iter().zip(nodes).collect(), edited, planned }
+        FoldedPages { pages: unfolded.into_iter().zip(nodes).collect(), edited, planned }
     }
 
     /// The overflow runs that each rewrite gives up.
-    pub(super) fn into_freed(self) -> Vec<Vec<PageRun>> {
-        self.freed
+    pub(super) fn into_replaced_runs(self) -> Vec<Vec<PageRun>> {
+        self.replaced_runs
     }
 }
 
 /// The nodes of the new pages.
-pub(super) struct Folded<'a> {
+pub(super) struct FoldedPages<'a> {
     pub(super) pages: Vec<(Unfolded<'a>, PageNodes)>,
     /// Rewrites that keep their nodes.
     pub(super) edited: Vec<usize>,
@@ -137,8 +137,8 @@ pub(super) struct Folded<'a> {
 /// Fills the buffers of the runs that these page numbers make, in order; gives each rewrite's new pages.
 /// `stamp` says what a page's header has, for its number and the last commit that it contains.
 pub(super) fn fill(
-    merged: &Merged<'_>,
-    folded: &Folded<'_>,
+    merged: &MergedPages<'_>,
+    folded: &FoldedPages<'_>,
     rewrites: &[Rewrite],
     numbers: &[PageNo],
     buffers: &mut [PageBuf],
@@ -194,6 +194,6 @@ fn prefetch_ahead(rewrites: &[Rewrite]) {
         page.cpu_prefetch_head();
     }
     if let Some((old, page)) = page(AHEAD) {
-        old.pending.iter().for_each(|pending| page.cpu_prefetch_key(&pending.key));
+        old.buffered.iter().for_each(|pending| page.cpu_prefetch_key(&pending.key));
     }
 }

@@ -1,7 +1,7 @@
 //! An old page of a round: its cells, merged with the changes that pend on it, and the nodes of both.
 //!
 //! Mostly a page keeps its prefix and its nodes are known: then the new page is made of runs of the
-//! old one's cells with single cells between ([`Edit`]). Pages that are split or merged, and those
+//! old one's cells with single cells between ([`CellEdit`]). Pages that are split or merged, and those
 //! whose nodes have to be hashed, are merged cell by cell.
 //!
 //! Invariant: a node that is said to be known is the node of page *and* pending changes. It is checked
@@ -39,7 +39,7 @@ pub(super) struct OldPage {
     pub(super) page: Option<Arc<CachedPage>>,
     /// Its page number, which the flush gives up; none where all keys are pending ones.
     pub(super) number: Option<PageNo>,
-    pub(super) pending: Vec<Pending>,
+    pub(super) buffered: Vec<Pending>,
     /// Cells of pending long values, by index into `pending`.
     pub(super) written: Vec<(usize, Arc<[u8]>)>,
     /// The nodes that the new page stores: those of the page with all that pends.
@@ -53,7 +53,7 @@ pub(super) struct OldPage {
 }
 
 /// One cell of a new page that differs from the old page's.
-pub(super) struct Edit {
+pub(super) struct CellEdit {
     /// The old page's cells before this one stay before it.
     at: usize,
     /// Does it replace cell `at`?
@@ -63,7 +63,7 @@ pub(super) struct Edit {
 }
 
 /// A page that keeps its prefix and whose nodes are known.
-pub(super) struct Edited {
+pub(super) struct PageEdits {
     /// Its edits, in the round's list.
     edits: Range<usize>,
     count: u16,
@@ -76,16 +76,16 @@ impl OldPage {
     }
 
     /// The page has been read.
-    pub(super) fn read(&mut self, page: Arc<CachedPage>) {
+    pub(super) fn set_page(&mut self, page: Arc<CachedPage>) {
         if !self.is_plain {
             self.forget_nodes();
-            add_stored_nodes(&mut self.nodes, &page, &self.prefix, &self.pending);
+            add_stored_nodes(&mut self.nodes, &page, &self.prefix, &self.buffered);
         }
         self.page = Some(page);
     }
 
     /// Is any of its nodes known?
-    pub(super) fn knows_nodes(&self) -> bool {
+    pub(super) fn has_known_nodes(&self) -> bool {
         self.nodes.1 != 0
     }
 
@@ -96,41 +96,45 @@ impl OldPage {
 
     /// What changes in the page, if it keeps its prefix and all its nodes are known. `freed` takes
     /// the overflow runs that are given up.
-    pub(super) fn edits(&self, out: &mut Vec<Edit>, freed: &mut Vec<PageRun>) -> Option<Edited> {
+    pub(super) fn plan_edits(
+        &self,
+        out: &mut Vec<CellEdit>,
+        replaced_runs: &mut Vec<PageRun>,
+    ) -> Option<PageEdits> {
         let page = self.page.as_ref().filter(|_| self.nodes.1 == ALL_KNOWN)?;
         let (view, len) = (page.view(), self.prefix.len());
         if view.levels() != LEVELS {
             return None;
         }
-        let (from, freed_from) = (out.len(), freed.len());
+        let (from, freed_from) = (out.len(), replaced_runs.len());
         let (mut used, mut count) = (view.used(), view.len());
-        for (change, pending) in self.pending.iter().enumerate() {
-            let found = page.find(&pending.key);
+        for (change, buffered) in self.buffered.iter().enumerate() {
+            let found = page.find(&buffered.key);
             if let Some(cell) = found {
                 let cell = view.cell(cell);
                 used -= cell_size(len, cell.raw().bytes.len());
                 count -= 1;
                 if let Cell::Overflow(cell) = cell {
-                    freed.extend(cell.runs());
+                    replaced_runs.extend(cell.runs());
                 }
             }
-            let present = pending.stored.is_present();
+            let present = buffered.stored.is_present();
             if present {
-                used += cell_size(len, self.pending_bytes(change).0.len());
+                used += cell_size(len, self.buffered_cell(change).0.len());
                 count += 1;
             }
             if present || found.is_some() {
-                let at = found.unwrap_or_else(|| view.lower_bound(&pending.key));
-                out.push(Edit { at, replaces: found.is_some(), change });
+                let at = found.unwrap_or_else(|| view.lower_bound(&buffered.key));
+                out.push(CellEdit { at, replaces: found.is_some(), change });
             }
         }
         if used > capacity(levels(&self.prefix)) {
             out.truncate(from);
-            freed.truncate(freed_from);
+            replaced_runs.truncate(freed_from);
             return None;
         }
         let count = u16::try_from(count).expect("cells that fit in a page");
-        Some(Edited { edits: from..out.len(), count })
+        Some(PageEdits { edits: from..out.len(), count })
     }
 
     /// Writes the page with its edits and gives its tag.
@@ -138,8 +142,8 @@ impl OldPage {
         &self,
         into: &mut [u8; 4096],
         header: LeafHeader,
-        edited: &Edited,
-        edits: &[Edit],
+        edited: &PageEdits,
+        edits: &[CellEdit],
     ) -> u32 {
         let view = self.page.as_ref().expect("an edited page is there").view();
         let mut builder = LeafBuilder::new(into, &LeafHeader { count: edited.count, ..header });
@@ -147,10 +151,10 @@ impl OldPage {
         for edit in &edits[edited.edits.clone()] {
             builder.push_run(&view, from..edit.at);
             from = edit.at + usize::from(edit.replaces);
-            let pending = &self.pending[edit.change];
-            if pending.stored.is_present() {
-                let (bytes, overflow) = self.pending_bytes(edit.change);
-                builder.push(&pending.key, RawCell { bytes, overflow });
+            let buffered = &self.buffered[edit.change];
+            if buffered.stored.is_present() {
+                let (bytes, overflow) = self.buffered_cell(edit.change);
+                builder.push(&buffered.key, RawCell { bytes, overflow });
             }
         }
         builder.push_run(&view, from..view.len());
@@ -159,46 +163,50 @@ impl OldPage {
     }
 
     /// The merged cells, appended to `out`; `freed` takes the overflow runs that are given up.
-    pub(super) fn cells<'a>(&'a self, out: &mut Vec<CellRef<'a>>, freed: &mut Vec<PageRun>) {
+    pub(super) fn push_merged_cells<'a>(
+        &'a self,
+        out: &mut Vec<CellRef<'a>>,
+        replaced_runs: &mut Vec<PageRun>,
+    ) {
         let Some(page) = &self.page else {
-            self.take_changes(0..self.pending.len(), out);
+            self.push_buffered_cells(0..self.buffered.len(), out);
             return;
         };
         let view = page.view();
         let mut taken = 0;
         for (key, cell) in view.iter() {
             let smaller =
-                self.pending[taken..].iter().take_while(|change| change.key < key).count();
-            self.take_changes(taken..taken + smaller, out);
+                self.buffered[taken..].iter().take_while(|change| change.key < key).count();
+            self.push_buffered_cells(taken..taken + smaller, out);
             taken += smaller;
-            if self.pending.get(taken).is_some_and(|change| change.key == key) {
+            if self.buffered.get(taken).is_some_and(|change| change.key == key) {
                 if let Cell::Overflow(cell) = cell {
-                    freed.extend(cell.runs());
+                    replaced_runs.extend(cell.runs());
                 }
-                self.take_changes(taken..taken + 1, out);
+                self.push_buffered_cells(taken..taken + 1, out);
                 taken += 1;
                 continue;
             }
             let RawCell { bytes, overflow } = cell.raw();
             out.push(CellRef { key, bytes, overflow });
         }
-        self.take_changes(taken..self.pending.len(), out);
+        self.push_buffered_cells(taken..self.buffered.len(), out);
     }
 
     /// Appends the cells of these pending changes.
-    fn take_changes<'a>(&'a self, range: Range<usize>, out: &mut Vec<CellRef<'a>>) {
+    fn push_buffered_cells<'a>(&'a self, range: Range<usize>, out: &mut Vec<CellRef<'a>>) {
         for index in range {
-            let change = &self.pending[index];
+            let change = &self.buffered[index];
             if change.stored.is_present() {
-                let (bytes, overflow) = self.pending_bytes(index);
+                let (bytes, overflow) = self.buffered_cell(index);
                 out.push(CellRef { key: change.key, bytes, overflow });
             }
         }
     }
 
     /// The cell of a pending change, and whether it is an overflow cell.
-    fn pending_bytes(&self, index: usize) -> (&[u8], bool) {
-        match &self.pending[index].stored {
+    fn buffered_cell(&self, index: usize) -> (&[u8], bool) {
+        match &self.buffered[index].stored {
             Stored::Inline(value) => (value, false),
             Stored::Overflow(raw) => (raw, true),
             Stored::Large(_) => {
@@ -255,12 +263,12 @@ pub(super) fn known_nodes(
     child: usize,
     page: &CachedPage,
     prefix: &Prefix,
-    pending: &[Pending],
+    buffered: &[Pending],
 ) -> KnownNodes {
     let mut nodes = page.treelet(state.version(child), |treelet| {
         treelet.map_or(NO_NODES, |treelet| treelet.level(LEVELS))
     });
-    add_stored_nodes(&mut nodes, page, prefix, pending);
+    add_stored_nodes(&mut nodes, page, prefix, buffered);
     nodes
 }
 
@@ -269,14 +277,14 @@ fn add_stored_nodes(
     nodes: &mut KnownNodes,
     page: &CachedPage,
     prefix: &Prefix,
-    pending: &[Pending],
+    buffered: &[Pending],
 ) {
     let view = page.view();
     if view.levels() != LEVELS {
         return;
     }
     let (nodes, known) = nodes;
-    let changed = changed_nodes(prefix, pending);
+    let changed = changed_nodes(prefix, buffered);
     for (index, stored) in view.nodes().iter().enumerate() {
         if (*known | changed) >> index & 1 == 0 {
             nodes[index] = *stored;
@@ -286,11 +294,11 @@ fn add_stored_nodes(
 }
 
 /// Bit `i` is set when a change pends below the `i`th node [`LEVELS`] below the prefix.
-fn changed_nodes(prefix: &Prefix, pending: &[Pending]) -> u16 {
-    pending.iter().fold(0, |changed, pending| {
+fn changed_nodes(prefix: &Prefix, buffered: &[Pending]) -> u16 {
+    buffered.iter().fold(0, |changed, buffered| {
         let index = (0..LEVELS).fold(0u16, |index, level| {
             let depth = prefix.len() + u16::from(level);
-            index << 1 | u16::from(pleach_core::prefix::bit(&pending.key, depth))
+            index << 1 | u16::from(pleach_core::prefix::bit(&buffered.key, depth))
         });
         changed | 1 << index
     })

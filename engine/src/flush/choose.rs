@@ -3,18 +3,18 @@
 
 use pleach_core::{Key, Prefix};
 
-use crate::state::Shared;
+use crate::state::Database;
 
 /// Namespaces and prefixes of up to `count` pages of all tries that have pending changes, those with the
 /// most first. Pages that are set aside are left out.
-pub(super) fn fullest(db: &Shared, count: usize) -> Vec<(u8, Prefix)> {
+pub(super) fn fullest_pages(db: &Database, count: usize) -> Vec<(u8, Prefix)> {
     let mut pages: Vec<(usize, u8, Prefix)> = Vec::new();
     for trie in db.tries.list().iter() {
         let mut key: Option<Key> = Some([0; 32]);
         while let Some(at) = key {
-            key = trie.index.in_region(&at, |region, state| {
+            key = trie.index.with_region(&at, |region, state| {
                 let next = region.prefix().next().map(|next| *next.first_key());
-                if trie.nodes.nodes_are_aside(state) {
+                if trie.nodes.has_quarantined_nodes(state) {
                     return next;
                 }
                 let mut from = 0;
@@ -22,7 +22,7 @@ pub(super) fn fullest(db: &Shared, count: usize) -> Vec<(u8, Prefix)> {
                     let child = state.children().find(&state.pending()[from].key);
                     let prefix = state.children().prefix(child);
                     let end = state.pending_range(&prefix).end;
-                    if !db.store.page_is_aside(state, child) {
+                    if !db.store.is_page_quarantined(state, child) {
                         pages.push((end - from, trie.namespace, prefix));
                     }
                     from = end;

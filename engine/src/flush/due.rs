@@ -8,33 +8,33 @@ use pleach_beatree::cache::NO_BATCH;
 use pleach_core::Prefix;
 use pleach_journal::format::names::LEAF_FILE;
 
-use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
-use crate::state::State;
-use crate::state::pages::index::located;
+use crate::read::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
+use crate::state::TrieDb;
+use crate::state::pages::index::child_page;
 
 /// Takes up to `limit` pages of a trie that are due, and leaves those out that were written or have left the cache since.
-pub(super) fn still_due(trie: &State, limit: usize, least: u8) -> Vec<Prefix> {
+pub(super) fn take_still_due(trie: &TrieDb, limit: usize, least: u8) -> Vec<Prefix> {
     let is_due = |prefix: &&Prefix| {
-        trie.index.in_region(prefix.first_key(), |_, state| {
+        trie.index.with_region(prefix.first_key(), |_, state| {
             let child = state.children().find(prefix.first_key());
             state.changes_since_write(child) >= least
-                && located(state, child).is_none_or(|at| {
-                    let suspect = trie.store.quarantine.suspects(LEAF_FILE, at.page.into());
+                && child_page(state, child).is_none_or(|at| {
+                    let suspect = trie.store.quarantine.contains(LEAF_FILE, at.page.into());
                     suspect || trie.store.cache.hold(at.page, at.tag, NO_BATCH)
                 })
         })
     };
     let keep = |taken: &[Prefix], prefixes: &mut Vec<Prefix>| {
         for keys in taken.chunks(KEY_BATCH) {
-            cpu_prefetch(trie, keys.iter().map(Prefix::first_key), Reach::Page);
+            cpu_prefetch(trie, keys.iter().map(Prefix::first_key), LookupDepth::Page);
             prefixes.extend(keys.iter().filter(is_due));
         }
     };
-    take_kept(trie.index.due_count(), limit, |count| trie.index.take_due(count), keep)
+    take_filtered(trie.index.due_count(), limit, |count| trie.index.take_due(count), keep)
 }
 
 /// Takes up to `limit` that are kept, of the `left` that are there: others come meanwhile.
-pub(super) fn take_kept(
+pub(super) fn take_filtered(
     mut left: usize,
     limit: usize,
     mut take: impl FnMut(usize) -> Vec<Prefix>,
@@ -53,7 +53,7 @@ pub(super) fn take_kept(
     prefixes
 }
 
-pub(super) fn in_order(mut prefixes: Vec<Prefix>) -> Vec<Prefix> {
+pub(super) fn sorted_prefixes(mut prefixes: Vec<Prefix>) -> Vec<Prefix> {
     prefixes.sort_unstable();
     prefixes.dedup();
     prefixes

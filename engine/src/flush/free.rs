@@ -6,43 +6,43 @@ use std::time::Duration;
 
 use pleach_journal::format::position::LogPos;
 
-use super::publish::Freed;
+use super::publish::RetiredBatch;
 use crate::error::Result;
-use crate::state::State;
+use crate::state::TrieDb;
 use crate::state::pace::beats::Task;
 
 /// A location record waits this long for a commit that syncs it.
 pub(super) const SYNC_AFTER: Duration = Duration::from_millis(100);
 
 /// What is given up and not free yet.
-pub(super) struct Leaving {
+pub(super) struct RetiredQueue {
     /// In the order of their records.
-    freed: VecDeque<Freed>,
+    batches: VecDeque<RetiredBatch>,
     /// Overflow runs that only older views still name: what they were retired under, and the commit from
     /// which on no view names them.
-    values: VecDeque<(LogPos, u64)>,
+    runs: VecDeque<(LogPos, u64)>,
 }
 
-impl Leaving {
+impl RetiredQueue {
     /// With runs that an open has found to be named by the history alone.
     pub(super) fn new(values: VecDeque<(LogPos, u64)>) -> Self {
-        Self { freed: VecDeque::new(), values }
+        Self { batches: VecDeque::new(), runs: values }
     }
 
-    pub(super) fn push(&mut self, freed: Freed) {
-        self.freed.push_back(freed);
+    pub(super) fn push(&mut self, batch: RetiredBatch) {
+        self.batches.push_back(batch);
     }
 
     /// Is there nothing that waits for its record or for readers?
     pub(super) fn is_empty(&self) -> bool {
-        self.freed.is_empty()
+        self.batches.is_empty()
     }
 
     /// Frees what can be freed, and syncs the log for records that have waited long enough.
-    pub(super) fn free_matured(&mut self, db: &State) -> Result<()> {
+    pub(super) fn free_matured(&mut self, db: &TrieDb) -> Result<()> {
         let now = db.pace.now();
         // Each turn takes one off, or ends; nobody else adds any.
-        while let Some(first) = self.freed.front() {
+        while let Some(first) = self.batches.front() {
             if db.commits.sequencer.durable() < first.end {
                 if now.saturating_sub(first.since) < SYNC_AFTER && !db.pace.is_closing() {
                     break;
@@ -53,19 +53,19 @@ impl Leaving {
             if !first.period.poll() {
                 break;
             }
-            let freed = self.freed.pop_front().expect("just seen");
-            db.space.release_leaves(freed.end);
-            self.values.push_back((freed.end, freed.commit));
+            let batch = self.batches.pop_front().expect("just seen");
+            db.space.release_leaves(batch.end);
+            self.runs.push_back((batch.end, batch.commit));
             db.pace.notify();
         }
         // Long values are named by the undo of older views that can be read, and of the history.
-        if self.values.is_empty() {
+        if self.runs.is_empty() {
             return Ok(());
         }
         let durable = db.commits.sequencer.durable();
         let unnamed = db.commits.undo.unnamed_through(durable);
-        while self.values.front().is_some_and(|(_, commit)| unnamed >= *commit) {
-            let (stamp, _) = self.values.pop_front().expect("just seen");
+        while self.runs.front().is_some_and(|(_, commit)| unnamed >= *commit) {
+            let (stamp, _) = self.runs.pop_front().expect("just seen");
             db.space.release_runs(stamp);
             db.pace.notify();
         }
@@ -74,7 +74,7 @@ impl Leaving {
 }
 
 /// Syncs the log through `end`, as a stage of the flush.
-pub(super) fn sync_log(db: &State, end: LogPos) -> Result<()> {
+pub(super) fn sync_log(db: &TrieDb, end: LogPos) -> Result<()> {
     let sync = || db.commits.sequencer.write_through(end, true);
-    db.pace.within(Task::Flush, "syncing the log", sync)
+    db.pace.run_as_stage(Task::Flush, "syncing the log", sync)
 }

@@ -19,12 +19,12 @@ use super::cells::{NO_NODES, OldPage, PLAIN_NODES, known_nodes, known_subtries};
 use super::rewrite::{MERGE_PERCENT, Rewrite};
 use super::round::Round;
 use crate::error::Result;
-use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
-use crate::state::State;
-use crate::state::pages::index::{PageRef, located};
+use crate::read::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
+use crate::state::TrieDb;
+use crate::state::pages::index::{PageRef, child_page};
 use crate::state::pages::overflow;
-use crate::state::pages::quarantine::Why;
-use crate::state::pages::reader::{Done, PageReader, PageRequest, Submitted};
+use crate::state::pages::quarantine::QuarantineReason;
+use crate::state::pages::reader::{LoadedPage, PageReader, PageRequest, Submission};
 
 /// Pages read or runs written at once.
 pub(super) const DEPTH: usize = 64;
@@ -49,38 +49,38 @@ impl Round {
     /// Of the reader alone: nothing is known of what it has in flight.
     pub(super) fn gather(
         &mut self,
-        db: &State,
+        db: &TrieDb,
         reader: &mut PageReader<usize>,
         prefixes: &[Prefix],
-        wanted: RoundKind,
+        kind: RoundKind,
     ) -> Result<()> {
-        self.tidies = matches!(wanted, RoundKind::Tidied { .. });
+        self.tidies = matches!(kind, RoundKind::Tidied { .. });
         self.rewrites.clear();
         self.log_position = LogPos::START;
-        let _guard = db.store.enter();
+        let _guard = db.store.grace_guard();
         for (index, prefix) in prefixes.iter().enumerate() {
             if index.is_multiple_of(KEY_BATCH) {
                 let batch = prefixes[index..].iter().take(KEY_BATCH);
-                cpu_prefetch(db, batch.map(Prefix::first_key), Reach::Cell);
+                cpu_prefetch(db, batch.map(Prefix::first_key), LookupDepth::Cell);
             }
-            if self.covers(prefix) {
+            if self.is_covered(prefix) {
                 continue;
             }
-            if let RoundKind::Tidied { behind: None } = wanted {
-                bring_siblings(db, prefix);
+            if let RoundKind::Tidied { behind: None } = kind {
+                cache_siblings(db, prefix);
             }
             let mut add = || {
-                db.index.in_region(prefix.first_key(), |region, state| {
+                db.index.with_region(prefix.first_key(), |region, state| {
                     let here = state.nodes_are_here();
                     if here {
-                        self.add(db, region, state, prefix, wanted);
+                        self.add_page(db, region, state, prefix, kind);
                     }
                     here
                 })
             };
             // The flush is the one that lets nodes leave: what it brings in here stays until the round is
             // published. Nodes that cannot be had are aside from then on.
-            if !add() && db.nodes.bring_nodes(prefix.first_key()).is_ok() {
+            if !add() && db.nodes.load_nodes_for_flush(prefix.first_key()).is_ok() {
                 add();
             }
         }
@@ -88,24 +88,24 @@ impl Round {
     }
 
     /// Is this page part of the rewrite that was added last?
-    fn covers(&self, prefix: &Prefix) -> bool {
+    fn is_covered(&self, prefix: &Prefix) -> bool {
         self.rewrites.last().is_some_and(|rewrite| rewrite.range.covers(prefix.first_key()))
     }
 
-    fn add(
+    fn add_page(
         &mut self,
-        db: &State,
+        db: &TrieDb,
         region: &Arc<Region>,
         state: &RegionState,
         prefix: &Prefix,
-        wanted: RoundKind,
+        kind: RoundKind,
     ) {
         let child = state.children().find(prefix.first_key());
-        if db.store.page_is_aside(state, child) {
+        if db.store.is_page_quarantined(state, child) {
             return;
         }
         // In its place: as it is, or, of pages that are tidied, merged.
-        let takes_alone = match wanted {
+        let takes_alone = match kind {
             RoundKind::Changed(least) => {
                 if state.changes_since_write(child) < least {
                     return;
@@ -116,7 +116,7 @@ impl Round {
                 .is_some_and(|behind| state.children().page(child).is_some_and(|at| at >= behind)),
         };
         let own = old_page(db, state, child);
-        if own.pending.is_empty() && matches!(wanted, RoundKind::Changed(_)) {
+        if own.buffered.is_empty() && matches!(kind, RoundKind::Changed(_)) {
             return;
         }
         let mut range = own.prefix;
@@ -144,19 +144,20 @@ impl Round {
             applied_through: state.last_commit(),
             layout_version: state.layout_version(),
             new: Vec::new(),
-            freed_runs: runs.collect(),
-            dropped: dropped.len(),
+            replaced_runs: runs.collect(),
+            replaced_values: dropped.len(),
         });
     }
 }
 
 /// Brings the page of a prefix and its sibling into the cache. What cannot be read is not merged.
-fn bring_siblings(db: &State, prefix: &Prefix) {
+fn cache_siblings(db: &TrieDb, prefix: &Prefix) {
     for at in [Some(*prefix), prefix.sibling()].into_iter().flatten() {
-        let found = db.index.in_region(at.first_key(), |_, state| {
+        let found = db.index.with_region(at.first_key(), |_, state| {
             let child = state.children().find(at.first_key());
             let is_it = state.children().prefix(child) == at;
-            located(state, child).filter(|_| is_it && !db.store.page_is_aside(state, child))
+            child_page(state, child)
+                .filter(|_| is_it && !db.store.is_page_quarantined(state, child))
         });
         if let Some(Err(error)) = found.map(|at| db.store.leaf_for_flush(at)) {
             tracing::debug!(%error, prefix = ?at, "a small page stays as it is");
@@ -164,24 +165,24 @@ fn bring_siblings(db: &State, prefix: &Prefix) {
     }
 }
 
-fn old_page(db: &State, state: &RegionState, child: usize) -> OldPage {
+fn old_page(db: &TrieDb, state: &RegionState, child: usize) -> OldPage {
     let prefix = state.children().prefix(child);
     let number = state.children().page(child);
-    let pending = state.pending_below(&prefix).to_vec();
+    let buffered = state.pending_below(&prefix).to_vec();
     let page = number.and_then(|number| db.store.cache.get(number, state.children().tag(child)));
     let is_plain = state.is_plain();
-    let known = |page: &Arc<CachedPage>| known_nodes(state, child, page, &prefix, &pending);
+    let known = |page: &Arc<CachedPage>| known_nodes(state, child, page, &prefix, &buffered);
     let nodes = if is_plain { PLAIN_NODES } else { page.as_ref().map_or(NO_NODES, known) };
     let subtries = |page: &Arc<CachedPage>| known_subtries(state, child, page, &prefix);
     let subtries = page.as_ref().filter(|_| !is_plain).map_or_else(Vec::new, subtries);
     let own = state.node(child).copied();
     let written = Vec::new();
-    OldPage { prefix, page, number, pending, written, nodes, subtries, is_plain, own }
+    OldPage { prefix, page, number, buffered, written, nodes, subtries, is_plain, own }
 }
 
 /// The sibling, when it is at hand and one page of the parent's prefix can hold both, with room left.
 fn mergeable_sibling(
-    db: &State,
+    db: &TrieDb,
     state: &RegionState,
     child: usize,
     own: &OldPage,
@@ -190,7 +191,7 @@ fn mergeable_sibling(
     let parent = own.prefix.parent()?;
     // A page that may be bad shall not take another one with it.
     let suspect = |number: Option<PageNo>| {
-        number.is_some_and(|number| db.store.quarantine.suspects(LEAF_FILE, u64::from(number)))
+        number.is_some_and(|number| db.store.quarantine.contains(LEAF_FILE, u64::from(number)))
     };
     if suspect(own.number) || !state.children().region().contains(&parent) || own.is_missing() {
         return None;
@@ -200,12 +201,12 @@ fn mergeable_sibling(
         return None;
     }
     let limit = leaf::capacity(LEVELS) * MERGE_PERCENT / 100;
-    if !may_shrink_below(own, limit) || has_large(own) {
+    if !can_shrink_below(own, limit) || has_large(own) {
         return None;
     }
     let filled = |page: &OldPage| {
         let mut cells = Vec::new();
-        page.cells(&mut cells, &mut Vec::new());
+        page.push_merged_cells(&mut cells, &mut Vec::new());
         filled(&parent, &cells)
     };
     let own_filled = filled(own);
@@ -221,14 +222,14 @@ fn mergeable_sibling(
 
 /// Does a long value pend that has no cell yet?
 fn has_large(page: &OldPage) -> bool {
-    page.pending.iter().any(|pending| matches!(pending.stored, Stored::Large(_)))
+    page.buffered.iter().any(|buffered| matches!(buffered.stored, Stored::Large(_)))
 }
 
 /// A quick look, so that full pages are not merged only to be measured: could the page fill less
 /// than `limit` bytes once its pending deletes are applied?
-fn may_shrink_below(own: &OldPage, limit: usize) -> bool {
+fn can_shrink_below(own: &OldPage, limit: usize) -> bool {
     let used = own.page.as_ref().map_or(0, |page| page.view().used());
-    let deletes = own.pending.iter().filter(|pending| !pending.stored.is_present()).count();
+    let deletes = own.buffered.iter().filter(|buffered| !buffered.stored.is_present()).count();
     let largest = leaf::cell_size(own.prefix.len(), leaf::MAX_INLINE);
     used <= limit + deletes * largest
 }
@@ -236,7 +237,7 @@ fn may_shrink_below(own: &OldPage, limit: usize) -> bool {
 /// Reads the old pages that are not cached. A page that cannot be read is set aside and its rewrite left
 /// out; an error is one of the ring.
 fn read_missing(
-    db: &State,
+    db: &TrieDb,
     reader: &mut PageReader<usize>,
     rewrites: &mut Vec<Rewrite>,
 ) -> Result<()> {
@@ -245,10 +246,15 @@ fn read_missing(
     read_pages(db, reader, &pages, |index, read| {
         let (at, old) = &mut missing[index];
         match read {
-            Ok(page) => old.read(page),
+            Ok(page) => old.set_page(page),
             Err(error) => {
                 let page = (LEAF_FILE, u64::from(at.page));
-                db.store.set_aside(page, (at.namespace, old.prefix), error, Why::Unreadable);
+                db.store.quarantine_page(
+                    page,
+                    (at.namespace, old.prefix),
+                    error,
+                    QuarantineReason::Unreadable,
+                );
             }
         }
     })?;
@@ -261,22 +267,22 @@ fn read_missing(
 /// # Errors
 /// Of the ring alone: nothing is known of what the reader has in flight.
 pub(super) fn read_pages(
-    db: &State,
+    db: &TrieDb,
     reader: &mut PageReader<usize>,
     pages: &[PageRef],
     mut take: impl FnMut(usize, Result<Arc<CachedPage>>),
 ) -> Result<()> {
     let leaf = |done| match done {
-        Done::Leaf(_, page) => page,
-        Done::Nodes => unreachable!("leaf pages were asked for"),
+        LoadedPage::Leaf(_, page) => page,
+        LoadedPage::Nodes => unreachable!("leaf pages were asked for"),
     };
     let (mut next, mut elsewhere) = (0, Vec::new());
     while next < pages.len() || reader.in_flight() > 0 {
         while next < pages.len() && reader.has_room() {
-            match reader.ask(&db.store, &db.nodes, PageRequest::Leaf(pages[next]), next) {
-                Submitted::InFlight => {}
-                Submitted::Done(index, done) => take(index, Ok(leaf(done))),
-                Submitted::Elsewhere(index) => elsewhere.push(index),
+            match reader.enqueue(&db.store, &db.nodes, PageRequest::Leaf(pages[next]), next) {
+                Submission::InFlight => {}
+                Submission::Loaded(index, done) => take(index, Ok(leaf(done))),
+                Submission::ReadElsewhere(index) => elsewhere.push(index),
             }
             next += 1;
         }

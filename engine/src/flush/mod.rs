@@ -21,7 +21,7 @@
 //! | [`publish`] | `publish` |
 //! | [`free`] | `free` |
 //! | [`tidy`] | what is made smaller when nothing is due |
-//! | [`give_up`] | what is left of a namespace that was dropped |
+//! | [`reclaim`] | what is left of a namespace that was dropped |
 //! | [`trim`] | memory that nobody uses, given back |
 //!
 //! A round is of one namespace, as its location record is. They take turns: after each round it is the turn of
@@ -36,10 +36,10 @@ mod choose;
 mod due;
 mod free;
 mod gather;
-mod give_up;
-#[cfg(test)]
-mod give_up_tests;
 mod publish;
+mod reclaim;
+#[cfg(test)]
+mod reclaim_tests;
 mod rewrite;
 mod round;
 #[cfg(test)]
@@ -58,33 +58,33 @@ use pleach_io::{Queue, Step};
 
 use crate::error::{Error, Result};
 use crate::options::Durability;
-use crate::state::State;
-use crate::state::order::images::LAST_NUMBERS;
+use crate::state::TrieDb;
+use crate::state::order::images::NUMBERS_FOR_CLOSE;
 use crate::state::pace::beats::{IDLE, Task};
 use crate::state::pace::foreground::Patience;
-use crate::state::pages::in_flight::Reading;
+use crate::state::pages::in_flight::ReadMode;
 use crate::state::pages::quarantine::backoff;
 use crate::state::pages::reader::PageReader;
 use crate::state::tries::Trie;
-use choose::fullest;
-use due::{in_order, still_due};
-use free::{Leaving, SYNC_AFTER, sync_log};
+use choose::fullest_pages;
+use due::{sorted_prefixes, take_still_due};
+use free::{RetiredQueue, SYNC_AFTER, sync_log};
 use gather::{DEPTH, RoundKind};
-use give_up::{GivenUp, give_up};
+use reclaim::{ReclaimOutcome, reclaim};
 use round::Round;
-use tidy::{Joining, Tidy};
+use tidy::{JoinOutcome, Tidy};
 use trials::try_quarantined;
-use trim::Trim;
+use trim::TrimTrigger;
 
 /// Rounds that are chosen at once under pressure: choosing looks at all pending changes.
 const CHOSEN: usize = 32;
 /// From one move into a huge page to the next: a move takes up to ten milliseconds of a processor, and readers wait for it.
 const BETWEEN_MOVES: Duration = Duration::from_millis(100);
 /// When a round that found no room is tried again.
-const FULL_AGAIN: Duration = Duration::from_millis(200);
+const FULL_RETRY: Duration = Duration::from_millis(200);
 /// When it is looked again whether somebody still holds a dropped namespace.
-const DROPPED_AGAIN: Duration = Duration::from_millis(500);
-enum Stage {
+const DROPPED_RETRY: Duration = Duration::from_millis(500);
+enum FlushStage {
     Idle,
     Gathered,
     Written,
@@ -94,9 +94,9 @@ enum Stage {
 /// The flush task.
 pub(crate) struct Flusher {
     /// What all tries share; namespace 0's.
-    db: Arc<State>,
+    db: Arc<TrieDb>,
     /// The trie of the round that is under way, or of the last one.
-    trie: Arc<State>,
+    trie: Arc<TrieDb>,
     /// Reads old pages.
     reader: Option<PageReader<usize>>,
     /// Writes new ones.
@@ -105,17 +105,17 @@ pub(crate) struct Flusher {
     round: Round,
     /// Pages that the next round takes: fewer after one that found no room.
     limit: usize,
-    stage: Stage,
-    leaving: Leaving,
+    stage: FlushStage,
+    retired: RetiredQueue,
     /// Pages to be written although they are not due, by namespace and in key order.
     chosen: VecDeque<(u8, Prefix)>,
     /// What is to be tidied up, by namespace.
     tidy: BTreeMap<u8, Tidy>,
     /// Was the last step one of giving up?
-    gave_up: bool,
-    trim: Trim,
+    has_reclaimed: bool,
+    trim: TrimTrigger,
     /// When cached pages may be moved into a huge page again.
-    moves_again: Duration,
+    next_move: Duration,
     /// The commit after which nodes last left.
     evicted_at: u64,
     /// When the log was last synced for durability `Periodic`.
@@ -124,12 +124,13 @@ pub(crate) struct Flusher {
     /// Rounds in a row that could not be gathered, and when the next may be.
     failures: u32,
     not_before: Duration,
-    put_off: Option<Error>,
+    deferred_error: Option<Error>,
 }
 
 impl Flusher {
-    pub(crate) fn new(db: Arc<State>) -> Self {
-        let (leaving, limit) = (Leaving::new(db.space.take_held()), db.budget.round_pages());
+    pub(crate) fn new(db: Arc<TrieDb>) -> Self {
+        let (retired, limit) =
+            (RetiredQueue::new(db.space.take_retired_runs()), db.budget.round_pages());
         let folder = Folder::new(db.hasher);
         Self {
             trie: Arc::clone(&db),
@@ -139,19 +140,19 @@ impl Flusher {
             folder,
             round: Round::default(),
             limit,
-            stage: Stage::Idle,
-            leaving,
+            stage: FlushStage::Idle,
+            retired,
             chosen: VecDeque::new(),
             tidy: BTreeMap::new(),
-            gave_up: false,
-            trim: Trim::default(),
-            moves_again: Duration::ZERO,
+            has_reclaimed: false,
+            trim: TrimTrigger::default(),
+            next_move: Duration::ZERO,
             evicted_at: u64::MAX,
             synced: Duration::ZERO,
             patience: Patience::default(),
             failures: 0,
             not_before: Duration::ZERO,
-            put_off: None,
+            deferred_error: None,
         }
     }
 
@@ -163,26 +164,28 @@ impl Flusher {
                 // Nothing was lost: the changes stay pending and are tried again.
                 let (tried, tidied) = (self.round.len(), self.round.tidies);
                 self.round.abandon(&self.trie);
-                self.stage = Stage::Idle;
+                self.stage = FlushStage::Idle;
                 let closing = self.db.pace.is_closing();
                 if tried > 1 && !closing {
                     // The room that is left may do for fewer pages, which then free their old ones.
                     self.limit = tried / 4 + 1;
                     return Step::Again;
                 }
-                if !self.leaving.is_empty() && !closing {
+                if !self.retired.is_empty() && !closing {
                     return Step::IdleFor(SYNC_AFTER / 2);
                 }
                 if !tidied {
                     self.db.pace.set_flush_full(true);
                 }
                 self.db.pace.notify();
-                self.db.pace.enters(Task::Flush, IDLE);
+                self.db.pace.enter_stage(Task::Flush, IDLE);
                 if self.db.pace.is_closing() {
                     // They stay in the log; whoever closes does not wait for room.
                     return Step::Done;
                 }
-                Step::IdleFor(self.period().map_or(FULL_AGAIN, |period| period.min(FULL_AGAIN)))
+                Step::IdleFor(
+                    self.sync_period().map_or(FULL_RETRY, |period| period.min(FULL_RETRY)),
+                )
             }
             Err(error) => {
                 tracing::error!(%error, "the flush failed");
@@ -193,55 +196,56 @@ impl Flusher {
     }
 
     fn advance(&mut self) -> Result<Step> {
-        self.leaving.free_matured(&self.db)?;
+        self.retired.free_matured(&self.db)?;
         self.sync_periodically()?;
-        self.trim.look(&self.db);
+        self.trim.trim_if_due(&self.db);
         let closing = self.db.pace.is_closing();
         // What is written already takes little more work, and holds page numbers and buffers.
-        if matches!(self.stage, Stage::Idle | Stage::Gathered) && self.gives_way() {
-            self.db.pace.enters(Task::Flush, IDLE);
+        if matches!(self.stage, FlushStage::Idle | FlushStage::Gathered) && self.should_yield() {
+            self.db.pace.enter_stage(Task::Flush, IDLE);
             return Ok(Step::IdleFor(Patience::LOOK));
         }
         let now = self.db.pace.now();
-        if now >= self.moves_again {
+        if now >= self.next_move {
             self.db.store.cache.move_into_huge_page();
-            self.moves_again = now + BETWEEN_MOVES;
+            self.next_move = now + BETWEEN_MOVES;
         }
         match self.stage {
-            Stage::Idle => self.begin(closing),
-            Stage::Gathered => {
-                self.db.pace.enters(Task::Flush, "writing pages");
-                let flush = match self.db.images.next_number(LAST_NUMBERS) {
+            FlushStage::Idle => self.choose_work(closing),
+            FlushStage::Gathered => {
+                self.db.pace.enter_stage(Task::Flush, "writing pages");
+                let flush = match self.db.images.next_number(NUMBERS_FOR_CLOSE) {
                     Ok(flush) => flush,
                     Err(error) => {
                         let published = self.db.commits.published();
-                        self.stage = Stage::Idle;
-                        return Ok(self.puts_off(published, &[], error));
+                        self.stage = FlushStage::Idle;
+                        return Ok(self.defer(published, &[], error));
                     }
                 };
                 let queue = self.queue.as_mut().expect("made when gathering");
                 self.round.write(&self.trie, queue, &mut self.folder, flush)?;
                 // All of it may have been set aside.
-                self.stage = if self.round.is_empty() { Stage::Idle } else { Stage::Written };
+                self.stage =
+                    if self.round.is_empty() { FlushStage::Idle } else { FlushStage::Written };
                 Ok(Step::Again)
             }
-            Stage::Written => {
-                self.db.pace.enters(Task::Flush, "syncing pages");
-                self.round.sync(&self.trie)?;
-                self.stage = Stage::Synced;
+            FlushStage::Written => {
+                self.db.pace.enter_stage(Task::Flush, "syncing pages");
+                self.round.sync_pages(&self.trie)?;
+                self.stage = FlushStage::Synced;
                 Ok(Step::Again)
             }
-            Stage::Synced => {
+            FlushStage::Synced => {
                 // Waiting for commits in flight is part of it, and should not take long.
-                self.db.pace.enters(Task::Flush, "publishing");
-                let Some(freed) = self.round.publish(&self.trie, &mut self.folder)? else {
+                self.db.pace.enter_stage(Task::Flush, "publishing");
+                let Some(batch) = self.round.publish(&self.trie, &mut self.folder)? else {
                     // A commit is between ticket and publication.
                     return Ok(Step::IdleFor(Duration::from_millis(1)));
                 };
-                self.leaving.push(freed);
+                self.retired.push(batch);
                 let tidy = self.tidy.entry(self.trie.namespace).or_insert_with(Tidy::new);
-                self.round.tell(tidy);
-                self.stage = Stage::Idle;
+                self.round.report_small(tidy);
+                self.stage = FlushStage::Idle;
                 self.limit = self.db.budget.round_pages().min(self.limit * 2);
                 self.db.pace.set_flush_full(false);
                 self.db.pace.notify();
@@ -251,36 +255,36 @@ impl Flusher {
     }
 
     /// Would the next step take processors from somebody who waits, and can it be put off?
-    fn gives_way(&mut self) -> bool {
+    fn should_yield(&mut self) -> bool {
         let must = self.db.pace.is_draining()
             || self.db.pace.is_closing()
             || self.db.pace.is_paused()
             || self.db.budget.is_pressed();
-        !must && self.patience.waits(&self.db.pace.foreground, self.db.pace.now())
+        !must && self.patience.should_wait(&self.db.pace.foreground, self.db.pace.now())
     }
 
-    fn begin(&mut self, closing: bool) -> Result<Step> {
+    fn choose_work(&mut self, closing: bool) -> Result<Step> {
         if closing {
             // What pends is in the log, and in the image of a clean close.
             return Ok(Step::Done);
         }
         let drain = self.db.pace.is_draining();
         if self.db.pace.is_paused() && !drain {
-            return Ok(self.idle());
+            return Ok(self.idle_step());
         }
-        self.db.pace.enters(Task::Flush, "gathering pages");
+        self.db.pace.enter_stage(Task::Flush, "gathering pages");
         // Looked at first: all that pends as of this commit is seen below.
         let published = self.db.commits.published();
         if self.db.pace.now() < self.not_before {
-            self.says_why(published, self.put_off.clone());
-            return Ok(self.idle());
+            self.report_stuck(published, self.deferred_error.clone());
+            return Ok(self.idle_step());
         }
         try_quarantined(&self.db);
-        self.take_back();
+        self.make_released_due();
         self.forget_dropped();
         // In turns with rounds, so that neither waits for long.
-        if !std::mem::take(&mut self.gave_up) && self.gives_up()? {
-            self.gave_up = true;
+        if !std::mem::take(&mut self.has_reclaimed) && self.reclaim_dropped()? {
+            self.has_reclaimed = true;
             return Ok(Step::Again);
         }
         let round = self.db.budget.round_pages();
@@ -288,15 +292,15 @@ impl Flusher {
         if !is_pressed
             && let Some(prefixes) = self.due_pages(drain).or_else(|| self.chosen_pages(drain))
         {
-            let wanted = RoundKind::Changed(self.least_changes(drain));
-            return Ok(self.begins(published, &prefixes, wanted));
+            let kind = RoundKind::Changed(self.least_changes(drain));
+            return Ok(self.begin_round(published, &prefixes, kind));
         }
-        self.tidies_up(published, drain)
+        self.tidy_up(published, drain)
     }
 
     /// Pages that were set aside and are back are due.
-    fn take_back(&self) {
-        for (namespace, prefix) in self.db.store.quarantine.take_back() {
+    fn make_released_due(&self) {
+        for (namespace, prefix) in self.db.store.quarantine.take_released() {
             if let Some(trie) = self.db.tries.get(namespace) {
                 trie.index.make_due([prefix]);
             }
@@ -312,7 +316,7 @@ impl Flusher {
     }
 
     /// The next round is of this namespace.
-    fn turns_to(&mut self, namespace: u8) -> bool {
+    fn select_trie(&mut self, namespace: u8) -> bool {
         // A trie leaves the registry by this task's hand alone, which then turns to another one.
         if self.trie.namespace == namespace {
             return true;
@@ -323,7 +327,7 @@ impl Flusher {
     }
 
     /// Gives up a part of what was dropped and is reached by no state any more; says whether there was any.
-    fn gives_up(&mut self) -> Result<bool> {
+    fn reclaim_dropped(&mut self) -> Result<bool> {
         let tries = self.db.tries.list();
         if tries.iter().all(|trie| trie.dropped.is_none()) {
             return Ok(false);
@@ -332,15 +336,15 @@ impl Flusher {
         let unnamed = self.db.commits.undo.unnamed_through(durable);
         let dropped = tries.iter().filter_map(|trie| Some((trie, trie.dropped?)));
         for (trie, by) in dropped.filter(|(_, by)| *by <= unnamed) {
-            let Some(trie) = self.db.other(trie.namespace) else { continue };
-            self.db.pace.enters(Task::Flush, "giving up a dropped namespace");
-            match give_up(&trie, by)? {
-                GivenUp::Part(freed) => self.leaving.push(freed),
-                GivenUp::All => {
+            let Some(trie) = self.db.other_trie(trie.namespace) else { continue };
+            self.db.pace.enter_stage(Task::Flush, "giving up a dropped namespace");
+            match reclaim(&trie, by)? {
+                ReclaimOutcome::Part(batch) => self.retired.push(batch),
+                ReclaimOutcome::Removed => {
                     self.chosen.retain(|(of, _)| *of != trie.namespace);
-                    self.turns_to(0);
+                    self.select_trie(0);
                 }
-                GivenUp::Busy | GivenUp::Aside => continue,
+                ReclaimOutcome::Busy | ReclaimOutcome::Unreadable => continue,
             }
             self.db.pace.notify();
             return Ok(true);
@@ -349,92 +353,92 @@ impl Flusher {
     }
 
     /// Nothing is due: what is too large becomes smaller.
-    fn tidies_up(&mut self, published: u64, drain: bool) -> Result<Step> {
-        if self.gives_up()? {
+    fn tidy_up(&mut self, published: u64, drain: bool) -> Result<Step> {
+        if self.reclaim_dropped()? {
             return Ok(Step::Again);
         }
         let (tries, goal) = (self.db.tries.list(), self.db.space.leaf_goal());
         let here = || tries.iter().filter(|trie| trie.dropped.is_none());
         for trie in here() {
             let tidy = self.tidy.entry(trie.namespace).or_insert_with(Tidy::new);
-            let (prefixes, behind) = tidy.pages(goal, trie, self.limit);
-            if !prefixes.is_empty() && self.turns_to(trie.namespace) {
+            let (prefixes, behind) = tidy.take_pages(goal, trie, self.limit);
+            if !prefixes.is_empty() && self.select_trie(trie.namespace) {
                 if self.db.commits.sequencer.lock().loading {
                     // What a load has published is in no image and in no record yet: a record that moves its
                     // pages would come to nothing. Looked at after the pages were, so that they are not new.
-                    return Ok(self.idle());
+                    return Ok(self.idle_step());
                 }
-                return Ok(self.begins(published, &prefixes, RoundKind::Tidied { behind }));
+                return Ok(self.begin_round(published, &prefixes, RoundKind::Tidied { behind }));
             }
         }
         if drain || self.db.budget.is_pressed() {
-            self.says_why(published, self.db.store.quarantine.error());
+            self.report_stuck(published, self.db.store.quarantine.error_for_waiters());
         }
-        self.let_nodes_leave()?;
+        self.evict_nodes()?;
         for trie in here() {
-            let Some(tidy) = self.tidy.get_mut(&trie.namespace).filter(|tidy| tidy.may_join())
+            let Some(tidy) = self.tidy.get_mut(&trie.namespace).filter(|tidy| tidy.can_join())
             else {
                 continue;
             };
-            let Some(state) = self.db.other(trie.namespace) else { continue };
+            let Some(state) = self.db.other_trie(trie.namespace) else { continue };
             match tidy.join(&state)? {
-                Joining::Some => return Ok(Step::Again),
-                Joining::None => {}
-                Joining::Busy => {
-                    self.db.pace.enters(Task::Flush, IDLE);
+                JoinOutcome::Joined => return Ok(Step::Again),
+                JoinOutcome::NothingToJoin => {}
+                JoinOutcome::Busy => {
+                    self.db.pace.enter_stage(Task::Flush, IDLE);
                     return Ok(Step::IdleFor(SYNC_AFTER));
                 }
             }
         }
-        Ok(self.idle())
+        Ok(self.idle_step())
     }
 
     /// Begins a round of these pages.
-    fn begins(&mut self, published: u64, prefixes: &[Prefix], wanted: RoundKind) -> Step {
-        if let Err(error) = self.gather(prefixes, wanted) {
-            return self.puts_off(published, prefixes, error);
+    fn begin_round(&mut self, published: u64, prefixes: &[Prefix], kind: RoundKind) -> Step {
+        if let Err(error) = self.gather_round(prefixes, kind) {
+            return self.defer(published, prefixes, error);
         }
-        (self.failures, self.put_off) = (0, None);
+        (self.failures, self.deferred_error) = (0, None);
         // What was said of an earlier round of this commit no longer holds.
-        self.db.pace.flush_goes_on();
+        self.db.pace.clear_flush_stuck();
         if !self.round.is_empty() {
-            self.stage = Stage::Gathered;
+            self.stage = FlushStage::Gathered;
         }
         Step::Again
     }
 
-    fn gather(&mut self, prefixes: &[Prefix], wanted: RoundKind) -> Result<()> {
+    fn gather_round(&mut self, prefixes: &[Prefix], kind: RoundKind) -> Result<()> {
         if self.queue.is_none() {
             self.queue = Some(self.db.store.device.queue(DEPTH)?);
         }
         let mut reader = match self.reader.take() {
             Some(reader) => reader,
-            None => PageReader::new(&self.db.store, DEPTH, Reading::Flush)?,
+            None => PageReader::new(&self.db.store, DEPTH, ReadMode::Flush)?,
         };
         // After an error the reader goes, and waits for what is in flight.
-        self.round.gather(&self.trie, &mut reader, prefixes, wanted)?;
+        self.round.gather(&self.trie, &mut reader, prefixes, kind)?;
         self.reader = Some(reader);
         Ok(())
     }
 
     /// The pages of a round could not be asked for, or there is no number for the flush. Nothing was
     /// written; it is tried again, with another queue.
-    fn puts_off(&mut self, published: u64, prefixes: &[Prefix], error: Error) -> Step {
+    fn defer(&mut self, published: u64, prefixes: &[Prefix], error: Error) -> Step {
         tracing::warn!(%error, "the flush cannot go on; it is tried again");
         self.round.abandon(&self.trie);
         self.trie.index.make_due(prefixes.iter().copied());
         self.queue = None;
         self.failures += 1;
         self.not_before = self.db.pace.now().saturating_add(backoff(self.failures));
-        self.put_off = Some(error);
-        self.says_why(published, self.put_off.clone());
-        self.idle()
+        self.deferred_error = Some(error);
+        self.report_stuck(published, self.deferred_error.clone());
+        self.idle_step()
     }
 
     /// Tells those who wait that nothing of what pends at this commit can be flushed for now.
-    fn says_why(&self, published: u64, error: Option<Error>) {
+    fn report_stuck(&self, published: u64, error: Option<Error>) {
         if let Some(error) = error {
-            self.db.pace.flush_is_stuck(published, error);
+            self.db.pace.set_flush_stuck(published, error);
             self.db.pace.notify();
         }
     }
@@ -450,12 +454,12 @@ impl Flusher {
         // A trie that is dropped is flushed only where room is wanted: it may be given up before.
         let has_due = |trie: &&Trie| trie.dropped.is_none() && trie.index.has_due();
         for trie in after.iter().chain(behind).filter(has_due) {
-            if !self.turns_to(trie.namespace) {
+            if !self.select_trie(trie.namespace) {
                 continue;
             }
-            let prefixes = still_due(&self.trie, self.limit, least);
+            let prefixes = take_still_due(&self.trie, self.limit, least);
             if !prefixes.is_empty() {
-                return Some(in_order(prefixes));
+                return Some(sorted_prefixes(prefixes));
             }
         }
         None
@@ -464,7 +468,7 @@ impl Flusher {
     /// Changes that a page has which a round takes, at least.
     fn least_changes(&self, drain: bool) -> u8 {
         let any = drain || self.db.budget.is_pressed();
-        if any { 1 } else { self.db.budget.flush_policy().least() }
+        if any { 1 } else { self.db.budget.flush_policy().min_changes() }
     }
 
     /// Under pressure: prefixes of the pages with the most pending changes, of one namespace, in key order.
@@ -473,15 +477,16 @@ impl Flusher {
             return None;
         }
         if self.chosen.is_empty() {
-            let mut chosen = fullest(&self.db, CHOSEN * self.db.budget.round_pages());
+            let mut chosen = fullest_pages(&self.db, CHOSEN * self.db.budget.round_pages());
             chosen.sort_unstable();
             self.chosen = chosen.into();
         }
         let (namespace, _) = *self.chosen.front()?;
         let of_it = self.chosen.iter().take_while(|(of, _)| *of == namespace);
         let count = of_it.take(self.limit).count();
-        let prefixes = in_order(self.chosen.drain(..count).map(|(_, prefix)| prefix).collect());
-        self.turns_to(namespace).then_some(prefixes)
+        let prefixes =
+            sorted_prefixes(self.chosen.drain(..count).map(|(_, prefix)| prefix).collect());
+        self.select_trie(namespace).then_some(prefixes)
     }
 
     /// Durability `Periodic`: the log is synced about this often.
@@ -490,7 +495,7 @@ impl Flusher {
         let now = self.db.pace.now();
         if now.saturating_sub(self.synced) >= period {
             self.synced = now;
-            let end = self.db.commits.sequencer.lock().end();
+            let end = self.db.commits.sequencer.lock().log_end();
             if self.db.commits.sequencer.durable() < end {
                 sync_log(&self.db, end)?;
             }
@@ -499,9 +504,9 @@ impl Flusher {
     }
 
     /// Once a commit, so that nodes which were brought in for the next batch stay for it.
-    fn let_nodes_leave(&mut self) -> Result<()> {
+    fn evict_nodes(&mut self) -> Result<()> {
         let published = self.db.commits.published();
-        if published == self.evicted_at || !self.db.node_files.may_evict() {
+        if published == self.evicted_at || !self.db.node_files.can_evict() {
             return Ok(());
         }
         if self.db.evict_nodes()? {
@@ -511,7 +516,7 @@ impl Flusher {
     }
 
     /// How often the log is to be synced, whatever else there is to do.
-    fn period(&self) -> Option<Duration> {
+    fn sync_period(&self) -> Option<Duration> {
         match self.db.options.durability {
             Durability::Periodic(period) => Some(period),
             _ => None,
@@ -519,18 +524,18 @@ impl Flusher {
     }
 
     /// Nothing to do: until when, at most?
-    fn idle(&self) -> Step {
-        self.db.pace.enters(Task::Flush, IDLE);
+    fn idle_step(&self) -> Step {
+        self.db.pace.enter_stage(Task::Flush, IDLE);
         let now = self.db.pace.now();
-        let period = self.period();
-        let frees = (!self.leaving.is_empty()).then_some(SYNC_AFTER / 2);
+        let period = self.sync_period();
+        let frees = (!self.retired.is_empty()).then_some(SYNC_AFTER / 2);
         // Not at once: while the database is paused a trial may be due and is not made.
         let later = |due: Duration| due.saturating_sub(now).max(SYNC_AFTER);
         let trial = self.db.store.quarantine.next_due().map(later);
         let round = (now < self.not_before).then(|| later(self.not_before));
         // Who holds what was dropped tells nobody when it goes.
         let kept = self.db.tries.list().iter().any(|trie| trie.dropped.is_some());
-        let dropped = kept.then_some(DROPPED_AGAIN);
+        let dropped = kept.then_some(DROPPED_RETRY);
         let next = [period, frees, trial, round, dropped].into_iter().flatten().min();
         next.map_or(Step::Idle, Step::IdleFor)
     }

@@ -23,14 +23,14 @@ use pleach_journal::format::location_body::{LocationEncoder, NewPage, Rewrite as
 use pleach_journal::format::position::LogPos;
 use pleach_journal::format::record::RecordBuf;
 
-use super::rewrite::{NewLeaf, Rewrite, disagree};
+use super::rewrite::{NewLeaf, Rewrite, fold_contradiction};
 use super::round::Round;
 use crate::error::Result;
 use crate::metrics::Counters;
-use crate::state::State;
+use crate::state::TrieDb;
 
 /// Page numbers that one flush gives up, and when they are free.
-pub(super) struct Freed {
+pub(super) struct RetiredBatch {
     /// Where the location record ends: the log must be durable through here, and they are retired under it.
     pub(super) end: LogPos,
     /// The newest commit at that moment: older views may name overflow values.
@@ -41,7 +41,11 @@ pub(super) struct Freed {
 
 impl Round {
     /// Publishes the round; `None` when a commit is in flight and it has to be tried again.
-    pub(super) fn publish(&mut self, db: &State, folder: &mut Folder) -> Result<Option<Freed>> {
+    pub(super) fn publish(
+        &mut self,
+        db: &TrieDb,
+        folder: &mut Folder,
+    ) -> Result<Option<RetiredBatch>> {
         // An upper bound of the record, so that the log has room before anything is decided.
         let pages: usize =
             self.rewrites.iter().map(|rewrite| rewrite.new.len() + rewrite.old.len()).sum();
@@ -49,7 +53,7 @@ impl Round {
         db.commits.sequencer.make_room(room)?;
         let _structure = db.index.hold_structure();
         let mut state = db.commits.sequencer.lock();
-        state.check()?;
+        state.check_writable()?;
         if !state.is_quiet() || !state.has_room(room) {
             return Ok(None);
         }
@@ -59,33 +63,33 @@ impl Round {
         let record = self.record(db.store.database, db.namespace);
         let len = record.len();
         let end = state.queue(record) + len;
-        self.tentative(db).named();
-        let given_up = move_pages(db, &mut self.rewrites, end);
-        if given_up.layout_changed {
+        self.take_tentative_runs(db).mark_named();
+        let replaced = move_pages(db, &mut self.rewrites, end);
+        if replaced.layout_changed {
             state.layouts += 1;
         }
-        db.space.retire(&given_up.leaves, &given_up.runs, end)?;
+        db.space.retire(&replaced.leaves, &replaced.runs, end)?;
         let commit = db.commits.published();
         // Readers that start now find the new pages.
         let period = db.store.grace_period();
         drop(state);
         tracing::debug!(namespace = db.namespace, pages, commit, "pages are written");
-        self.finish(db);
-        Ok(Some(Freed { end, commit, period, since: db.pace.now() }))
+        self.finish_published(db);
+        Ok(Some(RetiredBatch { end, commit, period, since: db.pace.now() }))
     }
 
     /// At most this many bytes of the record name overflow runs.
     fn run_bytes(&self) -> u64 {
         let old = self.rewrites.iter().flat_map(|rewrite| &rewrite.old);
         let written: usize = old.map(|old| old.written.len()).sum();
-        let freed: usize = self.rewrites.iter().map(|rewrite| rewrite.freed_runs.len()).sum();
+        let freed: usize = self.rewrites.iter().map(|rewrite| rewrite.replaced_runs.len()).sum();
         8 * (written * 32 + freed) as u64
     }
 
     /// The location record of the round.
     fn record(&self, database: u64, namespace: u8) -> RecordBuf {
         let mut encoder = LocationEncoder::over(Vec::new(), self.flush, namespace);
-        let (mut allocated, mut given_up) = (Vec::new(), Vec::new());
+        let (mut allocated, mut replaced) = (Vec::new(), Vec::new());
         for rewrite in &self.rewrites {
             let pages: Vec<NewPage<'_>> = rewrite
                 .new
@@ -101,20 +105,20 @@ impl Round {
             let freed: Vec<u64> =
                 rewrite.old.iter().filter_map(|old| old.number.map(u64::from)).collect();
             encoder.push(&LogRewrite { range: rewrite.range, pages: &pages, freed: &freed });
-            given_up.extend(&rewrite.freed_runs);
+            replaced.extend(&rewrite.replaced_runs);
             for old in &rewrite.old {
                 for (_, cell) in &old.written {
                     allocated.extend(pleach_beatree::stored::overflow_cell(cell).runs());
                 }
             }
         }
-        encoder.finish(database, &allocated, &given_up)
+        encoder.finish(database, &allocated, &replaced)
     }
 }
 
 /// What the index no longer names.
 #[derive(Default)]
-struct GivenUp {
+struct ReplacedPages {
     leaves: Vec<PageNo>,
     runs: Vec<PageRun>,
     /// Has a region got other prefixes, or been split?
@@ -122,8 +126,8 @@ struct GivenUp {
 }
 
 /// Puts the new pages into the index, as of the location record that ends at `log_position`.
-fn move_pages(db: &State, rewrites: &mut [Rewrite], log_position: LogPos) -> GivenUp {
-    let mut given_up = GivenUp::default();
+fn move_pages(db: &TrieDb, rewrites: &mut [Rewrite], log_position: LogPos) -> ReplacedPages {
+    let mut replaced = ReplacedPages::default();
     let by_region = rewrites.chunk_by(|a, b| Arc::ptr_eq(&a.region, &b.region));
     let regions: Vec<Arc<Region>> =
         by_region.map(|rewrites| Arc::clone(&rewrites[0].region)).collect();
@@ -134,16 +138,16 @@ fn move_pages(db: &State, rewrites: &mut [Rewrite], log_position: LogPos) -> Giv
     let by_region = rewrites.chunk_by_mut(|a, b| Arc::ptr_eq(&a.region, &b.region));
     for (region, rewrites) in regions.iter().zip(by_region) {
         let mut state = region.write();
-        apply(db, &mut state, rewrites, log_position, &mut given_up);
+        apply(db, &mut state, rewrites, log_position, &mut replaced);
         if state.children().len() > MAX_ENTRIES {
             split.push((region, state));
         }
     }
     if !split.is_empty() {
         db.index.publish(split_held(db.hasher, &db.index.load_full(), &mut split));
-        given_up.layout_changed = true;
+        replaced.layout_changed = true;
     }
-    given_up
+    replaced
 }
 
 /// Makes the new pages' nodes those of page and *all* committed changes: commits may have come
@@ -165,7 +169,7 @@ fn refresh_nodes(rewrite: &mut Rewrite, runs: &[PageBuf], folder: &mut Folder) -
         let node = *state.node(child).expect("a changed region's nodes are in memory");
         if state.last_commit() == rewrite.applied_through && new.node.is_some_and(|own| own != node)
         {
-            return Err(disagree(&new.prefix));
+            return Err(fold_contradiction(&new.prefix));
         }
         new.node = Some(node);
         return Ok(());
@@ -190,11 +194,11 @@ fn refresh_nodes(rewrite: &mut Rewrite, runs: &[PageBuf], folder: &mut Folder) -
 
 /// Puts a region's new pages into its child table.
 fn apply(
-    db: &State,
+    db: &TrieDb,
     state: &mut RegionState,
     rewrites: &mut [Rewrite],
     log_position: LogPos,
-    given_up: &mut GivenUp,
+    replaced: &mut ReplacedPages,
 ) {
     let pages: Vec<Vec<(ChildRef, Node)>> =
         rewrites.iter().map(|rewrite| rewrite.new.iter().map(child_of).collect()).collect();
@@ -207,7 +211,7 @@ fn apply(
             through: rewrite.applied_through,
         })
         .collect();
-    state.release_dropped(rewrites[0].dropped);
+    state.release_dropped(rewrites[0].replaced_values);
     let done = state.relocate(db.hasher, &moves, log_position.get());
     // A page that commits have changed since it was gathered may be due again.
     let new = pages.iter().flatten().map(|(child, _)| child.prefix);
@@ -220,10 +224,10 @@ fn apply(
     Counters::change(&db.counters.pending_bytes, -done.bytes.cast_signed());
     Counters::change(&db.counters.pending_entries, -done.entries.cast_signed());
     for rewrite in rewrites {
-        given_up.runs.append(&mut rewrite.freed_runs);
-        given_up.leaves.extend(rewrite.old.iter().filter_map(|old| old.number));
+        replaced.runs.append(&mut rewrite.replaced_runs);
+        replaced.leaves.extend(rewrite.old.iter().filter_map(|old| old.number));
     }
-    given_up.layout_changed |= done.layout_changed;
+    replaced.layout_changed |= done.layout_changed;
 }
 
 fn child_of(new: &NewLeaf) -> (ChildRef, Node) {

@@ -26,9 +26,9 @@ pub(super) struct Rewrite {
     /// The region's layout version when this was gathered.
     pub(super) layout_version: u64,
     pub(super) new: Vec<NewLeaf>,
-    pub(super) freed_runs: Vec<PageRun>,
+    pub(super) replaced_runs: Vec<PageRun>,
     /// How many of the region's dropped values this rewrite gives up.
-    pub(super) dropped: usize,
+    pub(super) replaced_values: usize,
 }
 
 /// A page as it was written.
@@ -56,6 +56,6 @@ impl Rewrite {
 }
 
 /// Pages and index contradict each other.
-pub(super) fn disagree(prefix: &Prefix) -> Error {
+pub(super) fn fold_contradiction(prefix: &Prefix) -> Error {
     Contradiction::Fold { prefix: *prefix }.into()
 }

@@ -24,16 +24,16 @@ use pleach_io::{Completion, PAGE, PageBuf, Queue, Request, Transfer};
 use pleach_journal::format::names::LEAF_FILE;
 use pleach_journal::format::position::LogPos;
 
-use super::build::{Merged, fill};
+use super::build::{MergedPages, fill};
 use super::cells::{OldPage, make_nodes};
-use super::rewrite::{Rewrite, disagree};
+use super::rewrite::{Rewrite, fold_contradiction};
 use super::tidy::Tidy;
 use crate::error::{NoRoom, Result, full_or};
 use crate::metrics::Counters;
-use crate::state::State;
+use crate::state::TrieDb;
 use crate::state::pages::overflow;
-use crate::state::pages::quarantine::Why;
-use crate::state::pages::space::Tentative;
+use crate::state::pages::quarantine::QuarantineReason;
+use crate::state::pages::space::TentativeRuns;
 
 /// A page that fills at most this share of its room, in percent, may merge with its sibling: half of what
 /// two that merge may fill.
@@ -76,7 +76,7 @@ impl Round {
     /// number of this flush.
     pub(super) fn write(
         &mut self,
-        db: &State,
+        db: &TrieDb,
         queue: &mut Box<dyn Queue>,
         folder: &mut Folder,
         flush: u64,
@@ -105,9 +105,9 @@ impl Round {
 
     /// The nodes of a rewrite contradict the index: its known nodes are forgotten, or, when it was hashed
     /// from its cells, its pages are set aside.
-    fn distrust(&mut self, db: &State, index: usize) -> Result<()> {
+    fn distrust(&mut self, db: &TrieDb, index: usize) -> Result<()> {
         let old = &mut self.rewrites[index].old;
-        if old.iter().any(OldPage::knows_nodes) {
+        if old.iter().any(OldPage::has_known_nodes) {
             tracing::error!(prefix = ?old[0].prefix, "known nodes do not fold to the page's");
             for page in old {
                 page.forget_nodes();
@@ -119,13 +119,13 @@ impl Round {
         let rewrite = self.rewrites.remove(index);
         if rewrite.old.iter().all(|old| old.number.is_none()) {
             // No page is to blame.
-            return Err(disagree(&rewrite.range));
+            return Err(fold_contradiction(&rewrite.range));
         }
         for old in &rewrite.old {
             if let Some(number) = old.number {
                 let page = (LEAF_FILE, u64::from(number));
-                let (of, why) = ((db.namespace, old.prefix), Why::Contradicts);
-                db.store.set_aside(page, of, disagree(&rewrite.range), why);
+                let (of, why) = ((db.namespace, old.prefix), QuarantineReason::Contradicts);
+                db.store.quarantine_page(page, of, fold_contradiction(&rewrite.range), why);
                 // No session shall have it either, see `Store::admit`.
                 db.store.cache.remove(number);
             }
@@ -133,15 +133,15 @@ impl Round {
         let written = rewrite.old.iter().flat_map(|old| &old.written);
         let runs: Vec<PageRun> = written.flat_map(|(_, cell)| overflow_cell(cell).runs()).collect();
         self.tentative.retain(|run| !runs.contains(run));
-        drop(db.space.tentative_again(runs));
+        drop(db.space.resume_tentative(runs));
         Ok(())
     }
 
     /// Flush `spill-values`: writes what is too long for a page, and keeps the cells that name it.
-    fn spill_values(&mut self, db: &State, flush: u64) -> Result<()> {
+    fn spill_values(&mut self, db: &TrieDb, flush: u64) -> Result<()> {
         let mut written = db.space.tentative();
         for old in self.rewrites.iter_mut().flat_map(|rewrite| &mut rewrite.old) {
-            for (index, pending) in old.pending.iter().enumerate() {
+            for (index, pending) in old.buffered.iter().enumerate() {
                 if let Stored::Large(large) = &pending.stored {
                     old.written.push((index, overflow::write(db, &mut written, large, flush)?));
                     self.overflow_written = true;
@@ -149,7 +149,7 @@ impl Round {
             }
         }
         // From here on the round answers for them.
-        self.tentative = written.keep();
+        self.tentative = written.into_runs();
         Ok(())
     }
 
@@ -157,14 +157,14 @@ impl Round {
     /// and nothing has happened.
     fn write_pages(
         &mut self,
-        db: &State,
+        db: &TrieDb,
         queue: &mut Box<dyn Queue>,
         folder: &mut Folder,
         rewrites: &mut [Rewrite],
     ) -> Result<Vec<usize>> {
         let alone = rewrites.iter_mut().filter(|rewrite| rewrite.old.len() == 1);
         make_nodes(folder, alone.flat_map(|rewrite| &mut rewrite.old));
-        let merged = Merged::of(rewrites);
+        let merged = MergedPages::merge(rewrites);
         let folded = merged.fold(rewrites, folder);
         let bad = folded.contradicting(db.hasher, rewrites);
         if !bad.is_empty() {
@@ -185,10 +185,10 @@ impl Round {
                 through,
             });
         drop(folded);
-        let freed = merged.into_freed();
-        for ((rewrite, new), freed) in rewrites.iter_mut().zip(built).zip(freed) {
+        let replaced = merged.into_replaced_runs();
+        for ((rewrite, new), replaced) in rewrites.iter_mut().zip(built).zip(replaced) {
             rewrite.new = new;
-            rewrite.freed_runs.extend(freed);
+            rewrite.replaced_runs.extend(replaced);
         }
         self.runs = write_runs(db, queue, &numbers, runs)?;
         Ok(Vec::new())
@@ -201,7 +201,7 @@ impl Round {
     }
 
     /// Flush `sync-pages` (rule `pages-before-location`).
-    pub(super) fn sync(&mut self, db: &State) -> Result<()> {
+    pub(super) fn sync_pages(&mut self, db: &TrieDb) -> Result<()> {
         if std::mem::take(&mut self.overflow_written) {
             db.store.device.sync(&db.space.overflow)?;
         }
@@ -216,21 +216,21 @@ impl Round {
 
     /// The round could not be written: its reserved page numbers are free again and its pages stay due, as long as they
     /// are cached.
-    pub(super) fn abandon(&mut self, db: &State) {
-        db.space.give_leaves_back(std::mem::take(&mut self.reserved));
+    pub(super) fn abandon(&mut self, db: &TrieDb) {
+        db.space.free_unnamed_leaves(std::mem::take(&mut self.reserved));
         db.index.make_due(self.rewrites.iter().map(|rewrite| rewrite.range));
-        drop(self.tentative(db));
+        drop(self.take_tentative_runs(db));
         self.runs.clear();
         self.rewrites.clear();
     }
 
     /// The overflow runs that this round has written: dropping them gives them back.
-    pub(super) fn tentative<'a>(&mut self, db: &'a State) -> Tentative<'a> {
-        db.space.tentative_again(std::mem::take(&mut self.tentative))
+    pub(super) fn take_tentative_runs<'a>(&mut self, db: &'a TrieDb) -> TentativeRuns<'a> {
+        db.space.resume_tentative(std::mem::take(&mut self.tentative))
     }
 
     /// The round is published: its page numbers belong to the index, the old pages to nobody.
-    pub(super) fn finish(&mut self, db: &State) {
+    pub(super) fn finish_published(&mut self, db: &TrieDb) {
         if self.tidies {
             Counters::add(&db.counters.pages_tidied, self.reserved.len() as u64);
         }
@@ -259,12 +259,12 @@ impl Round {
     }
 
     /// Tells of pages that have become small.
-    pub(super) fn tell(&mut self, tidy: &mut Tidy) {
+    pub(super) fn report_small(&mut self, tidy: &mut Tidy) {
         tidy.add(&mut self.small, std::mem::take(&mut self.merged));
     }
 
     /// Keeps the buffers for later rounds, as far as there is room.
-    fn keep_buffers(&mut self, db: &State) {
+    fn keep_buffers(&mut self, db: &TrieDb) {
         let kept: usize = self.spare.iter().map(PageBuf::pages).sum();
         let room = db.budget.round_pages().saturating_sub(kept);
         let mut pages = 0;
@@ -279,7 +279,7 @@ impl Round {
 
 /// Flush `write-pages`: neighbouring page numbers are one write. Gives the buffers back, in order.
 fn write_runs(
-    db: &State,
+    db: &TrieDb,
     queue: &mut Box<dyn Queue>,
     numbers: &[PageNo],
     runs: Vec<PageBuf>,

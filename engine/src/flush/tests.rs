@@ -10,7 +10,7 @@ use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::Operation;
 use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
 
-use crate::state::order::images::Making;
+use crate::state::order::images::ImageGuard;
 use crate::{Access, Db, Durability, Error, Geometry, Options, SessionOptions, Value};
 use pleach_ops::{CheckOptions, check_on};
 
@@ -25,7 +25,7 @@ fn walk(db: &Db, stop: &AtomicBool) -> (u64, usize) {
     while !stop.load(Ordering::Relaxed) {
         let mut key: Option<Key> = Some([0; 32]);
         while let Some(at) = key {
-            key = db.state().index.in_region(&at, |region, state| {
+            key = db.state().index.with_region(&at, |region, state| {
                 largest = largest.max(state.children().len());
                 region.prefix().next().map(|next| *next.first_key())
             });
@@ -115,7 +115,7 @@ fn a_wrong_treelet_is_not_written() {
     put(&db, 0..200, 2);
     let mut spoiled = 0;
     for at in 0..200 {
-        db.state().index.in_region(&id(at), |_, state| {
+        db.state().index.with_region(&id(at), |_, state| {
             let child = state.children().find(&id(at));
             let (number, as_of) =
                 (state.children().page(child).expect("flushed"), state.version(child));
@@ -190,7 +190,7 @@ fn a_page_that_contradicts_the_index_is_set_aside() {
 
 /// Makes the node in memory of the page of key 7 wrong, and a wrong one right.
 fn spoil(db: &SimDb) {
-    let region = db.state().index.in_region(&id(7), |region, _| Arc::clone(region));
+    let region = db.state().index.with_region(&id(7), |region, _| Arc::clone(region));
     let mut state = region.write();
     let child = state.children().find(&id(7));
     let mut nodes: Vec<Node> =
@@ -286,16 +286,16 @@ fn a_full_flush_keeps_the_period_of_the_log() {
     disk.inject(Rule::nth(Operation::Write, "leaf", 1, Times::Forever, Fault::Errno(code::ENOSPC)));
     for round in 0..20 {
         put(&db, round..round + 1, 1);
-        let end = db.state().commits.sequencer.lock().end();
+        let end = db.state().commits.sequencer.lock().log_end();
         // Until the flush has found no room, and then for a period, and what its steps take.
         runtime.step_some(50);
         runtime.clock().advance(period + Duration::from_millis(5));
         runtime.step_some(50);
         let (durable, after) =
-            (db.state().commits.sequencer.durable(), db.state().commits.sequencer.lock().end());
+            (db.state().commits.sequencer.durable(), db.state().commits.sequencer.lock().log_end());
         assert!(durable + 4096 > end.min(after), "round {round}: {durable} of {end}");
     }
-    assert!(db.state().pace.flush_is_full(), "there was no room");
+    assert!(db.state().pace.is_flush_full(), "there was no room");
     disk.heal();
     db.drain(0).expect("with room");
     db.close().expect("closed");
@@ -303,7 +303,7 @@ fn a_full_flush_keeps_the_period_of_the_log() {
 
 /// A database of several regions of which few keys are left, and none has been joined: an image is said to
 /// be in the making.
-fn to_be_joined() -> (SimDb, SimDisk, SimRuntime, Making) {
+fn to_be_joined() -> (SimDb, SimDisk, SimRuntime, ImageGuard) {
     let disk = SimDisk::new(2, SimOptions { record: false, ..SimOptions::default() });
     let runtime = SimRuntime::with_clock(2, disk.clock(), 1);
     let options = Options::new("sim").create(true).cache_mib(64).threads(1).small();
@@ -311,7 +311,7 @@ fn to_be_joined() -> (SimDb, SimDisk, SimRuntime, Making) {
     let db: SimDb = Db::open_on(disk.clone(), runtime.clone(), options).expect("created");
     put(&db, 0..9000, 1);
     db.drain(0).expect("flushed");
-    let making = db.state().images.begins().expect("no other is in the making");
+    let making = db.state().images.try_begin_image().expect("no other is in the making");
     let gone: Vec<_> = (20..9000).map(|at| Access::write(id(at), None)).collect();
     let session = db.session(SessionOptions::new()).expect("a session");
     session.finish(gone).expect("finished").commit().expect("committed");
@@ -352,7 +352,7 @@ fn no_regions_are_joined_while_a_batch_is_under_way() {
     let (db, _disk, runtime, making) = to_be_joined();
     let before = regions(&db);
     let state = db.state();
-    let batch = state.nodes.keep_nodes();
+    let batch = state.nodes.hold_nodes();
     drop(making);
     settle(&runtime);
     assert_eq!(regions(&db), before);
@@ -419,7 +419,7 @@ fn pages_that_are_due_twice_go_while_a_round_is_chosen() {
         }
         index.take_due(count)
     };
-    let kept = super::due::take_kept(index.due_count(), 1024, take, |taken, kept| {
+    let kept = super::due::take_filtered(index.due_count(), 1024, take, |taken, kept| {
         kept.extend(taken.iter().filter(|prefix| others.contains(prefix)));
     });
     assert_eq!((kept, index.has_due()), (others.clone(), false));

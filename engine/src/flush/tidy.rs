@@ -21,11 +21,11 @@ use pleach_beatree::{PageNo, RegionIndex};
 use pleach_core::{Key, Prefix};
 use pleach_journal::format::location_body::{LocationEncoder, Rewrite};
 
-use super::due::in_order;
+use super::due::sorted_prefixes;
 use crate::error::{Error, Result};
 use crate::metrics::Counters;
-use crate::state::State;
-use crate::state::order::images::LAST_NUMBERS;
+use crate::state::TrieDb;
+use crate::state::order::images::NUMBERS_FOR_CLOSE;
 use crate::state::tries::Trie;
 
 /// Pairs of regions that one record joins.
@@ -45,11 +45,11 @@ pub(super) struct Tidy {
 
 /// How joining went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Joining {
+pub(super) enum JoinOutcome {
     /// There may be more.
-    Some,
+    Joined,
     /// There are none.
-    None,
+    NothingToJoin,
     /// A batch, a commit or an image is under way.
     Busy,
 }
@@ -73,14 +73,14 @@ impl Tidy {
 
     /// Pages for a round, in key order, and the page at and behind which all others are moved: `goal`, where
     /// the leaf file should end.
-    pub(super) fn pages(
+    pub(super) fn take_pages(
         &mut self,
         goal: Option<PageNo>,
         trie: &Trie,
         count: usize,
     ) -> (Vec<Prefix>, Option<PageNo>) {
         let count_small = self.small.len().min(count);
-        let mut prefixes = in_order(self.small.drain(..count_small).collect());
+        let mut prefixes = sorted_prefixes(self.small.drain(..count_small).collect());
         if !prefixes.is_empty() {
             return (prefixes, None);
         }
@@ -94,7 +94,7 @@ impl Tidy {
         // One pass over the index: new pages come to the front meanwhile.
         let mut key = Some(self.next.unwrap_or([0; 32]));
         while let Some(at) = key.filter(|_| prefixes.len() < count) {
-            key = trie.index.in_region(&at, |region, state| {
+            key = trie.index.with_region(&at, |region, state| {
                 let children = state.children();
                 let behind = (0..children.len())
                     .filter(|child| children.page(*child).is_some_and(|page| page >= goal));
@@ -110,29 +110,31 @@ impl Tidy {
     }
 
     /// May there be regions to join?
-    pub(super) fn may_join(&self) -> bool {
+    pub(super) fn can_join(&self) -> bool {
         self.regions
     }
 
     /// Joins regions, if there are any to be joined.
-    pub(super) fn join(&mut self, db: &State) -> Result<Joining> {
+    pub(super) fn join(&mut self, db: &TrieDb) -> Result<JoinOutcome> {
         let joining = self.join_regions(db)?;
-        self.regions = joining != Joining::None;
+        self.regions = joining != JoinOutcome::NothingToJoin;
         Ok(joining)
     }
 
-    fn join_regions(&mut self, db: &State) -> Result<Joining> {
+    fn join_regions(&mut self, db: &TrieDb) -> Result<JoinOutcome> {
         let index = db.index.load_full();
         let mut pairs = pairs(&index);
         // The flush is the one that lets nodes leave: what it brings in stays.
         pairs.retain(|at| {
             let mut both = index.regions()[*at..*at + 2].iter();
-            both.all(|region| db.nodes.bring_nodes(region.prefix().first_key()).is_ok())
+            both.all(|region| db.nodes.load_nodes_for_flush(region.prefix().first_key()).is_ok())
         });
         if pairs.is_empty() {
-            return Ok(Joining::None);
+            return Ok(JoinOutcome::NothingToJoin);
         }
-        let Ok(flush) = db.images.next_number(LAST_NUMBERS) else { return Ok(Joining::None) };
+        let Ok(flush) = db.images.next_number(NUMBERS_FOR_CLOSE) else {
+            return Ok(JoinOutcome::NothingToJoin);
+        };
         let mut encoder = LocationEncoder::over(Vec::new(), flush, db.namespace);
         for at in &pairs {
             let range = index.regions()[*at].prefix().parent().expect("a region with a sibling");
@@ -142,18 +144,18 @@ impl Tidy {
         let len = record.len();
         match db.commits.sequencer.make_room(len) {
             // Nobody waits for a join: commits are not to be told that the flush has no room.
-            Err(Error::Full(_)) => return Ok(Joining::Busy),
+            Err(Error::Full(_)) => return Ok(JoinOutcome::Busy),
             made => made?,
         }
         // A batch that has folded the two by themselves would not be right about the one over both.
-        let Some(_alone) = db.nodes.without_batches() else { return Ok(Joining::Busy) };
+        let Some(_alone) = db.nodes.try_exclude_batches() else { return Ok(JoinOutcome::Busy) };
         let _structure = db.index.hold_structure();
         let mut sequencer = db.commits.sequencer.lock();
-        sequencer.check()?;
-        let others = sequencer.in_flight > 0 || db.images.is_in_making();
+        sequencer.check_writable()?;
+        let others = sequencer.in_flight > 0 || db.images.is_image_in_progress();
         let same = Arc::ptr_eq(&index, &db.index.load());
         if others || !same || !sequencer.has_room(len) {
-            return Ok(Joining::Busy);
+            return Ok(JoinOutcome::Busy);
         }
         let end = sequencer.queue(record) + len;
         let regions = index.regions();
@@ -170,14 +172,14 @@ impl Tidy {
             if left.children().len() == 1 && right.children().len() == 1 {
                 self.small.push_back(left.children().prefix(0));
             }
-            db.nodes.give_spill_page(left);
-            db.nodes.give_spill_page(right);
+            db.nodes.free_spill_page(left);
+            db.nodes.free_spill_page(right);
         }
         db.index.publish(join_held(db.hasher, &index, &mut joined, end.get()));
         sequencer.layouts += 1;
         drop(sequencer);
         Counters::add(&db.counters.regions_joined, pairs.len() as u64);
-        Ok(Joining::Some)
+        Ok(JoinOutcome::Joined)
     }
 }
 

@@ -6,20 +6,20 @@ use pleach_core::Prefix;
 use pleach_journal::format::names::LEAF_FILE;
 
 use crate::error::Result;
-use crate::state::State;
-use crate::state::pages::quarantine::{Quarantined, Why};
+use crate::state::TrieDb;
+use crate::state::pages::quarantine::{QuarantineReason, Quarantined};
 
 /// Tries some of the pages whose time has come.
-pub(super) fn try_quarantined(db: &State) {
+pub(super) fn try_quarantined(db: &TrieDb) {
     let quarantine = &db.store.quarantine;
-    for (listed, why) in quarantine.due(db.pace.now()) {
+    for (listed, why) in quarantine.begin_due_trials(db.pace.now()) {
         let Quarantined { file, page, namespace, prefix, .. } = listed;
         let of = (namespace, prefix);
-        if why == Why::Contradicts {
-            db.store.is_back(file, of);
+        if why == QuarantineReason::Contradicts {
+            db.store.release_from_quarantine(file, of);
             continue;
         }
-        let Some(trie) = db.other(namespace) else {
+        let Some(trie) = db.other_trie(namespace) else {
             // It was dropped, and nothing of it is left.
             quarantine.forget(file, page);
             continue;
@@ -30,22 +30,22 @@ pub(super) fn try_quarantined(db: &State) {
             trie.nodes.make_resident(prefix.first_key()).map(|()| {
                 // Back, made again, or replaced by another page.
                 quarantine.forget(file, page);
-                db.store.is_back(file, of);
+                db.store.release_from_quarantine(file, of);
             })
         };
         if let Err(error) = tried {
-            db.store.set_aside((file, page), of, error, why);
+            db.store.quarantine_page((file, page), of, error, why);
         }
     }
 }
 
-fn try_leaf(db: &State, page: u64, prefix: &Prefix) -> Result<()> {
-    let _guard = db.store.enter();
+fn try_leaf(db: &TrieDb, page: u64, prefix: &Prefix) -> Result<()> {
+    let _guard = db.store.grace_guard();
     let at = db.index.locate(prefix.first_key()).filter(|at| u64::from(at.page) == page);
     if let Some(at) = at {
         // A good read brings it back by itself; so does a copy in the cache.
         db.store.leaf(at)?;
-        db.store.read_well(LEAF_FILE, page);
+        db.store.note_good_read(LEAF_FILE, page);
     } else {
         db.store.quarantine.forget(LEAF_FILE, page);
     }

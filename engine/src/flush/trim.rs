@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::state::State;
-use crate::state::pace::trims::Trims;
+use crate::state::TrieDb;
+use crate::state::pace::trim_schedule::TrimSchedule;
 
 /// Written pages after which it is time again though no commit has come: a drain gives up what pends on them, and
 /// brings in other pages.
@@ -11,19 +11,19 @@ const WRITTEN: u64 = 1 << 14;
 
 /// When free memory was last given back.
 #[derive(Debug, Default)]
-pub(super) struct Trim {
+pub(super) struct TrimTrigger {
     /// The commit that was the newest when it was last looked at, and how often as many pages were written.
     seen: (u64, u64),
-    trims: Trims,
+    trims: TrimSchedule,
 }
 
-impl Trim {
+impl TrimTrigger {
     /// Gives free memory back, if it is time.
-    pub(super) fn look(&mut self, db: &State) {
+    pub(super) fn trim_if_due(&mut self, db: &TrieDb) {
         let written = db.counters.pages_written.load(Ordering::Relaxed);
         let now = (db.commits.published(), written / WRITTEN);
         if std::mem::replace(&mut self.seen, now) != now {
-            self.trims.look(&db.runtime, &db.budget, &db.counters);
+            self.trims.trim_if_due(&db.runtime, &db.budget, &db.counters);
         }
     }
 }

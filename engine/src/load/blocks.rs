@@ -15,19 +15,19 @@ const DEPTH: usize = 16;
 const GROWTH: u64 = 256;
 
 /// Where a filled block is.
-pub(super) enum Held {
+pub(super) enum BlockPlace {
     Memory(PageBuf),
     /// In the spill file, at this block number.
     Spilled(u64),
 }
 
 /// A block and how many bytes of it are records.
-pub(super) struct Block {
-    pub(super) held: Held,
+pub(super) struct LoadBlock {
+    pub(super) place: BlockPlace,
     pub(super) filled: usize,
 }
 
-struct Spill {
+struct LoadSpill {
     file: File,
     queue: Box<dyn Queue>,
     /// Block numbers below `end` that hold nothing any more.
@@ -37,7 +37,7 @@ struct Spill {
 }
 
 /// All blocks of a load.
-pub(super) struct Blocks {
+pub(super) struct LoadBlocks {
     device: Disk,
     pages: usize,
     /// Blocks that may be in memory.
@@ -45,12 +45,12 @@ pub(super) struct Blocks {
     /// Blocks that are, those in `spare` and in flight included.
     alive: usize,
     spare: Vec<PageBuf>,
-    spill: Option<Spill>,
+    spill: Option<LoadSpill>,
     /// Bytes written to the spill file.
     pub(super) spilled: u64,
 }
 
-impl Blocks {
+impl LoadBlocks {
     /// Blocks of `pages` pages each; about `memory` bytes of them stay in memory.
     pub(super) fn new(device: &Disk, pages: usize, memory: u64) -> Result<Self> {
         // One that an interrupted load left.
@@ -77,9 +77,9 @@ impl Blocks {
     }
 
     /// A block to be filled.
-    pub(super) fn take(&mut self) -> Result<PageBuf> {
+    pub(super) fn take_buffer(&mut self) -> Result<PageBuf> {
         if self.spare.is_empty() && self.alive >= self.limit && self.in_flight() > 0 {
-            self.arrive()?;
+            self.complete()?;
         }
         if let Some(spare) = self.spare.pop() {
             return Ok(spare);
@@ -93,7 +93,7 @@ impl Blocks {
     }
 
     /// Takes in what was written.
-    fn arrive(&mut self) -> Result<()> {
+    fn complete(&mut self) -> Result<()> {
         let Some(spill) = &mut self.spill else { return Ok(()) };
         let mut failed = None;
         let mut next = spill.queue.wait()?;
@@ -106,12 +106,12 @@ impl Blocks {
     }
 
     /// Keeps a filled block, in memory if there is room.
-    pub(super) fn keep(&mut self, buf: PageBuf, filled: usize) -> Result<Block> {
+    pub(super) fn store(&mut self, buf: PageBuf, filled: usize) -> Result<LoadBlock> {
         if self.alive < self.limit || !self.spare.is_empty() {
-            return Ok(Block { held: Held::Memory(buf), filled });
+            return Ok(LoadBlock { place: BlockPlace::Memory(buf), filled });
         }
         if self.spill.is_none() {
-            self.spill = Some(Spill {
+            self.spill = Some(LoadSpill {
                 file: self.device.open(LOAD_SPILL_FILE, OpenMode::CreateNew)?,
                 queue: self.device.queue(DEPTH)?,
                 free: Vec::new(),
@@ -120,7 +120,7 @@ impl Blocks {
             });
         }
         if self.in_flight() == DEPTH {
-            self.arrive()?;
+            self.complete()?;
         }
         let len = self.block_len() as u64;
         let spill = self.spill.as_mut().expect("just made");
@@ -137,24 +137,24 @@ impl Blocks {
         });
         spill.queue.submit()?;
         self.spilled += len;
-        Ok(Block { held: Held::Spilled(number), filled })
+        Ok(LoadBlock { place: BlockPlace::Spilled(number), filled })
     }
 
     /// Waits for all writes: from here on spilled blocks can be read.
-    pub(super) fn settle(&mut self) -> Result<()> {
+    pub(super) fn finish_writes(&mut self) -> Result<()> {
         while self.in_flight() > 0 {
-            self.arrive()?;
+            self.complete()?;
         }
         Ok(())
     }
 
     /// A block's bytes; written blocks must have settled. Give the buffer back with
-    /// [`Blocks::give`].
-    pub(super) fn read(&mut self, block: Block) -> Result<(PageBuf, usize)> {
-        match block.held {
-            Held::Memory(buf) => Ok((buf, block.filled)),
-            Held::Spilled(number) => {
-                let mut buf = self.take()?;
+    /// [`LoadBlocks::recycle`].
+    pub(super) fn read(&mut self, block: LoadBlock) -> Result<(PageBuf, usize)> {
+        match block.place {
+            BlockPlace::Memory(buf) => Ok((buf, block.filled)),
+            BlockPlace::Spilled(number) => {
+                let mut buf = self.take_buffer()?;
                 let offset = number * self.block_len() as u64;
                 let spill = self.spill.as_mut().expect("a spilled block has a file");
                 self.device.read_at(&spill.file, &mut buf, offset)?;
@@ -166,30 +166,30 @@ impl Blocks {
 
     /// Shows a block's bytes to `look`; the block stays where it is. Written blocks must have
     /// settled.
-    pub(super) fn look(&mut self, block: &Block, look: impl FnOnce(&[u8])) -> Result<()> {
-        match &block.held {
-            Held::Memory(buf) => look(&buf[..block.filled]),
-            Held::Spilled(number) => {
-                let mut buf = self.take()?;
+    pub(super) fn with_block(&mut self, block: &LoadBlock, look: impl FnOnce(&[u8])) -> Result<()> {
+        match &block.place {
+            BlockPlace::Memory(buf) => look(&buf[..block.filled]),
+            BlockPlace::Spilled(number) => {
+                let mut buf = self.take_buffer()?;
                 let offset = number * self.block_len() as u64;
                 let spill = self.spill.as_ref().expect("a spilled block has a file");
                 self.device.read_at(&spill.file, &mut buf, offset)?;
                 look(&buf[..block.filled]);
-                self.give(buf);
+                self.recycle(buf);
             }
         }
         Ok(())
     }
 
     /// Takes a buffer back.
-    pub(super) fn give(&mut self, buf: PageBuf) {
+    pub(super) fn recycle(&mut self, buf: PageBuf) {
         self.spare.push(buf);
     }
 
     /// Ends filling: spare memory goes, and the spill file stays for reading.
-    pub(super) fn freeze(mut self) -> Result<Frozen> {
-        self.settle()?;
-        Ok(Frozen {
+    pub(super) fn freeze(mut self) -> Result<FrozenBlocks> {
+        self.finish_writes()?;
+        Ok(FrozenBlocks {
             device: self.device.clone(),
             pages: self.pages,
             file: self.spill.take().map(|spill| spill.file),
@@ -198,7 +198,7 @@ impl Blocks {
     }
 }
 
-impl Drop for Blocks {
+impl Drop for LoadBlocks {
     /// After an error; the next load removes the file if this one cannot.
     fn drop(&mut self) {
         if let Some(mut spill) = self.spill.take() {
@@ -209,7 +209,7 @@ impl Drop for Blocks {
     }
 }
 
-impl Spill {
+impl LoadSpill {
     fn grow(&mut self, device: &Disk, len: u64) -> Result<u64> {
         if self.end == self.reserved {
             device
@@ -223,27 +223,27 @@ impl Spill {
 }
 
 /// Blocks that are filled and are read by workers.
-pub(super) struct Frozen {
+pub(super) struct FrozenBlocks {
     device: Disk,
     pages: usize,
     file: Option<File>,
     pub(super) spilled: u64,
 }
 
-impl Frozen {
+impl FrozenBlocks {
     /// The bytes of blocks, those from the spill file read through a queue that is empty before
     /// and after.
-    pub(super) fn gather(
+    pub(super) fn read_blocks(
         &self,
         queue: &mut Box<dyn Queue>,
-        blocks: Vec<Block>,
+        blocks: Vec<LoadBlock>,
     ) -> Result<Vec<(PageBuf, usize)>> {
         let mut gathered = Vec::with_capacity(blocks.len());
         let mut failed = None;
         for block in blocks {
-            match block.held {
-                Held::Memory(buf) => gathered.push((buf, block.filled)),
-                Held::Spilled(number) => {
+            match block.place {
+                BlockPlace::Memory(buf) => gathered.push((buf, block.filled)),
+                BlockPlace::Spilled(number) => {
                     if queue.in_flight() == queue.depth() {
                         failed = failed.or(completed(queue, &mut gathered)?);
                     }
@@ -274,7 +274,7 @@ fn completed(
     Ok(completion.result.err().map(Error::from))
 }
 
-impl Drop for Frozen {
+impl Drop for FrozenBlocks {
     fn drop(&mut self) {
         if self.file.take().is_some() {
             remove(&self.device);

@@ -13,11 +13,11 @@ use pleach_core::fold::Folder;
 use pleach_io::{File, IoError, PageBuf, Queue, Request, Transfer};
 use pleach_journal::format::trie_kind::TrieKind;
 
-use super::blocks::Frozen;
+use super::blocks::FrozenBlocks;
 use super::collect::UnitSource;
 use crate::error::{Error, NoRoom, Result, full_or};
-use crate::state::State;
-use crate::state::order::images::LAST_NUMBERS;
+use crate::state::TrieDb;
+use crate::state::order::images::NUMBERS_FOR_CLOSE;
 
 /// Pages folded and written at once.
 const BATCH: usize = 256;
@@ -28,9 +28,9 @@ const MAX_CACHED: usize = 8192;
 const DEPTH: usize = 8;
 
 /// What all workers share.
-pub(super) struct Building<'a> {
-    db: &'a State,
-    blocks: &'a Frozen,
+pub(super) struct UnitBuilder<'a> {
+    db: &'a TrieDb,
+    blocks: &'a FrozenBlocks,
     flush: u64,
     /// Number of the commit that the load makes.
     commit: u64,
@@ -50,18 +50,18 @@ pub(super) struct Building<'a> {
 /// Builds all units of commit `commit` and gives the pages in key order. They are written and not yet synced, the first
 /// of them are in the cache, and those that it has taken are in `taken`, whatever becomes of it. `progress` is told how many pairs are in pages.
 pub(super) fn build(
-    db: &State,
-    blocks: &Frozen,
+    db: &TrieDb,
+    blocks: &FrozenBlocks,
     units: Vec<UnitSource>,
     commit: u64,
     taken: &Mutex<Vec<PageNo>>,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Vec<BuiltLeaf>> {
     let workers = db.runtime.workers().min(units.len()).max(1);
-    let building = Building {
+    let building = UnitBuilder {
         db,
         blocks,
-        flush: db.images.next_number(LAST_NUMBERS)?,
+        flush: db.images.next_number(NUMBERS_FOR_CLOSE)?,
         commit,
         taken,
         units: units.into_iter().map(|unit| Mutex::new(Some(unit))).collect(),
@@ -73,7 +73,7 @@ pub(super) fn build(
         stop: AtomicBool::new(false),
         progress,
     };
-    db.runtime.fork_join(workers, &|_| building.work());
+    db.runtime.fork_join(workers, &|_| building.run_worker());
     if let Some(error) = building.failed.into_inner() {
         return Err(error);
     }
@@ -82,17 +82,17 @@ pub(super) fn build(
     Ok(built.into_iter().flat_map(|(_, leaves)| leaves).collect())
 }
 
-impl Building<'_> {
+impl UnitBuilder<'_> {
     /// A worker's share: units one after the other, until there are none.
-    fn work(&self) {
-        if let Err(error) = self.units() {
+    fn run_worker(&self) {
+        if let Err(error) = self.build_units() {
             self.stop.store(true, Ordering::Release);
             self.failed.lock().get_or_insert(error);
         }
     }
 
-    fn units(&self) -> Result<()> {
-        let mut worker = Worker {
+    fn build_units(&self) -> Result<()> {
+        let mut worker = LoadWorker {
             queue: self.db.store.device.queue(DEPTH)?,
             folder: Folder::new(self.db.hasher),
             spare: Vec::new(),
@@ -103,22 +103,22 @@ impl Building<'_> {
             let Some(unit) = self.units.get(index) else { break };
             let unit = unit.lock().take().expect("each unit has one worker");
             let keys = unit.keys;
-            let result = self.unit(&mut worker, unit);
+            let result = self.build_unit(&mut worker, unit);
             if result.is_err() {
                 // What is in flight comes back before the error goes on.
-                let _ = worker.settle();
+                let _ = worker.finish_writes();
             }
             self.built.lock().push((index, result?));
             let done = self.keys.fetch_add(keys, Ordering::Relaxed) + keys;
             (self.progress)(done);
         }
-        worker.settle()
+        worker.finish_writes()
     }
 
-    fn unit(&self, worker: &mut Worker, source: UnitSource) -> Result<Vec<BuiltLeaf>> {
+    fn build_unit(&self, worker: &mut LoadWorker, source: UnitSource) -> Result<Vec<BuiltLeaf>> {
         // Blocks are read through the same queue, which must be empty for that.
-        worker.settle()?;
-        let blocks = self.blocks.gather(&mut worker.queue, source.blocks)?;
+        worker.finish_writes()?;
+        let blocks = self.blocks.read_blocks(&mut worker.queue, source.blocks)?;
         let filled: Vec<&[u8]> = blocks.iter().map(|(buf, filled)| &buf[..*filled]).collect();
         let unit =
             Unit::new(source.prefix, &filled).map_err(|Repeated(key)| Error::RepeatedKey(key))?;
@@ -135,15 +135,15 @@ impl Building<'_> {
             cells.extend(unit.cells(from..to));
             let count = batch.iter().filter(|page| !page.cells.is_empty()).count();
             let own = numbers.split_off(..count).expect("a number for each page");
-            self.batch(worker, batch, &cells, own, &mut leaves)?;
+            self.write_batch(worker, batch, &cells, own, &mut leaves)?;
         }
         Ok(leaves)
     }
 
     /// Folds and writes neighbouring pages; `cells` are theirs.
-    fn batch(
+    fn write_batch(
         &self,
-        worker: &mut Worker,
+        worker: &mut LoadWorker,
         batch: &[Planned],
         cells: &[CellRef<'_>],
         numbers: &[PageNo],
@@ -195,7 +195,7 @@ impl Building<'_> {
 }
 
 /// What a worker keeps from unit to unit.
-struct Worker {
+struct LoadWorker {
     queue: Box<dyn Queue>,
     folder: Folder,
     /// Buffers of a whole batch.
@@ -203,7 +203,7 @@ struct Worker {
     failed: Option<IoError>,
 }
 
-impl Worker {
+impl LoadWorker {
     fn buffer(&mut self, pages: usize) -> PageBuf {
         let spare = if pages == BATCH { self.spare.pop() } else { None };
         spare.unwrap_or_else(|| PageBuf::zeroed(pages))
@@ -211,7 +211,7 @@ impl Worker {
 
     fn write(&mut self, file: &File, buf: PageBuf, offset: u64) -> Result<()> {
         while self.queue.in_flight() == self.queue.depth() {
-            self.arrive()?;
+            self.complete()?;
         }
         self.queue.push(Request {
             file: file.clone(),
@@ -224,7 +224,7 @@ impl Worker {
         self.failed.take().map_or(Ok(()), |error| Err(full_or(NoRoom::LeafPages)(error)))
     }
 
-    fn arrive(&mut self) -> Result<()> {
+    fn complete(&mut self) -> Result<()> {
         let mut next = self.queue.wait()?;
         while let Some(completion) = next {
             self.failed = self.failed.take().or(completion.result.err());
@@ -237,9 +237,9 @@ impl Worker {
     }
 
     /// Waits for everything in flight.
-    fn settle(&mut self) -> Result<()> {
+    fn finish_writes(&mut self) -> Result<()> {
         while self.queue.in_flight() > 0 {
-            self.arrive()?;
+            self.complete()?;
         }
         self.failed.take().map_or(Ok(()), |error| Err(full_or(NoRoom::LeafPages)(error)))
     }

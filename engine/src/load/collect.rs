@@ -11,7 +11,7 @@ use pleach_core::prefix::common_len;
 use pleach_core::{Key, Prefix, cpu_prefetch};
 use pleach_io::PageBuf;
 
-use super::blocks::{Block, Blocks};
+use super::blocks::{LoadBlock, LoadBlocks};
 use crate::error::{Error, Result};
 
 /// Units have at least this many bytes of records before their neighbours are kept apart: the
@@ -26,7 +26,7 @@ const _: () = assert!(MIN_UNIT > 16 * MAX_RECORD as u64);
 
 /// Sizes that follow from the memory of a load.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
+pub(super) struct LoadSizes {
     /// Pages of a block.
     pub(super) block_pages: usize,
     /// Bytes of blocks in memory.
@@ -37,7 +37,7 @@ pub(super) struct Sizes {
     unit: u64,
 }
 
-impl Sizes {
+impl LoadSizes {
     /// Three quarters of the memory are for blocks, of which at most a quarter is open; the rest
     /// is for workers, the new index and the pages on their way.
     pub(super) fn new(memory: u64, workers: usize) -> Self {
@@ -52,7 +52,7 @@ impl Sizes {
 }
 
 struct Bucket {
-    full: Vec<Block>,
+    full: Vec<LoadBlock>,
     open: Option<PageBuf>,
     filled: usize,
     keys: u64,
@@ -69,12 +69,12 @@ pub(super) struct Buckets {
 /// All pairs below a prefix.
 pub(super) struct UnitSource {
     pub(super) prefix: Prefix,
-    pub(super) blocks: Vec<Block>,
+    pub(super) blocks: Vec<LoadBlock>,
     pub(super) keys: u64,
 }
 
 impl Buckets {
-    pub(super) fn new(at: Prefix, sizes: &Sizes) -> Self {
+    pub(super) fn new(at: Prefix, sizes: &LoadSizes) -> Self {
         let bits = sizes.bits.min(256 - at.len());
         let empty = |_| Bucket { full: Vec::new(), open: None, filled: 0, keys: 0, bytes: 0 };
         Self { at, bits, parts: (0..1usize << bits).map(empty).collect() }
@@ -82,7 +82,7 @@ impl Buckets {
 
     /// Adds a pair.
     #[inline]
-    pub(super) fn push(&mut self, blocks: &mut Blocks, record: &Record<'_>) -> Result<()> {
+    pub(super) fn push(&mut self, blocks: &mut LoadBlocks, record: &Record<'_>) -> Result<()> {
         let index = bits_of(record.key, self.at.len(), self.bits);
         let bucket = &mut self.parts[index];
         bucket.keys += 1;
@@ -102,14 +102,14 @@ impl Buckets {
     /// Units of all pairs, in key order; their prefixes tile the key space.
     pub(super) fn into_units(
         self,
-        blocks: &mut Blocks,
-        sizes: &Sizes,
+        blocks: &mut LoadBlocks,
+        sizes: &LoadSizes,
         workers: usize,
     ) -> Result<Vec<UnitSource>> {
         let total: u64 = self.parts.iter().map(|bucket| bucket.bytes).sum();
         let limit = (total / (workers as u64 * 8)).clamp(MIN_UNIT, sizes.unit);
         let mut units = Vec::new();
-        Units { blocks, sizes, limit, out: &mut units }.of_buckets(self)?;
+        UnitDivider { blocks, sizes, limit, out: &mut units }.divide_buckets(self)?;
         Ok(units)
     }
 }
@@ -117,32 +117,32 @@ impl Buckets {
 impl Bucket {
     /// The open block has no room for this record: it is kept, and the record starts another.
     #[cold]
-    fn renew(&mut self, blocks: &mut Blocks, record: &Record<'_>) -> Result<()> {
+    fn renew(&mut self, blocks: &mut LoadBlocks, record: &Record<'_>) -> Result<()> {
         self.close(blocks)?;
-        let mut open = blocks.take()?;
+        let mut open = blocks.take_buffer()?;
         self.filled = record.write(&mut open, 0).expect("a block holds any record");
         self.open = Some(open);
         Ok(())
     }
 
-    fn close(&mut self, blocks: &mut Blocks) -> Result<()> {
+    fn close(&mut self, blocks: &mut LoadBlocks) -> Result<()> {
         if let Some(full) = self.open.take() {
-            self.full.push(blocks.keep(full, self.filled)?);
+            self.full.push(blocks.store(full, self.filled)?);
             self.filled = 0;
         }
         Ok(())
     }
 }
 
-struct Units<'a> {
-    blocks: &'a mut Blocks,
-    sizes: &'a Sizes,
+struct UnitDivider<'a> {
+    blocks: &'a mut LoadBlocks,
+    sizes: &'a LoadSizes,
     limit: u64,
     out: &'a mut Vec<UnitSource>,
 }
 
-impl Units<'_> {
-    fn of_buckets(&mut self, from: Buckets) -> Result<()> {
+impl UnitDivider<'_> {
+    fn divide_buckets(&mut self, from: Buckets) -> Result<()> {
         let mut buckets = from.parts;
         for bucket in &mut buckets {
             bucket.close(self.blocks)?;
@@ -156,7 +156,7 @@ impl Units<'_> {
                 self.out.push(UnitSource { prefix, blocks, keys });
             } else if let [bucket] = &mut buckets[..] {
                 let full = std::mem::take(&mut bucket.full);
-                self.again(prefix, full)?;
+                self.redistribute(prefix, full)?;
             } else {
                 let right = buckets.split_off(buckets.len() / 2);
                 todo.push((prefix.child(true), right));
@@ -167,8 +167,8 @@ impl Units<'_> {
     }
 
     /// Distributes a large bucket by the bits after those that all its keys share.
-    fn again(&mut self, at: Prefix, full: Vec<Block>) -> Result<()> {
-        self.blocks.settle()?;
+    fn redistribute(&mut self, at: Prefix, full: Vec<LoadBlock>) -> Result<()> {
+        self.blocks.finish_writes()?;
         let shared = self.shared_prefix(&full)?;
         let mut buckets = Buckets::new(shared, self.sizes);
         for block in full {
@@ -176,7 +176,7 @@ impl Units<'_> {
             for (_, record) in Records::new(&buf[..filled]) {
                 buckets.push(self.blocks, &record)?;
             }
-            self.blocks.give(buf);
+            self.blocks.recycle(buf);
         }
         let empty = |prefix| UnitSource { prefix, blocks: Vec::new(), keys: 0 };
         let mut right = Vec::new();
@@ -185,16 +185,16 @@ impl Units<'_> {
             let sibling = empty(step.sibling().expect("not the root"));
             if step.is_right() { self.out.push(sibling) } else { right.push(sibling) }
         }
-        self.of_buckets(buckets)?;
+        self.divide_buckets(buckets)?;
         self.out.extend(right.into_iter().rev());
         Ok(())
     }
 
     /// The longest prefix of all keys in these blocks, which have settled.
-    fn shared_prefix(&mut self, full: &[Block]) -> Result<Prefix> {
+    fn shared_prefix(&mut self, full: &[LoadBlock]) -> Result<Prefix> {
         let mut shared: Option<Prefix> = None;
         for block in full {
-            self.blocks.look(block, |filled| {
+            self.blocks.with_block(block, |filled| {
                 for (_, record) in Records::new(filled) {
                     let prefix = shared.get_or_insert(Prefix::new(record.key, 256));
                     let len = common_len(prefix.first_key(), record.key).min(prefix.len());
@@ -247,7 +247,7 @@ mod tests {
         for mib in [1, 4, 64, 1024, 8192] {
             for workers in [1, 2, 64] {
                 let memory = mib << 20;
-                let sizes = Sizes::new(memory, workers);
+                let sizes = LoadSizes::new(memory, workers);
                 let open = (1u64 << sizes.bits) * page_offset(sizes.block_pages as u64);
                 assert!(open <= sizes.blocks / 4, "{mib} MiB: {sizes:?}");
                 assert!((MIN_UNIT..=MAX_UNIT).contains(&sizes.unit));

@@ -39,15 +39,15 @@ use crate::checkpoint::checkpoint;
 use crate::digest;
 use crate::error::{Error, NoRoom, Result, full_or};
 use crate::handles::Holder;
-use crate::machine::memory_limit;
+use crate::memory_limit::memory_limit;
 use crate::roots::TrieRoot;
-use crate::state::State;
+use crate::state::TrieDb;
 use crate::state::commits::Tip;
 use crate::state::pages::overflow;
-use crate::state::pages::space::Tentative;
-use blocks::Blocks;
+use crate::state::pages::space::TentativeRuns;
+use blocks::LoadBlocks;
 use build::build;
-use collect::{Buckets, Sizes};
+use collect::{Buckets, LoadSizes};
 
 /// Pairs between two calls of the progress function.
 const TICK: u64 = 1 << 16;
@@ -118,7 +118,7 @@ impl LoadOptions {
         self.memory.unwrap_or_else(|| DEFAULT_MEMORY.min(memory_limit().bytes / 2)).max(1 << 20)
     }
 
-    fn tell(&self, done: u64) {
+    fn report_progress(&self, done: u64) {
         if let Some(progress) = &self.progress {
             progress(done, None);
         }
@@ -146,12 +146,12 @@ pub struct LoadReport {
 /// Most pairs that a load takes at once from its caller, and bytes of values after which it takes no more.
 const CHUNK: (usize, usize) = (64, 64 << 10);
 
-/// Gives the next pairs ([`fill`]), and whether there may be more; else it is not called again. So the load itself is compiled
+/// Gives the next pairs ([`fill_chunk`]), and whether there may be more; else it is not called again. So the load itself is compiled
 /// once, whatever its caller's iterator.
-pub(crate) type Fill<'a> = &'a mut dyn FnMut(&mut Vec<(Key, Value)>) -> Result<bool>;
+pub(crate) type PairSource<'a> = &'a mut dyn FnMut(&mut Vec<(Key, Value)>) -> Result<bool>;
 
 /// Takes pairs until there are enough, or no more: then gives false.
-pub(crate) fn fill(
+pub(crate) fn fill_chunk(
     chunk: &mut Vec<(Key, Value)>,
     mut next: impl FnMut() -> Result<Option<(Key, Value)>>,
 ) -> Result<bool> {
@@ -165,12 +165,16 @@ pub(crate) fn fill(
 }
 
 /// See [`Db::bulk_load`](crate::Db::bulk_load).
-pub(crate) fn bulk_load(db: &State, fill: Fill<'_>, options: &LoadOptions) -> Result<LoadReport> {
+pub(crate) fn bulk_load(
+    db: &TrieDb,
+    fill: PairSource<'_>,
+    options: &LoadOptions,
+) -> Result<LoadReport> {
     let since = db.pace.now();
-    let ticket = Ticket::take(db, options.namespace)?;
+    let ticket = LoadTicket::take(db, options.namespace)?;
     // In this order: no record is left out that names what is behind the files' ends.
-    let end = db.commits.sequencer.lock().end();
-    let (before, taken) = (db.space.before()?, Mutex::default());
+    let end = db.commits.sequencer.lock().log_end();
+    let (before, taken) = (db.space.file_lengths()?, Mutex::default());
     let images = db.counters.image_bytes.load(Ordering::Relaxed);
     let result = load(&ticket.db, fill, options, ticket.commit, &taken);
     if result.is_err() && db.commits.published() < ticket.commit {
@@ -178,11 +182,11 @@ pub(crate) fn bulk_load(db: &State, fill: Fill<'_>, options: &LoadOptions) -> Re
         for page in &taken {
             db.store.cache.remove(*page);
         }
-        db.space.go_back(before, taken, is_durable);
+        db.space.roll_back_load(before, taken, is_durable);
     }
     let mut report = result?;
     ticket.db.commits.sequencer.lock().loading = false;
-    options.tell(report.accounts);
+    options.report_progress(report.accounts);
     report.bytes_written += db.counters.image_bytes.load(Ordering::Relaxed) - images;
     report.seconds = db.pace.now().saturating_sub(since).as_secs_f64();
     Ok(report)
@@ -190,21 +194,21 @@ pub(crate) fn bulk_load(db: &State, fill: Fill<'_>, options: &LoadOptions) -> Re
 
 /// The load's right to be the next commit; dropped before its publication, it is given back. Nothing else is
 /// committed meanwhile, nor while the load's own commit is published and not yet durable.
-struct Ticket {
+struct LoadTicket {
     /// The trie that is loaded.
-    db: State,
+    db: TrieDb,
     /// The commit that the load makes.
     commit: u64,
 }
 
-impl Ticket {
+impl LoadTicket {
     /// The ticket of a load into this namespace. Its trie is looked up under the lock, so that it is the one that
     /// the newest commit has, and not one that was dropped before.
-    fn take(shared: &State, namespace: u8) -> Result<Self> {
-        let mut state = shared.commits.sequencer.lock();
+    fn take(db: &TrieDb, namespace: u8) -> Result<Self> {
+        let mut state = db.commits.sequencer.lock();
         state.check_open()?;
         state.check_not_loading()?;
-        let found = state.newest.roots.of(namespace).zip(shared.other(namespace));
+        let found = state.newest.roots.of(namespace).zip(db.other_trie(namespace));
         let Some((root, db)) = found else { return Err(Error::Namespace(namespace)) };
         // A digest says nothing of what is there.
         let has_pairs = root.merkle().is_some_and(|root| root != TERMINATOR);
@@ -223,7 +227,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for LoadTicket {
     fn drop(&mut self) {
         if self.db.commits.published() < self.commit {
             self.db.commits.sequencer.lock().loading = false;
@@ -233,21 +237,21 @@ impl Drop for Ticket {
 
 /// Steps 2 to 6. The report lacks the time and the bytes of images.
 fn load(
-    db: &State,
-    fill: Fill<'_>,
+    db: &TrieDb,
+    fill: PairSource<'_>,
     options: &LoadOptions,
     commit: u64,
     taken: &Mutex<Vec<PageNo>>,
 ) -> Result<LoadReport> {
     let workers = db.runtime.workers();
-    let sizes = Sizes::new(options.memory_bytes(), workers);
-    let mut blocks = Blocks::new(&db.store.device, sizes.block_pages, sizes.blocks)?;
+    let sizes = LoadSizes::new(options.memory_bytes(), workers);
+    let mut blocks = LoadBlocks::new(&db.store.device, sizes.block_pages, sizes.blocks)?;
     let mut values = db.space.tentative();
     let mut buckets = Buckets::new(Prefix::ROOT, &sizes);
     let keys = collect(db, fill, options, &mut buckets, &mut blocks, &mut values)?;
     let units = buckets.into_units(&mut blocks, &sizes, workers)?;
     let blocks = blocks.freeze()?;
-    let progress = |done| options.tell(keys / 2 + done / 2);
+    let progress = |done| options.report_progress(keys / 2 + done / 2);
     let leaves = build(db, &blocks, units, commit, taken, &progress)?;
     let spilled = blocks.spilled;
     drop(blocks);
@@ -258,7 +262,7 @@ fn load(
         let synced = synced.map_err(full_or(NoRoom::OverflowPages));
         // But runs of the history may.
         if let Err(error) = &synced
-            && db.commits.undo.keeps_history()
+            && db.commits.undo.has_history()
         {
             db.poison(error);
         }
@@ -267,12 +271,12 @@ fn load(
     db.store.device.sync(&db.store.leaf).map_err(full_or(NoRoom::LeafPages))?;
     let pages = taken.lock().len() as u64;
     // A close, which may come at any time, makes an image, too.
-    let _alone = db.images.make_alone();
+    let _alone = db.images.lock_maker();
     let root = publish(db, (leaves, pages), values, commit, options.root.as_ref())?;
     if let Err(error) = checkpoint(db, false).and_then(|()| checkpoint(db, false)) {
         // Published and perhaps not durable: only reopening tells.
         db.poison(&error);
-        return Err(error.in_doubt());
+        return Err(error.to_in_doubt());
     }
     Ok(LoadReport {
         accounts: keys,
@@ -286,12 +290,12 @@ fn load(
 
 /// Step 2; gives the number of pairs.
 fn collect(
-    db: &State,
-    fill: Fill<'_>,
+    db: &TrieDb,
+    fill: PairSource<'_>,
     options: &LoadOptions,
     buckets: &mut Buckets,
-    blocks: &mut Blocks,
-    values: &mut Tentative<'_>,
+    blocks: &mut LoadBlocks,
+    values: &mut TentativeRuns<'_>,
 ) -> Result<u64> {
     let mut keys = 0;
     let mut chunk = Vec::with_capacity(CHUNK.0);
@@ -313,7 +317,7 @@ fn collect(
             }
             keys += 1;
             if keys % TICK == 0 {
-                options.tell(keys / 2);
+                options.report_progress(keys / 2);
             }
         }
         if is_last {
@@ -324,9 +328,9 @@ fn collect(
 
 /// Steps 4 and 5; gives the root, or the digest of a plain namespace.
 fn publish(
-    db: &State,
+    db: &TrieDb,
     (leaves, pages): (Vec<BuiltLeaf>, u64),
-    values: Tentative<'_>,
+    values: TentativeRuns<'_>,
     commit: u64,
     expected: Option<&Node>,
 ) -> Result<Node> {
@@ -342,13 +346,13 @@ fn publish(
         let structure = db.index.hold_structure();
         let state = db.commits.sequencer.lock();
         state.check_open()?;
-        if !db.images.is_in_making() {
+        if !db.images.is_image_in_progress() {
             break (structure, state);
         }
         drop(state);
         drop(structure);
         // The task had begun an image before the load came; it begins no other one meanwhile.
-        db.pace.wait(Some(Duration::from_millis(100)), &mut || !db.images.is_in_making());
+        db.pace.wait(Some(Duration::from_millis(100)), &mut || !db.images.is_image_in_progress());
     };
     db.commits.undo.check_unheld()?;
     let old = db.index.publish(index);
@@ -356,10 +360,10 @@ fn publish(
         region.write().retire();
     }
     state.layouts += 1;
-    values.named();
+    values.mark_named();
     let before = db.commits.tip();
     let node = match before.roots.of(db.namespace) {
-        Some(before) if is_plain => digest::loaded(&before.node, &root),
+        Some(before) if is_plain => digest::after_load(&before.node, &root),
         _ => root,
     };
     let after = TrieRoot { kind: db.kind, node };
@@ -367,7 +371,7 @@ fn publish(
     let tip = Tip { number: commit, roots, blob: before.blob };
     state.newest = tip.clone();
     db.commits.publish(tip);
-    db.commits.undo.barrier(commit);
+    db.commits.undo.set_barrier(commit);
     drop(state);
     drop(structure);
     db.store.begin_batch(commit + 1);
@@ -378,7 +382,7 @@ fn publish(
 
 /// Room for an image of about this number of pages, so that a full device shows before anything is
 /// published.
-fn reserve_image(db: &State, pages: u64) -> Result<()> {
+fn reserve_image(db: &TrieDb, pages: u64) -> Result<()> {
     let free_runs = db.space.overflow_stats().free_runs;
     // Upper levels are a fraction of them; a free run takes less than 16 bytes.
     let bytes = page_offset(pages + pages / 4 + free_runs / 250 + 16);

@@ -11,8 +11,8 @@ use pleach_io::Homed;
 
 use super::Namespace;
 use crate::error::Result;
-use crate::handles::{Counted, Kind};
-use crate::read::scan::{Scan, Way, long_value};
+use crate::handles::{CountedHandle, HandleKind};
+use crate::read::scan::{Direction, Scan, long_value};
 
 /// The pairs of a range, in key order from the front and against it from the back. From
 /// [`Namespace::iter`](crate::Namespace::iter), which says more.
@@ -25,7 +25,7 @@ use crate::read::scan::{Scan, Way, long_value};
 pub struct Iter {
     scan: Homed<Scan>,
     namespace: Namespace,
-    _counted: Counted,
+    _counted: CountedHandle,
 }
 
 impl Iter {
@@ -35,7 +35,7 @@ impl Iter {
         Self {
             scan: Homed::new(Scan::new(&engine.scanners, range)),
             namespace: Namespace(Arc::clone(&namespace.0)),
-            _counted: engine.count(Kind::Iterator),
+            _counted: engine.count_handle(HandleKind::Iterator),
         }
     }
 
@@ -47,14 +47,14 @@ impl Iter {
     }
 
     /// The next pair, whatever it is.
-    fn next_stored(&mut self, way: Way) -> Option<Result<(Key, Value)>> {
-        let (db, view) = (self.namespace.state(), self.namespace.view());
-        let (key, stored) = match self.scan.next(db, view, way)? {
+    fn next_stored(&mut self, direction: Direction) -> Option<Result<(Key, Value)>> {
+        let (db, view) = (self.namespace.db(), self.namespace.view());
+        let (key, stored) = match self.scan.next(db, view, direction)? {
             Ok((key, Stored::Inline(value))) => return Some(Ok((key, value))),
             Ok(pair) => pair,
             Err(error) => return Some(Err(error)),
         };
-        let value = long_value(db, view, &key, stored).inspect_err(|_| self.scan.end());
+        let value = long_value(db, view, &key, stored).inspect_err(|_| self.scan.stop());
         Some(value.map(|value| (key, value.expect("a scan gives what is present"))))
     }
 }
@@ -65,20 +65,20 @@ impl Iterator for Iter {
     #[inline(never)]
     fn next(&mut self) -> Option<Self::Item> {
         // Nearly all pairs, made where the caller wants them. Inlined, they are made elsewhere and moved.
-        if let Some((page, cell, value)) = self.scan.next_inline(Way::Forwards) {
+        if let Some((page, cell, value)) = self.scan.next_inline(Direction::Forwards) {
             return Some(Ok((page.key(cell), Value::from(value))));
         }
-        self.next_stored(Way::Forwards)
+        self.next_stored(Direction::Forwards)
     }
 }
 
 impl DoubleEndedIterator for Iter {
     #[inline(never)]
     fn next_back(&mut self) -> Option<Self::Item> {
-        if let Some((page, cell, value)) = self.scan.next_inline(Way::Backwards) {
+        if let Some((page, cell, value)) = self.scan.next_inline(Direction::Backwards) {
             return Some(Ok((page.key(cell), Value::from(value))));
         }
-        self.next_stored(Way::Backwards)
+        self.next_stored(Direction::Backwards)
     }
 }
 

@@ -18,17 +18,17 @@ use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::engine::Engine;
 use crate::error::{Error, Hex, Result};
-use crate::finish::{Claim, prove};
+use crate::finish::{ProofRequest, prove};
 use crate::metrics::Counters;
 use crate::prefetch::lookup;
-use crate::prefetch::requests::{Missing, PrefetchRequests, Purpose};
-use crate::prefetch::values::{LookedUp, SlotPair};
-use crate::prove::{differing, ends, last_of_part, prove_change, prove_range};
-use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
-use crate::read::many::{self, For};
-use crate::read::point::{self, Found};
+use crate::prefetch::requests::{MissingItem, PageRequestPurpose, PrefetchRequests};
+use crate::prefetch::value_cache::{PrefetchedValue, SlotPair};
+use crate::prove::{differing_keys, part_end, prove_change, prove_range, range_ends};
+use crate::read::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
+use crate::read::many::{self, FetchPurpose};
+use crate::read::point::{self, PointLookup};
 use crate::roots::TrieRoot;
-use crate::state::State;
+use crate::state::TrieDb;
 use crate::state::pages::index::PageRef;
 use crate::state::pages::overflow;
 use crate::state::pages::reader::PageRequest;
@@ -45,15 +45,15 @@ const REPLICA_KEYS: usize = 256;
 
 /// A namespace of the state that a session reads. From [`Session::namespace`](crate::Session::namespace); a session itself is
 /// its namespace 0. Any number of threads may use one.
-pub struct Namespace(Arc<Inner>);
+pub struct Namespace(Arc<NamespaceInner>);
 
-struct Inner {
+struct NamespaceInner {
     engine: Arc<Engine>,
-    state: Arc<State>,
+    db: Arc<TrieDb>,
     view: View,
     root: TrieRoot,
     /// Has anything been prefetched?
-    prefetches: AtomicBool,
+    is_prefetching: AtomicBool,
     /// What readers can still look up of it.
     requests: Mutex<PrefetchRequests>,
 }
@@ -69,21 +69,21 @@ impl fmt::Debug for Namespace {
 
 impl Namespace {
     /// A view of a trie, whose root there is `root`.
-    pub(crate) fn new(engine: &Arc<Engine>, state: Arc<State>, view: View, root: TrieRoot) -> Self {
-        debug_assert_eq!(state.namespace, view.namespace, "one namespace");
+    pub(crate) fn new(engine: &Arc<Engine>, db: Arc<TrieDb>, view: View, root: TrieRoot) -> Self {
+        debug_assert_eq!(db.namespace, view.namespace, "one namespace");
         let (prefetches, requests) = (AtomicBool::new(false), Mutex::default());
-        Self(Arc::new(Inner {
+        Self(Arc::new(NamespaceInner {
             engine: Arc::clone(engine),
-            state,
+            db,
             view,
             root,
-            prefetches,
+            is_prefetching: prefetches,
             requests,
         }))
     }
 
-    pub(crate) fn state(&self) -> &Arc<State> {
-        &self.0.state
+    pub(crate) fn db(&self) -> &Arc<TrieDb> {
+        &self.0.db
     }
 
     pub(crate) fn view(&self) -> &View {
@@ -94,7 +94,7 @@ impl Namespace {
     pub(crate) fn into_view(self) -> View {
         match Arc::try_unwrap(self.0) {
             Ok(inner) => inner.view,
-            Err(inner) => inner.state.commits.view_like(&inner.view),
+            Err(inner) => inner.db.commits.clone_view(&inner.view),
         }
     }
 
@@ -128,15 +128,15 @@ impl Namespace {
     /// take.
     pub fn read(&self, key: &Key) -> Result<Option<Value>> {
         if self.has_prefetched() {
-            let Inner { state, view, .. } = &*self.0;
-            if let Some(stored) = view.overlaid(key) {
+            let NamespaceInner { db: state, view, .. } = &*self.0;
+            if let Some(stored) = view.overlay_value(key) {
                 return overflow::value(state, view.base, stored, true);
             }
-            if let Some(found) = self.looked_up(key) {
+            if let Some(found) = self.prefetched_value(key) {
                 return Ok(found.value().map(Value::from));
             }
         }
-        self.with(|view| point::value(&self.0.state, view, key))
+        self.with_view(|view| point::value(&self.0.db, view, key))
     }
 
     /// As [`Self::read`] without blocking the thread that polls it: for executors that run many tasks at a time. The page of a
@@ -150,24 +150,24 @@ impl Namespace {
     /// # Errors
     /// As [`Self::read`].
     pub async fn read_async(&self, key: &Key) -> Result<Option<Value>> {
-        let Inner { engine, state, view, .. } = &*self.0;
+        let NamespaceInner { engine, db: state, view, .. } = &*self.0;
         if state.replica.is_some() {
             return self.read(key);
         }
         if self.has_prefetched()
-            && view.overlaid(key).is_none()
-            && let Some(found) = self.looked_up(key)
+            && view.overlay_value(key).is_none()
+            && let Some(found) = self.prefetched_value(key)
         {
             return Ok(found.value().map(Value::from));
         }
         let mut read: Option<(PageRef, Arc<CachedPage>)> = None;
         for _ in 0..PAGES_OF_A_KEY {
             // Its state, or the page that is missing.
-            let found = self.with(|view| {
+            let found = self.with_view(|view| {
                 Ok(match point::look_up(state, view, key)? {
-                    Found::Stored(stored) => Ok(stored),
-                    Found::In(at, _guard) => match &read {
-                        Some((known, page)) if *known == at => Ok(point::in_page(page, key)),
+                    PointLookup::Stored(stored) => Ok(stored),
+                    PointLookup::InPage(at, _guard) => match &read {
+                        Some((known, page)) if *known == at => Ok(point::stored_in_page(page, key)),
                         _ => Err(at),
                     },
                 })
@@ -175,18 +175,20 @@ impl Namespace {
             let stored = match found {
                 Ok(stored) => stored,
                 Err(at) => {
-                    let page =
-                        |reader| Missing::Page(PageRequest::Leaf(at), Purpose::Reader(reader));
-                    let Ok(page) = engine.prefetching.ask(page).await else { break };
+                    let page = |reader| {
+                        MissingItem::Page(PageRequest::Leaf(at), PageRequestPurpose::Reader(reader))
+                    };
+                    let Ok(page) = engine.prefetch.request_missing(page).await else { break };
                     read = Some((at, page));
                     continue;
                 }
             };
-            if !overflow::is_away(state, &stored) {
+            if !overflow::needs_device_read(state, &stored) {
                 return overflow::value(state, view.base, stored, true);
             }
-            let value = |reader| Missing::LongValue(Arc::clone(state), view.base, stored, reader);
-            let Ok(value) = engine.prefetching.ask(value).await else { break };
+            let value =
+                |reader| MissingItem::LongValue(Arc::clone(state), view.base, stored, reader);
+            let Ok(value) = engine.prefetch.request_missing(value).await else { break };
             return value;
         }
         self.read(key)
@@ -194,27 +196,31 @@ impl Namespace {
 
     /// Is there anything that was prefetched, in this process?
     fn has_prefetched(&self) -> bool {
-        self.0.prefetches.load(Ordering::Relaxed) && self.0.state.home.is_here()
+        self.0.is_prefetching.load(Ordering::Relaxed) && self.0.db.home.is_here()
     }
 
     /// Does something with the view.
     #[inline]
-    pub(crate) fn with<T>(&self, mut what: impl FnMut(&View) -> Result<T>) -> Result<T> {
-        self.0.state.read(self.0.view.base, || what(&self.0.view))
+    pub(crate) fn with_view<T>(&self, mut what: impl FnMut(&View) -> Result<T>) -> Result<T> {
+        self.0.db.run_read(self.0.view.base, || what(&self.0.view))
     }
 
     /// The prefetched value of a key that no overlay has. Where that is late, a key batch is looked up here, which costs
     /// less than its keys one by one.
-    fn looked_up(&self, key: &Key) -> Option<LookedUp> {
-        let (db, prefetching) = (&self.0.state, &self.0.engine.prefetching);
-        let get = || prefetching.values.get(self.0.view.namespace, self.0.view.base, key);
+    fn prefetched_value(&self, key: &Key) -> Option<PrefetchedValue> {
+        let (db, prefetch) = (&self.0.db, &self.0.engine.prefetch);
+        let get = || prefetch.values.get(self.0.view.namespace, self.0.view.base, key);
         let found = get().or_else(|| {
             let request = self.0.requests.lock().first()?;
-            let _guard = db.store.enter();
-            if lookup::help(db, prefetching, &self.0.view, &request) { get() } else { None }
+            let _guard = db.store.grace_guard();
+            if lookup::look_up_for_reader(db, prefetch, &self.0.view, &request) {
+                get()
+            } else {
+                None
+            }
         })?;
         // A dropped trie that was looked up may have been given up by then.
-        self.0.view.check().ok()?;
+        self.0.view.check_readable().ok()?;
         Counters::add(&db.counters.value_cache_hits, 1);
         Some(found)
     }
@@ -233,12 +239,12 @@ impl Namespace {
         let mut values = vec![None; keys.len()];
         let mut missing = Vec::new();
         for (from, batch) in (0..).step_by(KEY_BATCH).zip(keys.chunks(KEY_BATCH)) {
-            self.looked_up_before(batch, |at, found| match found {
+            self.visit_prefetched(batch, |at, found| match found {
                 Some(found) => values[from + at] = found.value().map(Value::from),
                 None => missing.push(from + at),
             });
         }
-        Counters::add(&self.0.state.counters.value_cache_hits, (keys.len() - missing.len()) as u64);
+        Counters::add(&self.0.db.counters.value_cache_hits, (keys.len() - missing.len()) as u64);
         // What is late is looked up together here, rather than waited for.
         let late: Vec<Key> = missing.iter().map(|at| keys[*at]).collect();
         for (at, value) in missing.into_iter().zip(self.look_up_many(&late)?) {
@@ -248,43 +254,43 @@ impl Namespace {
     }
 
     /// Gives what was prefetched of up to [`KEY_BATCH`] keys, each with its index. Their waits for memory overlap.
-    fn looked_up_before(&self, keys: &[Key], mut give: impl FnMut(usize, Option<LookedUp>)) {
-        let (prefetched, view) = (&self.0.engine.prefetching.values, &self.0.view);
+    fn visit_prefetched(&self, keys: &[Key], mut give: impl FnMut(usize, Option<PrefetchedValue>)) {
+        let (prefetched, view) = (&self.0.engine.prefetch.values, &self.0.view);
         let mut pairs = [SlotPair::default(); KEY_BATCH];
         for (key, pair) in keys.iter().zip(&mut pairs) {
-            *pair = prefetched.pair(view.namespace, key);
+            *pair = prefetched.slots_of(view.namespace, key);
             prefetched.cpu_prefetch(*pair);
         }
         for (at, (key, pair)) in keys.iter().zip(pairs).enumerate() {
             let found = || prefetched.get_in(pair, (view.namespace, view.base), key);
-            let found = if view.overlaid(key).is_some() { None } else { found() };
-            give(at, found.filter(|_| view.check().is_ok()));
+            let found = if view.overlay_value(key).is_some() { None } else { found() };
+            give(at, found.filter(|_| view.check_readable().is_ok()));
         }
     }
 
     /// The values of many keys that were not prefetched.
     fn look_up_many(&self, keys: &[Key]) -> Result<Vec<Option<Value>>> {
-        let most = if self.0.state.replica.is_some() { REPLICA_KEYS } else { KEYS_AT_ONCE };
+        let most = if self.0.db.replica.is_some() { REPLICA_KEYS } else { KEYS_AT_ONCE };
         let mut values = Vec::with_capacity(keys.len());
         for keys in keys.chunks(most) {
-            values.extend(self.with(|view| self.try_many(view, keys))?);
+            values.extend(self.with_view(|view| self.look_up_batch(view, keys))?);
         }
         Ok(values)
     }
 
-    fn try_many(&self, view: &View, keys: &[Key]) -> Result<Vec<Option<Value>>> {
-        let db = &self.0.state;
+    fn look_up_batch(&self, view: &View, keys: &[Key]) -> Result<Vec<Option<Value>>> {
+        let db = &self.0.db;
         // One key is not worth a ring.
         if let [] | [_] = keys {
             let read = |key| point::value(db, view, key);
             return keys.iter().map(read).collect();
         }
-        many::bring(db, &self.0.engine.readers, For::Values(view), keys)?;
+        many::fetch_pages(db, &self.0.engine.readers, FetchPurpose::Values(view), keys)?;
         let mut values = Vec::with_capacity(keys.len());
         for batch in keys.chunks(KEY_BATCH) {
             {
-                let _guard = db.store.enter();
-                cpu_prefetch(db, batch.iter(), Reach::Cell);
+                let _guard = db.store.grace_guard();
+                cpu_prefetch(db, batch.iter(), LookupDepth::Cell);
             }
             for key in batch {
                 values.push(point::value(db, view, key)?);
@@ -301,14 +307,12 @@ impl Namespace {
     /// the next block's keys, too, before you finish this one.
     pub fn prefetch(&self, keys: &[Key]) {
         // It looks up beside those who read, and would not wait while a replica catches up.
-        if self.0.state.replica.is_some() || !self.0.state.home.is_here() {
+        if self.0.db.replica.is_some() || !self.0.db.home.is_here() {
             return;
         }
-        if let Some(request) =
-            self.0.engine.prefetching.request(&self.0.state, self.0.view.base, keys)
-        {
+        if let Some(request) = self.0.engine.prefetch.request(&self.0.db, self.0.view.base, keys) {
             self.0.requests.lock().push(request);
-            self.0.prefetches.store(true, Ordering::Relaxed);
+            self.0.is_prefetching.store(true, Ordering::Relaxed);
         }
     }
 
@@ -364,7 +368,7 @@ impl Namespace {
     /// # Errors
     /// As [`Self::read`], of any page that the path needs.
     pub fn prove(&self, key: &Key) -> Result<KeyProof> {
-        Ok(self.proof(Claim::Key(key))?.into())
+        Ok(self.proof(ProofRequest::Key(key))?.into())
     }
 
     /// Proves what the state says of these keys, present or absent, in any order and as often as they come: one
@@ -384,13 +388,13 @@ impl Namespace {
         let mut keys = keys.to_vec();
         keys.sort_unstable();
         keys.dedup();
-        Ok(self.proof(Claim::Keys(&keys))?.into())
+        Ok(self.proof(ProofRequest::Keys(&keys))?.into())
     }
 
-    fn proof(&self, claim: Claim) -> Result<Vec<u8>> {
+    fn proof(&self, request: ProofRequest) -> Result<Vec<u8>> {
         let Engine { finisher, readers, .. } = &*self.0.engine;
-        let root = self.proven()?;
-        self.with(|view| prove(&self.0.state, (finisher, readers), (view, root), claim))
+        let root = self.merkle_root()?;
+        self.with_view(|view| prove(&self.0.db, (finisher, readers), (view, root), request))
     }
 
     /// Proves all pairs of a range of keys, and that there is no other: [`RangeProof::verify`] checks it against [`Self::root`] and
@@ -402,7 +406,7 @@ impl Namespace {
     /// # Errors
     /// [`EmptyRange`](crate::Error::EmptyRange), and those of [`Self::prove_many`].
     pub fn prove_range(&self, range: impl RangeBounds<Key>) -> Result<RangeProof> {
-        self.prove_ends(ends(&range)?)
+        self.prove_ends(range_ends(&range)?)
     }
 
     /// [`Self::prove_range`] of the beginning of a range, with at most so many pairs (one at least), and the keys that
@@ -416,15 +420,15 @@ impl Namespace {
         range: impl RangeBounds<Key>,
         pairs: usize,
     ) -> Result<(RangeProof, RangeInclusive<Key>)> {
-        let (first, last) = ends(&range)?;
-        let (engine, state) = (&self.0.engine, &self.0.state);
-        let last = self.with(|view| last_of_part(engine, state, view, (first, last), pairs))?;
+        let (first, last) = range_ends(&range)?;
+        let (engine, state) = (&self.0.engine, &self.0.db);
+        let last = self.with_view(|view| part_end(engine, state, view, (first, last), pairs))?;
         Ok((self.prove_ends((first, last))?, first..=last))
     }
 
     fn prove_ends(&self, ends: (Key, Key)) -> Result<RangeProof> {
-        let root = self.proven()?;
-        self.with(|view| prove_range(&self.0.engine, &self.0.state, (view, root), ends))
+        let root = self.merkle_root()?;
+        self.with_view(|view| prove_range(&self.0.engine, &self.0.db, (view, root), ends))
     }
 
     /// Proves which keys of a range differ between this state and another one, with the hashes of both values, and that
@@ -436,14 +440,14 @@ impl Namespace {
     /// [`EmptyRange`](crate::Error::EmptyRange), [`ForeignSession`](crate::Error::ForeignSession) for a session
     /// of another open, and those of [`Self::prove_many`].
     pub fn prove_change(&self, to: &Self, range: impl RangeBounds<Key>) -> Result<ChangeProof> {
-        let ends = ends(&range)?;
+        let ends = range_ends(&range)?;
         self.check_same_trie(to)?;
-        let (before, after) = (self.proven()?, to.proven()?);
-        self.with(|from| {
+        let (before, after) = (self.merkle_root()?, to.merkle_root()?);
+        self.with_view(|from| {
             let prove = |to: &View| {
-                prove_change(&self.0.engine, &self.0.state, (from, before), (to, after), ends)
+                prove_change(&self.0.engine, &self.0.db, (from, before), (to, after), ends)
             };
-            to.with(prove)
+            to.with_view(prove)
         })
     }
 
@@ -451,15 +455,17 @@ impl Namespace {
     #[doc(hidden)]
     pub fn changed_keys(&self, to: &Self) -> Result<Vec<Key>> {
         // In a replica part by part: pages move while they are read, and then all of it is read again.
-        let parts = if self.0.state.replica.is_some() { REPLICA_KEYS } else { 1 };
+        let parts = if self.0.db.replica.is_some() { REPLICA_KEYS } else { 1 };
         let step = 256 / parts;
         let mut keys = Vec::new();
         for part in 0..parts {
             let (mut first, mut last): (Key, Key) = ([0; 32], [0xff; 32]);
             first[0] = u8::try_from(part * step).expect("a byte");
             last[0] = u8::try_from(part * step + step - 1).expect("a byte");
-            keys.extend(self.with(|from| {
-                to.with(|to| differing(&self.0.engine, &self.0.state, from, to, (first, last)))
+            keys.extend(self.with_view(|from| {
+                to.with_view(|to| {
+                    differing_keys(&self.0.engine, &self.0.db, from, to, (first, last))
+                })
             })?);
         }
         Ok(keys)
@@ -468,12 +474,12 @@ impl Namespace {
     /// Is another state one of the same trie? It is not where the namespace was dropped and added again between them.
     #[doc(hidden)]
     pub fn check_same_trie(&self, to: &Self) -> Result<()> {
-        let is_same = Arc::ptr_eq(&self.0.state.index, &to.0.state.index);
+        let is_same = Arc::ptr_eq(&self.0.db.index, &to.0.db.index);
         if is_same { Ok(()) } else { Err(Error::ForeignSession) }
     }
 
     /// The root that proofs lead to; a plain namespace has none.
-    fn proven(&self) -> Result<&Node> {
+    fn merkle_root(&self) -> Result<&Node> {
         match self.0.root.kind {
             TrieKind::Merkle => Ok(&self.0.root.node),
             TrieKind::Plain => Err(Error::Plain(self.0.view.namespace)),

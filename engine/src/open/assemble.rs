@@ -7,7 +7,7 @@ use pleach_io::{Disk, Executor, Home, OpenMode, TaskHandle};
 use pleach_journal::format::names::{LEAF_FILE, OVERFLOW_FILE};
 use pleach_journal::log::LogWriter;
 
-use super::examine::Examined;
+use super::examine::Examination;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::metrics::Counters;
@@ -22,14 +22,14 @@ use crate::state::pages::index::Index;
 use crate::state::pages::long_values::LongValues;
 use crate::state::pages::nodes::NodeFiles;
 use crate::state::pages::space::PageSpace;
-use crate::state::pages::store::{Parts, Store};
+use crate::state::pages::store::{Store, StoreParts};
 use crate::state::replica::Replica;
 use crate::state::tries::{Trie, Tries};
-use crate::state::{Shared, State};
+use crate::state::{Database, TrieDb};
 use crate::timings::Timings;
 
 /// An open database.
-pub(crate) struct Opened {
+pub(crate) struct OpenedEngine {
     pub(crate) engine: Arc<Engine>,
     /// Its background tasks.
     pub(crate) tasks: Vec<TaskHandle>,
@@ -38,7 +38,7 @@ pub(crate) struct Opened {
 }
 
 /// Who opens.
-pub(super) enum OpenAs {
+pub(super) enum OpenRole {
     /// The one process that writes, with the folder's lock.
     Writer { lock: Box<dyn Send + Sync>, log_limit: u64, incarnation: u32 },
     /// One that reads, whoever writes.
@@ -50,31 +50,33 @@ pub(super) fn assemble(
     device: Disk,
     runtime: Executor,
     options: Options,
-    examined: Examined,
+    examined: Examination,
     writer: LogWriter,
-    open_as: OpenAs,
-) -> Result<Arc<State>> {
-    let Examined { superblocks, recovered, space, .. } = examined;
+    role: OpenRole,
+) -> Result<Arc<TrieDb>> {
+    let Examination { superblocks, recovered, space, .. } = examined;
     let newest = *superblocks.newest();
     let geometry = newest.page_space();
-    let (mode, log_limit, incarnation) = match open_as {
-        OpenAs::Writer { log_limit, incarnation, .. } => (OpenMode::Write, log_limit, incarnation),
-        OpenAs::Reader(_) => (OpenMode::Read, newest.geometry.log_limit, 0),
+    let (mode, log_limit, incarnation) = match role {
+        OpenRole::Writer { log_limit, incarnation, .. } => {
+            (OpenMode::Write, log_limit, incarnation)
+        }
+        OpenRole::Reader(_) => (OpenMode::Read, newest.geometry.log_limit, 0),
     };
     let leaf = device.open(LEAF_FILE, mode)?;
     let overflow = device.open(OVERFLOW_FILE, mode)?;
     let counters = Arc::new(Counters {
         leaf_pages: AtomicU64::new(recovered.leaf_pages.len() as u64),
         leaf_pages_with_nodes: AtomicU64::new(recovered.leaf_pages_with_nodes),
-        pending_bytes: AtomicU64::new(recovered.pending_bytes as u64),
-        pending_entries: AtomicU64::new(recovered.pending_entries as u64),
+        pending_bytes: AtomicU64::new(recovered.buffered_bytes as u64),
+        pending_entries: AtomicU64::new(recovered.buffered_entries as u64),
         ..Counters::default()
     });
     let index_bytes = recovered.tries.iter().map(|trie| trie.regions.bytes()).sum();
     let budget = Budget::new(&options, log_limit, index_bytes, Arc::clone(&counters));
     let pace = Pace::new(runtime.clone(), options.tuning.stall_after);
     let flush_at = options.tuning.flush_at;
-    let store = Arc::new(Store::new(Parts {
+    let store = Arc::new(Store::new(StoreParts {
         device: device.clone(),
         runtime: runtime.clone(),
         database: newest.database,
@@ -103,9 +105,9 @@ pub(super) fn assemble(
     };
     let timings = Timings::new(clock(), Arc::clone(&counters));
     let sequencer = Sequencer::new(writer, recovered.tip.clone());
-    let (lock, replica): (Box<dyn Send + Sync>, _) = match open_as {
-        OpenAs::Writer { lock, .. } => (lock, None),
-        OpenAs::Reader(replica) => {
+    let (lock, replica): (Box<dyn Send + Sync>, _) = match role {
+        OpenRole::Writer { lock, .. } => (lock, None),
+        OpenRole::Reader(replica) => {
             sequencer.refuse_writes();
             (Box::new(()), Some(replica))
         }
@@ -116,7 +118,7 @@ pub(super) fn assemble(
         // Runs that the recovery has not found whole have no pages of their own.
         drop(file.take_unused());
     }
-    let shared = Shared {
+    let shared = Database {
         hasher: recovered.hasher,
         commits: Commits::new(sequencer, recovered.tip, recovered.history.undo, clock()),
         space: PageSpace::new(
@@ -124,7 +126,7 @@ pub(super) fn assemble(
             (leaf, overflow),
             (geometry, newest.geometry.log_segment),
             space,
-            (recovered.extents, recovered.history.held),
+            (recovered.extents, recovered.history.retired_runs),
             recovered.history.disk.iter().flat_map(|run| run.names.pages.clone()),
             recovered.image_leaf_end,
         ),
@@ -145,5 +147,5 @@ pub(super) fn assemble(
         _lock: lock,
     };
     let first = shared.tries.get(0).expect("every database has namespace 0");
-    Ok(Arc::new(State::new(Arc::new(shared), first)))
+    Ok(Arc::new(TrieDb::new(Arc::new(shared), first)))
 }

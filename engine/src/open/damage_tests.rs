@@ -21,7 +21,7 @@ use super::trie::TrieReplay;
 use crate::checkpoint::checkpoint;
 use crate::error::Contradiction;
 use crate::load::LoadOptions;
-use crate::state::order::images::LAST_NUMBERS;
+use crate::state::order::images::NUMBERS_FOR_CLOSE;
 use crate::{Access, Db, Error, Geometry, Options, SessionOptions, Value};
 use pleach_core::page::overflow::PageRun;
 use pleach_ops::repair::repair_on;
@@ -64,7 +64,7 @@ fn opens_after(pairs: u64, records: &[(Prefix, Vec<Prefix>)]) -> Result<(), Erro
     commit(&db, (0..pairs).map(put).collect())?;
     let state = db.state();
     for (range, pages) in records {
-        let flush = state.images.next_number(LAST_NUMBERS)?;
+        let flush = state.images.next_number(NUMBERS_FOR_CLOSE)?;
         let mut encoder = LocationEncoder::over(Vec::new(), flush, 0);
         let page = |prefix: &Prefix| NewPage {
             prefix: *prefix,
@@ -141,7 +141,7 @@ fn flip(disk: &SimDisk, record: LogPos) {
 
 /// Commits, and says where the record begins.
 fn commit_at(db: &SimDb, accesses: Vec<Access>) -> LogPos {
-    let begin = db.state().commits.sequencer.lock().end().align_up(BLOCK);
+    let begin = db.state().commits.sequencer.lock().log_end().align_up(BLOCK);
     commit(db, accesses).expect("committed");
     begin
 }
@@ -210,7 +210,7 @@ fn what_a_lost_history_named_is_free_later() {
 /// records begin, by commit.
 fn with_past(disk: &SimDisk, options: Options) -> Vec<LogPos> {
     let (db, _runtime) = open(disk, options).expect("created");
-    let end = || db.state().commits.sequencer.lock().end().align_up(BLOCK);
+    let end = || db.state().commits.sequencer.lock().log_end().align_up(BLOCK);
     let mut records = vec![LogPos::START];
     for number in 1..=12u8 {
         records.push(end());
@@ -320,7 +320,7 @@ fn a_check_reads_the_long_values_of_the_past() {
 /// A history of twelve commits in runs of three, closed; the pages of each run.
 fn with_runs(disk: &SimDisk) -> Vec<Vec<PageRun>> {
     let pages = |db: &SimDb| -> Vec<Vec<PageRun>> {
-        let runs = db.state().commits.undo.at_cut(LogPos::MAX).runs;
+        let runs = db.state().commits.undo.image_history(LogPos::MAX).runs;
         runs.iter().map(|run| run.names.pages.clone()).collect()
     };
     for first in [1, 4, 7, 10] {
@@ -626,7 +626,7 @@ fn a_wrong_digest_in_a_record_is_found() {
     let right = |db: &SimDb| {
         let before = db.roots().digest(5).expect("it is plain").into();
         let new = pleach_beatree::Stored::put(Hasher::BLAKE3, Value::from([8; 40].as_slice()));
-        crate::digest::after(&before, std::iter::once((&id(2), &new)))
+        crate::digest::after_changes(&before, std::iter::once((&id(2), &new)))
     };
     let wrong = |_: &SimDb| Node::from([9; 32]);
     let db = opens_after_plain(EntryKind::Changed, TrieKind::Plain, right).expect("opens");

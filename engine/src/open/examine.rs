@@ -18,35 +18,36 @@ use pleach_journal::format::superblock::{self, SlotError};
 use pleach_journal::format::superblock_store::SuperblockStore;
 use pleach_journal::log::segment::{self, Segments};
 
-use super::recovery::{Known, LogEnd, Recovered, recover};
+use super::recovery::{LogBounds, LogEnd, RecoveredState, recover};
 use crate::error::{Contradiction, Error, NoRoom, Result};
 use crate::opening::{LostHistory, Note, Opening};
 use crate::options::HistoryLimits;
 
 /// A database as its folder has it.
 #[expect(missing_debug_implementations, reason = "hidden from users")]
-pub struct Examined {
+pub struct Examination {
     /// With the superblock in use that recovery went from.
     pub superblocks: SuperblockStore,
     /// The number of the last writable open.
     pub incarnation: Incarnation,
     /// The database in memory.
-    pub recovered: Recovered,
+    pub recovered: RecoveredState,
     pub(crate) space: Space,
     /// The log is kept from this position on.
     pub(crate) log_from: LogPos,
     /// What was found and gone around.
     pub opening: Opening,
     /// What the superblocks know of the log.
-    known: Known,
+    log_bounds: LogBounds,
     pub(super) limits: HistoryLimits,
 }
 
-impl Examined {
+impl Examination {
     /// Is all of the history there that records and options promise?
     pub(crate) fn require_history(&self) -> Result<()> {
         let (oldest, newest) = (self.opening.oldest, self.opening.commit);
-        let wanted = self.recovered.history.stated.max(newest.saturating_sub(self.limits.commits));
+        let wanted =
+            self.recovered.history.recorded_begin.max(newest.saturating_sub(self.limits.commits));
         if oldest <= wanted {
             return Ok(());
         }
@@ -55,9 +56,9 @@ impl Examined {
     }
 
     /// Could the older checkpoint serve, should the newest be damaged? `None` when there is none.
-    pub fn older_serves(&self, device: &Disk) -> Option<bool> {
+    pub fn can_older_serve(&self, device: &Disk) -> Option<bool> {
         let older = self.superblocks.other().ok()?;
-        let known = Known { clean: false, ..self.known };
+        let known = LogBounds { clean: false, ..self.log_bounds };
         let recovered =
             recover(self.recovered.hasher, device, &older, &known, self.limits, None).ok();
         Some(recovered.is_some_and(|found| found.tip.number == self.recovered.tip.number))
@@ -66,7 +67,7 @@ impl Examined {
 
 /// Opens the superblocks, the first look at a folder that holds a database.
 pub fn superblocks(device: &Disk, mode: OpenMode) -> Result<SuperblockStore> {
-    open_all(device, mode)?;
+    open_all_files(device, mode)?;
     let store = SuperblockStore::open(device.clone(), mode)?;
     store.newest().check_features(mode == OpenMode::Write)?;
     Ok(store)
@@ -74,12 +75,12 @@ pub fn superblocks(device: &Disk, mode: OpenMode) -> Result<SuperblockStore> {
 
 /// Opens every file of the database that is there, as `mode` says, and finds those that must be there. So wrong
 /// rights, and folders in the place of files, show before anything is written. Writes nothing.
-fn open_all(device: &Disk, mode: OpenMode) -> Result<()> {
+fn open_all_files(device: &Disk, mode: OpenMode) -> Result<()> {
     // A listing leaves folders out.
     for name in names::fixed() {
         match device.open(name, mode) {
             Err(error) if error.is_not_found() && !REQUIRED.contains(&name) => {}
-            opened => drop(opened.map_err(|error| missing(error.into()))?),
+            opened => drop(opened.map_err(|error| name_missing_file(error.into()))?),
         }
     }
     for name in device.list()?.iter().filter(|name| parse_segment_name(name).is_some()) {
@@ -96,7 +97,7 @@ pub fn examine(
     limits: impl Fn(&superblock::Superblock) -> HistoryLimits,
     accept: Option<&Node>,
     log_end: LogEnd,
-) -> Result<Examined> {
+) -> Result<Examination> {
     let newest = *superblocks.newest();
     let limits = limits(&newest);
     let found = newest.hasher.hasher(hasher);
@@ -114,7 +115,7 @@ pub fn examine(
     }
     let mut opening = Opening::default();
     let older = superblocks.other().ok();
-    let mut known = Known {
+    let mut known = LogBounds {
         incarnation: incarnation.number,
         durable_through: newest.durable_through,
         prepared_through: newest.prepared_through,
@@ -129,8 +130,8 @@ pub fn examine(
     opening.closed = known.clean;
     let recovered = match recover(hasher, device, &newest, &known, limits, accept) {
         Ok(recovered) => recovered,
-        Err(error) => match older.filter(|_| is_of_the_image(&error)) {
-            None => return Err(missing(error)),
+        Err(error) => match older.filter(|_| is_image_error(&error)) {
+            None => return Err(name_missing_file(error)),
             Some(older) => {
                 known.clean = false;
                 // With its own log unbroken the older generation leads to the same state. After a bulk
@@ -145,7 +146,7 @@ pub fn examine(
                         && found.tip.roots.over_all(hasher) == newest.root;
                     same || found.tip.number > newest.commit || log_end == LogEnd::Salvage
                 });
-                let Some(recovered) = recovered else { return Err(missing(error)) };
+                let Some(recovered) = recovered else { return Err(name_missing_file(error)) };
                 superblocks.fall_back();
                 opening.fell_back = Some(error);
                 recovered
@@ -179,17 +180,27 @@ pub fn examine(
         opening.notes.push(Note { file: "image".to_owned(), what });
     }
     if let Some(error) = &recovered.history.lost {
-        let (from, before) = (recovered.history.stated, recovered.history.undo.from());
+        let (from, before) =
+            (recovered.history.recorded_begin, recovered.history.undo.oldest_commit());
         let what = format!("commits before {before} are lost to the history: {error}");
         opening.notes.push(Note { file: "log".to_owned(), what });
         opening.lost = Some(LostHistory { from, before, error: error.clone() });
     }
-    opening.oldest = recovered.history.undo.from();
-    Ok(Examined { superblocks, incarnation, recovered, space, log_from, opening, known, limits })
+    opening.oldest = recovered.history.undo.oldest_commit();
+    Ok(Examination {
+        superblocks,
+        incarnation,
+        recovered,
+        space,
+        log_from,
+        opening,
+        log_bounds: known,
+        limits,
+    })
 }
 
 /// Does the error come from the image, so that the older one may do? The log is the same for both.
-fn is_of_the_image(error: &Error) -> bool {
+fn is_image_error(error: &Error) -> bool {
     match error {
         Error::Page { .. }
         | Error::StalePage { .. }
@@ -201,7 +212,7 @@ fn is_of_the_image(error: &Error) -> bool {
 }
 
 /// A file that is not there is said by its name.
-fn missing(error: Error) -> Error {
+fn name_missing_file(error: Error) -> Error {
     match error {
         Error::Io(io) if io.is_not_found() && io.file().is_some_and(is_ours) => {
             Error::MissingFile { file: io.file().unwrap_or_default().to_owned() }
@@ -214,7 +225,7 @@ fn missing(error: Error) -> Error {
 fn leaf_space(
     device: &Disk,
     superblock: &superblock::Superblock,
-    recovered: &Recovered,
+    recovered: &RecoveredState,
     log_end: LogEnd,
 ) -> Result<Space> {
     let geometry = superblock.page_space();
@@ -287,10 +298,10 @@ pub(crate) fn renew_spares(device: &Disk, superblock: &superblock::Superblock) {
 }
 
 /// In an open, no room is [`Error::Full`] wherever it shows, and a file that is not there is missing.
-pub(crate) fn plainly(error: Error) -> Error {
+pub(crate) fn clarify_error(error: Error) -> Error {
     match error.device() {
         Some(io) if io.is_full() && error.code() != 105 => NoRoom::Open(io.clone()).into(),
-        _ => missing(error),
+        _ => name_missing_file(error),
     }
 }
 
@@ -307,7 +318,7 @@ pub fn inspect(device: &Disk, create: bool) -> Result<DirectoryState> {
 }
 
 /// A folder that is not there has no database in it.
-pub fn no_folder(error: IoError) -> Error {
+pub fn missing_folder_error(error: IoError) -> Error {
     match error {
         IoError::Os { operation: Operation::OpenFolder, file: folder, kind: NotFound, .. } => {
             Error::Missing { folder }

@@ -18,30 +18,34 @@ use pleach_journal::format::superblock_store::SuperblockStore;
 use pleach_journal::format::trie_kind::TrieKind;
 use pleach_journal::log::{LogWriter, ScanInput, SegmentOptions, scan};
 
-use super::assemble::{OpenAs, Opened, assemble};
-use super::examine::{self, Examined, examine, plainly};
+use super::assemble::{OpenRole, OpenedEngine, assemble};
+use super::examine::{self, Examination, clarify_error, examine};
 use super::recovery::{LogEnd, Replay, read_runs, read_table};
 use super::trie::{Growth, RecoveredTrie, TrieReplay};
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
 use crate::metrics::Counters;
 use crate::options::{HistoryLimits, Options};
-use crate::prefetch::requests::Prefetching;
-use crate::state::Shared;
+use crate::prefetch::requests::PrefetchState;
+use crate::state::Database;
 use crate::state::pages::index::Index;
-use crate::state::replica::{Replica, Source};
+use crate::state::replica::{Replica, ReplicaSource};
 use crate::state::tries::Trie;
 use pleach_history::{DiskRun, RunNames};
 
 /// Tries of an open.
 const TRIES: u32 = 16;
 /// Tries of an open that fails though no checkpoint was made: files get other names for a moment.
-const SAME: u32 = 3;
+const MAX_UNCHANGED: u32 = 3;
 /// The time between two tries.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Opens a database for reading alone, as the newest record of its log has it.
-pub(crate) fn open_replica(device: Disk, runtime: Executor, options: Options) -> Result<Opened> {
+pub(crate) fn open_replica(
+    device: Disk,
+    runtime: Executor,
+    options: Options,
+) -> Result<OpenedEngine> {
     let limits = |found: &Superblock| options.history_limits(found.history);
     let examined = examine_beside(options.hasher, &device, limits)?;
     if options.require_history {
@@ -52,11 +56,11 @@ pub(crate) fn open_replica(device: Disk, runtime: Executor, options: Options) ->
     let size = examined.superblocks.newest().geometry.log_segment;
     let segments = SegmentOptions { size, spares: 0, cached: false };
     let writer = LogWriter::refusing(device.clone(), segments, examined.recovered.scan.end);
-    let reader = OpenAs::Reader(Replica::new(Box::new(follower)));
+    let reader = OpenRole::Reader(Replica::new(Box::new(follower)));
     let state = assemble(device, runtime, options, examined, writer, reader)?;
     // Nothing is prefetched: that looks pages up beside those who read.
-    let prefetching = Arc::new(Prefetching::new(&state.runtime, 0));
-    Ok(Opened { engine: Arc::new(Engine::new(state, prefetching)), tasks: Vec::new(), opening })
+    let prefetch = Arc::new(PrefetchState::new(&state.runtime, 0));
+    Ok(OpenedEngine { engine: Arc::new(Engine::new(state, prefetch)), tasks: Vec::new(), opening })
 }
 
 /// Reads image and log while another process may write them: again, where it has written over what is read.
@@ -64,20 +68,22 @@ pub fn examine_beside(
     hasher: Option<Hasher>,
     device: &Disk,
     limits: impl Fn(&Superblock) -> HistoryLimits,
-) -> Result<Examined> {
+) -> Result<Examination> {
     let mut unchanged = 0;
     for _ in 0..TRIES {
-        let before = written(device);
+        let before = generation_and_incarnation(device);
         let examined = examine::inspect(device, false)
             .and_then(|_| examine::superblocks(device, OpenMode::Read))
             .and_then(|found| examine(hasher, device, found, &limits, None, LogEnd::Live));
-        let after = written(device);
+        let after = generation_and_incarnation(device);
         // An image is written over in the making of the second checkpoint after it, and its log afterwards.
         let is_whole =
             matches!((before, after), (Some((before, _)), Some((after, _))) if after <= before + 1);
         match examined {
             Ok(examined) if is_whole => return Ok(examined),
-            Err(error) if before == after && unchanged == SAME => return Err(plainly(error)),
+            Err(error) if before == after && unchanged == MAX_UNCHANGED => {
+                return Err(clarify_error(error));
+            }
             Err(_) if before == after => unchanged += 1,
             _ => {}
         }
@@ -88,13 +94,13 @@ pub fn examine_beside(
 
 /// The generation of the newest superblock and the last incarnation, if they can be read: a writer that has made a
 /// checkpoint, or was opened again, may have written over what was read.
-fn written(device: &Disk) -> Option<(u64, u32)> {
-    let newest = newest(device).ok()?;
+fn generation_and_incarnation(device: &Disk) -> Option<(u64, u32)> {
+    let newest = read_newest_superblock(device).ok()?;
     let incarnation = incarnation::read(device, newest.database).ok()?;
     Some((newest.generation, incarnation.number))
 }
 
-fn newest(device: &Disk) -> Result<Superblock> {
+fn read_newest_superblock(device: &Disk) -> Result<Superblock> {
     Ok(*SuperblockStore::open(device.clone(), OpenMode::Read)?.newest())
 }
 
@@ -110,7 +116,7 @@ struct Follower {
 }
 
 impl Follower {
-    fn new(device: &Disk, examined: &Examined) -> Self {
+    fn new(device: &Disk, examined: &Examination) -> Self {
         let newest = examined.superblocks.newest();
         let input = ScanInput {
             database: newest.database,
@@ -122,18 +128,18 @@ impl Follower {
             clean: false,
             live: true,
         };
-        let replay = Replay::after(&examined.recovered, examined.limits);
+        let replay = Replay::continue_from(&examined.recovered, examined.limits);
         let generation = newest.generation;
         Self { device: device.clone(), input, replay, generation, ended: false }
     }
 
     /// Applies the records that have come to the regions.
-    fn read(&mut self) -> Result<u64> {
+    fn apply_new_records(&mut self) -> Result<u64> {
         let Self { input, replay, ended, .. } = self;
         let scanned = scan(&self.device, &input.clone(), |record: &RecordView<'_>| {
             // One that does not follow comes after a bulk load, or after another commit of the same number: this state has ended.
             // Where it is damage, another open says so.
-            replay.record(record).inspect_err(|error| {
+            replay.apply_record(record).inspect_err(|error| {
                 tracing::debug!(%error, "the log does not go on from this state");
                 *ended = true;
             })?;
@@ -144,10 +150,10 @@ impl Follower {
     }
 
     /// Reads to the end of the log. Is it the end, or does the log begin behind it by now? A file that was given up ends, too.
-    fn read_on(&mut self) -> Result<()> {
+    fn read_to_end(&mut self) -> Result<()> {
         let (mut nothing, mut failed) = (0, None);
         for _ in 0..TRIES {
-            let read = self.read();
+            let read = self.apply_new_records();
             if self.ended {
                 break;
             }
@@ -174,7 +180,7 @@ impl Follower {
 
     /// Is what comes next not in the log any more, or was it never, as a bulk load is not? Or is the log another one?
     fn is_left_behind(&mut self) -> Result<bool> {
-        let newest = newest(&self.device)?;
+        let newest = read_newest_superblock(&self.device)?;
         let (position, tip) = (self.input.from.position, &self.replay.tip);
         let kept_from = newest.log_from().min(newest.replay.position);
         let is_other = newest.database != self.input.database
@@ -186,8 +192,8 @@ impl Follower {
     }
 
     /// The history is in the runs that the newest image names: those that it named before may be written over.
-    fn follow_history(&mut self, db: &Shared) -> Result<()> {
-        let newest = newest(&self.device)?;
+    fn follow_history(&mut self, db: &Database) -> Result<()> {
+        let newest = read_newest_superblock(&self.device)?;
         let Some(file) =
             db.commits.undo.file.as_ref().filter(|_| newest.generation != self.generation)
         else {
@@ -201,7 +207,7 @@ impl Follower {
         // An image that is written over by now: the next time there is another.
         let Ok((runs, from)) = read() else { return Ok(()) };
         let run = |names| Arc::new(DiskRun::new(names, file));
-        db.commits.undo.replace_disk(runs.into_iter().map(run).collect(), from);
+        db.commits.undo.replace_disk_runs(runs.into_iter().map(run).collect(), from);
         // They are the writer's.
         drop(file.take_unused());
         self.generation = newest.generation;
@@ -209,8 +215,8 @@ impl Follower {
     }
 
     /// Makes what the records have changed what readers find.
-    fn publish(&mut self, db: &Shared) -> Result<()> {
-        self.replay.settle();
+    fn publish(&mut self, db: &Database) -> Result<()> {
+        self.replay.settle_history();
         let tip = self.replay.tip.clone();
         for replay in &mut self.replay.tries {
             let root = publish_trie(db, replay, tip.number);
@@ -233,16 +239,17 @@ impl Follower {
     }
 }
 
-impl Source for Follower {
-    fn catch_up(&mut self, db: &Shared) -> Result<bool> {
+impl ReplicaSource for Follower {
+    fn catch_up(&mut self, db: &Database) -> Result<bool> {
         let before = self.input.from;
         // What was read before an error came is there, and the rest comes with the next call.
-        let read = if self.ended { Ok(()) } else { self.read_on() };
+        let read = if self.ended { Ok(()) } else { self.read_to_end() };
         if !self.ended && self.input.from != before {
             self.ended = self.publish(db).inspect_err(|error| tracing::error!(%error)).is_err();
         }
         if self.ended {
-            let (commit, oldest) = (self.replay.tip.number, newest(&self.device)?.commit);
+            let (commit, oldest) =
+                (self.replay.tip.number, read_newest_superblock(&self.device)?.commit);
             return Err(Error::SnapshotTooOld { commit, oldest });
         }
         read?;
@@ -253,10 +260,10 @@ impl Source for Follower {
 }
 
 /// Gives the root of a Merkle trie that has changed.
-fn publish_trie(db: &Shared, replay: &mut TrieReplay, commit: u64) -> Option<Node> {
-    let (changed, growth) = replay.settle();
+fn publish_trie(db: &Database, replay: &mut TrieReplay, commit: u64) -> Option<Node> {
+    let (changed, growth) = replay.take_changes();
     let RecoveredTrie { namespace, kind, dropped, ref regions } = replay.trie;
-    let Growth { is_new, relaid, pages, bytes, entries } = growth;
+    let Growth { is_new, is_relaid: relaid, pages, bytes, entries } = growth;
     let counters = &db.counters;
     db.count_leaf_pages(kind, pages);
     Counters::change(&counters.pending_bytes, bytes);
@@ -286,5 +293,5 @@ fn publish_trie(db: &Shared, replay: &mut TrieReplay, commit: u64) -> Option<Nod
     published.index.update_root(db.hasher, commit, &nodes);
     let regions = published.index.load_full();
     let nodes = published.index.root_nodes(db.hasher, &regions);
-    nodes.of(&regions).map(|(tiling, _)| *tiling.own())
+    nodes.tiling_over(&regions).map(|(tiling, _)| *tiling.own())
 }

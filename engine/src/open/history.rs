@@ -2,7 +2,7 @@
 //!
 //! An image names runs on the device, which have what commits through one have replaced, and where the records of those
 //! after it begin. An open reads of the runs only which long values they name, where they name any; and these records, up to
-//! the replay start, and those that are replayed ([`History::commit`]). The runs of the overflow file that long values take
+//! the replay start, and those that are replayed ([`HistoryReplay::apply_commit`]). The runs of the overflow file that long values take
 //! which the window names, and nobody else, are used and retired: they are free when a durable
 //! record says that the window has moved on (rule `runs-after-window`).
 //!
@@ -29,11 +29,11 @@ use crate::error::{Contradiction, Error, Result};
 use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
 use crate::state::commits::Tip;
-use crate::state::history::replaced::restored;
-use crate::state::history::undo::{HistoryInImage, Undo};
-use crate::state::history::window::Before;
+use crate::state::history::replaced::record_undo;
+use crate::state::history::undo::{ImageHistory, Undo};
+use crate::state::history::window::PriorCommit;
 use crate::state::pages::overflow;
-use crate::state::pages::space::Held;
+use crate::state::pages::space::RetiredRuns;
 use pleach_history::{DiskRun, RunFile};
 
 /// A long value that the undo of a commit names.
@@ -44,7 +44,7 @@ struct NamedValue {
 }
 
 /// The history in the making.
-pub(crate) struct History {
+pub(crate) struct HistoryReplay {
     undo: Arc<Undo>,
     limits: HistoryLimits,
     /// The commit that came last, and its roots.
@@ -54,10 +54,10 @@ pub(crate) struct History {
     from: u64,
     /// Where the newest record says that the history begins; 0 as long as none was read. Other than `from`, this
     /// holds whichever generation the next open uses, and whether it can read the history or not.
-    stated: u64,
+    recorded_begin: u64,
     values: Vec<NamedValue>,
     /// Is it that of a read-only open?
-    follows: bool,
+    is_follower: bool,
     /// Runs on the device.
     disk: Vec<Arc<DiskRun>>,
     /// Why commits before those that were read are not known.
@@ -66,31 +66,31 @@ pub(crate) struct History {
 
 /// A history that is ready.
 #[expect(missing_debug_implementations, reason = "hidden from users")]
-pub struct Recovered {
+pub struct RecoveredHistory {
     /// What commits replaced.
     pub undo: Arc<Undo>,
     /// Where the newest record says that the history begins; 0 where that is not known.
-    pub(crate) stated: u64,
+    pub(crate) recorded_begin: u64,
     /// What releases the runs of the overflow file that the history alone names.
-    pub(crate) held: Held,
+    pub(crate) retired_runs: RetiredRuns,
     /// The runs on the device that the image names.
     pub(crate) disk: Vec<Arc<DiskRun>>,
     /// These runs, and those of runs of the history.
-    pub held_runs: Vec<PageRun>,
+    pub overflow_runs: Vec<PageRun>,
     /// Long values that the history names, with the commit that has replaced each.
     pub long_values: Vec<(u64, Stored)>,
     /// Why some of the history is not there, or all of it, though it should be.
     pub(crate) lost: Option<Error>,
 }
 
-impl Recovered {
+impl RecoveredHistory {
     /// What is wrong with the runs on the device, all of whose pages are read; of each one error.
     pub fn damaged_runs(&self) -> impl Iterator<Item = Error> {
         self.disk.iter().filter_map(|run| Some(run.check().err()?.into()))
     }
 }
 
-impl History {
+impl HistoryReplay {
     fn new(
         limits: HistoryLimits,
         (tip, roots): (u64, Roots),
@@ -101,25 +101,40 @@ impl History {
         let undo = Arc::new(Undo::new(limits, tip, file.cloned(), kept));
         let from = disk.first().map_or(tip, |first| first.names.after);
         let values = Vec::new();
-        Self { undo, limits, tip, roots, from, stated: 0, values, follows: false, disk, lost: None }
+        Self {
+            undo,
+            limits,
+            tip,
+            roots,
+            from,
+            recorded_begin: 0,
+            values,
+            is_follower: false,
+            disk,
+            lost: None,
+        }
     }
 
     /// The history that goes on from what was recovered.
-    pub(crate) fn after(recovered: &Recovered, tip: &Tip, limits: HistoryLimits) -> Self {
-        let Recovered { undo, stated, .. } = recovered;
+    pub(crate) fn continue_from(
+        recovered: &RecoveredHistory,
+        tip: &Tip,
+        limits: HistoryLimits,
+    ) -> Self {
+        let RecoveredHistory { undo, recorded_begin: stated, .. } = recovered;
         Self {
             undo: Arc::clone(undo),
-            from: undo.from(),
-            stated: *stated,
-            follows: true,
+            from: undo.oldest_commit(),
+            recorded_begin: *stated,
+            is_follower: true,
             ..Self::new(limits, (tip.number, tip.roots.clone()), None, Vec::new())
         }
     }
 
     /// The window begins where the records say, or later.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn settle_window(&self) {
         if self.limits.commits > 0 {
-            self.undo.was_from(self.from, self.stated);
+            self.undo.set_recovered_begin(self.from, self.recorded_begin);
         }
     }
 
@@ -128,7 +143,7 @@ impl History {
         hasher: Hasher,
         file: (&Disk, &Arc<RunFile>),
         superblock: &Superblock,
-        mut named: HistoryInImage,
+        mut named: ImageHistory,
         at_replay: &Roots,
         limits: HistoryLimits,
     ) -> Result<Self> {
@@ -165,7 +180,7 @@ impl History {
         hasher: Hasher,
         (device, file): (&Disk, &Arc<RunFile>),
         superblock: &Superblock,
-        named: &HistoryInImage,
+        named: &ImageHistory,
         first: &Roots,
         at_replay: &Roots,
         limits: HistoryLimits,
@@ -179,7 +194,7 @@ impl History {
                 return Err(Contradiction::CommitOrder { before, found: tip + 1 }.into());
             }
             let mut history = Self::new(limits, (tip, roots), Some(file), disk.clone());
-            (history.from, history.stated) =
+            (history.from, history.recorded_begin) =
                 (history.from.max(named.kept_from.min(tip)), named.kept_from);
             Ok(history)
         };
@@ -199,7 +214,7 @@ impl History {
                 let before = history.tip;
                 return Err(Contradiction::CommitOrder { before, found: number }.into());
             }
-            history.commit(hasher, &view, &record.header)
+            history.apply_commit(hasher, &view, &record.header)
         })?;
         let history = match history {
             Some(history) => history,
@@ -216,7 +231,7 @@ impl History {
     }
 
     /// The next commit.
-    pub(crate) fn commit(
+    pub(crate) fn apply_commit(
         &mut self,
         hasher: Hasher,
         view: &CommitView<'_>,
@@ -229,17 +244,18 @@ impl History {
             self.roots = roots_after(&self.roots, header.number, &namespace)?;
         }
         let Some(before) = view.before else {
-            (self.from, self.stated) = (header.number, header.number);
+            (self.from, self.recorded_begin) = (header.number, header.number);
             self.values.clear();
-            self.undo.barrier(header.number);
+            self.undo.set_barrier(header.number);
             return Ok(());
         };
         let kept_from = before.kept_from.min(header.number);
-        (self.from, self.stated) = (self.from.max(kept_from), self.stated.max(kept_from));
+        (self.from, self.recorded_begin) =
+            (self.from.max(kept_from), self.recorded_begin.max(kept_from));
         let mut replaced = Vec::new();
         for namespace in view.namespaces() {
             let namespace = namespace.map_err(bad_record(header.position))?;
-            let restored = restored(hasher, &namespace, header)?;
+            let restored = record_undo(hasher, &namespace, header)?;
             let long = restored.values.iter().map(|(_, prior)| prior);
             let named = long.filter(|prior| matches!(prior, Stored::Overflow(_)));
             self.values.extend(named.map(|stored| NamedValue {
@@ -250,23 +266,23 @@ impl History {
             replaced.push(restored);
         }
         if self.limits.commits == 0 {
-            self.undo.barrier(header.number);
+            self.undo.set_barrier(header.number);
         } else {
             let (blob, back_to) = (before.blob.into(), before.back_to);
-            let before = Before { start: header.position, roots, blob, back_to, time: None };
+            let before = PriorCommit { start: header.position, roots, blob, back_to, time: None };
             self.undo.restore(header.number, &replaced, before);
         }
         // Whoever only follows gives no runs back.
-        let from = if self.follows { u64::MAX } else { self.from };
+        let from = if self.is_follower { u64::MAX } else { self.from };
         self.values.retain(|value| value.number > from);
         Ok(())
     }
 
     /// All commits have come: the runs that the history alone names are taken.
-    pub(crate) fn finish(mut self, extents: &mut Extents) -> Result<Recovered> {
-        self.take_runs(extents)?;
-        let Self { undo, from, stated, values, lost, limits, tip, disk, .. } = self;
-        let (mut held, mut held_runs) = (Held::new(), Vec::new());
+    pub(crate) fn finish_history(mut self, extents: &mut Extents) -> Result<RecoveredHistory> {
+        self.claim_runs(extents)?;
+        let Self { undo, from, recorded_begin: stated, values, lost, limits, tip, disk, .. } = self;
+        let (mut held, mut held_runs) = (RetiredRuns::new(), Vec::new());
         let mut long_values = Vec::new();
         for NamedValue { number, start, stored } in
             values.into_iter().filter(|value| value.number > from)
@@ -286,16 +302,24 @@ impl History {
         }
         held_runs.extend(disk.iter().flat_map(|run| &run.names.pages));
         if limits.commits > 0 || from < tip || lost.is_some() {
-            undo.was_from(from, stated);
+            undo.set_recovered_begin(from, stated);
         }
         // Where there is no record there is no past, unless it is lost.
         let stated = if stated == 0 && lost.is_none() { from } else { stated };
-        Ok(Recovered { undo, stated, held, disk, held_runs, long_values, lost })
+        Ok(RecoveredHistory {
+            undo,
+            recorded_begin: stated,
+            retired_runs: held,
+            disk,
+            overflow_runs: held_runs,
+            long_values,
+            lost,
+        })
     }
 
     /// The pages of runs on the device are taken: an image's map has them free, so that the present never depends on them. Where
     /// something else has one of them by now, or a run that is to be read is damaged, that run and all before it are lost.
-    fn take_runs(&mut self, extents: &mut Extents) -> Result<()> {
+    fn claim_runs(&mut self, extents: &mut Extents) -> Result<()> {
         for at in (0..self.disk.len()).rev() {
             let run = &self.disk[at];
             let pages = &run.names.pages;
@@ -328,7 +352,7 @@ impl History {
             self.from = self.from.max(run.names.through);
             self.lost = Some(error);
             self.disk.drain(..=at);
-            self.undo.replace_disk(self.disk.clone(), self.from);
+            self.undo.replace_disk_runs(self.disk.clone(), self.from);
             break;
         }
         Ok(())

@@ -40,31 +40,31 @@ use crate::flush::Flusher;
 use crate::opening::Opening;
 use crate::options::{Durability, Options};
 use crate::prefetch::Prefetcher;
-use crate::prefetch::requests::Prefetching;
+use crate::prefetch::requests::PrefetchState;
 use crate::roots::{Roots, TrieRoot};
 use crate::state::pace::beats::{ENDED, IDLE, Task};
-use crate::state::{PoisonOnPanic, State};
-pub(crate) use assemble::Opened;
-use assemble::{OpenAs, assemble};
-use examine::{Examined, plainly};
+use crate::state::{PanicGuard, TrieDb};
+pub(crate) use assemble::OpenedEngine;
+use assemble::{OpenRole, assemble};
+use examine::{Examination, clarify_error};
 pub use follow::examine_beside;
 pub(crate) use follow::open_replica;
 use recovery::LogEnd;
 
 /// Opens a database, creates it when the options say so, and starts its tasks.
-pub(crate) fn open(device: Disk, runtime: Executor, options: Options) -> Result<Opened> {
+pub(crate) fn open(device: Disk, runtime: Executor, options: Options) -> Result<OpenedEngine> {
     let _span = tracing::info_span!("open", path = %options.path.display()).entered();
     let opened = if options.read_only {
         open_replica(device, runtime, options)?
     } else {
-        open_checked(device, runtime, options).map_err(plainly)?
+        open_checked(device, runtime, options).map_err(clarify_error)?
     };
     let Opening { created, closed, commit, oldest, replayed, .. } = &opened.opening;
     tracing::info!(commit, oldest, replayed, closed, created, "opened");
     Ok(opened)
 }
 
-fn open_checked(device: Disk, runtime: Executor, options: Options) -> Result<Opened> {
+fn open_checked(device: Disk, runtime: Executor, options: Options) -> Result<OpenedEngine> {
     if examine::inspect(&device, options.create)? == DirectoryState::NoSuperblock {
         return Err(Error::MissingFile { file: superblock::FILE.to_owned() });
     }
@@ -94,8 +94,8 @@ fn open_checked(device: Disk, runtime: Executor, options: Options) -> Result<Ope
     examined.opening.created = created;
     let opening = examined.opening.clone();
     let root_accepted = examined.recovered.root_accepted;
-    let state = begin(device, runtime, options, examined, lock)?;
-    let prefetching = Prefetching::new(&state.runtime, state.budget.values_bytes());
+    let state = take_over_files(device, runtime, options, examined, lock)?;
+    let prefetching = PrefetchState::new(&state.runtime, state.budget.values_bytes());
     let prefetching = Arc::new(prefetching);
     // Replays from either superblock would find the recorded root again, and the next commit made on another. And a creation
     // has written one image: a bad page of it would be the end of the database.
@@ -112,7 +112,7 @@ fn open_checked(device: Disk, runtime: Executor, options: Options) -> Result<Ope
     }
     let engine = Arc::new(Engine::new(state, prefetching));
     let tasks = start_tasks(&engine)?;
-    Ok(Opened { engine, tasks, opening })
+    Ok(OpenedEngine { engine, tasks, opening })
 }
 
 /// Step by step: marker, files, an image of the empty trie, log, incarnation, superblock.
@@ -166,14 +166,14 @@ fn create(device: &Disk, runtime: &Executor, options: &Options) -> Result<()> {
 
 /// Recovery from `confirm-superblocks` to `open`: makes durable what was read, and takes the files over for
 /// writing.
-fn begin(
+fn take_over_files(
     device: Disk,
     runtime: Executor,
     mut options: Options,
-    mut examined: Examined,
+    mut examined: Examination,
     lock: Box<dyn Send + Sync>,
-) -> Result<Arc<State>> {
-    let Examined { superblocks, recovered, log_from, opening, .. } = &mut examined;
+) -> Result<Arc<TrieDb>> {
+    let Examination { superblocks, recovered, log_from, opening, .. } = &mut examined;
     recovered.retain_unreadable_runs();
     if let Some(cut) = &opening.cut {
         tracing::warn!(
@@ -191,7 +191,7 @@ fn begin(
     let newest = superblocks.newest().geometry;
     let log_limit = options.log_limit_of(newest.log_limit, newest.log_segment)?;
     // What can still fail for other reasons than the medium comes first.
-    make_missing(&device)?;
+    create_missing_files(&device)?;
     superblocks.confirm(recovered.scan.proven, recovered.scan.prepared_through)?;
     let newest = *superblocks.newest();
     let incarnation = incarnation::raise(&device, newest.database)?;
@@ -212,13 +212,13 @@ fn begin(
     let segments = SegmentOptions { size, spares, cached };
     let writer = LogWriter::open(device.clone(), segments, &start)?;
     examine::renew_spares(&device, &newest);
-    let open_as = OpenAs::Writer { lock, log_limit, incarnation };
+    let open_as = OpenRole::Writer { lock, log_limit, incarnation };
     assemble(device, runtime, options, examined, writer, open_as)
 }
 
 /// Makes the files that are missing and hold nothing: the image that is not in use, and the spill file. When one cannot be made,
 /// none is.
-fn make_missing(device: &Disk) -> Result<()> {
+fn create_missing_files(device: &Disk) -> Result<()> {
     let names = device.list()?;
     let missing = |file: &&str| !names.iter().any(|name| name == file);
     let mut made = Vec::new();
@@ -236,19 +236,19 @@ fn make_missing(device: &Disk) -> Result<()> {
 
 /// Starts the background tasks. Where one cannot be started, those before it end.
 fn start_tasks(engine: &Engine) -> Result<Vec<TaskHandle>> {
-    let (db, prefetching) = (&engine.state, &engine.prefetching);
+    let (db, prefetching) = (&engine.db, &engine.prefetch);
     let mut flusher = Flusher::new(Arc::clone(db));
     let mut checkpointer = Checkpointer::new(Arc::clone(db));
     let mut prefetcher = Prefetcher::new(Arc::clone(db), Arc::clone(prefetching));
     let guarded = |task: Task, mut step: pleach_io::Task| -> pleach_io::Task {
         let guarded = Arc::clone(db);
         Box::new(move || {
-            let _guard = PoisonOnPanic(&guarded);
-            guarded.pace.beats.steps(task);
+            let _guard = PanicGuard(&guarded);
+            guarded.pace.beats.count_step(task);
             let next = step();
             match next {
-                Step::Idle => guarded.pace.enters(task, IDLE),
-                Step::Done => guarded.pace.enters(task, ENDED),
+                Step::Idle => guarded.pace.enter_stage(task, IDLE),
+                Step::Done => guarded.pace.enter_stage(task, ENDED),
                 // Waiting for a time may be part of the work: the task says so itself.
                 Step::Again | Step::IdleFor(_) => {}
             }

@@ -16,7 +16,7 @@ const DEPTH: usize = 64;
 
 /// A child of a region, with its page as it was read.
 #[expect(missing_debug_implementations, reason = "hidden from users")]
-pub struct Visited<'a> {
+pub struct VisitedPage<'a> {
     /// The region of the page.
     pub region: &'a Arc<Region>,
     /// Its place among the children of the region.
@@ -31,7 +31,7 @@ pub fn visit<'a, E: From<Error>>(
     device: &Disk,
     file: core::result::Result<&File, &IoError>,
     index: &'a RegionIndex,
-    mut visit: impl FnMut(Visited<'a>) -> Result<bool, E>,
+    mut visit: impl FnMut(VisitedPage<'a>) -> Result<bool, E>,
 ) -> Result<(), E> {
     let mut queue = device.queue(DEPTH).map_err(Error::from)?;
     let mut children = index.regions().iter().flat_map(|region| {
@@ -39,7 +39,7 @@ pub fn visit<'a, E: From<Error>>(
         (0..children.len()).map(move |child| (region, child, children.page(child)))
     });
     // In order, and whether the page is there, or still on its way.
-    let mut pending: VecDeque<(Visited<'a>, bool)> = VecDeque::new();
+    let mut pending: VecDeque<(VisitedPage<'a>, bool)> = VecDeque::new();
     let mut first = 0u64;
     let outcome = loop {
         while pending.len() < 2 * DEPTH && queue.in_flight() < DEPTH {
@@ -58,7 +58,7 @@ pub fn visit<'a, E: From<Error>>(
                     (None, false)
                 }
             };
-            pending.push_back((Visited { region, child, page }, is_here));
+            pending.push_back((VisitedPage { region, child, page }, is_here));
         }
         let Some((_, is_here)) = pending.front() else { break Ok(()) };
         if *is_here && let Some((visited, _)) = pending.pop_front() {

@@ -11,7 +11,7 @@ use pleach_core::{Hasher, Node};
 use pleach_io::{Disk, OpenMode};
 use pleach_journal::format::names::LEAF_FILE;
 
-use super::pages::{Visited, parse, visit};
+use super::pages::{VisitedPage, parse, visit};
 use super::trie::root_of;
 use crate::error::{Error, Result};
 
@@ -28,7 +28,7 @@ pub(super) fn rebuild(
     let leaf = device.open(LEAF_FILE, OpenMode::Read)?;
     let mut folder = Folder::new(hasher);
     let mut nodes: Vec<Node> = Vec::new();
-    visit(device, Ok(&leaf), index, |Visited { region, child, page }| {
+    visit(device, Ok(&leaf), index, |VisitedPage { region, child, page }| {
         nodes.push(child_node(&mut folder, database, region, child, page)?);
         if nodes.len() == region.read().children().len() {
             let mut state = region.write();

@@ -37,7 +37,7 @@ use pleach_journal::format::table::Table;
 use pleach_journal::format::trie_kind::TrieKind;
 use pleach_journal::log::{ScanEnd, ScanError, ScanInput, scan, scan_whole};
 
-use super::history::{self, History, bad_record, roots_after};
+use super::history::{self, HistoryReplay, bad_record, roots_after};
 use super::rebuild::rebuild;
 pub use super::trie::RecoveredTrie;
 use super::trie::{TrieReplay, leaf_number};
@@ -47,7 +47,7 @@ use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
 use crate::state::commits::Tip;
 use crate::state::history::replaced::stored;
-use crate::state::history::undo::HistoryInImage;
+use crate::state::history::undo::ImageHistory;
 use crate::state::pages::overflow;
 use pleach_history::{DiskRun, RunFile, RunNames};
 
@@ -58,7 +58,7 @@ const RUN_PAGE: u64 = 8192;
 
 /// A database's state in memory, as the device has it.
 #[expect(missing_debug_implementations, reason = "hidden from users")]
-pub struct Recovered {
+pub struct RecoveredState {
     /// The database's own.
     pub(crate) hasher: Hasher,
     /// The tries of all namespaces, in ascending order; those that are dropped and not given up, too.
@@ -70,9 +70,9 @@ pub struct Recovered {
     /// Where and how the log ends.
     pub scan: ScanEnd,
     /// Bytes of changes that pend.
-    pub pending_bytes: usize,
+    pub buffered_bytes: usize,
     /// Changes that pend.
-    pub pending_entries: usize,
+    pub buffered_entries: usize,
     /// Numbers of all leaf pages.
     pub leaf_pages: Vec<PageNo>,
     /// How many of them have nodes.
@@ -80,21 +80,21 @@ pub struct Recovered {
     /// The image names pages of the leaf file below this one.
     pub(crate) image_leaf_end: u32,
     /// The history.
-    pub history: history::Recovered,
+    pub history: history::RecoveredHistory,
     /// Namespaces whose nodes were computed from their pairs, since those in the files were wrong.
     pub(crate) rebuilt: Vec<u8>,
     /// Has the newest state another root than its commit has recorded, as the caller wants it?
     pub(crate) root_accepted: bool,
 }
 
-impl Recovered {
+impl RecoveredState {
     /// When some of the history could not be read: which runs that names nobody knows, and the next open may read it
     /// again. So whatever is free waits, as they would, for a durable record that says that the window has moved past it (rule
     /// `runs-after-window`).
     pub(super) fn retain_unreadable_runs(&mut self) {
         let end = self.scan.end.position;
         if self.history.lost.is_some() && self.extents.retire_free(end.get()) {
-            self.history.held.push_back((end, self.tip.number));
+            self.history.retired_runs.push_back((end, self.tip.number));
         }
     }
 
@@ -111,7 +111,7 @@ pub(super) struct Replay {
     /// Which runs of the overflow file are taken; not known to who only reads.
     extents: Option<Extents>,
     pub(super) tip: Tip,
-    history: History,
+    history: HistoryReplay,
     image_leaf_end: u32,
     pub(super) hasher: Hasher,
 }
@@ -131,7 +131,7 @@ pub enum LogEnd {
 
 /// What the two superblocks and the incarnation know of the log, whichever of them is in use.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Known {
+pub(crate) struct LogBounds {
     /// The last incarnation before this open.
     pub(crate) incarnation: u32,
     /// The log was synced below this.
@@ -150,10 +150,10 @@ pub(crate) fn recover(
     hasher: Hasher,
     device: &Disk,
     superblock: &Superblock,
-    known: &Known,
+    bounds: &LogBounds,
     limits: HistoryLimits,
     accept: Option<&Node>,
-) -> Result<Recovered> {
+) -> Result<RecoveredState> {
     let mut image = ImageReader::open(device, &superblock.image, superblock.database)?;
     let table = read_table(&mut image, superblock)?;
     let mut tries = Vec::with_capacity(table.tries.len());
@@ -164,7 +164,7 @@ pub(crate) fn recover(
     let map = image.checked_stream(0, StreamId::FreeMap, &table.map)?;
     let extents = Extents::parse(superblock.page_space(), &map).map_err(bad_map)?;
     // A salvage takes no page, and records may name pages that the file does not have any more.
-    let keeps_map = known.log_end != LogEnd::Salvage;
+    let keeps_map = bounds.log_end != LogEnd::Salvage;
     let (extents, of_image) = if keeps_map { (Some(extents), None) } else { (None, Some(extents)) };
     let root = |kind, node| TrieRoot { kind, node };
     let roots = table.tries.iter();
@@ -182,8 +182,8 @@ pub(crate) fn recover(
     let runs = read_runs(&mut image, &table)?.into_iter();
     let runs = runs.map(|names| Arc::new(DiskRun::new(names, file.1))).collect();
     let (records, kept_from) = (table.records.min(superblock.replay.position), table.kept_from);
-    let named = HistoryInImage { runs, records, past: Some(past), kept_from };
-    let history = History::before_replay(hasher, file, superblock, named, &roots, limits)?;
+    let named = ImageHistory { runs, records, past: Some(past), kept_from };
+    let history = HistoryReplay::before_replay(hasher, file, superblock, named, &roots, limits)?;
     let mut replay = Replay {
         tries,
         extents,
@@ -195,29 +195,29 @@ pub(crate) fn recover(
     let input = ScanInput {
         database: superblock.database,
         segment_size: superblock.geometry.log_segment,
-        incarnation: known.incarnation,
+        incarnation: bounds.incarnation,
         from: superblock.replay,
-        durable_through: known.durable_through,
-        prepared_through: known.prepared_through,
-        clean: known.clean,
+        durable_through: bounds.durable_through,
+        prepared_through: bounds.prepared_through,
+        clean: bounds.clean,
         live: false,
     };
     let mut last = input.from;
     let mut record = |record: &RecordView<'_>| {
         last = Point { position: record.header.end(), checksum: record.checksum };
-        replay.record(record)
+        replay.apply_record(record)
     };
-    let scan = if matches!(known.log_end, LogEnd::Damage | LogEnd::Salvage) {
+    let scan = if matches!(bounds.log_end, LogEnd::Damage | LogEnd::Salvage) {
         scan_whole(device, &input, &mut record)?
     } else {
         match scan(device, &input, &mut record) {
             // What was in the making when it was judged may be whole by now, and that alone makes what lies behind it no evidence;
             // and records may name a file that was made after the files were listed.
             Err(damaged @ Error::Scan(ScanError::Damaged { .. } | ScanError::Segment(_)))
-                if known.log_end == LogEnd::Live =>
+                if bounds.log_end == LogEnd::Live =>
             {
                 let on = ScanInput { from: last, live: true, ..input };
-                let end = scan(device, &on, |record| replay.record(record))?;
+                let end = scan(device, &on, |record| replay.apply_record(record))?;
                 if end.records == 0 {
                     return Err(damaged);
                 }
@@ -231,7 +231,7 @@ pub(crate) fn recover(
         grow_to_file(device, superblock, extents)?;
     }
     replay.extents = replay.extents.or(of_image);
-    replay.finish(scan, (device, superblock.database), accept)
+    replay.finish_recovery(scan, (device, superblock.database), accept)
 }
 
 /// The overflow file may have grown since the image, beyond what records name. It is never shorter than they say.
@@ -285,38 +285,38 @@ pub(super) fn read_table(image: &mut ImageReader, superblock: &Superblock) -> Re
 
 impl Replay {
     /// The replay of what comes after what was recovered, on the same regions and the same undo.
-    pub(super) fn after(recovered: &Recovered, limits: HistoryLimits) -> Self {
-        let Recovered { history, tip, .. } = recovered;
+    pub(super) fn continue_from(recovered: &RecoveredState, limits: HistoryLimits) -> Self {
+        let RecoveredState { history, tip, .. } = recovered;
         let tries = recovered.tries.iter().cloned();
         Self {
-            tries: tries.map(|trie| TrieReplay::after(recovered.hasher, trie)).collect(),
+            tries: tries.map(|trie| TrieReplay::continue_from(recovered.hasher, trie)).collect(),
             extents: None,
             tip: tip.clone(),
-            history: History::after(history, tip, limits),
+            history: HistoryReplay::continue_from(history, tip, limits),
             image_leaf_end: 0,
             hasher: recovered.hasher,
         }
     }
 
     /// Records have come: the window is where they say.
-    pub(super) fn settle(&self) {
-        self.history.settle();
+    pub(super) fn settle_history(&self) {
+        self.history.settle_window();
     }
 
-    pub(super) fn record(&mut self, record: &RecordView<'_>) -> Result<()> {
+    pub(super) fn apply_record(&mut self, record: &RecordView<'_>) -> Result<()> {
         let bad = bad_record(record.header.position);
         match record.header.kind {
             Kind::Commit => {
-                self.commit(&CommitView::parse(record.body).map_err(bad)?, &record.header)
+                self.apply_commit(&CommitView::parse(record.body).map_err(bad)?, &record.header)
             }
             Kind::Location => {
-                self.location(&LocationView::parse(record.body).map_err(bad)?, &record.header)
+                self.apply_location(&LocationView::parse(record.body).map_err(bad)?, &record.header)
             }
             Kind::Close => Ok(()),
         }
     }
 
-    fn commit(&mut self, view: &CommitView<'_>, header: &Header) -> Result<()> {
+    fn apply_commit(&mut self, view: &CommitView<'_>, header: &Header) -> Result<()> {
         let (number, bad) = (header.number, bad_record(header.position));
         if number != self.tip.number + 1 {
             let before = self.tip.number;
@@ -326,7 +326,7 @@ impl Replay {
         for namespace in view.namespaces() {
             let namespace = namespace.map_err(bad)?;
             roots = roots_after(&roots, number, &namespace)?;
-            self.namespace(number, &namespace)?;
+            self.apply_entry(number, &namespace)?;
             let mut changes = Vec::with_capacity(namespace.change_bound());
             for change in namespace.changes() {
                 let (key, value) = change.map_err(bad)?;
@@ -348,20 +348,20 @@ impl Replay {
                 && matches!(namespace.kind, EntryKind::Changed | EntryKind::Added)
             {
                 let of = changes.iter().map(|(key, stored)| (key, stored));
-                if digest::after(namespace.previous_root, of) != *namespace.new_root {
+                if digest::after_changes(namespace.previous_root, of) != *namespace.new_root {
                     let (commit, namespace) = (number, namespace.ns);
                     return Err(Contradiction::Digest { commit, namespace }.into());
                 }
             }
             let end = record_end(header);
-            self.trie(namespace.ns, header.position)?.apply(number, end, &changes, &nodes)?;
+            self.trie_mut(namespace.ns, header.position)?.apply(number, end, &changes, &nodes)?;
         }
         self.tip = Tip { number, roots, blob: view.blob.into() };
-        self.history.commit(self.hasher, view, header)
+        self.history.apply_commit(self.hasher, view, header)
     }
 
     /// What a commit makes of a namespace as such; its roots are checked.
-    fn namespace(&mut self, number: u64, entry: &NamespaceView<'_>) -> Result<()> {
+    fn apply_entry(&mut self, number: u64, entry: &NamespaceView<'_>) -> Result<()> {
         let bad = || Contradiction::NamespaceEntry { commit: number, namespace: entry.ns };
         let found = self.tries.binary_search_by_key(&entry.ns, |replay| replay.trie.namespace);
         let replay = found.ok().map(|at| &mut self.tries[at]);
@@ -391,13 +391,13 @@ impl Replay {
     }
 
     /// The trie that a record at `position` is about.
-    fn trie(&mut self, namespace: u8, position: LogPos) -> Result<&mut TrieReplay> {
+    fn trie_mut(&mut self, namespace: u8, position: LogPos) -> Result<&mut TrieReplay> {
         let at = self.tries.binary_search_by_key(&namespace, |replay| replay.trie.namespace);
         let at = at.map_err(|_| Contradiction::NoTrie { position, namespace })?;
         Ok(&mut self.tries[at])
     }
 
-    fn location(&mut self, view: &LocationView<'_>, header: &Header) -> Result<()> {
+    fn apply_location(&mut self, view: &LocationView<'_>, header: &Header) -> Result<()> {
         let (start, end) = (header.position, record_end(header));
         let bad = bad_record(start);
         if let Some(extents) = &mut self.extents {
@@ -429,23 +429,23 @@ impl Replay {
             Relocation { range, pages, through }
         });
         let moved: Vec<Relocation<'_>> = moved.collect();
-        let trie = self.trie(view.ns, start)?;
+        let trie = self.trie_mut(view.ns, start)?;
         trie.relocate(&moved, &freed, start, end)?;
         trie.join(&joins, start, end)
     }
 
-    fn finish(
+    fn finish_recovery(
         mut self,
         scan: ScanEnd,
         (device, database): (&Disk, u64),
         accept: Option<&Node>,
-    ) -> Result<Recovered> {
+    ) -> Result<RecoveredState> {
         let (mut rebuilt, mut root_accepted) = (Vec::new(), false);
         let (mut pending_bytes, mut pending_entries) = (0, 0);
         let (mut leaf_pages, mut leaf_pages_with_nodes) = (Vec::new(), 0);
         let mut tries = Vec::with_capacity(self.tries.len());
         let mut extents = self.extents.take().expect("a recovery has read the map");
-        let history = self.history.finish(&mut extents)?;
+        let history = self.history.finish_history(&mut extents)?;
         for trie in self.tries {
             let (trie, root) = trie.finish();
             let expected = match trie.dropped {
@@ -453,7 +453,7 @@ impl Replay {
                 None => self.tip.roots.get(trie.namespace),
                 // Older than the history: it may be given up, in part or as a whole.
                 Some(commit) => {
-                    let before = history.undo.past(commit - 1).ok();
+                    let before = history.undo.commit_state(commit - 1).ok();
                     before.and_then(|(roots, _)| roots.get(trie.namespace)).or(root)
                 }
             };
@@ -484,15 +484,15 @@ impl Replay {
             }
             tries.push(trie);
         }
-        Ok(Recovered {
+        Ok(RecoveredState {
             hasher: self.hasher,
             tries,
             history,
             extents,
             tip: self.tip,
             scan,
-            pending_bytes,
-            pending_entries,
+            buffered_bytes: pending_bytes,
+            buffered_entries: pending_entries,
             leaf_pages,
             leaf_pages_with_nodes,
             image_leaf_end: self.image_leaf_end,

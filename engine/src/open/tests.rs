@@ -18,14 +18,14 @@ use pleach_journal::format::trie_kind::TrieKind;
 use crate::load::LoadOptions;
 use crate::metrics::Counters;
 use crate::roots::{Roots, TrieRoot};
-use crate::state::State;
+use crate::state::TrieDb;
 use crate::state::commits::Tip;
 use crate::state::tries::Trie;
 use crate::{Db, Geometry, Options, Value};
 use pleach_ops::{CheckOptions, CheckReport, check_on, stat_on};
 
 type SimDb = Db;
-type SimState = State;
+type SimState = TrieDb;
 /// The pairs of each namespace.
 type Model = BTreeMap<u8, BTreeMap<Key, Vec<u8>>>;
 
@@ -142,7 +142,7 @@ impl Tested {
             let root = root.map(|node| TrieRoot { kind: TrieKind::Merkle, node });
             roots = roots.with([(*namespace, root)]);
             let mut section = Section::default();
-            let trie = db.other(*namespace).expect("it has a trie");
+            let trie = db.other_trie(*namespace).expect("it has a trie");
             for (key, value) in changes {
                 let value = value.as_deref().map_or(LogValue::Absent, LogValue::Inline);
                 section.push(key, value);
@@ -176,7 +176,7 @@ impl Tested {
         let tip = Tip { number, roots, blob: before.blob };
         sequencer.newest = tip.clone();
         db.commits.publish(tip);
-        db.commits.undo.barrier(number);
+        db.commits.undo.set_barrier(number);
         drop(sequencer);
         db.commits.sequencer.write_through(end, true).expect("written");
         db.store.begin_batch(number + 1);
@@ -198,7 +198,7 @@ impl Tested {
             let of = |state: &pleach_beatree::RegionState| {
                 state.children().prefix(state.children().find(key))
             };
-            prefixes.push(trie.index.in_region(key, |_, state| of(state)));
+            prefixes.push(trie.index.with_region(key, |_, state| of(state)));
         }
         prefixes.dedup();
         // Nobody changes what is dropped.
@@ -369,7 +369,7 @@ fn tries_come_back_from_image_and_log() {
     let metrics = tested.db.metrics();
     assert!(metrics.checkpoints > 0 && metrics.pages_written > 50, "{metrics:?}");
     for namespace in [0, 3, 255] {
-        let trie = tested.db.state().other(namespace).expect("it exists");
+        let trie = tested.db.state().other_trie(namespace).expect("it exists");
         assert!(!trie.index.load().is_bare(), "namespace {namespace} was flushed");
     }
     tested.reopen(true);
@@ -442,7 +442,7 @@ fn a_namespace_is_loaded_beside_others() {
     let items = || (0..2000).map(|at| (id(at), Value::from(vec![7; 120])));
     let repeated = items().chain(items());
     let options = LoadOptions::new().memory_mib(8).namespace(9);
-    let pages = || tested.db.state().space.before().expect("looked at");
+    let pages = || tested.db.state().space.file_lengths().expect("looked at");
     let before = pages();
     tested.db.bulk_load(repeated, &options).expect_err("a key comes twice");
     assert!(pages() == before, "the room is given back");

@@ -47,13 +47,13 @@ pub(super) struct TrieReplay {
     growth: Growth,
 }
 
-/// What records have made of a trie since it was last asked for ([`TrieReplay::settle`]).
+/// What records have made of a trie since it was last asked for ([`TrieReplay::take_changes`]).
 #[derive(Debug, Default)]
 pub(super) struct Growth {
     /// Does it begin anew, empty?
     pub(super) is_new: bool,
     /// Were regions split or joined?
-    pub(super) relaid: bool,
+    pub(super) is_relaid: bool,
     pub(super) pages: isize,
     pub(super) bytes: isize,
     pub(super) entries: isize,
@@ -61,7 +61,7 @@ pub(super) struct Growth {
 
 impl TrieReplay {
     /// The replay of what comes after this.
-    pub(super) fn after(hasher: Hasher, trie: RecoveredTrie) -> Self {
+    pub(super) fn continue_from(hasher: Hasher, trie: RecoveredTrie) -> Self {
         Self { hasher, trie, changed: Vec::new(), growth: Growth::default() }
     }
 
@@ -73,7 +73,7 @@ impl TrieReplay {
 
     /// Records have come: the regions that they have changed have their nodes. Gives these regions, in the order of their keys, with
     /// what has become of the trie.
-    pub(super) fn settle(&mut self) -> (Vec<Arc<Region>>, Growth) {
+    pub(super) fn take_changes(&mut self) -> (Vec<Arc<Region>>, Growth) {
         let mut changed = std::mem::take(&mut self.changed);
         // One that was split or joined since is not of the trie any more.
         changed.retain(|region| {
@@ -95,7 +95,7 @@ impl TrieReplay {
         let regions = RegionIndex::new(vec![Arc::new(empty_region((namespace, kind), number))]);
         let growth = Growth { is_new: true, ..Growth::default() };
         let trie = RecoveredTrie { namespace, kind, dropped: None, regions };
-        Self { growth, ..Self::after(hasher, trie) }
+        Self { growth, ..Self::continue_from(hasher, trie) }
     }
 
     /// The trie that an image has; `commit` is the image's.
@@ -110,13 +110,13 @@ impl TrieReplay {
         for (prefix, pending, dropped) in pending::decode(hasher, &stream)? {
             let region = regions.region(prefix.first_key());
             if *region.prefix() != prefix {
-                return Err(Contradiction::PendingOutsideRegions { prefix }.into());
+                return Err(Contradiction::BufferedOutsideRegions { prefix }.into());
             }
             region.write().restore_pending(pending, dropped);
         }
         let dropped = named.root.is_none().then_some(named.dropped);
         let trie = RecoveredTrie { namespace: named.namespace, kind: named.kind, dropped, regions };
-        Ok(Self::after(hasher, trie))
+        Ok(Self::continue_from(hasher, trie))
     }
 
     /// It names pages of the leaf file below this one.
@@ -232,7 +232,7 @@ impl TrieReplay {
                 region.write().renew_own(self.hasher);
             }
             self.trie.regions = split_regions(self.hasher, &self.trie.regions, &split);
-            self.growth.relaid = true;
+            self.growth.is_relaid = true;
         }
         Ok(())
     }
@@ -266,14 +266,14 @@ impl TrieReplay {
             let joined = join_held(self.hasher, &self.trie.regions, &mut pairs, end.get());
             drop(pairs);
             self.trie.regions = joined;
-            self.growth.relaid = true;
+            self.growth.is_relaid = true;
         }
         Ok(())
     }
 
     /// All records have come: the trie and its root; a plain one has none.
     pub(super) fn finish(mut self) -> (RecoveredTrie, Option<Node>) {
-        self.settle();
+        self.take_changes();
         let root = self.trie.kind == TrieKind::Merkle;
         let root = root.then(|| root_of(self.hasher, &self.trie.regions));
         (self.trie, root)

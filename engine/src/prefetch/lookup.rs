@@ -12,17 +12,17 @@ use pleach_beatree::region::{NodePage, Nodes};
 use pleach_core::Key;
 use pleach_core::page::leaf::Cell;
 
-use super::requests::{Missing, PrefetchRequest, Prefetching, Purpose};
-use super::values::{SlotPair, ValueCache};
+use super::requests::{MissingItem, PageRequestPurpose, PrefetchRequest, PrefetchState};
+use super::value_cache::{SlotPair, ValueCache};
 use crate::read::key_batch::KEY_BATCH;
-use crate::state::State;
-use crate::state::pages::index::{PageRef, located};
+use crate::state::TrieDb;
+use crate::state::pages::index::{PageRef, child_page};
 use crate::state::pages::reader::PageRequest;
 use crate::state::view::View;
 
 /// How far the lookup of a key has come.
 #[derive(Default)]
-struct LookedUpKey {
+struct KeyLookup {
     /// The slots for its value.
     pair: SlotPair,
     /// Where its page is.
@@ -36,21 +36,21 @@ struct LookedUpKey {
 
 /// Looks up the next key batch of a request, on a reader's thread, without those that overlays have: the reader finds
 /// them there. False when there is none left. The caller has entered the store.
-pub(crate) fn help(
-    db: &State,
-    prefetching: &Prefetching,
+pub(crate) fn look_up_for_reader(
+    db: &TrieDb,
+    prefetch: &PrefetchState,
     view: &View,
     request: &PrefetchRequest,
 ) -> bool {
     let Some(keys) = request.claim() else { return false };
     let mut below = [Key::default(); KEY_BATCH];
     let mut count = 0;
-    for key in keys.iter().filter(|key| view.overlaid(key).is_none()) {
+    for key in keys.iter().filter(|key| view.overlay_value(key).is_none()) {
         below[count] = *key;
         count += 1;
     }
-    let mut missed = |missing| prefetching.miss(missing);
-    look_up(db, prefetching, request, &below[..count], &mut None, &mut missed);
+    let mut missed = |missing| prefetch.push_missing(missing);
+    look_up(db, prefetch, request, &below[..count], &mut None, &mut missed);
     true
 }
 
@@ -59,22 +59,22 @@ pub(crate) fn help(
 ///
 /// Each step is taken for the whole batch, and asks for the memory that the next one reads.
 pub(super) fn look_up(
-    db: &State,
-    prefetching: &Prefetching,
+    db: &TrieDb,
+    prefetch: &PrefetchState,
     request: &PrefetchRequest,
     keys: &[Key],
     last: &mut Option<NodePage>,
-    missing: &mut impl FnMut(Missing),
+    missing: &mut impl FnMut(MissingItem),
 ) {
     let (namespace, base) = (request.namespace, request.base);
     debug_assert_eq!(namespace, db.namespace, "keys are looked up in their trie");
     let of = (namespace, base);
-    let (values, cache) = (&prefetching.values, &db.store.cache);
-    let mut found: [LookedUpKey; KEY_BATCH] = std::array::from_fn(|_| LookedUpKey::default());
+    let (values, cache) = (&prefetch.values, &db.store.cache);
+    let mut found: [KeyLookup; KEY_BATCH] = std::array::from_fn(|_| KeyLookup::default());
     {
         let regions = db.index.load();
         for (key, found) in keys.iter().zip(&mut found) {
-            found.pair = values.pair(namespace, key);
+            found.pair = values.slots_of(namespace, key);
             values.cpu_prefetch(found.pair);
             regions.region(key).cpu_prefetch();
         }
@@ -83,7 +83,7 @@ pub(super) fn look_up(
         }
     }
     for (key, found) in keys.iter().zip(&mut found) {
-        find(db, values, of, key, found, last, missing);
+        look_up_in_index(db, values, of, key, found, last, missing);
         if let Some(at) = &found.at {
             cache.cpu_prefetch(at.page, LookupStep::Table);
         }
@@ -99,8 +99,8 @@ pub(super) fn look_up(
         found.page = cache.get_in(at.page, at.tag, through);
         let Some(page) = &found.page else {
             let value_as_of = found.has_value.then_some(base);
-            let purpose = Purpose::Key { namespace, key: *key, value_as_of };
-            missing(Missing::Page(PageRequest::Leaf(at), purpose));
+            let purpose = PageRequestPurpose::Key { namespace, key: *key, value_as_of };
+            missing(MissingItem::Page(PageRequest::Leaf(at), purpose));
             continue;
         };
         if found.has_value {
@@ -109,46 +109,48 @@ pub(super) fn look_up(
     }
     for (key, found) in keys.iter().zip(&found) {
         if let Some(page) = found.page.as_ref().filter(|_| found.has_value) {
-            keep_cell(values, found.pair, of, key, page.get_near(key, found.cell));
+            cache_cell(values, found.pair, of, key, page.get_near(key, found.cell));
         }
     }
 }
 
 /// The first half of a lookup: in the index and among the pending changes.
-fn find(
-    db: &State,
+fn look_up_in_index(
+    db: &TrieDb,
     values: &ValueCache,
     of: (u8, u64),
     key: &Key,
-    found: &mut LookedUpKey,
+    found: &mut KeyLookup,
     last: &mut Option<NodePage>,
-    missing: &mut impl FnMut(Missing),
+    missing: &mut impl FnMut(MissingItem),
 ) {
     let mut nodes = None;
-    db.index.in_region(key, |region, state| {
+    db.index.with_region(key, |region, state| {
         if let Nodes::Paged(page) = state.nodes()
             && *last != Some(*page)
         {
             nodes = Some((Arc::clone(region), *page));
         }
         let child = state.children().find(key);
-        found.at = located(state, child);
+        found.at = child_page(state, child);
         // Nothing later than the session's commit is its value.
         let same = state.last_commit() <= of.1;
         match (state.pending_of(key), &found.at) {
-            (Some(pending), _) if same => keep(values, found.pair, of, key, &pending.stored),
+            (Some(pending), _) if same => {
+                cache_stored(values, found.pair, of, key, &pending.stored)
+            }
             (None, None) if same => values.put(found.pair, of, key, None),
             (pending, _) => found.has_value = same && pending.is_none(),
         }
     });
     if let Some((region, page)) = nodes {
         *last = Some(page);
-        missing(Missing::Page(PageRequest::Nodes(region, page), Purpose::Nodes));
+        missing(MissingItem::Page(PageRequest::Nodes(region, page), PageRequestPurpose::Nodes));
     }
 }
 
 /// Keeps the value of a key, of a namespace as of a commit, as its page has it; the caller knows that no change pends on it.
-pub(super) fn keep_cell(
+pub(super) fn cache_cell(
     values: &ValueCache,
     pair: SlotPair,
     of: (u8, u64),
@@ -162,7 +164,7 @@ pub(super) fn keep_cell(
     }
 }
 
-fn keep(values: &ValueCache, pair: SlotPair, of: (u8, u64), key: &Key, stored: &Stored) {
+fn cache_stored(values: &ValueCache, pair: SlotPair, of: (u8, u64), key: &Key, stored: &Stored) {
     match stored {
         Stored::Absent => values.put(pair, of, key, None),
         Stored::Inline(value) => values.put(pair, of, key, Some(value)),

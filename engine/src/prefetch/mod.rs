@@ -1,7 +1,7 @@
 //! Prefetching: pages are read, and values looked up, while the caller goes on.
 //!
 //! The caller hands the keys over ([`requests`]) and is done. A task with a ring of its own looks them up
-//! in key batches ([`lookup`]): values at hand go to the value cache ([`values`]), and pages that are not
+//! in key batches ([`lookup`]): values at hand go to the value cache ([`value_cache`]), and pages that are not
 //! cached are read, as far as the ring has room; the values in them go there too. A reader that finds no
 //! value looks a key batch up itself before it looks for its own key, so that it need not wait for a
 //! task that has no processor. Keys beyond [`requests::WAITING`] are dropped, and read when they are
@@ -16,7 +16,7 @@ pub(crate) mod lookup;
 pub(crate) mod requests;
 #[cfg(test)]
 mod tests;
-pub(crate) mod values;
+pub(crate) mod value_cache;
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,35 +29,35 @@ use pleach_io::Step;
 
 use crate::error::Result;
 use crate::read::key_batch::KEY_BATCH;
-use crate::state::State;
+use crate::state::TrieDb;
 use crate::state::pace::beats::{IDLE, Task};
-use crate::state::pages::in_flight::{PageId, Reading};
+use crate::state::pages::in_flight::{PageId, ReadMode};
 use crate::state::pages::index::PageRef;
 use crate::state::pages::overflow;
 use crate::state::pages::quarantine::backoff;
-use crate::state::pages::reader::{Done, PageReader, PageRequest, Submitted};
-use lookup::{keep_cell, look_up};
-use requests::{Answer, Missing, PrefetchRequest, Prefetching, Purpose};
+use crate::state::pages::reader::{LoadedPage, PageReader, PageRequest, Submission};
+use lookup::{cache_cell, look_up};
+use requests::{MissingItem, PageRequestPurpose, PrefetchRequest, PrefetchState, Reply};
 
 /// How often the task looks whether there is room for more announced pages.
-const ROOM_AGAIN: Duration = Duration::from_millis(1);
+const ROOM_RETRY: Duration = Duration::from_millis(1);
 /// How long it waits for that, once a batch: sessions that only read never let go of theirs.
-const FOR_ROOM: Duration = Duration::from_secs(2);
+const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Pages that are taken from the ring at once when it has many: each call costs as much as a page.
 const TAKEN: usize = 8;
 
 /// The prefetch task.
 pub(crate) struct Prefetcher {
-    db: Arc<State>,
-    prefetching: Arc<Prefetching>,
-    reader: Option<PageReader<Purpose>>,
+    db: Arc<TrieDb>,
+    prefetch: Arc<PrefetchState>,
+    reader: Option<PageReader<PageRequestPurpose>>,
     /// The request that is being looked up, and the state of the trie that its keys are in.
-    request: Option<(Arc<PrefetchRequest>, Arc<State>)>,
+    request: Option<(Arc<PrefetchRequest>, Arc<TrieDb>)>,
     /// What is missing and not asked for yet.
-    missing: VecDeque<Missing>,
+    missing: VecDeque<MissingItem>,
     /// Pages that readers wait for and that were on their way already.
-    elsewhere: Vec<(PageRef, Answer<Arc<CachedPage>>)>,
+    elsewhere: Vec<(PageRef, Reply<Arc<CachedPage>>)>,
     /// The page of nodes that was missing last: neighbouring keys share it.
     nodes: Option<NodePage>,
     /// The batch in which there was no room for more announced pages, and since when.
@@ -68,10 +68,10 @@ pub(crate) struct Prefetcher {
 }
 
 impl Prefetcher {
-    pub(crate) fn new(db: Arc<State>, prefetching: Arc<Prefetching>) -> Self {
+    pub(crate) fn new(db: Arc<TrieDb>, prefetch: Arc<PrefetchState>) -> Self {
         Self {
             db,
-            prefetching,
+            prefetch,
             reader: None,
             request: None,
             missing: VecDeque::with_capacity(2 * KEY_BATCH),
@@ -95,14 +95,14 @@ impl Prefetcher {
                 let wait = backoff(self.failures);
                 tracing::warn!(%error, ?wait, "prefetching pauses");
                 self.not_before = self.db.pace.now().saturating_add(wait);
-                self.db.pace.enters(Task::Prefetch, IDLE);
+                self.db.pace.enter_stage(Task::Prefetch, IDLE);
                 Step::Again
             }
         }
     }
 
     fn advance(&mut self) -> Result<Step> {
-        let (db, prefetching) = (Arc::clone(&self.db), Arc::clone(&self.prefetching));
+        let (db, prefetch) = (Arc::clone(&self.db), Arc::clone(&self.prefetch));
         if db.pace.is_closing() {
             // Nothing is read any more: sessions may outlive the task and do not wait for it.
             return Ok(Step::Done);
@@ -112,19 +112,22 @@ impl Prefetcher {
             // Those who wait for a page read it themselves, as long as there is no ring.
             self.missing.clear();
             self.elsewhere.clear();
-            prefetching.give_up();
+            prefetch.discard_missing();
             return Ok(Step::IdleFor(wait));
         }
-        prefetching.works();
-        db.pace.enters(Task::Prefetch, "reading pages");
+        prefetch.stay_awake();
+        db.pace.enter_stage(Task::Prefetch, "reading pages");
         let mut reader = match self.reader.take() {
             Some(reader) => reader,
-            None => PageReader::new(&db.store, db.options.in_flight, Reading::Announced)?,
+            None => PageReader::new(&db.store, db.options.in_flight, ReadMode::Announced)?,
         };
         for (at, reader) in self.elsewhere.drain(..) {
-            self.missing.push_front(Missing::Page(PageRequest::Leaf(at), Purpose::Reader(reader)));
+            self.missing.push_front(MissingItem::Page(
+                PageRequest::Leaf(at),
+                PageRequestPurpose::Reader(reader),
+            ));
         }
-        let more = self.ask(&mut reader);
+        let more = self.enqueue_missing(&mut reader);
         if reader.in_flight() > 0 {
             if more {
                 // Readers may be waiting for what was asked for.
@@ -133,11 +136,11 @@ impl Prefetcher {
                 // This submits, too.
                 let count = (reader.in_flight() / 4).clamp(1, TAKEN);
                 if let Some((purpose, done)) = reader.wait(&db.store, &db.nodes, count)? {
-                    self.take(purpose, done);
+                    self.complete(purpose, done);
                 }
             }
             while let Some((purpose, done)) = reader.poll(&db.store, &db.nodes) {
-                self.take(purpose, done);
+                self.complete(purpose, done);
             }
             self.failures = 0;
             if !more {
@@ -151,36 +154,40 @@ impl Prefetcher {
         if more {
             return Ok(Step::Again);
         }
-        Ok(self.rest())
+        Ok(self.idle_step())
     }
 
     /// Nothing is in flight, and nothing to be asked for.
-    fn rest(&self) -> Step {
+    fn idle_step(&self) -> Step {
         if self.request.is_some() {
             // There is no room for more pages of its keys.
-            self.db.pace.enters(Task::Prefetch, IDLE);
-            return if self.prefetching.pauses() { Step::IdleFor(ROOM_AGAIN) } else { Step::Again };
+            self.db.pace.enter_stage(Task::Prefetch, IDLE);
+            return if self.prefetch.try_pause() { Step::IdleFor(ROOM_RETRY) } else { Step::Again };
         }
         if let Some((at, _)) = self.elsewhere.first() {
             self.db.store.in_flight.wait(PageId::Leaf(at.page));
             return Step::Again;
         }
-        let is_done = self.missing.is_empty() && self.prefetching.sleeps();
+        let is_done = self.missing.is_empty() && self.prefetch.try_sleep();
         if is_done { Step::Idle } else { Step::Again }
     }
 
     /// Asks for pages as far as the ring has room and key batches miss some. True when the ring has room
     /// and there may be more keys: those who wait for what was asked for come first.
-    fn ask(&mut self, reader: &mut PageReader<Purpose>) -> bool {
+    fn enqueue_missing(&mut self, reader: &mut PageReader<PageRequestPurpose>) -> bool {
         while reader.has_room() {
-            if self.missing.is_empty() && !self.look_up() {
+            if self.missing.is_empty() && !self.find_missing() {
                 return false;
             }
             let (request, purpose) = match self.missing.pop_front() {
                 None => return true,
-                Some(Missing::Page(_, Purpose::Reader(answer))) if answer.is_canceled() => continue,
-                Some(Missing::Page(request, purpose)) => (request, purpose),
-                Some(Missing::LongValue(db, base, stored, answer)) => {
+                Some(MissingItem::Page(_, PageRequestPurpose::Reader(answer)))
+                    if answer.is_canceled() =>
+                {
+                    continue;
+                }
+                Some(MissingItem::Page(request, purpose)) => (request, purpose),
+                Some(MissingItem::LongValue(db, base, stored, answer)) => {
                     if !answer.is_canceled() {
                         let read = || overflow::value(&db, base, stored, true);
                         // Where the application's hasher panics, its own thread is to see that: the reader reads it again.
@@ -194,19 +201,19 @@ impl Prefetcher {
                 PageRequest::Leaf(at) => Some(*at),
                 PageRequest::Nodes(region, page) => {
                     let away = region.read().paged_nodes() == Some(*page);
-                    if !away || reader.reads_nodes(page) {
+                    if !away || reader.is_reading_nodes(page) {
                         continue;
                     }
                     None
                 }
             };
-            match (reader.ask(&self.db.store, &self.db.nodes, request, purpose), leaf) {
-                (Submitted::Elsewhere(Purpose::Reader(answer)), Some(at)) => {
+            match (reader.enqueue(&self.db.store, &self.db.nodes, request, purpose), leaf) {
+                (Submission::ReadElsewhere(PageRequestPurpose::Reader(answer)), Some(at)) => {
                     self.elsewhere.push((at, answer));
                 }
                 // A page that is in flight for another key: this one gets no value, and finds the page.
-                (Submitted::InFlight | Submitted::Elsewhere(_), _) => {}
-                (Submitted::Done(purpose, done), _) => self.take(purpose, Ok(done)),
+                (Submission::InFlight | Submission::ReadElsewhere(_), _) => {}
+                (Submission::Loaded(purpose, done), _) => self.complete(purpose, Ok(done)),
             }
         }
         false
@@ -214,8 +221,8 @@ impl Prefetcher {
 
     /// Takes what readers found missing, or looks up the next key batch. False when there is none, or no room for its
     /// pages: those that were announced before it stay until they are used.
-    fn look_up(&mut self) -> bool {
-        if let Some(page) = self.prefetching.next_missing() {
+    fn find_missing(&mut self) -> bool {
+        if let Some(page) = self.prefetch.next_missing() {
             self.missing.push_back(page);
             return true;
         }
@@ -223,43 +230,48 @@ impl Prefetcher {
         // [`requests::WAITING`] keys before this ends.
         loop {
             let Some((request, db)) = &self.request else {
-                let Some(request) = self.prefetching.next() else { return false };
+                let Some(request) = self.prefetch.next_request() else { return false };
                 match self.db.trie(request.namespace) {
                     Some(db) => self.request = Some((request, db)),
                     // Its session has gone, and its trie after it.
-                    None => self.prefetching.is_done(&request),
+                    None => self.prefetch.release_request(&request),
                 }
                 continue;
             };
-            let prefetching = &*self.prefetching;
+            let prefetch = &*self.prefetch;
             let is_late = db.store.batch() > request.batch + 1;
             if !is_late && !has_room(db, &mut self.full) {
                 return false;
             }
             let Some(keys) = request.claim().filter(|_| !is_late) else {
-                prefetching.is_done(request);
+                prefetch.release_request(request);
                 (self.request, self.nodes) = (None, None);
                 continue;
             };
-            let _guard = db.store.enter();
+            let _guard = db.store.grace_guard();
             let (missing, last) = (&mut self.missing, &mut self.nodes);
             let mut add = |page| missing.push_back(page);
-            look_up(db, prefetching, request, keys, last, &mut add);
+            look_up(db, prefetch, request, keys, last, &mut add);
             return true;
         }
     }
 
     /// Takes in a page that is done, for the key that it was read for.
-    fn take(&self, purpose: Purpose, done: Result<Done>) {
-        let values = &self.prefetching.values;
+    fn complete(&self, purpose: PageRequestPurpose, done: Result<LoadedPage>) {
+        let values = &self.prefetch.values;
         match (done, purpose) {
-            (Ok(Done::Leaf(_, page)), Purpose::Key { namespace, key, value_as_of }) => {
+            (
+                Ok(LoadedPage::Leaf(_, page)),
+                PageRequestPurpose::Key { namespace, key, value_as_of },
+            ) => {
                 if let Some(base) = value_as_of {
-                    let pair = values.pair(namespace, &key);
-                    keep_cell(values, pair, (namespace, base), &key, page.get(&key));
+                    let pair = values.slots_of(namespace, &key);
+                    cache_cell(values, pair, (namespace, base), &key, page.get(&key));
                 }
             }
-            (Ok(Done::Leaf(_, page)), Purpose::Reader(answer)) => answer.send(page),
+            (Ok(LoadedPage::Leaf(_, page)), PageRequestPurpose::Reader(answer)) => {
+                answer.send(page)
+            }
             (Ok(_), _) => {}
             (Err(error), _) => tracing::debug!(%error, "a prefetched page was dropped"),
         }
@@ -267,10 +279,10 @@ impl Prefetcher {
 }
 
 /// Is there room for more announced pages, or did the task wait long enough?
-fn has_room(db: &State, full: &mut Option<(u64, Duration)>) -> bool {
+fn has_room(db: &TrieDb, full: &mut Option<(u64, Duration)>) -> bool {
     let (batch, now) = (db.store.batch(), db.pace.now());
     let (_, since) = full.take_if(|(of, _)| *of == batch).unwrap_or((batch, now));
-    let waited = now.saturating_sub(since) >= FOR_ROOM;
+    let waited = now.saturating_sub(since) >= ROOM_TIMEOUT;
     let can_hold = db.store.cache.can_hold();
     // After a wait that ran out, one page that is let go does not begin another wait.
     *full = (waited || !can_hold).then_some((batch, since));
@@ -280,6 +292,6 @@ fn has_room(db: &State, full: &mut Option<(u64, Duration)>) -> bool {
 impl Drop for Prefetcher {
     /// Whether it has come to its end or has panicked.
     fn drop(&mut self) {
-        self.prefetching.ends();
+        self.prefetch.end();
     }
 }

@@ -1,6 +1,6 @@
 //! What sessions ask to have prefetched, on its way to the tasks that do it.
 //!
-//! Owned by [`Prefetching`], which sessions and the prefetch task share. Invariants: no
+//! Owned by [`PrefetchState`], which sessions and the prefetch task share. Invariants: no
 //! more than [`WAITING`] keys wait to be looked up; each key
 //! batch of a request is claimed once; a task that says it sleeps is woken by whatever comes after.
 
@@ -16,26 +16,26 @@ use pleach_beatree::{Stored, Value};
 use pleach_core::Key;
 use pleach_io::{Event, Executor};
 
-use super::values::ValueCache;
+use super::value_cache::ValueCache;
 use crate::error::Result;
 use crate::read::key_batch::KEY_BATCH;
-use crate::state::State;
+use crate::state::TrieDb;
 use crate::state::pages::reader::PageRequest;
 
 /// Keys that may wait to be looked up.
 pub(crate) const WAITING: usize = 1 << 18;
 
 /// What is missing in memory.
-pub(crate) enum Missing {
+pub(crate) enum MissingItem {
     /// A page, and what it is read for.
-    Page(PageRequest, Purpose),
+    Page(PageRequest, PageRequestPurpose),
     /// The long value that the trie has stored in a state of this commit.
-    LongValue(Arc<State>, u64, Stored, Answer<Result<Option<Value>>>),
+    LongValue(Arc<TrieDb>, u64, Stored, Reply<Result<Option<Value>>>),
 }
 
 /// What a page is read for.
 #[derive(Debug)]
-pub(crate) enum Purpose {
+pub(crate) enum PageRequestPurpose {
     /// The nodes in it.
     Nodes,
     /// A key.
@@ -46,15 +46,15 @@ pub(crate) enum Purpose {
         value_as_of: Option<u64>,
     },
     /// A reader that does not block ([`crate::Session::read_async`]).
-    Reader(Answer<Arc<CachedPage>>),
+    Reader(Reply<Arc<CachedPage>>),
 }
 
 /// Where a reader that does not block hears of what it wants, or that it has to read that itself. Either wakes it: code of
 /// the application, which may panic, and nobody else may suffer from that.
 #[derive(Debug)]
-pub(crate) struct Answer<T>(Option<oneshot::Sender<T>>);
+pub(crate) struct Reply<T>(Option<oneshot::Sender<T>>);
 
-impl<T> Answer<T> {
+impl<T> Reply<T> {
     /// Does nobody wait for it any more?
     pub(super) fn is_canceled(&self) -> bool {
         self.0.as_ref().is_none_or(oneshot::Sender::is_canceled)
@@ -67,7 +67,7 @@ impl<T> Answer<T> {
     }
 }
 
-impl<T> Drop for Answer<T> {
+impl<T> Drop for Reply<T> {
     fn drop(&mut self) {
         let sender = self.0.take();
         let _panicked = catch_unwind(AssertUnwindSafe(|| drop(sender)));
@@ -75,14 +75,14 @@ impl<T> Drop for Answer<T> {
 }
 
 /// The hand-over between sessions and the tasks.
-pub(crate) struct Prefetching {
+pub(crate) struct PrefetchState {
     /// Values that were looked up for prefetch requests.
     pub(crate) values: ValueCache,
     requests: (Sender<Arc<PrefetchRequest>>, Receiver<Arc<PrefetchRequest>>),
     /// Keys in the channel.
     waiting: AtomicUsize,
     /// What readers found missing: in key batches that they looked up themselves, and for reads that do not block.
-    missing: (Sender<Missing>, Receiver<Missing>),
+    missing: (Sender<MissingItem>, Receiver<MissingItem>),
     /// The event on which the prefetch task is stepped.
     pub(crate) event: Event,
     /// Does the prefetch task sleep until it is woken? Awake it looks again before it stops.
@@ -91,7 +91,7 @@ pub(crate) struct Prefetching {
     ended: AtomicBool,
 }
 
-impl Prefetching {
+impl PrefetchState {
     /// With a value cache of `values` bytes.
     pub(crate) fn new(runtime: &Executor, values: usize) -> Self {
         Self {
@@ -111,7 +111,7 @@ impl Prefetching {
     /// wait already.
     pub(crate) fn request(
         &self,
-        db: &State,
+        db: &TrieDb,
         base: u64,
         keys: &[Key],
     ) -> Option<Arc<PrefetchRequest>> {
@@ -126,8 +126,8 @@ impl Prefetching {
             keys: keys[..taken].to_vec(),
             next: AtomicUsize::new(0),
         });
-        if db.all_is_here() || self.requests.0.send(Arc::clone(&request)).is_err() {
-            self.is_done(&request);
+        if db.is_all_in_memory() || self.requests.0.send(Arc::clone(&request)).is_err() {
+            self.release_request(&request);
         } else {
             self.wake();
         }
@@ -143,50 +143,50 @@ impl Prefetching {
     }
 
     /// The next request, if there is one.
-    pub(super) fn next(&self) -> Option<Arc<PrefetchRequest>> {
+    pub(super) fn next_request(&self) -> Option<Arc<PrefetchRequest>> {
         self.requests.1.try_recv().ok()
     }
 
     /// All key batches of this request are claimed: there is room for others.
-    pub(super) fn is_done(&self, request: &PrefetchRequest) {
+    pub(super) fn release_request(&self, request: &PrefetchRequest) {
         self.waiting.fetch_sub(request.keys.len(), Ordering::Relaxed);
     }
 
     /// A reader has found this missing: the prefetch task is woken.
-    pub(super) fn miss(&self, missing: Missing) {
+    pub(super) fn push_missing(&self, missing: MissingItem) {
         // The receiver lives as long as the sender.
         let _ = self.missing.0.send(missing);
         self.wake();
         // Looked at after the send, as `ends` empties the channel after it said so: one of the two sees the other.
         if self.ended.load(Ordering::SeqCst) {
-            self.give_up();
+            self.discard_missing();
         }
     }
 
     /// Asks for what is missing. The receiver hears of a sender that was dropped when it is not read.
-    pub(crate) fn ask<T>(
+    pub(crate) fn request_missing<T>(
         &self,
-        missing: impl FnOnce(Answer<T>) -> Missing,
+        missing: impl FnOnce(Reply<T>) -> MissingItem,
     ) -> oneshot::Receiver<T> {
         let (sender, receiver) = oneshot::channel();
-        self.miss(missing(Answer(Some(sender))));
+        self.push_missing(missing(Reply(Some(sender))));
         receiver
     }
 
     /// What a reader has found missing.
-    pub(super) fn next_missing(&self) -> Option<Missing> {
+    pub(super) fn next_missing(&self) -> Option<MissingItem> {
         self.missing.1.try_recv().ok()
     }
 
     /// Nothing that is missing will be read: those who wait for it read it themselves.
-    pub(super) fn give_up(&self) {
+    pub(super) fn discard_missing(&self) {
         while self.next_missing().is_some() {}
     }
 
     /// The prefetch task ends.
-    pub(super) fn ends(&self) {
+    pub(super) fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
-        self.give_up();
+        self.discard_missing();
     }
 
     /// Wakes the prefetch task: there is something for it.
@@ -197,20 +197,20 @@ impl Prefetching {
     }
 
     /// The prefetch task works: false, it does not sleep.
-    pub(super) fn works(&self) -> bool {
+    pub(super) fn stay_awake(&self) -> bool {
         self.asleep.store(false, Ordering::SeqCst);
         false
     }
 
     /// The prefetch task goes to sleep; false when something has come meanwhile.
-    pub(super) fn sleeps(&self) -> bool {
-        self.pauses() && (self.requests.1.is_empty() || self.works())
+    pub(super) fn try_sleep(&self) -> bool {
+        self.try_pause() && (self.requests.1.is_empty() || self.stay_awake())
     }
 
     /// The same where it can take no more requests.
-    pub(super) fn pauses(&self) -> bool {
+    pub(super) fn try_pause(&self) -> bool {
         self.asleep.store(true, Ordering::SeqCst);
-        self.missing.1.is_empty() || self.works()
+        self.missing.1.is_empty() || self.stay_awake()
     }
 }
 

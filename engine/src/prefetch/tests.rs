@@ -3,9 +3,9 @@
 use pleach_beatree::PageNo;
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
-use crate::state::pages::in_flight::Reading;
+use crate::state::pages::in_flight::ReadMode;
 use crate::state::pages::index::PageRef;
-use crate::state::pages::reader::{PageReader, PageRequest, Submitted};
+use crate::state::pages::reader::{PageReader, PageRequest, Submission};
 use crate::{Db, Geometry, Options};
 
 /// A close gives up what is on its way. A page that the flush had moved, and whose file was cut since, cannot be read
@@ -19,11 +19,11 @@ fn a_reader_that_goes_takes_what_is_on_its_way() {
     let db = Db::open_on(disk, runtime, options).expect("created");
     let state = db.state();
     let mut reader: PageReader<()> =
-        PageReader::new(&state.store, 4, Reading::Keys).expect("a ring");
+        PageReader::new(&state.store, 4, ReadMode::Keys).expect("a ring");
     let page = PageNo::new(1 << 20);
     let behind = PageRequest::Leaf(PageRef { page, tag: 0, namespace: 0 });
-    let asked = reader.ask(&state.store, &state.nodes, behind, ());
-    assert!(matches!(asked, Submitted::InFlight), "it is not cached");
+    let asked = reader.enqueue(&state.store, &state.nodes, behind, ());
+    assert!(matches!(asked, Submission::InFlight), "it is not cached");
     reader.submit().expect("handed over");
     assert_eq!(reader.in_flight(), 1);
     drop(reader);

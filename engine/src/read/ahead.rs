@@ -21,11 +21,11 @@ use pleach_beatree::cache::{LookupStep, NO_BATCH};
 use pleach_core::range::key_before;
 use pleach_core::{Key, Prefix};
 
-use super::spare::{InUse, SpareReaders};
+use super::reader_pool::{PooledReader, ReaderPool};
 use crate::error::Result;
-use crate::state::State;
-use crate::state::pages::index::{PageRef, located};
-use crate::state::pages::run_reader::{RUN, RunNo, RunPage, RunReader, Wanted, runs};
+use crate::state::TrieDb;
+use crate::state::pages::index::{PageRef, child_page};
+use crate::state::pages::run_reader::{RUN, RunNo, RunPage, RunReader, WantedPage, group_runs};
 
 /// Pages that are read ahead when an iterator comes to its second page; twice as many at the third, and so on.
 const FIRST_WINDOW: usize = 4;
@@ -36,7 +36,7 @@ const PAGES_A_READ: usize = 4;
 
 /// Which way an iterator goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     /// To larger keys.
     Forwards,
     /// To smaller ones.
@@ -44,14 +44,14 @@ pub(crate) enum Way {
 }
 
 /// A page ahead.
-struct Ahead {
+struct AheadPage {
     prefix: Prefix,
     at: PageRef,
-    page: Page,
+    state: AheadState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Page {
+enum AheadState {
     /// It is to be read when there is room.
     Wanted,
     /// The page of this index in a run that was asked for.
@@ -62,11 +62,11 @@ enum Page {
 
 /// The pages ahead of an iterator in one direction.
 pub(super) struct ReadAhead {
-    spare: SpareReaders<RunReader>,
-    way: Way,
-    reader: Option<InUse<RunReader>>,
+    spare: ReaderPool<RunReader>,
+    direction: Direction,
+    reader: Option<PooledReader<RunReader>>,
     /// In the order in which they are come to.
-    named: VecDeque<Ahead>,
+    pages: VecDeque<AheadPage>,
     /// How many of them are wanted.
     wanted: usize,
     /// Where to go on naming; `None` before the first step, and at the end.
@@ -77,12 +77,12 @@ pub(super) struct ReadAhead {
 }
 
 impl ReadAhead {
-    pub(super) fn new(spare: &SpareReaders<RunReader>, way: Way) -> Self {
+    pub(super) fn new(spare: &ReaderPool<RunReader>, direction: Direction) -> Self {
         Self {
             spare: spare.clone(),
-            way,
+            direction,
             reader: None,
-            named: VecDeque::new(),
+            pages: VecDeque::new(),
             wanted: 0,
             next: None,
             window: 0,
@@ -91,83 +91,83 @@ impl ReadAhead {
     }
 
     /// Reads on, before the iterator goes to a page; `rest` is what it has before it, first and last key.
-    pub(super) fn read_on(&mut self, db: &State, rest: &(Key, Key)) -> Result<()> {
-        let result = self.try_read_on(db, rest);
+    pub(super) fn advance(&mut self, db: &TrieDb, rest: &(Key, Key)) -> Result<()> {
+        let result = self.try_advance(db, rest);
         if result.is_err() {
-            self.give_up();
+            self.discard_reader();
         }
         result
     }
 
-    fn try_read_on(&mut self, db: &State, rest: &(Key, Key)) -> Result<()> {
+    fn try_advance(&mut self, db: &TrieDb, rest: &(Key, Key)) -> Result<()> {
         // Half a window at once: a system call costs as much as some pages, and neighbours are found.
-        if self.named.len() <= self.window / 2 {
+        if self.pages.len() <= self.window / 2 {
             let (most, _) = limits(db);
             self.window = (2 * self.window).clamp(FIRST_WINDOW.min(most), most);
-            let from = self.named.len();
-            self.name(db, rest, from);
-            self.want(db, from);
-            if let Some(reader) = self.reader.as_mut().and_then(InUse::made) {
-                reader.take_in();
+            let from = self.pages.len();
+            self.name_pages(db, rest, from);
+            self.mark_wanted(db, from);
+            if let Some(reader) = self.reader.as_mut().and_then(PooledReader::get) {
+                reader.poll_arrived();
             }
-            return self.ask(db);
+            return self.enqueue_wanted(db);
         }
         // What had no room then, now and again. Runs that arrive are heard of when the iterator waits for one.
-        if self.wanted > 0 && self.named.len().is_multiple_of(RUN.min(self.window / 4).max(1)) {
-            return self.ask(db);
+        if self.wanted > 0 && self.pages.len().is_multiple_of(RUN.min(self.window / 4).max(1)) {
+            return self.enqueue_wanted(db);
         }
         Ok(())
     }
 
     /// Names pages until there is a window of them; `from` are named already.
-    fn name(&mut self, db: &State, rest: &(Key, Key), from: usize) {
-        let start = match self.way {
-            Way::Forwards => rest.0,
-            Way::Backwards => rest.1,
+    fn name_pages(&mut self, db: &TrieDb, rest: &(Key, Key), from: usize) {
+        let start = match self.direction {
+            Direction::Forwards => rest.0,
+            Direction::Backwards => rest.1,
         };
-        if self.named.is_empty() {
+        if self.pages.is_empty() {
             self.next = Some(start);
         }
-        while self.named.len() < self.window
+        while self.pages.len() < self.window
             && let Some(key) = self.next.filter(|key| (rest.0..=rest.1).contains(key))
         {
-            let (named, window, way) = (&mut self.named, self.window, self.way);
-            self.next = db.index.in_region(&key, |_, state| {
+            let (pages, window, direction) = (&mut self.pages, self.window, self.direction);
+            self.next = db.index.with_region(&key, |_, state| {
                 let mut child = state.children().find(&key);
                 loop {
                     let prefix = state.children().prefix(child);
-                    if let Some(at) = located(state, child) {
-                        named.push_back(Ahead { prefix, at, page: Page::NotRead });
+                    if let Some(at) = child_page(state, child) {
+                        pages.push_back(AheadPage { prefix, at, state: AheadState::NotRead });
                     }
-                    let after = match way {
-                        Way::Forwards => prefix.next().map(|next| *next.first_key()),
-                        Way::Backwards => key_before(prefix.first_key()),
+                    let after = match direction {
+                        Direction::Forwards => prefix.next().map(|next| *next.first_key()),
+                        Direction::Backwards => key_before(prefix.first_key()),
                     };
-                    match neighbour(state, child, way) {
-                        Some(next) if named.len() < window => child = next,
+                    match neighbour(state, child, direction) {
+                        Some(next) if pages.len() < window => child = next,
                         _ => return after,
                     }
                 }
             });
         }
-        let beyond = |ahead: &Ahead| match self.way {
-            Way::Forwards => *ahead.prefix.first_key() > rest.1,
-            Way::Backwards => ahead.prefix.last_key() < rest.0,
+        let beyond = |ahead: &AheadPage| match self.direction {
+            Direction::Forwards => *ahead.prefix.first_key() > rest.1,
+            Direction::Backwards => ahead.prefix.last_key() < rest.0,
         };
         // Not those of earlier, which may have been asked for.
-        while self.named.len() > from && self.named.back().is_some_and(beyond) {
-            self.named.pop_back();
+        while self.pages.len() > from && self.pages.back().is_some_and(beyond) {
+            self.pages.pop_back();
         }
     }
 
     /// Those named from `from` on that are not cached are wanted.
-    fn want(&mut self, db: &State, from: usize) {
+    fn mark_wanted(&mut self, db: &TrieDb, from: usize) {
         let cache = &db.store.cache;
         // So that cache misses overlap.
         for step in [LookupStep::Table, LookupStep::Entry] {
-            self.named.iter().skip(from).for_each(|ahead| cache.cpu_prefetch(ahead.at.page, step));
+            self.pages.iter().skip(from).for_each(|ahead| cache.cpu_prefetch(ahead.at.page, step));
         }
-        for ahead in self.named.iter_mut().skip(from) {
+        for ahead in self.pages.iter_mut().skip(from) {
             if !self.from_device && cache.hold(ahead.at.page, ahead.at.tag, NO_BATCH) {
                 continue;
             }
@@ -178,31 +178,34 @@ impl ReadAhead {
             if self.reader.is_none() {
                 return;
             }
-            ahead.page = Page::Wanted;
+            ahead.state = AheadState::Wanted;
             self.wanted += 1;
         }
     }
 
     /// Asks for pages that are wanted, as far as there is room.
-    fn ask(&mut self, db: &State) -> Result<()> {
+    fn enqueue_wanted(&mut self, db: &TrieDb) -> Result<()> {
         let (_, memory) = limits(db);
         let Some(used) = self.reader.as_mut().filter(|_| self.wanted > 0) else { return Ok(()) };
-        let reader = used.reader(|| RunReader::new(&db.store, db.options.in_flight, memory))?;
-        let wanted = self.named.iter().enumerate().filter(|(_, one)| one.page == Page::Wanted);
-        let mut wanted: Vec<Wanted> = wanted.map(|(index, ahead)| (ahead.at.page, index)).collect();
+        let reader =
+            used.get_or_make(|| RunReader::new(&db.store, db.options.in_flight, memory))?;
+        let wanted =
+            self.pages.iter().enumerate().filter(|(_, one)| one.state == AheadState::Wanted);
+        let mut wanted: Vec<WantedPage> =
+            wanted.map(|(index, ahead)| (ahead.at.page, index)).collect();
         wanted.sort_unstable();
-        let mut runs = runs(&wanted);
+        let mut runs = group_runs(&wanted);
         runs.sort_unstable_by_key(|run| run.iter().map(|(_, index)| *index).min());
         'runs: for mut run in runs {
             while let Some((first, _)) = run.first() {
-                if reader.room() == 0 {
+                if reader.free_slots() == 0 {
                     break 'runs;
                 }
-                let Some((number, count)) = reader.ask(&db.store, run) else {
+                let Some((number, count)) = reader.enqueue(&db.store, run) else {
                     break 'runs;
                 };
                 for (page, index) in &run[..count] {
-                    self.named[*index].page = Page::Submitted(number, first.pages_to(*page));
+                    self.pages[*index].state = AheadState::Submitted(number, first.pages_to(*page));
                 }
                 self.wanted -= count;
                 run = &run[count..];
@@ -213,30 +216,30 @@ impl ReadAhead {
 
     /// The iterator comes to the page below `prefix`, which is at `at`: what was read ahead, if it is that.
     /// Pages before it are forgotten.
-    pub(super) fn come_to(
+    pub(super) fn take_page(
         &mut self,
-        db: &State,
+        db: &TrieDb,
         prefix: &Prefix,
         at: PageRef,
     ) -> Result<Option<RunPage>> {
         let mut found = None;
-        while let Some(front) = self.named.front() {
-            let later = match self.way {
-                Way::Forwards => *front.prefix.first_key() > prefix.last_key(),
-                Way::Backwards => front.prefix.last_key() < *prefix.first_key(),
+        while let Some(front) = self.pages.front() {
+            let later = match self.direction {
+                Direction::Forwards => *front.prefix.first_key() > prefix.last_key(),
+                Direction::Backwards => front.prefix.last_key() < *prefix.first_key(),
             };
             if later {
                 break;
             }
-            if let Page::Submitted(run, index) = front.page
+            if let AheadState::Submitted(run, index) = front.state
                 && front.at == at
             {
-                found = self.wait(run, index).inspect_err(|_| self.give_up())?;
+                found = self.wait(run, index).inspect_err(|_| self.discard_reader())?;
             }
             self.forget_first();
         }
         // The memory of the page after it, if that is cached: it arrives while pairs of this one are given.
-        if let Some(next) = self.named.front() {
+        if let Some(next) = self.pages.front() {
             db.store.cache.cpu_prefetch(next.at.page, LookupStep::Cells);
         }
         // Checked now: it is in the processor's cache when its pairs are given.
@@ -246,36 +249,37 @@ impl ReadAhead {
 
     /// A page of a run, as soon as it is here; `None` when it could not be read.
     fn wait(&mut self, run: RunNo, index: usize) -> Result<Option<RunPage>> {
-        let reader = self.reader.as_mut().and_then(InUse::made).expect("it was asked");
+        let reader = self.reader.as_mut().and_then(PooledReader::get).expect("it was asked");
         reader.wait(run)?;
         Ok(reader.page(run, index))
     }
 
     fn forget_first(&mut self) {
-        match self.named.pop_front().map(|ahead| ahead.page) {
-            Some(Page::Submitted(run, _)) => {
-                let reader = self.reader.as_mut().and_then(InUse::made).expect("it was asked");
-                reader.forget(run);
+        match self.pages.pop_front().map(|ahead| ahead.state) {
+            Some(AheadState::Submitted(run, _)) => {
+                let reader =
+                    self.reader.as_mut().and_then(PooledReader::get).expect("it was asked");
+                reader.release(run);
             }
-            Some(Page::Wanted) => self.wanted -= 1,
-            Some(Page::NotRead) | None => {}
+            Some(AheadState::Wanted) => self.wanted -= 1,
+            Some(AheadState::NotRead) | None => {}
         }
     }
 
     /// Forgets what is ahead: the iterator goes elsewhere.
-    pub(super) fn forget_all(&mut self) {
-        while !self.named.is_empty() {
+    pub(super) fn clear(&mut self) {
+        while !self.pages.is_empty() {
             self.forget_first();
         }
         (self.next, self.window) = (None, 0);
     }
 
     /// After an error of the ring nothing is known of what is in flight.
-    fn give_up(&mut self) {
+    fn discard_reader(&mut self) {
         if let Some(mut used) = self.reader.take() {
-            used.forget();
+            used.discard();
         }
-        self.named.clear();
+        self.pages.clear();
         self.wanted = 0;
     }
 }
@@ -286,26 +290,26 @@ impl Drop for ReadAhead {
         if std::thread::panicking() {
             return;
         }
-        if let Some(reader) = self.reader.as_mut().and_then(InUse::made)
-            && reader.end().is_err()
+        if let Some(reader) = self.reader.as_mut().and_then(PooledReader::get)
+            && reader.reset().is_err()
         {
-            self.give_up();
+            self.discard_reader();
         }
     }
 }
 
 /// Pages of the largest window, and pages of memory: a third more, since a run's go when the iterator has
 /// come to all of them, and some are read over.
-fn limits(db: &State) -> (usize, usize) {
+fn limits(db: &TrieDb) -> (usize, usize) {
     let most = PAGES_A_READ * db.options.in_flight + 2 * RUN;
     let memory = (most + most / 3).min(db.budget.pages_ahead());
     (memory - memory / 4, memory)
 }
 
 /// The child of a region beside this one.
-fn neighbour(state: &RegionState, child: usize, way: Way) -> Option<usize> {
-    match way {
-        Way::Forwards => Some(child + 1).filter(|next| *next < state.children().len()),
-        Way::Backwards => child.checked_sub(1),
+fn neighbour(state: &RegionState, child: usize, direction: Direction) -> Option<usize> {
+    match direction {
+        Direction::Forwards => Some(child + 1).filter(|next| *next < state.children().len()),
+        Direction::Backwards => child.checked_sub(1),
     }
 }

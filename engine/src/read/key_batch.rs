@@ -8,7 +8,7 @@
 use pleach_beatree::cache::LookupStep;
 use pleach_core::Key;
 
-use crate::state::State;
+use crate::state::TrieDb;
 
 /// Keys that are looked up together.
 pub(crate) const KEY_BATCH: usize = 32;
@@ -18,7 +18,7 @@ pub(crate) const PAGES_AHEAD: usize = 4;
 
 /// How far a lookup goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum LookupDepth {
     /// To the number of its page, and whether that is cached.
     Page,
     /// To its cell in a cached page.
@@ -29,9 +29,9 @@ pub(crate) enum Reach {
 
 /// Asks for the memory that lookups of up to [`KEY_BATCH`] keys read. The caller holds a grace guard.
 pub(crate) fn cpu_prefetch<'a>(
-    db: &State,
+    db: &TrieDb,
     keys: impl Iterator<Item = &'a Key> + Clone,
-    reach: Reach,
+    depth: LookupDepth,
 ) {
     let regions = db.index.load();
     for key in keys.clone() {
@@ -44,14 +44,14 @@ pub(crate) fn cpu_prefetch<'a>(
     for (key, page) in keys.clone().zip(&mut pages) {
         let state = regions.region(key).read();
         *page = state.children().page(state.children().find(key));
-        if reach == Reach::Fold {
+        if depth == LookupDepth::Fold {
             state.cpu_prefetch_fold(key);
         }
         if let Some(page) = *page {
             db.store.cache.cpu_prefetch(page, LookupStep::Table);
         }
     }
-    if reach == Reach::Page {
+    if depth == LookupDepth::Page {
         return;
     }
     for page in pages.into_iter().flatten() {

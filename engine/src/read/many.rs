@@ -9,32 +9,32 @@ use std::sync::Arc;
 use pleach_beatree::cache::CachedPage;
 use pleach_core::Key;
 
-use super::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
+use super::key_batch::{KEY_BATCH, LookupDepth, cpu_prefetch};
 use super::point::locate;
-use super::spare::PageReaders;
+use super::reader_pool::PageReaderPool;
 use crate::error::Result;
-use crate::state::State;
-use crate::state::pages::in_flight::Reading;
+use crate::state::TrieDb;
+use crate::state::pages::in_flight::ReadMode;
 use crate::state::pages::index::PageRef;
-use crate::state::pages::reader::{Done, PageReader, PageRequest};
+use crate::state::pages::reader::{LoadedPage, PageReader, PageRequest};
 use crate::state::view::View;
 
 /// What pages are brought for.
 #[derive(Clone, Copy)]
-pub(crate) enum For<'a> {
+pub(crate) enum FetchPurpose<'a> {
     /// The keys' values as of this view.
     Values(&'a View),
     /// Their proof, which needs the page also where the value lies over it.
     Proof,
 }
 
-impl For<'_> {
+impl FetchPurpose<'_> {
     /// The page that a key needs. The caller has entered the store.
-    fn page(self, db: &State, key: &Key) -> Option<PageRef> {
+    fn page(self, db: &TrieDb, key: &Key) -> Option<PageRef> {
         match self {
-            Self::Values(view) if view.overlaid(key).is_some() => None,
+            Self::Values(view) if view.overlay_value(key).is_some() => None,
             // Whoever reads the key later is told if that undo is gone by then.
-            Self::Values(view) if matches!(view.undone(key), Ok(Some(_))) => None,
+            Self::Values(view) if matches!(view.undo_value(key), Ok(Some(_))) => None,
             Self::Values(_) => locate(db, key).ok(),
             Self::Proof => db.index.locate(key),
         }
@@ -43,30 +43,31 @@ impl For<'_> {
 
 /// Brings the pages of many keys into the cache. Where enough others do that at the same time, nothing is
 /// done: the keys are read one by one. So are the pages that somebody else reads at the moment.
-pub(crate) fn bring(
-    db: &State,
-    readers: &PageReaders,
-    purpose: For<'_>,
+pub(crate) fn fetch_pages(
+    db: &TrieDb,
+    readers: &PageReaderPool,
+    purpose: FetchPurpose<'_>,
     keys: &[Key],
 ) -> Result<()> {
-    bring_each(db, readers, purpose, keys, &mut |_, _| {})
+    fetch_pages_with(db, readers, purpose, keys, &mut |_, _| {})
 }
 
 /// The same, and shows those that were read: the cache may have no room for them beside what the batch has brought
 /// before.
-pub(crate) fn bring_each(
-    db: &State,
-    readers: &PageReaders,
-    purpose: For<'_>,
+pub(crate) fn fetch_pages_with(
+    db: &TrieDb,
+    readers: &PageReaderPool,
+    purpose: FetchPurpose<'_>,
     keys: &[Key],
     each: &mut dyn FnMut(PageRef, Arc<CachedPage>),
 ) -> Result<()> {
-    if db.all_is_here() {
+    if db.is_all_in_memory() {
         return Ok(());
     }
     let Some(mut used) = readers.take() else { return Ok(()) };
-    let reader = used.reader(|| PageReader::new(&db.store, db.options.in_flight, Reading::Keys))?;
-    let fetched = fetch(db, purpose, reader, keys, each);
+    let reader =
+        used.get_or_make(|| PageReader::new(&db.store, db.options.in_flight, ReadMode::Keys))?;
+    let fetched = fetch_with_reader(db, purpose, reader, keys, each);
     if fetched.is_err() {
         // The first error is told; what else is in flight comes back before the reader is used again, or goes.
         while reader.in_flight() > 0 {
@@ -76,45 +77,45 @@ pub(crate) fn bring_each(
     fetched
 }
 
-fn fetch(
-    db: &State,
-    purpose: For<'_>,
+fn fetch_with_reader(
+    db: &TrieDb,
+    purpose: FetchPurpose<'_>,
     reader: &mut PageReader<()>,
     keys: &[Key],
     each: &mut dyn FnMut(PageRef, Arc<CachedPage>),
 ) -> Result<()> {
-    let _guard = db.store.enter();
+    let _guard = db.store.grace_guard();
     let batch = db.store.batch();
     let mut asked = HashSet::new();
     for (index, key) in keys.iter().enumerate() {
         if index.is_multiple_of(KEY_BATCH) {
-            cpu_prefetch(db, keys[index..].iter().take(KEY_BATCH), Reach::Page);
+            cpu_prefetch(db, keys[index..].iter().take(KEY_BATCH), LookupDepth::Page);
         }
         let Some(at) = purpose.page(db, key) else { continue };
         if db.store.cache.hold(at.page, at.tag, batch) || !asked.insert(at.page) {
             continue;
         }
         if !reader.has_room() {
-            take(db, reader, each)?;
+            complete(db, reader, each)?;
         }
         // A page that is in flight for somebody else is waited for when its keys are read.
-        reader.ask(&db.store, &db.nodes, PageRequest::Leaf(at), ());
+        reader.enqueue(&db.store, &db.nodes, PageRequest::Leaf(at), ());
     }
     while reader.in_flight() > 0 {
-        take(db, reader, each)?;
+        complete(db, reader, each)?;
     }
     Ok(())
 }
 
 /// Waits for one page, and takes in all others that are done.
-fn take(
-    db: &State,
+fn complete(
+    db: &TrieDb,
     reader: &mut PageReader<()>,
     each: &mut dyn FnMut(PageRef, Arc<CachedPage>),
 ) -> Result<()> {
     let mut next = reader.wait(&db.store, &db.nodes, 1)?;
     while let Some(((), done)) = next {
-        if let Done::Leaf(at, page) = done? {
+        if let LoadedPage::Leaf(at, page) = done? {
             each(at, page);
         }
         next = reader.poll(&db.store, &db.nodes);

@@ -10,63 +10,63 @@ use pleach_beatree::{Stored, Value};
 use pleach_core::Key;
 
 use crate::error::Result;
-use crate::state::State;
-use crate::state::pages::index::{PageRef, located};
+use crate::state::TrieDb;
+use crate::state::pages::index::{PageRef, child_page};
 use crate::state::pages::overflow;
 use crate::state::view::View;
 
 /// What a lookup finds of a key.
-pub(crate) enum Found<'a> {
+pub(crate) enum PointLookup<'a> {
     /// Its state.
     Stored(Stored),
     /// It is in this page, if it is there at all. The page is not cached; the guard keeps its number.
-    In(PageRef, Guard<'a>),
+    InPage(PageRef, Guard<'a>),
 }
 
 /// The value of a key as of a view. A page that is not cached is read on the calling thread.
-pub(crate) fn value(db: &State, view: &View, key: &Key) -> Result<Option<Value>> {
+pub(crate) fn value(db: &TrieDb, view: &View, key: &Key) -> Result<Option<Value>> {
     overflow::value(db, view.base, stored(db, view, key)?, true)
 }
 
 /// The state of a key as of a view; a long value is not read.
-pub(crate) fn stored(db: &State, view: &View, key: &Key) -> Result<Stored> {
+pub(crate) fn stored(db: &TrieDb, view: &View, key: &Key) -> Result<Stored> {
     match look_up(db, view, key)? {
-        Found::Stored(stored) => Ok(stored),
-        Found::In(at, _guard) => Ok(in_page(&*db.store.leaf(at)?, key)),
+        PointLookup::Stored(stored) => Ok(stored),
+        PointLookup::InPage(at, _guard) => Ok(stored_in_page(&*db.store.leaf(at)?, key)),
     }
 }
 
 /// The same without reading a page.
 #[inline]
-pub(crate) fn look_up<'a>(db: &'a State, view: &View, key: &Key) -> Result<Found<'a>> {
-    if let Some(stored) = view.overlaid(key) {
-        return Ok(Found::Stored(stored));
+pub(crate) fn look_up<'a>(db: &'a TrieDb, view: &View, key: &Key) -> Result<PointLookup<'a>> {
+    if let Some(stored) = view.overlay_value(key) {
+        return Ok(PointLookup::Stored(stored));
     }
-    let guard = db.store.enter();
+    let guard = db.store.grace_guard();
     let located = locate(db, key);
-    if let Some(stored) = view.undone(key)? {
-        return Ok(Found::Stored(stored));
+    if let Some(stored) = view.undo_value(key)? {
+        return Ok(PointLookup::Stored(stored));
     }
     Ok(match located {
-        Err(stored) => Found::Stored(stored),
-        Ok(at) => match db.store.read_cached(at, key, |page| in_page(page, key)) {
-            Some(stored) => Found::Stored(stored),
-            None => Found::In(at, guard),
+        Err(stored) => PointLookup::Stored(stored),
+        Ok(at) => match db.store.read_cached(at, key, |page| stored_in_page(page, key)) {
+            Some(stored) => PointLookup::Stored(stored),
+            None => PointLookup::InPage(at, guard),
         },
     })
 }
 
 /// What the page that a lookup has found says of a key.
 #[inline]
-pub(crate) fn in_page(page: &CachedPage, key: &Key) -> Stored {
+pub(crate) fn stored_in_page(page: &CachedPage, key: &Key) -> Stored {
     page.get(key).map_or(Stored::Absent, Stored::from_cell)
 }
 
 /// The page that a key is in at present, if it is there at all; its state where no page is asked. The caller has entered the
 /// store.
-pub(super) fn locate(db: &State, key: &Key) -> Result<PageRef, Stored> {
-    db.index.in_region(key, |_, state| match state.pending_of(key) {
+pub(super) fn locate(db: &TrieDb, key: &Key) -> Result<PageRef, Stored> {
+    db.index.with_region(key, |_, state| match state.pending_of(key) {
         Some(pending) => Err(pending.stored.clone()),
-        None => located(state, state.children().find(key)).ok_or(Stored::Absent),
+        None => child_page(state, state.children().find(key)).ok_or(Stored::Absent),
     })
 }

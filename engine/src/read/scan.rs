@@ -24,30 +24,30 @@ use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::range::{key_after, key_before, key_range};
 use pleach_core::{Key, Prefix};
 
+pub(crate) use super::ahead::Direction;
 use super::ahead::ReadAhead;
-pub(crate) use super::ahead::Way;
 use super::point;
-use super::spare::SpareReaders;
+use super::reader_pool::ReaderPool;
 use crate::error::{Error, Result};
-use crate::state::State;
-use crate::state::pages::index::{PageRef, located};
+use crate::state::TrieDb;
+use crate::state::pages::index::{PageRef, child_page};
 use crate::state::pages::overflow;
 use crate::state::pages::run_reader::{RunPage, RunReader};
-use crate::state::view::{View, put_over};
+use crate::state::view::{View, merge_changes};
 
 /// Pages of a range that are cached like those of single reads. Whoever goes on beyond them reads more than is
 /// worth keeping, and leaves the cache alone.
 const KEPT: usize = 32;
 
 /// A key with its state, which is present.
-type Pair = (Key, Stored);
+type StoredPair = (Key, Stored);
 
 /// Goes through a range from both ends, always with the same trie and view.
 pub(crate) struct Scan {
     /// First and last key of what no step has come to yet.
     rest: Option<(Key, Key)>,
-    front: End,
-    back: End,
+    front: ScanSide,
+    back: ScanSide,
     /// The page that the last step has come to, and what is wrong with it.
     current_page: Option<ScannedPage>,
 }
@@ -63,77 +63,77 @@ pub(crate) struct ScannedPage {
 
 impl ScannedPage {
     /// Is this what is wrong with the page, and not with the reading of the log?
-    fn is_of(&self, error: &Error) -> bool {
+    fn has_error(&self, error: &Error) -> bool {
         self.error.as_ref().is_some_and(|own| own.place().is_some() && own.place() == error.place())
     }
 }
 
 /// One end.
-struct End {
+struct ScanSide {
     /// What is left of the page of the last step.
-    at_hand: AtHand,
+    cursor: PageCursor,
     ahead: ReadAhead,
-    over: Option<Over>,
+    region_changes: Option<RegionChanges>,
     pages: usize,
 }
 
 /// What is left of a page: cells, and in key order the changes that lie over them.
 #[derive(Default)]
-struct AtHand {
-    page: Option<Leaf>,
+struct PageCursor {
+    page: Option<ScanLeaf>,
     cells: Range<usize>,
-    changes: VecDeque<Change>,
+    changes: VecDeque<CellChange>,
 }
 
 /// What pending changes, undo or overlays say of a key.
-struct Change {
+struct CellChange {
     /// The key's cell, or an empty range where it would be.
     cell: Range<usize>,
-    pair: Pair,
+    pair: StoredPair,
 }
 
 /// A page, where it lies.
-enum Leaf {
+enum ScanLeaf {
     Cached(Arc<CachedPage>),
     /// In the memory that it was read into.
-    Apart(RunPage),
+    Uncached(RunPage),
 }
 
-impl Leaf {
+impl ScanLeaf {
     #[inline]
     fn view(&self) -> LeafView<'_> {
         match self {
             Self::Cached(page) => page.view(),
-            Self::Apart(page) => LeafView::trusted(page.page()),
+            Self::Uncached(page) => LeafView::trusted(page.page()),
         }
     }
 }
 
 /// What undo and overlays say of a region, as far as it had commits then.
-struct Over {
+struct RegionChanges {
     region: Prefix,
     through: u64,
-    changes: Vec<Pair>,
+    changes: Vec<StoredPair>,
 }
 
 /// What a step finds in the index.
-struct Captured {
+struct CapturedChild {
     prefix: Prefix,
     at: Option<PageRef>,
-    pending: Vec<Pair>,
+    buffered: Vec<StoredPair>,
     /// Does undo or an overlay have a say?
-    differs: bool,
+    has_changes: bool,
 }
 
 impl Scan {
-    pub(crate) fn new(spare: &SpareReaders<RunReader>, range: &impl RangeBounds<Key>) -> Self {
-        let end = |way| End {
-            at_hand: AtHand::default(),
-            ahead: ReadAhead::new(spare, way),
-            over: None,
+    pub(crate) fn new(spare: &ReaderPool<RunReader>, range: &impl RangeBounds<Key>) -> Self {
+        let end = |direction| ScanSide {
+            cursor: PageCursor::default(),
+            ahead: ReadAhead::new(spare, direction),
+            region_changes: None,
             pages: 0,
         };
-        let (front, back) = (end(Way::Forwards), end(Way::Backwards));
+        let (front, back) = (end(Direction::Forwards), end(Direction::Backwards));
         Self { rest: key_range(range), front, back, current_page: None }
     }
 
@@ -144,22 +144,22 @@ impl Scan {
     }
 
     /// Goes on by one page at the front. One that cannot be used is gone over, and said. Its pairs are given by
-    /// [`Self::next_at_hand`]; this comes after the last of them.
+    /// [`Self::next_in_page`]; this comes after the last of them.
     ///
     /// # Errors
     /// Those that are of no page: nothing comes after them.
-    pub(crate) fn next_page(&mut self, db: &State, view: &View) -> Option<Result<ScannedPage>> {
+    pub(crate) fn next_page(&mut self, db: &TrieDb, view: &View) -> Option<Result<ScannedPage>> {
         let rest = self.rest?;
-        let step = db.read(view.base, || self.step(db, view, Way::Forwards, rest));
+        let step = db.run_read(view.base, || self.step(db, view, Direction::Forwards, rest));
         match (step, self.current_page.take()) {
             (Ok(()), Some(page)) => Some(Ok(page)),
-            (Err(error), Some(page)) if page.is_of(&error) => {
+            (Err(error), Some(page)) if page.has_error(&error) => {
                 // Of a state that can be read no longer nothing is known.
-                let readable = db.read(view.base, || view.check());
+                let readable = db.run_read(view.base, || view.check_readable());
                 Some(readable.map(|()| page).map_err(|_| error))
             }
             (Err(error), _) => {
-                self.end();
+                self.stop();
                 Some(Err(error))
             }
             (Ok(()), None) => None,
@@ -167,28 +167,36 @@ impl Scan {
     }
 
     /// The next pair of the page that was come to.
-    pub(crate) fn next_at_hand(&mut self) -> Option<Pair> {
-        self.front.at_hand.next(Way::Forwards)
+    pub(crate) fn next_in_page(&mut self) -> Option<StoredPair> {
+        self.front.cursor.next(Direction::Forwards)
     }
 
     /// The next pair, if its page is at hand and has its value: what [`Self::next`] gives, without a copy.
     #[inline]
-    pub(crate) fn next_inline(&mut self, way: Way) -> Option<(LeafView<'_>, usize, &[u8])> {
-        self.ends(way).0.at_hand.next_inline(way)
+    pub(crate) fn next_inline(
+        &mut self,
+        direction: Direction,
+    ) -> Option<(LeafView<'_>, usize, &[u8])> {
+        self.sides(direction).0.cursor.next_inline(direction)
     }
 
     /// The next pair: forwards the first of those that are left, backwards the last.
     #[inline]
-    pub(crate) fn next(&mut self, db: &State, view: &View, way: Way) -> Option<Result<Pair>> {
+    pub(crate) fn next(
+        &mut self,
+        db: &TrieDb,
+        view: &View,
+        direction: Direction,
+    ) -> Option<Result<StoredPair>> {
         loop {
             let rest = self.rest;
-            let (end, other) = self.ends(way);
-            if let Some(pair) = end.at_hand.next(way) {
+            let (end, other) = self.sides(direction);
+            if let Some(pair) = end.cursor.next(direction) {
                 return Some(Ok(pair));
             }
-            let Some(rest) = rest else { return other.at_hand.next(way).map(Ok) };
-            if let Err(error) = db.read(view.base, || self.step(db, view, way, rest)) {
-                self.end();
+            let Some(rest) = rest else { return other.cursor.next(direction).map(Ok) };
+            if let Err(error) = db.run_read(view.base, || self.step(db, view, direction, rest)) {
+                self.stop();
                 return Some(Err(error));
             }
         }
@@ -196,71 +204,77 @@ impl Scan {
 
     /// The end that goes this way, and the other one.
     #[inline]
-    fn ends(&mut self, way: Way) -> (&mut End, &mut End) {
-        match way {
-            Way::Forwards => (&mut self.front, &mut self.back),
-            Way::Backwards => (&mut self.back, &mut self.front),
+    fn sides(&mut self, direction: Direction) -> (&mut ScanSide, &mut ScanSide) {
+        match direction {
+            Direction::Forwards => (&mut self.front, &mut self.back),
+            Direction::Backwards => (&mut self.back, &mut self.front),
         }
     }
 
     /// Goes through another range from here on.
     pub(crate) fn seek(&mut self, range: &impl RangeBounds<Key>) {
-        self.end();
+        self.stop();
         for end in [&mut self.front, &mut self.back] {
-            end.ahead.forget_all();
+            end.ahead.clear();
             end.pages = 0;
         }
         self.rest = key_range(range);
     }
 
     /// Nothing comes any more.
-    pub(crate) fn end(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.rest = None;
         for end in [&mut self.front, &mut self.back] {
-            end.at_hand = AtHand::default();
+            end.cursor = PageCursor::default();
         }
     }
 
     /// Goes on by one page.
-    fn step(&mut self, db: &State, view: &View, way: Way, rest: (Key, Key)) -> Result<()> {
+    fn step(
+        &mut self,
+        db: &TrieDb,
+        view: &View,
+        direction: Direction,
+        rest: (Key, Key),
+    ) -> Result<()> {
         self.current_page = None;
-        let (end, key) = match way {
-            Way::Forwards => (&mut self.front, rest.0),
-            Way::Backwards => (&mut self.back, rest.1),
+        let (end, key) = match direction {
+            Direction::Forwards => (&mut self.front, rest.0),
+            Direction::Backwards => (&mut self.back, rest.1),
         };
         if end.pages > 0 {
-            end.ahead.read_on(db, &rest)?;
+            end.ahead.advance(db, &rest)?;
         }
-        let guard = db.store.enter();
+        let guard = db.store.grace_guard();
         let captured = db
             .index
-            .in_region(&key, |region, state| end.capture(view, region.prefix(), state, &key))?;
+            .with_region(&key, |region, state| end.capture(view, region.prefix(), state, &key))?;
         let range =
             (rest.0.max(*captured.prefix.first_key()), rest.1.min(captured.prefix.last_key()));
-        self.rest = match way {
-            Way::Forwards => {
+        self.rest = match direction {
+            Direction::Forwards => {
                 key_after(&range.1).filter(|_| range.1 < rest.1).map(|key| (key, rest.1))
             }
-            Way::Backwards => {
+            Direction::Backwards => {
                 key_before(&range.0).filter(|_| range.0 > rest.0).map(|key| (rest.0, key))
             }
         };
         let prefix = captured.prefix;
-        let page = captured.at.map(|at| end.page(db, &prefix, at, &key)).transpose();
+        let page = captured.at.map(|at| end.load_page(db, &prefix, at, &key)).transpose();
         let (number, error) = (captured.at.map(|at| at.page), page.as_ref().err().cloned());
         self.current_page = Some(ScannedPage { prefix, page: number, error });
         let page = page?;
         drop(guard);
         // A dropped trie may have been given up while it was asked.
-        view.check().inspect_err(|_| end.over = None)?;
-        end.at_hand = end.within(page, captured, &range);
+        view.check_readable().inspect_err(|_| end.region_changes = None)?;
+        end.cursor = end.cursor_over(page, captured, &range);
         Ok(())
     }
 }
 
 /// A long value that a scan has given.
 pub(crate) fn long_value(
-    db: &State,
+    db: &TrieDb,
     view: &View,
     key: &Key,
     stored: Stored,
@@ -268,12 +282,12 @@ pub(crate) fn long_value(
     let value = overflow::value(db, view.base, stored, false);
     match value {
         // It has moved by now: it is looked up again.
-        Err(_) if db.replica.is_some() => db.read(view.base, || point::value(db, view, key)),
+        Err(_) if db.replica.is_some() => db.run_read(view.base, || point::value(db, view, key)),
         value => value,
     }
 }
 
-impl End {
+impl ScanSide {
     /// What the index says of the child that covers a key, under its region's lock.
     fn capture(
         &mut self,
@@ -281,57 +295,73 @@ impl End {
         region: &Prefix,
         state: &RegionState,
         key: &Key,
-    ) -> Result<Captured> {
+    ) -> Result<CapturedChild> {
         let child = state.children().find(key);
         let prefix = state.children().prefix(child);
-        let mut pending = Vec::new();
-        state.copy_pending(&prefix, &mut pending);
-        let differs = view.differs(state);
+        let mut buffered = Vec::new();
+        state.copy_pending(&prefix, &mut buffered);
+        let differs = view.has_changes(state);
         // No commit that was applied here since then: so none whose undo is missing.
-        let knows =
-            |over: &Over| over.region.contains(&prefix) && state.last_commit() <= over.through;
-        if differs && !self.over.as_ref().is_some_and(knows) {
+        let knows = |over: &RegionChanges| {
+            over.region.contains(&prefix) && state.last_commit() <= over.through
+        };
+        if differs && !self.region_changes.as_ref().is_some_and(knows) {
             let (region, through) = (*region, state.last_commit());
-            self.over = Some(Over { region, through, changes: view.changes(&region, state)? });
+            self.region_changes = Some(RegionChanges {
+                region,
+                through,
+                changes: view.changes_below(&region, state)?,
+            });
         }
-        Ok(Captured { prefix, at: located(state, child), pending, differs })
+        Ok(CapturedChild { prefix, at: child_page(state, child), buffered, has_changes: differs })
     }
 
     /// A page that the index names. The caller has entered the store.
-    fn page(&mut self, db: &State, prefix: &Prefix, at: PageRef, key: &Key) -> Result<Leaf> {
+    fn load_page(
+        &mut self,
+        db: &TrieDb,
+        prefix: &Prefix,
+        at: PageRef,
+        key: &Key,
+    ) -> Result<ScanLeaf> {
         if self.pages == 0 {
-            // Nobody has asked for its memory ([`ReadAhead::come_to`]).
+            // Nobody has asked for its memory ([`ReadAhead::take_page`]).
             db.store.cache.cpu_prefetch(at.page, LookupStep::Page(key));
         }
         self.pages += 1;
         let keep = self.pages <= KEPT && !self.ahead.from_device;
-        if let Some(page) = self.ahead.come_to(db, prefix, at)? {
-            db.store.use_apart(at, page.page(), keep)?;
-            return Ok(Leaf::Apart(page));
+        if let Some(page) = self.ahead.take_page(db, prefix, at)? {
+            db.store.accept_uncached(at, page.page(), keep)?;
+            return Ok(ScanLeaf::Uncached(page));
         }
         if !self.ahead.from_device
             && let Some(page) = db.store.peek(at)
         {
-            return Ok(Leaf::Cached(page));
+            return Ok(ScanLeaf::Cached(page));
         }
         if keep {
-            return db.store.leaf(at).map(Leaf::Cached);
+            return db.store.leaf(at).map(ScanLeaf::Cached);
         }
-        let page = db.store.read_apart(at)?;
-        db.store.use_apart(at, page.page(), keep)?;
-        Ok(Leaf::Cached(page))
+        let page = db.store.read_uncached(at)?;
+        db.store.accept_uncached(at, page.page(), keep)?;
+        Ok(ScanLeaf::Cached(page))
     }
 
     /// What there is of a page in this range.
-    fn within(&self, page: Option<Leaf>, captured: Captured, (first, last): &(Key, Key)) -> AtHand {
-        let mut changes = captured.pending;
+    fn cursor_over(
+        &self,
+        page: Option<ScanLeaf>,
+        captured: CapturedChild,
+        (first, last): &(Key, Key),
+    ) -> PageCursor {
+        let mut changes = captured.buffered;
         changes.retain(|(key, _)| !precedes(key, first) && !precedes(last, key));
-        if let Some(over) = self.over.as_ref().filter(|_| captured.differs) {
+        if let Some(over) = self.region_changes.as_ref().filter(|_| captured.has_changes) {
             let from = over.changes.partition_point(|(key, _)| precedes(key, first));
             let over = over.changes[from..].iter().take_while(|(key, _)| !precedes(last, key));
-            put_over(&mut changes, 0, over.cloned());
+            merge_changes(&mut changes, 0, over.cloned());
         }
-        let (view, prefix) = (page.as_ref().map(Leaf::view), captured.prefix);
+        let (view, prefix) = (page.as_ref().map(ScanLeaf::view), captured.prefix);
         // The cell of a key, or an empty range where it would be.
         let cell = |key: &Key| match view.map_or(Err(0), |page| page.find(key)) {
             Ok(cell) => cell..cell + 1,
@@ -340,47 +370,52 @@ impl End {
         let from = if first <= prefix.first_key() { 0 } else { cell(first).start };
         let whole = view.filter(|_| prefix.last_key() <= *last);
         let cells = from..whole.map_or_else(|| cell(last).end, |page| page.len());
-        let change = |pair: Pair| Change { cell: cell(&pair.0), pair };
-        AtHand { changes: changes.into_iter().map(change).collect(), page, cells }
+        let change = |pair: StoredPair| CellChange { cell: cell(&pair.0), pair };
+        PageCursor { changes: changes.into_iter().map(change).collect(), page, cells }
     }
 }
 
-impl AtHand {
+impl PageCursor {
     /// The next cell, if no change is for its key or comes before it.
     #[inline]
-    fn cell(&self, way: Way) -> Option<usize> {
+    fn next_cell(&self, direction: Direction) -> Option<usize> {
         let Self { cells, changes, .. } = self;
-        let until = match way {
-            Way::Forwards => cells.start..changes.front().map_or(cells.end, |next| next.cell.start),
-            Way::Backwards => changes.back().map_or(cells.start, |next| next.cell.end)..cells.end,
+        let until = match direction {
+            Direction::Forwards => {
+                cells.start..changes.front().map_or(cells.end, |next| next.cell.start)
+            }
+            Direction::Backwards => {
+                changes.back().map_or(cells.start, |next| next.cell.end)..cells.end
+            }
         };
-        let cell = if way == Way::Forwards { until.start } else { until.end.wrapping_sub(1) };
+        let cell =
+            if direction == Direction::Forwards { until.start } else { until.end.wrapping_sub(1) };
         (!until.is_empty()).then_some(cell)
     }
 
     /// The next pair, if it is a cell with its value: its page, which cell, and the value.
     #[inline]
-    fn next_inline(&mut self, way: Way) -> Option<(LeafView<'_>, usize, &[u8])> {
-        let cell = self.cell(way)?;
+    fn next_inline(&mut self, direction: Direction) -> Option<(LeafView<'_>, usize, &[u8])> {
+        let cell = self.next_cell(direction)?;
         let page = self.page.as_ref()?.view();
         let Cell::Inline(value) = page.cell(cell) else { return None };
-        go_on(&mut self.cells, way, &(cell..cell + 1));
+        skip_cells(&mut self.cells, direction, &(cell..cell + 1));
         Some((page, cell, value))
     }
 
     /// The next pair: a cell, or the change that comes before it.
-    fn next(&mut self, way: Way) -> Option<Pair> {
+    fn next(&mut self, direction: Direction) -> Option<StoredPair> {
         loop {
-            if let Some((cell, page)) = self.cell(way).zip(self.page.as_ref()) {
+            if let Some((cell, page)) = self.next_cell(direction).zip(self.page.as_ref()) {
                 let pair = (page.view().key(cell), Stored::from_cell(page.view().cell(cell)));
-                go_on(&mut self.cells, way, &(cell..cell + 1));
+                skip_cells(&mut self.cells, direction, &(cell..cell + 1));
                 return Some(pair);
             }
-            let Change { cell, pair } = match way {
-                Way::Forwards => self.changes.pop_front()?,
-                Way::Backwards => self.changes.pop_back()?,
+            let CellChange { cell, pair } = match direction {
+                Direction::Forwards => self.changes.pop_front()?,
+                Direction::Backwards => self.changes.pop_back()?,
             };
-            go_on(&mut self.cells, way, &cell);
+            skip_cells(&mut self.cells, direction, &cell);
             if pair.1.is_present() {
                 return Some(pair);
             }
@@ -390,9 +425,9 @@ impl AtHand {
 
 /// Leaves of `cells` those beyond these.
 #[inline]
-fn go_on(cells: &mut Range<usize>, way: Way, beyond: &Range<usize>) {
-    match way {
-        Way::Forwards => cells.start = beyond.end,
-        Way::Backwards => cells.end = beyond.start,
+fn skip_cells(cells: &mut Range<usize>, direction: Direction, beyond: &Range<usize>) {
+    match direction {
+        Direction::Forwards => cells.start = beyond.end,
+        Direction::Backwards => cells.end = beyond.start,
     }
 }

@@ -30,14 +30,14 @@ pub(crate) struct Commits {
     /// The live overlays.
     pub(crate) overlays: Arc<Overlays>,
     /// Time of the runtime, for pins.
-    clock: Clock,
+    clock: PinClock,
 }
 
 /// Tells the time.
-type Clock = Box<dyn Fn() -> Duration + Send + Sync>;
+type PinClock = Box<dyn Fn() -> Duration + Send + Sync>;
 
 impl Commits {
-    pub(crate) fn new(sequencer: Sequencer, tip: Tip, undo: Arc<Undo>, clock: Clock) -> Self {
+    pub(crate) fn new(sequencer: Sequencer, tip: Tip, undo: Arc<Undo>, clock: PinClock) -> Self {
         Self {
             sequencer,
             published: AtomicU64::new(tip.number),
@@ -91,7 +91,7 @@ impl Commits {
     }
 
     /// A second view of the same state, if that can still be read.
-    pub(crate) fn view_like(&self, view: &View) -> View {
+    pub(crate) fn clone_view(&self, view: &View) -> View {
         self.view(view.base, view.overlays())
     }
 
@@ -108,7 +108,7 @@ impl Commits {
         if tip.number == commit {
             return Ok(tip);
         }
-        let (roots, blob) = self.undo.past(commit)?;
+        let (roots, blob) = self.undo.commit_state(commit)?;
         Ok(Tip { number: commit, roots, blob })
     }
 

@@ -67,19 +67,19 @@ use crate::metrics::{Counters, Metrics};
 use crate::options::{KEPT_LOG_MIB, MAX_LOG_SEGMENTS, Options};
 use crate::timings::Timings;
 use commits::Commits;
-use order::images::{Images, room_for_image};
+use order::images::{Images, image_file_bytes};
 use pace::Pace;
 use pace::budget::Budget;
 use pages::index::Index;
 use pages::long_values::LongValues;
 use pages::nodes::{NodeFiles, NodeStore};
-use pages::space::{PageSpace, Wanted};
+use pages::space::{PageSpace, SpaceDemand};
 use pages::store::Store;
 use replica::Replica;
 use tries::{Trie, Tries};
 
 /// What all tries of an open database share.
-pub(crate) struct Shared {
+pub(crate) struct Database {
     pub(crate) hasher: Hasher,
     pub(crate) options: Options,
     /// The process that has opened it: another one that was forked since is refused.
@@ -107,23 +107,23 @@ pub(crate) struct Shared {
 }
 
 /// The state of one trie of an open database: what is its own, and what all share.
-pub(crate) struct State {
-    shared: Arc<Shared>,
+pub(crate) struct TrieDb {
+    shared: Arc<Database>,
     pub(crate) namespace: u8,
     pub(crate) kind: TrieKind,
     pub(crate) index: Arc<Index>,
     pub(crate) nodes: Arc<NodeStore>,
 }
 
-impl State {
+impl TrieDb {
     /// One of the tries of `shared`.
-    pub(crate) fn new(shared: Arc<Shared>, trie: Trie) -> Self {
+    pub(crate) fn new(shared: Arc<Database>, trie: Trie) -> Self {
         let Trie { namespace, kind, index, nodes, .. } = trie;
         Self { shared, namespace, kind, index, nodes }
     }
 
     /// The state of another namespace of the same database, if there is one.
-    pub(crate) fn other(&self, namespace: u8) -> Option<Self> {
+    pub(crate) fn other_trie(&self, namespace: u8) -> Option<Self> {
         Some(Self::new(Arc::clone(&self.shared), self.tries.get(namespace)?))
     }
 
@@ -132,18 +132,18 @@ impl State {
         if namespace == self.namespace {
             return Some(Arc::clone(self));
         }
-        self.other(namespace).map(Arc::new)
+        self.other_trie(namespace).map(Arc::new)
     }
 }
 
-impl std::ops::Deref for State {
-    type Target = Shared;
-    fn deref(&self) -> &Shared {
+impl std::ops::Deref for TrieDb {
+    type Target = Database;
+    fn deref(&self) -> &Database {
         &self.shared
     }
 }
 
-impl Shared {
+impl Database {
     /// Leaf pages of a trie have come, or gone.
     pub(crate) fn count_leaf_pages(&self, kind: TrieKind, by: isize) {
         Counters::change(&self.counters.leaf_pages, by);
@@ -154,31 +154,31 @@ impl Shared {
 
     /// Bytes of log that a replay would read.
     pub(crate) fn log_length(&self) -> u64 {
-        let end = self.commits.sequencer.lock().end();
+        let end = self.commits.sequencer.lock().log_end();
         end.saturating_since(self.images.replay_start())
     }
 
     /// Bytes of log that are kept for processes that read beside this one. A device that is short of room has none for them.
-    pub(crate) fn kept_log(&self) -> u64 {
-        let default = if self.commits.undo.keeps_history() { KEPT_LOG_MIB } else { 0 };
+    pub(crate) fn kept_log_bytes(&self) -> u64 {
+        let default = if self.commits.undo.has_history() { KEPT_LOG_MIB } else { 0 };
         let mib = self.options.kept_log_mib.unwrap_or(default);
         let most = MAX_LOG_SEGMENTS / 2 * self.commits.sequencer.segments.size();
-        let is_short = self.pace.room_is_short.load(Ordering::Acquire);
+        let is_short = self.pace.is_room_short.load(Ordering::Acquire);
         if is_short { 0 } else { mib.saturating_mul(1 << 20).min(most) }
     }
 
     /// While this is held a replica's state stays as it is; any other's publications look after themselves.
-    pub(crate) fn stay(&self) -> Option<impl Drop> {
-        self.replica.as_ref().map(Replica::stay)
+    pub(crate) fn hold_replica(&self) -> Option<impl Drop> {
+        self.replica.as_ref().map(Replica::hold)
     }
 
     /// Are all leaf pages cached and all nodes in memory?
-    pub(crate) fn all_is_here(&self) -> bool {
-        !self.node_files.may_evict() && self.store.all_is_cached()
+    pub(crate) fn is_all_in_memory(&self) -> bool {
+        !self.node_files.can_evict() && self.store.is_all_cached()
     }
 
     /// Regions of all tries.
-    pub(crate) fn regions(&self) -> u64 {
+    pub(crate) fn region_count(&self) -> u64 {
         let tries = self.tries.list();
         tries.iter().map(|trie| trie.index.load().regions().len() as u64).sum()
     }
@@ -187,7 +187,7 @@ impl Shared {
     pub(crate) fn image_pages(&self, more: u64) -> u64 {
         let pending = self.counters.pending_bytes.load(Ordering::Relaxed) + more;
         // Each trie's pending changes begin on a page of their own.
-        self.regions() + pending / 4096 + self.tries.list().len() as u64
+        self.region_count() + pending / 4096 + self.tries.list().len() as u64
     }
 
     /// Lets nodes of all tries leave while they take more than their share. Says whether it did anything; it
@@ -199,14 +199,14 @@ impl Shared {
     }
 
     /// Tries the node pages that are aside, for an image that is about to be begun.
-    pub(crate) fn try_nodes_aside(&self) -> Result<()> {
+    pub(crate) fn retry_quarantined_nodes(&self) -> Result<()> {
         let quarantine = &self.store.quarantine;
         if quarantine.len() == 0 {
             return Ok(());
         }
         for aside in quarantine.list().iter().filter(|aside| aside.file != LEAF_FILE) {
             match self.tries.get(aside.namespace) {
-                Some(trie) => trie.nodes.try_nodes_aside(aside)?,
+                Some(trie) => trie.nodes.retry_quarantined_nodes(aside)?,
                 None => quarantine.forget(aside.file, aside.page),
             }
         }
@@ -235,27 +235,27 @@ impl Shared {
     }
 
     /// Is there room for a commit? One that only deletes may take what is kept in reserve.
-    pub(crate) fn admits(&self, batch: Wanted) -> Result<()> {
+    pub(crate) fn admit(&self, demand: SpaceDemand) -> Result<()> {
         let (sequencer, order) = (&self.commits.sequencer, Ordering::Relaxed);
-        let spend = |credit: u64| credit.checked_sub(batch.log + batch.overflow);
+        let spend = |credit: u64| credit.checked_sub(demand.log + demand.overflow);
         if self.credit.fetch_update(order, order, spend).is_ok() {
             return Ok(());
         }
-        let (segments, end) = (&sequencer.segments, sequencer.lock().end());
-        let puts = batch.leaf + batch.overflow > 0;
+        let (segments, end) = (&sequencer.segments, sequencer.lock().log_end());
+        let puts = demand.leaf + demand.overflow > 0;
         // The device is not asked again before so much more is put: it is a system call.
         let credit = if puts { segments.size() / 32 } else { 0 };
-        let images = self.images.missing(self.image_pages(batch.log + credit));
-        let leaf = self.counters.pending_bytes.load(order) + batch.leaf + credit;
+        let images = self.images.missing_image_bytes(self.image_pages(demand.log + credit));
+        let leaf = self.counters.pending_bytes.load(order) + demand.leaf + credit;
         let ready = segments.prepared_through().saturating_since(end) + segments.spare_bytes();
-        let log = (batch.log + credit).saturating_sub(ready).next_multiple_of(segments.size());
+        let log = (demand.log + credit).saturating_sub(ready).next_multiple_of(segments.size());
         let found = if puts {
-            self.space.has_room_for(log, images, &Wanted { leaf, ..batch })
+            self.space.check_room_for_commit(log, images, &SpaceDemand { leaf, ..demand })
         } else {
-            self.space.has_room_for_log(log)
+            self.space.check_room_for_log(log)
         };
         if puts || found.is_err() {
-            self.pace.room_is_short.store(found.is_err(), Ordering::Release);
+            self.pace.is_room_short.store(found.is_err(), Ordering::Release);
             self.credit.store(if found.is_ok() { credit } else { 0 }, order);
         }
         found
@@ -265,22 +265,22 @@ impl Shared {
     pub(crate) fn is_being_drained(&self) -> bool {
         self.pace.is_draining()
             && self.counters.pending_entries.load(Ordering::Relaxed) > 0
-            && !self.pace.flush_is_full()
+            && !self.pace.is_flush_full()
             && self.pace.flush_error(self.commits.published()).is_none()
     }
 
     /// Would checkpoints give room back: of log, which the two newest keep, or of an image that was far larger?
-    pub(crate) fn checkpoints_free(&self) -> bool {
+    pub(crate) fn can_checkpoint_free_room(&self) -> bool {
         let (sequencer, device) = (&self.commits.sequencer, &self.store.device);
-        let (size, end) = (sequencer.segments.size(), sequencer.lock().end());
+        let (size, end) = (sequencer.segments.size(), sequencer.lock().log_end());
         let newest = self.images.newest().image.pages;
         // As far as a larger batch makes them, they stay.
-        let most = 2 * room_for_image(self.image_pages(0).max(newest.into())) + size / 16;
+        let most = 2 * image_file_bytes(self.image_pages(0).max(newest.into())) + size / 16;
         let is_long = |name: &&str| -> Result<bool, IoError> {
             Ok(device.len(&device.open(name, OpenMode::Read)?)? > most)
         };
         let unwritten = self.commits.undo.log_from();
-        let unwritten = unwritten.filter(|_| self.pace.history_is_full.load(Ordering::Acquire));
+        let unwritten = unwritten.filter(|_| self.pace.is_history_full.load(Ordering::Acquire));
         let needed = unwritten.map_or(end, |from| from.min(end));
         // No record starts between the end of the last one and the next block.
         self.images.log_from().align_up(BLOCK).segment(size) < needed.segment(size)
@@ -289,16 +289,16 @@ impl Shared {
 
     /// Makes room in the log for a record; a full disk shows here, and nothing happened.
     pub(crate) fn make_room(&self, bytes: u64) -> Result<()> {
-        self.tell_of_poison(self.commits.sequencer.make_room(bytes))
+        self.notify_if_poisoned(self.commits.sequencer.make_room(bytes))
     }
 
     /// Prepares the log up to a position, ahead of its use.
     pub(crate) fn prepare_log(&self, upto: LogPos) -> Result<()> {
-        self.tell_of_poison(self.commits.sequencer.prepare(upto))
+        self.notify_if_poisoned(self.commits.sequencer.prepare(upto))
     }
 
     /// Others may be waiting for what will not come.
-    fn tell_of_poison<T>(&self, result: Result<T>) -> Result<T> {
+    fn notify_if_poisoned<T>(&self, result: Result<T>) -> Result<T> {
         result.inspect_err(|error| {
             if error.is_poisoned() {
                 self.pace.notify();
@@ -310,12 +310,12 @@ impl Shared {
     pub(crate) fn metrics(&self) -> Metrics {
         let (sequencer, mut metrics) = (&self.commits.sequencer, self.counters.snapshot());
         metrics.log_bytes = sequencer.log_bytes();
-        metrics.regions = self.regions();
+        metrics.regions = self.region_count();
         metrics.overlay_bytes = self.commits.overlays.bytes() as u64;
         metrics.commits_in_flight = sequencer.lock().in_flight.into();
         let undo = &self.commits.undo;
         metrics.undo_bytes = undo.bytes();
-        (metrics.history_kept, metrics.history_wanted) = undo.kept_of();
+        (metrics.history_kept, metrics.history_wanted) = undo.kept_and_wanted();
         metrics.history_bytes = undo.disk_bytes();
         metrics.history_written_bytes = undo.file.as_ref().map_or(0, |file| file.written());
         metrics.long_value_bytes = self.long_values.bytes() as u64;
@@ -328,16 +328,16 @@ impl Shared {
         }
         metrics.buffer_bytes += (self.store.buffers.bytes() + sequencer.buffer_bytes()) as u64;
         metrics.quarantined_pages = self.store.quarantine.len();
-        metrics.stalled_tasks = self.pace.beats.stalled(self.pace.now());
+        metrics.stalled_tasks = self.pace.beats.stalled_count(self.pace.now());
         metrics
     }
 }
 
 /// Held over work that must not be left half done: a panic in it (in a user's hasher, in an
 /// assertion) poisons the database, so that nobody waits for what will not come.
-pub(crate) struct PoisonOnPanic<'a>(pub(crate) &'a Shared);
+pub(crate) struct PanicGuard<'a>(pub(crate) &'a Database);
 
-impl Drop for PoisonOnPanic<'_> {
+impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.poison(&Error::Poisoned(PoisonCause::Panic));

@@ -15,21 +15,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
-use super::Shared;
+use super::Database;
 use crate::error::{Error, Result};
 
-impl Shared {
+impl Database {
     /// Does something with the state of commit `base`; in a replica once more where what it reads has moved.
     ///
     /// # Errors
     /// Those of `what`; [`IoError::Forked`](pleach_io::IoError::Forked) in a process that was forked since the database was
     /// opened.
     #[inline]
-    pub(crate) fn read<T>(&self, base: u64, mut what: impl FnMut() -> Result<T>) -> Result<T> {
+    pub(crate) fn run_read<T>(
+        &self,
+        base: u64,
+        mut operation: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
         self.home.check()?;
         match &self.replica {
-            None => what(),
-            Some(replica) => replica.read(self, base, what),
+            None => operation(),
+            Some(replica) => replica.run_read(self, base, operation),
         }
     }
 }
@@ -40,18 +44,18 @@ thread_local! {
 }
 
 /// Where the records come from, and what applies them.
-pub(crate) trait Source: Send {
+pub(crate) trait ReplicaSource: Send {
     /// Applies the records that have come to the state, which nobody reads meanwhile, and what the newest superblock says of the
     /// history. Says whether any came.
     ///
     /// # Errors
     /// [`Error::SnapshotTooOld`] where the log does not reach back any more; those of reading, and damage.
-    fn catch_up(&mut self, db: &Shared) -> Result<bool>;
+    fn catch_up(&mut self, db: &Database) -> Result<bool>;
 }
 
 /// What keeps a state a replica.
 pub(crate) struct Replica {
-    source: Mutex<Box<dyn Source>>,
+    source: Mutex<Box<dyn ReplicaSource>>,
     gate: RwLock<()>,
     /// Grows with each catching up that has found something.
     version: AtomicU64,
@@ -60,9 +64,9 @@ pub(crate) struct Replica {
 }
 
 /// An operation of a replica is under way on this thread.
-struct Reading<'a>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'a, ()>);
+struct OperationGuard<'a>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'a, ()>);
 
-impl<'a> Reading<'a> {
+impl<'a> OperationGuard<'a> {
     fn new(gate: &'a RwLock<()>) -> Self {
         let held = gate.read();
         READING.set(true);
@@ -70,20 +74,20 @@ impl<'a> Reading<'a> {
     }
 }
 
-impl Drop for Reading<'_> {
+impl Drop for OperationGuard<'_> {
     fn drop(&mut self) {
         READING.set(false);
     }
 }
 
 impl Replica {
-    pub(crate) fn new(source: Box<dyn Source>) -> Self {
+    pub(crate) fn new(source: Box<dyn ReplicaSource>) -> Self {
         let (gate, version, ended) = (RwLock::new(()), AtomicU64::new(0), OnceLock::new());
         Self { source: Mutex::new(source), gate, version, ended }
     }
 
     /// While this is held the state stays as it is.
-    pub(crate) fn stay(&self) -> RwLockReadGuard<'_, ()> {
+    pub(crate) fn hold(&self) -> RwLockReadGuard<'_, ()> {
         self.gate.read_recursive()
     }
 
@@ -91,7 +95,7 @@ impl Replica {
     ///
     /// # Errors
     /// Those of the source. [`Error::SnapshotTooOld`] is the end of this state: nothing of it can be read any more.
-    pub(crate) fn catch_up(&self, db: &Shared) -> Result<bool> {
+    pub(crate) fn catch_up(&self, db: &Database) -> Result<bool> {
         let mut source = self.source.lock();
         let _alone = self.gate.write();
         let came = source.catch_up(db);
@@ -107,24 +111,24 @@ impl Replica {
 
     /// Does something with the state of commit `base`, again while what it reads has moved. What fails at the same place in two
     /// tries, though no record has come, is damage; so is what goes on failing there.
-    pub(crate) fn read<T>(
+    pub(crate) fn run_read<T>(
         &self,
-        db: &Shared,
+        db: &Database,
         base: u64,
-        mut what: impl FnMut() -> Result<T>,
+        mut operation: impl FnMut() -> Result<T>,
     ) -> Result<T> {
         if READING.get() {
-            return what();
+            return operation();
         }
         let too_old = |oldest: u64| Error::SnapshotTooOld { commit: base, oldest };
         let (mut before, mut same) = (None::<Error>, 0);
         for _ in 0..TRIES {
-            let reading = Reading::new(&self.gate);
+            let reading = OperationGuard::new(&self.gate);
             if let Some(oldest) = self.ended.get() {
                 return Err(too_old(*oldest));
             }
             let version = self.version.load(Ordering::Acquire);
-            let done = db.commits.undo.check_window(base).and_then(|()| what());
+            let done = db.commits.undo.check_in_window(base).and_then(|()| operation());
             drop(reading);
             let Err(error) = done else { return done };
             // Only bytes of a file may have moved.
@@ -137,7 +141,7 @@ impl Replica {
             let came = came || self.version.load(Ordering::Acquire) != version;
             let again = before.as_ref().and_then(Error::place) == Some(place);
             same = if again { same + 1 } else { 0 };
-            if same >= if came { SAME } else { 1 } {
+            if same >= if came { MAX_SAME_PLACE } else { 1 } {
                 return Err(error);
             }
             before = Some(error);
@@ -150,4 +154,4 @@ impl Replica {
 /// the page, each time.
 const TRIES: u32 = 64;
 /// Tries after the first that fail at the same place, though records come, before that is damage.
-const SAME: u32 = 3;
+const MAX_SAME_PLACE: u32 = 3;

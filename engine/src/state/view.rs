@@ -1,6 +1,6 @@
 //! What a session reads of one namespace: a commit, and the overlays over it.
 //!
-//! A session has one pin, and a view for each namespace that it is asked for ([`View::of`]).
+//! A session has one pin, and a view for each namespace that it is asked for ([`View::for_namespace`]).
 //!
 //! Undo is asked last. What is on the device and not in memory is read by whoever asks for it.
 
@@ -13,10 +13,10 @@ use pleach_beatree::{ChildTable, RegionState, Stored};
 use pleach_core::{Key, Node, Prefix};
 use pleach_io::Homed;
 
-use super::history::node_then::{NodeThen, then};
+use super::history::past_node::{PastNode, past_node};
 use super::history::pins::PinId;
-use super::history::undo::{Past, Undo};
-use super::overlays::{Chain, Overlaid};
+use super::history::undo::{Undo, UndoSet};
+use super::overlays::{Chain, NamespaceChain};
 use crate::error::Result;
 use crate::handles::Holder;
 use pleach_history::{NodesOf, ReplacedNode};
@@ -25,18 +25,18 @@ use pleach_history::{NodesOf, ReplacedNode};
 pub(crate) struct View {
     pub(crate) base: u64,
     pub(crate) namespace: u8,
-    overlays: Overlaid,
+    overlays: NamespaceChain,
     undo: Arc<Undo>,
-    pin: Arc<Homed<Pinned>>,
+    pin: Arc<Homed<PinGuard>>,
 }
 
 /// A pin, which goes with the last view that has it.
-struct Pinned {
+struct PinGuard {
     id: PinId,
     undo: Arc<Undo>,
 }
 
-impl Drop for Pinned {
+impl Drop for PinGuard {
     fn drop(&mut self) {
         self.undo.unpin(self.id);
     }
@@ -45,24 +45,24 @@ impl Drop for Pinned {
 impl View {
     /// A view of namespace 0 as of the commit that the pin `id` holds, which goes with the view.
     pub(super) fn new(id: PinId, overlays: &Chain, undo: Arc<Undo>) -> Self {
-        overlays.make_readable();
-        let pin = Arc::new(Homed::new(Pinned { id, undo: Arc::clone(&undo) }));
-        Self { base: id.0, namespace: 0, overlays: overlays.of(0), undo, pin }
+        overlays.build_tries();
+        let pin = Arc::new(Homed::new(PinGuard { id, undo: Arc::clone(&undo) }));
+        Self { base: id.0, namespace: 0, overlays: overlays.for_namespace(0), undo, pin }
     }
 
     /// A view of another namespace of the same state, under the same pin.
-    pub(crate) fn of(&self, namespace: u8) -> Self {
+    pub(crate) fn for_namespace(&self, namespace: u8) -> Self {
         Self {
             base: self.base,
             namespace,
-            overlays: self.overlays.chain().of(namespace),
+            overlays: self.overlays.chain().for_namespace(namespace),
             undo: Arc::clone(&self.undo),
             pin: Arc::clone(&self.pin),
         }
     }
 
     /// Says what holds the view from now on, for [`crate::Db::pins`].
-    pub(crate) fn held_by(&self, holder: Holder, label: Option<Arc<str>>) {
+    pub(crate) fn set_holder(&self, holder: Holder, label: Option<Arc<str>>) {
         self.undo.set_holder(self.pin.id, holder, label);
     }
 
@@ -79,8 +79,8 @@ impl View {
     /// Can the view still be read? To be asked after a dropped trie was looked up in without undo: it is given up once no
     /// state that can be read has it.
     #[inline]
-    pub(crate) fn check(&self) -> Result<()> {
-        if self.undo.newest() > self.base { self.past().map(drop) } else { Ok(()) }
+    pub(crate) fn check_readable(&self) -> Result<()> {
+        if self.undo.newest() > self.base { self.undo_set().map(drop) } else { Ok(()) }
     }
 
     /// Undo of the commits after the view's.
@@ -88,154 +88,158 @@ impl View {
     /// # Errors
     /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld).
     #[inline]
-    fn past(&self) -> Result<Guard<Arc<Past>>> {
-        self.undo.reaching(self.base)
+    fn undo_set(&self) -> Result<Guard<Arc<UndoSet>>> {
+        self.undo.load_since(self.base)
     }
 
     /// The state of a key in the overlays; they are asked first.
-    pub(crate) fn overlaid(&self, key: &Key) -> Option<Stored> {
+    pub(crate) fn overlay_value(&self, key: &Key) -> Option<Stored> {
         self.overlays.get(key).cloned()
     }
 
     /// What the overlays have recorded as the node of a prefix.
-    pub(crate) fn node(&self, prefix: &Prefix) -> NodeThen {
+    pub(crate) fn overlay_node(&self, prefix: &Prefix) -> PastNode {
         self.overlays.node(prefix)
     }
 
     /// The version of a page with this prefix, where the overlays have changed it.
-    pub(crate) fn version(&self, prefix: &Prefix) -> Option<u64> {
+    pub(crate) fn overlay_version(&self, prefix: &Prefix) -> Option<u64> {
         self.overlays.version(prefix)
     }
 
     /// The state of a key that a later commit changed. What this finds is the answer, whatever the present says; it
     /// is asked after the present was.
     #[inline]
-    pub(crate) fn undone(&self, key: &Key) -> Result<Option<Stored>> {
+    pub(crate) fn undo_value(&self, key: &Key) -> Result<Option<Stored>> {
         if self.undo.newest() <= self.base {
             return Ok(None);
         }
-        self.past()?.get(self.namespace, key, self.base)
+        self.undo_set()?.get(self.namespace, key, self.base)
     }
 
     /// Has anything below the region changed against the pages and pending changes in it?
-    pub(crate) fn differs(&self, state: &RegionState) -> bool {
-        state.last_commit() > self.base || self.version(state.children().region()).is_some()
+    pub(crate) fn has_changes(&self, state: &RegionState) -> bool {
+        state.last_commit() > self.base || self.overlay_version(state.children().region()).is_some()
     }
 
     /// What the view says below a prefix beyond pages and pending changes: undo of later commits, then
     /// overlays over it. Sorted. The caller holds the region.
-    pub(crate) fn changes(
+    pub(crate) fn changes_below(
         &self,
         prefix: &Prefix,
         state: &RegionState,
     ) -> Result<Vec<PendingChange>> {
         let behind = state.last_commit() > self.base;
-        let undone = if behind { self.undone_below(prefix)? } else { Vec::new() };
-        Ok(self.overlay(&undone, &[*prefix]))
+        let undone = if behind { self.undo_below(prefix)? } else { Vec::new() };
+        Ok(self.merge_overlays(&undone, &[*prefix]))
     }
 
     /// All that the view says below `prefix` beyond pages and pending changes, whatever these are by now.
-    pub(crate) fn over_the_present(&self, prefix: &Prefix) -> Result<Vec<PendingChange>> {
-        Ok(self.overlay(&self.undone_below(prefix)?, &[*prefix]))
+    pub(crate) fn all_changes_below(&self, prefix: &Prefix) -> Result<Vec<PendingChange>> {
+        Ok(self.merge_overlays(&self.undo_below(prefix)?, &[*prefix]))
     }
 
     /// Changes, sorted, with what the overlays say below these prefixes, which ascend, over them.
-    pub(crate) fn overlay(&self, older: &[PendingChange], below: &[Prefix]) -> Vec<PendingChange> {
+    pub(crate) fn merge_overlays(
+        &self,
+        older: &[PendingChange],
+        below: &[Prefix],
+    ) -> Vec<PendingChange> {
         let (mut changes, mut all) = (Vec::new(), older.to_vec());
         for prefix in below {
             self.overlays.visit_below(prefix, |key, stored| changes.push((*key, stored.clone())));
         }
-        put_over(&mut all, 0, changes.into_iter());
+        merge_changes(&mut all, 0, changes.into_iter());
         all
     }
 
     /// The node of a region's prefix in the view's commit, where that commit is behind the region's last.
-    pub(crate) fn region_then(&self, prefix: &Prefix) -> Result<NodeThen> {
-        if !self.undo.keeps_history() {
-            return Ok(NodeThen::Unrecorded);
+    pub(crate) fn past_region_node(&self, prefix: &Prefix) -> Result<PastNode> {
+        if !self.undo.has_history() {
+            return Ok(PastNode::Unrecorded);
         }
-        let past = self.past()?;
+        let past = self.undo_set()?;
         let mut replaced = past.nodes_around(NodesOf::Regions, self.namespace, prefix, self.base);
-        Ok(then(prefix, &replaced.next().transpose()?.unwrap_or_default()))
+        Ok(past_node(prefix, &replaced.next().transpose()?.unwrap_or_default()))
     }
 
     /// What commits after the view's say of a region: of each child its node then, and of what they have changed below
     /// those whose node is not recorded, or that are `asked` for. The caller holds the region.
-    pub(crate) fn region(
+    pub(crate) fn past_region(
         &self,
         state: &RegionState,
         asked: impl Fn(usize, &Prefix) -> bool,
-    ) -> Result<RegionThen> {
+    ) -> Result<PastRegion> {
         let children = state.children();
         if state.last_commit() <= self.base {
-            let nodes = vec![NodeThen::Unchanged; children.len()];
-            return Ok(RegionThen { nodes, undone: Vec::new() });
+            let nodes = vec![PastNode::Unchanged; children.len()];
+            return Ok(PastRegion { nodes, undo: Vec::new() });
         }
-        if !self.undo.keeps_history() {
-            let undone = self.undone_below(children.region())?;
-            let mut nodes = vec![NodeThen::Unchanged; children.len()];
+        if !self.undo.has_history() {
+            let undone = self.undo_below(children.region())?;
+            let mut nodes = vec![PastNode::Unchanged; children.len()];
             for (key, _) in &undone {
-                nodes[children.find(key)] = NodeThen::Unrecorded;
+                nodes[children.find(key)] = PastNode::Unrecorded;
             }
-            return Ok(RegionThen { nodes, undone });
+            return Ok(PastRegion { nodes, undo: undone });
         }
-        let past = self.past()?;
-        let mut nodes = vec![NodeThen::Unchanged; children.len()];
+        let past = self.undo_set()?;
+        let mut nodes = vec![PastNode::Unchanged; children.len()];
         // The first that says something of a child has the word.
         let region = children.region();
         for replaced in past.nodes_around(NodesOf::Pages, self.namespace, region, self.base) {
-            let then = pages_then(children, &replaced?);
+            let then = past_child_nodes(children, &replaced?);
             for (node, then) in nodes.iter_mut().zip(then) {
-                *node = node.over(|| then);
+                *node = node.or_else(|| then);
             }
-            if !nodes.contains(&NodeThen::Unchanged) {
+            if !nodes.contains(&PastNode::Unchanged) {
                 break;
             }
         }
         let ranges = nodes.iter().enumerate().filter_map(|(child, node)| {
             let prefix = children.prefix(child);
             let is_wanted = match node {
-                NodeThen::Unchanged => false,
-                NodeThen::Recorded(_) => asked(child, &prefix),
-                NodeThen::Unrecorded => true,
+                PastNode::Unchanged => false,
+                PastNode::Recorded(_) => asked(child, &prefix),
+                PastNode::Unrecorded => true,
             };
             is_wanted.then(|| *prefix.first_key()..=prefix.last_key())
         });
         let ranges: Vec<RangeInclusive<Key>> = ranges.collect();
-        Ok(RegionThen { undone: past.within(self.namespace, &ranges, self.base)?, nodes })
+        Ok(PastRegion { undo: past.get_ranges(self.namespace, &ranges, self.base)?, nodes })
     }
 
     /// What commits after the view's have changed below a prefix, and what it was. Sorted.
-    fn undone_below(&self, prefix: &Prefix) -> Result<Vec<(Key, Stored)>> {
+    fn undo_below(&self, prefix: &Prefix) -> Result<Vec<(Key, Stored)>> {
         let below = *prefix.first_key()..=prefix.last_key();
-        self.past()?.within(self.namespace, &[below], self.base)
+        self.undo_set()?.get_ranges(self.namespace, &[below], self.base)
     }
 }
 
-/// A region in a view: see [`View::region`].
-pub(crate) struct RegionThen {
-    nodes: Vec<NodeThen>,
+/// A region in a view: see [`View::past_region`].
+pub(crate) struct PastRegion {
+    nodes: Vec<PastNode>,
     /// In order.
-    undone: Vec<(Key, Stored)>,
+    undo: Vec<(Key, Stored)>,
 }
 
-impl RegionThen {
+impl PastRegion {
     /// The node of a child in the view's commit.
-    pub(crate) fn node(&self, child: usize) -> NodeThen {
+    pub(crate) fn node(&self, child: usize) -> PastNode {
         self.nodes[child]
     }
 
     /// What keys below a prefix had, of those that later commits have changed.
-    pub(crate) fn undone(&self, prefix: &Prefix) -> impl Iterator<Item = (Key, Stored)> {
-        let from = self.undone.partition_point(|(key, _)| key < prefix.first_key());
-        let below = self.undone[from..].iter().take_while(|(key, _)| prefix.covers(key));
+    pub(crate) fn undo_below(&self, prefix: &Prefix) -> impl Iterator<Item = (Key, Stored)> {
+        let from = self.undo.partition_point(|(key, _)| key < prefix.first_key());
+        let below = self.undo[from..].iter().take_while(|(key, _)| prefix.covers(key));
         below.cloned()
     }
 }
 
 /// What the nodes that were replaced in and around a region say of each of its children: as
 /// [`then`] for one prefix, in one pass.
-fn pages_then(children: &ChildTable, replaced: &[ReplacedNode]) -> Vec<NodeThen> {
+fn past_child_nodes(children: &ChildTable, replaced: &[ReplacedNode]) -> Vec<PastNode> {
     let region = children.region();
     let mut own: Vec<Option<(u64, Node)>> = vec![None; children.len()];
     let mut other = vec![u64::MAX; children.len()];
@@ -263,15 +267,15 @@ fn pages_then(children: &ChildTable, replaced: &[ReplacedNode]) -> Vec<NodeThen>
         }
     }
     let then = own.into_iter().zip(other).map(|(own, relaid)| match own {
-        Some((number, node)) if number < relaid => NodeThen::Recorded(node),
-        None if relaid == u64::MAX => NodeThen::Unchanged,
-        _ => NodeThen::Unrecorded,
+        Some((number, node)) if number < relaid => PastNode::Recorded(node),
+        None if relaid == u64::MAX => PastNode::Unchanged,
+        _ => PastNode::Unrecorded,
     });
     then.collect()
 }
 
 /// Puts `changes` over those that are there from `from` on, both sorted; of two for one key the newer wins.
-pub fn put_over(
+pub fn merge_changes(
     below: &mut Vec<PendingChange>,
     from: usize,
     changes: impl Iterator<Item = (Key, Stored)>,

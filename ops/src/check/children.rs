@@ -2,7 +2,7 @@
 //! nodes in the index.
 
 use pleach::internals::error::hex;
-use pleach::internals::open::pages::{Visited, parse};
+use pleach::internals::open::pages::{VisitedPage, parse};
 use pleach_beatree::leaf_fold::{PageState, PendingChange, below, fold_page};
 use pleach_beatree::stored::cell_value;
 use pleach_beatree::{PageNo, RegionState, Stored};
@@ -47,7 +47,7 @@ pub(super) struct ChildrenFolder {
 }
 
 impl ChildrenFolder {
-    pub(super) fn fold(known: Known, batch: Vec<Visited<'_>>) -> Children {
+    pub(super) fn fold(known: Known, batch: Vec<VisitedPage<'_>>) -> Children {
         let all = batch.len() as u64;
         let (folder, children) =
             (Folder::new(known.hasher), Children { all, ..Children::default() });
@@ -68,7 +68,7 @@ impl ChildrenFolder {
     }
 
     /// One child of a region: its page, what pends on it, and its node.
-    fn child(&mut self, visited: Visited<'_>) {
+    fn child(&mut self, visited: VisitedPage<'_>) {
         let state = visited.region.read();
         let prefix = state.children().prefix(visited.child);
         let mut changes: Vec<PendingChange> = Vec::new();

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use pleach::Result;
 use pleach::internals::error::hex;
 use pleach::internals::open::pages::parse;
-use pleach::internals::open::recovery::{Recovered, RecoveredTrie};
+use pleach::internals::open::recovery::{RecoveredState, RecoveredTrie};
 use pleach::internals::roots::TrieRoot;
 use pleach_beatree::{RegionState, Stored};
 use pleach_core::node::{combine, leaf};
@@ -27,7 +27,7 @@ use crate::opened::Opened;
 pub(super) fn findings(
     opened: &Opened,
     leaves: &File,
-    recovered: &Recovered,
+    recovered: &RecoveredState,
     tell: &mut dyn FnMut(u64),
 ) -> Vec<String> {
     let mut all = Vec::new();
@@ -54,7 +54,7 @@ type PageNode = (u64, Prefix, Node);
 struct Past<'a> {
     opened: &'a Opened,
     leaves: &'a File,
-    recovered: &'a Recovered,
+    recovered: &'a RecoveredState,
     trie: &'a RecoveredTrie,
     /// The nodes of regions, of the pages of those with a change instead, and all above them. A plain trie has none but
     /// of pages with a change, so that its topmost node says nothing of the others.
@@ -98,8 +98,8 @@ impl Past<'_> {
     fn replaced(&self, prefix: &Prefix) -> Result<Vec<Replaced>> {
         let (undo, namespace) = (&self.recovered.history.undo, self.trie.namespace);
         let (below, mut replaced) = (*prefix.first_key()..=prefix.last_key(), Vec::new());
-        for (key, _) in undo.within(namespace, &[below], undo.from())? {
-            let mut before = undo.from();
+        for (key, _) in undo.get_ranges(namespace, &[below], undo.oldest_commit())? {
+            let mut before = undo.oldest_commit();
             while let Some((commit, prior)) = undo.change_after(namespace, &key, before)? {
                 replaced.push((commit, key, prior));
                 before = commit;
@@ -169,15 +169,15 @@ impl Past<'_> {
         before.sort_by_key(|(commit, ..)| Reverse(*commit));
         let mut left = &before[..];
         let (mut digests, mut findings) = (HashMap::new(), Vec::new());
-        let commits = tip.number - undo.from() + 1;
-        for (back, commit) in (0..).zip((undo.from()..=tip.number).rev()) {
+        let commits = tip.number - undo.oldest_commit() + 1;
+        for (back, commit) in (0..).zip((undo.oldest_commit()..=tip.number).rev()) {
             tell(children * (back + 1) / commits - children * back / commits);
             let (later, rest) = left.split_at(left.partition_point(|(by, ..)| *by > commit));
             for same in later.chunk_by(|a, b| a.0 == b.0) {
                 found = self.set(Prefix::ROOT, same);
             }
             left = rest;
-            let roots = match undo.past(commit) {
+            let roots = match undo.commit_state(commit) {
                 Ok((roots, _)) => roots,
                 Err(_) if commit == tip.number => tip.roots.clone(),
                 Err(_) => continue,

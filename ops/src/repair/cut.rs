@@ -17,7 +17,7 @@ use std::ops::ControlFlow;
 
 use pleach::errors::NoRoom;
 use pleach::internals::error::full_or;
-use pleach::internals::open::examine::{self, Examined};
+use pleach::internals::open::examine::{self, Examination};
 use pleach::internals::open::recovery::LogEnd;
 use pleach::{Error, Result};
 use pleach_core::Hasher;
@@ -57,7 +57,7 @@ pub(super) fn cut_log(hasher: Hasher, device: &Disk, error: &Error) -> Result<Cu
     // Without its history, of which damage costs no more than itself.
     let none = |_: &Superblock| limits(0);
     let examined = examine::examine(Some(hasher), device, superblocks, none, None, LogEnd::Damage);
-    let Ok(Examined { superblocks, recovered, .. }) = examined else {
+    let Ok(Examination { superblocks, recovered, .. }) = examined else {
         return Err(error.clone());
     };
     let newest = *superblocks.newest();

@@ -42,7 +42,7 @@ mod salvage;
 
 use std::path::Path;
 
-use pleach::internals::open::examine::no_folder;
+use pleach::internals::open::examine::missing_folder_error;
 use pleach::status::Opening;
 use pleach::{Advice, Db, Error, Options, Result, Roots};
 use pleach_core::Hasher;
@@ -87,7 +87,7 @@ pub struct RepairReport {
 /// # Errors
 /// What the open has said, where this does not help: [`roll_forward`] over a backup does. [`Error::Full`], and those of the device.
 pub fn repair(path: &Path) -> Result<RepairReport> {
-    let device = OsDevice::open(path, OsOptions::default()).map_err(no_folder)?;
+    let device = OsDevice::open(path, OsOptions::default()).map_err(missing_folder_error)?;
     let runtime = Threads::new(2)?;
     repair_on(device, None, runtime)
 }

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use pleach::internals::error::Contradiction;
-use pleach::internals::open::examine::Examined;
+use pleach::internals::open::examine::Examination;
 use pleach::internals::open::pages::{parse, visit};
 use pleach::internals::open::recovery::RecoveredTrie;
 use pleach::internals::roots::TrieRoot;
@@ -76,7 +76,7 @@ pub fn salvage_on(
             Err(_) => return Err(error.into()),
         },
     };
-    let Examined { superblocks, recovered, opening, .. } = examined;
+    let Examination { superblocks, recovered, opening, .. } = examined;
     let mut lost_commits = LostCommits::default();
     if error.is_some() {
         // What the newest superblock knows counts, though its image may be bad.
@@ -159,7 +159,7 @@ fn pairs(
             }
         }
         let changes = pending.iter().map(|pending| (pending.key, pending.stored.clone()));
-        pleach::internals::state::put_over(&mut pairs, 0, changes);
+        pleach::internals::state::merge_changes(&mut pairs, 0, changes);
         for (key, stored) in pairs {
             let value = match stored {
                 Stored::Absent => continue,

@@ -8,7 +8,7 @@ use pleach_core::Key;
 
 /// One changed key of a commit.
 #[derive(Clone, Debug)]
-pub(crate) struct Changed {
+pub(crate) struct KeyUpdate {
     pub(crate) key: Key,
     /// State afterwards.
     pub(crate) new: Stored,
@@ -17,7 +17,7 @@ pub(crate) struct Changed {
 }
 
 /// Changes in key order, shared by the block that they are of, its overlay, and undo.
-pub(crate) type ChangeList = Arc<[Changed]>;
+pub(crate) type ChangeList = Arc<[KeyUpdate]>;
 
 /// The changes of a commit, as its finish made them: lists of which none is empty, each sorted by
 /// key and after the one before.
@@ -43,17 +43,17 @@ impl Changes {
         self.0.iter().flat_map(|list| list.iter()).map(|one| (&one.key, &one.prior))
     }
 
-    pub(crate) fn list(&self, index: usize) -> &[Changed] {
+    pub(crate) fn list(&self, index: usize) -> &[KeyUpdate] {
         &self.0[index]
     }
 
     /// The changes of all lists behind one.
-    pub(crate) fn behind(&self, index: usize) -> impl Iterator<Item = &Changed> {
+    pub(crate) fn after_list(&self, index: usize) -> impl Iterator<Item = &KeyUpdate> {
         self.0[index + 1..].iter().flat_map(|list| list.iter())
     }
 
     /// The change of a key.
-    pub(super) fn find(&self, key: &Key) -> Option<&Changed> {
+    pub(super) fn find(&self, key: &Key) -> Option<&KeyUpdate> {
         let list = self.lists_from(key).first()?;
         let at = list.binary_search_by(|changed| changed.key.cmp(key)).ok()?;
         Some(&list[at])
@@ -61,12 +61,12 @@ impl Changes {
 
     /// Bytes of the lists. Longer values are left out: to count them takes a look at each change.
     pub(super) fn bytes(&self) -> u64 {
-        let all = self.0.iter().map(|list| list.len() * size_of::<Changed>());
+        let all = self.0.iter().map(|list| list.len() * size_of::<KeyUpdate>());
         all.sum::<usize>() as u64
     }
 
     /// Those of a range.
-    pub(super) fn within(&self, keys: &RangeInclusive<Key>) -> impl Iterator<Item = &Changed> {
+    pub(super) fn in_range(&self, keys: &RangeInclusive<Key>) -> impl Iterator<Item = &KeyUpdate> {
         let (first, last) = (keys.start(), *keys.end());
         let lists = self.lists_from(first);
         let from = lists.first().map_or(0, |list| list.partition_point(|one| one.key < *first));
@@ -87,10 +87,10 @@ mod tests {
 
     use super::*;
 
-    fn changed(first: u8) -> Changed {
+    fn changed(first: u8) -> KeyUpdate {
         let mut key = [0; 32];
         key[0] = first;
-        Changed { key, new: Stored::Absent, prior: Stored::Absent }
+        KeyUpdate { key, new: Stored::Absent, prior: Stored::Absent }
     }
 
     #[test]
@@ -108,7 +108,7 @@ mod tests {
             for first in 0..16_u8 {
                 let prefix = Prefix::new(&changed(first).key, depth);
                 let keys = *prefix.first_key()..=prefix.last_key();
-                let found: Vec<u8> = changes.within(&keys).map(|one| one.key[0]).collect();
+                let found: Vec<u8> = changes.in_range(&keys).map(|one| one.key[0]).collect();
                 let all = lists.concat().into_iter();
                 let expected: Vec<u8> =
                     all.filter(|key| prefix.covers(&changed(*key).key)).collect();
@@ -117,7 +117,7 @@ mod tests {
         }
         let none = Changes::new(Vec::new());
         assert!(
-            none.find(&[7; 32]).is_none() && none.within(&([0; 32]..=[255; 32])).next().is_none()
+            none.find(&[7; 32]).is_none() && none.in_range(&([0; 32]..=[255; 32])).next().is_none()
         );
     }
 }

@@ -34,7 +34,7 @@ pub(in crate::state) type PinId = (u64, u64);
 
 /// What is known of a pin.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
+pub(super) struct PinInfo {
     pub(super) holder: Holder,
     pub(super) label: Option<Arc<str>>,
     /// Time of the runtime.
@@ -45,14 +45,14 @@ pub(super) struct Held {
 #[derive(Default)]
 pub(super) struct Pins {
     next: u64,
-    held: BTreeMap<PinId, Held>,
+    held: BTreeMap<PinId, PinInfo>,
 }
 
 impl Pins {
     pub(super) fn add(&mut self, commit: u64, since: Duration) -> PinId {
         self.next += 1;
         let id = (commit, self.next);
-        self.held.insert(id, Held { holder: Holder::Operation, label: None, since });
+        self.held.insert(id, PinInfo { holder: Holder::Operation, label: None, since });
         id
     }
 
@@ -72,14 +72,14 @@ impl Pins {
     /// The oldest commit that is held, where those that can be read are as `reads` says, and what holds it.
     pub(super) fn oldest(&self, reads: impl Fn(u64) -> bool) -> Option<(u64, Holder)> {
         // A rollback and a backup go on with what they have found in a state that cannot be read any more.
-        let holds = |(commit, held): &(u64, &Held)| {
+        let holds = |(commit, held): &(u64, &PinInfo)| {
             reads(*commit) || matches!(held.holder, Holder::Operation | Holder::Backup)
         };
         self.iter().find(holds).map(|(commit, held)| (commit, held.holder))
     }
 
     /// All pins, the oldest commits first.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Held)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &PinInfo)> {
         self.held.iter().map(|((commit, _), held)| (*commit, held))
     }
 }

@@ -22,7 +22,12 @@ pub(crate) struct ReplacedNodes {
 
 impl ReplacedNodes {
     /// What they are in and around `prefix`, replaced by commit `number`.
-    pub(super) fn around(&self, of: NodesOf, number: u64, prefix: &Prefix) -> Vec<ReplacedNode> {
+    pub(super) fn nodes_around(
+        &self,
+        of: NodesOf,
+        number: u64,
+        prefix: &Prefix,
+    ) -> Vec<ReplacedNode> {
         let list = match of {
             NodesOf::Pages => &self.pages,
             NodesOf::Regions => &self.regions,
@@ -40,13 +45,13 @@ impl ReplacedNodes {
 }
 
 /// What a commit changes in one namespace, and the nodes that it replaces there, where there is a history.
-pub(crate) struct Undone {
+pub(crate) struct NamespaceUndo {
     pub(crate) namespace: u8,
     pub(crate) changes: Changes,
     pub(crate) nodes: ReplacedNodes,
 }
 
-impl Undone {
+impl NamespaceUndo {
     /// Bytes that it takes.
     pub(super) fn bytes(&self) -> u64 {
         let ReplacedNodes { pages, regions } = &self.nodes;
@@ -56,18 +61,18 @@ impl Undone {
 }
 
 /// What a commit replaced in one namespace, as its record has it.
-pub(crate) struct Restored {
+pub(crate) struct RecordUndo {
     pub(crate) namespace: u8,
     pub(crate) values: Vec<(Key, Stored)>,
     pub(crate) nodes: ReplacedNodes,
 }
 
 /// What a commit replaced in a namespace, as its record has it.
-pub(crate) fn restored(
+pub(crate) fn record_undo(
     hasher: Hasher,
     namespace: &NamespaceView<'_>,
     header: &Header,
-) -> Result<Restored> {
+) -> Result<RecordUndo> {
     let bad = |error| Contradiction::Record { position: header.position, error };
     let mut undo = namespace.undo();
     let mut values = Vec::with_capacity(namespace.change_bound());
@@ -92,7 +97,7 @@ pub(crate) fn restored(
         };
         nodes.regions.push((prefix, *before));
     }
-    Ok(Restored { namespace: namespace.ns, values, nodes })
+    Ok(RecordUndo { namespace: namespace.ns, values, nodes })
 }
 
 /// What commit `number` replaced, as a run to be put in: of each namespace, which ascend, the nodes and the values. Gives also
@@ -114,7 +119,7 @@ pub(super) fn commit_run<'a, V: Iterator<Item = (&'a Key, &'a Stored)>>(
 }
 
 /// The same as a commit's record has it.
-pub(crate) fn restored_run(runs: &Runs, number: u64, restored: &[Restored]) -> (CommitRun, u64) {
+pub(crate) fn record_run(runs: &Runs, number: u64, restored: &[RecordUndo]) -> (CommitRun, u64) {
     let keys = restored.iter().map(|one| one.values.len()).sum();
     let namespaces = restored.iter().map(|one| {
         let values = one.values.iter().map(|(key, prior)| (key, prior));

@@ -6,12 +6,12 @@
 //! What stays is *put in*: it becomes a run ([`pleach_history`]), so that a lookup costs about the same however many commits lie
 //! between. Window and pins are of commits, whatever namespaces they change.
 //!
-//! All that is kept is one value, [`Past`], which says where it begins. It is replaced as a whole, under the lock of
+//! All that is kept is one value, [`UndoSet`], which says where it begins. It is replaced as a whole, under the lock of
 //! window and pins. Whoever reads consults it last, and takes it once: one that reaches back to his commit has the answer, and
 //! one that does not is an error. The newest commit that was pushed tells a reader of the tip that there is nothing to consult.
 //!
 //! With a history, each checkpoint writes what commits since the one before have replaced to the device, as a run
-//! ([`Undo::write_out`]), and the runs there are merged ([`Undo::merge_disk`]). What is there may leave memory.
+//! ([`Undo::write_run`]), and the runs there are merged ([`Undo::merge_disk_runs`]). What is there may leave memory.
 //!
 //! Locks, none held over I/O: merges, then the lock of window and pins.
 
@@ -26,11 +26,11 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use pleach_journal::format::position::LogPos;
 
-pub(crate) use self::disk::HistoryInImage;
-pub(crate) use super::changes::{ChangeList, Changed, Changes};
+pub(crate) use self::disk::ImageHistory;
+pub(crate) use super::changes::{ChangeList, Changes, KeyUpdate};
 use super::pins::{Pin, PinId, Pins};
-use super::replaced::{Restored, Undone, commit_run, restored_run};
-use super::window::{Before, RunSize, Window};
+use super::replaced::{NamespaceUndo, RecordUndo, commit_run, record_run};
+use super::window::{PriorCommit, RunSize, Window};
 use crate::error::{Error, Result};
 use crate::handles::Holder;
 use crate::options::HistoryLimits;
@@ -39,57 +39,59 @@ use pleach_history::{DiskRun, Merges, RunFile, Runs};
 
 /// A commit that was not put in yet.
 #[derive(Clone)]
-struct Recent {
+struct RecentCommit {
     number: u64,
     /// Namespaces that it changes, ascending.
-    undone: Arc<[Undone]>,
+    namespaces: Arc<[NamespaceUndo]>,
 }
 
-impl Recent {
+impl RecentCommit {
     /// What it has of a namespace.
-    fn of(&self, namespace: u8) -> Option<&Undone> {
-        let at = self.undone.binary_search_by_key(&namespace, |one| one.namespace).ok()?;
-        Some(&self.undone[at])
+    fn in_namespace(&self, namespace: u8) -> Option<&NamespaceUndo> {
+        let at = self.namespaces.binary_search_by_key(&namespace, |one| one.namespace).ok()?;
+        Some(&self.namespaces[at])
     }
 
     fn bytes(&self) -> u64 {
-        self.undone.iter().map(Undone::bytes).sum()
+        self.namespaces.iter().map(NamespaceUndo::bytes).sum()
     }
 }
 
 /// All undo that is kept.
 #[derive(Clone)]
-pub(in crate::state) struct Past {
+pub(in crate::state) struct UndoSet {
     /// The oldest commit that can be asked for.
-    from: u64,
+    oldest: u64,
     /// On the device, the oldest first, each with the commits that follow those of the one before.
     disk: Arc<[Arc<DiskRun>]>,
     /// In memory is that of all commits after this one; the runs on the device end here, or later.
-    begins: u64,
+    memory_floor: u64,
     /// Commits that were put in.
     runs: Runs,
     /// Oldest first, all after those that were put in.
-    recent: Vec<Recent>,
+    recent: Vec<RecentCommit>,
     /// Bytes of runs in the making.
     merging: u64,
 }
 
-impl Past {
+impl UndoSet {
     /// That after `from`, all of it on the device through `tip`.
     fn new(from: u64, disk: Vec<Arc<DiskRun>>, tip: u64) -> Self {
         let (runs, recent) = (Runs::default(), Vec::new());
-        Self { from, disk: disk.into(), begins: tip, runs, recent, merging: 0 }
+        Self { oldest: from, disk: disk.into(), memory_floor: tip, runs, recent, merging: 0 }
     }
 
     /// The undo of all commits after this one is kept.
     fn floor(&self) -> u64 {
-        self.disk.first().map_or(self.begins, |first| first.names.after.min(self.begins))
+        self.disk
+            .first()
+            .map_or(self.memory_floor, |first| first.names.after.min(self.memory_floor))
     }
 
     /// Bytes of memory.
     fn bytes(&self) -> u64 {
         let runs: u64 = self.runs.sizes().map(|(.., bytes)| bytes).sum();
-        runs + self.merging + self.recent.iter().map(Recent::bytes).sum::<u64>()
+        runs + self.merging + self.recent.iter().map(RecentCommit::bytes).sum::<u64>()
     }
 }
 
@@ -100,14 +102,14 @@ fn disk_size(run: &DiskRun) -> RunSize {
 }
 
 /// Roots and blob of a past commit.
-type PastState = (Roots, Arc<[u8]>);
+type CommitState = (Roots, Arc<[u8]>);
 
-struct Guarded {
+struct Retention {
     window: Window,
     pins: Pins,
 }
 
-impl Guarded {
+impl Retention {
     /// The oldest commit that is held; the largest number when none is.
     fn oldest_held(&self) -> u64 {
         self.holder().map_or(u64::MAX, |(commit, _)| commit)
@@ -115,7 +117,7 @@ impl Guarded {
 
     /// The same, and what holds it.
     fn holder(&self) -> Option<(u64, Holder)> {
-        self.pins.oldest(|commit| self.window.reads(commit))
+        self.pins.oldest(|commit| self.window.is_readable(commit))
     }
 }
 
@@ -129,11 +131,11 @@ pub struct Undo {
     limits: HistoryLimits,
     /// The newest commit that was pushed.
     newest: AtomicU64,
-    /// Replaced by whoever holds `guarded`; what was put in, by whoever holds `merges`, too.
-    past: ArcSwap<Past>,
+    /// Replaced by whoever holds `retention`; what was put in, by whoever holds `merges`, too.
+    current: ArcSwap<UndoSet>,
     /// Runs on the device, where there are files.
     pub(crate) file: Option<Arc<RunFile>>,
-    guarded: Mutex<Guarded>,
+    retention: Mutex<Retention>,
     /// Held by whoever puts commits in, or takes them out.
     merges: Mutex<Merges>,
 }
@@ -148,57 +150,58 @@ impl Undo {
         disk: Vec<Arc<DiskRun>>,
     ) -> Self {
         let floor = disk.first().map_or(tip, |first| first.names.after);
-        let guarded = Guarded { window: Window::new(limits, floor, tip), pins: Pins::default() };
+        let retention =
+            Retention { window: Window::new(limits, floor, tip), pins: Pins::default() };
         Self {
             limits,
             newest: AtomicU64::new(tip),
-            past: ArcSwap::from_pointee(Past::new(floor, disk, tip)),
+            current: ArcSwap::from_pointee(UndoSet::new(floor, disk, tip)),
             file,
-            guarded: Mutex::new(guarded),
+            retention: Mutex::new(retention),
             merges: Mutex::default(),
         }
     }
 
     /// Is there a history, so that commits say what they replace, nodes included?
-    pub(crate) fn keeps_history(&self) -> bool {
+    pub(crate) fn has_history(&self) -> bool {
         self.limits.commits > 0
     }
 
     /// How many past commits are to be readable.
-    pub(crate) fn history(&self) -> u64 {
+    pub(crate) fn history_commits(&self) -> u64 {
         self.limits.commits
     }
 
     /// Keeps what a commit replaces in each namespace that it changes, ascending; before its changes are
     /// applied. With a history it says what was before.
-    pub(crate) fn push(&self, number: u64, undone: Vec<Undone>, before: Option<Before>) {
-        debug_assert!(undone.is_sorted_by(|a, b| a.namespace < b.namespace), "namespaces ascend");
-        let commit = Recent { number, undone: undone.into() };
-        let mut guarded = self.guarded.lock();
-        guarded.window.add(number, 0, before);
-        self.change(|past| past.recent.push(commit));
-        drop(guarded);
+    pub(crate) fn push(&self, number: u64, undo: Vec<NamespaceUndo>, before: Option<PriorCommit>) {
+        debug_assert!(undo.is_sorted_by(|a, b| a.namespace < b.namespace), "namespaces ascend");
+        let commit = RecentCommit { number, namespaces: undo.into() };
+        let mut retention = self.retention.lock();
+        retention.window.add(number, 0, before);
+        self.update(|set| set.recent.push(commit));
+        drop(retention);
         self.newest.store(number, Ordering::Release);
     }
 
     /// Puts another past in the place of the present one. The caller holds the lock of window and pins.
-    fn change(&self, change: impl FnOnce(&mut Past)) {
-        let mut past = Past::clone(&self.past.load());
-        change(&mut past);
-        self.past.store(Arc::new(past));
+    fn update(&self, change: impl FnOnce(&mut UndoSet)) {
+        let mut set = UndoSet::clone(&self.current.load());
+        change(&mut set);
+        self.current.store(Arc::new(set));
     }
 
     /// After a commit's number is published: drops what nobody needs, and puts in what stays.
     pub(crate) fn settle(&self) {
         let mut merges = self.merges.lock();
         self.trim(&mut merges);
-        let most = if self.keeps_history() { 0 } else { RECENT };
+        let most = if self.has_history() { 0 } else { RECENT };
         // Each turn takes one out, and whoever pushes more settles them.
-        while self.past.load().recent.len() > most {
-            self.put_in(&mut merges);
+        while self.current.load().recent.len() > most {
+            self.insert_oldest_recent(&mut merges);
             self.trim(&mut merges);
         }
-        let short = self.guarded.lock().window.falls_short();
+        let short = self.retention.lock().window.note_shortfall();
         if let Some((kept, wanted)) = short {
             tracing::warn!(
                 kept,
@@ -211,75 +214,76 @@ impl Undo {
     }
 
     /// The oldest recent commit becomes a run.
-    fn put_in(&self, merges: &mut Merges) {
-        let past = self.past.load();
-        let (mut runs, Recent { number, undone }) = (past.runs.clone(), &past.recent[0]);
+    fn insert_oldest_recent(&self, merges: &mut Merges) {
+        let set = self.current.load();
+        let (mut runs, RecentCommit { number, namespaces: undone }) =
+            (set.runs.clone(), &set.recent[0]);
         let keys = undone.iter().map(|one| one.changes.len()).sum();
         let namespaces = undone.iter().map(|one| (one.namespace, &one.nodes, one.changes.priors()));
         let (run, values) = commit_run(&runs, (*number, keys), namespaces);
         merges.push(&mut runs, run);
-        let mut guarded = self.guarded.lock();
-        guarded.window.set_values(*number, values);
-        self.change(|past| {
-            (past.runs, past.merging) = (runs, merges.memory());
-            past.recent.remove(0);
+        let mut retention = self.retention.lock();
+        retention.window.set_values(*number, values);
+        self.update(|set| {
+            (set.runs, set.merging) = (runs, merges.memory());
+            set.recent.remove(0);
         });
     }
 
     /// Recovery: a commit whose record has what it replaced, in each namespace that it changed, and what was
     /// before.
-    pub(crate) fn restore(&self, number: u64, replaced: &[Restored], before: Before) {
+    pub(crate) fn restore(&self, number: u64, replaced: &[RecordUndo], before: PriorCommit) {
         let mut merges = self.merges.lock();
-        let mut runs = self.past.load().runs.clone();
-        let (run, overflow) = restored_run(&runs, number, replaced);
+        let mut runs = self.current.load().runs.clone();
+        let (run, overflow) = record_run(&runs, number, replaced);
         merges.push(&mut runs, run);
-        let mut guarded = self.guarded.lock();
-        guarded.window.add(number, overflow, Some(before));
-        self.change(|past| (past.runs, past.merging) = (runs, merges.memory()));
-        drop(guarded);
+        let mut retention = self.retention.lock();
+        retention.window.add(number, overflow, Some(before));
+        self.update(|set| (set.runs, set.merging) = (runs, merges.memory()));
+        drop(retention);
         self.newest.store(number, Ordering::Release);
         self.trim(&mut merges);
     }
 
     /// Nothing before this commit, which is the newest, can be read: a load, or a commit without history.
-    pub(crate) fn barrier(&self, number: u64) {
+    pub(crate) fn set_barrier(&self, number: u64) {
         let mut merges = self.merges.lock();
-        let mut guarded = self.guarded.lock();
-        guarded.window.barrier(number);
+        let mut retention = self.retention.lock();
+        retention.window.set_barrier(number);
         *merges = Merges::default();
-        self.past.store(Arc::new(Past::new(number, Vec::new(), number)));
-        drop(guarded);
+        self.current.store(Arc::new(UndoSet::new(number, Vec::new(), number)));
+        drop(retention);
         self.newest.store(number, Ordering::Release);
     }
 
     /// Recovery: the history begins at `from`, and the newest record says that it begins at `stated`: all that is
     /// named from there on is kept until a durable record says otherwise. `stated` is 0 when no record was read.
-    pub(crate) fn was_from(&self, from: u64, stated: u64) {
+    pub(crate) fn set_recovered_begin(&self, from: u64, recorded: u64) {
         let mut merges = self.merges.lock();
-        let mut guarded = self.guarded.lock();
-        guarded.window.begin_at(from);
-        guarded.window.was_from(stated);
-        drop(guarded);
+        let mut retention = self.retention.lock();
+        retention.window.set_begin(from);
+        retention.window.set_recovered_begin(recorded);
+        drop(retention);
         self.trim(&mut merges);
     }
 
     /// Moves the window on, and drops what nobody needs then.
     fn trim(&self, merges: &mut Merges) {
-        let mut guarded = self.guarded.lock();
-        let (before, oldest) = (self.past.load_full(), guarded.oldest_held());
+        let mut retention = self.retention.lock();
+        let (before, oldest) = (self.current.load_full(), retention.oldest_held());
         let size = |(after, through, bytes)| RunSize { after, through, bytes, values: 0 };
         let memory: Vec<RunSize> = before.runs.sizes().map(size).collect();
         let disk: Vec<RunSize> = before.disk.iter().map(|run| disk_size(run)).collect();
-        let (dropped, unneeded) = guarded.window.advance(oldest, before.bytes(), &memory, &disk);
-        merges.drop_through(dropped);
-        self.change(|past| {
-            (past.from, past.begins, past.merging) =
-                (guarded.window.from(), dropped, merges.memory());
-            past.runs.drop_through(dropped);
-            past.recent.retain(|commit| commit.number > dropped);
-            if past.disk.first().is_some_and(|first| first.names.through <= unneeded) {
-                let needed = past.disk.iter().filter(|run| run.names.through > unneeded);
-                past.disk = needed.cloned().collect();
+        let (evicted, unneeded) = retention.window.advance(oldest, before.bytes(), &memory, &disk);
+        merges.drop_through(evicted);
+        self.update(|set| {
+            (set.oldest, set.memory_floor, set.merging) =
+                (retention.window.oldest_commit(), evicted, merges.memory());
+            set.runs.drop_through(evicted);
+            set.recent.retain(|commit| commit.number > evicted);
+            if set.disk.first().is_some_and(|first| first.names.through <= unneeded) {
+                let needed = set.disk.iter().filter(|run| run.names.through > unneeded);
+                set.disk = needed.cloned().collect();
             }
         });
     }
@@ -287,13 +291,13 @@ impl Undo {
     /// Bytes of what is put in.
     #[cfg(test)]
     pub(super) fn resident_bytes(&self) -> u64 {
-        self.past.load().bytes()
+        self.current.load().bytes()
     }
 
     /// Bytes of memory that undo takes, with pages that were read of runs on the device.
     pub(crate) fn bytes(&self) -> u64 {
         let read = self.file.as_ref().map_or(0, |file| file.bytes());
-        self.past.load().bytes() + read + self.guarded.lock().window.list_bytes()
+        self.current.load().bytes() + read + self.retention.lock().window.list_bytes()
     }
 }
 
@@ -302,7 +306,7 @@ impl Undo {
     /// Pins a commit: what later ones replace stays, as long as the budget bears it. The commit is the
     /// newest one, or pinned by somebody else.
     pub(in crate::state) fn pin(&self, commit: u64, now: Duration) -> PinId {
-        self.guarded.lock().pins.add(commit, now)
+        self.retention.lock().pins.add(commit, now)
     }
 
     /// Pins a past commit of the window, and gives its roots and blob.
@@ -310,22 +314,22 @@ impl Undo {
         &self,
         commit: u64,
         now: Duration,
-    ) -> Result<(PinId, PastState)> {
-        let said = self.past(commit)?;
-        let mut guarded = self.guarded.lock();
-        let oldest = guarded.window.from();
+    ) -> Result<(PinId, CommitState)> {
+        let said = self.commit_state(commit)?;
+        let mut retention = self.retention.lock();
+        let oldest = retention.window.oldest_commit();
         if commit < oldest {
             return Err(Error::SnapshotTooOld { commit, oldest });
         }
-        Ok((guarded.pins.add(commit, now), said))
+        Ok((retention.pins.add(commit, now), said))
     }
 
     /// Takes a pin back.
     pub(in crate::state) fn unpin(&self, pin: PinId) {
-        let mut guarded = self.guarded.lock();
-        guarded.pins.remove(pin);
-        let idle = guarded.oldest_held() <= pin.0 || guarded.window.from() <= pin.0;
-        drop(guarded);
+        let mut retention = self.retention.lock();
+        retention.pins.remove(pin);
+        let idle = retention.oldest_held() <= pin.0 || retention.window.oldest_commit() <= pin.0;
+        drop(retention);
         if !idle {
             self.trim(&mut self.merges.lock());
         }
@@ -333,104 +337,105 @@ impl Undo {
 
     /// Says what holds a pin.
     pub(in crate::state) fn set_holder(&self, pin: PinId, holder: Holder, label: Option<Arc<str>>) {
-        self.guarded.lock().pins.set_holder(pin, holder, label);
+        self.retention.lock().pins.set_holder(pin, holder, label);
     }
 
     /// Refuses while somebody holds a commit that can be read, or an operation is under way.
     pub(crate) fn check_unheld(&self) -> Result<()> {
-        let holder = self.guarded.lock().holder();
+        let holder = self.retention.lock().holder();
         holder.map_or(Ok(()), |(_, holder)| Err(Error::InUse(holder)))
     }
 
     /// All pins, the oldest commits first.
     pub(crate) fn pins(&self, now: Duration) -> Vec<Pin> {
-        let guarded = self.guarded.lock();
-        let (past, from) = (self.past.load(), guarded.window.from());
+        let retention = self.retention.lock();
+        let (set, from) = (self.current.load(), retention.window.oldest_commit());
         let bytes = |commit: u64| {
-            let recent = past.recent.iter().map(|commit| (commit.number, commit.bytes()));
-            let all = past.runs.sizes().map(|(_, through, bytes)| (through, bytes)).chain(recent);
+            let recent = set.recent.iter().map(|commit| (commit.number, commit.bytes()));
+            let all = set.runs.sizes().map(|(_, through, bytes)| (through, bytes)).chain(recent);
             let is_held = |through: u64| commit < through && through <= from;
             all.filter(|(through, _)| is_held(*through)).map(|(_, bytes)| bytes).sum()
         };
-        let pin = |(commit, held): (u64, &super::pins::Held)| Pin {
+        let pin = |(commit, held): (u64, &super::pins::PinInfo)| Pin {
             holder: held.holder,
             label: held.label.clone(),
             commit,
             age: now.saturating_sub(held.since),
-            readable: guarded.window.reads(commit),
+            readable: retention.window.is_readable(commit),
             bytes: bytes(commit),
         };
-        guarded.pins.iter().map(pin).collect()
+        retention.pins.iter().map(pin).collect()
     }
 
     /// How many commits before the newest one can be read, and how many could without the limits in bytes.
-    pub(crate) fn kept_of(&self) -> (u64, u64) {
-        self.guarded.lock().window.kept_of()
+    pub(crate) fn kept_and_wanted(&self) -> (u64, u64) {
+        self.retention.lock().window.kept_and_wanted()
     }
 
     /// The oldest commit that can be asked for.
-    pub fn from(&self) -> u64 {
-        self.guarded.lock().window.from()
+    pub fn oldest_commit(&self) -> u64 {
+        self.retention.lock().window.oldest_commit()
     }
 
     /// Roots and blob of a commit that is not the newest one. May read.
-    pub fn past(&self, commit: u64) -> Result<PastState> {
-        self.before(commit + 1).map(|before| (before.roots, before.blob))
+    pub fn commit_state(&self, commit: u64) -> Result<CommitState> {
+        self.prior_commit(commit + 1).map(|before| (before.roots, before.blob))
     }
 
     /// What a commit that is not the first goes back to, if it is a rollback. May read.
     pub(crate) fn rolled_back_to(&self, commit: u64) -> Result<Option<u64>> {
-        self.before(commit).map(|before| before.back_to)
+        self.prior_commit(commit).map(|before| before.back_to)
     }
 
     /// When a commit that is not the first was made, in seconds since 1970, where that is known. May read.
     pub fn committed_at(&self, commit: u64) -> Result<Option<u64>> {
-        self.before(commit).map(|before| before.time)
+        self.prior_commit(commit).map(|before| before.time)
     }
 
     /// What was before a commit of the window.
-    fn before(&self, commit: u64) -> Result<Before> {
-        let guarded = self.guarded.lock();
-        let (oldest, before) = (guarded.window.from(), guarded.window.before(commit).cloned());
-        drop(guarded);
+    fn prior_commit(&self, commit: u64) -> Result<PriorCommit> {
+        let retention = self.retention.lock();
+        let (oldest, before) =
+            (retention.window.oldest_commit(), retention.window.prior_commit(commit).cloned());
+        drop(retention);
         let too_old = Error::SnapshotTooOld { commit: commit - 1, oldest };
         if commit <= oldest {
             return Err(too_old);
         }
         match before {
             Some(before) => Ok(before),
-            None => self.past.load_full().before(commit)?.ok_or(too_old),
+            None => self.current.load_full().prior_commit(commit)?.ok_or(too_old),
         }
     }
 
     /// Where the records begin whose undo is in the window and not on the device; none when there are none.
     pub fn log_from(&self) -> Option<LogPos> {
-        self.guarded.lock().window.begins().map(|(from, _)| from)
+        self.retention.lock().window.first_unwritten().map(|(from, _)| from)
     }
 
     /// Where the window begins once `number` is the newest commit, for its record.
     pub(crate) fn begin_after(&self, number: u64) -> u64 {
-        self.guarded.lock().window.begin_after(number)
+        self.retention.lock().window.begin_after(number)
     }
 
     /// A record was queued that ends at `end` and says that the window begins at `from`.
-    pub(crate) fn state(&self, end: LogPos, from: u64) {
-        self.guarded.lock().window.state(end, from);
+    pub(crate) fn note_recorded_begin(&self, end: LogPos, from: u64) {
+        self.retention.lock().window.note_recorded_begin(end, from);
     }
 
     /// The oldest commit that somebody holds and can read; the largest number when there is none.
     pub(crate) fn oldest_held(&self) -> u64 {
-        self.guarded.lock().oldest_held()
+        self.retention.lock().oldest_held()
     }
 
     /// Overflow runs that commits through this one have replaced are named by nobody: no older commit is held, and
     /// a durable record (the log is durable below `durable`) says that no window begins before (rule
     /// `runs-after-window`).
     pub(crate) fn unnamed_through(&self, durable: LogPos) -> u64 {
-        let mut guarded = self.guarded.lock();
-        let oldest = guarded.oldest_held();
-        let unnamed = guarded.window.durable_from(durable).min(oldest);
+        let mut retention = self.retention.lock();
+        let oldest = retention.oldest_held();
+        let unnamed = retention.window.durable_from(durable).min(oldest);
         // The window moves on behind a commit's publication: until then its commits can be asked for.
-        if self.keeps_history() { unnamed.min(guarded.window.from()) } else { unnamed }
+        if self.has_history() { unnamed.min(retention.window.oldest_commit()) } else { unnamed }
     }
 }

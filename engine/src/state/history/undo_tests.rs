@@ -13,10 +13,10 @@ use pleach_journal::format::trie_kind::TrieKind;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use super::changes::{Changed, Changes};
-use super::replaced::{ReplacedNodes, Undone};
+use super::changes::{Changes, KeyUpdate};
+use super::replaced::{NamespaceUndo, ReplacedNodes};
 use super::undo::Undo;
-use super::window::Before;
+use super::window::PriorCommit;
 use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
 use pleach_history::RunFile;
@@ -36,22 +36,22 @@ fn commit(undo: &Undo, number: u64) {
     let pages = || (0..PAGES).filter(|page| (page + number).is_multiple_of(2));
     let value = |number: u64| Stored::Inline(number.to_le_bytes().as_slice().into());
     let changed =
-        |page| Changed { key: key(page, number), new: value(number), prior: value(number - 1) };
-    let list: Vec<Changed> = pages().map(changed).collect();
+        |page| KeyUpdate { key: key(page, number), new: value(number), prior: value(number - 1) };
+    let list: Vec<KeyUpdate> = pages().map(changed).collect();
     let mut nodes = ReplacedNodes::default();
     for page in pages() {
         let node: Node = [1; 32].into();
         nodes.pages.push((Prefix::new(&key(page, 0), 7), node));
     }
     let changes = Changes::new(vec![list.into()]);
-    let before = Before {
+    let before = PriorCommit {
         start: (number * 100).into(),
         roots: Roots::new([(0, TrieRoot { kind: TrieKind::Merkle, node: [1; 32].into() })]),
         blob: Arc::default(),
         back_to: None,
         time: None,
     };
-    undo.push(number, vec![Undone { namespace: 0, changes, nodes }], Some(before));
+    undo.push(number, vec![NamespaceUndo { namespace: 0, changes, nodes }], Some(before));
 }
 
 /// Looks at undo after each of many commits, and at how many events there were.
@@ -69,20 +69,20 @@ fn run(bytes: u64, disk_bytes: u64, mut look: impl FnMut(&Undo, u64)) {
     // In each test: an event that is first met by a thread without a subscriber may stay switched off for all.
     tracing::subscriber::with_default(events.clone(), || {
         for number in 1..6000 {
-            if undo.waits_for_writing(2) || number % 64 == 0 {
+            if undo.needs_writing(2) || number % 64 == 0 {
                 let allocate = &mut |pages| {
                     let run = PageRun { start: next, pages: u32::try_from(pages).expect("few") };
                     next += pages as u64;
                     Ok(vec![run])
                 };
-                undo.write_out(|| Ok(number), allocate).expect("written");
+                undo.write_run(|| Ok(number), allocate).expect("written");
             }
             commit(&undo, number);
             undo.settle();
             look(&undo, events.0.load(Ordering::Relaxed));
         }
     });
-    assert!(undo.from() < 5999, "there is a history");
+    assert!(undo.oldest_commit() < 5999, "there is a history");
 }
 
 /// Lists keep room for what comes, and what stays is counted with commits that have gone: what was counted of each commit
@@ -138,15 +138,15 @@ impl Subscriber for Events {
 fn a_history_that_falls_short_says_so_once() {
     let mut fell = false;
     run(u64::MAX, 10_000, |undo, events| {
-        let (kept, wanted) = undo.kept_of();
+        let (kept, wanted) = undo.kept_and_wanted();
         assert_eq!(wanted, 256.min(undo.newest()));
-        assert_eq!(kept, undo.newest() - undo.from());
+        assert_eq!(kept, undo.newest() - undo.oldest_commit());
         fell |= kept < wanted;
         assert_eq!(events, u64::from(fell));
     });
     assert!(fell, "the limit is not met");
     run(1 << 20, u64::MAX, |undo, events| {
-        let (kept, wanted) = undo.kept_of();
+        let (kept, wanted) = undo.kept_and_wanted();
         assert_eq!((kept, events), (wanted, 0));
     });
 }
@@ -160,7 +160,7 @@ fn a_state_is_what_the_commits_behind_it_have_replaced() {
         for base in 1..newest {
             // The page's key changes in each second commit: the next one behind the state has replaced what it had.
             let next = base + 1 + base % 2;
-            let past = undo.reaching(base).expect("it is kept");
+            let past = undo.load_since(base).expect("it is kept");
             let found = past.get(0, &key(1, 0), base).expect("in memory");
             let expected = (next <= newest).then(|| value(next - 1));
             assert_eq!(found, expected, "state {base} of {newest}");

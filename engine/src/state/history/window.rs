@@ -29,7 +29,7 @@ use crate::roots::{Roots, TrieRoot};
 
 /// The commit before one, as that one's record has it.
 #[derive(Clone, Debug)]
-pub(crate) struct Before {
+pub(crate) struct PriorCommit {
     /// Where the record begins.
     pub(crate) start: LogPos,
     /// The roots before.
@@ -48,7 +48,7 @@ const YEAR_10000: u64 = 253_402_300_800;
 /// Added to the number of roots where the time follows it.
 const TIMED: u16 = 1 << 15;
 
-impl Before {
+impl PriorCommit {
     /// As a run on the device has it: the commit that is gone back to, from 1, 8 bytes; the number of roots, 2; with [`TIMED`] in
     /// that, the time, 8; of each root the namespace, the kind of trie, and the root; the blob.
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -85,18 +85,18 @@ impl Before {
 }
 
 /// A commit whose undo is kept in memory.
-struct Kept {
+struct WindowCommit {
     number: u64,
     /// Bytes of the overflow file that the values which it replaced occupy.
     values: u64,
-    before: Option<Before>,
+    before: Option<PriorCommit>,
 }
 
-impl Kept {
+impl WindowCommit {
     /// Bytes that it takes in the list of those that are kept.
-    fn in_list(&self) -> u64 {
+    fn bytes(&self) -> u64 {
         let before = self.before.as_ref();
-        let named = before.map_or(0, |Before { roots, blob, .. }| roots.bytes() + blob.len());
+        let named = before.map_or(0, |PriorCommit { roots, blob, .. }| roots.bytes() + blob.len());
         (size_of::<Self>() + named) as u64
     }
 }
@@ -116,25 +116,25 @@ pub(super) struct RunSize {
 pub(super) struct Window {
     limits: HistoryLimits,
     tip: u64,
-    from: u64,
+    oldest: u64,
     /// The history begins here whatever the limits say: nothing before was ever kept, or is known.
     begin: u64,
     /// It was said that less is kept than wanted.
-    short: bool,
+    is_short: bool,
     /// The undo of commits through this one is on the device, or is not kept.
     written: u64,
     /// The undo of commits through this one is not in memory.
-    dropped: u64,
+    evicted: u64,
     /// The undo of all commits after this one is kept.
     floor: u64,
     /// Commits that are not on the device.
-    commits: VecDeque<Kept>,
+    commits: VecDeque<WindowCommit>,
     /// Bytes of `commits`.
     list: u64,
     /// Bytes of the overflow file that states before them name.
     values: u64,
     /// What queued records say of where the window begins, and where they end.
-    stated: VecDeque<(LogPos, u64)>,
+    recorded: VecDeque<(LogPos, u64)>,
     /// What the newest durable record says; the largest number while there never was a history.
     durable_from: u64,
 }
@@ -145,23 +145,23 @@ impl Window {
         Self {
             limits,
             tip,
-            from: floor,
+            oldest: floor,
             begin: floor,
-            short: false,
+            is_short: false,
             written: tip,
-            dropped: tip,
+            evicted: tip,
             floor,
             commits: VecDeque::new(),
             list: 0,
             values: 0,
-            stated: VecDeque::new(),
+            recorded: VecDeque::new(),
             durable_from: if limits.commits > 0 { floor } else { u64::MAX },
         }
     }
 
     /// The oldest commit that can be asked for.
-    pub(super) fn from(&self) -> u64 {
-        self.from
+    pub(super) fn oldest_commit(&self) -> u64 {
+        self.oldest
     }
 
     /// The undo of commits through this one is on the device, or is not kept.
@@ -170,7 +170,7 @@ impl Window {
     }
 
     /// Can the state of a commit be read: is the undo of all commits after it kept?
-    pub(super) fn reads(&self, commit: u64) -> bool {
+    pub(super) fn is_readable(&self, commit: u64) -> bool {
         commit >= self.floor
     }
 
@@ -179,24 +179,24 @@ impl Window {
         self.list
     }
 
-    fn place(&self, number: u64) -> Option<usize> {
+    fn position(&self, number: u64) -> Option<usize> {
         let first = self.commits.front()?.number;
         usize::try_from(number.checked_sub(first)?).ok().filter(|at| *at < self.commits.len())
     }
 
     /// The next commit's undo is there, or is being put in. `values` are the bytes of the overflow file that the values in it
     /// occupy, as far as they are known by now ([`Self::set_values`]).
-    pub(super) fn add(&mut self, number: u64, values: u64, before: Option<Before>) {
+    pub(super) fn add(&mut self, number: u64, values: u64, before: Option<PriorCommit>) {
         self.tip = number;
         self.values += values;
-        let kept = Kept { number, values, before };
-        self.list += kept.in_list();
+        let kept = WindowCommit { number, values, before };
+        self.list += kept.bytes();
         self.commits.push_back(kept);
     }
 
     /// Bytes of the overflow file that the values in a commit's undo occupy.
     pub(super) fn set_values(&mut self, number: u64, values: u64) {
-        if let Some(at) = self.place(number) {
+        if let Some(at) = self.position(number) {
             self.values = self.values - self.commits[at].values + values;
             self.commits[at].values = values;
         }
@@ -204,71 +204,71 @@ impl Window {
 
     /// What was before each commit that is not on the device, through one, in order. None where that of one of them is not
     /// known.
-    pub(super) fn unwritten(&self, through: u64) -> Option<Vec<(u64, Before)>> {
+    pub(super) fn unwritten(&self, through: u64) -> Option<Vec<(u64, PriorCommit)>> {
         let commits = self.commits.iter().take_while(|kept| kept.number <= through);
         commits.map(|kept| Some((kept.number, kept.before.clone()?))).collect()
     }
 
     /// The undo of commits through one is on the device.
-    pub(super) fn wrote(&mut self, through: u64) {
+    pub(super) fn set_written(&mut self, through: u64) {
         self.written = self.written.max(through);
         self.forget(through);
     }
 
     /// Nothing before this commit can be read: what came was no commit with undo.
-    pub(super) fn barrier(&mut self, number: u64) {
-        (self.tip, self.from, self.begin) = (number, number, number);
-        (self.written, self.dropped, self.floor) = (number, number, number);
+    pub(super) fn set_barrier(&mut self, number: u64) {
+        (self.tip, self.oldest, self.begin) = (number, number, number);
+        (self.written, self.evicted, self.floor) = (number, number, number);
         self.forget(number);
     }
 
     /// The window begins here, or later: records say so, or what came before is not there any more.
-    pub(super) fn begin_at(&mut self, from: u64) {
+    pub(super) fn set_begin(&mut self, from: u64) {
         self.begin = from.min(self.tip);
-        self.from = self.from.max(self.begin);
+        self.oldest = self.oldest.max(self.begin);
     }
 
     /// How many commits before the newest one can be read, and how many could without the limits in bytes.
-    pub(super) fn kept_of(&self) -> (u64, u64) {
-        (self.tip - self.from, (self.tip - self.begin).min(self.limits.commits))
+    pub(super) fn kept_and_wanted(&self) -> (u64, u64) {
+        (self.tip - self.oldest, (self.tip - self.begin).min(self.limits.commits))
     }
 
     /// Both, when the first has just become smaller than the second.
-    pub(super) fn falls_short(&mut self) -> Option<(u64, u64)> {
-        let (kept, wanted) = self.kept_of();
-        let begins = kept < wanted && !self.short;
-        self.short = kept < wanted;
+    pub(super) fn note_shortfall(&mut self) -> Option<(u64, u64)> {
+        let (kept, wanted) = self.kept_and_wanted();
+        let begins = kept < wanted && !self.is_short;
+        self.is_short = kept < wanted;
         begins.then_some((kept, wanted))
     }
 
     /// The window's begin once `number` is the newest commit, for its record.
     pub(super) fn begin_after(&self, number: u64) -> u64 {
-        self.from.max(number.saturating_sub(self.limits.commits))
+        self.oldest.max(number.saturating_sub(self.limits.commits))
     }
 
     /// A record that ends at `end` says that the window begins at `from`.
-    pub(super) fn state(&mut self, end: LogPos, from: u64) {
+    pub(super) fn note_recorded_begin(&mut self, end: LogPos, from: u64) {
         if self.durable_from < u64::MAX {
-            self.stated.push_back((end, from));
+            self.recorded.push_back((end, from));
         }
     }
 
     /// Where the window begins, as the newest record says.
-    pub(super) fn stated(&self) -> u64 {
-        self.stated.back().map_or(self.durable_from, |(_, from)| *from)
+    pub(super) fn recorded_begin(&self) -> u64 {
+        self.recorded.back().map_or(self.durable_from, |(_, from)| *from)
     }
 
     /// Recovery has found a record that says that the history begins at `stated`, whatever can be read of it: all
     /// that is named from there on is kept until a durable record says otherwise.
-    pub(super) fn was_from(&mut self, stated: u64) {
-        self.durable_from = stated;
+    pub(super) fn set_recovered_begin(&mut self, recorded: u64) {
+        self.durable_from = recorded;
     }
 
     /// The commit that the window begins at as a durable record says, with the log durable below `durable`.
     pub(super) fn durable_from(&mut self, durable: LogPos) -> u64 {
-        while let Some((_, from)) = self.stated.front().filter(|(end, _)| *end <= durable) {
+        while let Some((_, from)) = self.recorded.front().filter(|(end, _)| *end <= durable) {
             self.durable_from = self.durable_from.max(*from);
-            self.stated.pop_front();
+            self.recorded.pop_front();
         }
         self.durable_from
     }
@@ -283,7 +283,7 @@ impl Window {
         memory: &[RunSize],
         disk: &[RunSize],
     ) -> (u64, u64) {
-        self.from = self.begin_after(self.tip).min(self.tip);
+        self.oldest = self.begin_after(self.tip).min(self.tip);
         let mut limited = 0;
         let mut taken = self.values + disk.iter().map(|run| run.bytes + run.values).sum::<u64>();
         let kept = self.commits.iter().map(|kept| (kept.number, kept.values));
@@ -293,52 +293,52 @@ impl Window {
                 break;
             }
             taken -= bytes;
-            self.from = self.from.max(through);
+            self.oldest = self.oldest.max(through);
             limited = through;
         }
         // A pin keeps what is in memory: the device is for the window.
-        let unneeded = self.from.min(oldest_pin).max(limited);
-        self.dropped = self.dropped.max(unneeded.min(self.tip));
-        let gone = memory.iter().take_while(|run| run.through <= self.dropped);
+        let unneeded = self.oldest.min(oldest_pin).max(limited);
+        self.evicted = self.evicted.max(unneeded.min(self.tip));
+        let gone = memory.iter().take_while(|run| run.through <= self.evicted);
         let left = in_memory - gone.map(|run| run.bytes).sum::<u64>() + self.list;
         if left > self.limits.bytes {
             // Some more than has to be, so that not each commit drops a run, and runs as a whole.
             let mut excess = left - self.limits.bytes / 8 * 7;
             let droppable = if self.limits.commits > 0 { self.written } else { self.tip };
             for run in memory.iter().filter(|run| run.through <= droppable) {
-                if excess > 0 && run.through > self.dropped {
-                    self.dropped = run.through;
+                if excess > 0 && run.through > self.evicted {
+                    self.evicted = run.through;
                     excess = excess.saturating_sub(run.bytes);
                 }
             }
             if excess > 0 && self.limits.commits == 0 {
-                self.dropped = self.tip;
+                self.evicted = self.tip;
             }
         }
-        let first = disk.iter().find(|run| run.through > self.from);
-        self.floor = first.map_or(self.dropped, |run| run.after.min(self.dropped));
+        let first = disk.iter().find(|run| run.through > self.oldest);
+        self.floor = first.map_or(self.evicted, |run| run.after.min(self.evicted));
         self.forget(self.floor);
-        (self.dropped, self.from)
+        (self.evicted, self.oldest)
     }
 
     /// Forgets commits through one.
     fn forget(&mut self, through: u64) {
         let gone = self.commits.partition_point(|kept| kept.number <= through);
         for kept in self.commits.drain(..gone) {
-            self.list -= kept.in_list();
+            self.list -= kept.bytes();
             self.values -= kept.values;
         }
     }
 
     /// What was before a commit that is not on the device.
-    pub(super) fn before(&self, commit: u64) -> Option<&Before> {
-        self.commits[self.place(commit)?].before.as_ref()
+    pub(super) fn prior_commit(&self, commit: u64) -> Option<&PriorCommit> {
+        self.commits[self.position(commit)?].before.as_ref()
     }
 
     /// Where the records begin whose undo is in the window and not on the device, and the roots before the first; none when
     /// there are none.
-    pub(super) fn begins(&self) -> Option<(LogPos, &Roots)> {
-        let first = self.commits.iter().find(|kept| kept.number > self.from)?.before.as_ref()?;
+    pub(super) fn first_unwritten(&self) -> Option<(LogPos, &Roots)> {
+        let first = self.commits.iter().find(|kept| kept.number > self.oldest)?.before.as_ref()?;
         Some((first.start, &first.roots))
     }
 }

@@ -23,12 +23,12 @@ use pleach_history::DiskRun;
 const IMAGE_SLACK: u64 = 32;
 
 /// Bytes of the file of an image of `pages` pages, with room for the next one.
-pub(crate) fn room_for_image(pages: u64) -> u64 {
+pub(crate) fn image_file_bytes(pages: u64) -> u64 {
     (pages + pages / 4 + IMAGE_SLACK) * 4096
 }
 
 /// Numbers of flushes and images that are kept for the checkpoint of a close.
-pub(crate) const LAST_NUMBERS: u64 = 16;
+pub(crate) const NUMBERS_FOR_CLOSE: u64 = 16;
 
 /// The checkpoints.
 pub(crate) struct Images {
@@ -42,7 +42,7 @@ pub(crate) struct Images {
     /// Counter of flush numbers.
     numbers: AtomicU64,
     /// Is an image in the making?
-    making: Arc<AtomicBool>,
+    in_progress: Arc<AtomicBool>,
     /// Runs of the history that the newest image names: their pages stay taken.
     named: Mutex<Vec<Arc<DiskRun>>>,
     /// Where the kept log begins, and where replays of images since then began, in order.
@@ -53,9 +53,9 @@ pub(crate) struct Images {
 
 /// While this lives an image is in the making.
 #[derive(Debug)]
-pub(crate) struct Making(Arc<AtomicBool>);
+pub(crate) struct ImageGuard(Arc<AtomicBool>);
 
-impl Drop for Making {
+impl Drop for ImageGuard {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
@@ -75,7 +75,7 @@ impl Images {
             replay_start: AtomicU64::new(replay.get()),
             incarnation,
             numbers: AtomicU64::new(1),
-            making: Arc::default(),
+            in_progress: Arc::default(),
             named: Mutex::new(named),
             cuts: Mutex::new(cuts),
             room: AtomicU64::new(0),
@@ -83,9 +83,15 @@ impl Images {
     }
 
     /// Checkpoint `shrink-files`, for an image of `pages` pages that was just written, whose file may have been made for a far
-    /// larger one; and room for the next one ([`Self::reserve`]).
-    pub(crate) fn fit(&self, space: &PageSpace, device: &Disk, file: ImageFile, pages: u64) {
-        let needed = room_for_image(pages);
+    /// larger one; and room for the next one ([`Self::reserve_image_room`]).
+    pub(crate) fn fit_image_file(
+        &self,
+        space: &PageSpace,
+        device: &Disk,
+        file: ImageFile,
+        pages: u64,
+    ) {
+        let needed = image_file_bytes(pages);
         let fit = || {
             let file = device.open(image_name(file), OpenMode::Write)?;
             if device.len(&file)? > 2 * needed { device.set_len(&file, needed) } else { Ok(()) }
@@ -94,17 +100,17 @@ impl Images {
             tracing::warn!(%error, "an image's file stays longer than it has to be");
         }
         self.room.store(0, Ordering::Release);
-        self.reserve(space, pages);
+        self.reserve_image_room(space, pages);
     }
 
     /// Keeps room for an image of `pages` pages, and a quarter more, in both files, as far as there is room: it takes a checkpoint
     /// to free the log of a full device, and a close makes one. Called where images are made: nobody else changes these files.
-    pub(crate) fn reserve(&self, space: &PageSpace, pages: u64) {
+    pub(crate) fn reserve_image_room(&self, space: &PageSpace, pages: u64) {
         let room = self.room.load(Ordering::Acquire);
         if pages <= room + room / 4 {
             return;
         }
-        let lengthen = |name| space.lengthen(name, room_for_image(pages));
+        let lengthen = |name| space.lengthen(name, image_file_bytes(pages));
         match IMAGES.into_iter().try_for_each(lengthen) {
             Ok(()) => {}
             Err(Error::Full(_)) => return,
@@ -115,16 +121,16 @@ impl Images {
     }
 
     /// Bytes that both files have to be longer for an image of `pages` pages.
-    pub(crate) fn missing(&self, pages: u64) -> u64 {
+    pub(crate) fn missing_image_bytes(&self, pages: u64) -> u64 {
         let room = self.room.load(Ordering::Acquire);
-        let more = room_for_image(pages).saturating_sub(room_for_image(room));
+        let more = image_file_bytes(pages).saturating_sub(image_file_bytes(room));
         // 0: the files were not looked at yet.
         if room == 0 { 0 } else { 2 * more }
     }
 
     /// The right to make images beside the task, which begins none during a load and has ended in a close: one
     /// at a time.
-    pub(crate) fn make_alone(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn lock_maker(&self) -> MutexGuard<'_, ()> {
         self.maker.lock()
     }
 
@@ -148,13 +154,13 @@ impl Images {
     }
 
     /// An image that is durable names these runs of the history, and the one before it counts no more.
-    pub(crate) fn names_runs(&self, runs: Vec<Arc<DiskRun>>) {
+    pub(crate) fn set_named_runs(&self, runs: Vec<Arc<DiskRun>>) {
         *self.named.lock() = runs;
     }
 
     /// Where the log begins that is kept from now on, when an image's replay starts at `cut`, and about so many bytes before it
     /// are kept.
-    pub(crate) fn keep_log(&self, cut: LogPos, bytes: u64) -> LogPos {
+    pub(crate) fn advance_kept_log(&self, cut: LogPos, bytes: u64) -> LogPos {
         let mut cuts = self.cuts.lock();
         // There the record after the cut begins: the block before was sealed.
         cuts.push_back(cut.align_up(BLOCK));
@@ -166,14 +172,14 @@ impl Images {
 
     /// An image begins, unless another one is in the making: that of a backup, or of a checkpoint. The caller is at its cut,
     /// under the sequencer's lock.
-    pub(crate) fn begins(&self) -> Option<Making> {
-        let was = self.making.swap(true, Ordering::AcqRel);
-        (!was).then(|| Making(Arc::clone(&self.making)))
+    pub(crate) fn try_begin_image(&self) -> Option<ImageGuard> {
+        let was = self.in_progress.swap(true, Ordering::AcqRel);
+        (!was).then(|| ImageGuard(Arc::clone(&self.in_progress)))
     }
 
     /// Is an image in the making? Under the sequencer's lock none begins meanwhile.
-    pub(crate) fn is_in_making(&self) -> bool {
-        self.making.load(Ordering::Acquire)
+    pub(crate) fn is_image_in_progress(&self) -> bool {
+        self.in_progress.load(Ordering::Acquire)
     }
 
     /// Where the log begins that is kept for either image.
@@ -201,7 +207,7 @@ impl Images {
     }
 
     /// The counter in the next number.
-    pub(crate) fn number(&self) -> u64 {
+    pub(crate) fn next_counter(&self) -> u64 {
         self.numbers.load(Ordering::Relaxed)
     }
 }
@@ -221,16 +227,19 @@ mod tests {
     #[test]
     fn flush_numbers_end_and_never_run_into_the_incarnation() {
         let last = u64::from(u32::MAX);
-        let counter = AtomicU64::new(last - LAST_NUMBERS);
+        let counter = AtomicU64::new(last - NUMBERS_FOR_CLOSE);
         assert_eq!(
-            next_number(&counter, last - LAST_NUMBERS).expect("the last"),
-            last - LAST_NUMBERS
+            next_number(&counter, last - NUMBERS_FOR_CLOSE).expect("the last"),
+            last - NUMBERS_FOR_CLOSE
         );
         for _ in 0..3 {
-            assert!(matches!(next_number(&counter, last - LAST_NUMBERS), Err(Error::FlushNumbers)));
+            assert!(matches!(
+                next_number(&counter, last - NUMBERS_FOR_CLOSE),
+                Err(Error::FlushNumbers)
+            ));
         }
         // A close has some left, and they end, too.
-        for number in last - LAST_NUMBERS + 1..=last {
+        for number in last - NUMBERS_FOR_CLOSE + 1..=last {
             assert_eq!(next_number(&counter, last).expect("kept"), number);
         }
         assert!(matches!(next_number(&counter, last), Err(Error::FlushNumbers)));

@@ -41,11 +41,11 @@ impl Tip {
 }
 
 /// What the sequencer's lock guards.
-pub(crate) struct Ordered {
+pub(crate) struct SequencerState {
     tail: Tail,
     queue: Vec<RecordBuf>,
     /// Segments reach this far: records below it have room.
-    room: LogPos,
+    room_through: LogPos,
     /// Newest commit with a ticket.
     pub(crate) newest: Tip,
     /// A load is about to make the next commit.
@@ -56,13 +56,13 @@ pub(crate) struct Ordered {
     pub(crate) layouts: u64,
     awaited: bool,
     /// Why no write is accepted any more: [`Error::Poisoned`], or [`Error::ReadOnly`].
-    refusing: Option<Error>,
+    refusal: Option<Error>,
     closed: bool,
 }
 
 /// Orders commits and flushes; owns the log.
 pub(crate) struct Sequencer {
-    state: Mutex<Ordered>,
+    state: Mutex<SequencerState>,
     /// Held by whoever syncs the log.
     syncing: Mutex<()>,
     writer: Mutex<LogWriter>,
@@ -73,7 +73,7 @@ pub(crate) struct Sequencer {
     log_bytes: AtomicU64,
 }
 
-impl Ordered {
+impl SequencerState {
     /// Queues a record and gives its position. The caller has made room.
     pub(crate) fn queue(&mut self, mut record: RecordBuf) -> LogPos {
         let position = self.tail.reserve(record.len());
@@ -84,7 +84,7 @@ impl Ordered {
 
     /// Is there room in the segments for a record of `len` bytes?
     pub(crate) fn has_room(&self, len: u64) -> bool {
-        self.tail.room_for(len) <= self.room
+        self.tail.room_for(len) <= self.room_through
     }
 
     /// Is a record that ends here still to be written? After a failure it never is.
@@ -93,7 +93,7 @@ impl Ordered {
     }
 
     /// End of what is queued or written.
-    pub(crate) fn end(&self) -> LogPos {
+    pub(crate) fn log_end(&self) -> LogPos {
         self.tail.position()
     }
 
@@ -110,18 +110,18 @@ impl Ordered {
 
     /// Has a write failed?
     pub(crate) fn is_poisoned(&self) -> bool {
-        matches!(self.refusing, Some(Error::Poisoned(_)))
+        matches!(self.refusal, Some(Error::Poisoned(_)))
     }
 
     /// Refuses when a write has failed, or none may be.
-    pub(crate) fn check(&self) -> Result<()> {
-        self.refusing.clone().map_or(Ok(()), Err)
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        self.refusal.clone().map_or(Ok(()), Err)
     }
 
     /// Refuses what begins, also when the database was closed. What has its ticket comes to its end
-    /// and asks [`Ordered::check`].
+    /// and asks [`SequencerState::check_writable`].
     pub(crate) fn check_open(&self) -> Result<()> {
-        self.check()?;
+        self.check_writable()?;
         if self.closed { Err(Error::Closed) } else { Ok(()) }
     }
 
@@ -133,16 +133,16 @@ impl Ordered {
 
 impl Sequencer {
     pub(crate) fn new(writer: LogWriter, tip: Tip) -> Self {
-        let state = Ordered {
+        let state = SequencerState {
             tail: writer.tail(),
             queue: Vec::new(),
-            room: LogPos::START,
+            room_through: LogPos::START,
             newest: tip,
             loading: false,
             in_flight: 0,
             layouts: 0,
             awaited: false,
-            refusing: None,
+            refusal: None,
             closed: false,
         };
         Self {
@@ -157,7 +157,7 @@ impl Sequencer {
     }
 
     /// Takes the sequencer's lock.
-    pub(crate) fn lock(&self) -> Ranked<MutexGuard<'_, Ordered>> {
+    pub(crate) fn lock(&self) -> Ranked<MutexGuard<'_, SequencerState>> {
         Ranked::acquire(SEQUENCER, || self.state.try_lock(), || self.state.lock())
     }
 
@@ -182,7 +182,7 @@ impl Sequencer {
         let room = self.lock().tail.room_for(len) + (self.segments.size() / 4).min(1 << 16);
         self.prepare(room)?;
         let mut state = self.lock();
-        state.room = state.room.max(room);
+        state.room_through = state.room_through.max(room);
         Ok(())
     }
 
@@ -193,15 +193,15 @@ impl Sequencer {
         if self.segments.is_poisoned() {
             let error = Error::Log(error);
             self.poison(&error);
-            return Err(error.poisoning());
+            return Err(error.to_poisoned());
         }
         Err(error.into())
     }
 
     /// Has the log come to the second half of its last prepared segment? Then this is how far it
     /// should be prepared.
-    pub(crate) fn runs_out_at(&self) -> Option<LogPos> {
-        let upto = self.lock().end() + self.segments.size() / 2;
+    pub(crate) fn prepare_target(&self) -> Option<LogPos> {
+        let upto = self.lock().log_end() + self.segments.size() / 2;
         (self.segments.prepared_through() < upto).then_some(upto)
     }
 
@@ -241,7 +241,7 @@ impl Sequencer {
     fn write_queued(&self, writer: &mut LogWriter, sync: bool) -> Result<()> {
         let mut records = {
             let mut state = self.lock();
-            state.check()?;
+            state.check_writable()?;
             // Under this lock: a later ticket gets a position beyond the blocks that the sync covers.
             if writer.seals(sync) {
                 state.tail.seal();
@@ -283,7 +283,7 @@ impl Sequencer {
 
     /// Refuses all writes: another process has the log.
     pub(crate) fn refuse_writes(&self) {
-        self.lock().refusing = Some(Error::ReadOnly);
+        self.lock().refusal = Some(Error::ReadOnly);
     }
 
     /// Gives no more tickets.
@@ -294,6 +294,6 @@ impl Sequencer {
     /// Refuses all further writes.
     pub(crate) fn poison(&self, error: &Error) {
         let poisoned = || Error::Poisoned(PoisonCause::of(error));
-        self.lock().refusing.get_or_insert_with(poisoned);
+        self.lock().refusal.get_or_insert_with(poisoned);
     }
 }

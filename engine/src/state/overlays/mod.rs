@@ -1,8 +1,8 @@
 //! The live overlays: what a chain of them says of keys and prefixes.
 //!
-//! Each overlay is a [`Layer`]. It has a [`Part`] for each namespace that it changes: its sorted changes, shared
+//! Each overlay is a [`Layer`]. It has a [`LayerPart`] for each namespace that it changes: its sorted changes, shared
 //! with the block that it was, the nodes that it recorded, and its part of the trie over the keys of all
-//! layers below it ([`trie`]). A view has the layers of its [`Chain`] as its namespace sees them ([`Overlaid`]), so
+//! layers below it ([`key_trie`]). A view has the layers of its [`Chain`] as its namespace sees them ([`NamespaceChain`]), so
 //! that reading takes no lock, and a chain of hundreds costs a lookup no more than one overlay does
 //! (decision 0028).
 //!
@@ -12,9 +12,9 @@
 //!   commit takes it;
 //! * layers do not hold each other: a layer goes with the last chain that has it.
 
+mod key_trie;
 #[cfg(test)]
 mod tests;
-mod trie;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -22,9 +22,9 @@ use std::sync::{Arc, OnceLock};
 use pleach_beatree::Stored;
 use pleach_core::{Key, Node, Prefix};
 
-use crate::state::history::node_then::NodeThen;
-use crate::state::history::undo::{ChangeList, Changed};
-use trie::{LayerNo, Layers, Trie};
+use crate::state::history::past_node::PastNode;
+use crate::state::history::undo::{ChangeList, KeyUpdate};
+use key_trie::{KeyTrie, LayerLookup, LayerNo};
 
 /// How many overlays live, and what memory they take.
 #[derive(Debug, Default)]
@@ -44,10 +44,10 @@ impl Overlays {
 
 /// The commit that an overlay became part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TakenBy {
-    pub(crate) commit: u64,
+pub(crate) struct LayerCommit {
+    pub(crate) number: u64,
     /// Is the commit's state the overlay's own? Of merged overlays it is that of the newest only.
-    pub(crate) own: bool,
+    pub(crate) is_own_state: bool,
 }
 
 /// Versions of pages that overlays have changed have this bit.
@@ -58,22 +58,22 @@ pub(crate) struct Layer {
     number: LayerNo,
     version: u64,
     /// By namespace, ascending; none of them without changes.
-    pub(crate) parts: Box<[Part]>,
-    taken: OnceLock<TakenBy>,
+    pub(crate) parts: Box<[LayerPart]>,
+    commit: OnceLock<LayerCommit>,
     /// Bytes that it takes, without its tries.
     bytes: usize,
     all: Arc<Overlays>,
 }
 
 /// What one overlay adds to one namespace.
-pub(crate) struct Part {
+pub(crate) struct LayerPart {
     pub(crate) namespace: u8,
     /// Lists of which none is empty, in order.
     pub(crate) changes: Vec<ChangeList>,
     /// How many changes are in the lists before each list.
     starts: Vec<usize>,
     nodes: [Vec<(Prefix, Node)>; 2],
-    trie: OnceLock<Trie>,
+    trie: OnceLock<KeyTrie>,
 }
 
 impl Layer {
@@ -81,17 +81,17 @@ impl Layer {
     pub(crate) fn new(
         all: &Arc<Overlays>,
         below: &Chain,
-        parts: impl Iterator<Item = Part>,
+        parts: impl Iterator<Item = LayerPart>,
     ) -> Arc<Self> {
-        let parts: Box<[Part]> = parts.filter(|part| !part.changes.is_empty()).collect();
+        let parts: Box<[LayerPart]> = parts.filter(|part| !part.changes.is_empty()).collect();
         debug_assert!(parts.is_sorted_by(|a, b| a.namespace < b.namespace), "namespaces ascend");
-        let bytes = size_of::<Self>() + parts.iter().map(Part::bytes).sum::<usize>();
+        let bytes = size_of::<Self>() + parts.iter().map(LayerPart::bytes).sum::<usize>();
         all.bytes.fetch_add(bytes, Ordering::Relaxed);
         Arc::new(Self {
             version: OVERLAY | all.made.fetch_add(1, Ordering::Relaxed),
             number: below.layers.last().map_or(LayerNo::new(0), |below| below.number.next()),
             parts,
-            taken: OnceLock::new(),
+            commit: OnceLock::new(),
             bytes,
             all: Arc::clone(all),
         })
@@ -105,7 +105,7 @@ impl Layer {
     /// Bytes that it takes, its tries included.
     pub(crate) fn bytes(&self) -> usize {
         let tries = self.parts.iter().filter_map(|part| part.trie.get());
-        self.bytes + tries.map(Trie::bytes).sum::<usize>()
+        self.bytes + tries.map(KeyTrie::bytes).sum::<usize>()
     }
 
     /// Its changes in a namespace: lists of which none is empty, in order.
@@ -115,7 +115,7 @@ impl Layer {
 
     /// What it says of a namespace.
     #[inline]
-    fn part(&self, namespace: u8) -> Option<&Part> {
+    fn part(&self, namespace: u8) -> Option<&LayerPart> {
         match &*self.parts {
             [one] => (one.namespace == namespace).then_some(one),
             parts => {
@@ -126,18 +126,18 @@ impl Layer {
     }
 
     /// The commit that it became part of, published or not.
-    pub(crate) fn taken(&self) -> Option<TakenBy> {
-        self.taken.get().copied()
+    pub(crate) fn commit(&self) -> Option<LayerCommit> {
+        self.commit.get().copied()
     }
 
     /// A commit with a ticket has it. The caller holds the sequencer's lock, under which none had.
-    pub(crate) fn take(&self, by: TakenBy) {
-        let taken = self.taken.set(by);
+    pub(crate) fn set_commit(&self, commit: LayerCommit) {
+        let taken = self.commit.set(commit);
         debug_assert!(taken.is_ok(), "an overlay is in one commit");
     }
 }
 
-impl Part {
+impl LayerPart {
     /// Sorted lists of changes, each before the next; and nodes of pages and of regions that the overlay changed, each sorted by
     /// prefix.
     pub(crate) fn new(
@@ -163,22 +163,22 @@ impl Part {
     fn bytes(&self) -> usize {
         let of_nodes =
             self.nodes.iter().map(|nodes| nodes.capacity() * size_of::<(Prefix, Node)>());
-        let heap = |changed: &Changed| changed.new.heap_bytes() + changed.prior.heap_bytes();
+        let heap = |changed: &KeyUpdate| changed.new.heap_bytes() + changed.prior.heap_bytes();
         let of_changes = self
             .changes
             .iter()
-            .map(|list| list.len() * size_of::<Changed>() + list.iter().map(heap).sum::<usize>());
+            .map(|list| list.len() * size_of::<KeyUpdate>() + list.iter().map(heap).sum::<usize>());
         size_of::<Self>() + of_nodes.sum::<usize>() + of_changes.sum::<usize>()
     }
 
     /// Its part of the trie.
     #[inline]
-    fn own_trie(&self) -> &Trie {
+    fn own_trie(&self) -> &KeyTrie {
         self.trie.get().expect("whoever reads it, or stands on it, has made it readable")
     }
 
     #[inline]
-    fn change(&self, at: usize) -> &Changed {
+    fn change(&self, at: usize) -> &KeyUpdate {
         let list = self.starts.partition_point(|start| *start <= at) - 1;
         &self.changes[list][at - self.starts[list]]
     }
@@ -208,7 +208,7 @@ pub(crate) struct Chain {
 
 impl Chain {
     /// The chain with a layer over it, which was made for that.
-    pub(crate) fn with(&self, layer: &Arc<Layer>) -> Self {
+    pub(crate) fn with_layer(&self, layer: &Arc<Layer>) -> Self {
         let layers = self.layers.iter().chain([layer]).cloned().collect();
         Self { layers, newest: layer.number }
     }
@@ -217,8 +217,9 @@ impl Chain {
     /// `published`; and the commit.
     pub(crate) fn above_commit(&self, published: u64) -> (Option<u64>, Self) {
         let own = |layer: &Arc<Layer>| {
-            let taken = layer.taken().filter(|taken| taken.own && taken.commit <= published);
-            taken.map(|taken| taken.commit)
+            let taken =
+                layer.commit().filter(|taken| taken.is_own_state && taken.number <= published);
+            taken.map(|taken| taken.number)
         };
         let newest =
             self.layers.iter().enumerate().rev().find_map(|(at, one)| Some((at, own(one)?)));
@@ -229,15 +230,16 @@ impl Chain {
     /// Lets the newest layer be read in all namespaces; builds its tries, where nobody did before. All at
     /// once: a trie is over those layers that are not committed when it is built, and whoever reads the
     /// layer later reads it over no more than these.
-    pub(crate) fn make_readable(&self) {
+    pub(crate) fn build_tries(&self) {
         let Some((newest, below)) = self.layers.split_last() else { return };
         for part in &newest.parts {
             part.trie.get_or_init(|| {
                 let keys: Vec<&Key> =
                     part.changes.iter().flat_map(|list| list.iter()).map(|one| &one.key).collect();
                 let below = below.iter().rev().find_map(|layer| layer.part(part.namespace));
-                let all = self.of(part.namespace);
-                let trie = Trie::build(below.map(Part::own_trie), &all, newest.number, &keys);
+                let all = self.for_namespace(part.namespace);
+                let trie =
+                    KeyTrie::build(below.map(LayerPart::own_trie), &all, newest.number, &keys);
                 newest.all.bytes.fetch_add(trie.bytes(), Ordering::Relaxed);
                 trie
             });
@@ -245,21 +247,21 @@ impl Chain {
     }
 
     /// The overlays as a namespace sees them.
-    pub(crate) fn of(&self, namespace: u8) -> Overlaid {
+    pub(crate) fn for_namespace(&self, namespace: u8) -> NamespaceChain {
         let newest = self.layers.iter().rposition(|layer| layer.part(namespace).is_some());
-        Overlaid { chain: self.clone(), namespace, newest }
+        NamespaceChain { chain: self.clone(), namespace, newest }
     }
 }
 
 /// The overlays over a commit, as one namespace sees them.
-pub(crate) struct Overlaid {
+pub(crate) struct NamespaceChain {
     chain: Chain,
     namespace: u8,
     /// The newest layer that changes the namespace.
     newest: Option<usize>,
 }
 
-impl Overlaid {
+impl NamespaceChain {
     /// All of them, whatever they change.
     pub(crate) fn chain(&self) -> &Chain {
         &self.chain
@@ -272,8 +274,8 @@ impl Overlaid {
     }
 
     #[inline]
-    fn newest_trie(&self) -> Option<&Trie> {
-        self.chain.layers[self.newest?].part(self.namespace).map(Part::own_trie)
+    fn newest_trie(&self) -> Option<&KeyTrie> {
+        self.chain.layers[self.newest?].part(self.namespace).map(LayerPart::own_trie)
     }
 
     /// State of a key in the newest overlay that changed it.
@@ -304,12 +306,12 @@ impl Overlaid {
     }
 
     /// The node of a prefix as the newest overlay that changed anything below it has recorded it.
-    pub(crate) fn node(&self, prefix: &Prefix) -> NodeThen {
+    pub(crate) fn node(&self, prefix: &Prefix) -> PastNode {
         let newest = self.newest_trie().and_then(|trie| trie.newest_below(self, prefix));
         let Some(part) = newest.and_then(|newest| self.part(newest)) else {
-            return NodeThen::Unchanged;
+            return PastNode::Unchanged;
         };
-        part.recorded(prefix).map_or(NodeThen::Unrecorded, NodeThen::Recorded)
+        part.recorded(prefix).map_or(PastNode::Unrecorded, PastNode::Recorded)
     }
 
     /// The layer of this number; `None` when it is not of the chain.
@@ -322,15 +324,15 @@ impl Overlaid {
 
     /// What it says of the namespace.
     #[inline]
-    fn part(&self, number: LayerNo) -> Option<&Part> {
+    fn part(&self, number: LayerNo) -> Option<&LayerPart> {
         self.layer(number)?.part(self.namespace)
     }
 }
 
-impl Layers for Overlaid {
+impl LayerLookup for NamespaceChain {
     #[inline]
-    fn trie(&self, layer: LayerNo) -> Option<&Trie> {
-        self.part(layer).map(Part::own_trie)
+    fn trie(&self, layer: LayerNo) -> Option<&KeyTrie> {
+        self.part(layer).map(LayerPart::own_trie)
     }
 
     #[inline]
@@ -341,6 +343,6 @@ impl Layers for Overlaid {
     #[inline]
     fn age(&self, layer: LayerNo) -> u32 {
         let Chain { layers, newest } = &self.chain;
-        if layers.is_empty() { u32::MAX } else { newest.above(layer) }
+        if layers.is_empty() { u32::MAX } else { newest.layers_above(layer) }
     }
 }

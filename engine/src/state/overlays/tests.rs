@@ -8,10 +8,10 @@ use std::sync::Arc;
 use pleach_beatree::{Stored, Value};
 use pleach_core::{Hasher, Key, Node, Prefix};
 
-use super::trie::{LayerNo, Layers, Trie};
-use super::{Chain, Layer, Overlaid, Overlays, Part, TakenBy};
-use crate::state::history::node_then::NodeThen;
-use crate::state::history::undo::Changed;
+use super::key_trie::{KeyTrie, LayerLookup, LayerNo};
+use super::{Chain, Layer, LayerCommit, LayerPart, NamespaceChain, Overlays};
+use crate::state::history::past_node::PastNode;
+use crate::state::history::undo::KeyUpdate;
 
 /// A generator like any other: the next number below a bound.
 fn draw(seed: &mut u64, bound: u64) -> u64 {
@@ -76,21 +76,21 @@ fn over(parent: &Model, all: &Arc<Overlays>, seed: &mut u64, number: u64, ids: u
         for (prefix, node) in &nodes {
             model.nodes.insert((number, namespace, *prefix), *node);
         }
-        let changed = |(key, new)| Changed { key, new, prior: Stored::Absent };
-        let list: Vec<Changed> = changes.into_iter().map(changed).collect();
+        let changed = |(key, new)| KeyUpdate { key, new, prior: Stored::Absent };
+        let list: Vec<KeyUpdate> = changes.into_iter().map(changed).collect();
         let changes = list.chunks(7).map(|part| part.to_vec().into()).collect();
-        said.push(Part::new(namespace, changes, [nodes.into_iter().collect(), Vec::new()]));
+        said.push(LayerPart::new(namespace, changes, [nodes.into_iter().collect(), Vec::new()]));
     }
     let layer = Layer::new(all, &parent.chain, said.into_iter());
-    model.chain = parent.chain.with(&layer);
-    model.chain.make_readable();
+    model.chain = parent.chain.with_layer(&layer);
+    model.chain.build_tries();
     model.layer = Some(layer);
     model
 }
 
 fn check(model: &Model, seed: &mut u64, ids: u64) {
     for namespace in NAMESPACES {
-        let overlaid = model.chain.of(namespace);
+        let overlaid = model.chain.for_namespace(namespace);
         let any = model.keys.keys().any(|(of, _)| *of == namespace);
         assert!(!any || !overlaid.is_empty());
         for _ in 0..10 {
@@ -106,9 +106,9 @@ fn check(model: &Model, seed: &mut u64, ids: u64) {
                 range().map(|((_, key), (_, stored))| (*key, stored.clone())).collect();
             assert_eq!(found, expected, "{namespace}: {prefix:?}");
             let newest = range().map(|(_, (number, _))| *number).max();
-            let node = newest.map_or(NodeThen::Unchanged, |number| {
+            let node = newest.map_or(PastNode::Unchanged, |number| {
                 let node = model.nodes.get(&(number, namespace, prefix));
-                node.map_or(NodeThen::Unrecorded, |node| NodeThen::Recorded(*node))
+                node.map_or(PastNode::Unrecorded, |node| PastNode::Recorded(*node))
             });
             assert_eq!(overlaid.node(&prefix), node, "{namespace}: {prefix:?}");
             assert_eq!(overlaid.version(&prefix).is_some(), newest.is_some());
@@ -161,7 +161,10 @@ fn what_is_committed_is_seen_no_more() {
         check(&parent, &mut seed, ids);
         let made = over(&parent, &all, &mut seed, number, ids);
         check(&made, &mut seed, ids);
-        made.layer.as_ref().expect("it has one").take(TakenBy { commit: number, own: true });
+        made.layer
+            .as_ref()
+            .expect("it has one")
+            .set_commit(LayerCommit { number, is_own_state: true });
         held.push(made);
         if held.len() > usize::try_from(window).expect("small") {
             held.remove(0);
@@ -174,10 +177,10 @@ fn what_is_committed_is_seen_no_more() {
 }
 
 /// A chain that counts how often a lookup reads a layer's memory: once for each branch and each leaf.
-struct Counted<'a>(&'a Overlaid, Cell<u32>);
+struct Counted<'a>(&'a NamespaceChain, Cell<u32>);
 
-impl Layers for Counted<'_> {
-    fn trie(&self, layer: LayerNo) -> Option<&Trie> {
+impl LayerLookup for Counted<'_> {
+    fn trie(&self, layer: LayerNo) -> Option<&KeyTrie> {
         self.1.set(self.1.get() + 1);
         self.0.trie(layer)
     }
@@ -197,13 +200,16 @@ fn chain_of(layers: u64, all: &Arc<Overlays>) -> Chain {
     for layer in 0..layers {
         let keys: std::collections::BTreeSet<Key> =
             (0..1000).map(|id| Hasher::BLAKE3.hash(&(1000 * layer + id).to_be_bytes())).collect();
-        let changes =
-            keys.into_iter().map(|key| Changed { key, new: Stored::Absent, prior: Stored::Absent });
+        let changes = keys.into_iter().map(|key| KeyUpdate {
+            key,
+            new: Stored::Absent,
+            prior: Stored::Absent,
+        });
         let changes = vec![changes.collect()];
-        let said = Part::new(0, changes, Default::default());
+        let said = LayerPart::new(0, changes, Default::default());
         let layer = Layer::new(all, &chain, std::iter::once(said));
-        chain = chain.with(&layer);
-        chain.make_readable();
+        chain = chain.with_layer(&layer);
+        chain.build_tries();
     }
     chain
 }
@@ -213,7 +219,7 @@ fn chain_of(layers: u64, all: &Arc<Overlays>) -> Chain {
 #[test]
 fn a_lookup_reads_few_branches_and_mostly_none_in_vain() {
     let all = Arc::<Overlays>::default();
-    let chain = chain_of(128, &all).of(0);
+    let chain = chain_of(128, &all).for_namespace(0);
     let newest = chain.newest_trie().expect("it is readable");
     let steps = |from: u64, there: bool| {
         let counted = Counted(&chain, Cell::new(0));
@@ -233,7 +239,7 @@ fn a_lookup_reads_few_branches_and_mostly_none_in_vain() {
 #[test]
 fn a_layer_takes_memory_for_its_own_changes() {
     let all = Arc::<Overlays>::default();
-    let chain = chain_of(64, &all).of(0);
+    let chain = chain_of(64, &all).for_namespace(0);
     let newest = chain.newest_trie().expect("it is readable");
     assert!(newest.bytes() < 150 * 1000, "{} bytes for 1,000 changes", newest.bytes());
 }
@@ -255,8 +261,8 @@ fn layers_are_numbered_round() {
     for part in &mut first.parts {
         part.trie = std::sync::OnceLock::new();
     }
-    model.chain = Chain::default().with(&Arc::new(first));
-    model.chain.make_readable();
+    model.chain = Chain::default().with_layer(&Arc::new(first));
+    model.chain.build_tries();
     for number in 2..8 {
         model = over(&model, &all, &mut seed, number, ids);
         check(&model, &mut seed, ids);

@@ -60,7 +60,7 @@ pub(crate) struct Beat {
 
 impl Beat {
     /// The stage and for how long, unless it is one without work.
-    pub(crate) fn at_work(&self, now: Duration) -> Option<(&'static str, Duration)> {
+    pub(crate) fn busy_stage(&self, now: Duration) -> Option<(&'static str, Duration)> {
         let (stage, since) = *self.at.lock();
         (stage != IDLE && stage != ENDED).then(|| (stage, now.saturating_sub(since)))
     }
@@ -84,15 +84,15 @@ impl Beats {
     }
 
     /// A task begins a step.
-    pub(crate) fn steps(&self, task: Task) {
+    pub(crate) fn count_step(&self, task: Task) {
         self.beat(task).steps.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A task is at `stage` now; nothing changes when it was before. The log names a stage that was too long.
-    pub(crate) fn enter(&self, task: Task, stage: &'static str, now: Duration) {
+    pub(crate) fn enter_stage(&self, task: Task, stage: &'static str, now: Duration) {
         let beat = self.beat(task);
         let slow =
-            beat.at_work(now).filter(|(before, time)| *before != stage && *time >= self.limit);
+            beat.busy_stage(now).filter(|(before, time)| *before != stage && *time >= self.limit);
         let mut at = beat.at.lock();
         if at.0 != stage {
             *at = (stage, now);
@@ -113,7 +113,7 @@ impl Beats {
         let state = |task: &Task| {
             let beat = self.beat(*task);
             let (stage, since) = *beat.at.lock();
-            let stalled = beat.at_work(now).is_some_and(|(_, time)| time >= self.limit);
+            let stalled = beat.busy_stage(now).is_some_and(|(_, time)| time >= self.limit);
             let (name, steps) = (task.name(), beat.steps.load(Ordering::Relaxed));
             TaskState { name, stage, since: now.saturating_sub(since), steps, stalled }
         };
@@ -121,7 +121,7 @@ impl Beats {
     }
 
     /// Number of tasks that have not come further for too long.
-    pub(crate) fn stalled(&self, now: Duration) -> u64 {
+    pub(crate) fn stalled_count(&self, now: Duration) -> u64 {
         self.list(now).iter().filter(|task| task.stalled).count() as u64
     }
 
@@ -149,31 +149,31 @@ mod tests {
     #[test]
     fn a_task_that_hangs_or_turns_round_and_round_is_stalled_after_10_seconds() {
         let beats = Beats::new(STALLED);
-        beats.enter(Task::Flush, "publishing", seconds(100));
+        beats.enter_stage(Task::Flush, "publishing", seconds(100));
         for now in 100..110 {
             // It steps, and is where it was.
-            beats.steps(Task::Flush);
-            beats.enter(Task::Flush, "publishing", seconds(now));
-            assert_eq!(beats.stalled(seconds(now)), 0);
+            beats.count_step(Task::Flush);
+            beats.enter_stage(Task::Flush, "publishing", seconds(now));
+            assert_eq!(beats.stalled_count(seconds(now)), 0);
         }
-        assert_eq!(beats.stalled(seconds(110)), 1);
+        assert_eq!(beats.stalled_count(seconds(110)), 1);
         let flush = &beats.list(seconds(112))[0];
         assert_eq!((flush.name, flush.stage), ("pleach-flush", "publishing"));
         assert_eq!((flush.since, flush.steps, flush.stalled), (seconds(12), 10, true));
-        beats.enter(Task::Flush, "gathering", seconds(113));
-        assert_eq!(beats.stalled(seconds(113)), 0);
+        beats.enter_stage(Task::Flush, "gathering", seconds(113));
+        assert_eq!(beats.stalled_count(seconds(113)), 0);
     }
 
     #[test]
     fn who_comes_further_or_has_nothing_to_do_is_not_stalled() {
         let beats = Beats::new(STALLED);
-        beats.enter(Task::Checkpoint, "serialising", seconds(0));
-        beats.enter(Task::Prefetch, "reading", seconds(0));
-        beats.enter(Task::Prefetch, IDLE, seconds(1));
-        beats.enter(Task::Flush, ENDED, seconds(1));
+        beats.enter_stage(Task::Checkpoint, "serialising", seconds(0));
+        beats.enter_stage(Task::Prefetch, "reading", seconds(0));
+        beats.enter_stage(Task::Prefetch, IDLE, seconds(1));
+        beats.enter_stage(Task::Flush, ENDED, seconds(1));
         for now in (0..100).step_by(9) {
             beats.heartbeat(Task::Checkpoint, seconds(now));
-            assert_eq!(beats.stalled(seconds(now + 9)), 0);
+            assert_eq!(beats.stalled_count(seconds(now + 9)), 0);
         }
         let stalled = beats.list(seconds(200)).into_iter().filter(|task| task.stalled);
         assert_eq!(stalled.map(|task| task.name).collect::<Vec<_>>(), ["pleach-checkpoint"]);

@@ -55,7 +55,7 @@ pub(crate) struct Budget {
 pub(crate) struct NodeLimit {
     pub(crate) bytes: u64,
     /// Did the caller name it? Then it is kept whatever the number of pages.
-    pub(crate) named: bool,
+    pub(crate) is_explicit: bool,
 }
 
 impl Budget {
@@ -77,12 +77,12 @@ impl Budget {
             fitted: AtomicUsize::new(0),
             counters,
         };
-        *budget.leaf_cache.lock() = budget.leaf_cache_beside(0);
+        *budget.leaf_cache.lock() = budget.leaf_cache_share(0);
         budget
     }
 
     /// A fraction of the budget: one part in `of`.
-    fn part(&self, of: u64) -> usize {
+    fn fraction(&self, of: u64) -> usize {
         usize::try_from(self.bytes / of).unwrap_or(usize::MAX / 8)
     }
 
@@ -93,7 +93,7 @@ impl Budget {
 
     /// What pending changes, nodes, the index, the parts below and `more` bytes leave to the leaf cache,
     /// and never less than an eighth of all.
-    fn leaf_cache_beside(&self, more: usize) -> usize {
+    fn leaf_cache_share(&self, more: usize) -> usize {
         let half = usize::try_from(self.bytes / 2).unwrap_or(usize::MAX);
         let others = self.values_bytes() + self.batch_bytes() + self.index.load(Ordering::Relaxed);
         half.saturating_sub(others.saturating_add(more)).max(half / 4)
@@ -111,13 +111,13 @@ impl Budget {
 
     /// Have blocks, witnesses and overlays become so much more or less since the cache was fitted to them that
     /// it is worth a look? Small ones come and go by the thousand.
-    pub(crate) fn has_moved(&self, overlays: usize) -> bool {
-        let level = self.batches() + overlays;
-        level.abs_diff(self.fitted.load(Ordering::Relaxed)) > self.part(256)
+    pub(crate) fn is_worth_refitting(&self, overlays: usize) -> bool {
+        let level = self.batch_level() + overlays;
+        level.abs_diff(self.fitted.load(Ordering::Relaxed)) > self.fraction(256)
     }
 
     /// What batches and witnesses take, the part that they have for themselves included.
-    fn batches(&self) -> usize {
+    fn batch_level(&self) -> usize {
         let level = |counter: &AtomicU64| {
             usize::try_from(counter.load(Ordering::Relaxed)).unwrap_or(usize::MAX / 8)
         };
@@ -129,12 +129,12 @@ impl Budget {
     pub(crate) fn fit_leaf_cache(&self, kept: usize, overlays: usize, resize: impl FnOnce(usize)) {
         // Before the levels are looked at: what is set last is what was seen last.
         let mut now = self.leaf_cache.lock();
-        let batches = self.batches();
+        let batches = self.batch_level();
         self.fitted.store(batches + overlays, Ordering::Relaxed);
         let beyond = batches.saturating_sub(self.batch_bytes());
-        let bytes = self.leaf_cache_beside(beyond + kept + overlays);
+        let bytes = self.leaf_cache_share(beyond + kept + overlays);
         // Each change goes through all shards; pages that leave for a little come back with the next batch.
-        if bytes.abs_diff(*now) > self.part(64) {
+        if bytes.abs_diff(*now) > self.fraction(64) {
             *now = bytes;
             resize(bytes);
         }
@@ -142,13 +142,13 @@ impl Budget {
 
     /// About as many bytes as the arrays of a finish will take.
     pub(crate) fn finish_bytes(&self, accesses: usize) -> usize {
-        accesses * if self.learns(accesses) { LEARNING_ACCESS } else { ACCESS }
+        accesses * if self.can_learn(accesses) { LEARNING_ACCESS } else { ACCESS }
     }
 
     /// Is there room for what pages and regions learn from a batch of this many accesses? The pages are held
     /// until it is committed.
-    pub(crate) fn learns(&self, accesses: usize) -> bool {
-        accesses * LEARNING_ACCESS <= self.part(4)
+    pub(crate) fn can_learn(&self, accesses: usize) -> bool {
+        accesses * LEARNING_ACCESS <= self.fraction(4)
     }
 
     /// Bytes of arrays up to which a block keeps those that its witness was made of, for the next finish.
@@ -163,97 +163,97 @@ impl Budget {
 
     /// Chunks that a worker of a finish has ahead, with their pages: eight from 256 MiB on.
     pub(crate) fn chunks_ahead(&self) -> usize {
-        self.part(1 << 25).clamp(2, MAX_AHEAD)
+        self.fraction(1 << 25).clamp(2, MAX_AHEAD)
     }
 
     /// Pages of a round of the flush: at most an eighth, and 1,024 from 320 MiB on.
     pub(crate) fn round_pages(&self) -> usize {
-        (self.part(8) / ROUND_PAGE).clamp(MIN_ROUND, MAX_ROUND)
+        (self.fraction(8) / ROUND_PAGE).clamp(MIN_ROUND, MAX_ROUND)
     }
 
     /// Budget of read buffers that are kept.
     pub(crate) fn buffer_bytes(&self) -> usize {
-        self.part(64).min(MAX_BUFFERS)
+        self.fraction(64).min(MAX_BUFFERS)
     }
 
     /// Resident bytes of the process beyond which what the allocator keeps goes back to the system: half of
     /// what is promised beside the budget.
-    pub(crate) fn trim_above(&self) -> u64 {
+    pub(crate) fn trim_threshold(&self) -> u64 {
         self.bytes + u64::midpoint(self.bytes / 10, 48 << 20)
     }
 
     /// Less than this is not worth another trim.
-    pub(crate) fn worth_a_trim(&self) -> u64 {
+    pub(crate) fn min_trim_bytes(&self) -> u64 {
         self.bytes / 64
     }
 
     /// Budget of the arrays of a finish that are kept for the next one.
     pub(crate) fn outcome_bytes(&self) -> usize {
-        self.part(32)
+        self.fraction(32)
     }
 
     /// Budget of the arrays of a sort that are kept for the next one.
     pub(crate) fn sorter_bytes(&self) -> usize {
-        self.part(128)
+        self.fraction(128)
     }
 
     /// Budget of the memory of a witness that is kept for the next one.
     pub(crate) fn witness_bytes(&self) -> usize {
-        self.part(32)
+        self.fraction(32)
     }
 
     /// Budget of the value cache: at the default, 2^17 values.
     pub(crate) fn values_bytes(&self) -> usize {
-        self.part(64).min(MAX_VALUES)
+        self.fraction(64).min(MAX_VALUES)
     }
 
     /// Budget of long values that were read.
     pub(crate) fn long_value_bytes(&self) -> usize {
-        self.part(8)
+        self.fraction(8)
     }
 
     /// Pages that an iterator may read ahead, in each direction.
     pub(crate) fn pages_ahead(&self) -> usize {
-        (self.part(128) / PAGE).max(1)
+        (self.fraction(128) / PAGE).max(1)
     }
 
     /// What nodes in memory may take.
     pub(crate) fn node_limit(&self) -> NodeLimit {
-        NodeLimit { bytes: self.nodes.unwrap_or(self.bytes / 4), named: self.nodes.is_some() }
+        NodeLimit { bytes: self.nodes.unwrap_or(self.bytes / 4), is_explicit: self.nodes.is_some() }
     }
 
     /// Bytes that pending changes may take.
-    pub(crate) fn pending_limit(&self) -> u64 {
+    pub(crate) fn buffered_limit(&self) -> u64 {
         self.bytes / 4
     }
 
     /// Are there more pending changes than there is room for?
-    pub(crate) fn pending_is_full(&self) -> bool {
-        self.pending() > self.pending_limit()
+    pub(crate) fn is_buffered_over_limit(&self) -> bool {
+        self.buffered() > self.buffered_limit()
     }
 
     /// Are pending changes near their limit, so that pages are read again only to be written?
     pub(crate) fn is_pressed(&self) -> bool {
-        self.pending() > self.pending_limit() / 8 * 7
+        self.buffered() > self.buffered_limit() / 8 * 7
     }
 
     /// When pages are rewritten now. The more changes pend, the sooner: a page that a commit has just
     /// changed is in memory, one chosen later has to be read again.
     pub(crate) fn flush_policy(&self) -> FlushPolicy {
-        FlushPolicy::new(self.flush_at, self.pending(), self.pending_limit())
+        FlushPolicy::new(self.flush_at, self.buffered(), self.buffered_limit())
     }
 
     /// Does so much log make a checkpoint due?
-    pub(crate) fn log_is_long(&self, bytes: u64) -> bool {
+    pub(crate) fn is_log_long(&self, bytes: u64) -> bool {
         bytes > self.log_limit
     }
 
     /// Is there so much log that commits wait for a checkpoint?
-    pub(crate) fn log_is_full(&self, bytes: u64) -> bool {
+    pub(crate) fn is_log_full(&self, bytes: u64) -> bool {
         bytes > 2 * self.log_limit
     }
 
-    fn pending(&self) -> u64 {
+    fn buffered(&self) -> u64 {
         self.counters.pending_bytes.load(Ordering::Relaxed)
     }
 }
@@ -270,10 +270,10 @@ pub(crate) struct FlushPolicy {
 }
 
 impl FlushPolicy {
-    fn new(flush_at: u8, pending: u64, limit: u64) -> Self {
+    fn new(flush_at: u8, buffered: u64, limit: u64) -> Self {
         let most = u32::from(flush_at) * 256;
         let half = (limit / 2).max(1);
-        let over = pending.saturating_sub(limit / 4).min(half);
+        let over = buffered.saturating_sub(limit / 4).min(half);
         // At most `most - 256`.
         let sooner = u64::from(most - 256) * over / half;
         Self { changes: most - u32::try_from(sooner).unwrap_or(most - 256) }
@@ -289,7 +289,7 @@ impl FlushPolicy {
     }
 
     /// A page with fewer changes is not due.
-    pub(crate) fn least(self) -> u8 {
+    pub(crate) fn min_changes(self) -> u8 {
         u8::try_from(self.changes / 256).unwrap_or(u8::MAX)
     }
 }
@@ -321,7 +321,7 @@ mod tests {
             // A page of each number of changes: the sum is what a batch would write.
             let now: usize = (1..=4).map(|changes| due(policy, changes)).sum();
             assert!(now >= before && now < before + 1250, "{percent} %: {before} to {now}");
-            assert!((1..policy.least()).all(|changes| due(policy, changes) == 0));
+            assert!((1..policy.min_changes()).all(|changes| due(policy, changes) == 0));
             before = now;
         }
         let once = FlushPolicy::new(1, 0, LIMIT);
@@ -372,8 +372,8 @@ mod tests {
         assert_eq!(of(64), (204, 1 << 20, 2));
         assert_eq!(of(8), (64, 1 << 17, 2));
         let (large, small) = (budget(1024, 0), budget(64, 0));
-        assert!(large.learns(262_144) && !large.learns(262_145));
-        assert!(small.learns(16_384) && !small.learns(16_385));
+        assert!(large.can_learn(262_144) && !large.can_learn(262_145));
+        assert!(small.can_learn(16_384) && !small.can_learn(16_385));
         assert_eq!((large.workers(), small.workers(), budget(8, 0).workers()), (64, 4, 2));
     }
 }

@@ -12,13 +12,13 @@ pub(crate) struct Foreground {
 
 impl Foreground {
     /// A finish runs while this lives.
-    pub(crate) fn finishing(&self) -> Running<'_> {
-        Running::of(&self.finishing)
+    pub(crate) fn begin_finish(&self) -> ForegroundGuard<'_> {
+        ForegroundGuard::of(&self.finishing)
     }
 
     /// A commit is published while this lives.
-    pub(crate) fn publishing(&self) -> Running<'_> {
-        Running::of(&self.publishing)
+    pub(crate) fn begin_publish(&self) -> ForegroundGuard<'_> {
+        ForegroundGuard::of(&self.publishing)
     }
 
     /// Does a finish run?
@@ -33,16 +33,16 @@ impl Foreground {
 }
 
 /// See [`Foreground`].
-pub(crate) struct Running<'a>(&'a AtomicUsize);
+pub(crate) struct ForegroundGuard<'a>(&'a AtomicUsize);
 
-impl<'a> Running<'a> {
+impl<'a> ForegroundGuard<'a> {
     fn of(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for ForegroundGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -62,7 +62,7 @@ impl Patience {
     const LONGEST: Duration = Duration::from_millis(250);
 
     /// Should the task wait now?
-    pub(crate) fn waits(&mut self, foreground: &Foreground, now: Duration) -> bool {
+    pub(crate) fn should_wait(&mut self, foreground: &Foreground, now: Duration) -> bool {
         if !foreground.is_busy() {
             self.since = None;
             return false;
@@ -84,17 +84,17 @@ mod tests {
     fn a_task_gives_way_while_somebody_waits_and_never_for_ever() {
         let (foreground, mut task) = (Foreground::default(), Patience::default());
         let mut now = Duration::ZERO;
-        assert!(!task.waits(&foreground, now));
-        let (one, two) = (foreground.finishing(), foreground.publishing());
+        assert!(!task.should_wait(&foreground, now));
+        let (one, two) = (foreground.begin_finish(), foreground.begin_publish());
         drop(one);
         assert!(!foreground.is_finishing());
         let mut steps = 0;
         for _ in 0..2502 {
-            steps += u32::from(!task.waits(&foreground, now));
+            steps += u32::from(!task.should_wait(&foreground, now));
             now += Patience::LOOK;
         }
         assert_eq!(steps, 9, "one in 251 looks");
         drop(two);
-        assert!(!task.waits(&foreground, now));
+        assert!(!task.should_wait(&foreground, now));
     }
 }

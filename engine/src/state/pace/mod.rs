@@ -1,11 +1,11 @@
 //! How background tasks and callers share the machine: what the tasks are doing, who gives way to whom,
 //! who waits for what, and what cannot be done for the time being. When background work is due, and how much memory each
-//! part has, is [`budget`]'s; free memory of the allocator goes back by [`trims`].
+//! part has, is [`budget`]'s; free memory of the allocator goes back by [`trim_schedule`].
 
 pub(crate) mod beats;
 pub(crate) mod budget;
 pub(crate) mod foreground;
-pub(crate) mod trims;
+pub(crate) mod trim_schedule;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,13 +34,13 @@ pub(crate) struct Pace {
     /// Callers that want pages flushed however few commits have changed them.
     draining: AtomicU64,
     /// The last flush found no room.
-    flush_is_full: AtomicBool,
+    is_flush_full: AtomicBool,
     /// The last checkpoint found no room.
-    checkpoint_is_full: AtomicBool,
+    is_checkpoint_full: AtomicBool,
     /// The last run of the history found no room.
-    pub(crate) history_is_full: AtomicBool,
+    pub(crate) is_history_full: AtomicBool,
     /// The last commit that put something found too little room.
-    pub(crate) room_is_short: AtomicBool,
+    pub(crate) is_room_short: AtomicBool,
     /// As of this commit no changes are left that the flush could write, and why; nothing has failed that poisons.
     flush_stuck: Mutex<Option<(u64, Error)>>,
     /// Why no checkpoint can be made.
@@ -59,10 +59,10 @@ impl Pace {
             closing: AtomicBool::new(false),
             paused: AtomicBool::new(false),
             draining: AtomicU64::new(0),
-            flush_is_full: AtomicBool::new(false),
-            checkpoint_is_full: AtomicBool::new(false),
-            history_is_full: AtomicBool::new(false),
-            room_is_short: AtomicBool::new(false),
+            is_flush_full: AtomicBool::new(false),
+            is_checkpoint_full: AtomicBool::new(false),
+            is_history_full: AtomicBool::new(false),
+            is_room_short: AtomicBool::new(false),
             flush_stuck: Mutex::default(),
             checkpoint_stuck: Mutex::default(),
         })
@@ -74,7 +74,7 @@ impl Pace {
     }
 
     /// Seconds since 1970, as the system says.
-    pub(crate) fn time(&self) -> Option<u64> {
+    pub(crate) fn unix_time(&self) -> Option<u64> {
         let since = self.runtime.system_time().duration_since(SystemTime::UNIX_EPOCH);
         since.ok().map(|since| since.as_secs())
     }
@@ -128,40 +128,40 @@ impl Pace {
 
     /// All that pends is to be flushed while this lives. What was said of earlier attempts no longer
     /// holds.
-    pub(crate) fn drain(&self) -> Draining<'_> {
+    pub(crate) fn begin_drain(&self) -> DrainGuard<'_> {
         self.set_flush_full(false);
         self.set_checkpoint_full(false);
-        self.flush_goes_on();
+        self.clear_flush_stuck();
         self.draining.fetch_add(1, Ordering::AcqRel);
         self.wake();
-        Draining(&self.draining)
+        DrainGuard(&self.draining)
     }
 
     /// Did the last flush find no room?
-    pub(crate) fn flush_is_full(&self) -> bool {
-        self.flush_is_full.load(Ordering::Acquire)
+    pub(crate) fn is_flush_full(&self) -> bool {
+        self.is_flush_full.load(Ordering::Acquire)
     }
 
     pub(crate) fn set_flush_full(&self, full: bool) {
-        self.flush_is_full.store(full, Ordering::Release);
+        self.is_flush_full.store(full, Ordering::Release);
     }
 
     /// Did the last checkpoint find no room?
-    pub(crate) fn checkpoint_is_full(&self) -> bool {
-        self.checkpoint_is_full.load(Ordering::Acquire)
+    pub(crate) fn is_checkpoint_full(&self) -> bool {
+        self.is_checkpoint_full.load(Ordering::Acquire)
     }
 
     pub(crate) fn set_checkpoint_full(&self, full: bool) {
-        self.checkpoint_is_full.store(full, Ordering::Release);
+        self.is_checkpoint_full.store(full, Ordering::Release);
     }
 
     /// The flush has nothing left that it could write of what pended at commit `published`.
-    pub(crate) fn flush_is_stuck(&self, published: u64, error: Error) {
+    pub(crate) fn set_flush_stuck(&self, published: u64, error: Error) {
         *self.flush_stuck.lock() = Some((published, error));
     }
 
     /// The flush may be able to go on.
-    pub(crate) fn flush_goes_on(&self) {
+    pub(crate) fn clear_flush_stuck(&self) {
         *self.flush_stuck.lock() = None;
     }
 
@@ -182,8 +182,8 @@ impl Pace {
     }
 
     /// A task is at `stage` from now on.
-    pub(crate) fn enters(&self, task: Task, stage: &'static str) {
-        self.beats.enter(task, stage, self.now());
+    pub(crate) fn enter_stage(&self, task: Task, stage: &'static str) {
+        self.beats.enter_stage(task, stage, self.now());
     }
 
     /// A task has come further in its stage.
@@ -193,9 +193,14 @@ impl Pace {
 
     /// Does something that is no part of the task's own work and may take long: the stage before
     /// goes on afterwards as if nothing had been.
-    pub(crate) fn within<T>(&self, task: Task, stage: &'static str, work: impl FnOnce() -> T) -> T {
+    pub(crate) fn run_as_stage<T>(
+        &self,
+        task: Task,
+        stage: &'static str,
+        work: impl FnOnce() -> T,
+    ) -> T {
         let before = self.beats.stage(task);
-        self.enters(task, stage);
+        self.enter_stage(task, stage);
         let result = work();
         self.beats.set_stage(task, before);
         result
@@ -207,10 +212,10 @@ impl Pace {
     }
 }
 
-/// See [`Pace::drain`].
-pub(crate) struct Draining<'a>(&'a AtomicU64);
+/// See [`Pace::begin_drain`].
+pub(crate) struct DrainGuard<'a>(&'a AtomicU64);
 
-impl Drop for Draining<'_> {
+impl Drop for DrainGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }

@@ -34,7 +34,7 @@ pub(crate) enum PageId {
 
 /// For whom pages are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reading {
+pub(crate) enum ReadMode {
     /// For those who look keys up: pages are held for the batch under way.
     Keys,
     /// For keys that were announced: pages are held through the next batch, until a finish has used them.
@@ -107,7 +107,7 @@ impl Claim {
     /// The page is done. True when somebody waits for it, whom the caller tells ([`InFlight::tell`]): a
     /// wake-up costs more than a page, so a reader of many tells of some at once.
     #[must_use = "those who wait are to be told"]
-    pub(crate) fn done(mut self) -> bool {
+    pub(crate) fn complete(mut self) -> bool {
         self.release()
     }
 
@@ -171,7 +171,7 @@ mod tests {
                         match how {
                             0 => drop(claim),
                             1 => {
-                                if claim.done() {
+                                if claim.complete() {
                                     reader.notify();
                                 }
                             }

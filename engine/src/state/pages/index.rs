@@ -29,7 +29,7 @@ use crate::state::lock_ranks::STRUCTURE;
 /// that found this many in a row has looked up a region and locked it as often, and a sync came in between
 /// almost each time: that does not happen. A region that is retired in the index is a defect of this
 /// program, and waiting for another would be for ever.
-const REPLACED: usize = 258;
+const MAX_LOOKUPS: usize = 258;
 
 /// Where a key's page is, as far as the index knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub(crate) struct Index {
     /// The nodes between the root and the regions.
     root: RwLock<RootNodes>,
     /// Prefixes of pages that have enough changes.
-    due: Mutex<Due>,
+    due: Mutex<DuePages>,
     /// How many there are, as of when `due` was last free.
     due_count: AtomicUsize,
 }
@@ -60,22 +60,22 @@ pub(crate) struct Index {
 #[derive(Debug, Default)]
 pub(crate) struct RootNodes {
     /// The regions whose nodes they are, and these nodes.
-    of: Option<(Arc<RegionIndex>, Tiling)>,
+    tiling: Option<(Arc<RegionIndex>, Tiling)>,
     /// The last commit that has changed one.
     as_of: u64,
 }
 
 impl RootNodes {
     /// The nodes, if they are those over these regions, and the last commit that they are of.
-    pub(crate) fn of(&self, regions: &Arc<RegionIndex>) -> Option<(&Tiling, u64)> {
-        let (of, tiling) = self.of.as_ref()?;
+    pub(crate) fn tiling_over(&self, regions: &Arc<RegionIndex>) -> Option<(&Tiling, u64)> {
+        let (of, tiling) = self.tiling.as_ref()?;
         Arc::ptr_eq(of, regions).then_some((tiling, self.as_of))
     }
 }
 
 /// Pages that are due for a flush, in the order in which they became so.
 #[derive(Debug, Default)]
-struct Due {
+struct DuePages {
     pages: VecDeque<Prefix>,
     /// How many there were when each was there once.
     distinct: usize,
@@ -84,7 +84,7 @@ struct Due {
 /// So many pages are due before anybody looks whether some are so twice.
 const FEW_DUE: usize = 4096;
 
-impl Due {
+impl DuePages {
     /// Each commit that changes a page which waits to be written says again that it is due: when there are
     /// twice as many as there were pages, each stays once. So there are at most twice as many as pages, and
     /// the work is one look at each that comes.
@@ -102,7 +102,7 @@ impl Due {
 impl Index {
     /// The index of these regions, of which the pages that `is_due` says are due from the start.
     pub(crate) fn new(regions: RegionIndex, is_due: impl Fn(&Prefix, u8) -> bool) -> Self {
-        let mut due = Due::default();
+        let mut due = DuePages::default();
         for region in regions.regions() {
             let state = region.read();
             let children = (0..state.children().len())
@@ -137,7 +137,7 @@ impl Index {
         regions: &Arc<RegionIndex>,
     ) -> RwLockReadGuard<'_, RootNodes> {
         let root = self.root.read();
-        if root.of(regions).is_some() {
+        if root.tiling_over(regions).is_some() {
             return root;
         }
         drop(root);
@@ -149,7 +149,7 @@ impl Index {
             as_of = as_of.max(state.last_commit());
         }
         let prefixes = regions.regions().iter().map(|region| *region.prefix());
-        root.of = Some((Arc::clone(regions), Tiling::new(hasher, prefixes, &nodes)));
+        root.tiling = Some((Arc::clone(regions), Tiling::new(hasher, prefixes, &nodes)));
         root.as_of = as_of;
         RwLockWriteGuard::downgrade(root)
     }
@@ -158,7 +158,7 @@ impl Index {
     pub(crate) fn update_root(&self, hasher: Hasher, number: u64, changed: &[(Prefix, Node)]) {
         let regions = self.load();
         let mut root = self.root.write();
-        let RootNodes { of, as_of } = &mut *root;
+        let RootNodes { tiling: of, as_of } = &mut *root;
         let Some((of, tiling)) = of.as_mut().filter(|(of, _)| Arc::ptr_eq(of, &regions)) else {
             *of = None;
             return;
@@ -183,13 +183,13 @@ impl Index {
     /// was replaced in between is looked up again.
     ///
     /// # Panics
-    /// When regions of the index are retired, which nobody does: see [`REPLACED`].
-    pub(crate) fn in_region<T>(
+    /// When regions of the index are retired, which nobody does: see [`MAX_LOOKUPS`].
+    pub(crate) fn with_region<T>(
         &self,
         key: &Key,
         mut read: impl FnMut(&Arc<Region>, &RegionState) -> T,
     ) -> T {
-        for _ in 0..REPLACED {
+        for _ in 0..MAX_LOOKUPS {
             let regions = self.regions.load();
             let region = regions.region(key);
             let state = region.read();
@@ -202,7 +202,7 @@ impl Index {
 
     /// Where a key's page is; `None` when it has none.
     pub(crate) fn locate(&self, key: &Key) -> Option<PageRef> {
-        self.in_region(key, |_, state| located(state, state.children().find(key)))
+        self.with_region(key, |_, state| child_page(state, state.children().find(key)))
     }
 
     /// These pages are due for a flush.
@@ -241,7 +241,7 @@ impl Index {
 
 /// Where a child's page is; `None` when it has none.
 #[inline]
-pub(crate) fn located(state: &RegionState, child: usize) -> Option<PageRef> {
+pub(crate) fn child_page(state: &RegionState, child: usize) -> Option<PageRef> {
     let (tag, namespace) = (state.children().tag(child), state.namespace());
     state.children().page(child).map(|page| PageRef { page, tag, namespace })
 }
@@ -257,7 +257,7 @@ mod tests {
             key[..8].copy_from_slice(&(index as u64).reverse_bits().to_be_bytes());
             Prefix::new(&key, 64)
         };
-        let mut due = Due::default();
+        let mut due = DuePages::default();
         for _ in 0..100 {
             due.add((0..3000).map(page));
             assert!(due.pages.len() <= 2 * 3000 && due.pages.capacity() <= 4 * 3000);

@@ -20,9 +20,9 @@ const LARGE: usize = 16;
 
 /// The first page of a value's runs, and its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Id(u64, ValueHash);
+pub(super) struct LongValueId(u64, ValueHash);
 
-impl Id {
+impl LongValueId {
     /// Of the value that a raw overflow cell names.
     pub(super) fn of(raw: &[u8]) -> Self {
         let cell = overflow_cell(raw);
@@ -30,31 +30,31 @@ impl Id {
     }
 }
 
-struct Slot {
+struct ClockEntry {
     value: Value,
     /// Since it was last looked at.
     used: AtomicBool,
 }
 
 #[derive(Default)]
-struct Kept {
-    values: HashMap<Id, Slot>,
+struct ClockCache {
+    values: HashMap<LongValueId, ClockEntry>,
     /// Each of them once; the front is looked at next.
-    queue: VecDeque<Id>,
+    queue: VecDeque<LongValueId>,
     /// Bytes of the values themselves.
     heap: usize,
 }
 
-impl Kept {
+impl ClockCache {
     fn bytes(&self) -> usize {
         // A byte for each place, of which seven in eight are used.
-        let table = self.values.capacity() * 8 / 7 * (size_of::<(Id, Slot)>() + 1);
-        self.heap + table + self.queue.capacity() * size_of::<Id>()
+        let table = self.values.capacity() * 8 / 7 * (size_of::<(LongValueId, ClockEntry)>() + 1);
+        self.heap + table + self.queue.capacity() * size_of::<LongValueId>()
     }
 
     /// Makes values leave until there are no more bytes than this. Each is looked at twice at most: nobody uses one
     /// meanwhile.
-    fn shrink_to(&mut self, limit: usize) {
+    fn evict_to(&mut self, limit: usize) {
         while self.bytes() > limit
             && let Some(id) = self.queue.pop_front()
         {
@@ -72,44 +72,44 @@ impl Kept {
 /// The values.
 pub(crate) struct LongValues {
     limit: usize,
-    kept: RwLock<Kept>,
+    cache: RwLock<ClockCache>,
 }
 
 impl LongValues {
     /// They take at most `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
-        Self { limit, kept: RwLock::default() }
+        Self { limit, cache: RwLock::default() }
     }
 
     /// Bytes that they take.
     pub(crate) fn bytes(&self) -> usize {
-        self.kept.read().bytes()
+        self.cache.read().bytes()
     }
 
-    pub(super) fn get(&self, id: &Id) -> Option<Value> {
-        let kept = self.kept.read();
+    pub(super) fn get(&self, id: &LongValueId) -> Option<Value> {
+        let kept = self.cache.read();
         let slot = kept.values.get(id)?;
         slot.used.store(true, Ordering::Relaxed);
         Some(slot.value.clone())
     }
 
     /// Keeps a value that was read and checked, unless it is large; says whether it did.
-    pub(super) fn keep(&self, id: Id, value: &Value) -> bool {
+    pub(super) fn insert(&self, id: LongValueId, value: &Value) -> bool {
         let bytes = value.heap_bytes();
         if bytes > self.limit / LARGE {
             return false;
         }
-        let mut kept = self.kept.write();
+        let mut kept = self.cache.write();
         if kept.values.contains_key(&id) {
             // Somebody else has read it, too.
             return false;
         }
         // Otherwise it would be the first to leave once all others were used.
         let used = AtomicBool::new(true);
-        kept.values.insert(id, Slot { value: value.clone(), used });
+        kept.values.insert(id, ClockEntry { value: value.clone(), used });
         kept.queue.push_back(id);
         kept.heap += bytes;
-        kept.shrink_to(self.limit);
+        kept.evict_to(self.limit);
         true
     }
 }
@@ -120,10 +120,10 @@ mod tests {
 
     const LIMIT: usize = 1 << 20;
 
-    fn id(number: u16) -> Id {
+    fn id(number: u16) -> LongValueId {
         let mut hash = [0; 32];
         hash[..2].copy_from_slice(&number.to_be_bytes());
-        Id(number.into(), hash.into())
+        LongValueId(number.into(), hash.into())
     }
 
     fn value(number: u16, len: usize) -> Value {
@@ -135,7 +135,7 @@ mod tests {
     fn values_stay_within_the_limit_and_used_ones_stay_longest() {
         let values = LongValues::new(LIMIT);
         for number in 0..5000 {
-            assert!(values.keep(id(number), &value(number, 2000)));
+            assert!(values.insert(id(number), &value(number, 2000)));
             assert!(values.bytes() <= LIMIT, "{} bytes", values.bytes());
             assert_eq!(values.get(&id(7)).is_some(), number >= 7, "it is used each time");
         }
@@ -150,11 +150,11 @@ mod tests {
     #[test]
     fn large_values_and_those_that_are_there_are_not_kept() {
         let values = LongValues::new(LIMIT);
-        assert!(!values.keep(id(1), &value(1, LIMIT / 16)));
+        assert!(!values.insert(id(1), &value(1, LIMIT / 16)));
         assert_eq!(values.get(&id(1)), None);
-        assert!(values.keep(id(1), &value(1, LIMIT / 20)));
+        assert!(values.insert(id(1), &value(1, LIMIT / 20)));
         let bytes = values.bytes();
-        assert!(!values.keep(id(1), &value(1, LIMIT / 20)));
+        assert!(!values.insert(id(1), &value(1, LIMIT / 20)));
         assert_eq!(values.bytes(), bytes);
     }
 
@@ -162,10 +162,10 @@ mod tests {
     #[test]
     fn a_value_is_found_by_its_run_and_its_hash() {
         let values = LongValues::new(LIMIT);
-        assert!(values.keep(id(1), &value(1, 2000)));
-        let Id(start, hash) = id(1);
-        assert!(values.get(&Id(start + 1, hash)).is_none());
-        assert!(values.get(&Id(start, id(2).1)).is_none());
-        assert!(values.get(&Id(start, hash)).is_some());
+        assert!(values.insert(id(1), &value(1, 2000)));
+        let LongValueId(start, hash) = id(1);
+        assert!(values.get(&LongValueId(start + 1, hash)).is_none());
+        assert!(values.get(&LongValueId(start, id(2).1)).is_none());
+        assert!(values.get(&LongValueId(start, hash)).is_some());
     }
 }

@@ -9,7 +9,7 @@
 //!   clears it;
 //! * no region names a page of the image file that the next checkpoint writes: each finished
 //!   checkpoint moves all regions to its own file;
-//! * nodes do not leave while a finish or a commit is under way ([`NodeStore::keep_nodes`]).
+//! * nodes do not leave while a finish or a commit is under way ([`NodeStore::hold_nodes`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +30,7 @@ use pleach_journal::format::position::LogPos;
 
 use super::in_flight::PageId;
 use super::index::{Index, PageRef};
-use super::quarantine::{Quarantined, Why};
+use super::quarantine::{QuarantineReason, Quarantined};
 use super::store::Store;
 use crate::error::{Contradiction, Error, Result};
 use crate::metrics::Counters;
@@ -41,9 +41,9 @@ use crate::state::pace::budget::NodeLimit;
 const NODE_BYTES: u64 = Tiling::CHILD_BYTES as u64;
 
 /// How often somebody may come in between when nodes are brought in. While a batch is under way
-/// ([`NodeStore::keep_nodes`]) no nodes leave, and each round costs the others a flush's or a
+/// ([`NodeStore::hold_nodes`]) no nodes leave, and each round costs the others a flush's or a
 /// checkpoint's end: whoever is overtaken that often will not get on.
-const ROUNDS: usize = 64;
+const MAX_ATTEMPTS: usize = 64;
 
 /// What the nodes of all tries share: the files that they leave to, and who may let them leave.
 pub(crate) struct NodeFiles {
@@ -131,7 +131,7 @@ impl NodeFiles {
         }
     }
 
-    fn take_page(&self) -> u64 {
+    fn allocate_page(&self) -> u64 {
         let mut pages = self.pages.lock();
         pages.free.pop().unwrap_or_else(|| {
             pages.next += 1;
@@ -139,31 +139,31 @@ impl NodeFiles {
         })
     }
 
-    fn give_page(&self, page: u64) {
+    fn free_page(&self, page: u64) {
         self.pages.lock().free.push(page);
     }
 
     /// While this is held, nodes in memory stay there.
-    pub(crate) fn keep_nodes(&self) -> Ranked<RwLockReadGuard<'_, ()>> {
+    pub(crate) fn hold_nodes(&self) -> Ranked<RwLockReadGuard<'_, ()>> {
         Ranked::acquire(NODE_GATE, || self.gate.try_read_recursive(), || self.gate.read_recursive())
     }
 
     /// While this is held no finish and no commit is under way; `None` when there is one, which is not
     /// waited for.
-    pub(crate) fn without_batches(&self) -> Option<Ranked<RwLockWriteGuard<'_, ()>>> {
+    pub(crate) fn try_exclude_batches(&self) -> Option<Ranked<RwLockWriteGuard<'_, ()>>> {
         Ranked::attempt(NODE_GATE, || self.gate.try_write())
     }
 
     /// A region that is retired needs its page of the spill file no more.
-    pub(crate) fn give_spill_page(&self, state: &RegionState) {
+    pub(crate) fn free_spill_page(&self, state: &RegionState) {
         if let Some(page) = state.spill_page() {
-            self.give_page(page);
+            self.free_page(page);
         }
     }
 
     /// Are the nodes of a region over its limit worth a look? Cheap, for the flusher's idle step.
-    pub(crate) fn may_evict(&self) -> bool {
-        self.limit.named
+    pub(crate) fn can_evict(&self) -> bool {
+        self.limit.is_explicit
             || self.counters.leaf_pages_with_nodes.load(Ordering::Relaxed) * NODE_BYTES
                 > self.limit.bytes
     }
@@ -174,7 +174,7 @@ impl NodeFiles {
         let indexes: Vec<Arc<RegionIndex>> =
             tries.iter().map(|trie| trie.index.load_full()).collect();
         let regions = || indexes.iter().flat_map(|index| index.regions());
-        let mut bytes: u64 = regions().map(resident).sum();
+        let mut bytes: u64 = regions().map(resident_node_bytes).sum();
         let limit = self.limit.bytes;
         if bytes <= limit {
             return Ok(false);
@@ -195,7 +195,7 @@ impl NodeFiles {
             at += 1;
             left -= 1;
             *hand = (tries[trie].namespace, at);
-            let size = resident(region);
+            let size = resident_node_bytes(region);
             match tries[trie].evict(region)? {
                 Some(true) => bytes = bytes.saturating_sub(size),
                 Some(false) => {}
@@ -215,10 +215,10 @@ impl NodeStore {
     /// Brings the nodes of the region over a key into memory, on the calling thread. Where their page
     /// cannot be used they are folded from the leaf pages.
     pub(crate) fn make_resident(&self, key: &Key) -> Result<()> {
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ATTEMPTS {
             let away = self
                 .index
-                .in_region(key, |region, state| Some((Arc::clone(region), state.paged_nodes()?)));
+                .with_region(key, |region, state| Some((Arc::clone(region), state.paged_nodes()?)));
             let Some((region, node_page)) = away else { return Ok(()) };
             let id = PageId::Nodes(node_page);
             let mut claim = self.store.in_flight.claim(id);
@@ -240,15 +240,15 @@ impl NodeStore {
                 })?;
             }
         }
-        Err(Contradiction::NodesLeave { key: *key }.into())
+        Err(Contradiction::NodesEvicted { key: *key }.into())
     }
 
     /// Nodes whose page cannot be used, from the leaf pages and what pends on them; they must fold to
     /// the region's own.
     fn fold_nodes(&self, region: &Region, node_page: &NodePage) -> Result<()> {
-        let _guard = self.store.enter();
+        let _guard = self.store.grace_guard();
         let mut folder = Folder::new(self.hasher);
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ATTEMPTS {
             let mut children: Vec<(Prefix, Option<PageRef>, Vec<PendingChange>)> = Vec::new();
             let position = {
                 let state = region.read();
@@ -291,7 +291,7 @@ impl NodeStore {
             state.install_folded_nodes(nodes);
             return Ok(());
         }
-        Err(Contradiction::RegionChanges { prefix: *region.prefix() }.into())
+        Err(Contradiction::RegionKeepsChanging { prefix: *region.prefix() }.into())
     }
 
     /// Puts nodes that were read back into their region, unless it has changed meanwhile.
@@ -311,7 +311,7 @@ impl NodeStore {
         let nodes = tiling(self.hasher, state.children(), &nodes);
         state.install_nodes(nodes);
         drop(state);
-        self.store.read_well(file_name(node_page.file), node_page.page);
+        self.store.note_good_read(file_name(node_page.file), node_page.page);
         Ok(())
     }
 
@@ -373,13 +373,13 @@ impl NodeStore {
 
     /// Bytes of the nodes in memory, without treelets of regions.
     pub(crate) fn resident_bytes(&self) -> u64 {
-        self.index.load().regions().iter().map(resident).sum()
+        self.index.load().regions().iter().map(resident_node_bytes).sum()
     }
 
     /// Lets one region's nodes leave; `None` when a batch is under way.
     fn evict(&self, region: &Region) -> Result<Option<bool>> {
         // Nodes are needed between a finish and its commit's publication.
-        let Some(_gate) = self.without_batches() else { return Ok(None) };
+        let Some(_gate) = self.try_exclude_batches() else { return Ok(None) };
         // A checkpoint moves regions to its own image: not at the same time.
         let _moves = Ranked::acquire(MOVES, || self.moves.try_lock(), || self.moves.lock());
         let (spilled, position) = {
@@ -411,7 +411,7 @@ impl NodeStore {
     fn spill(&self, region: &Region, state: ReadState<'_>) -> Result<Option<NodePage>> {
         let Nodes::Resident(nodes) = state.nodes() else { unreachable!("just checked") };
         let own = state.spill_page();
-        let page = own.unwrap_or_else(|| self.take_page());
+        let page = own.unwrap_or_else(|| self.allocate_page());
         let mut node_page = NodePage { file: NodeFile::Spill, page, tag: 0 };
         let mut buf = self.store.buffers.take();
         let header = BranchHeader {
@@ -438,7 +438,7 @@ impl NodeStore {
         let written = self.store.device.write_at(&self.spill, &buf, 1, node_page.offset());
         if written.as_ref().is_err_and(pleach_io::IoError::is_full) {
             if own.is_none() {
-                self.give_page(page);
+                self.free_page(page);
             }
             return Ok(None);
         }
@@ -449,28 +449,28 @@ impl NodeStore {
     }
 
     /// A checkpoint has written this region's branch page: its nodes may leave to it.
-    pub(crate) fn checkpointed(&self, key: &Key, position: LogPos, node_page: NodePage) {
+    pub(crate) fn note_checkpointed(&self, key: &Key, position: LogPos, node_page: NodePage) {
         let _moves = Ranked::acquire(MOVES, || self.moves.try_lock(), || self.moves.lock());
-        let region = self.index.in_region(key, |region, _| Arc::clone(region));
+        let region = self.index.with_region(key, |region, _| Arc::clone(region));
         let mut state = region.write();
         if state.is_retired() || state.log_position() != position.get() {
             return;
         }
         if let Some(page) = state.checkpointed(node_page) {
-            self.give_page(page);
+            self.free_page(page);
         }
     }
 
     /// Is the page of a region's nodes aside?
-    pub(crate) fn nodes_are_aside(&self, state: &RegionState) -> bool {
+    pub(crate) fn has_quarantined_nodes(&self, state: &RegionState) -> bool {
         let Nodes::Paged(at) = state.nodes() else { return false };
-        self.store.quarantine.keeps(file_name(at.file), at.page, false)
+        self.store.quarantine.is_barred(file_name(at.file), at.page, false)
     }
 
     /// Brings the nodes of the region over a key into memory for the flush, unless they are aside; a
     /// failure sets them aside.
-    pub(crate) fn bring_nodes(&self, key: &Key) -> Result<()> {
-        let away = self.index.in_region(key, |region, state| match state.nodes() {
+    pub(crate) fn load_nodes_for_flush(&self, key: &Key) -> Result<()> {
+        let away = self.index.with_region(key, |region, state| match state.nodes() {
             Nodes::Resident(_) | Nodes::Plain => None,
             Nodes::Paged(at) => Some(((file_name(at.file), at.page), *region.prefix())),
         });
@@ -480,14 +480,14 @@ impl NodeStore {
         }
         self.make_resident(key).inspect_err(|error| {
             let of = (self.namespace, prefix);
-            self.store.set_aside(page, of, error.clone(), Why::Unreadable);
+            self.store.quarantine_page(page, of, error.clone(), QuarantineReason::Unreadable);
         })
     }
 
     /// Reads nodes that are away, for an image. A page that is aside is tried all the same: whoever
     /// closes waits for no trial, and an image lacks all regions when it lacks one. Says whether they
     /// were read; otherwise they have been folded and are in memory, or the region has changed.
-    pub(crate) fn nodes_for_image(
+    pub(crate) fn read_nodes_for_image(
         &self,
         region: &Region,
         at: &NodePage,
@@ -499,42 +499,42 @@ impl NodeStore {
         } else {
             self.make_resident(prefix.first_key()).inspect_err(|error| {
                 let of = (self.namespace, prefix);
-                self.store.set_aside(page, of, error.clone(), Why::Unreadable);
+                self.store.quarantine_page(page, of, error.clone(), QuarantineReason::Unreadable);
             })?;
             false
         };
-        self.node_page_is_back(page);
+        self.release_node_page(page);
         Ok(read)
     }
 
     /// Tries a node page that is aside, for an image that is about to be begun.
-    pub(crate) fn try_nodes_aside(&self, aside: &Quarantined) -> Result<()> {
-        let (file, page) = (aside.file, aside.page);
-        let named = self.index.in_region(aside.prefix.first_key(), |region, state| {
+    pub(crate) fn retry_quarantined_nodes(&self, quarantined: &Quarantined) -> Result<()> {
+        let (file, page) = (quarantined.file, quarantined.page);
+        let named = self.index.with_region(quarantined.prefix.first_key(), |region, state| {
             let at = state.paged_nodes()?;
             ((file_name(at.file), at.page) == (file, page)).then(|| (Arc::clone(region), at))
         });
         match named {
             Some((region, at)) => {
-                self.nodes_for_image(&region, &at, &mut Vec::new())?;
+                self.read_nodes_for_image(&region, &at, &mut Vec::new())?;
             }
             // In memory, or on another page.
-            None => self.node_page_is_back((file, page)),
+            None => self.release_node_page((file, page)),
         }
         Ok(())
     }
 
     /// A page of nodes is readable, or nobody needs it any more.
-    fn node_page_is_back(&self, (file, page): (&'static str, u64)) {
-        if self.store.quarantine.suspects(file, page) {
+    fn release_node_page(&self, (file, page): (&'static str, u64)) {
+        if self.store.quarantine.contains(file, page) {
             self.store.quarantine.forget(file, page);
-            self.store.is_back(file, (self.namespace, Prefix::ROOT));
+            self.store.release_from_quarantine(file, (self.namespace, Prefix::ROOT));
         }
     }
 }
 
 /// Bytes of a region's nodes in memory.
-fn resident(region: &Arc<Region>) -> u64 {
+fn resident_node_bytes(region: &Arc<Region>) -> u64 {
     match region.read().nodes() {
         Nodes::Resident(nodes) => nodes.len() as u64 * NODE_BYTES,
         Nodes::Paged(_) | Nodes::Plain => 0,

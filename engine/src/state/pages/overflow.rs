@@ -17,11 +17,11 @@ use pleach_core::page::{FileKind, Identity};
 use pleach_io::{Disk, File, PageBuf};
 use pleach_journal::format::names::OVERFLOW_FILE;
 
-use super::long_values::Id;
-use super::space::Tentative;
+use super::long_values::LongValueId;
+use super::space::TentativeRuns;
 use crate::error::{Contradiction, Error, NoRoom, Result, full_or};
 use crate::metrics::Counters;
-use crate::state::State;
+use crate::state::TrieDb;
 
 /// Pages of one write or read.
 const RUN_PAGES: usize = 256;
@@ -37,8 +37,8 @@ fn pieces(runs: impl Iterator<Item = PageRun>) -> impl Iterator<Item = (u64, usi
 
 /// Writes a value (unsynced) and gives the cell that names it.
 pub(crate) fn write(
-    db: &State,
-    tentative: &mut Tentative<'_>,
+    db: &TrieDb,
+    tentative: &mut TentativeRuns<'_>,
     large: &LargeValue,
     flush: u64,
 ) -> Result<Arc<[u8]>> {
@@ -67,7 +67,7 @@ pub(crate) fn write(
                 return error;
             }
             db.poison(&error);
-            error.poisoning()
+            error.to_poisoned()
         })?;
     }
     let mut cell = Vec::new();
@@ -78,34 +78,34 @@ pub(crate) fn write(
 
 /// The value that a stored state names, which was found in a state of commit `base`. Its runs may be given up and
 /// written again once that commit cannot be read any more. Where it `stays` others will find it in memory.
-pub(crate) fn value(db: &State, base: u64, stored: Stored, stays: bool) -> Result<Option<Value>> {
+pub(crate) fn value(db: &TrieDb, base: u64, stored: Stored, keep: bool) -> Result<Option<Value>> {
     match stored {
         Stored::Absent => Ok(None),
         Stored::Inline(value) => Ok(Some(value)),
         Stored::Large(large) => Ok(Some(large.bytes.clone())),
-        Stored::Overflow(raw) => match read(db, &raw, stays) {
+        Stored::Overflow(raw) => match read(db, &raw, keep) {
             Ok(value) => Ok(Some(value)),
-            Err(error) => db.commits.undo.check(base).and(Err(error)),
+            Err(error) => db.commits.undo.check_readable(base).and(Err(error)),
         },
     }
 }
 
 /// Is it a value that must be read from the device?
-pub(crate) fn is_away(db: &State, stored: &Stored) -> bool {
-    matches!(stored, Stored::Overflow(raw) if db.long_values.get(&Id::of(raw)).is_none())
+pub(crate) fn needs_device_read(db: &TrieDb, stored: &Stored) -> bool {
+    matches!(stored, Stored::Overflow(raw) if db.long_values.get(&LongValueId::of(raw)).is_none())
 }
 
 /// A value from memory, or else from the device.
-fn read(db: &State, raw: &[u8], stays: bool) -> Result<Value> {
+fn read(db: &TrieDb, raw: &[u8], keep: bool) -> Result<Value> {
     db.home.check()?;
-    let id = Id::of(raw);
+    let id = LongValueId::of(raw);
     if let Some(value) = db.long_values.get(&id) {
         return Ok(value);
     }
     Counters::add(&db.counters.long_values_read, 1);
     let (device, file) = (&db.store.device, &db.space.overflow);
     let value = read_from(db.hasher, device, file, db.store.database, raw)?;
-    if stays && db.long_values.keep(id, &value) {
+    if keep && db.long_values.insert(id, &value) {
         db.fit_cache();
     }
     Ok(value)

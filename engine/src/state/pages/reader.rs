@@ -1,10 +1,10 @@
 //! The one way in which many pages are read at once: a ring, what each of its slots reads, and the table
 //! of pages in flight.
 //!
-//! A caller asks ([`PageReader::ask`]), goes on with something else, and takes what is done
+//! A caller asks ([`PageReader::enqueue`]), goes on with something else, and takes what is done
 //! ([`PageReader::poll`], [`PageReader::wait`]): checked, and in the cache or in its region. With each page
 //! comes back what the caller asked it for. A page that somebody else is reading is not asked for; the
-//! caller hears so ([`Submitted::Elsewhere`]) and comes for it with [`Store::leaf`](super::store::Store::leaf)
+//! caller hears so ([`Submission::ReadElsewhere`]) and comes for it with [`Store::leaf`](super::store::Store::leaf)
 //! or [`NodeStore::make_resident`](super::nodes::NodeStore::make_resident), which wait for it. It does so
 //! when it has nothing in flight itself, so that no two readers wait for each other.
 //!
@@ -19,7 +19,7 @@ use pleach_beatree::page_no::page_offset;
 use pleach_beatree::region::NodePage;
 use pleach_io::{Completion, PAGE, PageBuf, PagePool, Queue, Request, Transfer};
 
-use super::in_flight::{Claim, InFlight, PageId, Reading};
+use super::in_flight::{Claim, InFlight, PageId, ReadMode};
 use super::index::PageRef;
 use super::nodes::NodeStore;
 use super::store::Store;
@@ -41,18 +41,18 @@ pub(crate) enum PageRequest {
 
 /// What came of asking.
 #[derive(Debug)]
-pub(crate) enum Submitted<T> {
+pub(crate) enum Submission<T> {
     /// It is on its way.
     InFlight,
     /// It has come since the caller looked.
-    Done(T, Done),
+    Loaded(T, LoadedPage),
     /// Somebody else reads it. What the caller asked it for comes back.
-    Elsewhere(T),
+    ReadElsewhere(T),
 }
 
 /// A page that is done.
 #[derive(Debug)]
-pub(crate) enum Done {
+pub(crate) enum LoadedPage {
     /// A leaf page, in the cache.
     Leaf(PageRef, Arc<CachedPage>),
     /// Nodes, in their region if they are still its own.
@@ -63,10 +63,10 @@ pub(crate) enum Done {
 pub(crate) struct PageReader<T> {
     /// The first field: nothing is in flight any more when the claims go.
     queue: Box<dyn Queue>,
-    slots: Vec<Option<Slot<T>>>,
+    slots: Vec<Option<ReadSlot<T>>>,
     free: Vec<usize>,
     memory: PagePool,
-    reading: Reading,
+    mode: ReadMode,
     in_flight: Arc<InFlight>,
     counters: Arc<Counters>,
     /// Pages that are done since those who wait were told.
@@ -75,7 +75,7 @@ pub(crate) struct PageReader<T> {
     awaited: bool,
 }
 
-struct Slot<T> {
+struct ReadSlot<T> {
     request: PageRequest,
     purpose: T,
     claim: Claim,
@@ -83,7 +83,7 @@ struct Slot<T> {
 
 impl<T> PageReader<T> {
     /// A reader of up to `depth` pages at once.
-    pub(crate) fn new(store: &Store, depth: usize, reading: Reading) -> Result<Self> {
+    pub(crate) fn new(store: &Store, depth: usize, mode: ReadMode) -> Result<Self> {
         let mut queue = store.device.queue(depth)?;
         let memory = PagePool::new(1, depth);
         queue.register(&memory);
@@ -94,7 +94,7 @@ impl<T> PageReader<T> {
             slots: (0..depth).map(|_| None).collect(),
             free: (0..depth).rev().collect(),
             memory,
-            reading,
+            mode,
             in_flight: Arc::clone(&store.in_flight),
             counters,
             unnotified: 0,
@@ -117,36 +117,38 @@ impl<T> PageReader<T> {
     ///
     /// # Panics
     /// When there is no room.
-    pub(crate) fn ask(
+    pub(crate) fn enqueue(
         &mut self,
         store: &Store,
         nodes: &NodeStore,
         request: PageRequest,
         purpose: T,
-    ) -> Submitted<T> {
+    ) -> Submission<T> {
         let (id, file, page) = match &request {
             PageRequest::Leaf(at) => (PageId::Leaf(at.page), &store.leaf, u64::from(at.page)),
             PageRequest::Nodes(_, node_page) => {
                 (PageId::Nodes(*node_page), nodes.file(node_page), node_page.page)
             }
         };
-        let Some(claim) = self.in_flight.claim(id) else { return Submitted::Elsewhere(purpose) };
+        let Some(claim) = self.in_flight.claim(id) else {
+            return Submission::ReadElsewhere(purpose);
+        };
         // Looked at again: whoever read it may have come to the end just now.
         match &request {
             PageRequest::Leaf(at) => {
                 if let Some(page) = store.cache.get(at.page, at.tag) {
-                    return Submitted::Done(purpose, Done::Leaf(*at, page));
+                    return Submission::Loaded(purpose, LoadedPage::Leaf(*at, page));
                 }
             }
             PageRequest::Nodes(region, node_page) => {
                 if region.read().paged_nodes() != Some(*node_page) {
-                    return Submitted::Done(purpose, Done::Nodes);
+                    return Submission::Loaded(purpose, LoadedPage::Nodes);
                 }
             }
         }
         let slot = self.free.pop().expect("the caller has seen that there is room");
         if let PageRequest::Leaf(_) = request {
-            store.count_miss(self.reading);
+            store.count_miss(self.mode);
         }
         self.queue.push(Request {
             file: file.clone(),
@@ -155,14 +157,13 @@ impl<T> PageReader<T> {
             buf: self.memory.take().expect("as many pages as slots"),
             token: slot as u64,
         });
-        self.slots[slot] = Some(Slot { request, purpose, claim });
-        Submitted::InFlight
+        self.slots[slot] = Some(ReadSlot { request, purpose, claim });
+        Submission::InFlight
     }
 
     /// Is this page of nodes being read through this reader?
-    pub(crate) fn reads_nodes(&self, node_page: &NodePage) -> bool {
-        let same =
-            |slot: &Slot<T>| matches!(&slot.request, PageRequest::Nodes(_, at) if at == node_page);
+    pub(crate) fn is_reading_nodes(&self, node_page: &NodePage) -> bool {
+        let same = |slot: &ReadSlot<T>| matches!(&slot.request, PageRequest::Nodes(_, at) if at == node_page);
         self.slots.iter().flatten().any(same)
     }
 
@@ -172,9 +173,13 @@ impl<T> PageReader<T> {
     }
 
     /// A page that is done, without waiting.
-    pub(crate) fn poll(&mut self, store: &Store, nodes: &NodeStore) -> Option<(T, Result<Done>)> {
+    pub(crate) fn poll(
+        &mut self,
+        store: &Store,
+        nodes: &NodeStore,
+    ) -> Option<(T, Result<LoadedPage>)> {
         let completion = self.queue.poll()?;
-        Some(self.take(store, nodes, completion))
+        Some(self.complete(store, nodes, completion))
     }
 
     /// Waits until `count` pages are done, or all that are on their way, and gives one of them; the
@@ -187,23 +192,24 @@ impl<T> PageReader<T> {
         store: &Store,
         nodes: &NodeStore,
         count: usize,
-    ) -> Result<Option<(T, Result<Done>)>> {
+    ) -> Result<Option<(T, Result<LoadedPage>)>> {
         let completion = self.queue.wait_for(count)?;
-        Ok(completion.map(|completion| self.take(store, nodes, completion)))
+        Ok(completion.map(|completion| self.complete(store, nodes, completion)))
     }
 
-    fn take(
+    fn complete(
         &mut self,
         store: &Store,
         nodes: &NodeStore,
         completion: Completion,
-    ) -> (T, Result<Done>) {
+    ) -> (T, Result<LoadedPage>) {
         let slot = usize::try_from(completion.token).expect("a slot's number");
-        let Slot { request, purpose, claim } = self.slots[slot].take().expect("asked for before");
+        let ReadSlot { request, purpose, claim } =
+            self.slots[slot].take().expect("asked for before");
         self.free.push(slot);
         let read = completion.result.map_err(Error::from);
-        let done = read.and_then(|()| self.bring(store, nodes, &request, &completion.buf));
-        self.awaited |= claim.done();
+        let done = read.and_then(|()| self.install_page(store, nodes, &request, &completion.buf));
+        self.awaited |= claim.complete();
         self.unnotified += 1;
         if self.unnotified >= NOTIFY_EVERY || self.in_flight() < NOTIFY_EVERY {
             self.notify_waiters();
@@ -211,19 +217,19 @@ impl<T> PageReader<T> {
         (purpose, done)
     }
 
-    fn bring(
+    fn install_page(
         &self,
         store: &Store,
         nodes: &NodeStore,
         request: &PageRequest,
         buf: &PageBuf,
-    ) -> Result<Done> {
+    ) -> Result<LoadedPage> {
         match request {
             PageRequest::Leaf(at) => {
-                store.admit(*at, buf, self.reading).map(|page| Done::Leaf(*at, page))
+                store.admit(*at, buf, self.mode).map(|page| LoadedPage::Leaf(*at, page))
             }
             PageRequest::Nodes(region, node_page) => {
-                nodes.install_nodes(region, node_page, buf).map(|()| Done::Nodes)
+                nodes.install_nodes(region, node_page, buf).map(|()| LoadedPage::Nodes)
             }
         }
     }

@@ -32,11 +32,11 @@ pub(crate) const RUN: usize = 16;
 const GAP: usize = 4;
 
 /// A page to be read, and what its reader knows it by.
-pub(crate) type Wanted = (PageNo, usize);
+pub(crate) type WantedPage = (PageNo, usize);
 
 /// Pages in rising order as those of each run. One that is there twice, since its number was used again while it
 /// was not read, is in two.
-pub(crate) fn runs(wanted: &[Wanted]) -> Vec<&[Wanted]> {
+pub(crate) fn group_runs(wanted: &[WantedPage]) -> Vec<&[WantedPage]> {
     let mut runs = Vec::new();
     let mut first = 0;
     for end in 1..=wanted.len() {
@@ -57,15 +57,15 @@ pub(crate) fn runs(wanted: &[Wanted]) -> Vec<&[Wanted]> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RunNo(usize);
 
-struct Run {
-    read: Read,
+struct RunSlot {
+    state: RunState,
     /// Pages that nobody has forgotten.
     wanted: usize,
 }
 
-enum Read {
+enum RunState {
     InFlight,
-    Here(Arc<PageBuf>),
+    Arrived(Arc<PageBuf>),
     Failed,
 }
 
@@ -87,7 +87,7 @@ impl RunPage {
 pub(crate) struct RunReader {
     queue: Box<dyn Queue>,
     memory: PagePool,
-    runs: Vec<Run>,
+    runs: Vec<RunSlot>,
     /// Those of `runs` that nobody uses.
     free: Vec<usize>,
 }
@@ -107,7 +107,7 @@ impl RunReader {
     }
 
     /// Runs that can be asked for, as far as the ring goes.
-    pub(crate) fn room(&self) -> usize {
+    pub(crate) fn free_slots(&self) -> usize {
         self.queue.depth() - self.queue.in_flight()
     }
 
@@ -117,7 +117,7 @@ impl RunReader {
     ///
     /// # Panics
     /// When the run has no page, or when the ring has no room.
-    pub(crate) fn ask(&mut self, store: &Store, run: &[Wanted]) -> Option<(RunNo, usize)> {
+    pub(crate) fn enqueue(&mut self, store: &Store, run: &[WantedPage]) -> Option<(RunNo, usize)> {
         let first = run[0].0;
         let mut wanted = run.len();
         let (buf, pages) = loop {
@@ -131,7 +131,7 @@ impl RunReader {
             }
         };
         store.count_scanned(wanted as u64, (pages - wanted) as u64);
-        let run = Run { read: Read::InFlight, wanted };
+        let run = RunSlot { state: RunState::InFlight, wanted };
         let number = self.free.pop().unwrap_or(self.runs.len());
         if number == self.runs.len() {
             self.runs.push(run);
@@ -154,9 +154,9 @@ impl RunReader {
     }
 
     /// Takes in what has arrived, without waiting.
-    pub(crate) fn take_in(&mut self) {
+    pub(crate) fn poll_arrived(&mut self) {
         while let Some(completion) = self.queue.poll() {
-            self.arrive(completion);
+            self.complete(completion);
         }
     }
 
@@ -165,13 +165,13 @@ impl RunReader {
     /// # Errors
     /// Of the ring: nothing is known of what is in flight, and the reader is to be dropped.
     pub(crate) fn wait(&mut self, run: RunNo) -> Result<()> {
-        self.take_in();
-        while matches!(self.runs[run.0].read, Read::InFlight) {
+        self.poll_arrived();
+        while matches!(self.runs[run.0].state, RunState::InFlight) {
             // Some at once: a wake-up costs more than a page. The device has the others to go on with.
             let some = self.queue.in_flight().div_ceil(4);
             let completion = self.queue.wait_for(some)?.expect("the run is in flight");
-            self.arrive(completion);
-            self.take_in();
+            self.complete(completion);
+            self.poll_arrived();
         }
         Ok(())
     }
@@ -180,9 +180,9 @@ impl RunReader {
     ///
     /// # Errors
     /// As [`Self::wait`].
-    pub(crate) fn end(&mut self) -> Result<()> {
+    pub(crate) fn reset(&mut self) -> Result<()> {
         while let Some(completion) = self.queue.wait_for(usize::MAX)? {
-            self.arrive(completion);
+            self.complete(completion);
         }
         self.runs.clear();
         self.free.clear();
@@ -191,9 +191,9 @@ impl RunReader {
 
     /// A page of a run; `None` when it could not be read, or is in flight.
     pub(crate) fn page(&self, run: RunNo, index: usize) -> Option<RunPage> {
-        match &self.runs[run.0].read {
-            Read::Here(run) => Some(RunPage { run: Arc::clone(run), index }),
-            Read::InFlight | Read::Failed => None,
+        match &self.runs[run.0].state {
+            RunState::Arrived(run) => Some(RunPage { run: Arc::clone(run), index }),
+            RunState::InFlight | RunState::Failed => None,
         }
     }
 
@@ -201,26 +201,26 @@ impl RunReader {
     ///
     /// # Panics
     /// When all of its pages were forgotten before.
-    pub(crate) fn forget(&mut self, run: RunNo) {
+    pub(crate) fn release(&mut self, run: RunNo) {
         let forgotten = &mut self.runs[run.0];
         forgotten.wanted = forgotten.wanted.checked_sub(1).expect("each page is forgotten once");
         self.free_unwanted(run.0);
     }
 
-    fn arrive(&mut self, completion: Completion) {
+    fn complete(&mut self, completion: Completion) {
         let number = usize::try_from(completion.token).expect("a run's number");
-        self.runs[number].read = match completion.result {
-            Ok(()) => Read::Here(Arc::new(completion.buf)),
+        self.runs[number].state = match completion.result {
+            Ok(()) => RunState::Arrived(Arc::new(completion.buf)),
             // Who comes to one of its pages reads that one alone, and gets its error if there is one.
-            Err(_) => Read::Failed,
+            Err(_) => RunState::Failed,
         };
         self.free_unwanted(number);
     }
 
     fn free_unwanted(&mut self, number: usize) {
         let run = &mut self.runs[number];
-        if run.wanted == 0 && !matches!(run.read, Read::InFlight) {
-            run.read = Read::Failed;
+        if run.wanted == 0 && !matches!(run.state, RunState::InFlight) {
+            run.state = RunState::Failed;
             self.free.push(number);
         }
     }
@@ -233,8 +233,9 @@ mod tests {
     #[test]
     fn runs_go_over_small_gaps_and_end_at_large_ones_and_at_their_length() {
         let lengths = |pages: &[u32]| -> Vec<usize> {
-            let wanted: Vec<Wanted> = pages.iter().map(|page| (PageNo::new(*page), 0)).collect();
-            runs(&wanted).iter().map(|run| run.len()).collect()
+            let wanted: Vec<WantedPage> =
+                pages.iter().map(|page| (PageNo::new(*page), 0)).collect();
+            group_runs(&wanted).iter().map(|run| run.len()).collect()
         };
         assert_eq!(lengths(&[]), [0; 0]);
         assert_eq!(lengths(&[7]), [1]);

@@ -2,7 +2,7 @@
 //!
 //! Files grow by whole segments, which are reserved before anything is written. Ordinary growth leaves
 //! a reserve, so that deletes, flushes and checkpoints can finish on a full device, and a commit that puts is admitted only
-//! while what pends has room for its pages beside that ([`PageSpace::has_room_for`]). Checkpoints cut their
+//! while what pends has room for its pages beside that ([`PageSpace::check_room_for_commit`]). Checkpoints cut their
 //! ends off ([`PageSpace::shrink`]).
 //!
 //! Invariants: a page is free, or somebody owns it; one that was given up is free only when its location
@@ -37,8 +37,8 @@ pub(crate) struct PageSpace {
     geometry: space::FileGeometry,
     /// Bytes of a segment of the log.
     log_segment: u64,
-    pages: Mutex<space::Space>,
-    extents: Mutex<Extents>,
+    leaf_map: Mutex<space::Space>,
+    overflow_map: Mutex<Extents>,
     /// Overflow runs that are written and that no record names yet.
     tentative: Mutex<Vec<PageRun>>,
     /// Pages of runs of the history, by their starts. Images have them free.
@@ -50,12 +50,12 @@ pub(crate) struct PageSpace {
     overflow_peak: AtomicU64,
     /// How far the overflow map of any image of this open reaches.
     overflow_mapped: AtomicU64,
-    /// What an open has found retired: see [`Held`].
-    held: Mutex<Held>,
+    /// What an open has found retired: see [`RetiredRuns`].
+    retired_runs: Mutex<RetiredRuns>,
 }
 
 /// The overflow map of an image.
-pub(crate) struct OverflowMap {
+pub(crate) struct OverflowMapImage {
     pub(crate) bytes: Vec<u8>,
     /// Pages of the overflow file that any record since the image before may name: those below this one.
     pub(crate) peak: u64,
@@ -63,11 +63,11 @@ pub(crate) struct OverflowMap {
 
 /// Overflow runs that only the history names, as recovery finds them: what they are retired under, and the
 /// commit from which on no view names them. In order of both.
-pub(crate) type Held = VecDeque<(LogPos, u64)>;
+pub(crate) type RetiredRuns = VecDeque<(LogPos, u64)>;
 
 /// Bytes that a commit takes on the device, beside nodes and what it frees.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct SpaceDemand {
     /// Of its record.
     pub(crate) log: u64,
     /// Of keys and values that are put, until they are pages.
@@ -78,7 +78,7 @@ pub(crate) struct Wanted {
 
 /// How long both files were, in pages, for giving room back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Before {
+pub(crate) struct FileLengths {
     leaf: u32,
     overflow: u64,
     /// In bytes. An older image may have a longer map than there is now, up to this end.
@@ -91,7 +91,7 @@ impl PageSpace {
         (leaf, overflow): (File, File),
         (geometry, log_segment): (space::FileGeometry, u64),
         pages: space::Space,
-        (extents, held): (Extents, Held),
+        (extents, held): (Extents, RetiredRuns),
         history: impl Iterator<Item = PageRun>,
         image_leaf_end: u32,
     ) -> Self {
@@ -105,26 +105,26 @@ impl PageSpace {
             overflow,
             geometry,
             log_segment,
-            pages,
-            extents,
+            leaf_map: pages,
+            overflow_map: extents,
             tentative,
             history,
             image_leaf_end,
             overflow_peak: AtomicU64::new(0),
             overflow_mapped: AtomicU64::new(0),
-            held,
+            retired_runs: held,
         }
     }
 
     /// What an open has found retired, for whoever releases it.
-    pub(crate) fn take_held(&self) -> Held {
-        std::mem::take(&mut self.held.lock())
+    pub(crate) fn take_retired_runs(&self) -> RetiredRuns {
+        std::mem::take(&mut self.retired_runs.lock())
     }
 
     /// Numbers of `count` leaf pages that are free, in ascending order; grows the file when needed.
     pub(crate) fn allocate_leaves(&self, count: usize) -> Result<Vec<PageNo>> {
         let count = u32::try_from(count).expect("a round has fewer than 2^32 pages");
-        let mut pages = self.pages.lock();
+        let mut pages = self.leaf_map.lock();
         let runs = self.allocate(&mut *pages, &self.leaf, count, NoRoom::LeafPages, 1)?;
         Ok(runs.iter().flat_map(space::PageRun::pages).collect())
     }
@@ -133,10 +133,10 @@ impl PageSpace {
     pub(crate) fn allocate_overflow(
         &self,
         pages: usize,
-        tentative: &mut Tentative<'_>,
+        tentative: &mut TentativeRuns<'_>,
     ) -> Result<Vec<PageRun>> {
         let count = u32::try_from(pages).expect("values are limited");
-        let mut extents = self.extents.lock();
+        let mut extents = self.overflow_map.lock();
         let runs = self.allocate(&mut *extents, &self.overflow, count, NoRoom::OverflowPages, 1)?;
         // Before the lock goes: an image that is written then leaves them out.
         self.tentative.lock().extend_from_slice(&runs);
@@ -148,7 +148,7 @@ impl PageSpace {
     /// run needs no log.
     pub(crate) fn allocate_history(&self, pages: usize) -> Result<Vec<PageRun>> {
         let count = u32::try_from(pages).expect("a few");
-        let mut extents = self.extents.lock();
+        let mut extents = self.overflow_map.lock();
         let runs = self.allocate(&mut *extents, &self.overflow, count, NoRoom::OverflowPages, 2)?;
         self.history.lock().extend(runs.iter().map(|run| (run.start, run.pages)));
         Ok(runs)
@@ -156,7 +156,7 @@ impl PageSpace {
 
     /// Pages that runs of the history had are free. What was never given to one stays as it is.
     pub(crate) fn free_history(&self, pages: Vec<PageRun>) -> Result<()> {
-        let mut extents = self.extents.lock();
+        let mut extents = self.overflow_map.lock();
         let mut history = self.history.lock();
         for PageRun { start, pages } in pages {
             let given = history.range(..=start).next_back().map(|(first, count)| (*first, *count));
@@ -185,8 +185,8 @@ impl PageSpace {
     ) -> Result<Vec<F::Run>> {
         let reserve = |Extension { offset, bytes, growth }| {
             if growth == Growth::Allowed {
-                let (free, reserve) = self.free()?;
-                room(free, reserve / of, bytes)?;
+                let (free, reserve) = self.free_and_reserve()?;
+                check_free(free, reserve / of, bytes)?;
             }
             self.device.allocate(file, offset, bytes).map_err(full_or(what))
         };
@@ -200,47 +200,52 @@ impl PageSpace {
         if len >= bytes {
             return Ok(());
         }
-        let (free, reserve) = self.free()?;
-        room(free, reserve / 2, bytes - len)?;
+        let (free, reserve) = self.free_and_reserve()?;
+        check_free(free, reserve / 2, bytes - len)?;
         self.device.allocate(&file, len, bytes - len).map_err(full_or(NoRoom::Image))
     }
 
     /// Does the device have room for `bytes` of ordinary growth?
-    pub(crate) fn has_room(&self, bytes: u64) -> Result<()> {
-        let (free, reserve) = self.free()?;
-        room(free, reserve, bytes)
+    pub(crate) fn check_room(&self, bytes: u64) -> Result<()> {
+        let (free, reserve) = self.free_and_reserve()?;
+        check_free(free, reserve, bytes)
     }
 
     /// Does the device have room for `log` bytes of new log, the reserve included?
-    pub(crate) fn has_room_for_log(&self, log: u64) -> Result<()> {
-        room(self.free()?.0, 0, log)
+    pub(crate) fn check_room_for_log(&self, log: u64) -> Result<()> {
+        check_free(self.free_and_reserve()?.0, 0, log)
     }
 
     /// Has the device room for a commit that puts, beside the reserve? `log` is new log, `images` what the images have to be longer;
     /// what is buffered then becomes pages of twice as many bytes at most, for which free pages of the file serve.
-    pub(crate) fn has_room_for(&self, log: u64, images: u64, batch: &Wanted) -> Result<()> {
-        let (free, reserve) = self.free()?;
-        let all = log + images + 2 * batch.leaf + batch.overflow;
+    pub(crate) fn check_room_for_commit(
+        &self,
+        log: u64,
+        images: u64,
+        demand: &SpaceDemand,
+    ) -> Result<()> {
+        let (free, reserve) = self.free_and_reserve()?;
+        let all = log + images + 2 * demand.leaf + demand.overflow;
         if free >= reserve.saturating_add(all) {
             return Ok(());
         }
         if log > 0 {
-            room(free, reserve, log)?;
+            check_free(free, reserve, log)?;
         }
         if images > 0 {
-            room(free, reserve / 2, log + images)?;
+            check_free(free, reserve / 2, log + images)?;
         }
-        let leaf = self.pages.lock().stats();
-        let overflow = page_offset(self.extents.lock().stats().free);
+        let leaf = self.leaf_map.lock().stats();
+        let overflow = page_offset(self.overflow_map.lock().stats().free);
         // What is left in the overflow file is no page for a flush.
-        let left = overflow.saturating_sub(batch.overflow).min(reserve / 2);
-        let pages = page_offset(u64::from(leaf.holes + leaf.fresh)) + overflow.min(batch.overflow);
+        let left = overflow.saturating_sub(demand.overflow).min(reserve / 2);
+        let pages = page_offset(u64::from(leaf.holes + leaf.fresh)) + overflow.min(demand.overflow);
         // Half of the reserve is for images.
-        room(free + pages + left, reserve - images.min(reserve / 2), all)
+        check_free(free + pages + left, reserve - images.min(reserve / 2), all)
     }
 
     /// The bytes that the device has free, and those of them that ordinary growth leaves.
-    fn free(&self) -> Result<(u64, u64)> {
+    fn free_and_reserve(&self) -> Result<(u64, u64)> {
         let (free, total) = self.device.free_space()?;
         if total == 0 {
             // A file system without a size (ramfs): it says no by itself.
@@ -251,8 +256,8 @@ impl PageSpace {
     }
 
     /// Leaf pages that were allocated and that nothing names go back.
-    pub(crate) fn give_leaves_back(&self, numbers: impl IntoIterator<Item = PageNo>) {
-        let mut pages = self.pages.lock();
+    pub(crate) fn free_unnamed_leaves(&self, numbers: impl IntoIterator<Item = PageNo>) {
+        let mut pages = self.leaf_map.lock();
         for number in numbers {
             pages.mark_free(number).expect("allocated by the same owner");
         }
@@ -260,37 +265,37 @@ impl PageSpace {
 
     /// Pages and runs that the location record that ends at `stamp` has replaced; they stay until released.
     pub(crate) fn retire(&self, leaves: &[PageNo], runs: &[PageRun], stamp: LogPos) -> Result<()> {
-        self.pages.lock().retire(leaves, stamp.get())?;
-        Ok(self.extents.lock().retire(runs, stamp.get())?)
+        self.leaf_map.lock().retire(leaves, stamp.get())?;
+        Ok(self.overflow_map.lock().retire(runs, stamp.get())?)
     }
 
     /// Are there leaf pages that were replaced and are not free yet?
     pub(crate) fn has_retired_leaves(&self) -> bool {
-        self.pages.lock().stats().pending > 0
+        self.leaf_map.lock().stats().pending > 0
     }
 
     /// Leaf pages retired under this stamp and earlier ones are free.
     pub(crate) fn release_leaves(&self, stamp: LogPos) {
-        self.pages.lock().release(stamp.get());
+        self.leaf_map.lock().release(stamp.get());
     }
 
     /// Overflow runs retired under this stamp and earlier ones are free.
     pub(crate) fn release_runs(&self, stamp: LogPos) {
-        self.extents.lock().release(stamp.get());
+        self.overflow_map.lock().release(stamp.get());
     }
 
     /// Figures of the overflow file.
     pub(crate) fn overflow_stats(&self) -> ExtentsStats {
-        self.extents.lock().stats()
+        self.overflow_map.lock().stats()
     }
 
     /// The overflow map as of a log position, as a recovery wants it: runs that records up to
     /// there gave up are free (no reader outlives a crash), runs that no record names yet are free. When the
     /// file is far too long, the map loses its free end; the file itself follows with [`Self::shrink`].
-    pub(crate) fn overflow_map(&self, through: LogPos) -> Result<OverflowMap> {
+    pub(crate) fn overflow_map_image(&self, through: LogPos) -> Result<OverflowMapImage> {
         // One moment for both: a run is in the clone and tentative, or in neither.
         let (mut extents, tentative, history, peak) = {
-            let mut extents = self.extents.lock();
+            let mut extents = self.overflow_map.lock();
             let pages = extents.stats().pages;
             let peak = self.overflow_peak.fetch_max(pages, Ordering::Relaxed).max(pages);
             extents.drop_tail();
@@ -303,12 +308,12 @@ impl PageSpace {
         }
         let mut bytes = Vec::new();
         extents.encode(through.get(), &mut bytes);
-        Ok(OverflowMap { bytes, peak })
+        Ok(OverflowMapImage { bytes, peak })
     }
 
     /// When the leaf file is far too long for its live pages: what it should shrink to, in pages.
     pub(crate) fn leaf_goal(&self) -> Option<PageNo> {
-        self.pages.lock().goal().map(PageNo::new)
+        self.leaf_map.lock().goal().map(PageNo::new)
     }
 
     /// Checkpoint `shrink-files`: cuts the ends off that are free, and that neither of the two generations
@@ -319,7 +324,7 @@ impl PageSpace {
     pub(crate) fn shrink(&self, leaf_end: u32, overflow_peak: u64) {
         let before = self.image_leaf_end.swap(leaf_end, Ordering::Relaxed);
         let stays = |error| tracing::warn!(%error, "a file stays longer than it has to be");
-        let mut pages = self.pages.lock();
+        let mut pages = self.leaf_map.lock();
         if let Some(goal) = pages.goal() {
             let named = before.max(leaf_end).next_multiple_of(self.geometry.segment_pages);
             let keep = goal.max(named).max(pages.used_end());
@@ -331,8 +336,8 @@ impl PageSpace {
             }
         }
         drop(pages);
-        // Its map has been cut already, at the cut of an image: see `overflow_map`.
-        let extents = self.extents.lock();
+        // Its map has been cut already, at the cut of an image: see `overflow_map_image`.
+        let extents = self.overflow_map.lock();
         let keep = extents.stats().pages.max(overflow_peak);
         self.cut(&self.overflow, page_offset(keep)).unwrap_or_else(stays);
         // The next image's peak is that of the map from here on.
@@ -345,10 +350,10 @@ impl PageSpace {
     }
 
     /// Both files, as they are now.
-    pub(crate) fn before(&self) -> Result<Before> {
-        Ok(Before {
-            leaf: self.pages.lock().pages(),
-            overflow: self.extents.lock().stats().pages,
+    pub(crate) fn file_lengths(&self) -> Result<FileLengths> {
+        Ok(FileLengths {
+            leaf: self.leaf_map.lock().pages(),
+            overflow: self.overflow_map.lock().stats().pages,
             overflow_file: self.device.len(&self.overflow)?,
         })
     }
@@ -359,16 +364,16 @@ impl PageSpace {
     /// They stay as they are once a record since then `is_durable`: a flush beside the load may have queued one that
     /// names pages behind those ends, though they are free by now (rule `shrink-behind-both`). What it names is free
     /// only behind a durable record, and that is asked under the lock under which it became free.
-    pub(crate) fn go_back(
+    pub(crate) fn roll_back_load(
         &self,
-        before: Before,
+        before: FileLengths,
         taken: Vec<PageNo>,
         is_durable: impl Fn() -> bool,
     ) {
         let stays =
             |error| tracing::warn!(%error, "room that a failed load has made stays reserved");
-        self.give_leaves_back(taken);
-        let mut pages = self.pages.lock();
+        self.free_unnamed_leaves(taken);
+        let mut pages = self.leaf_map.lock();
         let keep = pages.used_end().max(before.leaf);
         if keep < pages.pages() && !is_durable() {
             match self.device.set_len(&self.leaf, page_offset(keep.into())) {
@@ -377,7 +382,7 @@ impl PageSpace {
             }
         }
         drop(pages);
-        let mut extents: MutexGuard<'_, Extents> = self.extents.lock();
+        let mut extents: MutexGuard<'_, Extents> = self.overflow_map.lock();
         // An image that was made meanwhile, by a close for one, has a map of the file as it was then.
         if self.overflow_mapped.load(Ordering::Relaxed) > before.overflow || is_durable() {
             return;
@@ -395,26 +400,26 @@ impl PageSpace {
     }
 
     /// Runs that are about to be written.
-    pub(crate) fn tentative(&self) -> Tentative<'_> {
-        self.tentative_again(Vec::new())
+    pub(crate) fn tentative(&self) -> TentativeRuns<'_> {
+        self.resume_tentative(Vec::new())
     }
 
-    /// Takes up runs that were kept ([`Tentative::keep`]).
-    pub(crate) fn tentative_again(&self, own: Vec<PageRun>) -> Tentative<'_> {
-        Tentative { space: self, own }
+    /// Takes up runs that were kept ([`TentativeRuns::into_runs`]).
+    pub(crate) fn resume_tentative(&self, own: Vec<PageRun>) -> TentativeRuns<'_> {
+        TentativeRuns { space: self, own }
     }
 }
 
 /// Runs that are written and that no record names yet. A checkpoint's map leaves them out; when
 /// nothing comes to name them, they are free again.
-pub(crate) struct Tentative<'a> {
+pub(crate) struct TentativeRuns<'a> {
     space: &'a PageSpace,
     own: Vec<PageRun>,
 }
 
-impl Tentative<'_> {
+impl TentativeRuns<'_> {
     /// Leaves the runs tentative, in the caller's care.
-    pub(crate) fn keep(mut self) -> Vec<PageRun> {
+    pub(crate) fn into_runs(mut self) -> Vec<PageRun> {
         std::mem::take(&mut self.own)
     }
 
@@ -428,18 +433,18 @@ impl Tentative<'_> {
     }
 
     /// A record that names the runs has been queued; called under the sequencer's lock.
-    pub(crate) fn named(mut self) {
+    pub(crate) fn mark_named(mut self) {
         let own = std::mem::take(&mut self.own);
         self.space.tentative.lock().retain(|run| !own.contains(run));
     }
 }
 
-impl Drop for Tentative<'_> {
+impl Drop for TentativeRuns<'_> {
     fn drop(&mut self) {
         if self.own.is_empty() {
             return;
         }
-        let mut extents = self.space.extents.lock();
+        let mut extents = self.space.overflow_map.lock();
         self.space.tentative.lock().retain(|run| !self.own.contains(run));
         for run in &self.own {
             extents.mark_free(*run).expect("allocated by the same owner");
@@ -447,7 +452,7 @@ impl Drop for Tentative<'_> {
     }
 }
 
-fn room(free: u64, reserve: u64, wanted: u64) -> Result<()> {
+fn check_free(free: u64, reserve: u64, wanted: u64) -> Result<()> {
     if free >= reserve.saturating_add(wanted) {
         return Ok(());
     }

@@ -1,6 +1,6 @@
 //! Leaf pages: read, checked, cached, and set aside when they cannot be used.
 //!
-//! Whoever looks a page up does so under a grace guard ([`Store::enter`]): what the index named then stays
+//! Whoever looks a page up does so under a grace guard ([`Store::grace_guard`]): what the index named then stays
 //! where it is until the guard goes.
 //!
 //! Invariants:
@@ -21,9 +21,9 @@ use pleach_core::{Key, Prefix};
 use pleach_io::{Disk, Executor, File, PageBuf};
 use pleach_journal::format::names::LEAF_FILE;
 
-use super::in_flight::{InFlight, PageId, Reading};
-use super::index::{PageRef, located};
-use super::quarantine::{Quarantine, Why};
+use super::in_flight::{InFlight, PageId, ReadMode};
+use super::index::{PageRef, child_page};
+use super::quarantine::{Quarantine, QuarantineReason};
 use crate::error::{Error, Result};
 use crate::metrics::Counters;
 use crate::state::pace::Pace;
@@ -53,7 +53,7 @@ pub(crate) struct Store {
 }
 
 /// What a store is made of.
-pub(crate) struct Parts {
+pub(crate) struct StoreParts {
     pub(crate) device: Disk,
     pub(crate) runtime: Executor,
     pub(crate) database: u64,
@@ -67,8 +67,8 @@ pub(crate) struct Parts {
 }
 
 impl Store {
-    pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { device, runtime, database, leaf, cache, buffers, pace, counters } = parts;
+    pub(crate) fn new(parts: StoreParts) -> Self {
+        let StoreParts { device, runtime, database, leaf, cache, buffers, pace, counters } = parts;
         Self {
             device,
             database,
@@ -86,7 +86,7 @@ impl Store {
 
     /// Pages that the index names from here on stay where they are until the guard goes.
     #[inline]
-    pub(crate) fn enter(&self) -> Guard<'_> {
+    pub(crate) fn grace_guard(&self) -> Guard<'_> {
         self.grace.enter()
     }
 
@@ -108,7 +108,7 @@ impl Store {
     }
 
     /// Are all leaf pages cached?
-    pub(crate) fn all_is_cached(&self) -> bool {
+    pub(crate) fn is_all_cached(&self) -> bool {
         self.cache.pages() as u64 >= self.counters.leaf_pages.load(Ordering::Relaxed)
     }
 
@@ -119,16 +119,16 @@ impl Store {
 
     /// A page: from the cache, else read on the calling thread.
     pub(crate) fn leaf(&self, at: PageRef) -> Result<Arc<CachedPage>> {
-        self.leaf_for(at, Reading::Keys)
+        self.read_leaf(at, ReadMode::Keys)
     }
 
     /// The same for the flush: see [`Self::admit`].
     pub(crate) fn leaf_for_flush(&self, at: PageRef) -> Result<Arc<CachedPage>> {
-        self.leaf_for(at, Reading::Flush)
+        self.read_leaf(at, ReadMode::Flush)
     }
 
-    fn leaf_for(&self, at: PageRef, reading: Reading) -> Result<Arc<CachedPage>> {
-        if let Some(page) = self.cached(at, reading) {
+    fn read_leaf(&self, at: PageRef, mode: ReadMode) -> Result<Arc<CachedPage>> {
+        if let Some(page) = self.cached(at, mode) {
             return Ok(page);
         }
         let id = PageId::Leaf(at.page);
@@ -140,13 +140,13 @@ impl Store {
             claim = self.in_flight.claim(id);
         }
         // Looked at again: whoever read it may have come to the end before the claim.
-        if let Some(page) = self.cached(at, reading) {
+        if let Some(page) = self.cached(at, mode) {
             return Ok(page);
         }
-        self.count_miss(reading);
+        self.count_miss(mode);
         let mut buf = self.buffers.take();
         self.device.read_at(&self.leaf, &mut buf, at.page.offset())?;
-        let page = self.admit(at, &buf, reading);
+        let page = self.admit(at, &buf, mode);
         self.buffers.give(buf);
         // Those who wait for it find it in the cache.
         drop(claim);
@@ -154,10 +154,10 @@ impl Store {
     }
 
     /// A page is read.
-    pub(crate) fn count_miss(&self, reading: Reading) {
-        let counter = match reading {
-            Reading::Keys | Reading::Announced => &self.counters.cache_misses,
-            Reading::Flush => &self.counters.page_rereads,
+    pub(crate) fn count_miss(&self, mode: ReadMode) {
+        let counter = match mode {
+            ReadMode::Keys | ReadMode::Announced => &self.counters.cache_misses,
+            ReadMode::Flush => &self.counters.page_rereads,
         };
         Counters::add(counter, 1);
     }
@@ -168,9 +168,9 @@ impl Store {
         Counters::add(&self.counters.pages_read_over, between);
     }
 
-    fn cached(&self, at: PageRef, reading: Reading) -> Option<Arc<CachedPage>> {
+    fn cached(&self, at: PageRef, mode: ReadMode) -> Option<Arc<CachedPage>> {
         let page = self.cache.get(at.page, at.tag)?;
-        if reading == Reading::Keys {
+        if mode == ReadMode::Keys {
             Counters::add(&self.counters.cache_hits, 1);
         }
         Some(page)
@@ -198,27 +198,27 @@ impl Store {
         &self,
         at: PageRef,
         buf: &PageBuf,
-        reading: Reading,
+        mode: ReadMode,
     ) -> Result<Arc<CachedPage>> {
         self.check_leaf(at, buf.page(0))?;
         match self.refuse_contradicting(at.page) {
-            Err(_) if reading == Reading::Flush => return Ok(Cache::outside(buf.page(0))),
+            Err(_) if mode == ReadMode::Flush => return Ok(Cache::outside(buf.page(0))),
             refused => refused?,
         }
-        let through = match reading {
-            Reading::Announced => self.batch() + 1,
-            Reading::Keys => self.batch(),
-            Reading::Flush => NO_BATCH,
+        let through = match mode {
+            ReadMode::Announced => self.batch() + 1,
+            ReadMode::Keys => self.batch(),
+            ReadMode::Flush => NO_BATCH,
         };
         let page = self.cache.insert(at.page, at.tag, buf.page(0), through);
         // The flush says so first and empties the cache then: one of both sees the other.
         self.refuse_contradicting(at.page).inspect_err(|_| self.cache.remove(at.page))?;
-        self.read_well(LEAF_FILE, u64::from(at.page));
+        self.note_good_read(LEAF_FILE, u64::from(at.page));
         Ok(page)
     }
 
     /// Reads a page for an iterator alone, on the calling thread.
-    pub(crate) fn read_apart(&self, at: PageRef) -> Result<Arc<CachedPage>> {
+    pub(crate) fn read_uncached(&self, at: PageRef) -> Result<Arc<CachedPage>> {
         self.count_scanned(1, 0);
         let mut buf = self.buffers.take();
         self.device.read_at(&self.leaf, &mut buf, at.page.offset())?;
@@ -229,13 +229,13 @@ impl Store {
 
     /// An iterator comes to a page that it has read apart, and that the index names now that it has entered;
     /// with `keep`, others will find it.
-    pub(crate) fn use_apart(&self, at: PageRef, page: &Page, keep: bool) -> Result<()> {
+    pub(crate) fn accept_uncached(&self, at: PageRef, page: &Page, keep: bool) -> Result<()> {
         self.refuse_contradicting(at.page)?;
         if keep {
             self.cache.insert(at.page, at.tag, page, NO_BATCH);
             self.refuse_contradicting(at.page).inspect_err(|_| self.cache.remove(at.page))?;
         }
-        self.read_well(LEAF_FILE, u64::from(at.page));
+        self.note_good_read(LEAF_FILE, u64::from(at.page));
         Ok(())
     }
 
@@ -264,38 +264,42 @@ impl Store {
     }
 
     /// Sets a page aside that the background could not use; `of` are its namespace and prefix.
-    pub(crate) fn set_aside(
+    pub(crate) fn quarantine_page(
         &self,
         page: (&'static str, u64),
         of: (u8, Prefix),
         error: Error,
-        why: Why,
+        reason: QuarantineReason,
     ) {
-        self.quarantine.put(page, of, error, why, self.pace.now());
+        self.quarantine.insert(page, of, error, reason, self.pace.now());
     }
 
     /// A page was read well: if it was aside, it is back, and flushed with the next round.
-    pub(crate) fn read_well(&self, file: &'static str, page: u64) {
-        if let Some(of) = self.quarantine.read_well(file, page) {
-            self.is_back(file, of);
+    pub(crate) fn note_good_read(&self, file: &'static str, page: u64) {
+        if let Some(of) = self.quarantine.note_good_read(file, page) {
+            self.release_from_quarantine(file, of);
         }
     }
 
     /// A page that was aside can be tried, or is not needed any more.
-    pub(crate) fn is_back(&self, file: &'static str, (namespace, prefix): (u8, Prefix)) {
+    pub(crate) fn release_from_quarantine(
+        &self,
+        file: &'static str,
+        (namespace, prefix): (u8, Prefix),
+    ) {
         if file == LEAF_FILE {
-            self.quarantine.is_back(namespace, prefix);
+            self.quarantine.release(namespace, prefix);
         }
-        self.pace.flush_goes_on();
+        self.pace.clear_flush_stuck();
         // Nodes of this page, or such as are folded from it, may be what the checkpoint waits for.
         self.pace.set_checkpoint_error(None);
         self.pace.wake();
     }
 
     /// Is a region's leaf page aside?
-    pub(crate) fn page_is_aside(&self, state: &RegionState, child: usize) -> bool {
-        let Some(at) = located(state, child) else { return false };
-        let keeps = |at_hand| self.quarantine.keeps(LEAF_FILE, u64::from(at.page), at_hand);
+    pub(crate) fn is_page_quarantined(&self, state: &RegionState, child: usize) -> bool {
+        let Some(at) = child_page(state, child) else { return false };
+        let keeps = |at_hand| self.quarantine.is_barred(LEAF_FILE, u64::from(at.page), at_hand);
         keeps(false) && keeps(self.cache.get(at.page, at.tag).is_some())
     }
 }

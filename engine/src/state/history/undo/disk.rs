@@ -5,19 +5,19 @@ use std::sync::Arc;
 use pleach_core::page::overflow::PageRun;
 use pleach_journal::format::position::LogPos;
 
-use super::{Past, Undo};
+use super::{Undo, UndoSet};
 use crate::error::Result;
 use crate::roots::Roots;
 use pleach_history::{DiskMerge, DiskRun};
 
 /// So much may always be in memory alone.
-const LEAST: u64 = 1 << 20;
+const MIN_UNWRITTEN: u64 = 1 << 20;
 
 /// Entries of a part of a merge.
 const ENTRIES: usize = 1 << 14;
 
 /// The history as an image has it.
-pub(crate) struct HistoryInImage {
+pub(crate) struct ImageHistory {
     /// Runs on the device, oldest first.
     pub(crate) runs: Vec<Arc<DiskRun>>,
     /// Where the records begin that follow them, and the roots before the first, where there is one before the replay start.
@@ -30,60 +30,60 @@ pub(crate) struct HistoryInImage {
 impl Undo {
     /// Writes what commits have replaced that are in memory alone, as a run on the device, and has it there from then on. `number`
     /// gives its number. Nothing is synced.
-    pub(crate) fn write_out(
+    pub(crate) fn write_run(
         &self,
         number: impl FnOnce() -> Result<u64>,
         allocate: &mut impl FnMut(usize) -> Result<Vec<PageRun>>,
     ) -> Result<()> {
-        let Some(file) = self.file.as_ref().filter(|_| self.keeps_history()) else {
+        let Some(file) = self.file.as_ref().filter(|_| self.has_history()) else {
             return Ok(());
         };
-        let (written, past) = (self.guarded.lock().window.written(), self.past.load_full());
+        let (written, past) = (self.retention.lock().window.written(), self.current.load_full());
         let before = |through| {
-            let commits = self.guarded.lock().window.unwritten(through)?;
+            let commits = self.retention.lock().window.unwritten(through)?;
             Some(commits.iter().map(|(number, before)| (*number, before.encode())).collect())
         };
         let run = past.runs.write_after(written, file, number, before, allocate)?;
         let Some(run) = run.map(Arc::new) else { return Ok(()) };
         let mut merges = self.merges.lock();
-        let mut guarded = self.guarded.lock();
+        let mut retention = self.retention.lock();
         // A load has made an end of all that was before it.
-        if guarded.window.written() == written {
-            guarded.window.wrote(run.names.through);
-            self.change(|past| past.disk = past.disk.iter().cloned().chain([run]).collect());
+        if retention.window.written() == written {
+            retention.window.set_written(run.names.through);
+            self.update(|past| past.disk = past.disk.iter().cloned().chain([run]).collect());
         }
-        drop(guarded);
+        drop(retention);
         self.trim(&mut merges);
         Ok(())
     }
 
     /// Does what is in memory alone take more than one part in `of` of what undo may?
-    pub(crate) fn waits_for_writing(&self, of: u64) -> bool {
+    pub(crate) fn needs_writing(&self, of: u64) -> bool {
         let unwritten = || {
-            let (written, past) = (self.guarded.lock().window.written(), self.past.load());
+            let (written, past) = (self.retention.lock().window.written(), self.current.load());
             let unwritten = past.runs.sizes().filter(|(_, through, _)| *through > written);
             unwritten.map(|(.., bytes)| bytes).sum::<u64>()
         };
         self.file.is_some()
-            && self.keeps_history()
-            && unwritten() > self.limits.bytes.max(LEAST) / of
+            && self.has_history()
+            && unwritten() > self.limits.bytes.max(MIN_UNWRITTEN) / of
     }
 
     /// Bytes of the device that runs take.
     pub fn disk_bytes(&self) -> u64 {
-        self.past.load().disk.iter().map(|run| run.names.bytes()).sum()
+        self.current.load().disk.iter().map(|run| run.names.bytes()).sum()
     }
 
     /// Commits of which they have the undo.
     pub fn disk_commits(&self) -> u64 {
-        let past = self.past.load();
+        let past = self.current.load();
         past.disk.iter().map(|run| run.names.through - run.names.after).sum()
     }
 
     /// A part of a merge of runs on the device, which is begun where one is to be made and none is under way; `number` gives its
     /// number. The merged run takes the place of those that it was merged of, unless they have gone. False: there is nothing to
     /// merge.
-    pub(crate) fn merge_disk(
+    pub(crate) fn merge_disk_runs(
         &self,
         under_way: &mut Option<DiskMerge>,
         number: impl FnOnce() -> Result<u64>,
@@ -91,15 +91,15 @@ impl Undo {
     ) -> Result<bool> {
         let Some(file) = &self.file else { return Ok(false) };
         if under_way.is_none() {
-            *under_way = DiskMerge::of(&self.past.load().disk, file, number)?;
+            *under_way = DiskMerge::of(&self.current.load().disk, file, number)?;
         }
         let Some(merge) = under_way else { return Ok(false) };
         let is_done = merge.step(ENTRIES, allocate)?;
         let Some(merge) = under_way.take_if(|_| is_done) else { return Ok(true) };
         let merged = merge.runs.clone();
         let run = Arc::new(DiskRun::new(merge.finish(allocate)?, file));
-        let _guarded = self.guarded.lock();
-        self.change(|past| {
+        let _guarded = self.retention.lock();
+        self.update(|past| {
             let mut disk = past.disk.to_vec();
             if let Some(at) = disk.iter().position(|run| Arc::ptr_eq(run, &merged[0])) {
                 disk.splice(at..at + merged.len(), [run]);
@@ -110,43 +110,43 @@ impl Undo {
     }
 
     /// The history as of now, for an image whose replay starts at `replay` (rules `log-for-history`, `history-at-cut`).
-    pub(crate) fn at_cut(&self, replay: LogPos) -> HistoryInImage {
-        let guarded = self.guarded.lock();
-        let (past, from) = (self.past.load(), guarded.window.from());
-        if !self.keeps_history() {
-            return HistoryInImage { runs: Vec::new(), records: replay, past: None, kept_from: 0 };
+    pub(crate) fn image_history(&self, replay: LogPos) -> ImageHistory {
+        let retention = self.retention.lock();
+        let (past, from) = (self.current.load(), retention.window.oldest_commit());
+        if !self.has_history() {
+            return ImageHistory { runs: Vec::new(), records: replay, past: None, kept_from: 0 };
         }
         let named = past.disk.iter().filter(|run| run.names.through > from);
-        let (records, roots) = match guarded.window.begins() {
+        let (records, roots) = match retention.window.first_unwritten() {
             Some((records, roots)) if records < replay => (records, Some(roots.clone())),
             _ => (replay, None),
         };
-        let (runs, kept_from) = (named.cloned().collect(), guarded.window.stated());
-        HistoryInImage { runs, records, past: roots, kept_from }
+        let (runs, kept_from) = (named.cloned().collect(), retention.window.recorded_begin());
+        ImageHistory { runs, records, past: roots, kept_from }
     }
 
     /// A replica: the process that writes names these runs by now, and its window begins at `from`.
-    pub(crate) fn replace_disk(&self, disk: Vec<Arc<DiskRun>>, from: u64) {
+    pub(crate) fn replace_disk_runs(&self, disk: Vec<Arc<DiskRun>>, from: u64) {
         let mut merges = self.merges.lock();
-        let mut guarded = self.guarded.lock();
-        guarded.window.begin_at(from);
-        let from = guarded.window.from();
+        let mut retention = self.retention.lock();
+        retention.window.set_begin(from);
+        let from = retention.window.oldest_commit();
         let named: Vec<_> = disk.into_iter().filter(|run| run.names.through > from).collect();
         if let Some(last) = named.last() {
-            guarded.window.wrote(last.names.through.min(self.newest()));
+            retention.window.set_written(last.names.through.min(self.newest()));
         }
-        self.change(|past| past.disk = named.into());
-        drop(guarded);
+        self.update(|past| past.disk = named.into());
+        drop(retention);
         self.trim(&mut merges);
     }
 }
 
-impl Past {
+impl UndoSet {
     /// What was before a commit, where a run on the device has it.
-    pub(super) fn before(&self, commit: u64) -> Result<Option<super::Before>> {
+    pub(super) fn prior_commit(&self, commit: u64) -> Result<Option<super::PriorCommit>> {
         let run = self.disk.iter().find(|run| commit <= run.names.through);
         let Some(run) = run.filter(|run| commit > run.names.after) else { return Ok(None) };
         let bytes = run.commit(commit)?;
-        super::Before::decode(&bytes).map(Some).map_err(|_| run.bad_commit().into())
+        super::PriorCommit::decode(&bytes).map(Some).map_err(|_| run.bad_commit().into())
     }
 }

@@ -10,7 +10,7 @@ use arc_swap::Guard;
 use pleach_beatree::Stored;
 use pleach_core::{Key, Prefix};
 
-use super::{DiskRun, Past, Recent, Undo};
+use super::{DiskRun, RecentCommit, Undo, UndoSet};
 use crate::error::{Error, Result};
 use pleach_history::{NodesOf, Order, ReplacedNode, Version};
 
@@ -26,52 +26,54 @@ impl Undo {
     /// # Errors
     /// [`Error::SnapshotTooOld`].
     #[inline]
-    pub(in crate::state) fn reaching(&self, base: u64) -> Result<Guard<Arc<Past>>> {
-        let past = self.past.load();
-        if past.floor() <= base { Ok(past) } else { Err(self.too_old(base)) }
+    pub(in crate::state) fn load_since(&self, base: u64) -> Result<Guard<Arc<UndoSet>>> {
+        let set = self.current.load();
+        if set.floor() <= base { Ok(set) } else { Err(self.too_old_error(base)) }
     }
 
     /// The error for a state that is not kept any more.
-    pub(crate) fn too_old(&self, commit: u64) -> Error {
-        Error::SnapshotTooOld { commit, oldest: self.from() }
+    pub(crate) fn too_old_error(&self, commit: u64) -> Error {
+        Error::SnapshotTooOld { commit, oldest: self.oldest_commit() }
     }
 
     /// Is a commit in the history, or the newest one?
-    pub(in crate::state) fn check_window(&self, commit: u64) -> Result<()> {
-        if self.past.load().from <= commit { Ok(()) } else { Err(self.too_old(commit)) }
+    pub(in crate::state) fn check_in_window(&self, commit: u64) -> Result<()> {
+        if self.current.load().oldest <= commit { Ok(()) } else { Err(self.too_old_error(commit)) }
     }
 
     /// Can the state of a commit be read?
-    pub(crate) fn check(&self, commit: u64) -> Result<()> {
-        self.reaching(commit).map(drop)
+    pub(crate) fn check_readable(&self, commit: u64) -> Result<()> {
+        self.load_since(commit).map(drop)
     }
 
     /// The oldest commit after `base` that changed a key, and what it replaced; of commits that are put in.
     pub fn change_after(&self, namespace: u8, key: &Key, base: u64) -> Result<Option<Version>> {
-        self.past.load().version(namespace, key, base)
+        self.current.load().version(namespace, key, base)
     }
 
     /// Commits from one, or from the begin of the window, through another that changed a key: the first of them in an order,
     /// some at most; none where there is none.
-    pub(crate) fn changes(
+    pub(crate) fn changing_commits(
         &self,
         (namespace, key): (u8, &Key),
         (first, last): (Option<u64>, u64),
         order: Order,
     ) -> Result<Vec<u64>> {
-        let past = self.past.load_full();
-        let base = first.map_or(past.from, |first| first - 1);
-        if base < past.from {
-            return Err(self.too_old(base));
+        let set = self.current.load_full();
+        let base = first.map_or(set.oldest, |first| first - 1);
+        if base < set.oldest {
+            return Err(self.too_old_error(base));
         }
-        let (disk, through) = past.on_disk(base);
+        let (disk, through) = set.disk_runs_after(base);
         let (all, later) = (base + 1..=last, through + 1..=last);
         let disk = &disk[..disk.partition_point(|run| run.names.after < last)];
         let disk = disk.iter().map(|run| Ok(run.changes(namespace, key, &all, order)?));
-        let memory = || Ok(past.runs.changes(namespace, key, &later, order));
-        let recent = past.recent_after(through).iter().filter_map(|commit| {
+        let memory = || Ok(set.runs.changes(namespace, key, &later, order));
+        let recent = set.recent_after(through).iter().filter_map(|commit| {
             let is_changed = commit.number <= last
-                && commit.of(namespace).is_some_and(|one| one.changes.find(key).is_some());
+                && commit
+                    .in_namespace(namespace)
+                    .is_some_and(|one| one.changes.find(key).is_some());
             is_changed.then(|| Ok(vec![commit.number]))
         });
         let mut found = disk.chain(iter::once_with(memory)).chain(recent);
@@ -85,38 +87,38 @@ impl Undo {
 
     /// The states as of `base` of all of a namespace's keys in some ranges, which ascend, that later commits changed:
     /// in order.
-    pub fn within(
+    pub fn get_ranges(
         &self,
         namespace: u8,
         ranges: &[RangeInclusive<Key>],
         base: u64,
     ) -> Result<Vec<(Key, Stored)>> {
-        self.past.load().within(namespace, ranges, base)
+        self.current.load().get_ranges(namespace, ranges, base)
     }
 }
 
-impl Past {
+impl UndoSet {
     /// Runs on the device with commits after `base` that memory does not have, and the commit after which memory goes on.
     #[inline]
-    fn on_disk(&self, base: u64) -> (&[Arc<DiskRun>], u64) {
-        if self.begins <= base {
+    fn disk_runs_after(&self, base: u64) -> (&[Arc<DiskRun>], u64) {
+        if self.memory_floor <= base {
             return (&[], base);
         }
         let first = self.disk.partition_point(|run| run.names.through <= base);
-        let end = self.disk.partition_point(|run| run.names.after < self.begins);
+        let end = self.disk.partition_point(|run| run.names.after < self.memory_floor);
         let runs = &self.disk[first..end.max(first)];
         (runs, runs.last().map_or(base, |last| last.names.through.max(base)))
     }
 
     /// Recent commits after `base`, in order.
-    fn recent_after(&self, base: u64) -> &[Recent] {
+    fn recent_after(&self, base: u64) -> &[RecentCommit] {
         &self.recent[self.recent.partition_point(|commit| commit.number <= base)..]
     }
 
     /// What a key had as of `base`, and the commit that replaced it; of commits that are put in.
     #[inline]
     fn version(&self, namespace: u8, key: &Key, base: u64) -> Result<Option<Version>> {
-        let (disk, through) = self.on_disk(base);
+        let (disk, through) = self.disk_runs_after(base);
         for run in disk {
             if let Some(found) = run.get(namespace, key, base)? {
                 return Ok(Some(found));
@@ -139,25 +141,27 @@ impl Past {
             return Ok(Some(prior));
         }
         let mut recent = self.recent_after(base).iter();
-        Ok(recent.find_map(|commit| Some(commit.of(namespace)?.changes.find(key)?.prior.clone())))
+        Ok(recent.find_map(|commit| {
+            Some(commit.in_namespace(namespace)?.changes.find(key)?.prior.clone())
+        }))
     }
 
-    /// See [`Undo::within`].
-    pub(in crate::state) fn within(
+    /// See [`Undo::get_ranges`].
+    pub(in crate::state) fn get_ranges(
         &self,
         namespace: u8,
         ranges: &[RangeInclusive<Key>],
         base: u64,
     ) -> Result<Vec<(Key, Stored)>> {
-        let ((disk, through), recent) = (self.on_disk(base), self.recent_after(base));
+        let ((disk, through), recent) = (self.disk_runs_after(base), self.recent_after(base));
         let found = self.runs.within(namespace, ranges, through);
         if recent.is_empty() && disk.is_empty() {
             return Ok(found);
         }
         let mut states = BTreeMap::new();
         // Newest first, so that the oldest commit has the last word.
-        for undone in recent.iter().rev().filter_map(|commit| commit.of(namespace)) {
-            for changed in ranges.iter().flat_map(|keys| undone.changes.within(keys)) {
+        for undone in recent.iter().rev().filter_map(|commit| commit.in_namespace(namespace)) {
+            for changed in ranges.iter().flat_map(|keys| undone.changes.in_range(keys)) {
                 states.insert(changed.key, changed.prior.clone());
             }
         }
@@ -177,10 +181,10 @@ impl Past {
         prefix: &Prefix,
         base: u64,
     ) -> impl Iterator<Item = Result<Vec<ReplacedNode>>> {
-        let (disk, through) = self.on_disk(base);
+        let (disk, through) = self.disk_runs_after(base);
         let disk = disk.iter().map(move |run| Ok(run.nodes_around(of, namespace, prefix, base)?));
         let recent = self.recent_after(base).iter().filter_map(move |commit| {
-            Some(commit.of(namespace)?.nodes.around(of, commit.number, prefix))
+            Some(commit.in_namespace(namespace)?.nodes.nodes_around(of, commit.number, prefix))
         });
         let memory = self.runs.nodes_around(of, namespace, prefix, through).chain(recent);
         let any =

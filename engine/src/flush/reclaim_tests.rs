@@ -68,7 +68,7 @@ fn giving_up_awaits_the_commits_in_flight() {
     db.drop_namespace(7).expect("dropped");
     state.commits.sequencer.lock().in_flight += 1;
     let page = || {
-        let trie = state.other(7).expect("it was given up beside a commit");
+        let trie = state.other_trie(7).expect("it was given up beside a commit");
         state.store.peek(trie.index.locate(&id(3)).expect("flushed"))
     };
     settle(&runtime);
@@ -87,7 +87,7 @@ fn giving_up_awaits_the_commits_in_flight() {
 #[test]
 fn what_cannot_be_given_up_yet_holds_nobody() {
     let (db, disk, runtime) = with_long_values();
-    let making = db.state().images.begins();
+    let making = db.state().images.try_begin_image();
     db.drop_namespace(7).expect("dropped");
     settle(&runtime);
     assert!(db.state().tries.get(7).is_some(), "it left while an image was in the making");
@@ -112,7 +112,7 @@ fn what_cannot_be_given_up_yet_holds_nobody() {
 fn a_page_that_another_task_reads_is_given_up() {
     let (db, disk, runtime) = with_long_values();
     let state = db.state();
-    let page = state.other(7).expect("it exists").index.locate(&id(3)).expect("flushed").page;
+    let page = state.other_trie(7).expect("it exists").index.locate(&id(3)).expect("flushed").page;
     let claim = state.store.in_flight.claim(PageId::Leaf(page)).expect("nobody reads it");
     db.drop_namespace(7).expect("dropped");
     settle(&runtime);

@@ -33,16 +33,16 @@ const ABSENT: u64 = 0xff;
 
 /// Two cache lines. The first word is the mark: 0 when empty, [`BUSY`], else one more than the commit (48 bits), the namespace,
 /// and the value's length. Key and value follow.
-type Slot = [AtomicU64; SLOT];
+type ValueSlot = [AtomicU64; SLOT];
 
 /// What a key has.
-pub(crate) struct LookedUp {
+pub(crate) struct PrefetchedValue {
     bytes: [u8; MAX_VALUE],
     /// `None` when it has no value.
     len: Option<usize>,
 }
 
-impl LookedUp {
+impl PrefetchedValue {
     /// The value, if there is one.
     pub(crate) fn value(&self) -> Option<&[u8]> {
         self.len.map(|len| &self.bytes[..len])
@@ -63,10 +63,10 @@ pub(crate) struct ValueCache {
 impl ValueCache {
     /// A table of at most `bytes` bytes.
     pub(crate) fn new(bytes: usize) -> Self {
-        let slots = (bytes / size_of::<Slot>()).max(WAYS);
+        let slots = (bytes / size_of::<ValueSlot>()).max(WAYS);
         // Rounded down to a power of two. Fewer words more than those of a slot do not make another pair.
         let words = huge_pages::zeroed((1 << slots.ilog2()) * SLOT + SLOT - 1);
-        let unused = words.as_ptr().align_offset(size_of::<Slot>());
+        let unused = words.as_ptr().align_offset(size_of::<ValueSlot>());
         Self { words, unused }
     }
 
@@ -83,7 +83,7 @@ impl ValueCache {
 
     /// The slots that a key's value may be in.
     #[inline]
-    pub(crate) fn pair(&self, namespace: u8, key: &Key) -> SlotPair {
+    pub(crate) fn slots_of(&self, namespace: u8, key: &Key) -> SlotPair {
         // Namespaces with the same keys do not share their slots.
         let spread = u64::from(namespace).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let hash = twox_hash::XxHash3_64::oneshot(key) ^ spread >> 8;
@@ -106,11 +106,11 @@ impl ValueCache {
         };
         let mark = mark(namespace, commit);
         for slot in &self.pairs()[pair.0] {
-            let (own_mark, own_key, own_value) = parts(slot);
+            let (own_mark, own_key, own_value) = split_slot(slot);
             let before = own_mark.load(Ordering::Relaxed);
             // Of this commit, of a later one, or being written.
             if before >> 16 > commit {
-                if before >> 8 == mark >> 8 && is_of(own_key, key) {
+                if before >> 8 == mark >> 8 && has_key(own_key, key) {
                     return;
                 }
                 continue;
@@ -135,8 +135,8 @@ impl ValueCache {
 
     /// What a namespace's `key` has as of `commit`, if that is here.
     #[inline]
-    pub(crate) fn get(&self, namespace: u8, commit: u64, key: &Key) -> Option<LookedUp> {
-        self.get_in(self.pair(namespace, key), (namespace, commit), key)
+    pub(crate) fn get(&self, namespace: u8, commit: u64, key: &Key) -> Option<PrefetchedValue> {
+        self.get_in(self.slots_of(namespace, key), (namespace, commit), key)
     }
 
     /// The same for a key whose slots are `pair`.
@@ -146,15 +146,15 @@ impl ValueCache {
         pair: SlotPair,
         (namespace, commit): (u8, u64),
         key: &Key,
-    ) -> Option<LookedUp> {
+    ) -> Option<PrefetchedValue> {
         let wanted = mark(namespace, commit) >> 8;
         for slot in &self.pairs()[pair.0] {
-            let (own_mark, own_key, own_value) = parts(slot);
+            let (own_mark, own_key, own_value) = split_slot(slot);
             let mark = own_mark.load(Ordering::Acquire);
-            if mark >> 8 != wanted || !is_of(own_key, key) {
+            if mark >> 8 != wanted || !has_key(own_key, key) {
                 continue;
             }
-            let mut value = LookedUp { bytes: [0; MAX_VALUE], len: None };
+            let mut value = PrefetchedValue { bytes: [0; MAX_VALUE], len: None };
             if mark & 0xff != ABSENT {
                 let len = usize::try_from(mark & 0xff).expect("a byte").min(MAX_VALUE);
                 let (bytes, _) = value.bytes.as_chunks_mut::<8>();
@@ -174,7 +174,7 @@ impl ValueCache {
 
     /// The slots of all pairs.
     #[inline]
-    fn pairs(&self) -> &[[Slot; WAYS]] {
+    fn pairs(&self) -> &[[ValueSlot; WAYS]] {
         let (slots, _) = self.words[self.unused..].as_chunks();
         slots.as_chunks().0
     }
@@ -182,7 +182,7 @@ impl ValueCache {
 
 /// Mark, key and value of a slot.
 #[inline]
-fn parts(slot: &Slot) -> (&AtomicU64, &[AtomicU64], &[AtomicU64]) {
+fn split_slot(slot: &ValueSlot) -> (&AtomicU64, &[AtomicU64], &[AtomicU64]) {
     let (key, value) = slot[1..].split_at(KEY);
     (&slot[0], key, value)
 }
@@ -195,7 +195,7 @@ fn mark(namespace: u8, commit: u64) -> u64 {
 }
 
 #[inline]
-fn is_of(own: &[AtomicU64], key: &Key) -> bool {
+fn has_key(own: &[AtomicU64], key: &Key) -> bool {
     own.iter().zip(words(key)).all(|(own, word)| own.load(Ordering::Relaxed) == word)
 }
 
@@ -232,7 +232,7 @@ mod tests {
     fn a_value_is_that_of_its_commit_or_none() {
         let values = ValueCache::new(1 << 16);
         let put = |commit, key: &Key, value: Option<&[u8]>| {
-            values.put(values.pair(0, key), (0, commit), key, value);
+            values.put(values.slots_of(0, key), (0, commit), key, value);
         };
         let got = |commit, number| {
             values.get(0, commit, &key(number)).map(|found| found.value().map(<[u8]>::to_vec))
@@ -272,7 +272,7 @@ mod tests {
             let key = key(number);
             for namespace in [0, 1, 255] {
                 let value = value(7, number + u64::from(namespace));
-                values.put(values.pair(namespace, &key), (namespace, 7), &key, Some(&value));
+                values.put(values.slots_of(namespace, &key), (namespace, 7), &key, Some(&value));
             }
             for namespace in [0, 1, 255] {
                 let expected = value(7, number + u64::from(namespace));
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn readers_never_see_half_a_value() {
-        let values = ValueCache::new(4 * size_of::<Slot>());
+        let values = ValueCache::new(4 * size_of::<ValueSlot>());
         let done = AtomicBool::new(false);
         let seen = std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
@@ -307,7 +307,7 @@ mod tests {
             for commit in 0..20_000 {
                 for number in 0..8 {
                     let key = key(number);
-                    let (pair, value) = (values.pair(3, &key), value(commit, number));
+                    let (pair, value) = (values.slots_of(3, &key), value(commit, number));
                     values.put(pair, (3, commit), &key, Some(&value));
                 }
             }

@@ -23,15 +23,15 @@ use pleach_journal::format::location_body::{LocationEncoder, NewPage, Rewrite};
 use pleach_journal::format::names::LEAF_FILE;
 
 use super::gather::{DEPTH, read_pages};
-use super::publish::Freed;
+use super::publish::RetiredBatch;
 use crate::error::{Error, Result};
 use crate::metrics::Counters;
-use crate::state::State;
-use crate::state::order::images::LAST_NUMBERS;
-use crate::state::pages::in_flight::Reading;
-use crate::state::pages::index::{PageRef, located};
+use crate::state::TrieDb;
+use crate::state::order::images::NUMBERS_FOR_CLOSE;
+use crate::state::pages::in_flight::ReadMode;
+use crate::state::pages::index::{PageRef, child_page};
 use crate::state::pages::overflow;
-use crate::state::pages::quarantine::Why;
+use crate::state::pages::quarantine::QuarantineReason;
 use crate::state::pages::reader::PageReader;
 
 /// Regions that one record gives up, and leaf pages, unless the first region has more.
@@ -39,19 +39,19 @@ const REGIONS: usize = 256;
 const PAGES: usize = 1024;
 
 /// How a step of it went.
-pub(super) enum GivenUp {
+pub(super) enum ReclaimOutcome {
     /// A part; there may be more.
-    Part(Freed),
+    Part(RetiredBatch),
     /// The trie had nothing left, and has left the registry.
-    All,
+    Removed,
     /// A commit or an image is under way, or there is no room in the log or no ring to read with: later.
     Busy,
     /// What is left cannot be read, for now.
-    Aside,
+    Unreadable,
 }
 
 /// All that a region has on the device.
-struct Left {
+struct DroppedRegion {
     region: Arc<Region>,
     pages: Vec<PageNo>,
     runs: Vec<PageRun>,
@@ -61,49 +61,49 @@ struct Left {
 }
 
 /// A page that is read for the runs that it names; `left` is the place of its region.
-struct Named {
-    left: usize,
+struct DroppedPage {
+    region: usize,
     at: PageRef,
     prefix: Prefix,
 }
 
 /// Gives up a part of a trie that commit `by` has dropped and that no state reaches any more.
-pub(super) fn give_up(trie: &State, by: u64) -> Result<GivenUp> {
+pub(super) fn reclaim(trie: &TrieDb, by: u64) -> Result<ReclaimOutcome> {
     if !trie.commits.sequencer.lock().is_quiet() {
         // Before anything is read for it. It is awaited: no child comes ahead of its parent's publication.
-        return Ok(GivenUp::Busy);
+        return Ok(ReclaimOutcome::Busy);
     }
     let reads = trie.space.overflow_stats().live > 0;
-    let (mut all, named, mut aside) = gather(trie, reads);
+    let (mut all, named, mut aside) = gather_regions(trie, reads);
     if reads && !named.is_empty() {
         let found = all.len();
-        if let Err(error) = read_runs(trie, &named, &mut all) {
+        if let Err(error) = read_overflow_runs(trie, &named, &mut all) {
             tracing::warn!(%error, "a dropped namespace cannot be read; it is tried again");
-            return Ok(GivenUp::Busy);
+            return Ok(ReclaimOutcome::Busy);
         }
         aside |= all.len() < found;
     }
     if all.is_empty() {
-        return Ok(if aside { GivenUp::Aside } else { leave(trie) });
+        return Ok(if aside { ReclaimOutcome::Unreadable } else { remove_trie(trie) });
     }
-    publish(trie, by, &all)
+    publish_reclaim(trie, by, &all)
 }
 
 /// The first regions that have something left, and their pages; says whether others have to wait: for what
 /// cannot be read, where it is to be read.
-fn gather(trie: &State, reads: bool) -> (Vec<Left>, Vec<Named>, bool) {
+fn gather_regions(trie: &TrieDb, reads: bool) -> (Vec<DroppedRegion>, Vec<DroppedPage>, bool) {
     let (mut all, mut named, mut aside) = (Vec::new(), Vec::new(), false);
     let mut key: Option<Key> = Some([0; 32]);
     while let Some(at) = key.filter(|_| all.len() < REGIONS && named.len() < PAGES) {
-        let bare = trie.index.in_region(&at, |_, state| state.is_bare());
-        let brought = if bare { Ok(()) } else { trie.nodes.bring_nodes(&at) };
-        key = trie.index.in_region(&at, |region, state| {
+        let bare = trie.index.with_region(&at, |_, state| state.is_bare());
+        let brought = if bare { Ok(()) } else { trie.nodes.load_nodes_for_flush(&at) };
+        key = trie.index.with_region(&at, |region, state| {
             let next = region.prefix().next().map(|next| *next.first_key());
             let children = state.children();
             if state.is_bare() {
                 return next;
             }
-            let is_aside = |child| trie.store.page_is_aside(state, child);
+            let is_aside = |child| trie.store.is_page_quarantined(state, child);
             let waits = reads && (0..children.len()).any(is_aside);
             if waits || brought.is_err() || !state.nodes_are_here() {
                 aside = true;
@@ -112,11 +112,11 @@ fn gather(trie: &State, reads: bool) -> (Vec<Left>, Vec<Named>, bool) {
             let left = all.len();
             named.extend((0..children.len()).filter_map(|child| {
                 let prefix = children.prefix(child);
-                Some(Named { left, at: located(state, child)?, prefix })
+                Some(DroppedPage { region: left, at: child_page(state, child)?, prefix })
             }));
             let pending = state.pending().iter().map(|pending| &pending.stored);
             let dropped = state.dropped().iter().map(|dropped| &dropped.pending.stored);
-            all.push(Left {
+            all.push(DroppedRegion {
                 region: Arc::clone(region),
                 pages: (0..children.len()).filter_map(|child| children.page(child)).collect(),
                 runs: pending.chain(dropped).flat_map(overflow::runs).collect(),
@@ -133,23 +133,27 @@ fn gather(trie: &State, reads: bool) -> (Vec<Left>, Vec<Named>, bool) {
 ///
 /// # Errors
 /// Of the ring alone.
-fn read_runs(trie: &State, named: &[Named], all: &mut Vec<Left>) -> Result<()> {
+fn read_overflow_runs(
+    trie: &TrieDb,
+    named: &[DroppedPage],
+    all: &mut Vec<DroppedRegion>,
+) -> Result<()> {
     // Those that enter the cache leave it with the trie.
-    let mut reader = PageReader::new(&trie.store, DEPTH, Reading::Flush)?;
+    let mut reader = PageReader::new(&trie.store, DEPTH, ReadMode::Flush)?;
     let mut bad = vec![false; all.len()];
     let mut take = |index: usize, read: Result<Arc<CachedPage>>| {
-        let Named { left, at, prefix } = &named[index];
+        let DroppedPage { region: left, at, prefix } = &named[index];
         match read {
-            Ok(page) => all[*left].runs.append(&mut runs_of(&page)),
+            Ok(page) => all[*left].runs.append(&mut overflow_runs_of(&page)),
             Err(error) => {
                 let (page, of) = ((LEAF_FILE, u64::from(at.page)), (at.namespace, *prefix));
-                trie.store.set_aside(page, of, error, Why::Unreadable);
+                trie.store.quarantine_page(page, of, error, QuarantineReason::Unreadable);
                 bad[*left] = true;
             }
         }
     };
     let (mut missing, mut pages) = (Vec::new(), Vec::new());
-    for (index, Named { at, .. }) in named.iter().enumerate() {
+    for (index, DroppedPage { at, .. }) in named.iter().enumerate() {
         if let Some(page) = trie.store.peek(*at) {
             take(index, Ok(page));
         } else {
@@ -163,7 +167,7 @@ fn read_runs(trie: &State, named: &[Named], all: &mut Vec<Left>) -> Result<()> {
     Ok(())
 }
 
-fn runs_of(page: &CachedPage) -> Vec<PageRun> {
+fn overflow_runs_of(page: &CachedPage) -> Vec<PageRun> {
     let view = page.view();
     let mut runs = Vec::new();
     for (_, cell) in view.iter() {
@@ -175,10 +179,12 @@ fn runs_of(page: &CachedPage) -> Vec<PageRun> {
 }
 
 /// The location record, and what it says: in one moment, as every flush.
-fn publish(trie: &State, by: u64, all: &[Left]) -> Result<GivenUp> {
-    let Ok(flush) = trie.images.next_number(LAST_NUMBERS) else { return Ok(GivenUp::Busy) };
+fn publish_reclaim(trie: &TrieDb, by: u64, all: &[DroppedRegion]) -> Result<ReclaimOutcome> {
+    let Ok(flush) = trie.images.next_number(NUMBERS_FOR_CLOSE) else {
+        return Ok(ReclaimOutcome::Busy);
+    };
     let mut encoder = LocationEncoder::over(Vec::new(), flush, trie.namespace);
-    for Left { region, pages, last_commit, .. } in all {
+    for DroppedRegion { region, pages, last_commit, .. } in all {
         let range = *region.prefix();
         let nothing = NewPage {
             prefix: range,
@@ -195,14 +201,14 @@ fn publish(trie: &State, by: u64, all: &[Left]) -> Result<GivenUp> {
     let len = record.len();
     match trie.commits.sequencer.make_room(len) {
         // Commits are not to be told that the flush has no room.
-        Err(Error::Full(_)) => return Ok(GivenUp::Busy),
+        Err(Error::Full(_)) => return Ok(ReclaimOutcome::Busy),
         made => made?,
     }
     let _structure = trie.index.hold_structure();
     let mut sequencer = trie.commits.sequencer.lock();
-    sequencer.check()?;
+    sequencer.check_writable()?;
     if !sequencer.is_quiet() || !sequencer.has_room(len) {
-        return Ok(GivenUp::Busy);
+        return Ok(ReclaimOutcome::Busy);
     }
     let end = sequencer.queue(record) + len;
     let mut pages = Vec::new();
@@ -226,7 +232,7 @@ fn publish(trie: &State, by: u64, all: &[Left]) -> Result<GivenUp> {
     }
     sequencer.layouts += 1;
     trie.space.retire(&pages, &runs, end)?;
-    let freed = Freed {
+    let freed = RetiredBatch {
         end,
         // No view names its values since then.
         commit: by,
@@ -238,14 +244,14 @@ fn publish(trie: &State, by: u64, all: &[Left]) -> Result<GivenUp> {
         trie.store.quarantine.forget(LEAF_FILE, u64::from(page));
         trie.store.cache.remove(page);
     }
-    Ok(GivenUp::Part(freed))
+    Ok(ReclaimOutcome::Part(freed))
 }
 
 /// A trie without pages leaves the registry, and its pages of the spill file are free.
-fn leave(trie: &State) -> GivenUp {
+fn remove_trie(trie: &TrieDb) -> ReclaimOutcome {
     let mut sequencer = trie.commits.sequencer.lock();
-    if !sequencer.is_quiet() || trie.images.is_in_making() {
-        return GivenUp::Busy;
+    if !sequencer.is_quiet() || trie.images.is_image_in_progress() {
+        return ReclaimOutcome::Busy;
     }
     assert!(trie.index.load().is_bare(), "a trie that leaves has nothing left");
     // Blocks on states that cannot be read any more may have regions of it: they are told apart from those of a later
@@ -253,8 +259,8 @@ fn leave(trie: &State) -> GivenUp {
     sequencer.layouts += 1;
     if trie.tries.remove(trie.namespace).is_some() {
         for region in trie.index.load().regions() {
-            trie.nodes.give_spill_page(&region.read());
+            trie.nodes.free_spill_page(&region.read());
         }
     }
-    GivenUp::All
+    ReclaimOutcome::Removed
 }

@@ -20,14 +20,14 @@ const KEPT: usize = 4;
 /// What reads through a ring.
 pub(crate) trait RingReader {
     /// Does it stay on the thread that made it?
-    const STAYS: bool;
+    const IS_THREAD_BOUND: bool;
 
     /// Can it be kept for later?
     fn is_idle(&self) -> bool;
 }
 
 impl<T> RingReader for PageReader<T> {
-    const STAYS: bool = true;
+    const IS_THREAD_BOUND: bool = true;
 
     fn is_idle(&self) -> bool {
         self.in_flight() == 0
@@ -35,7 +35,7 @@ impl<T> RingReader for PageReader<T> {
 }
 
 impl RingReader for RunReader {
-    const STAYS: bool = false;
+    const IS_THREAD_BOUND: bool = false;
 
     fn is_idle(&self) -> bool {
         self.is_idle()
@@ -43,54 +43,54 @@ impl RingReader for RunReader {
 }
 
 /// Readers for whoever reads many pages, from session to session. Clones are the same.
-pub(crate) struct SpareReaders<Q: RingReader>(Arc<Mutex<Spare<Q>>>);
+pub(crate) struct ReaderPool<Q: RingReader>(Arc<Mutex<PoolState<Q>>>);
 
-impl<Q: RingReader> Clone for SpareReaders<Q> {
+impl<Q: RingReader> Clone for ReaderPool<Q> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
 /// Those for whoever reads many keys.
-pub(crate) type PageReaders = SpareReaders<PageReader<()>>;
+pub(crate) type PageReaderPool = ReaderPool<PageReader<()>>;
 
-struct Spare<Q> {
+struct PoolState<Q> {
     /// Those that nobody uses, the longest unused first.
     kept: Vec<(ThreadId, Q)>,
     /// How many are in use.
     used: usize,
 }
 
-impl<Q: RingReader> Default for SpareReaders<Q> {
+impl<Q: RingReader> Default for ReaderPool<Q> {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new(Spare { kept: Vec::new(), used: 0 })))
+        Self(Arc::new(Mutex::new(PoolState { kept: Vec::new(), used: 0 })))
     }
 }
 
 /// The right to use a reader.
-pub(super) struct InUse<Q: RingReader> {
-    readers: SpareReaders<Q>,
+pub(super) struct PooledReader<Q: RingReader> {
+    readers: ReaderPool<Q>,
     reader: Option<Q>,
 }
 
-impl<Q: RingReader> SpareReaders<Q> {
+impl<Q: RingReader> ReaderPool<Q> {
     /// `None` when enough are in use.
-    pub(super) fn take(&self) -> Option<InUse<Q>> {
+    pub(super) fn take(&self) -> Option<PooledReader<Q>> {
         let spare = &mut *self.0.lock();
         if spare.used == USED {
             return None;
         }
         spare.used += 1;
         let here = std::thread::current().id();
-        let own = spare.kept.iter().position(|(thread, _)| !Q::STAYS || *thread == here);
+        let own = spare.kept.iter().position(|(thread, _)| !Q::IS_THREAD_BOUND || *thread == here);
         let reader = own.map(|own| spare.kept.remove(own).1);
-        Some(InUse { readers: self.clone(), reader })
+        Some(PooledReader { readers: self.clone(), reader })
     }
 }
 
-impl<Q: RingReader> InUse<Q> {
+impl<Q: RingReader> PooledReader<Q> {
     /// The reader: one that was kept if there was one, else made now.
-    pub(super) fn reader(&mut self, make: impl FnOnce() -> Result<Q>) -> Result<&mut Q> {
+    pub(super) fn get_or_make(&mut self, make: impl FnOnce() -> Result<Q>) -> Result<&mut Q> {
         let reader = match self.reader.take() {
             Some(reader) => reader,
             None => make()?,
@@ -99,17 +99,17 @@ impl<Q: RingReader> InUse<Q> {
     }
 
     /// The reader, if it was used.
-    pub(super) fn made(&mut self) -> Option<&mut Q> {
+    pub(super) fn get(&mut self) -> Option<&mut Q> {
         self.reader.as_mut()
     }
 
     /// After an error the reader goes, and waits for what is in flight.
-    pub(super) fn forget(&mut self) {
+    pub(super) fn discard(&mut self) {
         self.reader = None;
     }
 }
 
-impl<Q: RingReader> Drop for InUse<Q> {
+impl<Q: RingReader> Drop for PooledReader<Q> {
     fn drop(&mut self) {
         let reader = self.reader.take().filter(RingReader::is_idle);
         let mut spare = self.readers.0.lock();

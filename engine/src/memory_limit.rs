@@ -51,7 +51,7 @@ pub(crate) fn check_address_space(budget: u64, threads: usize) -> Result<(), Inv
 }
 
 /// Says what is wrong with a budget that the process cannot have.
-pub(crate) fn too_large(budget: u64, limit: &MemoryLimit) -> Option<Note> {
+pub(crate) fn budget_warning(budget: u64, limit: &MemoryLimit) -> Option<Note> {
     let mib = budget >> 20;
     let what = format!(
         "{mib} MiB, and this process may have {limit}: it will be killed when the budget fills up"
@@ -64,7 +64,7 @@ fn limit_below(root: &Path) -> MemoryLimit {
     let machine = MemoryLimit { bytes: machine_memory(root).unwrap_or(UNKNOWN), group: None };
     let groups = group_files(root);
     let limits = groups.into_iter().filter_map(|file| {
-        let text = std::fs::read_to_string(below(root, &file)).ok()?;
+        let text = std::fs::read_to_string(path_below(root, &file)).ok()?;
         // "max" is no number, and what the first version says for none is more than any machine has.
         let bytes = text.trim().parse().ok()?;
         Some(MemoryLimit { bytes, group: Some(file) })
@@ -123,7 +123,7 @@ fn group_files(root: &Path) -> Vec<PathBuf> {
         let inside = own.strip_prefix(mount.root).or_else(|_| own.strip_prefix("/"));
         let top = Path::new(mount.at);
         let mut group = top.join(inside.unwrap_or(own));
-        if !below(root, &group).is_dir() {
+        if !path_below(root, &group).is_dir() {
             top.clone_into(&mut group);
         }
         for group in group.ancestors().take_while(|group| group.starts_with(top)) {
@@ -157,7 +157,7 @@ impl<'a> Mount<'a> {
     }
 }
 
-fn below(root: &Path, file: &Path) -> PathBuf {
+fn path_below(root: &Path, file: &Path) -> PathBuf {
     root.join(file.strip_prefix("/").unwrap_or(file))
 }
 
@@ -257,8 +257,8 @@ mod tests {
     fn a_budget_that_cannot_be_had_is_warned_of_by_name() {
         let file = PathBuf::from("/sys/fs/cgroup/memory.max");
         let limit = MemoryLimit { bytes: 512 << 20, group: Some(file) };
-        let text = too_large(1 << 30, &limit).expect("too large").to_string();
+        let text = budget_warning(1 << 30, &limit).expect("too large").to_string();
         assert!(text.starts_with("cache_mib: 1024 MiB") && text.contains("memory.max"), "{text}");
-        assert_eq!(too_large(512 << 20, &limit), None);
+        assert_eq!(budget_warning(512 << 20, &limit), None);
     }
 }

@@ -11,7 +11,7 @@ use pleach_history::ReplacedNode;
 
 /// What is known of a prefix's node as of an older commit; or what overlays say of it, where the changes are theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NodeThen {
+pub(crate) enum PastNode {
     /// No later commit, and no overlay, has changed a key below it.
     Unchanged,
     /// It was this, and after the newest of the overlays that have changed it, it is.
@@ -20,28 +20,28 @@ pub(crate) enum NodeThen {
     Unrecorded,
 }
 
-impl NodeThen {
+impl PastNode {
     /// What overlays say, over what is known of the commit below them: a node that one has recorded stays the node in it,
     /// whatever is committed.
-    pub(crate) fn over(self, then: impl FnOnce() -> Self) -> Self {
+    pub(crate) fn or_else(self, then: impl FnOnce() -> Self) -> Self {
         if self == Self::Unchanged { then() } else { self }
     }
 }
 
 /// What the nodes that were replaced in and around it say of one prefix: those of the oldest run, or commit, that has any, since
 /// of all that were replaced the oldest alone says whether the prefix was a page's then.
-pub(in crate::state) fn then(prefix: &Prefix, around: &[ReplacedNode]) -> NodeThen {
+pub(in crate::state) fn past_node(prefix: &Prefix, around: &[ReplacedNode]) -> PastNode {
     let own = around.iter().filter(|one| one.prefix == *prefix).min_by_key(|one| one.number);
     let others = around.iter().filter(|one| {
         one.prefix != *prefix && (one.prefix.contains(prefix) || prefix.contains(&one.prefix))
     });
     let other = others.map(|one| one.number).min();
     match (own, other) {
-        (None, None) => NodeThen::Unchanged,
-        (Some(own), None) => NodeThen::Recorded(own.node),
+        (None, None) => PastNode::Unchanged,
+        (Some(own), None) => PastNode::Recorded(own.node),
         // The prefix was a page's when the oldest of them came.
-        (Some(own), Some(other)) if own.number < other => NodeThen::Recorded(own.node),
-        _ => NodeThen::Unrecorded,
+        (Some(own), Some(other)) if own.number < other => PastNode::Recorded(own.node),
+        _ => PastNode::Unrecorded,
     }
 }
 
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn a_node_is_known_only_while_its_prefix_was_a_pages() {
-        use NodeThen::{Recorded, Unchanged, Unrecorded};
+        use PastNode::{Recorded, Unchanged, Unrecorded};
         let node = |number: u8| Node::new([number; 32]);
         let root = Prefix::ROOT;
         let (left, right) = (root.child(false), root.child(true));
@@ -72,7 +72,7 @@ mod tests {
         }
         let asked = |runs: &Runs, prefix: Prefix, base: u64| {
             let around = runs.nodes_around(NodesOf::Pages, 0, &prefix, base).next();
-            then(&prefix, &around.unwrap_or_default())
+            past_node(&prefix, &around.unwrap_or_default())
         };
         let as_of = |prefix| (0..=5).map(|base| asked(&runs, prefix, base)).collect::<Vec<_>>();
         let known = |number| Recorded(node(number));

@@ -56,7 +56,7 @@ impl LayerNo {
 
     /// How many layers above `older` this one is; a large number when it is below.
     #[inline]
-    pub(super) const fn above(self, older: Self) -> u32 {
+    pub(super) const fn layers_above(self, older: Self) -> u32 {
         self.0.wrapping_sub(older.0) & Self::MASK
     }
 }
@@ -72,9 +72,9 @@ fn fingerprint(key: &Key) -> u8 {
 
 /// A branch or a change of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ref(u64);
+pub(super) struct KeyTrieRef(u64);
 
-impl Ref {
+impl KeyTrieRef {
     const LEAF: u64 = 1 << 31;
     const HINT: u32 = 32;
     const ANY: u8 = u8::MAX;
@@ -95,7 +95,7 @@ impl Ref {
     }
 
     /// The same where it may not be known by which bits of a key it divides.
-    fn skipped_to(self) -> Self {
+    fn with_any_hint(self) -> Self {
         if self.is_leaf() { self } else { Self(self.0 | u64::from(Self::ANY) << Self::HINT) }
     }
 
@@ -107,7 +107,7 @@ impl Ref {
     /// Can what is looked for be there? Of a leaf, `sought` is the key's fingerprint, of a branch, the bits
     /// by which it divides if it skips none.
     #[inline]
-    fn may_have(self, sought: usize) -> bool {
+    fn can_match(self, sought: usize) -> bool {
         let hint = (self.0 >> Self::HINT & 0xff) as usize;
         if self.is_leaf() { hint == sought } else { hint >> (sought / 2) & 1 == 1 }
     }
@@ -118,15 +118,15 @@ impl Ref {
     }
 
     #[inline]
-    fn at(self) -> usize {
+    fn index(self) -> usize {
         (self.0 & (Self::LEAF - 1)) as usize
     }
 }
 
 /// The layers that references name.
-pub(super) trait Layers {
+pub(super) trait LayerLookup {
     /// The trie of a layer; `None` when it is not of this chain.
-    fn trie(&self, layer: LayerNo) -> Option<&Trie>;
+    fn trie(&self, layer: LayerNo) -> Option<&KeyTrie>;
 
     /// The key of a layer's change. The layer is of this chain.
     fn key(&self, layer: LayerNo, change: usize) -> &Key;
@@ -137,9 +137,9 @@ pub(super) trait Layers {
 
 /// A layer's part of the trie.
 #[derive(Debug, Default)]
-pub(super) struct Trie {
+pub(super) struct KeyTrie {
     words: Vec<u64>,
-    root: Option<Ref>,
+    root: Option<KeyTrieRef>,
 }
 
 /// A branch, as it lies in its layer's words.
@@ -167,13 +167,13 @@ impl<'a> Branch<'a> {
 
     /// The child of these bits.
     #[inline]
-    fn child(self, bits: usize) -> Option<Ref> {
+    fn child(self, bits: usize) -> Option<KeyTrieRef> {
         let bitmap = self.bitmap();
         let before = bitmap & ((1 << bits) - 1);
-        (bitmap >> bits & 1 == 1).then(|| Ref(self.0[1 + before.count_ones() as usize]))
+        (bitmap >> bits & 1 == 1).then(|| KeyTrieRef(self.0[1 + before.count_ones() as usize]))
     }
 
-    fn children(self) -> impl Iterator<Item = (usize, Ref)> + 'a {
+    fn children(self) -> impl Iterator<Item = (usize, KeyTrieRef)> + 'a {
         (0..WIDTH).filter_map(move |bits| Some((bits, self.child(bits)?)))
     }
 }
@@ -185,12 +185,12 @@ fn bits_at(key: &Key, depth: u16) -> usize {
     usize::from(if depth.is_multiple_of(2) { byte >> STEP } else { byte & 0xf })
 }
 
-impl Trie {
+impl KeyTrie {
     /// The trie of layer `number` with these changes, which are sorted, over the layers below it, the
     /// newest of which has the trie `below`.
     pub(super) fn build(
         below: Option<&Self>,
-        layers: &impl Layers,
+        layers: &impl LayerLookup,
         number: LayerNo,
         keys: &[&Key],
     ) -> Self {
@@ -200,7 +200,7 @@ impl Trie {
         }
         // About as much as it takes where the keys are spread.
         let words = Vec::with_capacity(keys.len() * 4);
-        let mut builder = Builder { layers, number, keys, words };
+        let mut builder = KeyTrieBuilder { layers, number, keys, words };
         let root = builder.merge(below, 0..keys.len(), 0);
         let mut words = builder.words;
         words.shrink_to_fit();
@@ -219,28 +219,33 @@ impl Trie {
 
     /// The newest change of a key: layer, and number of the change there.
     #[inline]
-    pub(super) fn find(&self, layers: &impl Layers, key: &Key) -> Option<(LayerNo, usize)> {
+    pub(super) fn find(&self, layers: &impl LayerLookup, key: &Key) -> Option<(LayerNo, usize)> {
         let mut at = self.root?;
         let mut depth = 0;
         loop {
             let sought = if at.is_leaf() { fingerprint(key).into() } else { bits_at(key, depth) };
-            if !at.may_have(sought) {
+            if !at.can_match(sought) {
                 return None;
             }
             let trie = layers.trie(at.layer())?;
             if at.is_leaf() {
-                return (layers.key(at.layer(), at.at()) == key).then(|| (at.layer(), at.at()));
+                return (layers.key(at.layer(), at.index()) == key)
+                    .then(|| (at.layer(), at.index()));
             }
-            let branch = trie.branch(at.at());
+            let branch = trie.branch(at.index());
             at = branch.child(bits_at(key, branch.depth()))?;
             depth = branch.depth() + 1;
         }
     }
 
     /// The newest layer that changed anything below a prefix.
-    pub(super) fn newest_below(&self, layers: &impl Layers, prefix: &Prefix) -> Option<LayerNo> {
+    pub(super) fn newest_below(
+        &self,
+        layers: &impl LayerLookup,
+        prefix: &Prefix,
+    ) -> Option<LayerNo> {
         let mut newest: Option<LayerNo> = None;
-        self.covering(layers, prefix, |at| {
+        self.visit_covering(layers, prefix, |at| {
             if newest.is_none_or(|known| layers.age(at.layer()) < layers.age(known)) {
                 newest = Some(at.layer());
             }
@@ -251,26 +256,31 @@ impl Trie {
     /// Calls `visit` with the newest change of each key below a prefix, in order of the keys.
     pub(super) fn visit_below(
         &self,
-        layers: &impl Layers,
+        layers: &impl LayerLookup,
         prefix: &Prefix,
         mut visit: impl FnMut(LayerNo, usize),
     ) {
-        self.covering(layers, prefix, |at| visit_all(layers, at, &mut visit));
+        self.visit_covering(layers, prefix, |at| visit_all(layers, at, &mut visit));
     }
 
     /// Calls `visit` with references to all that is below a prefix, in order, and to nothing else.
-    fn covering(&self, layers: &impl Layers, prefix: &Prefix, mut visit: impl FnMut(Ref)) {
+    fn visit_covering(
+        &self,
+        layers: &impl LayerLookup,
+        prefix: &Prefix,
+        mut visit: impl FnMut(KeyTrieRef),
+    ) {
         let Some(mut at) = self.root else { return };
         let first = prefix.first_key();
         loop {
             let Some(trie) = layers.trie(at.layer()) else { return };
             if at.is_leaf() {
-                if prefix.covers(layers.key(at.layer(), at.at())) {
+                if prefix.covers(layers.key(at.layer(), at.index())) {
                     visit(at);
                 }
                 return;
             }
-            let branch = trie.branch(at.at());
+            let branch = trie.branch(at.index());
             let depth = branch.depth() * STEP;
             // What a branch skips is looked at in the end: all keys below it share it.
             let path = || layers.key(at.layer(), branch.change());
@@ -298,57 +308,57 @@ impl Trie {
 }
 
 /// All that a reference stands for, in order. It is not deeper than a key has steps.
-fn visit_all(layers: &impl Layers, at: Ref, visit: &mut impl FnMut(LayerNo, usize)) {
+fn visit_all(layers: &impl LayerLookup, at: KeyTrieRef, visit: &mut impl FnMut(LayerNo, usize)) {
     let Some(trie) = layers.trie(at.layer()) else { return };
     if at.is_leaf() {
-        return visit(at.layer(), at.at());
+        return visit(at.layer(), at.index());
     }
-    for (_, child) in trie.branch(at.at()).children() {
+    for (_, child) in trie.branch(at.index()).children() {
         visit_all(layers, child, visit);
     }
 }
 
 /// Builds a layer's part.
-struct Builder<'a, L> {
+struct KeyTrieBuilder<'a, L> {
     layers: &'a L,
     number: LayerNo,
     keys: &'a [&'a Key],
     words: Vec<u64>,
 }
 
-impl<L: Layers> Builder<'_, L> {
+impl<L: LayerLookup> KeyTrieBuilder<'_, L> {
     /// Puts the layer's own keys of this range, of which there is at least one, over what is below, with which
     /// they share the first `shared` steps.
-    fn merge(&mut self, below: Option<Ref>, own: Range<usize>, shared: u16) -> Ref {
+    fn merge(&mut self, below: Option<KeyTrieRef>, own: Range<usize>, shared: u16) -> KeyTrieRef {
         let (first, last) = (self.keys[own.start], self.keys[own.end - 1]);
         let mut depth = common_len(first, last) / STEP;
         let mut children = [None; WIDTH];
         if let Some(below) = below
             && let Some(trie) = self.layers.trie(below.layer())
         {
-            let branch = (!below.is_leaf()).then(|| trie.branch(below.at()));
+            let branch = (!below.is_leaf()).then(|| trie.branch(below.index()));
             let ends = branch.map_or(LEAF_DEPTH, Branch::depth);
-            let change = branch.map_or(below.at(), Branch::change);
+            let change = branch.map_or(below.index(), Branch::change);
             // A branch that skips nothing is known to share what leads to it.
             let path = (ends > shared).then(|| self.layers.key(below.layer(), change));
             depth = depth.min(path.map_or(ends, |path| common_len(first, path) / STEP));
             match (branch.filter(|_| depth >= ends), path) {
                 (Some(branch), _) => {
                     depth = ends;
-                    let live = |child: &Ref| self.layers.trie(child.layer()).is_some();
+                    let live = |child: &KeyTrieRef| self.layers.trie(child.layer()).is_some();
                     for (bits, child) in branch.children().filter(|(_, child)| live(child)) {
                         children[bits] = Some(child);
                     }
                 }
                 (None, Some(path)) if depth < LEAF_DEPTH => {
-                    children[bits_at(path, depth)] = Some(below.skipped_to());
+                    children[bits_at(path, depth)] = Some(below.with_any_hint());
                 }
                 // The same key again.
                 (None, _) => {}
             }
         }
         if depth == LEAF_DEPTH {
-            return Ref::leaf(self.number, own.start, first);
+            return KeyTrieRef::leaf(self.number, own.start, first);
         }
         let mut at = own.start;
         while at < own.end {
@@ -359,21 +369,26 @@ impl<L: Layers> Builder<'_, L> {
             at = end;
         }
         let made = self.push(depth, own.start, &children);
-        if depth == shared { made } else { made.skipped_to() }
+        if depth == shared { made } else { made.with_any_hint() }
     }
 
     /// Adds a branch, with the number of a change below it; its only child where it has no other.
-    fn push(&mut self, depth: u16, change: usize, children: &[Option<Ref>; WIDTH]) -> Ref {
+    fn push(
+        &mut self,
+        depth: u16,
+        change: usize,
+        children: &[Option<KeyTrieRef>; WIDTH],
+    ) -> KeyTrieRef {
         let mut present = children.iter().flatten();
         if let (Some(only), None) = (present.next(), present.next()) {
-            return only.skipped_to();
+            return only.with_any_hint();
         }
         let at = self.words.len();
-        let bits = |(bits, child): (usize, &Option<Ref>)| u16::from(child.is_some()) << bits;
+        let bits = |(bits, child): (usize, &Option<KeyTrieRef>)| u16::from(child.is_some()) << bits;
         let bitmap: u16 = children.iter().enumerate().map(bits).sum();
         let change = u64::try_from(change).expect("smaller than a reference's");
         self.words.push(u64::from(bitmap) | u64::from(depth) << 16 | change << 32);
         self.words.extend(children.iter().flatten().map(|child| child.0));
-        Ref::branch(self.number, at, bitmap)
+        KeyTrieRef::branch(self.number, at, bitmap)
     }
 }
