@@ -190,7 +190,7 @@ impl Backup<'_> {
     /// Compares the newest commit of the archive with the database's, if that still has it. Its object is of this database; all of it is
     /// read if changes are to be put behind it.
     fn check(&self, listing: &Listing, db: &Db, (archived, newest): (u64, u64)) -> Result<()> {
-        let way = listing.to(archived);
+        let way = listing.pieces_to(archived);
         let Some(piece) = way.and_then(|way| way.last().copied()) else { return Ok(()) };
         let bytes = listing.bytes(piece).unwrap_or_default();
         let heads = heads(self.archive, piece, bytes)?;

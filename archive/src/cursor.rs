@@ -24,14 +24,14 @@ const FIRST_LINE: &str = "pleach archive cursor 2";
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cursor {
+pub(crate) struct FollowCursor {
     pub(crate) database: u64,
     pub(crate) at: Option<u64>,
     pub(crate) next: Option<u64>,
     pub(crate) commit: u64,
 }
 
-impl Cursor {
+impl FollowCursor {
     /// The cursor of a folder; `None` when it has none.
     pub(crate) fn read(folder: &Path) -> Result<Option<Self>> {
         let path = folder.join(NAME);
@@ -67,7 +67,7 @@ impl Cursor {
     }
 }
 
-fn parse(text: &str) -> Option<Cursor> {
+fn parse(text: &str) -> Option<FollowCursor> {
     let mut lines = text.strip_suffix('\n')?.split('\n');
     if lines.next()? != FIRST_LINE {
         return None;
@@ -79,7 +79,7 @@ fn parse(text: &str) -> Option<Cursor> {
     };
     let database = u64::from_str_radix(field("database")?, 16).ok()?;
     let (at, next, commit) = (number(field("at")?)?, number(field("next")?)?, field("commit")?);
-    let cursor = Cursor { database, at, next, commit: commit.parse().ok()? };
+    let cursor = FollowCursor { database, at, next, commit: commit.parse().ok()? };
     // What it would be written as is what it is: nothing follows, and nothing is written in another way.
     (cursor.text() == text && (at.is_some() || next.is_some())).then_some(cursor)
 }
@@ -95,11 +95,11 @@ mod tests {
     #[test]
     fn a_cursor_is_read_back_and_other_text_is_refused() {
         let folder = tempfile::tempdir().expect("a folder");
-        assert_eq!(Cursor::read(folder.path()).expect("none"), None);
+        assert_eq!(FollowCursor::read(folder.path()).expect("none"), None);
         for (at, next) in [(None, Some(3)), (Some(3), None), (Some(3), Some(u64::MAX))] {
-            let cursor = Cursor { database: 0xf00, at, next, commit: 17 };
+            let cursor = FollowCursor { database: 0xf00, at, next, commit: 17 };
             cursor.write(folder.path()).expect("written");
-            assert_eq!(Cursor::read(folder.path()).expect("read"), Some(cursor));
+            assert_eq!(FollowCursor::read(folder.path()).expect("read"), Some(cursor));
             let text = cursor.text();
             for end in 0..text.len() {
                 assert_eq!(parse(&text[..end]), None, "{:?}", &text[..end]);
@@ -107,7 +107,7 @@ mod tests {
             assert_eq!(parse(&format!("{text}\n")), None);
         }
         std::fs::write(folder.path().join(NAME), "at 3\n").expect("written");
-        let refused = Cursor::read(folder.path()).expect_err("no cursor");
+        let refused = FollowCursor::read(folder.path()).expect_err("no cursor");
         assert!(matches!(refused, ArchiveError::Cursor(_)), "{refused}");
     }
 }

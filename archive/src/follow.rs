@@ -12,16 +12,16 @@ use pleach_ops::export::{
     ChangeReader, ImportOptions, StreamError, StreamReader, apply_changes, import,
 };
 
-use crate::cursor::Cursor;
+use crate::cursor::FollowCursor;
 use crate::error::{ArchiveError, Result};
 use crate::listing::Listing;
 use crate::names::Piece;
 use crate::place::Archive;
 use crate::transfer::{Download, Failure, Progress};
-use crate::verify::{Heads, OTHER_PIECE, damaged, heads, own};
+use crate::verify::{OTHER_PIECE, PieceHeads, damaged, heads, own};
 
 /// Changes the options with which a database is opened.
-type WithOptions = Arc<dyn Fn(Options) -> Options + Send + Sync>;
+type OptionsHook = Arc<dyn Fn(Options) -> Options + Send + Sync>;
 
 /// Options of [`restore`] and [`Follower::open`].
 #[derive(Clone, Default)]
@@ -29,7 +29,7 @@ pub struct RestoreOptions {
     commit: Option<u64>,
     hasher: Option<Hasher>,
     import: ImportOptions,
-    with: Option<WithOptions>,
+    with: Option<OptionsHook>,
     progress: Option<Progress>,
 }
 
@@ -179,21 +179,21 @@ impl Follower {
     ///
     /// # Errors
     /// [`ArchiveError::Empty`], [`ArchiveError::NotArchived`]; [`ArchiveError::Hasher`]; [`ArchiveError::OtherDatabase`] and those of [`Archive::list`]; [`ArchiveError::NotARestore`], [`ArchiveError::WrittenTo`],
-    /// [`ArchiveError::Beyond`], [`ArchiveError::Cursor`] for the folder; [`ArchiveError::Damaged`],
+    /// [`ArchiveError::Beyond`], [`ArchiveError::FollowCursor`] for the folder; [`ArchiveError::Damaged`],
     /// [`ArchiveError::Gone`], [`ArchiveError::Contradiction`] and [`ArchiveError::Store`] for the full; those of an open and an import.
     pub fn open(archive: &Archive, folder: &Path, options: &RestoreOptions) -> Result<Self> {
         let listing = archive.list()?;
-        let cursor = Cursor::read(folder)?;
+        let cursor = FollowCursor::read(folder)?;
         if let Some(cursor) = cursor {
             listing.refuse_other(cursor.database)?;
         }
         let full = match cursor {
-            Some(Cursor { at: Some(_), .. }) => None,
-            Some(Cursor { next: Some(full), .. }) => Some(Piece::Full { commit: full }),
+            Some(FollowCursor { at: Some(_), .. }) => None,
+            Some(FollowCursor { next: Some(full), .. }) => Some(Piece::Full { commit: full }),
             _ => Some(full_for(archive, &listing, options.commit)?),
         };
         let (at, cut_off) = match cursor {
-            Some(Cursor { at: Some(at), next, .. }) => (at, next),
+            Some(FollowCursor { at: Some(at), next, .. }) => (at, next),
             _ => (full.map_or(0, Piece::to), None),
         };
         let reached = cut_off.unwrap_or(at);
@@ -213,7 +213,7 @@ impl Follower {
             None if found > 0 => {
                 return Err(ArchiveError::NotARestore(folder.display().to_string()));
             }
-            Some(Cursor { at: Some(_), next: None, commit, .. }) if found != commit => {
+            Some(FollowCursor { at: Some(_), next: None, commit, .. }) if found != commit => {
                 let folder = folder.display().to_string();
                 return Err(ArchiveError::WrittenTo { folder, restored: commit, found });
             }
@@ -300,7 +300,7 @@ impl Follower {
             ArchiveError::NoWayOn { folder, at: self.at, goal }
         };
         let Some(way) = listing.between(self.at, goal) else {
-            let is_restorable = listing.to(goal).is_some();
+            let is_restorable = listing.pieces_to(goal).is_some();
             return Err(if is_restorable { no_way(goal) } else { listing.not_archived(goal) });
         };
         if way.is_empty()
@@ -341,7 +341,7 @@ impl Follower {
     }
 
     fn write_cursor(&self, at: Option<u64>, next: Option<u64>, commit: u64) -> Result<()> {
-        Cursor { database: self.database, at, next, commit }.write(&self.folder)
+        FollowCursor { database: self.database, at, next, commit }.write(&self.folder)
     }
 }
 
@@ -354,7 +354,7 @@ fn goal(archive: &Archive, listing: &Listing, commit: Option<u64>) -> Result<u64
 /// The full with which the way to a commit begins, the newest where none is wanted.
 fn full_for(archive: &Archive, listing: &Listing, commit: Option<u64>) -> Result<Piece> {
     let commit = goal(archive, listing, commit)?;
-    let first = listing.to(commit).and_then(|way| way.first().copied());
+    let first = listing.pieces_to(commit).and_then(|way| way.first().copied());
     first.ok_or_else(|| listing.not_archived(commit))
 }
 
@@ -369,7 +369,7 @@ fn check_full(
 ) -> Result<(u64, Option<Hasher>)> {
     let place = |error| place_damage(error, listing, full, options.commit);
     let bytes = listing.bytes(full).ok_or_else(|| ArchiveError::Gone(full.name()))?;
-    let Heads { hasher, database: found, after: roots, .. } =
+    let PieceHeads { hasher, database: found, after: roots, .. } =
         heads(archive, full, bytes).map_err(place)?;
     let database = own(full, found, database)?;
     let hasher = options.hasher_of(hasher)?;
@@ -378,7 +378,7 @@ fn check_full(
         if from != full.to() && to != full.to() {
             continue;
         }
-        let Heads { database: found, before, after, .. } = match heads(archive, piece, bytes) {
+        let PieceHeads { database: found, before, after, .. } = match heads(archive, piece, bytes) {
             Ok(heads) => heads,
             // It says nothing, and is told of when it is needed.
             Err(ArchiveError::Damaged { .. }) => continue,
@@ -415,6 +415,6 @@ fn place_damage(
     let ArchiveError::Damaged { object, why, .. } = error else { return error };
     let rest = listing.without(piece);
     let goal = goal.or_else(|| listing.newest());
-    let without = goal.filter(|goal| rest.to(*goal).is_some());
+    let without = goal.filter(|goal| rest.pieces_to(*goal).is_some());
     ArchiveError::Damaged { object, why, before: rest.before(piece.to()), without }
 }

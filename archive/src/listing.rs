@@ -122,7 +122,7 @@ impl Listing {
     }
 
     /// The pieces that lead to a commit: the newest full from which there is a way, and the changes from there.
-    pub(crate) fn to(&self, commit: u64) -> Option<Vec<Piece>> {
+    pub(crate) fn pieces_to(&self, commit: u64) -> Option<Vec<Piece>> {
         self.fulls().rev().filter(|full| *full <= commit).find_map(|full| {
             let changes = self.between(full, commit)?;
             Some([vec![Piece::Full { commit: full }], changes].concat())
@@ -218,11 +218,14 @@ mod tests {
         assert!(listing.restorable().eq([1, 5, 9, 10, 12, 20]));
         let full = vec![Piece::Full { commit: 9 }];
         let way = [full, changes(&[(9, 10), (10, 12), (12, 20)])].concat();
-        assert_eq!(listing.to(20), Some(way));
+        assert_eq!(listing.pieces_to(20), Some(way));
         let without = listing.without(Piece::Full { commit: 9 });
         let full = vec![Piece::Full { commit: 1 }];
-        assert_eq!(without.to(20), Some([full, changes(&[(1, 5), (5, 12), (12, 20)])].concat()));
-        assert_eq!((listing.to(11), listing.between(5, 9)), (None, None));
+        assert_eq!(
+            without.pieces_to(20),
+            Some([full, changes(&[(1, 5), (5, 12), (12, 20)])].concat())
+        );
+        assert_eq!((listing.pieces_to(11), listing.between(5, 9)), (None, None));
         assert_eq!((listing.between(20, 20), listing.newest_from(5)), (Some(Vec::new()), 20));
         assert!(listing.gaps().is_empty() && listing.useless().is_empty());
     }

@@ -12,17 +12,17 @@ use url::Url;
 
 use crate::error::{ArchiveError, Result};
 use crate::listing::Listing;
-use crate::tasks::{Started, Tasks};
+use crate::tasks::{StartedTask, Tasks};
 
 /// Variables of the environment with these beginnings are given to the object store's client.
 const VARIABLES: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
 
 /// An archive. Clones are the same one.
 #[derive(Clone, Debug)]
-pub struct Archive(Arc<Inner>);
+pub struct Archive(Arc<ArchiveInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct ArchiveInner {
     store: Arc<dyn ObjectStore>,
     /// The archive's place in the store.
     prefix: Path,
@@ -125,7 +125,7 @@ impl Archive {
     fn at(store: Arc<dyn ObjectStore>, prefix: Path, place: &str) -> Result<Self> {
         let failed = |cause| ArchiveError::File { path: place.to_owned(), cause };
         let (tasks, place) = (Tasks::new().map_err(failed)?, place.to_owned());
-        Ok(Self(Arc::new(Inner { store, prefix, place, tasks })))
+        Ok(Self(Arc::new(ArchiveInner { store, prefix, place, tasks })))
     }
 
     /// The place, as it was given.
@@ -170,7 +170,7 @@ impl Archive {
         &self,
         name: &str,
         bytes: std::ops::Range<u64>,
-    ) -> Started<object_store::Result<Vec<u8>>> {
+    ) -> StartedTask<object_store::Result<Vec<u8>>> {
         let (store, path) = self.object(name);
         self.start(async move { store.get_range(&path, bytes).await.map(Vec::from) })
     }
@@ -179,7 +179,7 @@ impl Archive {
     pub(crate) fn start<T: Send + 'static>(
         &self,
         task: impl Future<Output = T> + Send + 'static,
-    ) -> Started<T> {
+    ) -> StartedTask<T> {
         self.0.tasks.start(task)
     }
 

@@ -33,7 +33,8 @@ pub fn prune(archive: &Archive, keep_fulls: usize) -> Result<Vec<Piece>> {
     }
     let Some(oldest) = oldest else { return Ok(Vec::new()) };
     let kept = listing.restorable().filter(|commit| *commit >= oldest);
-    let needed: BTreeSet<Piece> = kept.filter_map(|commit| listing.to(commit)).flatten().collect();
+    let needed: BTreeSet<Piece> =
+        kept.filter_map(|commit| listing.pieces_to(commit)).flatten().collect();
     let is_older = |piece: Piece| match piece {
         Piece::Full { commit } => commit < oldest,
         Piece::Changes { from, .. } => from < oldest,

@@ -33,21 +33,21 @@ impl Tasks {
     pub(crate) fn start<T: Send + 'static>(
         &self,
         task: impl Future<Output = T> + Send + 'static,
-    ) -> Started<T> {
+    ) -> StartedTask<T> {
         let (give, take) = sync_channel(1);
         self.handle.spawn(async move {
             // Nobody takes it where the caller has failed meanwhile.
             let _ = give.send(task.await);
         });
-        Started(take)
+        StartedTask(take)
     }
 }
 
 /// A task that was started.
 #[derive(Debug)]
-pub(crate) struct Started<T>(Receiver<T>);
+pub(crate) struct StartedTask<T>(Receiver<T>);
 
-impl<T> Started<T> {
+impl<T> StartedTask<T> {
     /// Waits for the task.
     pub(crate) fn wait(self) -> Result<T> {
         self.0.recv().map_err(|_| ArchiveError::Panicked)

@@ -8,7 +8,7 @@ use object_store::MultipartUpload;
 
 use crate::error::{ArchiveError, Result};
 use crate::place::{Archive, failed};
-use crate::tasks::Started;
+use crate::tasks::StartedTask;
 
 /// Parts of an upload that are on their way at the same time.
 const IN_FLIGHT: usize = 2;
@@ -62,7 +62,7 @@ pub(crate) struct Upload<'a> {
     parts: Box<dyn MultipartUpload>,
     part: usize,
     buffer: Vec<u8>,
-    in_flight: VecDeque<Started<object_store::Result<()>>>,
+    in_flight: VecDeque<StartedTask<object_store::Result<()>>>,
     bytes: u64,
     progress: Option<Progress>,
     failure: Failure,
@@ -163,7 +163,7 @@ pub(crate) struct Download {
     /// How far ranges were asked for and taken, and the one that comes next.
     asked: u64,
     taken: u64,
-    next: Option<Started<object_store::Result<Vec<u8>>>>,
+    next: Option<StartedTask<object_store::Result<Vec<u8>>>>,
     /// The range that is given, and how much of it was.
     range: Vec<u8>,
     at: usize,
@@ -207,7 +207,7 @@ impl Download {
     }
 
     /// Starts to read a range, unless all are asked for.
-    fn ask(&mut self, bytes: u64) -> Option<Started<object_store::Result<Vec<u8>>>> {
+    fn ask(&mut self, bytes: u64) -> Option<StartedTask<object_store::Result<Vec<u8>>>> {
         let from = self.asked;
         self.asked = (from + bytes).min(self.size);
         (from < self.asked).then(|| self.archive.read(&self.name, from..self.asked))

@@ -12,7 +12,7 @@ use crate::place::Archive;
 use crate::transfer::{Download, Progress};
 
 /// A namespace: its number, whether it is plain, and its root or digest.
-type Namespace = (u8, bool, Node);
+type NamespaceRoot = (u8, bool, Node);
 
 /// What is wrong with an object that has another one's name.
 pub(crate) const OTHER_PIECE: &str = "its head is of another piece";
@@ -21,15 +21,15 @@ pub(crate) const OTHER_PIECE: &str = "its head is of another piece";
 const IN_FLIGHT: usize = 32;
 
 /// What the head of an object says.
-pub(crate) struct Heads {
+pub(crate) struct PieceHeads {
     /// Number of the hasher.
     pub(crate) hasher: u8,
     /// The database that the object is of, where it says so.
     pub(crate) database: Option<u64>,
     /// Of changes, the namespaces of the commit that they go from.
-    pub(crate) before: Vec<Namespace>,
+    pub(crate) before: Vec<NamespaceRoot>,
     /// The namespaces of the commit that the piece leads to.
-    pub(crate) after: Vec<Namespace>,
+    pub(crate) after: Vec<NamespaceRoot>,
 }
 
 /// Refuses an object of another database than this one; gives its database.
@@ -74,7 +74,7 @@ pub struct Finding {
 /// [`ArchiveError::TwoDatabases`]; [`ArchiveError::Store`].
 pub fn check(archive: &Archive, progress: Option<&Progress>) -> Result<Vec<Finding>> {
     let listing = archive.list()?;
-    let mut judged = Judged { database: listing.database(), ..Judged::default() };
+    let mut judged = HeadsCheck { database: listing.database(), ..HeadsCheck::default() };
     for (piece, bytes) in listing.pieces() {
         let read = read_back(archive, (piece, bytes), progress.cloned());
         judged.judge(piece, read.and_then(|_| heads(archive, piece, bytes)))?;
@@ -88,7 +88,7 @@ pub fn check(archive: &Archive, progress: Option<&Progress>) -> Result<Vec<Findi
 /// [`ArchiveError::TwoDatabases`]; [`ArchiveError::Store`].
 pub fn check_heads(archive: &Archive) -> Result<Vec<Finding>> {
     let listing = archive.list()?;
-    let mut judged = Judged { database: listing.database(), ..Judged::default() };
+    let mut judged = HeadsCheck { database: listing.database(), ..HeadsCheck::default() };
     let (mut pieces, mut ahead) = (listing.pieces(), VecDeque::new());
     loop {
         let room = IN_FLIGHT - ahead.len();
@@ -103,21 +103,21 @@ pub fn check_heads(archive: &Archive) -> Result<Vec<Finding>> {
 
 /// What a check knows of the objects until now.
 #[derive(Default)]
-struct Judged {
+struct HeadsCheck {
     /// The archive's database: what the archive says, or else the first object.
     database: Option<u64>,
     /// The namespaces of each commit, and the object that named them.
-    roots: BTreeMap<u64, (Vec<Namespace>, Piece)>,
+    roots: BTreeMap<u64, (Vec<NamespaceRoot>, Piece)>,
     findings: Vec<Finding>,
 }
 
-impl Judged {
-    fn judge(&mut self, piece: Piece, read: Result<Heads>) -> Result<()> {
+impl HeadsCheck {
+    fn judge(&mut self, piece: Piece, read: Result<PieceHeads>) -> Result<()> {
         let read = read.and_then(|heads| {
             self.database = Some(own(piece, heads.database, self.database)?);
             Ok(heads)
         });
-        let Heads { before, after, .. } = match read {
+        let PieceHeads { before, after, .. } = match read {
             Ok(heads) => heads,
             Err(ArchiveError::Damaged { why: what, .. }) => {
                 self.findings.push(Finding { piece, what });
@@ -174,11 +174,11 @@ fn changes(from: Download) -> Result<(Piece, u64), StreamError> {
 }
 
 /// The head of an object, which is of the piece that its name says.
-pub(crate) fn heads(archive: &Archive, piece: Piece, bytes: u64) -> Result<Heads> {
+pub(crate) fn heads(archive: &Archive, piece: Piece, bytes: u64) -> Result<PieceHeads> {
     heads_of(piece, Download::of_head(archive, piece.name(), bytes))
 }
 
-fn heads_of(piece: Piece, from: Download) -> Result<Heads> {
+fn heads_of(piece: Piece, from: Download) -> Result<PieceHeads> {
     let failure = from.failure();
     let wrong = |error: StreamError| failure.or(damaged(piece, error));
     let (found, heads) = match piece {
@@ -189,7 +189,7 @@ fn heads_of(piece: Piece, from: Download) -> Result<Heads> {
             let (before, after) = (Vec::new(), of.collect());
             (
                 Piece::Full { commit: *commit },
-                Heads { hasher: *hasher, database: *database, before, after },
+                PieceHeads { hasher: *hasher, database: *database, before, after },
             )
         }
         Piece::Changes { .. } => {
@@ -201,16 +201,16 @@ fn heads_of(piece: Piece, from: Download) -> Result<Heads> {
                 after.extend(one.after.map(|node| (one.number, one.plain, node)));
             }
             let piece = Piece::Changes { from: *from, to: *to };
-            (piece, Heads { hasher: *hasher, database: *database, before, after })
+            (piece, PieceHeads { hasher: *hasher, database: *database, before, after })
         }
     };
     if found == piece { Ok(heads) } else { Err(damaged(piece, OTHER_PIECE)) }
 }
 
 /// The namespaces of a state.
-pub(crate) fn of(roots: &Roots) -> Vec<Namespace> {
+pub(crate) fn of(roots: &Roots) -> Vec<NamespaceRoot> {
     let plain = roots.digests().map(|(number, digest)| (number, true, digest.into()));
-    let mut all: Vec<Namespace> =
+    let mut all: Vec<NamespaceRoot> =
         roots.iter().map(|(number, root)| (number, false, root)).chain(plain).collect();
     all.sort_unstable_by_key(|one| one.0);
     all

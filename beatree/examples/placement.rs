@@ -6,22 +6,22 @@
 //! `cargo run --release -p pleach-beatree --example placement [live pages] [pages a batch]`
 
 use pleach_beatree::PageNo;
-use pleach_beatree::space::{FileGeometry, GrowingFile, Growth, NeedGrowth, PageRun, Space};
+use pleach_beatree::space::{FileGeometry, GrowingFile, Growth, LeafRun, LeafSpace, NeedGrowth};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 
 /// Something that hands out pages.
 trait Policy {
-    fn allocate(&mut self, count: u32, out: &mut Vec<PageRun>);
+    fn allocate(&mut self, count: u32, out: &mut Vec<LeafRun>);
     fn free(&mut self, numbers: &[PageNo], batch: u64);
     fn pages(&self) -> u32;
 }
 
-impl Policy for Space {
-    fn allocate(&mut self, count: u32, out: &mut Vec<PageRun>) {
+impl Policy for LeafSpace {
+    fn allocate(&mut self, count: u32, out: &mut Vec<LeafRun>) {
         let growth = Growth::Allowed;
         while let Err(NeedGrowth { segments }) = GrowingFile::allocate(self, count, growth, out) {
-            self.grown(segments).expect("the simulated file is small");
+            self.add_segments(segments).expect("the simulated file is small");
         }
     }
 
@@ -83,7 +83,7 @@ impl Plain {
 }
 
 impl Policy for Plain {
-    fn allocate(&mut self, count: u32, out: &mut Vec<PageRun>) {
+    fn allocate(&mut self, count: u32, out: &mut Vec<LeafRun>) {
         let mut numbers = Vec::new();
         while numbers.len() < count as usize {
             let segment = self.next_segment();
@@ -101,7 +101,7 @@ impl Policy for Plain {
         for number in numbers {
             match out.last_mut() {
                 Some(run) if run.end() == number.get() => run.len += 1,
-                _ => out.push(PageRun { start: number, len: 1 }),
+                _ => out.push(LeafRun { start: number, len: 1 }),
             }
         }
     }
@@ -130,14 +130,14 @@ fn simulate(policy: &mut dyn Policy, live: u32, per_batch: u32, skewed: bool) ->
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let mut runs = Vec::new();
     policy.allocate(live, &mut runs);
-    let mut numbers: Vec<PageNo> = runs.iter().flat_map(PageRun::pages).collect();
+    let mut numbers: Vec<PageNo> = runs.iter().flat_map(LeafRun::pages).collect();
     let batches = 12 * live / per_batch;
     let (mut pages, mut writes) = (0_u64, 0_u64);
     for batch in 1..=batches {
         let mut old = Vec::with_capacity(per_batch as usize);
         let chosen = choose(&mut random, live, per_batch, skewed);
         policy.allocate(per_batch, &mut runs);
-        let mut new = runs.iter().flat_map(PageRun::pages);
+        let mut new = runs.iter().flat_map(LeafRun::pages);
         for page in chosen {
             let number = new.next().expect("as many as asked for");
             old.push(core::mem::replace(&mut numbers[page], number));
@@ -179,7 +179,7 @@ fn main() {
                 Box::new(Plain::new(order, pages))
             };
             let policies: [(&str, Box<dyn Policy>); 4] = [
-                ("sweep (the engine's)", Box::new(Space::new(geometry))),
+                ("sweep (the engine's)", Box::new(LeafSpace::new(geometry))),
                 ("emptiest segment first", plain(Order::Emptiest)),
                 ("first fit", plain(Order::First)),
                 ("next fit", plain(Order::Next)),

@@ -5,7 +5,7 @@
 //! the largest inline size fit in a page.
 //!
 //! ```
-//! use pleach_beatree::build::{CellRef, PageStamp, Unfolded, fold_pages, plan, write_page};
+//! use pleach_beatree::build::{CellRef, PageStamp, PageCells, fold_pages, plan_pages, write_page};
 //! use pleach_core::Hasher;
 //! use pleach_core::fold::Folder;
 //! use pleach_core::page::leaf::LeafView;
@@ -15,13 +15,13 @@
 //! let keys: Vec<[u8; 32]> = (0..=255).map(|byte| [byte; 32]).collect();
 //! let cells: Vec<CellRef<'_>> =
 //!     keys.iter().map(|key| CellRef { key: *key, bytes: &key[..8], overflow: false }).collect();
-//! let planned = plan(&Prefix::ROOT, &cells);
+//! let planned = plan_pages(&Prefix::ROOT, &cells);
 //! assert!(planned.len() > 1, "256 cells do not fit in one page");
 //!
 //! // All pages are hashed at once, then written one by one.
-//! let unfolded: Vec<Unfolded<'_>> = planned
+//! let unfolded: Vec<PageCells<'_>> = planned
 //!     .iter()
-//!     .map(|page| Unfolded {
+//!     .map(|page| PageCells {
 //!         prefix: page.prefix,
 //!         cells: &cells[page.cells.clone()],
 //!         known: None,
@@ -65,7 +65,7 @@ pub struct CellRef<'a> {
 
 /// A page to be written, or an empty prefix when it has no cells.
 #[derive(Clone, Debug)]
-pub struct Planned {
+pub struct PagePlan {
     /// Its prefix.
     pub prefix: Prefix,
     /// Its cells, as a range of the cells that were planned.
@@ -83,8 +83,8 @@ pub fn levels(prefix: &Prefix) -> u8 {
 }
 
 /// Divides sorted cells below `at` among pages, whose prefixes tile `at`.
-pub fn plan(at: &Prefix, cells: &[CellRef<'_>]) -> Vec<Planned> {
-    let fits = |page: &Planned| {
+pub fn plan_pages(at: &Prefix, cells: &[CellRef<'_>]) -> Vec<PagePlan> {
+    let fits = |page: &PagePlan| {
         filled(&page.prefix, &cells[page.cells.clone()]) <= leaf::capacity(levels(&page.prefix))
     };
     divide(at, cells.len(), fits, |cell, depth| !bit(&cells[cell].key, depth))
@@ -95,20 +95,20 @@ pub fn plan(at: &Prefix, cells: &[CellRef<'_>]) -> Vec<Planned> {
 pub(crate) fn divide(
     at: &Prefix,
     count: usize,
-    fits: impl Fn(&Planned) -> bool,
+    fits: impl Fn(&PagePlan) -> bool,
     is_left: impl Fn(usize, u16) -> bool,
-) -> Vec<Planned> {
+) -> Vec<PagePlan> {
     let mut done = Vec::new();
-    let mut todo = vec![Planned { prefix: *at, cells: 0..count }];
+    let mut todo = vec![PagePlan { prefix: *at, cells: 0..count }];
     while let Some(next) = todo.pop() {
         if fits(&next) {
             done.push(next);
             continue;
         }
-        let Planned { prefix, cells: Range { start, end } } = next;
+        let PagePlan { prefix, cells: Range { start, end } } = next;
         let middle = partition(start, end, |thing| is_left(thing, prefix.len()));
-        todo.push(Planned { prefix: prefix.child(true), cells: middle..end });
-        todo.push(Planned { prefix: prefix.child(false), cells: start..middle });
+        todo.push(PagePlan { prefix: prefix.child(true), cells: middle..end });
+        todo.push(PagePlan { prefix: prefix.child(false), cells: start..middle });
     }
     done
 }
@@ -129,7 +129,7 @@ impl PageNodes {
 
 /// A planned page with its cells, for folding.
 #[derive(Clone, Debug)]
-pub struct Unfolded<'a> {
+pub struct PageCells<'a> {
     /// Its prefix.
     pub prefix: Prefix,
     /// Its cells.
@@ -139,7 +139,7 @@ pub struct Unfolded<'a> {
 }
 
 /// Folds many pages at once.
-pub fn fold_pages(folder: &mut Folder, pages: &[Unfolded<'_>]) -> Vec<PageNodes> {
+pub fn fold_pages(folder: &mut Folder, pages: &[PageCells<'_>]) -> Vec<PageNodes> {
     folder.clear();
     let mut stored = Vec::with_capacity(pages.len() * STORED);
     for page in pages {
@@ -164,7 +164,7 @@ pub fn fold_pages(folder: &mut Folder, pages: &[Unfolded<'_>]) -> Vec<PageNodes>
     nodes.collect()
 }
 
-fn push_stored(folder: &mut Folder, page: &Unfolded<'_>, stored: &mut Vec<StoredNode>) {
+fn push_stored(folder: &mut Folder, page: &PageCells<'_>, stored: &mut Vec<StoredNode>) {
     let levels = levels(&page.prefix);
     let mut from = 0;
     for bucket in 0..1u16 << levels {
@@ -177,11 +177,11 @@ fn push_stored(folder: &mut Folder, page: &Unfolded<'_>, stored: &mut Vec<Stored
             stored.push(StoredNode::Known(nodes[usize::from(bucket)]));
             continue;
         }
-        let mut span = folder.below(at.len());
+        let mut span = folder.span(at.len());
         for cell in cells {
-            span.unaccessed(&cell.key, cell_fold_value(cell));
+            span.push_unaccessed(&cell.key, cell_fold_value(cell));
         }
-        stored.push(StoredNode::Folded(span.end()));
+        stored.push(StoredNode::Folded(span.end_fold()));
     }
     stored.resize_with(stored.len().next_multiple_of(STORED), || StoredNode::Known(TERMINATOR));
 }

@@ -84,12 +84,12 @@ const MIN_SHARD_PAGES: usize = 32;
 /// Two cache lines, because processors fetch lines in pairs.
 #[repr(align(128))]
 #[derive(Debug)]
-struct Slot(Mutex<Shard>);
+struct ShardSlot(Mutex<Shard>);
 
 /// The cache of leaf pages.
 #[derive(Debug)]
 pub struct Cache {
-    shards: Box<[Slot]>,
+    shards: Box<[ShardSlot]>,
     /// The current batch.
     batch: AtomicU64,
     /// Addresses of blocks that huge pages can back, each full of pages.
@@ -107,34 +107,45 @@ impl Cache {
         let wanted = (pages / MIN_SHARD_PAGES).clamp(1, MAX_SHARDS);
         // Rounded down to a power of two.
         let count = 1_usize << wanted.ilog2();
-        let shards = (0..count).map(|_| Slot(Mutex::new(Shard::new(budget / count)))).collect();
+        let shards =
+            (0..count).map(|_| ShardSlot(Mutex::new(Shard::new(budget / count)))).collect();
         Self { shards, batch: AtomicU64::new(NO_BATCH), full_blocks: Mutex::default() }
     }
 
     /// The page of this number and tag.
     #[inline]
     pub fn get(&self, page_no: PageNo, tag: u32) -> Option<Arc<CachedPage>> {
-        self.get_in(page_no, tag, NO_BATCH)
+        self.get_for_batch(page_no, tag, NO_BATCH)
     }
 
     /// The same for a batch, the current one or the next: the page is held through that batch, as far
     /// as seven eighths of the budget reach. Several uses by one batch count as one for eviction.
     #[inline]
-    pub fn get_in(&self, page_no: PageNo, tag: u32, through: u64) -> Option<Arc<CachedPage>> {
+    pub fn get_for_batch(
+        &self,
+        page_no: PageNo,
+        tag: u32,
+        through: u64,
+    ) -> Option<Arc<CachedPage>> {
         self.lock(page_no).get(page_no, tag, through)
     }
 
     /// The same for the last use by a batch: the page is held through that one from now on, and not for longer.
     #[inline]
-    pub fn get_last(&self, page_no: PageNo, tag: u32, through: u64) -> Option<Arc<CachedPage>> {
-        self.lock(page_no).get_last(page_no, tag, through)
+    pub fn get_for_last_use(
+        &self,
+        page_no: PageNo,
+        tag: u32,
+        through: u64,
+    ) -> Option<Arc<CachedPage>> {
+        self.lock(page_no).get_for_last_use(page_no, tag, through)
     }
 
     /// Can more pages be held?
     pub fn can_hold(&self) -> bool {
         let stats = self.stats();
         // Where no page can be held at all, nobody waits for room.
-        stats.held < stats.most_held.max(1)
+        stats.held < stats.max_held.max(1)
     }
 
     /// Reads the page of this number and tag where it lies, to look for `key`, whose memory is
@@ -190,14 +201,14 @@ impl Cache {
     }
 
     /// The same where no page has to leave for it, nor treelet. The page's first fold begins its treelet.
-    pub fn insert_beside(&self, page_no: PageNo, tag: u32, page: &Page) {
+    pub fn insert_if_room(&self, page_no: PageNo, tag: u32, page: &Page) {
         if self.lock(page_no).has_room() {
             self.insert(page_no, tag, page, NO_BATCH).mark_folded();
         }
     }
 
     /// The same for a page that shall not be found here: it belongs to the caller alone.
-    pub fn outside(page: &Page) -> Arc<CachedPage> {
+    pub fn uncached(page: &Page) -> Arc<CachedPage> {
         CachedPage::fill(None, page)
     }
 
@@ -218,7 +229,7 @@ impl Cache {
     /// Hangs a treelet on a page that has none, if the page is still here and there is room. Treelets get
     /// what no page needs, up to a third of the budget. With `soon` (a flush will use it) other pages
     /// leave for it, as long as treelets take less than a sixteenth.
-    pub fn give_treelet(
+    pub fn attach_treelet(
         &self,
         page_no: PageNo,
         page: &Arc<CachedPage>,
@@ -229,7 +240,7 @@ impl Cache {
     }
 
     /// A flush has moved a page: whoever has announced it finds it, and its treelet goes with it.
-    pub fn moved(&self, from: PageNo, to: PageNo, tag: u32) {
+    pub fn move_page(&self, from: PageNo, to: PageNo, tag: u32) {
         let (through, treelet) = self.lock(from).detach(from);
         if through != NO_BATCH {
             self.hold(to, tag, through);

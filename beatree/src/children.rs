@@ -107,7 +107,7 @@ impl ChildTable {
     }
 
     /// Is this range, which lies in the region, that of some children as a whole?
-    pub fn tile(&self, range: &Prefix) -> bool {
+    pub fn has_boundaries_of(&self, range: &Prefix) -> bool {
         let [first, last] = [*range.first_key(), range.last_key()].map(|key| self.find(&key));
         self.prefix(first).first_key() == range.first_key()
             && self.prefix(last).last_key() == range.last_key()

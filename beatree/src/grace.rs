@@ -2,8 +2,8 @@
 //! index no longer names?
 //!
 //! A reader enters before it looks a page up and leaves when it has the page's bytes. Whoever frees a
-//! page first publishes the index without it, then calls [`Grace::start`], and frees the page when
-//! [`Period::poll`] has returned true. Nobody ever waits here: a reader counts up once and down once,
+//! page first publishes the index without it, then calls [`Grace::start_period`], and frees the page when
+//! [`GracePeriod::poll`] has returned true. Nobody ever waits here: a reader counts up once and down once,
 //! and a period is polled from step functions. A reader may sleep in I/O while inside and may leave on
 //! another thread.
 //!
@@ -13,7 +13,7 @@
 //! let grace = Grace::new();
 //! let reader = grace.enter();
 //! // A page is taken out of the index; then:
-//! let period = grace.start();
+//! let period = grace.start_period();
 //! assert!(!period.poll(), "the reader may have looked it up");
 //! let later = grace.enter();
 //! drop(reader);
@@ -70,31 +70,31 @@ const SHARDS: usize = 32;
 /// Two lines, because processors fetch lines in pairs.
 #[repr(align(128))]
 #[derive(Debug, Default)]
-struct Shard {
+struct GraceShard {
     inside: [AtomicU64; 2],
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct GraceState {
     phase: AtomicU64,
-    shards: [Shard; SHARDS],
+    shards: [GraceShard; SHARDS],
 }
 
 /// Counts readers that are inside; one a database. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub struct Grace(Arc<State>);
+pub struct Grace(Arc<GraceState>);
 
 /// A reader that is inside, until dropped.
 #[derive(Debug)]
 #[must_use = "dropping the guard leaves"]
-pub struct Guard<'a> {
+pub struct GraceGuard<'a> {
     counter: &'a AtomicU64,
 }
 
 /// A grace period: over when everyone who was inside at its start has left.
 #[derive(Clone, Debug)]
-pub struct Period {
-    state: Arc<State>,
+pub struct GracePeriod {
+    state: Arc<GraceState>,
     /// The phase that must be reached.
     target: u64,
 }
@@ -107,13 +107,13 @@ impl Grace {
 
     /// Enters. What is looked up until the guard is dropped stays where it is.
     #[inline]
-    pub fn enter(&self) -> Guard<'_> {
+    pub fn enter(&self) -> GraceGuard<'_> {
         let shard = &self.0.shards[shard_of_thread()];
         loop {
             let phase = self.0.phase.load(Ordering::SeqCst);
             let counter = &shard.inside[parity(phase)];
             counter.fetch_add(1, Ordering::SeqCst);
-            let guard = Guard { counter };
+            let guard = GraceGuard { counter };
             if self.0.phase.load(Ordering::SeqCst) == phase {
                 return guard;
             }
@@ -121,13 +121,13 @@ impl Grace {
     }
 
     /// Starts a period. Call it after the publication that hides what is to be freed.
-    pub fn start(&self) -> Period {
+    pub fn start_period(&self) -> GracePeriod {
         let phase = self.0.phase.fetch_add(0, Ordering::SeqCst);
-        Period { state: Arc::clone(&self.0), target: phase + 2 }
+        GracePeriod { state: Arc::clone(&self.0), target: phase + 2 }
     }
 }
 
-impl Period {
+impl GracePeriod {
     /// Has everyone left who was inside when this period started? Never waits; once true, always true.
     pub fn poll(&self) -> bool {
         // Two advances at most, one more look for what others advanced meanwhile.
@@ -144,7 +144,7 @@ impl Period {
     }
 }
 
-impl State {
+impl GraceState {
     /// From `phase`, which the caller has loaded, to the next one. False while readers of the phase
     /// before are inside.
     fn advance(&self, phase: u64) -> bool {
@@ -158,7 +158,7 @@ impl State {
     }
 }
 
-impl Drop for Guard<'_> {
+impl Drop for GraceGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         let before = self.counter.fetch_sub(1, Ordering::Release);

@@ -16,24 +16,24 @@
 //! use pleach_core::prefix::Prefix;
 //! use pleach_core::{Hasher, TERMINATOR};
 //!
-//! // A prefix without a page, over which one change is pending; one key is read and deleted.
+//! // A prefix without a page, over which one change is buffered; one key is read and deleted.
 //! let key = [7; 32];
-//! let pending = [(key, Stored::put(Hasher::BLAKE3, b"seven".as_slice().into()))];
+//! let buffered = [(key, Stored::from_value(Hasher::BLAKE3, b"seven".as_slice().into()))];
 //! let (at, leaf, treelet) = (&Prefix::ROOT, None, None);
-//! let state = PageState { at, leaf, pending: &pending, treelet };
+//! let state = PageState { at, leaf, buffered: &buffered, treelet };
 //! let delete = KeyAccess { key, reads: true, writes: Some(Stored::Absent) };
 //!
 //! let mut folder = Folder::new(Hasher::BLAKE3);
 //! let mut results = Vec::new();
 //! let page = fold_page(&mut folder, &state, false, &[delete], &mut results);
-//! let fold = folder.end(page.subtrie, true);
+//! let fold = folder.end_fold(page.subtrie, true);
 //! folder.run();
 //! assert_eq!(*folder.node(fold), TERMINATOR);
-//! assert_eq!(results[0].prior, pending[0].1);
+//! assert_eq!(results[0].prior, buffered[0].1);
 //! ```
 
 use pleach_core::fold::{
-    Change, Columns, Differing, Folder, HashId, Levels, Span, Subtrie, heap_index,
+    Columns, DifferingBits, FoldSpan, Folder, HashId, Subtrie, TreeletPath, ValueChange, heap_index,
 };
 use pleach_core::node::{NodeKind, kind, precedes};
 use pleach_core::page::leaf::{Cell, LeafView};
@@ -41,7 +41,7 @@ use pleach_core::prefix::{Prefix, bits_after, common_len};
 use pleach_core::{Key, Node};
 
 use crate::stored::{Stored, cell_value};
-use crate::treelet::{self, Known, capture_levels};
+use crate::treelet::{self, TreeletNodes, treelet_levels};
 
 /// Most keys of a part, one that is accessed and pending counted twice.
 const PART: usize = 128;
@@ -69,7 +69,7 @@ pub struct AccessResult {
 }
 
 /// A change that is pending over a page: the newest state of its key in the view that is folded.
-pub type PendingChange = (Key, Stored);
+pub type KeyState = (Key, Stored);
 
 /// A leaf page with all that was committed: what it holds, what is pending over it, and what is known
 /// of its nodes.
@@ -80,9 +80,9 @@ pub struct PageState<'a> {
     /// The page; `None` for a prefix without one.
     pub leaf: Option<&'a LeafView<'a>>,
     /// Pending changes over the page, sorted, each key once.
-    pub pending: &'a [PendingChange],
+    pub buffered: &'a [KeyState],
     /// Nodes of the page with its pending changes, where they are known.
-    pub treelet: Option<Known<'a>>,
+    pub treelet: Option<TreeletNodes<'a>>,
 }
 
 /// What came of a page.
@@ -101,47 +101,54 @@ pub struct FoldedPage {
 pub fn fold_page(
     folder: &mut Folder,
     page: &PageState<'_>,
-    keeps: bool,
+    keeps_nodes: bool,
     accesses: &[KeyAccess],
     results: &mut Vec<AccessResult>,
 ) -> FoldedPage {
-    let has_levels = capture_levels(page.at) > 0;
-    let known = usable(page, accesses);
+    let has_levels = treelet_levels(page.at) > 0;
+    let known = usable_treelet(page, accesses);
     let columns = match known {
         Some(known) => known.columns(),
-        None if keeps && has_levels => columns_of(page, accesses),
+        None if keeps_nodes && has_levels => columns_of(page, accesses),
         None => None,
     };
     let stored = page.leaf.filter(|_| columns.is_none()).map_or(0, LeafView::levels);
-    let mut merge =
-        Merge::new(folder, page, (columns, known, keeps && has_levels), accesses, results);
+    let mut merge = PageMerge::new(
+        folder,
+        page,
+        (columns, known, keeps_nodes && has_levels),
+        accesses,
+        results,
+    );
     merge.stored = stored;
     merge.bottom = if known.is_some() { treelet::LEVELS } else { stored };
     merge.visit(0, 0);
-    FoldedPage { subtrie: merge.close(), columns, parts: Vec::new() }
+    FoldedPage { subtrie: merge.into_subtrie(), columns, parts: Vec::new() }
 }
 
 /// The treelet of a page, if it tells apart what is accessed.
-fn usable<'a>(page: &PageState<'a>, accesses: &[KeyAccess]) -> Option<Known<'a>> {
-    let parts = |known: &Known| known.columns().is_none_or(|own| is_parted_by(page, own, accesses));
-    page.treelet.filter(|known| capture_levels(page.at) > 0 && parts(known))
+fn usable_treelet<'a>(page: &PageState<'a>, accesses: &[KeyAccess]) -> Option<TreeletNodes<'a>> {
+    let parts = |known: &TreeletNodes| {
+        known.columns().is_none_or(|own| is_divided_by_columns(page, own, accesses))
+    };
+    page.treelet.filter(|known| treelet_levels(page.at) > 0 && parts(known))
 }
 
 /// The prefixes below which [`fold_page`] looks at pairs, ascending: of what pends, or lies over that, it needs no more. A
 /// treelet with columns may not know of a deletion that pends: then it is all of the page.
 pub fn needed(page: &PageState<'_>, accesses: &[KeyAccess]) -> Vec<Prefix> {
     let mut needed = Vec::new();
-    match usable(page, accesses).filter(|known| known.columns().is_none()) {
-        Some(known) => add_needed(page, &known, accesses, (0, 0, false), &mut needed),
+    match usable_treelet(page, accesses).filter(|known| known.columns().is_none()) {
+        Some(known) => add_needed_prefixes(page, &known, accesses, (0, 0, false), &mut needed),
         None => needed.push(*page.at),
     }
     needed
 }
 
-/// As [`Merge::visit`]: those at a position, which is `beside` a known one or has known ones above it all the way.
-fn add_needed(
+/// As [`PageMerge::visit`]: those at a position, which is `beside` a known one or has known ones above it all the way.
+fn add_needed_prefixes(
     page: &PageState<'_>,
-    known: &Known<'_>,
+    known: &TreeletNodes<'_>,
     accesses: &[KeyAccess],
     (level, bits, beside): (u8, u8, bool),
     needed: &mut Vec<Prefix>,
@@ -162,25 +169,25 @@ fn add_needed(
     }
     let beside = known.node(heap_index(level, bits)).is_some() && (level == 0 || beside);
     for half in [bits << 1, bits << 1 | 1] {
-        add_needed(page, known, accesses, (level + 1, half, beside), needed);
+        add_needed_prefixes(page, known, accesses, (level + 1, half, beside), needed);
     }
 }
 
 /// Is so much pending or accessed below a page that it is cut into parts?
-pub fn is_much(changes: usize) -> bool {
+pub fn needs_parts(changes: usize) -> bool {
     changes > 2 * PART
 }
 
 /// Does a treelet tell apart what pends and is accessed, at most a part in each accessed bucket? Then a page is not cut.
-pub fn is_parted(page: &PageState<'_>, accesses: &[KeyAccess]) -> bool {
+pub fn is_divided_by_treelet(page: &PageState<'_>, accesses: &[KeyAccess]) -> bool {
     let Some(columns) = page.treelet.map(|known| known.columns()) else { return false };
     let bucket = |key: &Key| bits_of((page.at, columns), key, treelet::LEVELS);
     let mut groups = accesses.chunk_by(|a, b| bucket(&a.key) == bucket(&b.key));
-    columns.is_none_or(|own| is_parted_by(page, own, accesses))
+    columns.is_none_or(|own| is_divided_by_columns(page, own, accesses))
         && groups.all(|group| {
             let accessed = bucket(&group[0].key);
-            let from = page.pending.partition_point(|pending| bucket(&pending.0) < accessed);
-            let behind = &page.pending[from..];
+            let from = page.buffered.partition_point(|pending| bucket(&pending.0) < accessed);
+            let behind = &page.buffered[from..];
             behind.get(PART).is_none_or(|pending| bucket(&pending.0) > accessed)
         })
 }
@@ -215,20 +222,22 @@ pub fn fold_parts(
     accesses: &[KeyAccess],
     results: &mut Vec<AccessResult>,
 ) -> FoldedPage {
-    let mut merge = Merge::new(folder, page, (None, None, false), accesses, results);
+    let mut merge = PageMerge::new(folder, page, (None, None, false), accesses, results);
     let mut parts = Vec::new();
     merge.divide(*page.at, known, &mut parts);
-    FoldedPage { subtrie: merge.close(), columns: None, parts }
+    FoldedPage { subtrie: merge.into_subtrie(), columns: None, parts }
 }
 
 /// Does a treelet with these columns tell the accessed keys of a page apart? They, and all that pends, agree with its
 /// cells in the bits between. What pends is asked, too: a commit whose parent's state came back knows the state that it
 /// was folded over, and not the deletions that pend since.
-fn is_parted_by(page: &PageState<'_>, columns: Columns, accesses: &[KeyAccess]) -> bool {
+fn is_divided_by_columns(page: &PageState<'_>, columns: Columns, accesses: &[KeyAccess]) -> bool {
     let Some(leaf) = page.leaf.filter(|leaf| !leaf.is_empty()) else { return false };
     let like = leaf.key(0);
-    let pending = page.pending.iter().map(|pending| &pending.0);
-    pending.chain(accesses.iter().map(|access| &access.key)).all(|key| columns.agree(&like, key))
+    let pending = page.buffered.iter().map(|pending| &pending.0);
+    pending
+        .chain(accesses.iter().map(|access| &access.key))
+        .all(|key| columns.is_same_elsewhere(&like, key))
 }
 
 /// The columns of what a fold of a page keeps, where no treelet says them: what parts its keys best. `None` for the bits
@@ -236,13 +245,13 @@ fn is_parted_by(page: &PageState<'_>, columns: Columns, accesses: &[KeyAccess]) 
 fn columns_of(page: &PageState<'_>, accesses: &[KeyAccess]) -> Option<Columns> {
     let floor = page.at.len();
     let leaf = page.leaf.filter(|leaf| !leaf.is_empty())?;
-    let mut differing = Differing::from(&leaf.key(0));
+    let mut differing = DifferingBits::from(&leaf.key(0));
     // Hashed keys have been told apart after the first one or two.
     let cells = (1..leaf.len()).rev().map(|cell| leaf.key(cell));
-    let changes = page.pending.iter().map(|pending| pending.0);
+    let changes = page.buffered.iter().map(|pending| pending.0);
     for key in cells.chain(changes).chain(accesses.iter().map(|access| access.key)) {
         differing.add(&key);
-        if differing.is_plain(floor) {
+        if differing.is_spread_at(floor) {
             return None;
         }
     }
@@ -257,36 +266,36 @@ pub fn below(at: &Prefix, levels: u8, index: u16) -> Prefix {
     at.descendant(levels, u8::try_from(index).expect("at most 8 levels"))
 }
 
-struct Merge<'a, 's> {
-    span: Span<'s, Levels<'a>>,
+struct PageMerge<'a, 's> {
+    span: FoldSpan<'s, TreeletPath<'a>>,
     at: &'a Prefix,
     /// The bits by which positions are told apart, where these are not those behind the prefix, and a key of the page.
     columns: Option<(Columns, Key)>,
     leaf: Option<&'a LeafView<'a>>,
-    treelet: Option<Known<'a>>,
+    treelet: Option<TreeletNodes<'a>>,
     /// Level of the nodes that the page stores; 0 when it stores none.
     stored: u8,
     /// Subtries of this level are expanded whole.
     bottom: u8,
     cell: usize,
-    pending: &'a [PendingChange],
+    buffered: &'a [KeyState],
     accesses: &'a [KeyAccess],
     results: &'s mut Vec<AccessResult>,
 }
 
-impl<'a, 's> Merge<'a, 's> {
+impl<'a, 's> PageMerge<'a, 's> {
     fn new(
         folder: &'s mut Folder,
         page: &PageState<'a>,
-        (columns, treelet, keeps): (Option<Columns>, Option<Known<'a>>, bool),
+        (columns, treelet, keeps): (Option<Columns>, Option<TreeletNodes<'a>>, bool),
         accesses: &'a [KeyAccess],
         results: &'s mut Vec<AccessResult>,
     ) -> Self {
         let nodes = treelet.map_or((0, &[][..]), |known| (known.positions(), known.nodes()));
-        let levels = Levels::new(page.at.len(), columns, keeps, nodes);
+        let levels = TreeletPath::new(page.at.len(), columns, keeps, nodes);
         let like = columns.zip(page.leaf).map(|(columns, leaf)| (columns, leaf.key(0)));
         Self {
-            span: folder.along(page.at.len(), levels),
+            span: folder.span_along(page.at.len(), levels),
             at: page.at,
             columns: like,
             leaf: page.leaf,
@@ -294,19 +303,19 @@ impl<'a, 's> Merge<'a, 's> {
             stored: 0,
             bottom: 0,
             cell: 0,
-            pending: page.pending,
+            buffered: page.buffered,
             accesses,
             results,
         }
     }
 
     /// Everything was put in.
-    fn close(self) -> Subtrie {
+    fn into_subtrie(self) -> Subtrie {
         debug_assert!(
-            self.pending.is_empty() && self.accesses.is_empty(),
+            self.buffered.is_empty() && self.accesses.is_empty(),
             "all changes lie below the page"
         );
-        self.span.close()
+        self.span.into_subtrie()
     }
 
     /// Puts the subtrie `level` bits below the page's prefix, with these bits, into the folder: as
@@ -316,18 +325,18 @@ impl<'a, 's> Merge<'a, 's> {
             self.accesses.first().is_some_and(|access| self.bits_of(&access.key, level) == bits);
         let position = heap_index(level, bits);
         let treelet = self.treelet.and_then(|known| known.node(position));
-        let is_beside = position > 0 && self.span.path.is_inner((position - 1) / 2);
+        let is_beside = position > 0 && self.span.path.is_entered((position - 1) / 2);
         let node = treelet.or_else(|| self.stored_node(level, bits));
         match node.map(|node| (node, kind(node))) {
             // The way up from the other side finds it in the treelet.
             Some(_) if !accessed && is_beside && treelet.is_some() => {
-                return self.pass(level, bits);
+                return self.skip_buffered(level, bits);
             }
             Some((node, NodeKind::Internal)) if !accessed => {
-                self.span.subtrie(&self.position(level, bits), node);
-                return self.pass(level, bits);
+                self.span.push_known(&self.position(level, bits), node);
+                return self.skip_buffered(level, bits);
             }
-            Some((_, NodeKind::Terminator)) if !accessed => return self.pass(level, bits),
+            Some((_, NodeKind::Terminator)) if !accessed => return self.skip_buffered(level, bits),
             // A leaf node may have to become a terminal: it goes in as a key.
             Some((_, NodeKind::Leaf | NodeKind::Terminator)) => {
                 return self.expand(&self.position(level, bits));
@@ -350,7 +359,7 @@ impl<'a, 's> Merge<'a, 's> {
         parts: &mut Vec<(Prefix, PartNode)>,
     ) {
         let below = |key: &Key| at.covers(key);
-        let pending = self.pending.partition_point(|pending| below(&pending.0));
+        let pending = self.buffered.partition_point(|pending| below(&pending.0));
         let accesses = self.accesses.partition_point(|access| below(&access.key));
         let cells = self.leaf.map_or(0..0, |leaf| {
             let end = at.next().map_or(leaf.len(), |next| leaf.lower_bound(next.first_key()));
@@ -365,24 +374,24 @@ impl<'a, 's> Merge<'a, 's> {
                 Some(known[known.binary_search_by(|(part, _)| part.cmp(&at)).ok()?].1)
             });
             if let Some(node) = known {
-                self.pending = &self.pending[pending..];
-                self.span.subtrie(&at, &node);
+                self.buffered = &self.buffered[pending..];
+                self.span.push_known(&at, &node);
                 return parts.push((at, PartNode::Known(node)));
             }
             let before = self.span.folder().len();
             self.expand(&at);
             // All that pends may be deletions.
             if self.span.folder().len() > before {
-                let subtrie = self.span.gather(at.len());
+                let subtrie = self.span.lift_last(at.len());
                 let folder = self.span.folder();
                 parts.push((at, PartNode::Watched(folder.watch(&subtrie))));
                 if folder.len() >= GROUP {
-                    folder.settle();
+                    folder.hash_so_far();
                 }
             }
             return;
         }
-        let lists = (&self.pending[..pending], &self.accesses[..accesses]);
+        let lists = (&self.buffered[..pending], &self.accesses[..accesses]);
         let cell = |at: usize| self.leaf.filter(|_| !cells.is_empty()).map(|leaf| leaf.key(at));
         let firsts = [
             lists.0.first().map(|pending| pending.0),
@@ -420,15 +429,15 @@ impl<'a, 's> Merge<'a, 's> {
     fn stored_node(&self, level: u8, bits: u8) -> Option<&'a Node> {
         let leaf = self.leaf.filter(|_| level == self.stored && level > 0)?;
         let is_pending =
-            self.pending.first().is_some_and(|pending| self.bits_of(&pending.0, level) == bits);
+            self.buffered.first().is_some_and(|pending| self.bits_of(&pending.0, level) == bits);
         (!is_pending).then(|| &leaf.nodes()[usize::from(bits)])
     }
 
     /// Passes over the pending changes below a position: its node includes them.
-    fn pass(&mut self, level: u8, bits: u8) {
-        let below = |pending: &&PendingChange| self.bits_of(&pending.0, level) == bits;
-        let count = self.pending.iter().take_while(below).count();
-        self.pending = &self.pending[count..];
+    fn skip_buffered(&mut self, level: u8, bits: u8) {
+        let below = |pending: &&KeyState| self.bits_of(&pending.0, level) == bits;
+        let count = self.buffered.iter().take_while(below).count();
+        self.buffered = &self.buffered[count..];
     }
 
     /// Puts every key below a prefix into the folder.
@@ -440,20 +449,20 @@ impl<'a, 's> Merge<'a, 's> {
         while let Some(key) = self.cell_key(at) {
             // Most cells are neither changed nor accessed: they go in at the price of one comparison.
             while let Some(before) = change.filter(|change| precedes(change, &key)) {
-                self.changed(&before, None);
+                self.push_changed(&before, None);
                 change = self.next_change(at);
             }
             let cell = self.leaf.expect("a cell of this page").cell(self.cell);
             self.cell += 1;
             if change == Some(key) {
-                self.changed(&key, Some(cell));
+                self.push_changed(&key, Some(cell));
                 change = self.next_change(at);
             } else {
-                self.span.unaccessed(&key, cell_value(&cell));
+                self.span.push_unaccessed(&key, cell_value(&cell));
             }
         }
         while let Some(key) = change {
-            self.changed(&key, None);
+            self.push_changed(&key, None);
             change = self.next_change(at);
         }
     }
@@ -461,7 +470,7 @@ impl<'a, 's> Merge<'a, 's> {
     /// The next key below a prefix that has a pending change or an access.
     #[inline]
     fn next_change(&self, at: &Prefix) -> Option<Key> {
-        let pending = self.pending.first().map(|pending| pending.0);
+        let pending = self.buffered.first().map(|pending| pending.0);
         let access = self.accesses.first().map(|access| access.key);
         let next = match (pending, access) {
             (Some(pending), Some(access)) => {
@@ -477,11 +486,11 @@ impl<'a, 's> Merge<'a, 's> {
     }
 
     /// One key that has a pending change or an access.
-    fn changed(&mut self, key: &Key, cell: Option<Cell<'_>>) {
-        let pending = self.pending.first().filter(|pending| pending.0 == *key);
+    fn push_changed(&mut self, key: &Key, cell: Option<Cell<'_>>) {
+        let pending = self.buffered.first().filter(|pending| pending.0 == *key);
         let access = self.accesses.first().filter(|access| access.key == *key);
         if pending.is_some() {
-            self.pending = &self.pending[1..];
+            self.buffered = &self.buffered[1..];
         }
         let old = match (pending, &cell) {
             (Some(pending), _) => pending.1.fold_value(),
@@ -490,16 +499,16 @@ impl<'a, 's> Merge<'a, 's> {
         };
         let Some(access) = access else {
             if let Some(value) = old {
-                self.span.unaccessed(key, value);
+                self.span.push_unaccessed(key, value);
             }
             return;
         };
         self.accesses = &self.accesses[1..];
         let change = match &access.writes {
-            None => Change::Keep,
-            Some(stored) => stored.fold_value().map_or(Change::Delete, Change::Put),
+            None => ValueChange::Keep,
+            Some(stored) => stored.fold_value().map_or(ValueChange::Delete, ValueChange::Put),
         };
-        let put = self.span.accessed(key, old, change);
+        let put = self.span.push_accessed(key, old, change);
         let prior = match (pending, cell) {
             (Some(pending), _) => pending.1.clone(),
             (None, Some(cell)) => Stored::from_cell(cell),

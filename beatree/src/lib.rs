@@ -37,7 +37,7 @@
 //! # How a key is found
 //!
 //! 1. [`RegionIndex::region`] gives the region that covers the key.
-//! 2. Under its lock, [`RegionState::pending_of`] gives the newest committed change, if a page does not
+//! 2. Under its lock, [`RegionState::buffered_change`] gives the newest committed change, if a page does not
 //!    have it yet: that is the answer.
 //! 3. Else [`ChildTable::find`] gives the leaf page's number and tag.
 //! 4. [`cache::Cache::get`] gives the page. On a miss the engine reads it, inside of a
@@ -47,10 +47,10 @@
 //! ```
 //! use std::sync::Arc;
 //!
-//! use pleach_beatree::build::{CellRef, PageStamp, Unfolded, fold_pages, write_page};
+//! use pleach_beatree::build::{CellRef, PageStamp, PageCells, fold_pages, write_page};
 //! use pleach_beatree::cache::{Cache, NO_BATCH};
 //! use pleach_beatree::grace::Grace;
-//! use pleach_beatree::load::{BuiltLeaf, regions};
+//! use pleach_beatree::load::{BuiltLeaf, build_regions};
 //! use pleach_beatree::{ChildRef, PageNo, RegionIndex};
 //! use pleach_core::Hasher;
 //! use pleach_core::fold::Folder;
@@ -61,7 +61,7 @@
 //! // A tree of one leaf page with one pair.
 //! let key = [7; 32];
 //! let cells = [CellRef { key, bytes: b"seven", overflow: false }];
-//! let whole = Unfolded { prefix: Prefix::ROOT, cells: &cells, known: None };
+//! let whole = PageCells { prefix: Prefix::ROOT, cells: &cells, known: None };
 //! let nodes = fold_pages(&mut Folder::new(Hasher::BLAKE3), &[whole]).remove(0);
 //! let number = PageNo::new(0);
 //! let identity = Identity { kind: FileKind::Leaf, page_no: number.into(), db_id: 1 };
@@ -70,7 +70,7 @@
 //! let tag = write_page(&mut page, &stamp, &Prefix::ROOT, &cells, &nodes.stored);
 //!
 //! let child = ChildRef { prefix: Prefix::ROOT, page: Some(number), tag };
-//! let (regions, root) = regions(Hasher::BLAKE3, 0, false, &[BuiltLeaf { child, node: nodes.own }], 1);
+//! let (regions, root) = build_regions(Hasher::BLAKE3, 0, false, &[BuiltLeaf { child, node: nodes.own }], 1);
 //! assert_eq!(root, nodes.own);
 //! let index = RegionIndex::new(regions);
 //! let cache = Cache::new(1 << 20);
@@ -82,7 +82,7 @@
 //! let region = Arc::clone(index.region(&key));
 //! let (number, tag) = {
 //!     let state = region.read();
-//!     assert!(state.pending_of(&key).is_none(), "it is in the page");
+//!     assert!(state.buffered_change(&key).is_none(), "it is in the page");
 //!     let child = state.children().find(&key);
 //!     (state.children().page(child).expect("it has a page"), state.children().tag(child))
 //! };
@@ -101,7 +101,7 @@ pub mod leaf_fold;
 pub mod load;
 pub mod lock_order;
 pub mod page_no;
-pub mod recycled;
+pub mod recycle;
 pub mod region;
 pub mod space;
 pub mod split;

@@ -8,13 +8,13 @@
 //! ([`counts`]).
 //!
 //! ```
-//! use pleach_beatree::lock_order::{Rank, Ranked};
+//! use pleach_beatree::lock_order::{Rank, RankedGuard};
 //!
 //! const FIRST: Rank = Rank::new(1, "first");
 //! const SECOND: Rank = Rank::new(2, "second");
 //! let (one, two) = (std::sync::Mutex::new(1), std::sync::Mutex::new(2));
-//! let first = Ranked::wait(FIRST, || one.lock().expect("no panic"));
-//! let second = Ranked::wait(SECOND, || two.lock().expect("no panic"));
+//! let first = RankedGuard::wait(FIRST, || one.lock().expect("no panic"));
+//! let second = RankedGuard::wait(SECOND, || two.lock().expect("no panic"));
 //! assert_eq!(*first + *second, 3);
 //! ```
 
@@ -51,12 +51,12 @@ impl Rank {
 
 /// A guard of a lock that has a rank.
 #[derive(Debug)]
-pub struct Ranked<G> {
+pub struct RankedGuard<G> {
     guard: G,
-    _held: Held,
+    _rank: HeldRank,
 }
 
-impl<G> Ranked<G> {
+impl<G> RankedGuard<G> {
     /// Takes a lock, waiting for it.
     ///
     /// # Panics
@@ -65,33 +65,33 @@ impl<G> Ranked<G> {
     #[inline]
     pub fn wait(rank: Rank, lock: impl FnOnce() -> G) -> Self {
         // Before it waits: a thread that waits for ever says nothing.
-        let held = Held::new(rank, true);
-        Self { guard: lock(), _held: held }
+        let held = HeldRank::new(rank, true);
+        Self { guard: lock(), _rank: held }
     }
 
     /// Takes a lock: by `attempt` if it is free, else waiting for it by `lock`. Release builds do the latter at once.
     ///
     /// # Panics
-    /// As [`Ranked::wait`].
+    /// As [`RankedGuard::wait`].
     #[inline]
     pub fn acquire(
         rank: Rank,
         attempt: impl FnOnce() -> Option<G>,
         lock: impl FnOnce() -> G,
     ) -> Self {
-        let held = Held::new(rank, true);
-        Self { guard: counted(rank, attempt, lock), _held: held }
+        let held = HeldRank::new(rank, true);
+        Self { guard: counted(rank, attempt, lock), _rank: held }
     }
 
     /// Takes a lock if it is free. That waits for nobody and is right in any order; what is taken
     /// afterwards is not.
     #[inline]
     pub fn attempt(rank: Rank, lock: impl FnOnce() -> Option<G>) -> Option<Self> {
-        lock().map(|guard| Self { guard, _held: Held::new(rank, false) })
+        lock().map(|guard| Self { guard, _rank: HeldRank::new(rank, false) })
     }
 }
 
-impl<G: Deref> Deref for Ranked<G> {
+impl<G: Deref> Deref for RankedGuard<G> {
     type Target = G::Target;
 
     #[inline]
@@ -100,7 +100,7 @@ impl<G: Deref> Deref for Ranked<G> {
     }
 }
 
-impl<G: DerefMut> DerefMut for Ranked<G> {
+impl<G: DerefMut> DerefMut for RankedGuard<G> {
     #[inline]
     fn deref_mut(&mut self) -> &mut G::Target {
         &mut self.guard
@@ -115,9 +115,9 @@ pub use checked::{LockCount, counts};
 pub(crate) use unchecked::counted;
 
 #[cfg(debug_assertions)]
-use checked::Held;
+use checked::HeldRank;
 #[cfg(not(debug_assertions))]
-use unchecked::Held;
+use unchecked::HeldRank;
 
 #[cfg(debug_assertions)]
 mod checked {
@@ -127,7 +127,7 @@ mod checked {
 
     use super::Rank;
 
-    /// How often the locks of a rank were taken by [`Ranked::acquire`](super::Ranked::acquire), in the whole process.
+    /// How often the locks of a rank were taken by [`RankedGuard::acquire`](super::Ranked::acquire), in the whole process.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct LockCount {
         /// What they guard.
@@ -175,9 +175,9 @@ mod checked {
     }
 
     #[derive(Debug)]
-    pub(super) struct Held(u8);
+    pub(super) struct HeldRank(u8);
 
-    impl Held {
+    impl HeldRank {
         pub(super) fn new(rank: Rank, waits: bool) -> Self {
             // A thread that is going away, or is unwinding, has other worries.
             let higher = HELD.try_with(|held| {
@@ -201,7 +201,7 @@ mod checked {
         }
     }
 
-    impl Drop for Held {
+    impl Drop for HeldRank {
         fn drop(&mut self) {
             let _ = HELD.try_with(|held| {
                 let mut held = held.borrow_mut();
@@ -227,9 +227,9 @@ mod unchecked {
     }
 
     #[derive(Debug)]
-    pub(super) struct Held;
+    pub(super) struct HeldRank;
 
-    impl Held {
+    impl HeldRank {
         #[inline]
         pub(super) fn new(_: Rank, _: bool) -> Self {
             Self
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn a_lock_out_of_order_panics_and_leaves_no_trace() {
         let (upper, lower) = (Mutex::new(()), Mutex::new(()));
-        let take = |rank, lock| Ranked::wait(rank, || Mutex::lock(lock));
+        let take = |rank, lock| RankedGuard::wait(rank, || Mutex::lock(lock));
         {
             let held = take(LOWER, &lower);
             let wrong = catch_unwind(AssertUnwindSafe(|| drop(take(UPPER, &upper))));
@@ -274,7 +274,7 @@ mod tests {
             let count = counts().into_iter().find(|count| count.name == "a counted one");
             count.map_or((0, 0), |count| (count.taken, count.waited))
         };
-        let take = || Ranked::acquire(COUNTED, || lock.try_lock(), || lock.lock());
+        let take = || RankedGuard::acquire(COUNTED, || lock.try_lock(), || lock.lock());
         assert_eq!(count(), (0, 0));
         drop(take());
         assert_eq!(count(), (1, 0));
@@ -293,11 +293,12 @@ mod tests {
     #[test]
     fn trying_is_right_in_any_order_and_what_is_taken_then_is_not() {
         let (upper, lower) = (Mutex::new(()), Mutex::new(()));
-        let _lower = Ranked::wait(LOWER, || lower.lock());
-        let tried = Ranked::attempt(UPPER, || upper.try_lock()).expect("free");
-        assert!(Ranked::attempt(UPPER, || upper.try_lock()).is_none());
+        let _lower = RankedGuard::wait(LOWER, || lower.lock());
+        let tried = RankedGuard::attempt(UPPER, || upper.try_lock()).expect("free");
+        assert!(RankedGuard::attempt(UPPER, || upper.try_lock()).is_none());
         drop(tried);
         let (one, two) = (RwLock::new(()), RwLock::new(()));
-        let _several = (Ranked::wait(REGION, || one.read()), Ranked::wait(REGION, || two.write()));
+        let _several =
+            (RankedGuard::wait(REGION, || one.read()), RankedGuard::wait(REGION, || two.write()));
     }
 }

@@ -8,10 +8,10 @@
 //!                            +---------------------allocate----------------------+
 //! ```
 //!
-//! * *frontier*: from [`Space::frontier`] to the end of the file: reserved, never written since the
+//! * *frontier*: from [`LeafSpace::frontier`] to the end of the file: reserved, never written since the
 //!   file grew. It is taken first, in order, so a fresh file is written sequentially.
 //! * *pending*: the index names it no longer, but the location record may not be durable yet, or a
-//!   reader may still look. [`Space::release`] says that both are past. Until then the page counts as
+//!   reader may still look. [`LeafSpace::release`] says that both are past. Until then the page counts as
 //!   used and is never handed out.
 //!
 //! Policy (docs/decisions/0010): the file grows while it has fewer than `size_percent` of its live
@@ -19,22 +19,22 @@
 //! round, and each is filled whole, except that those with clearly fewer holes than the mean are left
 //! for the next round.
 //!
-//! A file that is far too long for its live pages shrinks ([`Space::goal`]): free pages are taken from its
+//! A file that is far too long for its live pages shrinks ([`LeafSpace::shrink_goal`]): free pages are taken from its
 //! front, whoever has pages behind the goal writes them again, and the caller cuts the end off when
-//! nothing is there ([`Space::cut`]).
+//! nothing is there ([`LeafSpace::cut`]).
 //!
-//! Growing is the caller's work: [`Space::allocate`] changes nothing and says [`NeedGrowth`]; the caller
-//! reserves whole segments on the device, calls [`Space::grown`] and asks again. If the device is
+//! Growing is the caller's work: [`LeafSpace::allocate`] changes nothing and says [`NeedGrowth`]; the caller
+//! reserves whole segments on the device, calls [`LeafSpace::add_segments`] and asks again. If the device is
 //! full it asks with [`Growth::Refused`] and gets holes as long as there are any.
 //! [`GrowingFile::allocate_growing`] is that loop.
 //!
-//! Nothing here is stored: an open rebuilds it from the index ([`Space::from_used`]).
-//! [`Extents`] does the same for runs of pages in the overflow file.
+//! Nothing here is stored: an open rebuilds it from the index ([`LeafSpace::from_used`]).
+//! [`OverflowSpace`] does the same for runs of pages in the overflow file.
 //!
 //! ```
-//! use pleach_beatree::space::{FileGeometry, GrowingFile, Space, SpaceError};
+//! use pleach_beatree::space::{FileGeometry, GrowingFile, LeafSpace, SpaceError};
 //!
-//! let mut space = Space::new(FileGeometry::TINY);
+//! let mut space = LeafSpace::new(FileGeometry::TINY);
 //! // The device has room for whatever is asked.
 //! let reserve = |_| Ok::<(), SpaceError>(());
 //! let runs = space.allocate_growing(3, reserve, |_| false).expect("there is room");
@@ -43,26 +43,26 @@
 //!
 //! // Given up by flush 7; free when the record of flush 7 is durable and the readers have left.
 //! space.retire(&pages[..1], 7).expect("in use");
-//! assert_eq!((space.stats().pending, space.release(6)), (1, 0));
+//! assert_eq!((space.stats().retired, space.release(6)), (1, 0));
 //! assert_eq!((space.release(7), space.is_used(pages[0])), (1, false));
 //! ```
 
 mod bits;
 mod error;
-mod extents;
 mod free_map;
 mod free_runs;
 mod growth;
-mod pending;
+mod overflow;
+mod retired;
 mod run;
 
 pub use error::{NeedGrowth, SpaceError};
-pub use extents::{Extents, ExtentsStats, MAX_RUNS};
 pub use growth::{Extension, FileGeometry, GrowingFile, Growth};
-pub use run::PageRun;
+pub use overflow::{MAX_RUNS, OverflowSpace, OverflowSpaceStats};
+pub use run::LeafRun;
 
 use bits::Bits;
-use pending::Pending;
+use retired::RetiredBatches;
 use run::push_merged;
 
 use crate::page_no::PageNo;
@@ -73,9 +73,9 @@ pub const MAX_PAGES: u32 = u32::MAX;
 /// A sweep fills segments with at least this part of the mean number of holes, in percent.
 const WORTH_PERCENT: u64 = 75;
 
-/// Figures of a [`Space`].
+/// Figures of a [`LeafSpace`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SpaceStats {
+pub struct LeafSpaceStats {
     /// Pages of the file.
     pub pages: u32,
     /// Segments of the file.
@@ -83,7 +83,7 @@ pub struct SpaceStats {
     /// Pages in use and not given up.
     pub live: u32,
     /// Pages given up and not released.
-    pub pending: u32,
+    pub retired: u32,
     /// Free pages before the frontier.
     pub holes: u32,
     /// Pages from the frontier on.
@@ -96,7 +96,7 @@ pub struct SpaceStats {
 
 /// The allocator of the leaf file.
 #[derive(Clone, Debug, Default)]
-pub struct Space {
+pub struct LeafSpace {
     geometry: FileGeometry,
     /// Used and pending pages.
     used: Bits,
@@ -106,7 +106,7 @@ pub struct Space {
     used_in: Vec<u32>,
     /// The segment where the sweep goes on.
     sweep: u32,
-    pending: Pending<PageNo>,
+    retired_batches: RetiredBatches<PageNo>,
     used_count: u32,
     retired_count: u32,
     /// No page from here on has been used.
@@ -117,7 +117,7 @@ pub struct Space {
     picked: Vec<(u32, u32)>,
 }
 
-impl Space {
+impl LeafSpace {
     /// An empty file.
     ///
     /// # Panics
@@ -131,7 +131,7 @@ impl Space {
     /// A file of `segments` segments in which these pages, in any order, are in use.
     ///
     /// # Panics
-    /// As [`Space::new`].
+    /// As [`LeafSpace::new`].
     pub fn from_used(
         geometry: FileGeometry,
         segments: u32,
@@ -165,8 +165,8 @@ impl Space {
 
     /// When the file is far too long for its live pages: the number of pages that it should shrink to,
     /// whole segments. There is room before that for all that lies behind.
-    pub fn goal(&self) -> Option<u32> {
-        let goal = self.geometry.goal(self.pages().into(), self.stats().live.into())?;
+    pub fn shrink_goal(&self) -> Option<u32> {
+        let goal = self.geometry.shrink_goal(self.pages().into(), self.stats().live.into())?;
         u32::try_from(goal).ok()
     }
 
@@ -192,7 +192,7 @@ impl Space {
     }
 
     /// Gives pages up as of `stamp`, a number that never falls. They stay out of allocation until
-    /// [`Space::release`]. After an error the pages before the one that it names are retired.
+    /// [`LeafSpace::release`]. After an error the pages before the one that it names are retired.
     ///
     /// # Panics
     /// When the stamp is below an earlier one.
@@ -201,7 +201,7 @@ impl Space {
             self.check_owned(*page)?;
             self.retired.set(page.get());
             self.retired_count += 1;
-            self.pending.add(stamp, [*page]);
+            self.retired_batches.add(stamp, [*page]);
         }
         Ok(())
     }
@@ -210,7 +210,7 @@ impl Space {
     /// were retired until then become holes. Gives their number.
     pub fn release(&mut self, stamp: u64) -> u32 {
         let before = self.retired_count;
-        while let Some(pages) = self.pending.take(stamp) {
+        while let Some(pages) = self.retired_batches.take(stamp) {
             for page in pages {
                 self.retired.clear(page.get());
                 self.retired_count -= 1;
@@ -242,13 +242,13 @@ impl Space {
     }
 
     /// Figures.
-    pub fn stats(&self) -> SpaceStats {
+    pub fn stats(&self) -> LeafSpaceStats {
         let fresh = self.pages() - self.frontier;
-        SpaceStats {
+        LeafSpaceStats {
             pages: self.pages(),
             segments: self.segments(),
             live: self.used_count - self.retired_count,
-            pending: self.retired_count,
+            retired: self.retired_count,
             holes: self.pages() - self.used_count - fresh,
             fresh,
             allocated: self.allocated,
@@ -262,7 +262,7 @@ impl Space {
             + self.used.bytes()
             + self.retired.bytes()
             + self.used_in.capacity() * size_of::<u32>()
-            + self.pending.bytes()
+            + self.retired_batches.bytes()
             + self.picked.capacity() * size_of::<(u32, u32)>()
     }
 
@@ -304,7 +304,7 @@ impl Space {
     }
 
     /// Takes `count` holes, which exist: by sweeping, or the first ones of the file.
-    fn fill_holes(&mut self, count: u32, from_the_front: bool, out: &mut Vec<PageRun>) {
+    fn fill_holes(&mut self, count: u32, from_the_front: bool, out: &mut Vec<LeafRun>) {
         let mut least = self.worthwhile();
         if from_the_front {
             // Holes were counted, so none of these is a fresh page.
@@ -350,7 +350,7 @@ impl Space {
     }
 
     /// Marks the first `take` holes of a segment.
-    fn take_holes(&mut self, segment: u32, take: u32, out: &mut Vec<PageRun>) {
+    fn take_holes(&mut self, segment: u32, take: u32, out: &mut Vec<LeafRun>) {
         let end = (segment + 1) * self.geometry.segment_pages;
         let mut at = segment * self.geometry.segment_pages;
         let mut left = take;
@@ -359,7 +359,7 @@ impl Space {
             at = self.used.next_set(start, end.min(start + left));
             assert!(at > start, "the bitmap has the holes that were counted");
             self.used.set_range(start, at);
-            push_merged(out, PageRun { start: PageNo::new(start), len: at - start });
+            push_merged(out, LeafRun { start: PageNo::new(start), len: at - start });
             left -= at - start;
         }
     }
@@ -406,20 +406,20 @@ impl Space {
     }
 }
 
-impl GrowingFile for Space {
-    type Run = PageRun;
+impl GrowingFile for LeafSpace {
+    type Run = LeafRun;
 
     /// Hands out `count` pages as runs in address order, no two of them adjacent; `out` is replaced.
     fn allocate(
         &mut self,
         count: u32,
         growth: Growth,
-        out: &mut Vec<PageRun>,
+        out: &mut Vec<LeafRun>,
     ) -> Result<(), NeedGrowth> {
         out.clear();
         let stats = self.stats();
         let live = u64::from(stats.live) + u64::from(count);
-        let shrinks = self.geometry.goal(self.pages().into(), live).is_some();
+        let shrinks = self.geometry.shrink_goal(self.pages().into(), live).is_some();
         let from_the_front = shrinks && stats.holes >= count;
         let fresh = if from_the_front { 0 } else { count.min(self.pages() - self.frontier) };
         let rest = count - fresh;
@@ -431,7 +431,7 @@ impl GrowingFile for Space {
         }
         if fresh > 0 {
             // Holes come before it, so the order is kept.
-            push_merged(out, PageRun { start: PageNo::new(start), len: fresh });
+            push_merged(out, LeafRun { start: PageNo::new(start), len: fresh });
         }
         self.used_count += rest;
         self.allocated += u64::from(count);
@@ -440,7 +440,7 @@ impl GrowingFile for Space {
         Ok(())
     }
 
-    fn grown(&mut self, segments: u32) -> Result<(), SpaceError> {
+    fn add_segments(&mut self, segments: u32) -> Result<(), SpaceError> {
         let pages = self.pages_with(self.segments().saturating_add(segments))?;
         self.used.grow(pages);
         self.retired.grow(pages);

@@ -1,7 +1,7 @@
 //! An index in which regions that grew too large are replaced by several, and small ones by one.
 //!
 //! A branch page holds at most [`MAX_ENTRIES`] children. A region that outgrows it is taken apart
-//! ([`RegionState::take_apart`](crate::RegionState::take_apart)) before a checkpoint could see it, and a new index is made, which the
+//! ([`RegionState::split`](crate::RegionState::split)) before a checkpoint could see it, and a new index is made, which the
 //! caller publishes. Two siblings that have become small are joined ([`RegionState::join`](crate::RegionState::join)) in
 //! the same way.
 //!
@@ -39,7 +39,7 @@ use crate::index::RegionIndex;
 use crate::region::{Region, WriteState};
 
 /// A region that is to be split, held for writing until its halves are published.
-pub type Split<'a> = (&'a Arc<Region>, WriteState<'a>);
+pub type HeldRegion<'a> = (&'a Arc<Region>, WriteState<'a>);
 
 /// The index with these regions replaced by their halves, divided as often as it takes for each to
 /// fit in a branch page. The replaced regions are retired.
@@ -49,8 +49,12 @@ pub type Split<'a> = (&'a Arc<Region>, WriteState<'a>);
 ///
 /// # Panics
 /// When a region is not in the index.
-pub fn split_held(hasher: Hasher, index: &RegionIndex, split: &mut [Split<'_>]) -> RegionIndex {
-    let mut found: Vec<(usize, &mut Split<'_>)> =
+pub fn split_held(
+    hasher: Hasher,
+    index: &RegionIndex,
+    split: &mut [HeldRegion<'_>],
+) -> RegionIndex {
+    let mut found: Vec<(usize, &mut HeldRegion<'_>)> =
         split.iter_mut().map(|split| (index.find(split.0.prefix().first_key()), split)).collect();
     found.sort_unstable_by_key(|(at, _)| *at);
     let mut regions = Vec::with_capacity(index.regions().len() + 2 * found.len());
@@ -58,7 +62,7 @@ pub fn split_held(hasher: Hasher, index: &RegionIndex, split: &mut [Split<'_>]) 
     for (at, (region, state)) in found {
         assert!(Arc::ptr_eq(region, &index.regions()[at]), "a region of the index is split");
         regions.extend_from_slice(&index.regions()[from..at]);
-        regions.extend(state.take_apart(hasher).into_iter().map(Arc::new));
+        regions.extend(state.split(hasher).into_iter().map(Arc::new));
         from = at + 1;
     }
     regions.extend_from_slice(&index.regions()[from..]);
@@ -67,7 +71,8 @@ pub fn split_held(hasher: Hasher, index: &RegionIndex, split: &mut [Split<'_>]) 
 
 /// The same for regions that nobody else can see.
 pub fn split_regions(hasher: Hasher, index: &RegionIndex, split: &[Arc<Region>]) -> RegionIndex {
-    let mut held: Vec<Split<'_>> = split.iter().map(|region| (region, region.write())).collect();
+    let mut held: Vec<HeldRegion<'_>> =
+        split.iter().map(|region| (region, region.write())).collect();
     split_held(hasher, index, &mut held)
 }
 
@@ -77,7 +82,7 @@ pub const JOINED_ENTRIES: usize = MAX_ENTRIES / 2;
 
 /// Two siblings that are to be joined, held for writing until the region over both is published.
 #[derive(Debug)]
-pub struct Joined<'a> {
+pub struct RegionPair<'a> {
     /// The left one's place in the index.
     pub at: usize,
     /// Its state.
@@ -91,12 +96,12 @@ pub struct Joined<'a> {
 pub fn join_held(
     hasher: Hasher,
     index: &RegionIndex,
-    pairs: &mut [Joined<'_>],
+    pairs: &mut [RegionPair<'_>],
     log_position: u64,
 ) -> RegionIndex {
     let mut regions = Vec::with_capacity(index.regions().len() - pairs.len());
     let mut from = 0;
-    for Joined { at, left, right } in pairs {
+    for RegionPair { at, left, right } in pairs {
         regions.extend_from_slice(&index.regions()[from..*at]);
         regions.push(Arc::new(left.join(hasher, right, log_position)));
         from = *at + 2;
@@ -111,12 +116,12 @@ mod tests {
     use pleach_core::{Hasher, Node, TERMINATOR};
 
     use super::*;
-    use crate::region::{NewNodes, Pending, Relocation, tiling};
+    use crate::region::{BufferedChange, NewNodes, Relocation, tiling};
     use crate::{ChildRef, ChildTable, PageNo, Stored};
 
     #[test]
     fn regions_that_were_split_and_joined_again_are_what_they_were() {
-        let put = |key: u8| Pending {
+        let put = |key: u8| BufferedChange {
             key: [key; 32],
             stored: Stored::Inline([key].as_slice().into()),
             commit: u64::from(key),
@@ -130,9 +135,9 @@ mod tests {
         let nodes: Vec<Node> = (0..128).map(|index| Node::new([index | 0x80; 32])).collect();
         let table = ChildTable::new(Prefix::ROOT, &children);
         let tiling = tiling(Hasher::BLAKE3, &table, &nodes);
-        let own = *tiling.own();
+        let own = *tiling.own_node();
         let whole = Arc::new(Region::bulk_loaded(0, table, tiling, 0));
-        whole.write().restore_pending(vec![put(3), put(100), put(200)], Vec::new());
+        whole.write().restore_buffered(vec![put(3), put(100), put(200)], Vec::new());
         let index = RegionIndex::new(vec![Arc::clone(&whole)]);
         let halves = split_regions(Hasher::BLAKE3, &index, &[whole]);
         let [left, right] = halves.regions() else { panic!("two halves") };
@@ -140,7 +145,7 @@ mod tests {
         let page = ChildRef { page: Some(PageNo::new(500)), ..child(100) };
         let moved = Relocation { range: page.prefix, pages: &[(page, nodes[100])], through: 200 };
         right.write().relocate(Hasher::BLAKE3, &[moved], 40);
-        let mut pairs = [Joined { at: 0, left: left.write(), right: right.write() }];
+        let mut pairs = [RegionPair { at: 0, left: left.write(), right: right.write() }];
         let joined = join_held(Hasher::BLAKE3, &halves, &mut pairs, 48);
         drop(pairs);
         assert!(left.read().is_retired() && right.read().is_retired());
@@ -149,10 +154,13 @@ mod tests {
         assert_eq!(state.children().len(), 128);
         assert!(state.resident_nodes().expect("in memory").nodes().eq(&nodes));
         assert_eq!(state.children().get(100).page, Some(PageNo::new(500)));
-        assert_eq!((*state.own(), state.log_position(), state.last_commit()), (own, 48, 200));
-        let pending: Vec<u64> = state.pending().iter().map(|pending| pending.commit).collect();
+        assert_eq!((*state.own_node(), state.log_position(), state.last_commit()), (own, 48, 200));
+        let pending: Vec<u64> = state.buffered().iter().map(|pending| pending.commit).collect();
         assert_eq!(pending, [3, 100]);
-        assert!(state.pending_of(&[100; 32]).is_some() && state.pending_of(&[200; 32]).is_none());
+        assert!(
+            state.buffered_change(&[100; 32]).is_some()
+                && state.buffered_change(&[200; 32]).is_none()
+        );
         assert_eq!(state.changes_since_write(1), 1);
     }
 
@@ -171,15 +179,15 @@ mod tests {
         let [left, right] = halves.regions() else { panic!("two halves") };
         let is_plain = |region: &Region, children: usize| {
             let state = region.read();
-            assert!(state.is_plain() && state.nodes_are_here() && state.resident_nodes().is_none());
-            assert_eq!((state.children().len(), *state.own()), (children, TERMINATOR));
+            assert!(state.is_plain() && state.has_nodes() && state.resident_nodes().is_none());
+            assert_eq!((state.children().len(), *state.own_node()), (children, TERMINATOR));
             assert_eq!(state.node(children - 1), Some(&TERMINATOR));
         };
         is_plain(left, 64);
         // Nodes that a caller brings are not kept.
         let put = ([3; 32], Stored::Inline([3].as_slice().into()));
         let node = Node::new([0x81; 32]);
-        let mut applied = crate::region::Applied {
+        let mut applied = crate::region::RegionCommit {
             commit: 2,
             version: 2,
             log_position: 20,
@@ -191,9 +199,9 @@ mod tests {
         let merged = ChildRef { prefix: Prefix::ROOT.descendant(6, 0), ..child(0) };
         let moved = Relocation { range: merged.prefix, pages: &[(merged, node)], through: 2 };
         left.write().relocate(Hasher::BLAKE3, &[moved], 30);
-        left.write().renew_own(Hasher::BLAKE3);
+        left.write().recompute_own_node(Hasher::BLAKE3);
         is_plain(left, 63);
-        let mut pairs = [Joined { at: 0, left: left.write(), right: right.write() }];
+        let mut pairs = [RegionPair { at: 0, left: left.write(), right: right.write() }];
         let joined = join_held(Hasher::BLAKE3, &halves, &mut pairs, 48);
         drop(pairs);
         let [region] = joined.regions() else { panic!("one region") };

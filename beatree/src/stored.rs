@@ -7,10 +7,10 @@
 //! use pleach_beatree::Stored;
 //! use pleach_core::Hasher;
 //!
-//! let short = Stored::put(Hasher::BLAKE3, b"in the page".as_slice().into());
+//! let short = Stored::from_value(Hasher::BLAKE3, b"in the page".as_slice().into());
 //! assert!(matches!(short, Stored::Inline(_)));
 //! // Too long for a page: hashed at once, written to the overflow file later.
-//! let long = Stored::put(Hasher::BLAKE3, vec![0; 100_000].into());
+//! let long = Stored::from_value(Hasher::BLAKE3, vec![0; 100_000].into());
 //! assert!(matches!(long, Stored::Large(_)) && long.is_present());
 //! assert!(Stored::Absent.fold_value().is_none());
 //! ```
@@ -50,7 +50,7 @@ pub struct LargeValue {
 
 impl Stored {
     /// A value as it enters the engine; hashes it when it is long.
-    pub fn put(hasher: Hasher, value: Value) -> Self {
+    pub fn from_value(hasher: Hasher, value: Value) -> Self {
         if value.len() <= MAX_INLINE {
             Self::Inline(value)
         } else {

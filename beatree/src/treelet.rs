@@ -31,13 +31,13 @@
 //! ```
 
 use pleach_core::cpu_prefetch;
-use pleach_core::fold::{Columns, MAX_CAPTURE, above, heap_index};
+use pleach_core::fold::{Columns, TREELET_LEVELS, above, heap_index};
 use pleach_core::{Key, Node, NodeKind, Prefix, TERMINATOR};
 
 /// Levels below a page's prefix.
-pub const LEVELS: u8 = MAX_CAPTURE;
+pub const LEVELS: u8 = TREELET_LEVELS;
 /// Levels below `at` that a fold of its page can capture.
-pub fn capture_levels(at: &Prefix) -> u8 {
+pub fn treelet_levels(at: &Prefix) -> u8 {
     if at.len() + u16::from(LEVELS) <= 256 { LEVELS } else { 0 }
 }
 
@@ -80,7 +80,7 @@ impl Treelet {
     }
 
     /// Forgets everything.
-    pub fn forget(&mut self) {
+    pub fn clear(&mut self) {
         (self.as_of, self.known) = (u64::MAX, 0);
     }
 
@@ -96,10 +96,10 @@ impl Treelet {
 
     /// All that is known.
     #[inline]
-    pub fn known(&self) -> Known<'_> {
+    pub fn known(&self) -> TreeletNodes<'_> {
         let (positions, internal) = (self.known, self.known & self.internal);
         let columns = self.columns;
-        Known { positions, internal, columns, nodes: &self.nodes }
+        TreeletNodes { positions, internal, columns, nodes: &self.nodes }
     }
 
     /// Prefetches the memory that a fold of this bucket reads: the way down to it, and what lies
@@ -147,14 +147,14 @@ impl Treelet {
 
 /// Known nodes of a page, to be read.
 #[derive(Clone, Copy, Debug)]
-pub struct Known<'a> {
+pub struct TreeletNodes<'a> {
     positions: u64,
     internal: u64,
     columns: Option<Columns>,
     nodes: &'a [Node],
 }
 
-impl<'a> Known<'a> {
+impl<'a> TreeletNodes<'a> {
     /// The positions that are known, as a mask.
     #[inline]
     pub fn positions(&self) -> u64 {
@@ -196,7 +196,7 @@ impl<'a> Known<'a> {
     /// `depth`. `like` is a key of the page. `None` where not all is known.
     pub fn subtries(&self, like: &Key, depth: u16) -> Option<Vec<(Prefix, Node)>> {
         let columns = self.columns?;
-        let lowest = (1..=LEVELS).find(|level| columns.end_of(*level) >= depth)?;
+        let lowest = (1..=LEVELS).find(|level| columns.level_end(*level) >= depth)?;
         let (mut found, mut todo) = (Vec::new(), vec![(0, 0)]);
         while let Some((level, bits)) = todo.pop() {
             let node = self.node(heap_index(level, bits))?;
@@ -215,7 +215,7 @@ impl<'a> Known<'a> {
 
     /// The nodes `levels` levels below the prefix, and for which of them they are known. A node
     /// below a leaf node or terminator counts as unknown.
-    pub fn level<const N: usize>(&self, levels: u8) -> ([Node; N], u16) {
+    pub fn nodes_at_level<const N: usize>(&self, levels: u8) -> ([Node; N], u16) {
         let mut nodes = [TERMINATOR; N];
         let mut known = 0;
         for bits in 0..1u8 << levels {

@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::error::{Error, one_line};
 use crate::flags::Flags;
-use crate::work::Work;
+use crate::work::Workload;
 use crate::{compare, device, report};
 
 const NOTES: &str = "\
@@ -37,7 +37,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     #[command(flatten)]
-    Work(Work),
+    Work(Workload),
     /// Measures what a folder's device can do, through our own I/O crate
     Device(device::DeviceArgs),
     /// Many workloads, all engines of this build, one page; goes on where it stopped

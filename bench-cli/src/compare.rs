@@ -8,12 +8,12 @@ use std::process::{self, Stdio};
 use clap::{Parser, Subcommand};
 
 use crate::device::DeviceArgs;
-use crate::engine::Kind;
+use crate::engine::EngineKind;
 use crate::error::{Error, Result, usage};
 use crate::flags::Flags;
 use crate::results::Document;
 use crate::run::check_files;
-use crate::work::{self, Work};
+use crate::work::{self, Workload};
 use crate::{report, signals};
 
 /// How large the workloads are.
@@ -130,16 +130,16 @@ pub struct CompareArgs {
 #[derive(Debug, Parser)]
 struct Step {
     #[command(subcommand)]
-    what: What,
+    what: StepKind,
     #[command(flatten)]
     flags: Flags,
 }
 
 /// What a step measures.
 #[derive(Debug, Subcommand)]
-enum What {
+enum StepKind {
     #[command(flatten)]
-    Work(Work),
+    Work(Workload),
     Device(DeviceArgs),
 }
 
@@ -206,10 +206,10 @@ fn plan(args: &CompareArgs, flags: &Flags, at: &Path) -> Result<Vec<(&'static st
              its steps say all else",
         );
     }
-    let chosen: Vec<Kind> = if args.backend == ["all"] {
-        Kind::all().filter(|kind| *kind != Kind::Model).collect()
+    let chosen: Vec<EngineKind> = if args.backend == ["all"] {
+        EngineKind::all().filter(|kind| *kind != EngineKind::Model).collect()
     } else {
-        args.backend.iter().map(|name| Kind::parse(name)).collect::<Result<_>>()?
+        args.backend.iter().map(|name| EngineKind::parse(name)).collect::<Result<_>>()?
     };
     let all = match args.size {
         Size::Smallest => SMALLEST,
@@ -238,12 +238,12 @@ fn plan(args: &CompareArgs, flags: &Flags, at: &Path) -> Result<Vec<(&'static st
         ]);
         let Step { what, flags: own } = parsed(&words)?;
         let runs = match &what {
-            What::Work(work) => work::plan(work, &own)?.runs,
-            What::Device(_) => {
-                |kind| if kind == Kind::Pleach { Ok(()) } else { Err("it is about no engine") }
-            }
+            StepKind::Work(work) => work::plan(work, &own)?.runs,
+            StepKind::Device(_) => |kind| {
+                if kind == EngineKind::Pleach { Ok(()) } else { Err("it is about no engine") }
+            },
         };
-        let named = |kind: &Kind| {
+        let named = |kind: &EngineKind| {
             !text.contains("--backend=") || own.backend.iter().any(|name| name == kind.name())
         };
         let kinds = chosen.iter().filter(|kind| named(kind) && runs(**kind).is_ok());

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use pleach_io::{
-    Device, File, IoMode, OpenMode, OsDevice, OsOptions, PAGE, PageBuf, Request, Transfer,
+    Device, File, IoMode, OpenMode, OsDevice, OsOptions, PAGE, PageBuf, Request, RequestKind,
 };
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ use crate::flags::{Flags, Io, count, mib};
 use crate::machine::{self, free_disk, gib};
 use crate::measure::{Figure, Times, Unit, float, grouped, timed};
 use crate::progress::Progress;
-use crate::results::Run;
+use crate::results::EngineRun;
 use crate::signals;
 use crate::{report, run};
 
@@ -85,15 +85,15 @@ pub fn run(args: &DeviceArgs, flags: &Flags) -> Result<()> {
     signals::remove_at_end(folder.path().to_owned());
     let mut draws = Draws::new(flags.seed, b"pleach-bench device   v1", 0);
     let time = Duration::from_millis(args.millis);
-    let bench = Bench::new(folder.path(), bytes, time, flags.io, &mut draws)?;
+    let bench = DeviceBench::new(folder.path(), bytes, time, flags.io, &mut draws)?;
     let info = bench.device.info();
     let version = concat!("pleach-io ", env!("CARGO_PKG_VERSION")).to_owned();
     let most = machine::most(folder.path());
-    let mut ours = Run::new("pleach-io", version, most);
+    let mut ours = EngineRun::new("pleach-io", version, most);
     let direct = if info.direct { "O_DIRECT" } else { "the page cache" };
     ours.settings.insert("io".to_owned(), format!("{} with {direct}", info.engine));
     let version = if args.no_fio { None } else { fio_version() };
-    let mut fio = version.map(|version| Run::new("fio", version, most));
+    let mut fio = version.map(|version| EngineRun::new("fio", version, most));
     let mut progress = Progress::new(flags.quiet);
     let mut show = |text: &str| {
         progress.show(text);
@@ -145,7 +145,7 @@ fn noise(pages: usize, draws: &mut Draws) -> PageBuf {
     buf
 }
 
-struct Bench {
+struct DeviceBench {
     device: OsDevice,
     data: File,
     log: File,
@@ -153,7 +153,7 @@ struct Bench {
     time: Duration,
 }
 
-impl Bench {
+impl DeviceBench {
     /// Writes all of the test file, so that no read meets a hole.
     fn new(folder: &Path, bytes: u64, time: Duration, io: Io, draws: &mut Draws) -> Result<Self> {
         let io = match io {
@@ -203,13 +203,13 @@ impl Bench {
                 let in_order = matches!(pattern, "read" | "write");
                 let place = if in_order { pushed % places } else { draws.below(places) };
                 let transfer = match pattern {
-                    "read" | "randread" => Transfer::Read,
-                    "randrw" if draws.below(10) < 7 => Transfer::Read,
-                    _ => Transfer::Write,
+                    "read" | "randread" => RequestKind::Read,
+                    "randrw" if draws.below(10) < 7 => RequestKind::Read,
+                    _ => RequestKind::Write,
                 };
                 let (file, offset) = (self.data.clone(), place * bytes);
                 started[token] = Instant::now();
-                queue.push(Request { file, transfer, offset, buf, token: token as u64 });
+                queue.push(Request { file, kind: transfer, offset, buf, token: token as u64 });
                 pushed += 1;
             }
             // Waits for one completion, then takes all that are there.

@@ -5,20 +5,20 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::Kind;
+use crate::engine::EngineKind;
 use crate::error::{Error, Result};
 use crate::flags::Flags;
-use crate::side::{Said, Side, Stage, line};
-use crate::work::{self, Work};
+use crate::job_context::{ChildMessage, JobContext, JobStage, line};
+use crate::work::{self, Workload};
 use crate::{machine, signals};
 
 /// What a child does.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
-    pub work: Work,
+    pub work: Workload,
     pub flags: Flags,
-    pub stage: Stage,
-    pub kind: Kind,
+    pub stage: JobStage,
+    pub kind: EngineKind,
     /// Its folder: empty, or with the database of a stage or a run before.
     pub folder: PathBuf,
     /// Is it the first engine, which decides for all?
@@ -33,13 +33,13 @@ pub fn main() -> Result<()> {
     let internal = || Error::Usage("this subcommand is internal".to_owned());
     let job: Job = line()?.ok_or_else(internal)?;
     let Job { work, flags, stage, kind, folder, first, decided } = job;
-    let mut side = Side::new((kind, stage, first), flags, folder, decided);
+    let mut side = JobContext::new((kind, stage, first), flags, folder, decided);
     machine::reset_peak_rss();
     match work::run(&work, &mut side) {
-        Ok(()) => side.say(&Said::Done),
+        Ok(()) => side.say(&ChildMessage::Done),
         Err(error) => {
             let (code, message) = (error.code(), error.to_string());
-            side.say(&Said::Failed { code, message })
+            side.say(&ChildMessage::Failed { code, message })
         }
     }
 }

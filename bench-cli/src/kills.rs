@@ -5,10 +5,10 @@ use std::time::Duration;
 use crate::draw::Draws;
 use crate::error::{Error, Result, wrong};
 use crate::flags::Flags;
+use crate::job_context::{ChildMessage, JobStage};
 use crate::measure::Times;
-use crate::run::{Bench, Running};
-use crate::side::{Said, Stage};
-use crate::work::Work;
+use crate::run::{Bench, RunningChild};
+use crate::work::Workload;
 use crate::work::recover::RecoverArgs;
 
 /// Earliest and latest kill, in milliseconds after the child's first commit began.
@@ -16,18 +16,18 @@ const KILL_AFTER: (u64, u64) = (5, 400);
 
 /// Runs the workload, and reports.
 pub fn run(args: &RecoverArgs, flags: Flags) -> Result<()> {
-    let (mut bench, _) = Bench::new(Work::Recover(args.clone()), flags)?;
+    let (mut bench, _) = Bench::new(Workload::Recover(args.clone()), flags)?;
     let measured = lead(args, &mut bench);
     bench.report(measured)
 }
 
 /// A state: the batches that it has, and its root; zeros where there is none.
-type State = (u64, String);
+type BatchState = (u64, String);
 
 /// Kills, engine by engine.
 fn lead(args: &RecoverArgs, bench: &mut Bench) -> Result<()> {
     for lead in 0..bench.leads.len() {
-        bench.run_to_end(lead, Stage::Load)?;
+        bench.run_to_end(lead, JobStage::Load)?;
         let mut draws = Draws::new(bench.flags.seed, b"pleach-bench kills    v1", 0);
         let (mut state, opened) = inspect(bench, lead)?;
         let (mut after_close, mut after_kill) = (Times::default(), Times::default());
@@ -36,7 +36,8 @@ fn lead(args: &RecoverArgs, bench: &mut Bench) -> Result<()> {
         for cycle in 1..=args.kills {
             let moment = KILL_AFTER.0 + draws.below(KILL_AFTER.1 - KILL_AFTER.0);
             let one = || {
-                let promised = killed(bench, lead, &state, Duration::from_millis(moment))?;
+                let promised =
+                    run_until_killed(bench, lead, &state, Duration::from_millis(moment))?;
                 let (found, opened) = inspect(bench, lead)?;
                 Ok((promised, found, opened, inspect(bench, lead)?))
             };
@@ -76,26 +77,28 @@ fn lead(args: &RecoverArgs, bench: &mut Bench) -> Result<()> {
 
 /// Runs batches until the kill. Gives the state of the last batch that was acknowledged, and that of the one that was
 /// interrupted.
-fn killed(
+fn run_until_killed(
     bench: &Bench,
     lead: usize,
-    state: &State,
+    state: &BatchState,
     moment: Duration,
-) -> Result<(State, Option<State>)> {
-    let mut child: Running = bench.start(lead, Stage::Run)?;
+) -> Result<(BatchState, Option<BatchState>)> {
+    let mut child: RunningChild = bench.start(lead, JobStage::Run)?;
     let (mut acknowledged, mut begun, mut killer) = (state.clone(), None, None);
     let failed = loop {
         match child.next() {
             None => break None,
-            Some(Said::Committing(number, root)) => {
+            Some(ChildMessage::Committing(number, root)) => {
                 begun = Some((number, root));
                 killer.get_or_insert_with(|| child.kill_after(moment));
             }
-            Some(Said::Committed(number)) => match begun.take() {
+            Some(ChildMessage::Committed(number)) => match begun.take() {
                 Some(state) if state.0 == number => acknowledged = state,
                 _ => break Some(child.failed("a commit was not announced")),
             },
-            Some(Said::Failed { code, message }) => break Some(child.failure(code, message)),
+            Some(ChildMessage::Failed { code, message }) => {
+                break Some(child.failure(code, message));
+            }
             Some(_) => {}
         }
     };
@@ -119,17 +122,17 @@ fn killed(
 }
 
 /// Opens and checks the database in a child; gives its state and how long the open took.
-fn inspect(bench: &Bench, lead: usize) -> Result<(State, Duration)> {
-    let mut child = bench.start(lead, Stage::Check)?;
+fn inspect(bench: &Bench, lead: usize) -> Result<(BatchState, Duration)> {
+    let mut child = bench.start(lead, JobStage::Check)?;
     let (mut state, mut opened, mut done) = (None, None, false);
     while let Some(said) = child.next() {
         match said {
-            Said::Committing(number, root) => state = Some((number, root)),
-            Said::Figure(figure) if figure.name == "open" => {
+            ChildMessage::Committing(number, root) => state = Some((number, root)),
+            ChildMessage::Figure(figure) if figure.name == "open" => {
                 opened = Some(Duration::from_secs_f64(figure.p50 / 1000.0));
             }
-            Said::Failed { code, message } => return Err(child.failure(code, message)),
-            Said::Done => done = true,
+            ChildMessage::Failed { code, message } => return Err(child.failure(code, message)),
+            ChildMessage::Done => done = true,
             _ => {}
         }
     }

@@ -30,7 +30,7 @@ impl fmt::Display for Level {
 
 /// What this process has used, as the kernel counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Used {
+pub struct ResourceUsage {
     /// Bytes that it made block devices read (`read_bytes` of /proc/self/io).
     pub read: u64,
     /// The same of writes.
@@ -39,7 +39,7 @@ pub struct Used {
     pub processor: Duration,
 }
 
-impl Used {
+impl ResourceUsage {
     /// The counters now; zeros for what the kernel does not tell.
     pub fn now() -> Self {
         let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();

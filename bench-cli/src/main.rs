@@ -29,6 +29,7 @@ mod engine;
 mod error;
 mod flags;
 mod job;
+mod job_context;
 mod kills;
 mod machine;
 mod measure;
@@ -36,7 +37,6 @@ mod progress;
 mod report;
 mod results;
 mod run;
-mod side;
 mod signals;
 mod work;
 
@@ -44,7 +44,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use error::{Error, Result};
-use work::Work;
+use work::Workload;
 
 fn main() -> ExitCode {
     let cli = match cli::parse() {
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
         Err(Some(error)) => return failed(&error),
     };
     let outcome = match cli.command {
-        cli::Command::Work(Work::Recover(args)) => kills::run(&args, cli.flags),
+        cli::Command::Work(Workload::Recover(args)) => kills::run(&args, cli.flags),
         cli::Command::Work(work) => run::run(work, cli.flags),
         cli::Command::Device(args) => device::run(&args, &cli.flags),
         cli::Command::Compare(args) => compare::run(&args, &cli.flags),

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::job_context::Check;
 use crate::machine::{Level, Machine};
 use crate::measure::Figure;
-use crate::side::Check;
 
 /// What one engine has done.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Run {
+pub struct EngineRun {
     /// Its name, which is that of the engine but for a second build's.
     pub backend: String,
     pub version: String,
@@ -28,7 +28,7 @@ pub struct Run {
     pub checks: Vec<Check>,
 }
 
-impl Run {
+impl EngineRun {
     /// Of one that has done nothing yet.
     pub fn new(backend: &str, version: String, survives: Level) -> Self {
         Self {
@@ -62,6 +62,6 @@ pub struct Document {
     pub durability: String,
     /// Has a signal cut it short?
     pub interrupted: bool,
-    pub runs: Vec<Run>,
+    pub runs: Vec<EngineRun>,
     pub notes: Vec<String>,
 }

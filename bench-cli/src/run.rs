@@ -5,29 +5,29 @@ use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use crate::engine::Kind;
+use crate::engine::EngineKind;
 use crate::error::{Error, Result, usage, wrong};
 use crate::flags::Flags;
 use crate::job::Job;
+use crate::job_context::{Check, ChildMessage, JobStage, ParentMessage};
 use crate::machine::{self, gib};
 use crate::measure::grouped;
 use crate::progress::Progress;
-use crate::results::Run;
-use crate::side::{Check, Said, Stage, Told};
-use crate::work::{self, Work};
+use crate::results::EngineRun;
+use crate::work::{self, Workload};
 use crate::{report, signals};
 
 /// An engine, and how its children are started.
-pub struct Lead {
+pub struct Backend {
     pub label: String,
-    pub kind: Kind,
+    pub kind: EngineKind,
     program: PathBuf,
     folder: PathBuf,
-    pub run: Run,
+    pub run: EngineRun,
 }
 
 /// A child of a lead.
-pub struct Running {
+pub struct RunningChild {
     process: Child,
     said: Lines<BufReader<ChildStdout>>,
     told: ChildStdin,
@@ -35,10 +35,10 @@ pub struct Running {
     reaped: bool,
 }
 
-impl Running {
+impl RunningChild {
     /// The next thing that the child says; none when it has closed its output. Lines that are none of ours, such as
     /// those that an engine prints, go to standard error.
-    pub fn next(&mut self) -> Option<Said> {
+    pub fn next(&mut self) -> Option<ChildMessage> {
         loop {
             let line = match self.said.next()? {
                 Ok(line) => line,
@@ -54,7 +54,7 @@ impl Running {
     }
 
     /// Grants a turn, or ends it.
-    fn tell(&mut self, told: &Told) {
+    fn tell(&mut self, told: &ParentMessage) {
         // One that has failed has closed its input, and says why.
         let _ = writeln!(self.told, "{}", serde_json::json!(told));
     }
@@ -105,7 +105,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningChild {
     fn drop(&mut self) {
         // One is left only if the parent has failed.
         if !self.reaped {
@@ -117,9 +117,9 @@ impl Drop for Running {
 
 /// A command that runs a workload: its flags, its leads, and where they are.
 pub struct Bench {
-    pub work: Work,
+    pub work: Workload,
     pub flags: Flags,
-    pub leads: Vec<Lead>,
+    pub leads: Vec<Backend>,
     pub root: PathBuf,
     decided: BTreeMap<String, u64>,
     notes: Vec<String>,
@@ -131,13 +131,13 @@ pub struct Bench {
 
 /// Whether a child has come to its end, or asks for another turn.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Heard {
+enum ChildRequest {
     Turn,
     Done,
 }
 
 /// Runs a workload, and reports.
-pub fn run(work: Work, flags: Flags) -> Result<()> {
+pub fn run(work: Workload, flags: Flags) -> Result<()> {
     let (mut bench, plan) = Bench::new(work, flags)?;
     let measured = bench.stages(&plan);
     bench.report(measured)
@@ -160,7 +160,7 @@ pub fn check_files(flags: &Flags) -> Result<()> {
 
 impl Bench {
     /// Finds engines and their folders for a workload; refuses what does not fit.
-    pub fn new(work: Work, mut flags: Flags) -> Result<(Self, work::Plan)> {
+    pub fn new(work: Workload, mut flags: Flags) -> Result<(Self, work::WorkPlan)> {
         check_files(&flags)?;
         let plan = work::plan(&work, &flags)?;
         flags.durability = flags.asked_durability.unwrap_or(plan.durability);
@@ -168,7 +168,7 @@ impl Bench {
         let mut kinds = Vec::new();
         let mut notes = Vec::new();
         for name in &flags.backend {
-            let kind = Kind::parse(name)?;
+            let kind = EngineKind::parse(name)?;
             if kinds.contains(&kind) {
                 return usage(format!(
                     "--backend names {name} twice: --beside compares two builds"
@@ -198,25 +198,25 @@ impl Bench {
         let most = machine::most(&root);
         notes.extend(machine::note(&root));
         let own = std::env::current_exe().map_err(Error::file(Path::new("this program")))?;
-        let lead = |label: &str, kind: Kind, program: &Path| Lead {
+        let lead = |label: &str, kind: EngineKind, program: &Path| Backend {
             label: label.to_owned(),
             kind,
             program: program.to_owned(),
             folder: root.join(label),
-            run: Run::new(label, kind.version(), kind.level(flags.durability).min(most)),
+            run: EngineRun::new(label, kind.version(), kind.level(flags.durability).min(most)),
         };
-        let mut leads: Vec<Lead> =
+        let mut leads: Vec<Backend> =
             kinds.iter().map(|kind| lead(kind.name(), *kind, &own)).collect();
         if let Some(other) = &flags.beside {
-            if kinds[..] != [Kind::Pleach] {
+            if kinds[..] != [EngineKind::Pleach] {
                 return usage("--beside compares two builds of pleach: leave --backend out");
             }
             let other = other
                 .canonicalize()
                 .map_err(|error| Error::Usage(format!("--beside {}: {error}", other.display())))?;
-            leads.push(lead("other build", Kind::Pleach, &other));
+            leads.push(lead("other build", EngineKind::Pleach, &other));
             leads[1].run.version = other.display().to_string();
-            leads.push(lead("pleach again", Kind::Pleach, &own));
+            leads.push(lead("pleach again", EngineKind::Pleach, &own));
         }
         let decided = BTreeMap::new();
         let progress = Progress::new(flags.quiet);
@@ -235,8 +235,8 @@ impl Bench {
     }
 
     /// Starts a lead's child.
-    pub fn start(&self, lead: usize, stage: Stage) -> Result<Running> {
-        let Lead { label, kind, program, folder, .. } = &self.leads[lead];
+    pub fn start(&self, lead: usize, stage: JobStage) -> Result<RunningChild> {
+        let Backend { label, kind, program, folder, .. } = &self.leads[lead];
         let what = format!("{label}, {stage:?}");
         let job = Job {
             work: self.work.clone(),
@@ -257,29 +257,29 @@ impl Bench {
             .map_err(|error| Error::Failed(format!("{what}: {error}")))?;
         // One that was killed by a signal does not take it, which its silence will tell.
         let _ = writeln!(told, "{text}");
-        Ok(Running { process, said: BufReader::new(said).lines(), told, what, reaped: false })
+        Ok(RunningChild { process, said: BufReader::new(said).lines(), told, what, reaped: false })
     }
 
     /// Runs a lead's child to its end, whatever turns it asks for.
-    pub fn run_to_end(&mut self, lead: usize, stage: Stage) -> Result<()> {
+    pub fn run_to_end(&mut self, lead: usize, stage: JobStage) -> Result<()> {
         let mut child = self.start(lead, stage)?;
-        while self.hear(lead, &mut child)? == Heard::Turn {
+        while self.read_until_turn(lead, &mut child)? == ChildRequest::Turn {
             signals::stops(&child.process, true);
-            child.tell(&Told::Go(u64::MAX));
+            child.tell(&ParentMessage::Go(u64::MAX));
         }
         Ok(())
     }
 
-    fn stages(&mut self, plan: &work::Plan) -> Result<()> {
+    fn stages(&mut self, plan: &work::WorkPlan) -> Result<()> {
         for stage in plan.stages {
-            if *stage == Stage::Run && self.flags.drop_caches {
+            if *stage == JobStage::Run && self.flags.drop_caches {
                 let cure = |why| {
                     Error::Usage(format!("{why}: run it as root, or leave --drop-caches out"))
                 };
                 machine::drop_caches().map_err(cure)?;
             }
             let step = self.flags.alternate.unwrap_or(plan.alternate);
-            if *stage == Stage::Run && step > 0 && self.leads.len() > 1 {
+            if *stage == JobStage::Run && step > 0 && self.leads.len() > 1 {
                 self.in_turns(step)?;
             } else {
                 for lead in 0..self.leads.len() {
@@ -298,8 +298,8 @@ impl Bench {
     fn in_turns(&mut self, step: u64) -> Result<()> {
         let mut alive = Vec::new();
         for lead in 0..self.leads.len() {
-            let mut child = self.start(lead, Stage::Run)?;
-            if self.hear(lead, &mut child)? == Heard::Turn {
+            let mut child = self.start(lead, JobStage::Run)?;
+            if self.read_until_turn(lead, &mut child)? == ChildRequest::Turn {
                 signals::stops(&child.process, true);
                 alive.push((lead, child));
             }
@@ -308,17 +308,17 @@ impl Bench {
             let mut done = false;
             let mut asking = Vec::new();
             for (lead, mut child) in alive.drain(..) {
-                child.tell(&Told::Go(step));
-                match self.hear(lead, &mut child)? {
-                    Heard::Turn => asking.push((lead, child)),
-                    Heard::Done => done = true,
+                child.tell(&ParentMessage::Go(step));
+                match self.read_until_turn(lead, &mut child)? {
+                    ChildRequest::Turn => asking.push((lead, child)),
+                    ChildRequest::Done => done = true,
                 }
             }
             // The first to be done decides for all: they have done the same by then.
             if done || signals::caught().is_some() {
                 for (lead, mut child) in asking.drain(..) {
-                    child.tell(&Told::Stop);
-                    self.hear(lead, &mut child)?;
+                    child.tell(&ParentMessage::Stop);
+                    self.read_until_turn(lead, &mut child)?;
                 }
             }
             asking.reverse();
@@ -328,37 +328,39 @@ impl Bench {
     }
 
     /// Takes what a child says until it asks for a turn or is done.
-    fn hear(&mut self, lead: usize, child: &mut Running) -> Result<Heard> {
+    fn read_until_turn(&mut self, lead: usize, child: &mut RunningChild) -> Result<ChildRequest> {
         let heard = loop {
             let Some(said) = child.next() else { break Err(child.silent()) };
             let run = &mut self.leads[lead].run;
             match said {
-                Said::Turn => break Ok(Heard::Turn),
-                Said::Done => {
+                ChildMessage::Turn => break Ok(ChildRequest::Turn),
+                ChildMessage::Done => {
                     child.wait()?;
-                    break Ok(Heard::Done);
+                    break Ok(ChildRequest::Done);
                 }
-                Said::Failed { code, message } => break Err(child.failure(code, message)),
-                Said::Progress { done, of } => {
+                ChildMessage::Failed { code, message } => break Err(child.failure(code, message)),
+                ChildMessage::Progress { done, of } => {
                     let of = if of > 0 { format!(" of {}", grouped(of)) } else { String::new() };
                     self.progress.show(&format!("{}: {}{of}", child.what, grouped(done)));
                 }
-                Said::Decided(name, number) => {
+                ChildMessage::Decided(name, number) => {
                     self.decided.entry(name).or_insert(number);
                 }
-                Said::Figure(figure) => run.figures.push(figure),
-                Said::Check(check) => {
+                ChildMessage::Figure(figure) => run.figures.push(figure),
+                ChildMessage::Check(check) => {
                     if check.is_root {
                         run.root = Some(check.value.clone());
                     }
                     run.checks.push(check);
                 }
-                Said::Note(text) if !run.notes.contains(&text) => run.notes.push(text),
-                Said::Setting(name, value) => {
+                ChildMessage::Note(text) if !run.notes.contains(&text) => run.notes.push(text),
+                ChildMessage::Setting(name, value) => {
                     run.settings.insert(name, value);
                 }
-                Said::Series(columns) => run.series = columns,
-                Said::Note(_) | Said::Committing(..) | Said::Committed(_) => {}
+                ChildMessage::Series(columns) => run.series = columns,
+                ChildMessage::Note(_)
+                | ChildMessage::Committing(..)
+                | ChildMessage::Committed(_) => {}
             }
         };
         self.progress.clear();
@@ -371,7 +373,7 @@ impl Bench {
         let (mut compared, mut engines) = (0_u64, BTreeSet::new());
         // Where each engine has ended, such as `7 batches`: that is in the name of its last root or digest.
         let mut ends: BTreeMap<&str, &str> = BTreeMap::new();
-        for Lead { label, kind, run, .. } in &self.leads {
+        for Backend { label, kind, run, .. } in &self.leads {
             for Check { name, value, is_root } in &run.checks {
                 if let Some((_, end)) = name.split_once(" after ") {
                     ends.insert(label, end);
@@ -431,9 +433,9 @@ impl Bench {
 }
 
 /// The folder of all leads, what removes it, and what locks it.
-type Root = (PathBuf, Option<tempfile::TempDir>, Option<std::fs::File>);
+type RunRoot = (PathBuf, Option<tempfile::TempDir>, Option<std::fs::File>);
 
-fn root(flags: &Flags, reuses: bool) -> Result<Root> {
+fn root(flags: &Flags, reuses: bool) -> Result<RunRoot> {
     let named = |at: &Path, error: std::io::Error| {
         let text = format!("no folder can be made in {} ({error})", at.display());
         Error::Usage(format!("{text}: name another with --dir or TMPDIR"))
@@ -466,9 +468,9 @@ fn root(flags: &Flags, reuses: bool) -> Result<Root> {
     Ok((made.path().to_owned(), Some(made), None))
 }
 
-impl work::Plan {
+impl work::WorkPlan {
     /// Refuses what the machine has no room for, and says how much it is.
-    fn check_fits(&self, kinds: &[Kind], flags: &Flags) -> Result<()> {
+    fn check_fits(&self, kinds: &[EngineKind], flags: &Flags) -> Result<()> {
         let together = flags.alternate.unwrap_or(self.alternate) > 0;
         let memory = kinds.iter().map(|kind| kind.memory(flags.cache_mib, self.keys));
         let memory: u64 = if together { memory.sum() } else { memory.max().unwrap_or(0) };

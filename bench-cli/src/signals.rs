@@ -27,18 +27,19 @@ const PARENT: &str = "NOMT_BENCH_PARENT";
 
 /// The signal that was caught; 0 if none was.
 static CAUGHT: AtomicI32 = AtomicI32::new(0);
-static STATE: Mutex<State> = Mutex::new(State { children: Vec::new(), folders: Vec::new() });
+static STATE: Mutex<SignalState> =
+    Mutex::new(SignalState { children: Vec::new(), folders: Vec::new() });
 /// Was this child asked to stop?
 static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-struct State {
+struct SignalState {
     /// Children that were not waited for yet, and whether they stop when asked to.
     children: Vec<(Pid, bool)>,
     /// To be removed when the process ends at once.
     folders: Vec<PathBuf>,
 }
 
-fn state() -> MutexGuard<'static, State> {
+fn state() -> MutexGuard<'static, SignalState> {
     // No holder of the lock can leave it half changed.
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -110,14 +110,14 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 pub(crate) struct FolderArgs {
     #[command(flatten)]
-    pub(crate) folder: Folder,
+    pub(crate) folder: FolderPath,
     /// For programs: one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Folder {
+pub(crate) struct FolderPath {
     /// The database folder
     folder: PathBuf,
 }
@@ -466,7 +466,7 @@ impl DumpArgs {
     }
 }
 
-impl Folder {
+impl FolderPath {
     /// The folder, if it can be that of a database: a mistyped name is the caller's mistake, not damage.
     pub(crate) fn path(&self) -> Result<&Path> {
         let folder = &self.folder;

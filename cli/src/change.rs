@@ -155,7 +155,7 @@ fn export_to(folder: &Path, to: &mut dyn Write, bar: &ProgressBar) -> Result<Exp
             bar.set_position(part_of(key));
         }
     };
-    reading(folder, |db| export::export_telling(&db.snapshot()?, to, tell))
+    reading(folder, |db| export::export_with(&db.snapshot()?, to, tell))
 }
 
 /// Writes a file that does not exist yet: under another name until it is whole and synced.

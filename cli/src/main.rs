@@ -6,10 +6,10 @@ mod args;
 mod change;
 mod database;
 mod error;
-mod look;
-mod mend;
+mod inspect;
 mod output;
-mod watch;
+mod repair;
+mod top;
 
 use std::process::ExitCode;
 
@@ -33,22 +33,22 @@ fn main() -> ExitCode {
 
 fn run(command: &Command) -> Result<()> {
     match command {
-        Command::Stat(args) => look::stat(args),
-        Command::Namespaces(args) => look::namespaces(args),
-        Command::History(args) => look::history(args),
-        Command::Check(args) => look::check(args),
-        Command::Get(args) => look::get(args),
-        Command::Explain(args) => look::explain(args),
-        Command::Dump(args) => look::dump(args),
+        Command::Stat(args) => inspect::stat(args),
+        Command::Namespaces(args) => inspect::namespaces(args),
+        Command::History(args) => inspect::history(args),
+        Command::Check(args) => inspect::check(args),
+        Command::Get(args) => inspect::get(args),
+        Command::Explain(args) => inspect::explain(args),
+        Command::Dump(args) => inspect::dump(args),
         Command::Prove(args) => change::prove(args),
-        Command::Top(args) => watch::top(args),
+        Command::Top(args) => top::top(args),
         Command::Upgrade(args) => change::upgrade(args),
         Command::Verify(args) => change::verify(args),
         Command::Rollback(args) => change::rollback(args),
         Command::Backup(args) => archive::backup(args),
         Command::Restore(args) => archive::restore(args),
-        Command::Scrub(args) => mend::scrub(args),
-        Command::Repair(args) => mend::repair(args),
+        Command::Scrub(args) => repair::scrub(args),
+        Command::Repair(args) => repair::repair(args),
         Command::Follow(args) => archive::follow(args),
         Command::Export(args) => change::export(args),
         Command::Import(args) => change::import(args),

@@ -8,7 +8,7 @@ use std::hint::black_box;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use pleach_core::{
     Hasher, Key, Node, NodeKind, Prefix,
-    fold::{Change, FoldValue, Folder},
+    fold::{FoldValue, Folder, ValueChange},
     node,
 };
 use rand_chacha::ChaCha8Rng;
@@ -75,11 +75,11 @@ fn pair(at: &Prefix, rng: &mut ChaCha8Rng) -> (Key, [u8; 8]) {
 
 fn group_node(at: &Prefix, pairs: &[(Key, [u8; 8])]) -> Node {
     let mut folder = Folder::new(Hasher::BLAKE3);
-    let mut span = folder.below(at.len());
+    let mut span = folder.span(at.len());
     for (key, value) in pairs {
-        span.unaccessed(key, FoldValue::Bytes(value));
+        span.push_unaccessed(key, FoldValue::Bytes(value));
     }
-    let fold = span.end();
+    let fold = span.end_fold();
     folder.run();
     *folder.node(fold)
 }
@@ -87,18 +87,18 @@ fn group_node(at: &Prefix, pairs: &[(Key, [u8; 8])]) -> Node {
 fn push(folder: &mut Folder, pages: &[Vec<Input>]) {
     folder.clear();
     for page in pages {
-        let mut span = folder.below(PAGE_DEPTH);
+        let mut span = folder.span(PAGE_DEPTH);
         for input in page {
             match input {
-                Input::Subtrie(at, node) => span.subtrie(at, node),
-                Input::Untouched(key, value) => span.unaccessed(key, FoldValue::Bytes(value)),
+                Input::Subtrie(at, node) => span.push_known(at, node),
+                Input::Untouched(key, value) => span.push_unaccessed(key, FoldValue::Bytes(value)),
                 Input::Updated(key, old, new) => {
                     let (old, new) = (FoldValue::Bytes(old), FoldValue::Bytes(new));
-                    black_box(span.accessed(key, Some(old), Change::Put(new)));
+                    black_box(span.push_accessed(key, Some(old), ValueChange::Put(new)));
                 }
             }
         }
-        span.end();
+        span.end_fold();
     }
 }
 
@@ -121,7 +121,7 @@ fn folds(c: &mut Criterion) {
     folder.run();
     let mut group = c.benchmark_group(format!(
         "fold/{items} items, {} hashes, {updates} updates",
-        folder.hashed()
+        folder.hash_count()
     ));
     group.throughput(Throughput::Elements(updates as u64));
     group.bench_function("push", |b| b.iter(|| push(&mut folder, black_box(&pages))));
@@ -149,7 +149,7 @@ fn hashing(c: &mut Criterion) {
     let mut folder = Folder::new(Hasher::BLAKE3);
     push(&mut folder, &pages);
     folder.run();
-    let count = usize::try_from(folder.hashed()).expect("a few thousand");
+    let count = usize::try_from(folder.hash_count()).expect("a few thousand");
     let blocks = vec![[7u8; 64]; count];
     let mut out = vec![[0u8; 32]; count];
     let mut group = c.benchmark_group("fold");

@@ -4,8 +4,8 @@ use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use pleach_core::page::{
-    BranchBuilder, BranchHeader, BranchView, Entry, FileKind, Identity, LeafBuilder, LeafHeader,
-    LeafView, PAGE_SIZE, Page, RawCell, seal,
+    BranchBuilder, BranchEntry, BranchHeader, BranchView, FileKind, Identity, LeafBuilder,
+    LeafHeader, LeafView, PAGE_SIZE, Page, RawCell, seal,
 };
 use pleach_core::{Key, Prefix};
 use rand_chacha::ChaCha8Rng;
@@ -61,7 +61,7 @@ fn leaf(c: &mut Criterion) {
     order.sort_unstable_by_key(|key| (key[31], key[30]));
     let mut next = order.iter().cycle();
     c.bench_function("leaf/find", |b| {
-        b.iter(|| LeafView::trusted(black_box(&page)).find(next.next().unwrap()));
+        b.iter(|| LeafView::from_trusted(black_box(&page)).find(next.next().unwrap()));
     });
 }
 
@@ -77,7 +77,7 @@ fn branch(c: &mut Criterion) {
     let mut page = [0; PAGE_SIZE];
     let mut builder = BranchBuilder::new(&mut page, &header);
     for _ in 0..64 {
-        builder.push(&Entry { depth: 20, page_no: Some(3), tag: 4, node: [5; 32].into() });
+        builder.push(&BranchEntry { depth: 20, page_no: Some(3), tag: 4, node: [5; 32].into() });
     }
     builder.seal();
     c.bench_function("branch/parse", |b| {
@@ -85,7 +85,7 @@ fn branch(c: &mut Criterion) {
     });
     c.bench_function("branch/iterate", |b| {
         b.iter(|| {
-            BranchView::trusted(black_box(&page))
+            BranchView::from_trusted(black_box(&page))
                 .iter()
                 .map(|(prefix, entry)| u32::from(prefix.first_key()[2]) + entry.tag)
                 .sum::<u32>()

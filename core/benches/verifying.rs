@@ -6,7 +6,7 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use pleach_core::{
     Hasher,
-    naive::Naive,
+    naive::NaiveTrie,
     proof::{Access, Op, change, range, witness},
 };
 
@@ -19,7 +19,7 @@ fn key(index: u32) -> [u8; 32] {
 }
 
 fn witnesses(c: &mut Criterion) {
-    let set: Naive = (0..KEYS).map(|index| (key(index), key(index ^ 1).into())).collect();
+    let set: NaiveTrie = (0..KEYS).map(|index| (key(index), key(index ^ 1).into())).collect();
     let root = set.root(BLAKE3);
     let mut group = c.benchmark_group("verify");
     for count in [100u32, 2000] {
@@ -43,7 +43,7 @@ fn witnesses(c: &mut Criterion) {
 }
 
 fn ranges_and_changes(c: &mut Criterion) {
-    let set: Naive = (0..KEYS).map(|index| (key(index), key(index ^ 1).into())).collect();
+    let set: NaiveTrie = (0..KEYS).map(|index| (key(index), key(index ^ 1).into())).collect();
     let root = set.root(BLAKE3);
     let (first, last) = ([0x40; 32], [0x5f; 32]);
     let bounds = set.multi(BLAKE3, &[first, last]).encode(BLAKE3).expect("small");

@@ -13,7 +13,7 @@
 //!
 //! ```
 //! use pleach_core::fold::{FoldValue, Folder};
-//! use pleach_core::naive::Naive;
+//! use pleach_core::naive::NaiveTrie;
 //! use pleach_core::proof::path;
 //! use pleach_core::{Hasher, Key, Lookup, node::value_hash};
 //!
@@ -22,15 +22,15 @@
 //! accounts.sort();
 //!
 //! let mut folder = Folder::new(Hasher::BLAKE3);
-//! let mut span = folder.below(0);
+//! let mut span = folder.span(0);
 //! for (key, value) in &accounts {
-//!     span.unaccessed(key, FoldValue::Bytes(value));
+//!     span.push_unaccessed(key, FoldValue::Bytes(value));
 //! }
-//! let fold = span.end();
+//! let fold = span.end_fold();
 //! folder.run();
 //! let root = *folder.node(fold);
 //!
-//! let trie: Naive =
+//! let trie: NaiveTrie =
 //!     accounts.iter().map(|(key, value)| (*key, value_hash(Hasher::BLAKE3, value))).collect();
 //! assert_eq!(trie.root(Hasher::BLAKE3), root);
 //!

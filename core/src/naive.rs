@@ -6,11 +6,11 @@
 //! `bitvec`.
 //!
 //! ```
-//! use pleach_core::naive::Naive;
+//! use pleach_core::naive::NaiveTrie;
 //! use pleach_core::node::value_hash;
 //! use pleach_core::{Hasher, TERMINATOR};
 //!
-//! let mut trie = Naive::new();
+//! let mut trie = NaiveTrie::new();
 //! assert_eq!(trie.root(Hasher::BLAKE3), TERMINATOR);
 //! trie.set([7; 32], Some(value_hash(Hasher::BLAKE3, b"seven")));
 //! assert_ne!(trie.root(Hasher::BLAKE3), TERMINATOR);
@@ -30,21 +30,21 @@ use crate::{
     node::{self, Key, Node, TERMINATOR, ValueHash},
     prefix::Prefix,
     proof::{
-        Access, Kind, MultiProof, Op, PathProof, Terminal, Witness,
-        encoding::{Sizes, header},
+        Access, MultiProof, Op, PathProof, ProofKind, Terminal, Witness,
+        encoding::{SectionSizes, header},
         terminal::terminal_encode,
     },
 };
 
 /// A set of pairs of key and value hash.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Naive {
+pub struct NaiveTrie {
     pairs: BTreeMap<Key, ValueHash>,
 }
 
 type Pair = (Key, ValueHash);
 
-impl Naive {
+impl NaiveTrie {
     /// The empty set.
     pub fn new() -> Self {
         Self::default()
@@ -121,7 +121,7 @@ impl Naive {
         let mut proof = MultiProof::default();
         tile(hasher, &self.below(&Prefix::ROOT), &Prefix::ROOT, (first, last), &mut proof);
         let mut bytes = proof.encode(hasher).expect("fits the format");
-        bytes[5] = Kind::Range as u8;
+        bytes[5] = ProofKind::Range as u8;
         bytes
     }
 
@@ -151,7 +151,7 @@ impl Naive {
         first: &Key,
         last: &Key,
     ) -> Vec<u8> {
-        let mut both = Both::default();
+        let mut both = BothSides::default();
         let sides = [self, to].map(|set| Some(set.below(&Prefix::ROOT)));
         open_both(hasher, &sides, keys, &Prefix::ROOT, (first, last), &mut both);
         let [before, after] = both.terminals;
@@ -166,14 +166,14 @@ impl Naive {
         for bits in both.flags.chunks(8) {
             second.push(bits.iter().rev().fold(0, |byte, bit| byte << 1 | u8::from(*bit)));
         }
-        let sizes = Sizes {
+        let sizes = SectionSizes {
             terminals: count(before.len()),
             ops: count(after.len()),
             siblings: count(both.siblings.len()),
             terminal_bytes: count(records(&before).len()),
             op_bytes: count(second.len()),
         };
-        let header = header(hasher, Kind::Change, &sizes);
+        let header = header(hasher, ProofKind::Change, &sizes);
         [&header, &records(&before)[..], &second, Node::bytes_of(&both.siblings)].concat()
     }
 
@@ -186,7 +186,7 @@ impl Naive {
     }
 }
 
-impl FromIterator<Pair> for Naive {
+impl FromIterator<Pair> for NaiveTrie {
     fn from_iter<I: IntoIterator<Item = Pair>>(pairs: I) -> Self {
         Self { pairs: pairs.into_iter().collect() }
     }
@@ -287,7 +287,7 @@ fn terminal(pairs: &[Pair], prefix: &Prefix) -> Terminal {
 
 /// What a change proof holds.
 #[derive(Default)]
-struct Both {
+struct BothSides {
     terminals: [Vec<Terminal>; 2],
     siblings: Vec<Node>,
     /// For each pair of siblings outside of the range: do they differ?
@@ -302,7 +302,7 @@ fn open_both(
     keys: &[Key],
     prefix: &Prefix,
     range: (&Key, &Key),
-    both: &mut Both,
+    both: &mut BothSides,
 ) {
     let mut sides = sides.clone();
     for (side, terminals) in sides.iter_mut().zip(&mut both.terminals) {

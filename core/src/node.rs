@@ -228,7 +228,7 @@ pub fn leaf(hasher: Hasher, key: &Key, value_hash: &ValueHash) -> Node {
 /// What combining two finished subtries gives, before any hashing.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Combined {
+pub enum Combination {
     /// The result is already known: both empty, or a leaf that moves up.
     Known(Node),
     /// The result is `tag_internal(H(left ++ right))`.
@@ -238,16 +238,16 @@ pub enum Combined {
 /// Decides whether combining two subtries needs a hash; batch callers collect those that do.
 #[doc(hidden)]
 #[inline]
-pub fn combine_kind(left: &Node, right: &Node) -> Combined {
+pub fn combine_kind(left: &Node, right: &Node) -> Combination {
     if *left != TERMINATOR && *right != TERMINATOR {
         // Nearly always.
-        return Combined::Hash;
+        return Combination::Hash;
     }
     match (kind(left), kind(right)) {
-        (NodeKind::Terminator, NodeKind::Terminator) => Combined::Known(TERMINATOR),
-        (NodeKind::Leaf, NodeKind::Terminator) => Combined::Known(*left),
-        (NodeKind::Terminator, NodeKind::Leaf) => Combined::Known(*right),
-        _ => Combined::Hash,
+        (NodeKind::Terminator, NodeKind::Terminator) => Combination::Known(TERMINATOR),
+        (NodeKind::Leaf, NodeKind::Terminator) => Combination::Known(*left),
+        (NodeKind::Terminator, NodeKind::Leaf) => Combination::Known(*right),
+        _ => Combination::Hash,
     }
 }
 
@@ -255,8 +255,8 @@ pub fn combine_kind(left: &Node, right: &Node) -> Combined {
 /// terminator moves up unchanged, everything else is hashed.
 pub fn combine(hasher: Hasher, left: &Node, right: &Node) -> Node {
     match combine_kind(left, right) {
-        Combined::Known(node) => node,
-        Combined::Hash => tag_internal(hasher.hash64(&node_preimage(left, right))),
+        Combination::Known(node) => node,
+        Combination::Hash => tag_internal(hasher.hash64(&node_preimage(left, right))),
     }
 }
 

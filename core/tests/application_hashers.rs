@@ -9,7 +9,7 @@ use pleach_core::{
     Hasher, Lookup, VerifyError,
     fold::{FoldValue, RootFolder},
     keyed_blake3,
-    naive::Naive,
+    naive::NaiveTrie,
     node::value_hash,
     proof::{DecodeError, multi, path, range, witness},
 };
@@ -58,7 +58,7 @@ fn a_folder_gives_the_root_of_the_naive_trie() {
         for (key, value) in &values {
             folder.pair(key, FoldValue::Bytes(value)).unwrap();
         }
-        let trie: Naive =
+        let trie: NaiveTrie =
             values.iter().map(|(key, value)| (*key, value_hash(hasher, value))).collect();
         assert_eq!(folder.root(), trie.root(hasher), "{hasher:?}");
     }
@@ -66,7 +66,7 @@ fn a_folder_gives_the_root_of_the_naive_trie() {
 
 #[test]
 fn a_proof_answers_by_its_own_hasher_and_one_of_another_is_refused() {
-    let trie = Naive::from_iter([([1; 32], value_hash(PLAIN, b"one"))]);
+    let trie = NaiveTrie::from_iter([([1; 32], value_hash(PLAIN, b"one"))]);
     let root = trie.root(PLAIN);
     let bytes = trie.path(PLAIN, &[1; 32]).encode(PLAIN).unwrap();
     let verified = path::verify(PLAIN, &bytes, &root).unwrap();

@@ -6,7 +6,7 @@ mod common;
 use common::second;
 use pleach_core::{
     Hasher, Key, Lookup, ValueHash,
-    naive::{Naive, reads},
+    naive::{NaiveTrie, reads},
     node::value_hash as hash_of,
     proof::{Access, DecodeError, MultiProof, Op, PathProof, Witness, multi, path, range, witness},
 };
@@ -48,7 +48,7 @@ proptest! {
         set in prop::collection::btree_map(keys(), value_hash(), 0..40),
         batch in prop::collection::btree_map(keys(), access(), 0..30),
     ) {
-        let naive = Naive::from_iter(set.clone());
+        let naive = NaiveTrie::from_iter(set.clone());
         let root = naive.root(BLAKE3);
         let ops: Vec<Op> = batch.iter().map(|(key, access)| Op { key: *key, access: *access }).collect();
         let made = naive.witness(BLAKE3, &ops);
@@ -71,7 +71,7 @@ proptest! {
         set in prop::collection::btree_map(keys(), value_hash(), 0..40),
         asked in prop::collection::btree_set(keys(), 1..20),
     ) {
-        let naive = Naive::from_iter(set.clone());
+        let naive = NaiveTrie::from_iter(set.clone());
         let root = naive.root(BLAKE3);
         let asked: Vec<Key> = asked.into_iter().collect();
         let bytes = naive.multi(BLAKE3, &asked).encode(BLAKE3).unwrap();
@@ -87,7 +87,7 @@ proptest! {
     }
 }
 
-fn decoded(hasher: Hasher, trie: &Naive, keys: &[Key], ops: &[Op]) {
+fn decoded(hasher: Hasher, trie: &NaiveTrie, keys: &[Key], ops: &[Op]) {
     let made = trie.path(hasher, &keys[0]);
     let bytes = made.encode(hasher).unwrap();
     assert_eq!(PathProof::decode(hasher, &bytes), Ok(made));
@@ -122,7 +122,7 @@ fn what_was_encoded_is_decoded_without_a_root() {
         }
     }
     // Nothing has been hashed: a proof of anything is decoded.
-    let bytes = Naive::new().multi(BLAKE3, &[[1; 32]]).encode(BLAKE3).unwrap();
+    let bytes = NaiveTrie::new().multi(BLAKE3, &[[1; 32]]).encode(BLAKE3).unwrap();
     assert!(multi::verify(BLAKE3, &bytes, &[9; 32].into()).is_err());
     assert_eq!(multi::decode(BLAKE3, &bytes).unwrap().terminal_count(), 1);
     assert!(matches!(multi::decode(Hasher::SHA2_256, &bytes), Err(DecodeError::HasherId { .. })));
@@ -131,7 +131,7 @@ fn what_was_encoded_is_decoded_without_a_root() {
 fn values(hasher: Hasher) {
     let value = |key: &Key| vec![key[0]; usize::from(key[0])];
     let keys = [[0; 32], [1; 32], [2; 32], [0x90; 32], [0xff; 32]];
-    let trie: Naive = keys.iter().map(|key| (*key, hash_of(hasher, &value(key)))).collect();
+    let trie: NaiveTrie = keys.iter().map(|key| (*key, hash_of(hasher, &value(key)))).collect();
     let root = trie.root(hasher);
     let absent = [3; 32];
     let bytes = trie.path(hasher, &keys[1]).encode(hasher).unwrap();

@@ -14,13 +14,14 @@ use fold_support::{Case, Value, Write};
 use pleach_core::{
     Hasher, Key, Node, NodeKind, Prefix, ValueHash,
     fold::{
-        Bare, Change, FoldValue, Folder, HashId, Lines, NO_HASH, Occupancy, Siblings, Span, Subtrie,
+        EmptyPath, FoldSpan, FoldValue, Folder, HashId, NO_HASH, Occupancy, SiblingPath, Subtrie,
+        TilingPath, ValueChange,
     },
-    naive::Naive,
+    naive::NaiveTrie,
     node,
     proof::{
-        Access, Kind, Op,
-        encoding::{Sizes, header, op_encode_placed, op_not_first, terminal_encode},
+        Access, Op, ProofKind,
+        encoding::{SectionSizes, header, op_encode_placed, op_not_first, terminal_encode},
         witness,
     },
     tree::Tiling,
@@ -55,12 +56,17 @@ fn fold_value(hasher: Hasher, value: &Value) -> FoldValue<'_> {
     }
 }
 
-fn naive(hasher: Hasher, pairs: &BTreeMap<Key, Value>) -> Naive {
+fn naive(hasher: Hasher, pairs: &BTreeMap<Key, Value>) -> NaiveTrie {
     pairs.iter().map(|(key, value)| (*key, node::value_hash(hasher, value))).collect()
 }
 
 /// All keys below `at`, accessed or not.
-fn push_keys(span: &mut Span<'_, Bare>, case: &Case, at: &Prefix, puts: &mut Vec<(Key, HashId)>) {
+fn push_keys(
+    span: &mut FoldSpan<'_, EmptyPath>,
+    case: &Case,
+    at: &Prefix,
+    puts: &mut Vec<(Key, HashId)>,
+) {
     let hasher = span.folder().hasher();
     let range = *at.first_key()..=at.last_key();
     let keys: BTreeSet<&Key> = case
@@ -72,20 +78,25 @@ fn push_keys(span: &mut Span<'_, Bare>, case: &Case, at: &Prefix, puts: &mut Vec
     for key in keys {
         let old = case.pairs.get(key).map(|value| fold_value(hasher, value));
         let Some(access) = case.accesses.get(key) else {
-            span.unaccessed(key, old.expect("an old key"));
+            span.push_unaccessed(key, old.expect("an old key"));
             continue;
         };
         let change = match &access.writes {
-            Write::Nothing => Change::Keep,
-            Write::Delete => Change::Delete,
-            Write::Put(value) => Change::Put(fold_value(hasher, value)),
+            Write::Nothing => ValueChange::Keep,
+            Write::Delete => ValueChange::Delete,
+            Write::Put(value) => ValueChange::Put(fold_value(hasher, value)),
         };
-        puts.push((*key, span.accessed(key, old, change)));
+        puts.push((*key, span.push_accessed(key, old, change)));
     }
 }
 
 /// A page the way it is stored: groups without an access by their node, unless of one key.
-fn push_page(span: &mut Span<'_, Bare>, case: &Case, at: &Prefix, puts: &mut Vec<(Key, HashId)>) {
+fn push_page(
+    span: &mut FoldSpan<'_, EmptyPath>,
+    case: &Case,
+    at: &Prefix,
+    puts: &mut Vec<(Key, HashId)>,
+) {
     let hasher = span.folder().hasher();
     let levels = if at.len() + case.levels <= 256 { case.levels } else { 0 };
     let mut groups = vec![*at];
@@ -95,7 +106,7 @@ fn push_page(span: &mut Span<'_, Bare>, case: &Case, at: &Prefix, puts: &mut Vec
     for group in groups {
         let node = naive(hasher, &case.pairs_below(&group)).node(hasher, &group);
         if levels > 0 && !case.is_accessed(&group) && node::kind(&node) != NodeKind::Leaf {
-            span.subtrie(&group, &node);
+            span.push_known(&group, &node);
         } else {
             push_keys(span, case, &group, puts);
         }
@@ -140,7 +151,7 @@ impl<'a> Parts<'a> {
         let takes_part = |part: &Prefix| self.case.is_accessed(part) || differs(part);
         let mut coming =
             self.own.iter().enumerate().filter(|(_, part)| takes_part(part)).peekable();
-        let mut span = folder.along(at.len(), Lines::new(&self.tiling));
+        let mut span = folder.span_along(at.len(), TilingPath::new(&self.tiling));
         let mut whole = None;
         while let Some((child, part)) = coming.next() {
             let folder = span.folder();
@@ -148,11 +159,11 @@ impl<'a> Parts<'a> {
             let subtrie = if self.case.is_accessed(part) {
                 accessed(folder, part)
             } else {
-                folder.known(&node, part)
+                folder.known_subtrie(&node, part)
             };
-            whole = span.child((child, part), subtrie, coming.peek().map(|(next, _)| *next));
+            whole = span.push_child((child, part), subtrie, coming.peek().map(|(next, _)| *next));
         }
-        whole.map(|whole| folder.end(whole, at.len() == 0))
+        whole.map(|whole| folder.end_fold(whole, at.len() == 0))
     }
 }
 
@@ -200,15 +211,15 @@ fn fold_regions(case: &Case, folder: &mut Folder, ops: &mut Vec<u8>) -> Vec<Touc
     for at in case.regions() {
         let own = std::iter::from_fn(|| pages.next_if(|page| at.contains(page))).collect();
         let parts = Parts::new(case, hasher, own);
-        let lines = folder.kept().1;
+        let lines = folder.kept_counts().1;
         let end = parts.fold(folder, &at, |folder, page| {
-            let mut span = folder.below(page.len());
+            let mut span = folder.span(page.len());
             push_page(&mut span, case, page, &mut puts);
-            span.close()
+            span.into_subtrie()
         });
-        ends.push((at, parts.tiling, end, lines..folder.kept().1));
+        ends.push((at, parts.tiling, end, lines..folder.kept_counts().1));
         if puts.len() > 20 {
-            folder.settle();
+            folder.hash_so_far();
         }
     }
     name_leaves(case, folder);
@@ -288,14 +299,14 @@ fn check_lines(
     for (boundary, pair) in lines {
         tiling.set_line(*boundary as usize, pair);
     }
-    tiling.set_own(new);
+    tiling.set_own_node(new);
     let mut set = naive(hasher, &case.pairs_below(at));
     let own = case.accesses.range(*at.first_key()..=at.last_key());
     set.apply(&own.map(|(key, _)| op_of(hasher, case, key)).collect::<Vec<_>>());
-    assert_eq!(*tiling.own(), set.node(hasher, at), "the node at {at:?}");
+    assert_eq!(*tiling.own_node(), set.node(hasher, at), "the node at {at:?}");
     let mut again = tiling.clone();
-    again.renew(hasher);
-    assert_eq!(again.own(), tiling.own());
+    again.recompute(hasher);
+    assert_eq!(again.own_node(), tiling.own_node());
     for boundary in 0..tiling.len() - 1 {
         assert_eq!(tiling.line(boundary), again.line(boundary), "boundary {boundary}");
     }
@@ -307,9 +318,9 @@ fn check_parts(hasher: Hasher, case: &Case, parts: &[Touched]) {
     let is_many = |part: &&Touched| part.occupancy == Occupancy::Many;
     let parts: Vec<&Touched> = parts.iter().filter(is_many).collect();
     let fold = |folder: &mut Folder, part: &Touched, siblings: &[Node]| {
-        let mut span = folder.along(part.at.len(), Siblings::new(siblings));
-        span.terminals(&part.fragment.terminals);
-        span.prove()
+        let mut span = folder.span_along(part.at.len(), SiblingPath::new(siblings));
+        span.push_terminals(&part.fragment.terminals);
+        span.end_proof()
     };
     let mut folder = Folder::new(hasher);
     let folds: Vec<Option<usize>> =
@@ -349,14 +360,14 @@ fn fold_all(case: &Case, folder: &mut Folder) -> (Node, Vec<u8>) {
         let root = naive(hasher, &case.pairs).root(hasher);
         return (root, witness::Witness::default().encode(hasher).unwrap());
     };
-    let sizes = Sizes {
+    let sizes = SectionSizes {
         terminals: proof.count,
         ops: u32::try_from(case.accesses.len()).unwrap(),
         siblings: u32::try_from(proof.siblings.len()).unwrap(),
         terminal_bytes: u32::try_from(proof.terminals.len()).unwrap(),
         op_bytes: u32::try_from(ops.len()).unwrap(),
     };
-    let mut bytes = header(hasher, Kind::Witness, &sizes).to_vec();
+    let mut bytes = header(hasher, ProofKind::Witness, &sizes).to_vec();
     bytes.extend_from_slice(&proof.terminals);
     bytes.extend_from_slice(&ops);
     bytes.extend_from_slice(Node::bytes_of(&proof.siblings));
@@ -411,9 +422,9 @@ fn an_untouched_leaf_given_by_its_node_goes_up_by_its_node() {
     let node = naive(BLAKE3, &pairs).root(BLAKE3);
     let at = Prefix::new(&[0xa5; 32], 9);
     let mut folder = Folder::new(BLAKE3);
-    let mut span = folder.below(4);
-    span.subtrie(&at, &node);
-    let fold = span.end();
+    let mut span = folder.span(4);
+    span.push_known(&at, &node);
+    let fold = span.end_fold();
     folder.run();
     assert_eq!(*folder.node(fold), node);
     assert_eq!(folder.occupancy(fold), Occupancy::Many);
@@ -425,10 +436,10 @@ fn a_leaf_known_by_its_node_is_asked_for_when_a_terminal_needs_it() {
     let node = trie.root(BLAKE3);
     let at = Prefix::new(&[0xa5; 32], 9);
     let mut folder = Folder::new(BLAKE3);
-    let mut span = folder.below(0);
-    span.accessed(&[0x11; 32], None, Change::Keep);
-    span.subtrie(&at, &node);
-    let fold = span.end();
+    let mut span = folder.span(0);
+    span.push_accessed(&[0x11; 32], None, ValueChange::Keep);
+    span.push_known(&at, &node);
+    let fold = span.end_fold();
     let failed = folder.name_leaves(|found| Err::<(Key, ValueHash), _>(*found));
     assert_eq!(failed, Err(at));
     let mut asked = 0;
@@ -451,9 +462,9 @@ fn a_leaf_known_by_its_node_is_asked_for_when_a_terminal_needs_it() {
 fn a_terminal_whose_leaf_has_no_name_is_not_hashed() {
     let node = naive(BLAKE3, &BTreeMap::from([([0xa5; 32], vec![1])])).root(BLAKE3);
     let mut folder = Folder::new(BLAKE3);
-    let mut span = folder.below(0);
-    span.accessed(&[0x11; 32], None, Change::Keep);
-    span.subtrie(&Prefix::new(&[0xa5; 32], 9), &node);
-    span.end();
+    let mut span = folder.span(0);
+    span.push_accessed(&[0x11; 32], None, ValueChange::Keep);
+    span.push_known(&Prefix::new(&[0xa5; 32], 9), &node);
+    span.end_fold();
     folder.run();
 }

@@ -6,17 +6,17 @@ mod common;
 
 use pleach_core::{
     Hasher, Key, Node, TERMINATOR, ValueHash, VerifyError,
-    naive::Naive,
+    naive::NaiveTrie,
     proof::{
-        Access, BuildError, DecodeError, Kind, NamespaceRoots, Op, block,
-        encoding::{self, Sizes},
-        path, roots, through,
+        Access, BuildError, DecodeError, NamespaceRoots, Op, ProofKind, block,
+        encoding::{self, SectionSizes},
+        namespace, path, roots,
     },
 };
 
 const BLAKE3: Hasher = Hasher::BLAKE3;
 
-fn trie(byte: u8) -> Naive {
+fn trie(byte: u8) -> NaiveTrie {
     [([byte; 32], [byte; 32].into()), ([byte ^ 0x80; 32], [1; 32].into())].into_iter().collect()
 }
 
@@ -27,14 +27,14 @@ fn state() -> NamespaceRoots {
 }
 
 /// An encoding of these parts, whatever they are.
-fn framed(kind: Kind, ns: u32, outer: &[u8], inner: &[&[u8]]) -> Vec<u8> {
+fn framed(kind: ProofKind, ns: u32, outer: &[u8], inner: &[&[u8]]) -> Vec<u8> {
     let inner = inner.concat();
     let count = |len: usize| u32::try_from(len).unwrap();
-    let sizes = Sizes {
+    let sizes = SectionSizes {
         ops: ns,
         terminal_bytes: count(outer.len()),
         op_bytes: count(inner.len()),
-        ..Sizes::default()
+        ..SectionSizes::default()
     };
     [&encoding::header(BLAKE3, kind, &sizes), outer, &inner].concat()
 }
@@ -48,14 +48,14 @@ fn hash(root: Node) -> ValueHash {
 }
 
 /// A witness that puts a pair into a trie, and the root that it leads to.
-fn put(trie: &Naive) -> (Vec<u8>, Node) {
+fn put(trie: &NaiveTrie) -> (Vec<u8>, Node) {
     let ops = [Op { key: [9; 32], access: Access::Write(Some([9; 32].into())) }];
     let mut after = trie.clone();
     after.apply(&ops);
     (trie.witness(BLAKE3, &ops).encode(BLAKE3).unwrap(), after.root(BLAKE3))
 }
 
-fn read(trie: &Naive) -> Vec<u8> {
+fn read(trie: &NaiveTrie) -> Vec<u8> {
     let ops = [Op { key: [9; 32], access: Access::Read }];
     trie.witness(BLAKE3, &ops).encode(BLAKE3).unwrap()
 }
@@ -65,7 +65,7 @@ fn as_block(bytes: &[u8]) -> Option<VerifyError> {
 }
 
 fn block_of(accesses: &[(u8, Access)], inner: &[&[u8]]) -> Option<VerifyError> {
-    as_block(&framed(Kind::Block, 0, &outer(accesses), inner))
+    as_block(&framed(ProofKind::Block, 0, &outer(accesses), inner))
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "it is compared with what may be no error")]
@@ -76,7 +76,7 @@ fn wrong(error: DecodeError) -> Option<VerifyError> {
 #[test]
 fn what_each_row_of_the_table_says_is_accepted() {
     let (to, new) = put(&trie(0));
-    let (fresh, first) = put(&Naive::new());
+    let (fresh, first) = put(&NaiveTrie::new());
     let write = |root| Access::ReadWrite(Some(hash(root)));
     let rows: [(u8, Access, Option<&[u8]>); 7] = [
         (0, Access::Read, Some(&read(&trie(0)))),
@@ -103,10 +103,10 @@ fn what_no_row_says() {
         (3, Access::Write(Some(hash(new))), &to),
         // A write of what was there.
         (0, Access::ReadWrite(Some(hash(same))), &read(&trie(0))),
-        (7, Access::ReadWrite(Some(hash(TERMINATOR))), &read(&Naive::new())),
+        (7, Access::ReadWrite(Some(hash(TERMINATOR))), &read(&NaiveTrie::new())),
         // A drop of what is not there.
         (3, Access::Write(None), &[]),
-        (3, Access::ReadWrite(None), &read(&Naive::new())),
+        (3, Access::ReadWrite(None), &read(&NaiveTrie::new())),
     ];
     for (ns, access, inner) in rows {
         let inner: &[&[u8]] = if inner.is_empty() { &[] } else { &[inner] };
@@ -130,7 +130,7 @@ fn a_witness_that_leads_elsewhere() {
     assert_eq!(block_of(&accesses, &[&to, &other]), None);
     assert_eq!(block_of(&accesses, &[&other, &to]), error);
     // Another root over all.
-    let bytes = framed(Kind::Block, 0, &outer(&accesses), &[&to, &other]);
+    let bytes = framed(ProofKind::Block, 0, &outer(&accesses), &[&to, &other]);
     let verdict = block::verify(BLAKE3, &bytes, &new).err();
     assert_eq!(verdict, Some(VerifyError::RootMismatch));
 }
@@ -139,7 +139,7 @@ fn a_witness_that_leads_elsewhere() {
 fn inner_witnesses_missing_or_too_many() {
     let (to, new) = put(&trie(0));
     let write = [(0, Access::ReadWrite(Some(hash(new))))];
-    let nothing = Naive::new().witness(BLAKE3, &[]).encode(BLAKE3).unwrap();
+    let nothing = NaiveTrie::new().witness(BLAKE3, &[]).encode(BLAKE3).unwrap();
     assert_eq!(block_of(&write, &[]), wrong(DecodeError::Truncated));
     assert_eq!(block_of(&write, &[&to, &to]), wrong(DecodeError::Inner));
     assert_eq!(block_of(&write, &[&to, &[0]]), wrong(DecodeError::Inner));
@@ -156,7 +156,7 @@ fn inner_witnesses_missing_or_too_many() {
     let multi = trie(0).multi(BLAKE3, &[[9; 32]]).encode(BLAKE3).unwrap();
     let kind = |found| wrong(DecodeError::Kind { expected: 3, found });
     assert_eq!(block_of(&[(0, Access::Read)], &[&multi]), kind(2));
-    let whole = framed(Kind::Block, 0, &outer(&write), &[&to]);
+    let whole = framed(ProofKind::Block, 0, &outer(&write), &[&to]);
     assert_eq!(block_of(&[(0, Access::Read)], &[&whole]), kind(8));
     // A witness under another hash function.
     let sha = trie(0).witness(Hasher::SHA2_256, &[Op { key: [9; 32], access: Access::Read }]);
@@ -166,8 +166,9 @@ fn inner_witnesses_missing_or_too_many() {
 }
 
 /// A trie of roots that has more than namespaces in it, proven by the ordinary rules.
-fn with_a_stranger(stranger: Key) -> Naive {
-    let mut set: Naive = state().iter().map(|(ns, root)| (roots::key(ns), hash(*root))).collect();
+fn with_a_stranger(stranger: Key) -> NaiveTrie {
+    let mut set: NaiveTrie =
+        state().iter().map(|(ns, root)| (roots::key(ns), hash(*root))).collect();
     set.set(stranger, Some([5; 32].into()));
     set
 }
@@ -184,26 +185,26 @@ fn keys_that_are_no_namespace() {
     ] {
         let ops: Vec<Op> = keys.iter().map(|key| Op { key: *key, access: Access::Read }).collect();
         let outer = set.witness(BLAKE3, &ops).encode(BLAKE3).unwrap();
-        let bytes = framed(Kind::Block, 0, &outer, &[]);
+        let bytes = framed(ProofKind::Block, 0, &outer, &[]);
         assert_eq!(block::verify(BLAKE3, &bytes, &root).err(), wrong(error));
         let outer = set.path(BLAKE3, &keys[0]).encode(BLAKE3).unwrap();
-        let bytes = framed(Kind::Through, 1, &outer, &[&read(&trie(1))]);
-        assert_eq!(through::open(BLAKE3, &bytes, &root).err(), wrong(error));
+        let bytes = framed(ProofKind::Namespace, 1, &outer, &[&read(&trie(1))]);
+        assert_eq!(namespace::open(BLAKE3, &bytes, &root).err(), wrong(error));
     }
     // A leaf of no namespace, and an operation on a key of none below a terminator.
     let stranger = [0xee; 32];
     let set = with_a_stranger(stranger);
     let root = set.root(BLAKE3);
     let outer = set.path(BLAKE3, &stranger).encode(BLAKE3).unwrap();
-    let bytes = framed(Kind::Through, 0xee, &outer, &[]);
-    assert_eq!(through::open(BLAKE3, &bytes, &root).err(), wrong(DecodeError::Namespace));
+    let bytes = framed(ProofKind::Namespace, 0xee, &outer, &[]);
+    assert_eq!(namespace::open(BLAKE3, &bytes, &root).err(), wrong(DecodeError::Namespace));
     let set = naive_state();
     let ops = [Op { key: stranger, access: Access::Read }];
     let outer = set.witness(BLAKE3, &ops).encode(BLAKE3).unwrap();
-    assert_eq!(as_block(&framed(Kind::Block, 0, &outer, &[])), wrong(DecodeError::Namespace));
+    assert_eq!(as_block(&framed(ProofKind::Block, 0, &outer, &[])), wrong(DecodeError::Namespace));
 }
 
-fn naive_state() -> Naive {
+fn naive_state() -> NaiveTrie {
     state().iter().map(|(ns, root)| (roots::key(ns), hash(*root))).collect()
 }
 
@@ -213,8 +214,8 @@ fn a_path_to_another_namespace() {
     let inner = trie(1).path(BLAKE3, &[1; 32]).encode(BLAKE3).unwrap();
     let path = |ns| state().prove(BLAKE3, ns).unwrap();
     let open = |ns, outer: &[u8], inner: &[&[u8]]| {
-        let bytes = framed(Kind::Through, ns, outer, inner);
-        through::open(BLAKE3, &bytes, &over_all).err()
+        let bytes = framed(ProofKind::Namespace, ns, outer, inner);
+        namespace::open(BLAKE3, &bytes, &over_all).err()
     };
     assert_eq!(open(1, &path(1), &[&inner]), None);
     // The path of 0 says nothing of 1; that of 3 says that there is no 3, and ends at 2 and 3.
@@ -228,11 +229,11 @@ fn a_path_to_another_namespace() {
     let change = trie(1).change(BLAKE3, &trie(0), &[0; 32], &[0xff; 32]);
     let kind = |found| wrong(DecodeError::Kind { expected: 1, found });
     assert_eq!(open(1, &path(1), &[&change]), kind(5));
-    let nested = framed(Kind::Through, 1, &path(1), &[&inner]);
+    let nested = framed(ProofKind::Namespace, 1, &path(1), &[&inner]);
     assert_eq!(open(1, &path(1), &[&nested]), kind(6));
     // Right bytes, another root over all.
-    let bytes = framed(Kind::Through, 1, &path(1), &[&inner]);
-    let elsewhere = through::open(BLAKE3, &bytes, &trie(1).root(BLAKE3)).err();
+    let bytes = framed(ProofKind::Namespace, 1, &path(1), &[&inner]);
+    let elsewhere = namespace::open(BLAKE3, &bytes, &trie(1).root(BLAKE3)).err();
     assert_eq!(elsewhere, Some(VerifyError::RootMismatch));
     // An outer proof of another kind, and one that is cut short.
     let multi = naive_state().multi(BLAKE3, &[roots::key(1)]).encode(BLAKE3).unwrap();
@@ -246,7 +247,8 @@ fn a_path_to_another_namespace() {
 #[test]
 fn headers_have_one_form() {
     let (to, new) = put(&trie(0));
-    let bytes = framed(Kind::Block, 0, &outer(&[(0, Access::ReadWrite(Some(hash(new))))]), &[&to]);
+    let bytes =
+        framed(ProofKind::Block, 0, &outer(&[(0, Access::ReadWrite(Some(hash(new))))]), &[&to]);
     assert_eq!(as_block(&bytes), None);
     let with = |at: usize, value: u8| {
         let mut bytes = bytes.clone();
@@ -272,9 +274,9 @@ fn headers_have_one_form() {
 #[test]
 fn what_no_block_does_is_not_built() {
     let state = state();
-    let build = |parts: &[block::Part<'_>]| block::build(BLAKE3, &state, parts).err();
+    let build = |parts: &[block::NamespaceClaim<'_>]| block::build(BLAKE3, &state, parts).err();
     let (to, new) = put(&trie(0));
-    let part = |ns, after, witness| block::Part { ns, after, witness };
+    let part = |ns, after, witness| block::NamespaceClaim { ns, after, witness };
     let refused = |error| Some(BuildError::Decode(error));
     assert_eq!(build(&[part(0, Some(new), Some(&to))]), None);
     assert_eq!(build(&[part(0, Some(new), None)]), refused(DecodeError::NamespaceAccess));

@@ -6,12 +6,12 @@ mod common;
 
 use pleach_core::{
     Hasher, Key, Lookup, Node, Prefix, TERMINATOR, ValueHash, VerifyError,
-    naive::Naive,
+    naive::NaiveTrie,
     node::{combine, leaf},
     proof::{
-        Change, DecodeError, Kind, MultiProof, Terminal, change,
+        ChangeLookup, DecodeError, MultiProof, ProofKind, Terminal, change,
         encoding::terminal_encode,
-        encoding::{self, Sizes},
+        encoding::{self, SectionSizes},
         multi, range,
     },
 };
@@ -31,7 +31,7 @@ fn value(first: u8) -> ValueHash {
     [first ^ 0x5a; 32].into()
 }
 
-fn set(firsts: &[u8]) -> Naive {
+fn set(firsts: &[u8]) -> NaiveTrie {
     firsts.iter().map(|first| (key(*first), value(*first))).collect()
 }
 
@@ -54,7 +54,7 @@ fn wrong(error: DecodeError) -> VerifyError {
 /// A range proof of these parts.
 fn range_of(terminals: Vec<Terminal>, siblings: Vec<Node>) -> Vec<u8> {
     let mut bytes = MultiProof { terminals, siblings }.encode(BLAKE3).unwrap();
-    bytes[5] = Kind::Range as u8;
+    bytes[5] = ProofKind::Range as u8;
     bytes
 }
 
@@ -72,14 +72,14 @@ fn change_of(sides: [&[Terminal]; 2], flags: &[u8], siblings: &[Node]) -> Vec<u8
         bytes
     });
     let count = |len: usize| u32::try_from(len).unwrap();
-    let sizes = Sizes {
+    let sizes = SectionSizes {
         terminals: count(sides[0].len()),
         ops: count(sides[1].len()),
         siblings: count(siblings.len()),
         terminal_bytes: count(before.len()),
         op_bytes: count(after.len() + flags.len()),
     };
-    let header = encoding::header(BLAKE3, Kind::Change, &sizes);
+    let header = encoding::header(BLAKE3, ProofKind::Change, &sizes);
     [&header, &before[..], &after, flags, Node::bytes_of(siblings)].concat()
 }
 
@@ -190,7 +190,7 @@ fn a_range_that_ends_before_it_begins() {
 
 #[test]
 fn the_smallest_sets_and_the_largest_range() {
-    let (none, one) = (Naive::new(), set(&[0x12]));
+    let (none, one) = (NaiveTrie::new(), set(&[0x12]));
     let (first, last) = &ALL;
     let bytes = none.range(BLAKE3, first, last);
     assert_eq!(bytes.len(), encoding::HEADER_LEN + 2);
@@ -216,7 +216,10 @@ fn the_smallest_sets_and_the_largest_range() {
     assert_eq!(verified.changes().collect::<Vec<_>>(), [(key(0x12), None, Some(value(0x12)))]);
     let verified = change::verify(BLAKE3, &bytes, &TERMINATOR, &root, &low, &high).unwrap();
     assert_eq!(verified.changes().count(), 0);
-    assert_eq!([verified.get(&low), verified.get(&key(0x12))], [Change::Same, Change::OutOfScope]);
+    assert_eq!(
+        [verified.get(&low), verified.get(&key(0x12))],
+        [ChangeLookup::Same, ChangeLookup::OutOfScope]
+    );
     let error = Some(VerifyError::RootMismatch);
     assert_eq!(as_change(&bytes, (&root, &TERMINATOR), ALL), error);
     assert_eq!(as_change(&bytes, (&TERMINATOR, &TERMINATOR), ALL), error);
@@ -344,7 +347,7 @@ fn flags_and_siblings_that_say_less_than_they_could() {
     to.set(key(0x80), Some([1; 32].into()));
     let roots = (&from.root(BLAKE3), &to.root(BLAKE3));
     let range = (key(0x40), key(0x7f));
-    let right = |set: &Naive| set.node(BLAKE3, &Prefix::new(&key(0x80), 1));
+    let right = |set: &NaiveTrie| set.node(BLAKE3, &Prefix::new(&key(0x80), 1));
     let halves = (right(&from), right(&to));
     let terminal: &[Terminal] = &[at(2, 0x40)];
     let make = |flags: &[u8], nodes: &[Node]| change_of([terminal, terminal], flags, nodes);

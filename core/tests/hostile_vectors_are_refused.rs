@@ -6,10 +6,10 @@ mod common;
 
 use pleach_core::{
     Hasher, Lookup, Node, Prefix, TERMINATOR, VerifyError,
-    naive::Naive,
+    naive::NaiveTrie,
     proof::{
-        Access, DecodeError, Kind, MultiProof, Op, PathProof, Terminal, Witness,
-        encoding::{self, Sizes},
+        Access, DecodeError, MultiProof, Op, PathProof, ProofKind, Terminal, Witness,
+        encoding::{self, SectionSizes},
         multi, path, witness,
     },
 };
@@ -42,13 +42,13 @@ fn wrong(error: DecodeError) -> VerifyError {
 
 /// A multiproof of one terminal section made by hand.
 fn raw(count: u32, terminals: &[u8], siblings: u32) -> Vec<u8> {
-    let sizes = Sizes {
+    let sizes = SectionSizes {
         terminals: count,
         siblings,
         terminal_bytes: u32::try_from(terminals.len()).unwrap(),
-        ..Sizes::default()
+        ..SectionSizes::default()
     };
-    let mut bytes = encoding::header(BLAKE3, Kind::Multi, &sizes).to_vec();
+    let mut bytes = encoding::header(BLAKE3, ProofKind::Multi, &sizes).to_vec();
     bytes.extend_from_slice(terminals);
     bytes.resize(bytes.len() + 32 * siblings as usize, 3);
     bytes
@@ -189,7 +189,7 @@ fn siblings_that_no_trie_has() {
 
 #[test]
 fn operations_out_of_order_scope_or_form() {
-    let set = Naive::from_iter([([0; 32], [1; 32].into()), ([0x80; 32], [2; 32].into())]);
+    let set = NaiveTrie::from_iter([([0; 32], [1; 32].into()), ([0x80; 32], [2; 32].into())]);
     let root = set.root(BLAKE3);
     let op = |first: u8, last: u8| {
         let mut key = [0; 32];
@@ -206,14 +206,14 @@ fn operations_out_of_order_scope_or_form() {
         for terminal in &terminals {
             pleach_core::proof::encoding::terminal_encode(&mut section, terminal);
         }
-        let sizes = Sizes {
+        let sizes = SectionSizes {
             terminals: 2,
             ops: u32::try_from(encoded_as).unwrap(),
             siblings: 0,
             terminal_bytes: u32::try_from(section.len()).unwrap(),
             op_bytes: u32::try_from(bytes.len()).unwrap(),
         };
-        let mut all = encoding::header(BLAKE3, Kind::Witness, &sizes).to_vec();
+        let mut all = encoding::header(BLAKE3, ProofKind::Witness, &sizes).to_vec();
         all.extend(section);
         all.extend(bytes);
         witness::verify(BLAKE3, &all, &root).map(|v| *v.new_root())

@@ -12,7 +12,7 @@ use std::cell::Cell;
 use common::{SPREADS, below, cases, mutate::mutate, rng, set, some_keys, some_ops};
 use pleach_core::{
     Hasher, Key, Limits, Node, TERMINATOR, VerifyError,
-    naive::Naive,
+    naive::NaiveTrie,
     proof::{Access, Limit, NamespaceRoots, Op, block, change, multi, path, range, witness},
 };
 
@@ -98,7 +98,7 @@ fn the_announced_hashes_bound_those_that_are_made() {
                 set.multi(COUNTING, &keys).encode(COUNTING).unwrap(),
                 set.witness(COUNTING, &ops).encode(COUNTING).unwrap(),
                 set.range(COUNTING, &FIRST, &LAST),
-                set.change(COUNTING, &Naive::new(), &FIRST, &LAST),
+                set.change(COUNTING, &NaiveTrie::new(), &FIRST, &LAST),
             ];
             let path = keys.first().map(|key| set.path(COUNTING, key).encode(COUNTING).unwrap());
             encodings.extend(path);
@@ -138,7 +138,7 @@ fn a_range_and_a_change_take_exactly_what_is_announced() {
         let set = set(spread, &mut rng, 60);
         let root = set.root(COUNTING);
         let range = set.range(COUNTING, &FIRST, &LAST);
-        let change = set.change(COUNTING, &Naive::new(), &FIRST, &LAST);
+        let change = set.change(COUNTING, &NaiveTrie::new(), &FIRST, &LAST);
         for (verify, bytes) in [(VERIFIERS[3], range), (VERIFIERS[4], change)] {
             let (verdict, took) = counted(|| verify(&bytes, &root, &Limits::UNLIMITED));
             assert_eq!(verdict, Ok(()));
@@ -160,7 +160,7 @@ fn chains(pairs: u32) -> Vec<u8> {
     });
     let ops: Vec<Op> =
         keys.map(|key| Op { key, access: Access::Write(Some([1; 32].into())) }).collect();
-    Naive::default().witness(COUNTING, &ops).encode(COUNTING).unwrap()
+    NaiveTrie::default().witness(COUNTING, &ops).encode(COUNTING).unwrap()
 }
 
 #[test]
@@ -190,7 +190,8 @@ fn the_hashes_of_a_block_are_counted_together_before_the_first() {
     let mut built = 0;
     for seed in 0..cases(40) {
         let mut rng = rng(seed);
-        let tries: Vec<Naive> = SPREADS.iter().map(|spread| set(*spread, &mut rng, 30)).collect();
+        let tries: Vec<NaiveTrie> =
+            SPREADS.iter().map(|spread| set(*spread, &mut rng, 30)).collect();
         let roots: NamespaceRoots =
             (0..).zip(&tries).map(|(ns, set)| (ns, set.root(COUNTING))).collect();
         let batches = tries.iter().zip(SPREADS).map(|(set, spread)| {
@@ -200,7 +201,7 @@ fn the_hashes_of_a_block_are_counted_together_before_the_first() {
             (set.witness(COUNTING, &ops).encode(COUNTING).unwrap(), after.root(COUNTING))
         });
         let batches: Vec<_> = batches.collect();
-        let parts = (0..).zip(&batches).map(|(ns, (witness, after))| block::Part {
+        let parts = (0..).zip(&batches).map(|(ns, (witness, after))| block::NamespaceClaim {
             ns,
             after: Some(*after),
             witness: Some(witness),

@@ -7,7 +7,7 @@ mod common;
 use common::{SPREADS, below, cases, mutate::mutate, rng, second, set, some_keys, some_ops};
 use pleach_core::{
     Hasher, Lookup, Node,
-    naive::Naive,
+    naive::NaiveTrie,
     proof::{Terminal, change, multi, path, range, witness},
 };
 use rand_core::RngCore;
@@ -15,7 +15,7 @@ use rand_core::RngCore;
 const BLAKE3: Hasher = Hasher::BLAKE3;
 
 /// All that a terminal says is so.
-fn true_of(set: &Naive, root: &Node, terminal: &Terminal) {
+fn true_of(set: &NaiveTrie, root: &Node, terminal: &Terminal) {
     let position = terminal.prefix();
     let below: Vec<_> =
         set.pairs().iter().filter(|(key, _)| position.covers(key)).map(|(k, v)| (*k, *v)).collect();
@@ -52,7 +52,7 @@ fn path_and_multi(hasher: Hasher, seed: u64, mutants: usize) {
             assert_eq!(verdict.is_ok(), second::verify(hasher, &bytes, false, &root).is_some());
             assert!(bytes == valid_multi || verdict.is_err(), "{spread:?}");
         }
-        let other = Naive::from_iter([([1; 32], [2; 32].into())]).root(hasher);
+        let other = NaiveTrie::from_iter([([1; 32], [2; 32].into())]).root(hasher);
         assert!(path::verify(hasher, &valid_path, &other).is_err());
         assert!(multi::verify(hasher, &valid_multi, &other).is_err());
     }

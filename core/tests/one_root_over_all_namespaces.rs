@@ -12,10 +12,10 @@ use common::{
 };
 use pleach_core::{
     Hasher, Key, Limits, Lookup, Node, TERMINATOR, VerifyError,
-    naive::Naive,
+    naive::NaiveTrie,
     proof::{
-        Access, Kind, Limit, NamespaceRoots, Op, block, change, multi, path, range, roots, through,
-        witness,
+        Access, Limit, NamespaceRoots, Op, ProofKind, block, change, multi, namespace, path, range,
+        roots, witness,
     },
 };
 use proptest::prelude::*;
@@ -26,14 +26,14 @@ const BLAKE3: Hasher = Hasher::BLAKE3;
 
 const ALL: (Key, Key) = ([0; 32], [0xff; 32]);
 
-type Tries = BTreeMap<u8, Naive>;
+type Tries = BTreeMap<u8, NaiveTrie>;
 
 fn roots_of(tries: &Tries) -> NamespaceRoots {
     tries.iter().map(|(ns, trie)| (*ns, trie.root(BLAKE3))).collect()
 }
 
 /// The trie of roots, by its definition.
-fn naive(roots: &NamespaceRoots) -> Naive {
+fn naive(roots: &NamespaceRoots) -> NaiveTrie {
     let pair = |(ns, root): (u8, &Node)| {
         let mut key = [0; 32];
         key[0] = ns;
@@ -117,8 +117,8 @@ fn none_one_and_all_namespaces() {
         agrees::<Blake3Hasher>(roots, &all, &reads);
         agrees::<Sha2Hasher>(roots, &empty, &[]);
     }
-    assert_eq!(roots::namespace(&roots::key(200)), Some(200));
-    assert_eq!(roots::namespace(&[200; 32]), None);
+    assert_eq!(roots::namespace_of(&roots::key(200)), Some(200));
+    assert_eq!(roots::namespace_of(&[200; 32]), None);
 }
 
 #[test]
@@ -130,8 +130,8 @@ fn a_light_client_reads_through_one_root() {
         let over_all = roots.over_all(BLAKE3);
         for ns in tries.keys().copied().chain([3, 77, ns(&mut rng)]) {
             let Some(trie) = tries.get(&ns) else {
-                let bytes = through::build(BLAKE3, &roots, ns, &[]).unwrap();
-                let opened = through::open(BLAKE3, &bytes, &over_all).unwrap();
+                let bytes = namespace::build(BLAKE3, &roots, ns, &[]).unwrap();
+                let opened = namespace::open(BLAKE3, &bytes, &over_all).unwrap();
                 assert_eq!((opened.ns(), opened.root(), opened.kind()), (ns, None, None));
                 assert_eq!(opened.inner(), []);
                 refuses_mutants(&mut rng, &bytes, &tries);
@@ -140,31 +140,31 @@ fn a_light_client_reads_through_one_root() {
             let keys = some_keys(trie, SPREADS[0], &mut rng, 5);
             let ops = some_ops(trie, SPREADS[0], &mut rng, 5);
             let inner = [
-                (Kind::Path, trie.path(BLAKE3, &[1; 32]).encode(BLAKE3).unwrap()),
-                (Kind::Multi, trie.multi(BLAKE3, &keys).encode(BLAKE3).unwrap()),
-                (Kind::Witness, trie.witness(BLAKE3, &ops).encode(BLAKE3).unwrap()),
-                (Kind::Range, trie.range(BLAKE3, &ALL.0, &ALL.1)),
+                (ProofKind::Path, trie.path(BLAKE3, &[1; 32]).encode(BLAKE3).unwrap()),
+                (ProofKind::Multi, trie.multi(BLAKE3, &keys).encode(BLAKE3).unwrap()),
+                (ProofKind::Witness, trie.witness(BLAKE3, &ops).encode(BLAKE3).unwrap()),
+                (ProofKind::Range, trie.range(BLAKE3, &ALL.0, &ALL.1)),
             ];
             for (kind, inner) in inner {
-                let bytes = through::build(BLAKE3, &roots, ns, &inner).unwrap();
-                let opened = through::open(BLAKE3, &bytes, &over_all).unwrap();
+                let bytes = namespace::build(BLAKE3, &roots, ns, &inner).unwrap();
+                let opened = namespace::open(BLAKE3, &bytes, &over_all).unwrap();
                 assert_eq!((opened.ns(), opened.kind()), (ns, Some(kind)));
                 assert_eq!(opened.root(), Some(&trie.root(BLAKE3)));
                 assert_eq!(opened.inner(), inner);
                 assert!(verify_inner(kind, opened.inner(), opened.root().unwrap()).is_ok());
                 refuses_mutants(&mut rng, &bytes, &tries);
             }
-            assert!(through::build(BLAKE3, &roots, ns, &[]).is_err(), "nothing is proven");
+            assert!(namespace::build(BLAKE3, &roots, ns, &[]).is_err(), "nothing is proven");
         }
     }
 }
 
-fn verify_inner(kind: Kind, inner: &[u8], root: &Node) -> Result<(), VerifyError> {
+fn verify_inner(kind: ProofKind, inner: &[u8], root: &Node) -> Result<(), VerifyError> {
     match kind {
-        Kind::Path => path::verify(BLAKE3, inner, root).map(|_| ()),
-        Kind::Multi => multi::verify(BLAKE3, inner, root).map(|_| ()),
-        Kind::Witness => witness::verify(BLAKE3, inner, root).map(|_| ()),
-        Kind::Range => range::verify(BLAKE3, inner, root, &ALL.0, &ALL.1).map(|_| ()),
+        ProofKind::Path => path::verify(BLAKE3, inner, root).map(|_| ()),
+        ProofKind::Multi => multi::verify(BLAKE3, inner, root).map(|_| ()),
+        ProofKind::Witness => witness::verify(BLAKE3, inner, root).map(|_| ()),
+        ProofKind::Range => range::verify(BLAKE3, inner, root, &ALL.0, &ALL.1).map(|_| ()),
         kind => panic!("{kind:?} inside"),
     }
 }
@@ -177,14 +177,14 @@ fn refuses_mutants(rng: &mut ChaCha8Rng, bytes: &[u8], tries: &Tries) {
     for _ in 0..20 {
         let mut bytes = bytes.to_vec();
         mutate(rng, &mut bytes);
-        let opened = through::open(BLAKE3, &bytes, &over_all);
+        let opened = namespace::open(BLAKE3, &bytes, &over_all);
         let again = second::through(BLAKE3, &bytes, &over_all);
         assert_eq!(opened.is_ok(), again.is_some(), "{opened:?}");
         let Ok(opened) = opened else { continue };
         let found = opened.root().map(|root| (*root, opened.inner()));
         assert_eq!(again, Some((opened.ns(), found)));
         assert_eq!(opened.root(), roots.get(opened.ns()));
-        let whole = through::build(BLAKE3, &roots, opened.ns(), opened.inner()).unwrap();
+        let whole = namespace::build(BLAKE3, &roots, opened.ns(), opened.inner()).unwrap();
         assert_eq!(bytes, whole);
     }
 }
@@ -221,13 +221,13 @@ fn what_changed_in_a_namespace_goes_through_two_roots() {
         let (before, after) = (roots_of(&from), roots_of(&to));
         let (prev, new) = (before.over_all(BLAKE3), after.over_all(BLAKE3));
         for ns in from.keys().chain(to.keys()).copied().chain([5]) {
-            let none = Naive::new();
+            let none = NaiveTrie::new();
             let sides = [&from, &to].map(|tries| tries.get(&ns).unwrap_or(&none));
             let differ = sides[0] != sides[1];
             let inner = sides[0].change(BLAKE3, sides[1], &ALL.0, &ALL.1);
             let inner = if differ { &inner[..] } else { &[] };
-            let bytes = through::build_change(BLAKE3, &before, &after, ns, inner).unwrap();
-            let opened = through::open_change(BLAKE3, &bytes, &prev, &new).unwrap();
+            let bytes = namespace::build_change(BLAKE3, &before, &after, ns, inner).unwrap();
+            let opened = namespace::open_change(BLAKE3, &bytes, &prev, &new).unwrap();
             assert_eq!((opened.ns(), opened.inner()), (ns, inner));
             let roots = [before.get(ns).copied(), after.get(ns).copied()];
             assert_eq!(opened.is_same(), roots[0] == roots[1]);
@@ -242,21 +242,26 @@ fn what_changed_in_a_namespace_goes_through_two_roots() {
             for _ in 0..10 {
                 let mut bytes = bytes.clone();
                 mutate(&mut rng, &mut bytes);
-                let opened = through::open_change(BLAKE3, &bytes, &prev, &new);
+                let opened = namespace::open_change(BLAKE3, &bytes, &prev, &new);
                 let Ok(opened) = opened else { continue };
                 let whole =
-                    through::build_change(BLAKE3, &before, &after, opened.ns(), opened.inner());
+                    namespace::build_change(BLAKE3, &before, &after, opened.ns(), opened.inner());
                 assert_eq!(Ok(bytes), whole);
             }
             // A lie about whether anything is to be proven.
             let other: &[u8] = if differ { &[] } else { &from_nothing() };
-            assert!(through::build_change(BLAKE3, &before, &after, ns, other).is_err());
+            assert!(namespace::build_change(BLAKE3, &before, &after, ns, other).is_err());
         }
     }
 }
 
 fn from_nothing() -> Vec<u8> {
-    Naive::new().change(BLAKE3, &Naive::from_iter([([1; 32], [1; 32].into())]), &ALL.0, &ALL.1)
+    NaiveTrie::new().change(
+        BLAKE3,
+        &NaiveTrie::from_iter([([1; 32], [1; 32].into())]),
+        &ALL.0,
+        &ALL.1,
+    )
 }
 
 /// A block: what it did, in each form that there is, and the state after it.
@@ -283,7 +288,7 @@ fn a_block(rng: &mut ChaCha8Rng, tries: &Tries) -> (Vec<u8>, Tries) {
             // Dropped, unseen; found not to exist; added empty.
             (true, false) => {}
             (false, false) if stays => {}
-            (false, false) => drop(after.insert(ns, Naive::new())),
+            (false, false) => drop(after.insert(ns, NaiveTrie::new())),
             (true, true) if reads_only && !stays => {}
             (_, true) => {
                 let mut changed = trie.clone();
@@ -297,7 +302,7 @@ fn a_block(rng: &mut ChaCha8Rng, tries: &Tries) -> (Vec<u8>, Tries) {
     let roots = roots_of(&after);
     let parts: Vec<_> = parts
         .iter()
-        .map(|(ns, witness)| block::Part {
+        .map(|(ns, witness)| block::NamespaceClaim {
             ns: *ns,
             after: roots.get(*ns).copied(),
             witness: witness.as_deref(),
@@ -307,7 +312,7 @@ fn a_block(rng: &mut ChaCha8Rng, tries: &Tries) -> (Vec<u8>, Tries) {
 }
 
 /// Makes the block once more from what was verified, and the state that it leads to.
-fn again(tries: &Tries, verified: &block::Verified<'_>) -> (Vec<u8>, Tries) {
+fn again(tries: &Tries, verified: &block::VerifiedBlock<'_>) -> (Vec<u8>, Tries) {
     let mut after = tries.clone();
     let mut witnesses = Vec::new();
     for part in verified.namespaces() {
@@ -330,7 +335,7 @@ fn again(tries: &Tries, verified: &block::Verified<'_>) -> (Vec<u8>, Tries) {
     }
     let parts: Vec<_> = witnesses
         .iter()
-        .map(|(ns, after, witness)| block::Part {
+        .map(|(ns, after, witness)| block::NamespaceClaim {
             ns: *ns,
             after: *after,
             witness: witness.as_deref(),
@@ -352,7 +357,10 @@ fn a_block_leads_from_one_root_over_all_to_the_next() {
         assert_eq!(second::block(BLAKE3, &bytes, &before), Some(*verified.new_root()));
         assert_eq!(again(&tries, &verified), (bytes.clone(), after.clone()));
         for part in verified.namespaces() {
-            assert_eq!(verified.get(part.ns()).map(block::Namespace::after), Some(part.after()));
+            assert_eq!(
+                verified.get(part.ns()).map(block::VerifiedNamespace::after),
+                Some(part.after())
+            );
             let Some(ops) = part.witness() else { continue };
             for op in ops.ops() {
                 let was = tries.get(&part.ns()).and_then(|trie| trie.get(&op.key));

@@ -5,12 +5,12 @@ mod page_common;
 use std::collections::BTreeMap;
 
 use page_common::*;
-use pleach_core::page::{BranchView, Identity};
 use pleach_core::page::{
-    Entry, LeafBuilder, LeafView, MAX_INLINE, MAX_PAGE_NO, OverflowCell, OverflowError, PAGE_SIZE,
-    PageError, PageRun, RawCell, StreamHeader, StreamId, StreamView, branch, header, leaf,
-    overflow, stream,
+    BranchEntry, LeafBuilder, LeafView, MAX_INLINE, MAX_PAGE_NO, OverflowCell, OverflowError,
+    OverflowRun, PAGE_SIZE, PageError, RawCell, StreamHeader, StreamId, StreamView, branch, header,
+    leaf, overflow, stream,
 };
+use pleach_core::page::{BranchView, Identity};
 use pleach_core::{Key, Prefix, TERMINATOR};
 use proptest::prelude::*;
 
@@ -105,11 +105,11 @@ proptest! {
     ) {
         let mut rng = rng(seed);
         let prefix = Prefix::new(&free, len);
-        let children: Vec<(Prefix, Entry)> = tiling(prefix, count, &mut rng)
+        let children: Vec<(Prefix, BranchEntry)> = tiling(prefix, count, &mut rng)
             .into_iter()
             .map(|child| (child, random_entry(child.len(), &mut rng)))
             .collect();
-        let entries: Vec<Entry> = children.iter().map(|child| child.1).collect();
+        let entries: Vec<BranchEntry> = children.iter().map(|child| child.1).collect();
         let page = build_branch(&branch_header(prefix), &entries);
         prop_assert_eq!(branch_is_canonical(&page, &BRANCH), Ok(()));
         let view = BranchView::parse(&page, &BRANCH).unwrap();
@@ -126,16 +126,16 @@ proptest! {
             let mut page = [0xee; PAGE_SIZE];
             let identity = Identity { page_no: u64::from(index), ..STREAM };
             let header =
-                StreamHeader { identity, flush: 1, namespace: 0, stream: StreamId::Pending, index };
+                StreamHeader { identity, flush: 1, namespace: 0, stream: StreamId::Buffered, index };
             let tag = stream::build(&mut page, &header, payload);
             prop_assert_eq!(header::check(&page, &identity), Ok(tag));
             prop_assert_eq!(stream_is_canonical(&page, &identity), Ok(()));
             let view = StreamView::parse(&page, &identity).unwrap();
             let due = stream::payload_len(len as u64, index);
-            read.extend_from_slice(view.expect(StreamId::Pending, index, due).unwrap());
-            prop_assert!(view.expect(StreamId::Pending, index + 1, due).is_err());
-            prop_assert!(view.expect(StreamId::FreeMap, index, due).is_err());
-            prop_assert!(view.expect(StreamId::Pending, index, due + 1).is_err());
+            read.extend_from_slice(view.expect_payload(StreamId::Buffered, index, due).unwrap());
+            prop_assert!(view.expect_payload(StreamId::Buffered, index + 1, due).is_err());
+            prop_assert!(view.expect_payload(StreamId::FreeMap, index, due).is_err());
+            prop_assert!(view.expect_payload(StreamId::Buffered, index, due + 1).is_err());
         }
         prop_assert_eq!(read, bytes);
     }
@@ -205,9 +205,9 @@ fn builders_refuse_misuse_before_it_is_on_disk() {
         }),
         "nodes missing"
     );
-    let child = |depth| Entry { depth, page_no: None, tag: 0, node: TERMINATOR };
+    let child = |depth| BranchEntry { depth, page_no: None, tag: 0, node: TERMINATOR };
     let tiles = |depths: &[u16]| {
-        let entries: Vec<Entry> = depths.iter().map(|depth| child(*depth)).collect();
+        let entries: Vec<BranchEntry> = depths.iter().map(|depth| child(*depth)).collect();
         build_branch(&branch_header(prefix), &entries);
     };
     assert!(!refuses(|| tiles(&[3])));
@@ -221,8 +221,8 @@ fn builders_refuse_misuse_before_it_is_on_disk() {
 fn overflow_cells_are_checked_rule_by_rule() {
     let payload = stream::PAYLOAD as u64;
     let encode = |total_len, runs: &[(u64, u32)]| {
-        let runs: Vec<PageRun> =
-            runs.iter().map(|&(start, pages)| PageRun { start, pages }).collect();
+        let runs: Vec<OverflowRun> =
+            runs.iter().map(|&(start, pages)| OverflowRun { start, pages }).collect();
         let mut bytes = vec![9];
         let result = OverflowCell::encode(total_len, &[3; 32].into(), &runs, &mut bytes);
         assert_eq!(bytes.len() == 1, result.is_err(), "an error appends nothing");
@@ -252,7 +252,7 @@ fn overflow_cells_are_checked_rule_by_rule() {
     assert_eq!((cell.total_len(), cell.value_hash()), (3 * payload, [3; 32].into()));
     assert_eq!(
         cell.runs().collect::<Vec<_>>(),
-        [PageRun { start: 5, pages: 2 }, PageRun { start: 9, pages: 1 }]
+        [OverflowRun { start: 5, pages: 2 }, OverflowRun { start: 9, pages: 1 }]
     );
     for len in 0..good.len() {
         assert!(OverflowCell::parse(&good[..len]).is_err(), "cut at {len}");

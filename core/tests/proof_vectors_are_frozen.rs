@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use pleach_core::naive::Naive;
+use pleach_core::naive::NaiveTrie;
 use pleach_core::node::value_hash;
 use pleach_core::proof::{Access, ChangeProof, KeyProof, KeysProof, Lookup, Op, RangeProof};
 use pleach_core::{Hasher, Key, ValueHash, witness};
@@ -29,8 +29,8 @@ fn found(lookup: Lookup) -> Value {
 }
 
 /// States of 0, 1, 2 and 20 pairs, and one whose keys share 34 bits.
-fn states(hasher: Hasher) -> Vec<(&'static str, Naive)> {
-    let hashed = |count: u32| -> Naive {
+fn states(hasher: Hasher) -> Vec<(&'static str, NaiveTrie)> {
+    let hashed = |count: u32| -> NaiveTrie {
         let pair = |id: u32| {
             let id = id.to_be_bytes();
             (hasher.hash(&id), value_hash(hasher, &[&b"value "[..], &id].concat()))
@@ -53,14 +53,14 @@ fn states(hasher: Hasher) -> Vec<(&'static str, Naive)> {
 }
 
 /// Present and absent keys of a state.
-fn keys(hasher: Hasher, state: &Naive) -> Vec<Key> {
+fn keys(hasher: Hasher, state: &NaiveTrie) -> Vec<Key> {
     let mut keys: Vec<Key> = state.pairs().keys().copied().take(3).collect();
     keys.extend([[0; 32], hasher.hash(b"absent"), [0xff; 32]]);
     keys.sort_unstable();
     keys
 }
 
-fn proofs(hasher: Hasher, state: &Naive) -> Vec<Value> {
+fn proofs(hasher: Hasher, state: &NaiveTrie) -> Vec<Value> {
     let (root, keys) = (state.root(hasher), keys(hasher, state));
     let mut cases = Vec::new();
     for key in &keys {
@@ -92,7 +92,7 @@ fn proofs(hasher: Hasher, state: &Naive) -> Vec<Value> {
 }
 
 /// The batch of a witness: reads, a new value, a new key, a deletion.
-fn batch(hasher: Hasher, state: &Naive) -> Vec<Op> {
+fn batch(hasher: Hasher, state: &NaiveTrie) -> Vec<Op> {
     let put = |id: u8| Some(value_hash(hasher, &[id, 7]));
     let mut ops: Vec<Op> = Vec::new();
     for (at, key) in keys(hasher, state).into_iter().enumerate() {
@@ -108,7 +108,7 @@ fn batch(hasher: Hasher, state: &Naive) -> Vec<Op> {
     ops
 }
 
-fn witnessed(hasher: Hasher, state: &Naive) -> (Value, Value) {
+fn witnessed(hasher: Hasher, state: &NaiveTrie) -> (Value, Value) {
     let ops = batch(hasher, state);
     let bytes = state.witness(hasher, &ops).encode(hasher).expect("encoded");
     let verified = witness::verify(hasher, &bytes, &state.root(hasher)).expect("holds");
@@ -147,7 +147,7 @@ fn witnessed(hasher: Hasher, state: &Naive) -> (Value, Value) {
 }
 
 /// Key proofs with one flipped bit that are refused for this root.
-fn refused(hasher: Hasher, state: &Naive) -> Vec<String> {
+fn refused(hasher: Hasher, state: &NaiveTrie) -> Vec<String> {
     let root = state.root(hasher);
     let Some(key) = state.pairs().keys().next() else { return Vec::new() };
     let bytes = state.path(hasher, key).encode(hasher).expect("encoded");
@@ -165,7 +165,7 @@ fn refused(hasher: Hasher, state: &Naive) -> Vec<String> {
 
 fn document() -> Value {
     let of = |hasher: Hasher| -> Value {
-        let state = |(name, state): &(&str, Naive)| {
+        let state = |(name, state): &(&str, NaiveTrie)| {
             let (witness, change) = witnessed(hasher, state);
             let mut proofs = proofs(hasher, state);
             proofs.push(change);

@@ -7,15 +7,15 @@ mod common;
 use common::{SPREADS, Spread, below, cases, rng, second, set, some_keys, some_ops};
 use pleach_core::{
     Hasher, Key, Lookup, ValueHash,
-    naive::Naive,
-    proof::{BuildError, Change, DecodeError, VerifyError, change, range, witness},
+    naive::NaiveTrie,
+    proof::{BuildError, ChangeLookup, DecodeError, VerifyError, change, range, witness},
 };
 use rand_chacha::ChaCha8Rng;
 
 const BLAKE3: Hasher = Hasher::BLAKE3;
 
 /// Two keys, the smaller one first: of the set, of the spread, or the ends of all keys.
-fn bounds(set: &Naive, spread: Spread, rng: &mut ChaCha8Rng) -> (Key, Key) {
+fn bounds(set: &NaiveTrie, spread: Spread, rng: &mut ChaCha8Rng) -> (Key, Key) {
     let keys = some_keys(set, spread, rng, 2);
     match below(rng, 8) {
         0 => ([0; 32], [0xff; 32]),
@@ -28,7 +28,7 @@ fn bounds(set: &Naive, spread: Spread, rng: &mut ChaCha8Rng) -> (Key, Key) {
 
 fn range_build(
     hasher: Hasher,
-    set: &Naive,
+    set: &NaiveTrie,
     first: &Key,
     last: &Key,
 ) -> Result<Vec<u8>, BuildError> {
@@ -39,14 +39,14 @@ fn range_build(
 
 fn change_build(
     hasher: Hasher,
-    from: &Naive,
-    to: &Naive,
+    from: &NaiveTrie,
+    to: &NaiveTrie,
     first: &Key,
     last: &Key,
 ) -> Result<Vec<u8>, BuildError> {
     let mut keys = from.changed(to, first, last);
     keys.extend([first, last]);
-    let multi = |set: &Naive| set.multi(hasher, &keys).encode(hasher).unwrap();
+    let multi = |set: &NaiveTrie| set.multi(hasher, &keys).encode(hasher).unwrap();
     change::build(hasher, &multi(from), &multi(to), first, last)
 }
 
@@ -96,7 +96,7 @@ fn a_range_proof_has_all_pairs_of_the_range_and_no_others() {
 }
 
 /// A set and another one that a few batches have made of it.
-fn states(spread: Spread, rng: &mut ChaCha8Rng) -> (Naive, Naive) {
+fn states(spread: Spread, rng: &mut ChaCha8Rng) -> (NaiveTrie, NaiveTrie) {
     let count = [0, 1, 2, 3, 9, 40, 150][below(rng, 7)];
     let from = set(spread, rng, count);
     let mut to = from.clone();
@@ -105,7 +105,7 @@ fn states(spread: Spread, rng: &mut ChaCha8Rng) -> (Naive, Naive) {
         to.apply(&some_ops(&from, spread, rng, count));
     }
     if below(rng, 10) == 0 {
-        to = Naive::new();
+        to = NaiveTrie::new();
     }
     if below(rng, 2) == 0 { (from, to) } else { (to, from) }
 }
@@ -133,9 +133,9 @@ fn changes(hasher: Hasher, seed: u64) {
             for key in some_keys(&to, spread, &mut rng, 10) {
                 let (before, after) = (from.get(&key).copied(), to.get(&key).copied());
                 let wanted = match (first..=last).contains(&key) {
-                    false => Change::OutOfScope,
-                    true if before == after => Change::Same,
-                    true => Change::Changed { before, after },
+                    false => ChangeLookup::OutOfScope,
+                    true if before == after => ChangeLookup::Same,
+                    true => ChangeLookup::Changed { before, after },
                 };
                 assert_eq!(verified.get(&key), wanted);
             }
@@ -180,10 +180,10 @@ fn all_small_sets_and_ranges_are_proven() {
             key
         })
         .collect();
-    let mut previous = Naive::new();
+    let mut previous = NaiveTrie::new();
     for bits in (0u32..1 << 16).filter(|bits| bits.count_ones() <= 3 || bits % 997 == 0) {
         let members = (0..16).filter(|key| bits >> key & 1 == 1);
-        let set: Naive =
+        let set: NaiveTrie =
             members.map(|key| (keys[key], [u8::try_from(key).unwrap(); 32].into())).collect();
         let (root, previous_root) = (set.root(BLAKE3), previous.root(BLAKE3));
         let ranges = [(0, 15), (3, 3), (1, 6), (4, 7), (7, 12), (10, 15), (5, 13)];
@@ -285,7 +285,7 @@ fn a_change_that_is_left_out_is_found() {
                     less.drain(at..at + 32);
                     assert!(verify(&less).is_err(), "{spread:?} {seed}");
                 }
-                let multi = |set: &Naive| set.multi(BLAKE3, &keys).encode(BLAKE3).unwrap();
+                let multi = |set: &NaiveTrie| set.multi(BLAKE3, &keys).encode(BLAKE3).unwrap();
                 let built = change::build(BLAKE3, &multi(&from), &multi(&to), &first, &last);
                 assert!(built.is_err());
             }
@@ -317,7 +317,7 @@ fn a_range_proof_takes_little_more_than_its_pairs() {
 
 #[test]
 fn a_builder_says_what_is_wrong_with_its_parts() {
-    let set: Naive = (0..8).map(|byte| ([byte << 5; 32], [byte; 32].into())).collect();
+    let set: NaiveTrie = (0..8).map(|byte| ([byte << 5; 32], [byte; 32].into())).collect();
     let multi = |keys: &[Key]| set.multi(BLAKE3, keys).encode(BLAKE3).unwrap();
     let (first, last) = ([0x20; 32], [0x80; 32]);
     let pairs = || set.pairs().range(first..=last).map(|(key, hash)| (*key, *hash));

@@ -10,7 +10,7 @@ use common::{Blake3Hasher, Oracle, SPREADS, Sha2Hasher, below, cases, key, oracl
 use pleach_core::{
     Hasher, Key, TERMINATOR,
     fold::{FoldValue, NotAscending, RootFolder},
-    naive::Naive,
+    naive::NaiveTrie,
     node::value_hash,
 };
 use rand_core::RngCore;
@@ -29,7 +29,7 @@ fn check<H: Oracle>(pairs: &BTreeMap<Key, Vec<u8>>, what: &str) {
             assert_eq!(folder.pair(&[0; 32], value), Err(NotAscending), "{what}: an earlier key");
         }
     }
-    let trie: Naive =
+    let trie: NaiveTrie =
         pairs.iter().map(|(key, value)| (*key, value_hash(H::HASHER, value))).collect();
     let root = folder.root();
     assert_eq!(root, trie.root(H::HASHER), "{what}: the naive trie");

@@ -13,10 +13,10 @@ use std::{
 use common::{SPREADS, below, cases, mutate::mutate, rng, set, some_keys, some_ops};
 use pleach_core::{
     Hasher, Key, Node, TERMINATOR,
-    naive::{self, Naive},
+    naive::{self, NaiveTrie},
     proof::{
-        Kind, NamespaceRoots, block, change, encoding, encoding::Sizes, multi, path, range,
-        through, witness,
+        NamespaceRoots, ProofKind, block, change, encoding, encoding::SectionSizes, multi,
+        namespace, path, range, witness,
     },
 };
 
@@ -96,8 +96,8 @@ fn all_bounded(bytes: &[u8], root: &Node) {
         _ = change::verify(BLAKE3, bytes, root, &TERMINATOR, &FIRST, &LAST)
             .map(|v| v.changes().count());
     });
-    bounded(bytes, |bytes| _ = through::open(BLAKE3, bytes, root));
-    bounded(bytes, |bytes| _ = through::open_change(BLAKE3, bytes, root, root));
+    bounded(bytes, |bytes| _ = namespace::open(BLAKE3, bytes, root));
+    bounded(bytes, |bytes| _ = namespace::open_change(BLAKE3, bytes, root, root));
     bounded_with(CONSTANT + NAMESPACES, bytes, |bytes| {
         _ = block::verify(BLAKE3, bytes, root).map(|v| v.namespaces().len());
     });
@@ -112,7 +112,11 @@ fn memory_is_bounded_for_blocks_over_all_namespaces() {
         let ops = naive::reads(&[[0x55; 32]]);
         let witness = set.witness(BLAKE3, &ops).encode(BLAKE3).unwrap();
         let roots: NamespaceRoots = (0..=255).map(|ns| (ns, set.root(BLAKE3))).collect();
-        let part = |ns| block::Part { ns, after: Some(set.root(BLAKE3)), witness: Some(&witness) };
+        let part = |ns| block::NamespaceClaim {
+            ns,
+            after: Some(set.root(BLAKE3)),
+            witness: Some(&witness),
+        };
         let parts: Vec<_> = (0..=255).map(part).collect();
         let mut bytes = block::build(BLAKE3, &roots, &parts).unwrap();
         let root = roots.over_all(BLAKE3);
@@ -138,7 +142,7 @@ fn memory_is_bounded_by_the_input_for_valid_and_changed_encodings() {
                 set.multi(BLAKE3, &keys).encode(BLAKE3).unwrap(),
                 set.witness(BLAKE3, &ops).encode(BLAKE3).unwrap(),
                 set.range(BLAKE3, &FIRST, &LAST),
-                set.change(BLAKE3, &Naive::new(), &FIRST, &LAST),
+                set.change(BLAKE3, &NaiveTrie::new(), &FIRST, &LAST),
             ] {
                 for _ in 0..20 {
                     all_bounded(&bytes, &root);
@@ -179,21 +183,21 @@ fn memory_is_bounded_for_large_witnesses_and_long_lists_of_tiny_terminals() {
         section.extend_from_slice(&(first << 1).to_be_bytes());
     }
     for claimed in [1 << 15, u32::MAX, 1 << 16] {
-        let sizes = Sizes {
+        let sizes = SectionSizes {
             terminals: claimed,
             terminal_bytes: u32::try_from(section.len()).unwrap(),
-            ..Sizes::default()
+            ..SectionSizes::default()
         };
-        let mut bytes = encoding::header(BLAKE3, Kind::Multi, &sizes).to_vec();
+        let mut bytes = encoding::header(BLAKE3, ProofKind::Multi, &sizes).to_vec();
         bytes.extend_from_slice(&section);
         bounded(&bytes, |bytes| assert!(multi::verify(BLAKE3, bytes, &root).is_err()));
-        bytes[5] = Kind::Range as u8;
+        bytes[5] = ProofKind::Range as u8;
         bounded(&bytes, |bytes| {
             let verdict = range::verify(BLAKE3, bytes, &root, &[0; 32], &[0xff; 32]);
             assert!(verdict.is_err());
         });
-        let sizes = Sizes { ops: claimed, op_bytes: sizes.terminal_bytes, ..sizes };
-        let mut bytes = encoding::header(BLAKE3, Kind::Change, &sizes).to_vec();
+        let sizes = SectionSizes { ops: claimed, op_bytes: sizes.terminal_bytes, ..sizes };
+        let mut bytes = encoding::header(BLAKE3, ProofKind::Change, &sizes).to_vec();
         (0..2).for_each(|_| bytes.extend_from_slice(&section));
         bounded(&bytes, |bytes| {
             let verdict = change::verify(BLAKE3, bytes, &root, &root, &[0; 32], &[0xff; 32]);

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use pleach::load::LoadOptions;
 use pleach::{Access, Db, Hasher, Key, Options, SessionOptions, Value};
 use pleach_io::os::{OsDevice, OsOptions};
-use pleach_io::{Device, OpenMode, PageBuf, Request, Transfer};
+use pleach_io::{Device, OpenMode, PageBuf, Request, RequestKind};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -81,7 +81,7 @@ fn raw(folder: &Path, run: usize) -> Result<f64, Failure> {
             && let Some(buf) = spare.pop()
         {
             let (file, offset) = (file.clone(), page * 4096);
-            queue.push(Request { file, transfer: Transfer::Read, offset, buf, token: page });
+            queue.push(Request { file, kind: RequestKind::Read, offset, buf, token: page });
             page += step;
         }
         let mut next = queue.wait_for(depth / 4)?;

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use pleach_beatree::Value;
 use pleach_core::proof::ChangeProof;
 use pleach_core::{Hasher, Key, Node};
-use pleach_history::{Changes, Order};
+use pleach_history::{ChangingCommits, CommitOrder};
 use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::threads::Threads;
 use pleach_io::{DeviceInfo, Disk, Executor};
@@ -298,7 +298,9 @@ impl Db {
             Bound::Unbounded => u64::MAX,
         };
         let (key, range) = (*key, (first, last.min(self.commit_number())));
-        Changes::new(range, move |range, order| self.first_changes((namespace, &key), range, order))
+        ChangingCommits::new(range, move |range, order| {
+            self.first_changes((namespace, &key), range, order)
+        })
     }
 
     /// The first of the commits from one, or from the begin of the history, through another that changed a key.
@@ -306,7 +308,7 @@ impl Db {
         &self,
         key: (u8, &Key),
         (first, last): (Option<u64>, u64),
-        order: Order,
+        order: CommitOrder,
     ) -> Result<Vec<u64>> {
         let engine = self.0.open_engine()?;
         let undo = &engine.db.commits.undo;

@@ -81,7 +81,7 @@ mod tests {
     }
 
     fn put(bytes: &[u8]) -> Stored {
-        Stored::put(Hasher::BLAKE3, bytes.into())
+        Stored::from_value(Hasher::BLAKE3, bytes.into())
     }
 
     #[test]

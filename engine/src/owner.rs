@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
-use pleach_io::{DeviceInfo, Home, TaskHandle};
+use pleach_io::{DeviceInfo, ProcessTag, TaskHandle};
 
 use crate::checkpoint::checkpoint;
 use crate::engine::Engine;
@@ -36,7 +36,7 @@ pub(crate) struct Owner {
     handles: Arc<Handles>,
     /// How the open found the database.
     pub(crate) opening: Opening,
-    home: Home,
+    home: ProcessTag,
     last_status: OnceLock<LastStatus>,
 }
 
@@ -76,7 +76,7 @@ impl Owner {
             closed: AtomicBool::new(false),
             closing: Mutex::new(Some(tasks)),
             opening,
-            home: Home::here(),
+            home: ProcessTag::current(),
             last_status: OnceLock::new(),
         }
     }
@@ -87,7 +87,7 @@ impl Owner {
     /// [`Error::Closed`] from the beginning of a close on; [`IoError::Forked`](pleach_io::IoError::Forked) in a
     /// process that was forked since.
     pub(crate) fn open_engine(&self) -> Result<MappedRwLockReadGuard<'_, Arc<Engine>>> {
-        self.home.check()?;
+        self.home.check_current()?;
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
@@ -138,7 +138,7 @@ impl Owner {
     /// See [`Db::close`](crate::Db::close). A close that found no room, or could not read what it needs, can
     /// be tried again; one that met a failed write or sync has come to its end.
     pub(crate) fn close(&self) -> Result<OpenHandles> {
-        self.home.check()?;
+        self.home.check_current()?;
         let mut tasks = self.closing.lock();
         let Some(engine) = self.engine.read().clone() else { return Err(Error::Closed) };
         self.closed.store(true, Ordering::Release);
@@ -173,7 +173,7 @@ impl Drop for Owner {
     /// The last clone goes: sessions and overlays may live on and read, but not commit. In a process that was forked
     /// since it goes alone: the database is the other process's.
     fn drop(&mut self) {
-        if self.home.is_here()
+        if self.home.is_current()
             && let Some(engine) = self.engine.get_mut()
         {
             engine.refuse_commits();

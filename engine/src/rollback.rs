@@ -181,7 +181,7 @@ fn accesses_of(db: &TrieDb, wanted: u64, undone: Vec<(Key, Stored)>) -> Result<V
             // A run has one owner: the page or the change that names it. So the value is written anew.
             Stored::Overflow(_) => {
                 let value = overflow::value(db, wanted, prior, false)?;
-                value.map_or(Stored::Absent, |value| Stored::put(db.hasher, value))
+                value.map_or(Stored::Absent, |value| Stored::from_value(db.hasher, value))
             }
             other => other,
         };

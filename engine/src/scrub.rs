@@ -17,10 +17,10 @@ use pleach_core::fold::RootFolder;
 use pleach_core::{Key, Node, Prefix};
 use pleach_io::{OpenMode, PAGE};
 use pleach_journal::format::names::{LEAF_FILE, OVERFLOW_FILE, segment_name};
-use pleach_journal::format::position::{LogPos, Point};
+use pleach_journal::format::position::{LogPoint, LogPos};
 use pleach_journal::format::superblock::Superblock;
 use pleach_journal::format::superblock_store::SuperblockStore;
-use pleach_journal::log::{Broken, ScanError, next_record, walk};
+use pleach_journal::log::{BrokenChain, ScanError, next_record, walk_records};
 
 use crate::bad_page::{BadPage, page_of_value};
 use crate::engine::Engine;
@@ -177,7 +177,7 @@ fn log_end(db: &TrieDb) -> LogPos {
 }
 
 /// Where the log begins that is kept: at a record before the replay start, or there.
-fn log_start(db: &TrieDb) -> Point {
+fn log_start(db: &TrieDb) -> LogPoint {
     let newest = writer_superblock(db).unwrap_or_else(|| db.images.newest());
     let from = newest.log_from();
     if from < newest.replay.position { from.into() } else { newest.replay }
@@ -272,7 +272,7 @@ impl Scrub<'_> {
         // Each turn begins behind where the one before has ended.
         while from.position < end && !self.wait_or_stop() {
             let mut records = 0;
-            let walked = walk(device, database, size, from, end, |record| {
+            let walked = walk_records(device, database, size, from, end, |record| {
                 records += 1;
                 self.report.records += 1;
                 self.count_read(record.header.record_len());
@@ -280,7 +280,7 @@ impl Scrub<'_> {
                 let flow = if stops { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
                 Ok::<_, Error>(flow)
             });
-            let Err(Broken { resume, error }) = walked else { return };
+            let Err(BrokenChain { resume, error }) = walked else { return };
             let start = log_start(db);
             if start.position >= resume {
                 from = start;
@@ -307,10 +307,10 @@ impl Scrub<'_> {
                 return;
             }
             if let Err(error) = run.check() {
-                let page = error.page().unwrap_or(run.names.pages[0].start);
+                let page = error.page().unwrap_or(run.descriptor.pages[0].start);
                 self.report_bad(OVERFLOW_FILE, page, None, error.into());
             }
-            self.count_read(run.names.bytes());
+            self.count_read(run.descriptor.bytes());
         }
     }
 

@@ -174,7 +174,7 @@ impl Session {
         }
         let missing = Error::Namespace(namespace);
         let Some((at, root)) = self.tip.roots.find(namespace) else { return Err(missing) };
-        self.engine.db.home.check()?;
+        self.engine.db.home.check_current()?;
         let other = &self.others[at - 1];
         if let Some(reading) = other.get() {
             return Ok(reading);
@@ -194,7 +194,7 @@ impl Session {
     /// # Errors
     /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld): this one cannot read any more, either.
     pub fn fork(&self) -> Result<Self> {
-        self.engine.db.home.check()?;
+        self.engine.db.home.check_current()?;
         let view = self.engine.db.commits.clone_view(self.first.view());
         self.engine.db.run_read(view.base, || view.check_readable())?;
         let options =
@@ -231,7 +231,7 @@ impl Session {
     }
 
     fn finish_list(self, accesses: Vec<Access>) -> Result<Block, FinishError> {
-        if let Err(forked) = self.engine.db.home.check() {
+        if let Err(forked) = self.engine.db.home.check_current() {
             return Err(FinishError::new(self, accesses, forked.into()));
         }
         let finisher = &self.engine.finisher;
@@ -243,7 +243,7 @@ impl Session {
             let accesses = expanded.as_ref().unwrap_or(&accesses);
             self.finish_sorted(&sort(&self.engine.db, &mut sorter, accesses)?)
         });
-        finisher.sorters.give(sorter);
+        finisher.sorters.put_back(sorter);
         let finished = match finished {
             Ok(finished) => finished,
             Err(error) => return Err(FinishError::new(self, accesses, error)),

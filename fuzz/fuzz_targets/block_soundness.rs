@@ -6,19 +6,19 @@ use std::collections::BTreeMap;
 
 use pleach_core::{
     Hasher, TERMINATOR,
-    naive::Naive,
-    proof::{NamespaceRoots, Op, block, change, path, roots, through},
+    naive::NaiveTrie,
+    proof::{NamespaceRoots, Op, block, change, namespace, path, roots},
 };
 use pleach_fuzz::{Input, block_agrees, through_agrees};
 
-type Tries = BTreeMap<u8, Naive>;
+type Tries = BTreeMap<u8, NaiveTrie>;
 
 fn roots_of(tries: &Tries) -> NamespaceRoots {
     tries.iter().map(|(ns, trie)| (*ns, trie.root(Hasher::BLAKE3))).collect()
 }
 
 /// What each namespace is after a block, and its operations where it was looked into.
-type Done = BTreeMap<u8, (Option<Naive>, Option<Vec<Op>>)>;
+type Done = BTreeMap<u8, (Option<NaiveTrie>, Option<Vec<Op>>)>;
 
 fn encode(before: &Tries, done: &Done) -> Option<Vec<u8>> {
     let witness = |ns: u8, ops: &Vec<Op>| {
@@ -30,7 +30,7 @@ fn encode(before: &Tries, done: &Done) -> Option<Vec<u8>> {
     let mut parts = Vec::new();
     for ((ns, (after, _)), witness) in done.iter().zip(&witnesses) {
         let after = after.as_ref().map(|trie| trie.root(Hasher::BLAKE3));
-        parts.push(block::Part { ns: *ns, after, witness: witness.as_deref() });
+        parts.push(block::NamespaceClaim { ns: *ns, after, witness: witness.as_deref() });
     }
     block::build(Hasher::BLAKE3, &roots_of(before), &parts).ok()
 }
@@ -47,8 +47,8 @@ fn after(before: &Tries, done: &Done) -> Tries {
 }
 
 /// Makes the block again from what was verified.
-fn redone(before: &Tries, verified: &block::Verified<'_>) -> Done {
-    let one = |part: &block::Namespace<'_>| {
+fn redone(before: &Tries, verified: &block::VerifiedBlock<'_>) -> Done {
+    let one = |part: &block::VerifiedNamespace<'_>| {
         let ops: Option<Vec<Op>> = part
             .witness()
             .map(|ops| ops.ops().map(|op| Op { key: op.key, access: op.access }).collect());
@@ -93,13 +93,13 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let (ns, key, roots) = (input.u8(), input.key(), roots_of(&before));
     let inner = before.get(&ns).map(|trie| trie.path(Hasher::BLAKE3, &key).encode(Hasher::BLAKE3));
     let inner = inner.map_or(Vec::new(), |inner| inner.expect("small"));
-    let valid = through::build(Hasher::BLAKE3, &roots, ns, &inner).expect("its parts");
+    let valid = namespace::build(Hasher::BLAKE3, &roots, ns, &inner).expect("its parts");
     assert!(through_agrees(&valid, &over_all));
     let mut bytes = valid;
     input.mutate(&mut bytes);
-    if let Ok(opened) = through::open(Hasher::BLAKE3, &bytes, &over_all) {
+    if let Ok(opened) = namespace::open(Hasher::BLAKE3, &bytes, &over_all) {
         assert_eq!(opened.root(), roots.get(opened.ns()));
-        let again = through::build(Hasher::BLAKE3, &roots, opened.ns(), opened.inner());
+        let again = namespace::build(Hasher::BLAKE3, &roots, opened.ns(), opened.inner());
         assert_eq!(again, Ok(bytes.clone()));
         if let Some(Ok(verified)) =
             opened.root().map(|root| path::verify(Hasher::BLAKE3, opened.inner(), root))
@@ -112,7 +112,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
 
     let to = roots_of(&after(&before, &done));
     let (first, last) = ([0; 32], [0xff; 32]);
-    let none = Naive::new();
+    let none = NaiveTrie::new();
     let later = after(&before, &done);
     let sides = [&before, &later].map(|tries| tries.get(&ns).unwrap_or(&none));
     let inner = if sides[0] == sides[1] {
@@ -120,21 +120,23 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     } else {
         sides[0].change(Hasher::BLAKE3, sides[1], &first, &last)
     };
-    let valid = through::build_change(Hasher::BLAKE3, &roots, &to, ns, &inner).expect("its parts");
+    let valid =
+        namespace::build_change(Hasher::BLAKE3, &roots, &to, ns, &inner).expect("its parts");
     let ends = [over_all, to.over_all(Hasher::BLAKE3)];
-    let opened = through::open_change(Hasher::BLAKE3, &valid, &ends[0], &ends[1]).expect("valid");
+    let opened = namespace::open_change(Hasher::BLAKE3, &valid, &ends[0], &ends[1]).expect("valid");
     if let Some([from, to]) = opened.inner_roots() {
         assert!(change::verify(Hasher::BLAKE3, opened.inner(), &from, &to, &first, &last).is_ok());
     }
     let mut bytes = valid;
     input.mutate(&mut bytes);
-    if let Ok(opened) = through::open_change(Hasher::BLAKE3, &bytes, &ends[0], &ends[1]) {
+    if let Ok(opened) = namespace::open_change(Hasher::BLAKE3, &bytes, &ends[0], &ends[1]) {
         let [from, to_root] = [&roots, &to].map(|roots| roots.get(opened.ns()).copied());
         assert_eq!(opened.is_same(), from == to_root);
         let counted = [from, to_root].map(|root| root.unwrap_or(TERMINATOR));
         assert_eq!(opened.inner_roots().is_some(), counted[0] != counted[1]);
-        let again = through::build_change(Hasher::BLAKE3, &roots, &to, opened.ns(), opened.inner());
+        let again =
+            namespace::build_change(Hasher::BLAKE3, &roots, &to, opened.ns(), opened.inner());
         assert_eq!(again, Ok(bytes));
     }
-    assert_eq!(roots::namespace(&roots::key(ns)), Some(ns));
+    assert_eq!(roots::namespace_of(&roots::key(ns)), Some(ns));
 });

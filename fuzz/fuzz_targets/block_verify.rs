@@ -2,7 +2,7 @@
 //! and both verifiers say the same.
 #![no_main]
 
-use pleach_core::{Hasher, proof::Kind};
+use pleach_core::{Hasher, proof::ProofKind};
 use pleach_fuzz::{Input, block_agrees, framed, through_agrees};
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
@@ -25,12 +25,12 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let inner: Vec<&[u8]> = inner.iter().map(Vec::as_slice).collect();
     let witness = state.witness(Hasher::BLAKE3, &outer).encode(Hasher::BLAKE3).expect("small");
     let roots = [state.root(Hasher::BLAKE3), root];
-    let bytes = framed(Kind::Block, input.u8() / 128, &witness, &inner);
+    let bytes = framed(ProofKind::Block, input.u8() / 128, &witness, &inner);
     roots.iter().for_each(|root| _ = block_agrees(&bytes, root));
     let ns = input.u8();
     let mut key = input.key();
     key[0] = ns;
     let path = state.path(Hasher::BLAKE3, &key).encode(Hasher::BLAKE3).expect("small");
-    let bytes = framed(Kind::Through, ns, &path, &inner);
+    let bytes = framed(ProofKind::Namespace, ns, &path, &inner);
     roots.iter().for_each(|root| _ = through_agrees(&bytes, root));
 });

@@ -13,8 +13,10 @@ use pleach_io::sim::{Content, Image, SimDisk};
 use pleach_journal::format::commit_body::CommitView;
 use pleach_journal::format::location_body::LocationView;
 use pleach_journal::format::names::segment_name as name;
-use pleach_journal::format::position::Point;
-use pleach_journal::format::record::{HEADER_LEN, Header, Kind, MAGIC, body_checksum};
+use pleach_journal::format::position::LogPoint;
+use pleach_journal::format::record::{
+    HEADER_LEN, LogRecordKind, MAGIC, RecordHeader, body_checksum,
+};
 use pleach_journal::log::{ScanError, ScanInput, scan};
 
 const DATABASE: u64 = 7;
@@ -36,18 +38,18 @@ fuzz_target!(|data: &[u8]| {
         database: DATABASE,
         segment_size: SEGMENT as u64,
         incarnation: 9,
-        from: Point::default(),
+        from: LogPoint::default(),
         durable_through: (if clean { 0 } else { u64::from(flags >> 1) * 64 }).into(),
         prepared_through: (bytes.len() as u64).into(),
         clean,
         live: false,
     };
-    let mut last = Point::default();
+    let mut last = LogPoint::default();
     let end = scan(&disk.into(), &input, |view| {
         assert_eq!(view.header.previous, last.checksum);
         assert!(view.header.position >= last.position && view.header.incarnation <= 9);
         assert_eq!(view.body.len() as u64, view.header.body_len);
-        last = Point { position: view.header.end(), checksum: view.checksum };
+        last = LogPoint { position: view.header.end(), checksum: view.checksum };
         walk(view.header.kind, view.body);
         Ok::<_, ScanError>(())
     });
@@ -67,8 +69,9 @@ fn sign(bytes: &mut [u8]) {
         let word = |n: usize| u64::from_le_bytes(core::array::from_fn(|i| bytes[at + 8 * n + i]));
         let body_len = word(1) % 8192;
         let body = at + HEADER_LEN..bytes.len().min(at + HEADER_LEN + body_len as usize);
-        let header = Header {
-            kind: [Kind::Commit, Kind::Location, Kind::Close][usize::from(bytes[at + 5] % 3)],
+        let header = RecordHeader {
+            kind: [LogRecordKind::Commit, LogRecordKind::Location, LogRecordKind::Close]
+                [usize::from(bytes[at + 5] % 3)],
             flags: bytes[at + 6] & 1,
             body_len,
             database: DATABASE,
@@ -84,15 +87,15 @@ fn sign(bytes: &mut [u8]) {
     }
 }
 
-fn walk(kind: Kind, body: &[u8]) {
-    if kind == Kind::Location {
+fn walk(kind: LogRecordKind, body: &[u8]) {
+    if kind == LogRecordKind::Location {
         if let Ok(view) = LocationView::parse(body) {
             assert!(view.rewrites().all(|one| one.is_ok_and(|one| one.pages().count() > 0)));
         }
         return;
     }
     let Ok(view) = CommitView::parse(body) else { return };
-    let replaced = view.before.is_some();
+    let replaced = view.undo_header.is_some();
     for ns in view.namespaces() {
         let ns = ns.expect("checked by parse");
         let keys = ns.changes().map_while(Result::ok).map(|(key, _)| key);

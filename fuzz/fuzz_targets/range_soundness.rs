@@ -47,7 +47,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         2 => {
             let mut keys = from.changed(&to, &first, &last);
             keys.extend([first, last]);
-            let multi = |set: &pleach_core::naive::Naive| {
+            let multi = |set: &pleach_core::naive::NaiveTrie| {
                 set.multi(Hasher::BLAKE3, &keys).encode(Hasher::BLAKE3).expect("small")
             };
             let valid = change::build(Hasher::BLAKE3, &multi(&from), &multi(&to), &first, &last);

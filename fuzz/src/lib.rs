@@ -8,9 +8,10 @@
 
 use pleach_core::{
     Hasher, Key, Limits, Lookup, Node, Prefix, VerifyError,
-    naive::Naive,
+    naive::NaiveTrie,
     proof::{
-        Access, Kind, Op, Terminal, block, change, encoding, multi, path, range, through, witness,
+        Access, Op, ProofKind, Terminal, block, change, encoding, multi, namespace, path, range,
+        witness,
     },
 };
 
@@ -64,7 +65,7 @@ impl Input<'_> {
         [self.u8(); 32].into()
     }
 
-    pub fn set(&mut self) -> Naive {
+    pub fn set(&mut self) -> NaiveTrie {
         let count = self.u8() % 24;
         (0..count).map(|_| (self.key(), self.hash())).collect()
     }
@@ -220,7 +221,7 @@ pub fn change_agrees(bytes: &[u8], (from, to): (Node, Node), (first, last): (Key
     assert_eq!(verdict.is_ok(), second::change(Hasher::BLAKE3, bytes, &from, &to, &first, &last));
     if let Ok(verified) = &verdict {
         for (key, before, after) in verified.changes() {
-            assert_eq!(verified.get(&key), change::Change::Changed { before, after });
+            assert_eq!(verified.get(&key), change::ChangeLookup::Changed { before, after });
         }
     }
 }
@@ -237,7 +238,10 @@ pub fn block_agrees(bytes: &[u8], over_all: &Node) -> Option<Node> {
     if let Ok(verified) = &first {
         assert!(verified.namespaces().is_sorted_by(|one, next| one.ns() < next.ns()));
         for part in verified.namespaces() {
-            assert_eq!(verified.get(part.ns()).map(block::Namespace::after), Some(part.after()));
+            assert_eq!(
+                verified.get(part.ns()).map(block::VerifiedNamespace::after),
+                Some(part.after())
+            );
         }
     }
     new_root
@@ -245,8 +249,8 @@ pub fn block_agrees(bytes: &[u8], over_all: &Node) -> Option<Node> {
 
 /// Both verifiers on the bytes of a proof through the root over all.
 pub fn through_agrees(bytes: &[u8], over_all: &Node) -> bool {
-    let opened = through::open(Hasher::BLAKE3, bytes, over_all);
-    limits_hold(|limits| through::open_with(Hasher::BLAKE3, bytes, over_all, limits).map(|_| ()));
+    let opened = namespace::open(Hasher::BLAKE3, bytes, over_all);
+    limits_hold(|limits| namespace::open_with(Hasher::BLAKE3, bytes, over_all, limits).map(|_| ()));
     let found = opened.as_ref().ok().map(|opened| {
         let root = opened.root().map(|root| (*root, opened.inner()));
         (opened.ns(), root)
@@ -256,14 +260,14 @@ pub fn through_agrees(bytes: &[u8], over_all: &Node) -> bool {
 }
 
 /// An outer proof and inner ones under a header of this kind, whatever they are.
-pub fn framed(kind: Kind, ns: u8, outer: &[u8], inner: &[&[u8]]) -> Vec<u8> {
+pub fn framed(kind: ProofKind, ns: u8, outer: &[u8], inner: &[&[u8]]) -> Vec<u8> {
     let inner = inner.concat();
     let count = |len: usize| u32::try_from(len).expect("small");
-    let sizes = encoding::Sizes {
+    let sizes = encoding::SectionSizes {
         ops: ns.into(),
         terminal_bytes: count(outer.len()),
         op_bytes: count(inner.len()),
-        ..encoding::Sizes::default()
+        ..encoding::SectionSizes::default()
     };
     [&encoding::header(Hasher::BLAKE3, kind, &sizes), outer, &inner].concat()
 }
@@ -290,7 +294,7 @@ pub fn path_holds(bytes: &[u8], root: &Node) -> bool {
 }
 
 /// What a terminal says is true of the set.
-pub fn true_of(set: &Naive, terminal: &Terminal) {
+pub fn true_of(set: &NaiveTrie, terminal: &Terminal) {
     let position = terminal.prefix();
     let mut below = set.pairs().iter().filter(|(key, _)| position.covers(key));
     match terminal {

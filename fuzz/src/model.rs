@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use pleach::{
     Access, AccessKind, Block, Db, Error, Namespace, Session, SessionOptions, Value, Witness,
 };
-use pleach_core::naive::Naive;
+use pleach_core::naive::NaiveTrie;
 use pleach_core::proof::{self, Op};
 use pleach_core::{Hasher, Key, Lookup, Node, TERMINATOR, ValueHash, keyed_blake3, witness};
 use pleach_io::sim::SimDisk;
@@ -94,7 +94,7 @@ impl Trie {
         self.root = self.naive().root(Hasher::BLAKE3);
     }
 
-    fn naive(&self) -> Naive {
+    fn naive(&self) -> NaiveTrie {
         self.values.iter().map(|(key, (_, hash))| (*key, *hash)).collect()
     }
 
@@ -178,7 +178,7 @@ impl State {
             key[0] = *namespace;
             (key, trie.root.to_bytes().into())
         };
-        self.merkle().map(leaf).collect::<Naive>().root(Hasher::BLAKE3)
+        self.merkle().map(leaf).collect::<NaiveTrie>().root(Hasher::BLAKE3)
     }
 
     pub fn has(&self, namespace: u8) -> bool {

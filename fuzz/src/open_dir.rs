@@ -15,7 +15,7 @@ use pleach::load::LoadOptions;
 use pleach::{Access, Db, Durability, Error, Roots, Session, Value};
 use pleach_core::Key;
 use pleach_io::PAGE;
-use pleach_io::sim::{Content, Damage, Image, PageOf, SimDisk};
+use pleach_io::sim::{Content, Damage, DamagedPage, Image, SimDisk};
 use pleach_journal::format::record::{HEADER_LEN, MAGIC, body_checksum};
 use pleach_ops::{CheckOptions, CheckReport, check_on};
 use twox_hash::XxHash3_64;
@@ -47,7 +47,7 @@ pub fn run(data: &[u8]) {
     let changed = Changed::draw(&folder.image, &mut draw.input);
     let disk = SimDisk::from_image_with(&changed.image(&folder.image), 1, unrecorded());
     if let Some(page) = changed.unreadable {
-        let at = PageOf { file: changed.name.clone(), page };
+        let at = DamagedPage { file: changed.name.clone(), page };
         disk.damage(&Damage::Unreadable(at));
     }
     let claims = Claims::new(folder, &changed);

@@ -4,10 +4,10 @@
 //! are known, how what is not known goes in, and where the folder settles.
 
 use pleach_core::fold::{
-    Change, Columns, Differing, FoldValue, Folder, HashId, Levels, MAX_CAPTURE, NO_HASH, Occupancy,
-    Path, Siblings, Span, above, heap_index,
+    Columns, DifferingBits, FoldSpan, FoldValue, Folder, HashId, NO_HASH, Occupancy, Path,
+    SiblingPath, TREELET_LEVELS, TreeletPath, ValueChange, above, heap_index,
 };
-use pleach_core::naive::Naive;
+use pleach_core::naive::NaiveTrie;
 use pleach_core::node::{NodeKind, kind, value_hash};
 use pleach_core::proof::encoding::terminal_encode;
 use pleach_core::{Hasher, Key, Node, Prefix, TERMINATOR, ValueHash};
@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 use super::input::Input;
 
 /// Positions of a treelet, and those of them that have children.
-const POSITIONS: u8 = heap_index(MAX_CAPTURE + 1, 0);
-const PARENTS: u8 = heap_index(MAX_CAPTURE, 0);
+const POSITIONS: u8 = heap_index(TREELET_LEVELS + 1, 0);
+const PARENTS: u8 = heap_index(TREELET_LEVELS, 0);
 
 /// What a fold must not read.
 const GARBAGE: Node = Node::new([0x77; 32]);
@@ -57,7 +57,7 @@ enum Then {
 type Accesses = BTreeMap<Key, Then>;
 type Pairs = BTreeMap<Key, Vec<u8>>;
 
-fn naive(pairs: &Pairs) -> Naive {
+fn naive(pairs: &Pairs) -> NaiveTrie {
     pairs.iter().map(|(key, value)| (*key, value_hash(Hasher::BLAKE3, value))).collect()
 }
 
@@ -78,7 +78,7 @@ impl Choices {
     /// After an item.
     fn settle(&mut self, folder: &mut Folder) {
         if self.settles && self.next() == 0 {
-            folder.settle();
+            folder.hash_so_far();
         }
     }
 }
@@ -111,7 +111,7 @@ impl Page {
     }
 
     /// The nodes of all positions.
-    fn nodes(&self, trie: &Naive) -> Vec<Node> {
+    fn nodes(&self, trie: &NaiveTrie) -> Vec<Node> {
         let node = |index| trie.node(Hasher::BLAKE3, &self.position(index));
         (0..POSITIONS).map(node).collect()
     }
@@ -132,7 +132,7 @@ impl Page {
     /// Gives all keys below a prefix; and the numbers of what is put.
     fn give<P: Path>(
         &self,
-        span: &mut Span<'_, P>,
+        span: &mut FoldSpan<'_, P>,
         at: &Prefix,
         choices: &mut Choices,
         puts: &mut Vec<HashId>,
@@ -148,13 +148,13 @@ impl Page {
             let old = self.pairs.get(key).map(|value| FoldValue::Bytes(value));
             if let Some(then) = self.accesses.get(key) {
                 let change = match then {
-                    Then::Read => Change::Keep,
-                    Then::Deleted => Change::Delete,
-                    Then::Put(value) => Change::Put(FoldValue::Bytes(value)),
+                    Then::Read => ValueChange::Keep,
+                    Then::Deleted => ValueChange::Delete,
+                    Then::Put(value) => ValueChange::Put(FoldValue::Bytes(value)),
                 };
-                puts.push(span.accessed(key, old, change));
+                puts.push(span.push_accessed(key, old, change));
             } else {
-                span.unaccessed(key, old.expect("it is there"));
+                span.push_unaccessed(key, old.expect("it is there"));
             }
             choices.settle(span.folder());
         }
@@ -162,11 +162,11 @@ impl Page {
 
     /// Folds all keys.
     fn fold_all(&self, folder: &mut Folder, choices: &mut Choices) -> Fold {
-        let path = Levels::new(self.at.len(), self.columns.0, true, (0, &[]));
-        let mut span = folder.along(self.at.len(), path);
+        let path = TreeletPath::new(self.at.len(), self.columns.0, true, (0, &[]));
+        let mut span = folder.span_along(self.at.len(), path);
         let mut puts = Vec::new();
         self.give(&mut span, &self.at, choices, &mut puts);
-        let number = span.end();
+        let number = span.end_fold();
         let passed = Passed { by_node: 0, beside: 0 };
         Fold { number, puts, passed }
     }
@@ -174,13 +174,13 @@ impl Page {
     /// Folds with what is known.
     fn fold_known(&self, folder: &mut Folder, choices: &mut Choices) -> Fold {
         let known = (self.known, &self.nodes[..]);
-        let path = Levels::new(self.at.len(), self.columns.0, true, known);
-        let span = folder.along(self.at.len(), path);
+        let path = TreeletPath::new(self.at.len(), self.columns.0, true, known);
+        let span = folder.span_along(self.at.len(), path);
         let passed = Passed { by_node: 0, beside: 0 };
         let mut walk = Walk { page: self, span, choices, puts: Vec::new(), passed };
         walk.visit(0);
         let Walk { span, puts, passed, .. } = walk;
-        let number = span.end();
+        let number = span.end_fold();
         Fold { number, puts, passed }
     }
 }
@@ -207,7 +207,7 @@ struct Fold {
 /// The way down through the positions of a page, some of which are known.
 struct Walk<'p, 'f> {
     page: &'p Page,
-    span: Span<'f, Levels<'p>>,
+    span: FoldSpan<'f, TreeletPath<'p>>,
     choices: &'f mut Choices,
     puts: Vec<HashId>,
     passed: Passed,
@@ -219,7 +219,7 @@ impl Walk<'_, '_> {
         let at = page.position(index);
         let accessed = page.accesses.range(*at.first_key()..=at.last_key()).next().is_some();
         let is_known = page.known >> index & 1 == 1;
-        let is_beside = index > 0 && self.span.path.is_inner((index - 1) / 2);
+        let is_beside = index > 0 && self.span.path.is_entered((index - 1) / 2);
         // What is known is read where the fold reads it, too.
         let nodes = if is_known { &page.nodes } else { &page.before };
         let node = &nodes[usize::from(index)];
@@ -230,7 +230,7 @@ impl Walk<'_, '_> {
         }
         if !accessed && is_internal && (is_known || self.choices.next() < 2) {
             self.passed.by_node |= 1 << index;
-            self.span.subtrie(&at, node);
+            self.span.push_known(&at, node);
             return self.choices.settle(self.span.folder());
         }
         let has_levels = index < PARENTS;
@@ -279,7 +279,7 @@ impl Outcome {
     }
 
     /// What the slow trie says of it.
-    fn wanted(page: &Page, after: &Naive) -> Self {
+    fn wanted(page: &Page, after: &NaiveTrie) -> Self {
         let keys: Vec<Key> = page.accesses.keys().copied().collect();
         let mut proof = naive(&page.pairs).multi(Hasher::BLAKE3, &keys);
         // All keys lie below the prefix: nothing is beside the way from there to the root.
@@ -365,7 +365,7 @@ pub fn run(data: &[u8]) -> Was {
         accesses.insert(key, then);
     }
     let like = *pairs.keys().chain(accesses.keys()).next().expect("an access at least");
-    let mut differing = Differing::from(&like);
+    let mut differing = DifferingBits::from(&like);
     pairs.keys().chain(accesses.keys()).for_each(|key| differing.add(key));
     let columns = (differing.columns(at.len()), like);
     let (before, nodes) = (Vec::new(), Vec::new());
@@ -398,7 +398,7 @@ fn check(page: &Page, bits: u64) {
         choices.settles = settles;
         // What is folded before, to the end or not, leaves nothing.
         let mut puts = Vec::new();
-        page.give(&mut folder.below(page.at.len()), &page.at, &mut choices, &mut puts);
+        page.give(&mut folder.span(page.at.len()), &page.at, &mut choices, &mut puts);
         clear(&mut folder);
         let mut folds = vec![page.fold_known(&mut folder, &mut choices)];
         if !settles {
@@ -412,9 +412,9 @@ fn check(page: &Page, bits: u64) {
         check_folds(&folder, &folds, &wanted, &after);
     }
     clear(&mut folder);
-    let mut span = folder.along(page.at.len(), Siblings::new(&wanted.siblings));
-    span.terminals(&wanted.terminals);
-    let fold = span.prove().expect("a multiproof");
+    let mut span = folder.span_along(page.at.len(), SiblingPath::new(&wanted.siblings));
+    span.push_terminals(&wanted.terminals);
+    let fold = span.end_proof().expect("a multiproof");
     folder.run();
     assert_eq!(*folder.node(fold), page.before[0], "the node that the multiproof leads to");
 }

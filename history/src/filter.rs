@@ -50,9 +50,9 @@ fn low(wide: u128) -> u64 {
 /// A line of memory.
 #[derive(Clone, Copy, Default)]
 #[repr(align(64))]
-pub(super) struct Line(pub(super) [u64; 8]);
+pub(super) struct FilterLine(pub(super) [u64; 8]);
 
-impl Line {
+impl FilterLine {
     /// False: no key with this hash was added.
     #[inline]
     pub(super) fn may_have(&self, hash: u64) -> bool {
@@ -79,19 +79,19 @@ fn bits(hash: u64) -> impl Iterator<Item = (usize, u64)> {
 }
 
 /// The filter.
-pub(super) struct Filter(Box<[Line]>);
+pub(super) struct Filter(Box<[FilterLine]>);
 
 impl Filter {
     /// A filter with room for some keys, without any.
     pub(super) fn new(keys: usize) -> Self {
-        Self(vec![Line::default(); keys * BITS_A_KEY / 512 + 1].into())
+        Self(vec![FilterLine::default(); keys * BITS_A_KEY / 512 + 1].into())
     }
 
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.0)
     }
 
-    pub(super) fn lines(&self) -> &[Line] {
+    pub(super) fn lines(&self) -> &[FilterLine] {
         &self.0
     }
 

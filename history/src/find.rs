@@ -7,7 +7,7 @@ use pleach_beatree::Stored;
 use pleach_core::{Key, Prefix};
 
 use crate::Runs;
-use crate::run::{NodesOf, Order, ReplacedNode, Run, Version};
+use crate::run::{CommitOrder, NodeScope, ReplacedNode, Run, Version};
 use crate::table::place;
 
 /// Runs whose filters are asked for together.
@@ -15,7 +15,7 @@ const TOGETHER: usize = 8;
 
 /// A key that a run has, by the places of both.
 #[derive(Clone, Copy)]
-struct Found {
+struct FoundKey {
     lead: u32,
     run: u32,
     key: u32,
@@ -35,42 +35,42 @@ impl Runs {
     }
 
     /// Commits in a range, from 1, that changed a key: the first of them in an order, some at most; none where there is none.
-    pub fn changes(
+    pub fn changing_commits(
         &self,
         namespace: u8,
         key: &Key,
         commits: &RangeInclusive<u64>,
-        order: Order,
+        order: CommitOrder,
     ) -> Vec<u64> {
         let asked = (namespace, key, self.secret.hash(namespace, key));
         let runs = self.after(commits.start() - 1);
         let runs = &runs[..runs.partition_point(|(_, run)| run.after < *commits.end())];
         let changes = |(_, run): &(usize, Arc<Run>)| {
-            Some(run.changes(asked, commits, order)).filter(|found| !found.is_empty())
+            Some(run.changing_commits(asked, commits, order)).filter(|found| !found.is_empty())
         };
         let found = match order {
-            Order::Ascending => runs.iter().find_map(changes),
-            Order::Descending => runs.iter().rev().find_map(changes),
+            CommitOrder::Ascending => runs.iter().find_map(changes),
+            CommitOrder::Descending => runs.iter().rev().find_map(changes),
         };
         found.unwrap_or_default()
     }
 
     /// What the keys of some ranges, which ascend, had as of `base` where a later commit changed it, in order.
-    pub fn within(
+    pub fn values_within(
         &self,
         namespace: u8,
         ranges: &[RangeInclusive<Key>],
         base: u64,
     ) -> Vec<(Key, Stored)> {
         let runs = self.after(base);
-        let run = |one: &Found| &runs[one.run as usize].1;
-        let key = |one: &Found| &run(one).values.keys()[one.key as usize];
+        let run = |one: &FoundKey| &runs[one.run as usize].1;
+        let key = |one: &FoundKey| &run(one).values.keys()[one.key as usize];
         let (mut found, mut own, mut both) = (Vec::new(), Vec::new(), Vec::new());
         // The newest first: runs of few commits are passed before there is much. Of two runs that have a key the older one
         // has the word.
         for (at, (_, run)) in (0..place(runs.len())).zip(runs).rev() {
             run.each_within(namespace, ranges, base, |key| {
-                own.push(Found { lead: run.values.lead(key), run: at, key: place(key) });
+                own.push(FoundKey { lead: run.values.lead(key), run: at, key: place(key) });
             });
             if found.is_empty() {
                 std::mem::swap(&mut found, &mut own);
@@ -80,7 +80,7 @@ impl Runs {
             }
             own.clear();
         }
-        let prior = |one: &Found| run(one).version(one.key as usize, base);
+        let prior = |one: &FoundKey| run(one).version(one.key as usize, base);
         found.iter().filter_map(|one| Some((*key(one), prior(one)?.1))).collect()
     }
 
@@ -88,7 +88,7 @@ impl Runs {
     /// of each prefix the oldest.
     pub fn nodes_around(
         &self,
-        of: NodesOf,
+        of: NodeScope,
         namespace: u8,
         prefix: &Prefix,
         base: u64,
@@ -101,10 +101,10 @@ impl Runs {
 
 /// Both lists as one, in order; of two for one key the second list's.
 fn put_over<'a>(
-    below: &[Found],
-    over: &[Found],
-    key: impl Fn(&Found) -> &'a Key,
-    all: &mut Vec<Found>,
+    below: &[FoundKey],
+    over: &[FoundKey],
+    key: impl Fn(&FoundKey) -> &'a Key,
+    all: &mut Vec<FoundKey>,
 ) {
     all.clear();
     let mut left = below;

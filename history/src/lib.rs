@@ -9,9 +9,9 @@
 //! than are wanted.
 //!
 //! Runs in memory are written to the device as one ([`Runs::write_after`]), and merged there ([`DiskMerge`]). A [`DiskRun`] is
-//! found by its [`RunNames`], which the caller keeps.
+//! found by its [`RunDescriptor`], which the caller keeps.
 
-mod changes;
+mod changing_commits;
 mod disk;
 mod error;
 mod filter;
@@ -25,17 +25,17 @@ mod tests;
 use std::ops::Range;
 use std::sync::Arc;
 
-use pleach_core::page::overflow::PageRun;
+use pleach_core::page::overflow::OverflowRun;
 
-pub use self::changes::Changes;
+pub use self::changing_commits::ChangingCommits;
 #[doc(hidden)]
 pub use self::disk::entries_of;
-pub use self::disk::{DiskMerge, DiskRun, RunFile, RunNames};
+pub use self::disk::{DiskMerge, DiskRun, RunDescriptor, RunFile};
 pub use self::error::Error;
 use self::filter::Secret;
 use self::merge::Merge;
 use self::run::Run;
-pub use self::run::{CommitRun, NodesOf, Order, ReplacedNode, Version};
+pub use self::run::{CommitOrder, CommitRun, NodeScope, ReplacedNode, Version};
 
 /// So many neighbours of a length are merged.
 const FAN: usize = 4;
@@ -62,7 +62,7 @@ impl Runs {
     }
 
     /// Drops runs without commits after `floor`.
-    pub fn drop_through(&mut self, floor: u64) {
+    pub fn remove_through(&mut self, floor: u64) {
         let gone = self.runs.len() - self.after(floor).len();
         self.runs.drain(..gone);
     }
@@ -94,7 +94,7 @@ impl Runs {
         file: &Arc<RunFile>,
         number: impl FnOnce() -> Result<u64, E>,
         before: impl FnOnce(u64) -> Option<Vec<(u64, Vec<u8>)>>,
-        allocate: &mut impl FnMut(usize) -> Result<Vec<PageRun>, E>,
+        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>, E>,
     ) -> Result<Option<DiskRun>, E> {
         let mut runs: Vec<_> = self.after(after).iter().map(|(_, run)| Arc::clone(run)).collect();
         let run = loop {
@@ -171,7 +171,7 @@ impl Merges {
     }
 
     /// Ends merges of runs that are dropped: those without commits after `floor`.
-    pub fn drop_through(&mut self, floor: u64) {
+    pub fn cancel_through(&mut self, floor: u64) {
         for merge in &mut self.0 {
             merge.take_if(|merge| merge.runs[0].through <= floor);
         }

@@ -7,18 +7,18 @@ use pleach_core::{Key, Prefix};
 
 use crate::filter::{Filter, Secret};
 use crate::run::Run;
-use crate::table::{MOST_BYTES, MOST_COMMITS, Sorted, Table};
+use crate::table::{MOST_BYTES, MOST_COMMITS, RunTable, TableKey};
 
 /// Where a merge is in one table.
-struct Head {
+struct MergeHead {
     /// The places that are left of each namespace, the last first.
     left: Vec<(u8, Range<usize>)>,
     /// The namespace and the lead of the next key; the largest number at the end.
     order: u64,
 }
 
-impl Head {
-    fn new<K: Sorted>(table: &Table<K>) -> Self {
+impl MergeHead {
+    fn new<K: TableKey>(table: &RunTable<K>) -> Self {
         let mut head = Self { left: table.parts().rev().collect(), order: 0 };
         head.look(table);
         head
@@ -29,13 +29,13 @@ impl Head {
         self.left.last().map(|(namespace, keys)| (*namespace, keys.start))
     }
 
-    fn look<K: Sorted>(&mut self, table: &Table<K>) {
+    fn look<K: TableKey>(&mut self, table: &RunTable<K>) {
         self.order = self.next().map_or(u64::MAX, |(namespace, at)| {
             u64::from(namespace) << 32 | u64::from(table.lead(at))
         });
     }
 
-    fn advance<K: Sorted>(&mut self, table: &Table<K>) {
+    fn advance<K: TableKey>(&mut self, table: &RunTable<K>) {
         if let Some((_, keys)) = self.left.last_mut() {
             keys.start += 1;
             if keys.start == keys.end {
@@ -47,14 +47,14 @@ impl Head {
 }
 
 /// Where a merge is in the tables of one kind.
-struct Heads<K> {
-    table: fn(&Run) -> &Table<K>,
-    heads: Vec<Head>,
+struct MergeHeads<K> {
+    table: fn(&Run) -> &RunTable<K>,
+    heads: Vec<MergeHead>,
 }
 
-impl<K: Sorted> Heads<K> {
-    fn new(runs: &[Arc<Run>], table: fn(&Run) -> &Table<K>) -> Self {
-        Self { table, heads: runs.iter().map(|run| Head::new(table(run))).collect() }
+impl<K: TableKey> MergeHeads<K> {
+    fn new(runs: &[Arc<Run>], table: fn(&Run) -> &RunTable<K>) -> Self {
+        Self { table, heads: runs.iter().map(|run| MergeHead::new(table(run))).collect() }
     }
 
     /// The run with the least next key, of several the oldest.
@@ -74,7 +74,7 @@ impl<K: Sorted> Heads<K> {
     }
 
     /// Puts in about so many versions, and takes them off their number. True: all are in.
-    fn merge(&mut self, runs: &[Arc<Run>], merged: &mut Table<K>, left: &mut usize) -> bool {
+    fn merge(&mut self, runs: &[Arc<Run>], merged: &mut RunTable<K>, left: &mut usize) -> bool {
         let end = merged.versions() + *left;
         while merged.versions() < end {
             let least = self.least(runs);
@@ -95,9 +95,9 @@ impl<K: Sorted> Heads<K> {
 pub(super) struct Merge {
     /// Oldest first.
     pub(super) runs: Vec<Arc<Run>>,
-    values: Heads<Key>,
-    pages: Heads<Prefix>,
-    regions: Heads<Prefix>,
+    values: MergeHeads<Key>,
+    pages: MergeHeads<Prefix>,
+    regions: MergeHeads<Prefix>,
     merged: Run,
     /// The number of keys that the filter has.
     filtered: usize,
@@ -113,19 +113,19 @@ impl Merge {
         let merged = Run {
             after,
             through,
-            values: Table::for_all(after, runs.iter().map(|run| &run.values)),
+            values: RunTable::for_all(after, runs.iter().map(|run| &run.values)),
             filter: Filter::new(runs.iter().map(|run| run.values.keys().len()).sum()),
-            pages: Table::for_all(after, runs.iter().map(|run| &run.pages)),
-            regions: Table::for_all(after, runs.iter().map(|run| &run.regions)),
+            pages: RunTable::for_all(after, runs.iter().map(|run| &run.pages)),
+            regions: RunTable::for_all(after, runs.iter().map(|run| &run.regions)),
         };
         let bytes = runs.iter().map(|run| run.values.inline_bytes()).sum::<u64>();
         let fits = u32::try_from(versions).is_ok()
             && bytes <= MOST_BYTES
             && through - after <= MOST_COMMITS;
         fits.then(|| Self {
-            values: Heads::new(&runs, |run| &run.values),
-            pages: Heads::new(&runs, |run| &run.pages),
-            regions: Heads::new(&runs, |run| &run.regions),
+            values: MergeHeads::new(&runs, |run| &run.values),
+            pages: MergeHeads::new(&runs, |run| &run.pages),
+            regions: MergeHeads::new(&runs, |run| &run.regions),
             merged,
             filtered: 0,
             // Commits without changes have none.

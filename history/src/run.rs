@@ -6,7 +6,7 @@ use pleach_beatree::Stored;
 use pleach_core::{Key, Node, Prefix};
 
 use crate::filter::{Filter, Secret};
-use crate::table::Table;
+use crate::table::RunTable;
 
 /// A version: the commit that replaced it, and what it replaced.
 pub type Version = (u64, Stored);
@@ -24,7 +24,7 @@ pub struct ReplacedNode {
 
 /// What nodes are of.
 #[derive(Clone, Copy)]
-pub enum NodesOf {
+pub enum NodeScope {
     /// Pages.
     Pages,
     /// Regions.
@@ -33,7 +33,7 @@ pub enum NodesOf {
 
 /// In which order commits are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum CommitOrder {
     /// The oldest first.
     Ascending,
     /// The newest first.
@@ -48,11 +48,11 @@ pub(super) struct Run {
     /// It has what the commits after this one replaced, through another.
     pub(super) after: u64,
     pub(super) through: u64,
-    pub(super) values: Table<Key>,
+    pub(super) values: RunTable<Key>,
     /// Of the keys of values.
     pub(super) filter: Filter,
-    pub(super) pages: Table<Prefix>,
-    pub(super) regions: Table<Prefix>,
+    pub(super) pages: RunTable<Prefix>,
+    pub(super) regions: RunTable<Prefix>,
 }
 
 impl Run {
@@ -90,11 +90,11 @@ impl Run {
     }
 
     /// Commits in a range that changed a key with this hash, some at most, in order.
-    pub(super) fn changes(
+    pub(super) fn changing_commits(
         &self,
         (namespace, key, hash): (u8, &Key, u64),
         commits: &RangeInclusive<u64>,
-        order: Order,
+        order: CommitOrder,
     ) -> Vec<u64> {
         let has_it = self.filter.may_have(hash).then(|| self.values.find(namespace, key));
         let Some(at) = has_it.flatten() else { return Vec::new() };
@@ -102,8 +102,8 @@ impl Run {
         let end = self.values.versions_after(at, *commits.end()).start.min(end);
         let commit = |version| self.values.commit(version);
         match order {
-            Order::Ascending => (start..end).take(COMMITS).map(commit).collect(),
-            Order::Descending => (start..end).rev().take(COMMITS).map(commit).collect(),
+            CommitOrder::Ascending => (start..end).take(COMMITS).map(commit).collect(),
+            CommitOrder::Descending => (start..end).rev().take(COMMITS).map(commit).collect(),
         }
     }
 
@@ -138,14 +138,14 @@ impl Run {
     /// each the oldest.
     pub(super) fn nodes_around(
         &self,
-        of: NodesOf,
+        of: NodeScope,
         namespace: u8,
         prefix: &Prefix,
         base: u64,
     ) -> Vec<ReplacedNode> {
         let table = match of {
-            NodesOf::Pages => &self.pages,
-            NodesOf::Regions => &self.regions,
+            NodeScope::Pages => &self.pages,
+            NodeScope::Regions => &self.regions,
         };
         let above = (table.shortest..prefix.len())
             .filter_map(|len| table.find(namespace, &Prefix::new(prefix.first_key(), len)));
@@ -173,11 +173,11 @@ impl CommitRun {
     /// That of commit `number`, with room for `keys` keys.
     pub(super) fn new(secret: Secret, number: u64, keys: usize) -> Self {
         let after = number - 1;
-        let nodes = || Table::new(after, 0, 0, 0);
+        let nodes = || RunTable::new(after, 0, 0, 0);
         let run = Run {
             after,
             through: number,
-            values: Table::new(after, keys, keys, 8 * keys),
+            values: RunTable::new(after, keys, keys, 8 * keys),
             filter: Filter::new(keys),
             pages: nodes(),
             regions: nodes(),

@@ -10,14 +10,14 @@ use pleach_core::search::{lower_bound_near, partition};
 use pleach_core::{Key, Prefix};
 
 /// What a table is sorted by.
-pub(super) trait Sorted: Copy + Ord {
+pub(super) trait TableKey: Copy + Ord {
     /// The first 32 bits.
     fn lead(&self) -> u32;
     /// Number of bits.
     fn len(&self) -> u16;
 }
 
-impl Sorted for Key {
+impl TableKey for Key {
     #[inline]
     fn lead(&self) -> u32 {
         let [a, b, c, d, ..] = *self;
@@ -29,7 +29,7 @@ impl Sorted for Key {
     }
 }
 
-impl Sorted for Prefix {
+impl TableKey for Prefix {
     #[inline]
     fn lead(&self) -> u32 {
         self.first_key().lead()
@@ -42,7 +42,7 @@ impl Sorted for Prefix {
 
 /// A version in a table: 24 bits for its commit, counted from the run's first, 2 for its kind, 38 for the end of its bytes.
 #[derive(Clone, Copy)]
-struct Mark(u64);
+struct VersionMark(u64);
 
 const KIND_AT: u32 = 38;
 const COMMIT_AT: u32 = 40;
@@ -54,9 +54,9 @@ pub(super) const MOST_COMMITS: u64 = (1 << (64 - COMMIT_AT)) - 1;
 const ABSENT: u64 = 0;
 const INLINE: u64 = 1;
 /// It is in the list of those that are not inline.
-const APART: u64 = 2;
+const NOT_INLINE: u64 = 2;
 
-impl Mark {
+impl VersionMark {
     fn commit(self) -> u64 {
         self.0 >> COMMIT_AT
     }
@@ -71,7 +71,7 @@ impl Mark {
 }
 
 /// A table, ready or in the making.
-pub(super) struct Table<K> {
+pub(super) struct RunTable<K> {
     /// Commits are counted from this one.
     after: u64,
     /// Namespaces with the places of their first keys, both ascending.
@@ -80,16 +80,16 @@ pub(super) struct Table<K> {
     keys: Vec<K>,
     /// The place of each key's first version; at the end, once all keys are in, the number of all versions.
     firsts: Vec<u32>,
-    marks: Vec<Mark>,
+    marks: Vec<VersionMark>,
     bytes: Vec<u8>,
     /// What is not inline, each with the place of its version.
-    apart: Vec<(u32, Stored)>,
-    apart_bytes: usize,
+    not_inline: Vec<(u32, Stored)>,
+    not_inline_bytes: usize,
     /// Bits of the shortest key.
     pub(super) shortest: u16,
 }
 
-impl<K: Sorted> Table<K> {
+impl<K: TableKey> RunTable<K> {
     /// An empty one, with room for up to `keys` keys with `versions` versions and some bytes, of commits after one.
     pub(super) fn new(after: u64, keys: usize, versions: usize, bytes: usize) -> Self {
         Self {
@@ -100,8 +100,8 @@ impl<K: Sorted> Table<K> {
             firsts: Vec::with_capacity(keys + 1),
             marks: Vec::with_capacity(versions),
             bytes: Vec::with_capacity(bytes),
-            apart: Vec::new(),
-            apart_bytes: 0,
+            not_inline: Vec::new(),
+            not_inline_bytes: 0,
             shortest: u16::MAX,
         }
     }
@@ -134,10 +134,10 @@ impl<K: Sorted> Table<K> {
     /// Bytes of memory, less what is only reserved.
     pub(super) fn memory(&self) -> usize {
         self.keys.len() * (size_of::<K>() + 2 * size_of::<u32>())
-            + self.marks.len() * size_of::<Mark>()
+            + self.marks.len() * size_of::<VersionMark>()
             + self.bytes.len()
-            + self.apart.len() * size_of::<(u32, Stored)>()
-            + self.apart_bytes
+            + self.not_inline.len() * size_of::<(u32, Stored)>()
+            + self.not_inline_bytes
     }
 
     /// Adds a key of a namespace, after all others. Its versions follow.
@@ -158,9 +158,9 @@ impl<K: Sorted> Table<K> {
             Stored::Absent => self.mark(commit, ABSENT),
             Stored::Inline(value) => self.put_bytes(commit, value),
             Stored::Large(_) | Stored::Overflow(_) => {
-                self.apart.push((place(self.marks.len()), stored.clone()));
-                self.apart_bytes += stored.heap_bytes();
-                self.mark(commit, APART);
+                self.not_inline.push((place(self.marks.len()), stored.clone()));
+                self.not_inline_bytes += stored.heap_bytes();
+                self.mark(commit, NOT_INLINE);
             }
         }
     }
@@ -175,7 +175,7 @@ impl<K: Sorted> Table<K> {
     fn mark(&mut self, commit: u64, kind: u64) {
         let (commit, end) = (commit - self.after, self.inline_bytes());
         assert!(commit <= MOST_COMMITS && end <= MOST_BYTES, "runs that are merged fit in one");
-        self.marks.push(Mark(commit << COMMIT_AT | kind << KIND_AT | end));
+        self.marks.push(VersionMark(commit << COMMIT_AT | kind << KIND_AT | end));
     }
 
     /// Adds a key of another table with its versions, which are later than those of the same key here.
@@ -190,7 +190,7 @@ impl<K: Sorted> Table<K> {
             let commit = other.commit(version);
             match other.marks[version].kind() {
                 INLINE => self.put_bytes(commit, other.bytes(version)),
-                APART => self.put_version(commit, other.apart(version)),
+                NOT_INLINE => self.put_version(commit, other.not_inline(version)),
                 _ => self.mark(commit, ABSENT),
             }
         }
@@ -204,7 +204,7 @@ impl<K: Sorted> Table<K> {
         self.firsts.shrink_to_fit();
         self.marks.shrink_to_fit();
         self.bytes.shrink_to_fit();
-        self.apart.shrink_to_fit();
+        self.not_inline.shrink_to_fit();
     }
 
     /// The places of a namespace's keys.
@@ -249,9 +249,9 @@ impl<K: Sorted> Table<K> {
         &self.bytes[before..self.marks[version].end()]
     }
 
-    fn apart(&self, version: usize) -> &Stored {
-        let found = self.apart.binary_search_by_key(&place(version), |one| one.0);
-        &self.apart[found.expect("it was put there with its version")].1
+    fn not_inline(&self, version: usize) -> &Stored {
+        let found = self.not_inline.binary_search_by_key(&place(version), |one| one.0);
+        &self.not_inline[found.expect("it was put there with its version")].1
     }
 
     /// What a version is.
@@ -259,7 +259,7 @@ impl<K: Sorted> Table<K> {
         match self.marks[version].kind() {
             ABSENT => Stored::Absent,
             INLINE => Stored::Inline(Value::from(self.bytes(version))),
-            _ => self.apart(version).clone(),
+            _ => self.not_inline(version).clone(),
         }
     }
 

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::ops::RangeInclusive;
 
 use pleach_beatree::Stored;
-use pleach_core::page::overflow::{OverflowCell, PageRun};
+use pleach_core::page::overflow::{OverflowCell, OverflowRun};
 use pleach_core::{Hasher, Key, Node, Prefix};
 
 use pleach_io::sim::{SimDisk, SimOptions};
@@ -32,9 +32,9 @@ fn stored(number: u64) -> Stored {
         0 | 4 => Stored::Absent,
         1 | 5 => Stored::Inline(number.to_be_bytes().as_slice().into()),
         2 | 6 => Stored::Inline(vec![7; 40].into()),
-        8 => Stored::put(Hasher::BLAKE3, long_bytes(number).into()),
+        8 => Stored::from_value(Hasher::BLAKE3, long_bytes(number).into()),
         _ => {
-            let (run, mut cell) = (PageRun { start: number, pages: 2 }, Vec::new());
+            let (run, mut cell) = (OverflowRun { start: number, pages: 2 }, Vec::new());
             OverflowCell::encode(5000, &[7; 32].into(), &[run], &mut cell).expect("a cell");
             Stored::Overflow(cell.into())
         }
@@ -95,8 +95,8 @@ impl Made {
     }
 
     fn drop_through(&mut self, floor: u64) {
-        self.merges.drop_through(floor);
-        self.runs.drop_through(floor);
+        self.merges.cancel_through(floor);
+        self.runs.remove_through(floor);
     }
 }
 
@@ -118,12 +118,12 @@ fn node(number: u64) -> Node {
 }
 
 /// The nodes of all commits, as `push` gives them: namespace, commit, those of pages, those of regions.
-fn nodes_of(all: &Naive, of: NodesOf) -> Vec<(u8, u64, Prefix)> {
+fn nodes_of(all: &Naive, of: NodeScope) -> Vec<(u8, u64, Prefix)> {
     let own = all.chunk_by(|a, b| (a.0, a.2) == (b.0, b.2)).flat_map(|own| {
         let (pages, regions) = own.split_at(own.len() / 2);
         let half = match of {
-            NodesOf::Pages => pages,
-            NodesOf::Regions => regions,
+            NodeScope::Pages => pages,
+            NodeScope::Regions => regions,
         };
         half.iter().map(|one| (one.0, one.2, prefix(&one.1)))
     });
@@ -140,14 +140,14 @@ trait Lookups {
         base: u64,
     ) -> Vec<(Key, Stored)>;
     /// Of each prefix the oldest comes first.
-    fn nodes_around(&self, of: NodesOf, at: &Prefix, base: u64) -> Vec<ReplacedNode>;
+    fn nodes_around(&self, of: NodeScope, at: &Prefix, base: u64) -> Vec<ReplacedNode>;
     /// The first of the commits that changed a key.
     fn changes(
         &self,
         namespace: u8,
         key: &Key,
         commits: &RangeInclusive<u64>,
-        order: Order,
+        order: CommitOrder,
     ) -> Vec<u64>;
 }
 
@@ -161,9 +161,9 @@ impl Lookups for Runs {
         ranges: &[RangeInclusive<Key>],
         base: u64,
     ) -> Vec<(Key, Stored)> {
-        self.within(namespace, ranges, base)
+        self.values_within(namespace, ranges, base)
     }
-    fn nodes_around(&self, of: NodesOf, at: &Prefix, base: u64) -> Vec<ReplacedNode> {
+    fn nodes_around(&self, of: NodeScope, at: &Prefix, base: u64) -> Vec<ReplacedNode> {
         self.nodes_around(of, NAMESPACES[0], at, base).flatten().collect()
     }
     fn changes(
@@ -171,15 +171,15 @@ impl Lookups for Runs {
         namespace: u8,
         key: &Key,
         commits: &RangeInclusive<u64>,
-        order: Order,
+        order: CommitOrder,
     ) -> Vec<u64> {
-        self.changes(namespace, key, commits, order)
+        self.changing_commits(namespace, key, commits, order)
     }
 }
 
 impl Lookups for Vec<Arc<DiskRun>> {
     fn get(&self, namespace: u8, key: &Key, base: u64) -> Option<Version> {
-        let mut later = self.iter().filter(|run| run.names.through > base);
+        let mut later = self.iter().filter(|run| run.descriptor.through > base);
         later.find_map(|run| run.get(namespace, key, base).expect("read"))
     }
     fn within(
@@ -189,14 +189,14 @@ impl Lookups for Vec<Arc<DiskRun>> {
         base: u64,
     ) -> Vec<(Key, Stored)> {
         let mut all = BTreeMap::new();
-        for run in self.iter().rev().filter(|run| run.names.through > base) {
+        for run in self.iter().rev().filter(|run| run.descriptor.through > base) {
             let see = |key, stored| drop(all.insert(key, stored));
-            run.within(namespace, ranges, base, see).expect("read");
+            run.for_each_within(namespace, ranges, base, see).expect("read");
         }
         all.into_iter().collect()
     }
-    fn nodes_around(&self, of: NodesOf, at: &Prefix, base: u64) -> Vec<ReplacedNode> {
-        let later = self.iter().filter(|run| run.names.through > base);
+    fn nodes_around(&self, of: NodeScope, at: &Prefix, base: u64) -> Vec<ReplacedNode> {
+        let later = self.iter().filter(|run| run.descriptor.through > base);
         later.flat_map(|run| run.nodes_around(of, NAMESPACES[0], at, base).expect("read")).collect()
     }
     fn changes(
@@ -204,19 +204,21 @@ impl Lookups for Vec<Arc<DiskRun>> {
         namespace: u8,
         key: &Key,
         commits: &RangeInclusive<u64>,
-        order: Order,
+        order: CommitOrder,
     ) -> Vec<u64> {
-        let mut found =
-            self.iter().map(|run| run.changes(namespace, key, commits, order).expect("read"));
+        let mut found = self
+            .iter()
+            .map(|run| run.changing_commits(namespace, key, commits, order).expect("read"));
         let any = |found: &Vec<u64>| !found.is_empty();
-        let first = if order == Order::Ascending { found.find(any) } else { found.rfind(any) };
+        let first =
+            if order == CommitOrder::Ascending { found.find(any) } else { found.rfind(any) };
         first.unwrap_or_default()
     }
 }
 
 /// Nodes in and around prefixes as of a commit: of each prefix the oldest.
 fn check_nodes(runs: &impl Lookups, all: &Naive, base: u64, spread: bool) {
-    for of in [NodesOf::Pages, NodesOf::Regions] {
+    for of in [NodeScope::Pages, NodeScope::Regions] {
         let nodes = nodes_of(all, of);
         for at in (0..31).step_by(5) {
             for around in [prefix(&key(at, spread)), Prefix::new(&key(at, spread), 12)] {
@@ -252,7 +254,7 @@ fn check_changes(
     let expected: Vec<u64> =
         own.map(|one| one.2).filter(|number| commits.contains(number)).collect();
     let changes = || {
-        Changes::new((Some(*commits.start()), *commits.end()), |(first, last), order| {
+        ChangingCommits::new((Some(*commits.start()), *commits.end()), |(first, last), order| {
             let found = runs.changes(namespace, key, &(first.expect("given")..=last), order);
             Ok::<_, Infallible>(found)
         })
@@ -379,10 +381,10 @@ impl Files {
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "as callers want it")]
-    fn allocate(next: &mut u64, pages: usize) -> Result<Vec<PageRun>, Error> {
+    fn allocate(next: &mut u64, pages: usize) -> Result<Vec<OverflowRun>, Error> {
         let pages = u32::try_from(pages).expect("few");
-        let first = PageRun { start: *next, pages: pages / 3 };
-        let second = PageRun { start: *next + u64::from(pages), pages: pages - pages / 3 };
+        let first = OverflowRun { start: *next, pages: pages / 3 };
+        let second = OverflowRun { start: *next + u64::from(pages), pages: pages - pages / 3 };
         *next = second.start + u64::from(second.pages) + 1;
         Ok(vec![first, second])
     }
@@ -412,7 +414,7 @@ impl Files {
             let names = merge.finish(allocate).expect("merged");
             let mut bytes = Vec::new();
             names.encode(&mut bytes);
-            let again = RunNames::decode(&bytes).expect("as it was encoded");
+            let again = RunDescriptor::decode(&bytes).expect("as it was encoded");
             assert_eq!(again, (names.clone(), &[][..]));
             runs.splice(at..at + merged.len(), [Arc::new(DiskRun::new(names, &self.file))]);
         }
@@ -448,13 +450,13 @@ fn runs_on_the_device_are_a_plain_list() {
         assert!(disk.len() < 15, "{} runs", disk.len());
         for run in &disk {
             run.check().expect("whole");
-            for commit in run.names.after + 1..=run.names.through {
+            for commit in run.descriptor.after + 1..=run.descriptor.through {
                 assert_eq!(&run.commit(commit).expect("read")[..], said(commit));
             }
             let mut long = Vec::new();
-            run.each_long_value(|commit, stored| long.push((commit, stored))).expect("read");
+            run.for_each_long_value(|commit, stored| long.push((commit, stored))).expect("read");
             let is_long = |one: &&(u8, Key, u64, Stored)| {
-                let own = run.names.after < one.2 && one.2 <= run.names.through;
+                let own = run.descriptor.after < one.2 && one.2 <= run.descriptor.through;
                 own && matches!(one.3, Stored::Overflow(_))
             };
             let mut expected: Vec<_> =
@@ -463,15 +465,15 @@ fn runs_on_the_device_are_a_plain_list() {
             assert_eq!(long.len(), expected.len());
             assert!(long.is_sorted_by_key(|one| one.0));
             let bytes: u64 = long.iter().map(|(_, stored)| stored.overflow_bytes()).sum();
-            assert_eq!(bytes, run.names.value_bytes);
+            assert_eq!(bytes, run.descriptor.value_bytes);
         }
         // What was merged, or was given in vain, is unused; no page is both that and a run's.
         let unused = files.file.take_unused();
-        let pages = |runs: &[PageRun]| -> Vec<u64> {
+        let pages = |runs: &[OverflowRun]| -> Vec<u64> {
             runs.iter().flat_map(|run| run.start..run.start + u64::from(run.pages)).collect()
         };
         let mut taken = pages(&unused);
-        taken.extend(disk.iter().flat_map(|run| pages(&run.names.pages)));
+        taken.extend(disk.iter().flat_map(|run| pages(&run.descriptor.pages)));
         let count = taken.len();
         taken.sort_unstable();
         taken.dedup();
@@ -488,7 +490,7 @@ fn damage_of_a_run_is_noticed() {
     }
     let run = files.write(&made.runs, 0);
     let pages: Vec<u64> = run
-        .names
+        .descriptor
         .pages
         .iter()
         .flat_map(|run| run.start..run.start + u64::from(run.pages))
@@ -501,14 +503,14 @@ fn damage_of_a_run_is_noticed() {
         let mut rotten = PageBuf::zeroed(1);
         rotten.page_mut(0).copy_from_slice(before.page(0));
         rotten.page_mut(0)[100] ^= 1;
-        let again = Arc::new(DiskRun::new(run.names.clone(), &fresh(&files)));
+        let again = Arc::new(DiskRun::new(run.descriptor.clone(), &fresh(&files)));
         device.write_at(&file, &rotten, 1, page * 4096).expect("written");
         assert!(again.check().is_err(), "page {page} is rotten");
         device.write_at(&file, &before, 1, page * 4096).expect("written");
-        Arc::new(DiskRun::new(run.names.clone(), &fresh(&files))).check().expect("whole");
+        Arc::new(DiskRun::new(run.descriptor.clone(), &fresh(&files))).check().expect("whole");
     }
     // Another run comes to lie there.
-    let names = run.names.clone();
+    let names = run.descriptor.clone();
     files.next = 0;
     let other = files.write(&made.runs, 20);
     let first = Arc::new(DiskRun::new(names, &fresh(&files)));

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use pleach_io::{
     Device, File, IoError, IoMode, OpenMode, OsDevice, OsOptions, PAGE, PageBuf, PagePool, Request,
-    Transfer,
+    RequestKind,
 };
 
 const FILE: &str = "randread.dat";
@@ -70,7 +70,7 @@ fn measure(
     let mut places = Places { state: 0x9e37_79b9_7f4a_7c15, pages: options.mib << 8 };
     let request = |buf, places: &mut Places| {
         let (file, offset) = (file.clone(), places.next());
-        Request { file, transfer: Transfer::Read, offset, buf, token: 0 }
+        Request { file, kind: RequestKind::Read, offset, buf, token: 0 }
     };
     let pool = PagePool::new(1, depth);
     if !options.plain && !queue.register(&pool) {

@@ -81,7 +81,7 @@ impl File {
     ///
     /// # Panics
     /// When another kind of device has opened it.
-    pub fn of<F: OpenFile>(&self) -> &F {
+    pub fn downcast<F: OpenFile>(&self) -> &F {
         let file: &dyn Any = &*self.0;
         file.downcast_ref().expect("a device is given only files that it has opened")
     }
@@ -148,7 +148,7 @@ pub trait Device: Debug + Send + Sync + 'static {
 
 /// What a request does with its buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transfer {
+pub enum RequestKind {
     /// Fills the whole buffer from the file.
     Read,
     /// Writes the whole buffer to the file.
@@ -163,7 +163,7 @@ pub struct Request {
     /// The file.
     pub file: File,
     /// What to do.
-    pub transfer: Transfer,
+    pub kind: RequestKind,
     /// Byte offset, a multiple of the page size.
     pub offset: u64,
     /// The buffer; its whole length is transferred.

@@ -76,13 +76,13 @@ pub mod threads;
 pub use buffer::PageBuf;
 pub use device::{
     Completion, Device, DeviceInfo, Disk, File, LockMode, OpenFile, OpenMode, Queue, Request,
-    Transfer,
+    RequestKind,
 };
 pub use error::{IoError, LockHolder, Operation, Result};
 pub use os::{IoMode, OsDevice, OsOptions};
 pub use page::PAGE;
 pub use pool::PagePool;
-pub use process::{Home, Homed};
+pub use process::{ProcessBound, ProcessTag};
 pub use runtime::{Event, Executor, Notify, Runtime, Step, Task, TaskHandle};
 pub use threads::Threads;
 

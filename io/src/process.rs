@@ -41,18 +41,18 @@ pub(crate) fn count_forks() -> std::io::Result<()> {
 
 /// The process in which this was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Home(u64);
+pub struct ProcessTag(u64);
 
-impl Home {
+impl ProcessTag {
     /// This process.
-    pub fn here() -> Self {
+    pub fn current() -> Self {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
     /// Is it this process?
     #[inline]
-    pub fn is_here(self) -> bool {
-        self == Self::here()
+    pub fn is_current(self) -> bool {
+        self == Self::current()
     }
 
     /// Refuses in a process that was forked since.
@@ -60,32 +60,32 @@ impl Home {
     /// # Errors
     /// [`IoError::Forked`].
     #[inline]
-    pub fn check(self) -> Result<()> {
-        if self.is_here() { Ok(()) } else { Err(IoError::Forked) }
+    pub fn check_current(self) -> Result<()> {
+        if self.is_current() { Ok(()) } else { Err(IoError::Forked) }
     }
 }
 
 /// A value that only the process drops in which it was made.
 #[derive(Debug)]
-pub struct Homed<T> {
-    home: Home,
+pub struct ProcessBound<T> {
+    process: ProcessTag,
     value: ManuallyDrop<T>,
 }
 
-impl<T> Homed<T> {
+impl<T> ProcessBound<T> {
     /// A value of this process.
     pub fn new(value: T) -> Self {
-        Self { home: Home::here(), value: ManuallyDrop::new(value) }
+        Self { process: ProcessTag::current(), value: ManuallyDrop::new(value) }
     }
 
     /// The process that it is of.
     #[inline]
-    pub fn home(&self) -> Home {
-        self.home
+    pub fn process(&self) -> ProcessTag {
+        self.process
     }
 }
 
-impl<T> Deref for Homed<T> {
+impl<T> Deref for ProcessBound<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -93,15 +93,15 @@ impl<T> Deref for Homed<T> {
     }
 }
 
-impl<T> DerefMut for Homed<T> {
+impl<T> DerefMut for ProcessBound<T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.value
     }
 }
 
-impl<T> Drop for Homed<T> {
+impl<T> Drop for ProcessBound<T> {
     fn drop(&mut self) {
-        if self.home.is_here() {
+        if self.process.is_current() {
             // SAFETY: dropped once, here, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.value) }
         }

@@ -15,7 +15,7 @@ use crate::error::Result;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// There is more to do now.
-    Again,
+    Continue,
     /// Nothing to do until the task's event is notified.
     Idle,
     /// Nothing to do until the event is notified or this time has passed.
@@ -72,7 +72,7 @@ impl Event {
     ///
     /// # Panics
     /// When another kind of runtime has made it.
-    pub fn of<E: Notify>(&self) -> &E {
+    pub fn downcast<E: Notify>(&self) -> &E {
         let event: &dyn Any = &*self.0;
         event.downcast_ref().expect("a runtime is given only events that it has made")
     }
@@ -119,7 +119,7 @@ pub trait Runtime: core::fmt::Debug + Send + Sync + 'static {
     /// When a job panicked: the panic continues here, after all other jobs have returned.
     fn fork_join(&self, count: usize, job: &(dyn Fn(usize) + Sync));
     /// As [`Runtime::fork_join`], but a single job runs on the calling thread: nobody is woken for it.
-    fn here_or_fork_join(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
+    fn inline_or_fork_join(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
         if count <= 1 { job(0) } else { self.fork_join(count, job) }
     }
     /// Gives memory back to the system that the allocator keeps and nobody uses, if more than `above`

@@ -24,11 +24,11 @@ pub(crate) struct Slab {
     pages: usize,
     /// Number of buffers.
     bound: usize,
-    parts: Mutex<Parts>,
+    parts: Mutex<SlabBitmap>,
 }
 
 #[derive(Debug)]
-struct Parts {
+struct SlabBitmap {
     /// A bit for each part, set while it is free. Those beyond the last part are not.
     free: Vec<u64>,
     /// All parts in words before this one are taken.
@@ -39,7 +39,7 @@ struct Parts {
     fresh: usize,
 }
 
-impl Parts {
+impl SlabBitmap {
     const BITS: usize = u64::BITS as usize;
 
     fn new(bound: usize) -> Self {
@@ -114,7 +114,7 @@ impl Slab {
         let memory = Box::into_raw(zeroed(total));
         // A box's pointer is never null.
         let start = NonNull::new(memory.cast::<AlignedPage>()).unwrap_or(NonNull::dangling());
-        let parts = Mutex::new(Parts::new(bound));
+        let parts = Mutex::new(SlabBitmap::new(bound));
         Self { start, pages, bound, parts }
     }
 

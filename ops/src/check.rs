@@ -19,7 +19,7 @@
 //! in order.
 
 mod children;
-mod past;
+mod history;
 mod report;
 
 use std::collections::VecDeque;
@@ -34,15 +34,15 @@ use pleach::status::Opening;
 use pleach::{Error, Progress, Result};
 use pleach_beatree::{PageNo, Stored};
 use pleach_core::Hasher;
-use pleach_core::page::overflow::{OverflowCell, PageRun};
+use pleach_core::page::overflow::{OverflowCell, OverflowRun};
 use pleach_io::{Disk, File, IoError, OpenMode};
 use pleach_journal::format::creation::CreationError;
 use pleach_journal::format::names::{LEAF_FILE, OVERFLOW_FILE};
 use pleach_journal::format::{incarnation, names, superblock};
 use rayon::{Scope, ThreadPoolBuilder};
 
-use crate::opened::{Opened, device};
-use children::{Children, ChildrenFolder, FoundCell, Known};
+use crate::opened::{OpenedDatabase, device};
+use children::{CheckContext, ChildrenCheck, ChildrenFindings, FoundCell};
 use report::of;
 
 pub use report::{CheckReport, Finding, Severity, Verdict};
@@ -139,7 +139,7 @@ pub fn check(path: &Path, options: CheckOptions) -> Result<CheckReport> {
 /// The same on any device.
 pub fn check_on(device: impl Into<Disk>, options: CheckOptions) -> Result<CheckReport> {
     let device = &device.into();
-    match Opened::new(device, options.hasher).and_then(|opened| run(&opened, options)) {
+    match OpenedDatabase::new(device, options.hasher).and_then(|opened| run(&opened, options)) {
         Err(
             error @ (Error::Missing { .. }
             | Error::NotADatabase { .. }
@@ -166,7 +166,7 @@ fn does_not_open(device: &Disk, error: &Error) -> CheckReport {
     report
 }
 
-fn run(opened: &Opened, options: CheckOptions) -> Result<CheckReport> {
+fn run(opened: &OpenedDatabase, options: CheckOptions) -> Result<CheckReport> {
     opened.require_lock()?;
     // Without its undo the history is the newest commit.
     let examined = if options.past { opened.examine()? } else { opened.examine_present()? };
@@ -199,8 +199,10 @@ fn run(opened: &Opened, options: CheckOptions) -> Result<CheckReport> {
     checker.regions(&recovered);
     let leaf = opened.device.open(LEAF_FILE, OpenMode::Read)?;
     checker.children(&leaf, &recovered)?;
-    checker.the_past(&recovered);
-    for what in past::findings(opened, &leaf, &recovered, &mut |steps| checker.tell(steps)) {
+    checker.check_history(&recovered);
+    for what in
+        history::findings(opened, &leaf, &recovered, &mut |steps| checker.report_progress(steps))
+    {
         checker.finding(what);
     }
     checker.space(&recovered);
@@ -208,12 +210,12 @@ fn run(opened: &Opened, options: CheckOptions) -> Result<CheckReport> {
 }
 
 struct Checker<'a> {
-    opened: &'a Opened,
+    opened: &'a OpenedDatabase,
     incarnation: u32,
     options: CheckOptions,
     overflow: File,
     /// Runs of the overflow file that something names.
-    runs: Vec<PageRun>,
+    runs: Vec<OverflowRun>,
     /// Steps that are done, and all.
     done: u64,
     all: u64,
@@ -222,7 +224,7 @@ struct Checker<'a> {
 
 impl Checker<'_> {
     /// Says how far it has come.
-    fn tell(&mut self, steps: u64) {
+    fn report_progress(&mut self, steps: u64) {
         self.done += steps;
         if let Some(progress) = &self.options.progress {
             progress(self.done, Some(self.all));
@@ -278,15 +280,15 @@ impl Checker<'_> {
             let at = format!("{}region {:?}", of(namespace), region.prefix());
             let state = region.read();
             if let Some(nodes) = state.resident_nodes()
-                && nodes.own() != state.own()
+                && nodes.own_node() != state.own_node()
             {
                 self.finding(format!("{at}: its node does not follow from its children's"));
             }
-            for dropped in state.dropped() {
-                self.runs.extend(runs(&dropped.pending.stored));
+            for dropped in state.replaced_values() {
+                self.runs.extend(runs(&dropped.buffered.stored));
             }
             let future = state
-                .pending()
+                .buffered()
                 .iter()
                 .filter(|pending| pending.commit > recovered.tip.number)
                 .count();
@@ -314,19 +316,19 @@ impl Checker<'_> {
         leaf: &File,
         recovered: &'a RecoveredState,
     ) -> Result<()> {
-        let known = Known {
+        let known = CheckContext {
             hasher: self.opened.hasher,
             database: self.opened.newest.database,
             commit: self.report.commit,
             incarnation: self.incarnation,
         };
         let most = threads.map_or(0, |(_, count)| count * AHEAD);
-        let mut folding: VecDeque<Receiver<Children>> = VecDeque::new();
+        let mut folding: VecDeque<Receiver<ChildrenFindings>> = VecDeque::new();
         let mut start = |checker: &mut Self, batch: Vec<VisitedPage<'a>>| {
             let (give, take) = sync_channel(1);
             let fold = move || {
                 // Nobody takes it after an error.
-                let _ = give.send(ChildrenFolder::fold(known, batch));
+                let _ = give.send(ChildrenCheck::fold(known, batch));
             };
             match threads {
                 Some((scope, _)) => scope.spawn(move |_| fold()),
@@ -334,7 +336,7 @@ impl Checker<'_> {
             }
             folding.push_back(take);
             while folding.len() > most {
-                checker.take(folding.pop_front());
+                checker.add_children(folding.pop_front());
             }
         };
         let mut batch = Vec::with_capacity(BATCH);
@@ -349,16 +351,16 @@ impl Checker<'_> {
         }
         start(self, batch);
         while !folding.is_empty() {
-            self.take(folding.pop_front());
+            self.add_children(folding.pop_front());
         }
         Ok(())
     }
 
     /// Takes in what came of a batch.
-    fn take(&mut self, folding: Option<Receiver<Children>>) {
+    fn add_children(&mut self, folding: Option<Receiver<ChildrenFindings>>) {
         // An error is a panic over there, which goes on where the threads end.
         let Some(Ok(children)) = folding.map(|folding| folding.recv()) else { return };
-        self.tell(children.all);
+        self.report_progress(children.all);
         self.report.pages += children.pages;
         self.report.keys += children.keys;
         for found in children.found {
@@ -381,7 +383,7 @@ impl Checker<'_> {
     }
 
     /// Runs of the history, and its long values. What these take is among what is named already.
-    fn the_past(&mut self, recovered: &RecoveredState) {
+    fn check_history(&mut self, recovered: &RecoveredState) {
         if self.options.past {
             for error in recovered.history.damaged_runs() {
                 self.finding(format!("the history: {error}"));

@@ -14,7 +14,7 @@ use pleach_io::{Disk, OpenMode, PageBuf};
 use pleach_journal::format::names::LEAF_FILE;
 use pleach_journal::format::trie_kind::TrieKind;
 
-use crate::opened::{Opened, device};
+use crate::opened::{OpenedDatabase, device};
 
 /// Several lines about a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct Explanation {
     /// Number of the leaf page; none where the prefix has none yet.
     pub page: Option<u64>,
     /// The commit of a change of the key that is not on the page yet.
-    pub pending: Option<u64>,
+    pub buffered: Option<u64>,
     /// Does the key have a value?
     pub present: bool,
     /// Depth of the terminal that proves it, and so the number of siblings of its proof; 0 in a plain namespace, which
@@ -72,24 +72,24 @@ pub fn explain_on(
     key: &Key,
     past: bool,
 ) -> Result<Explanation> {
-    let opened = Opened::new(&device.into(), hasher)?;
+    let opened = OpenedDatabase::new(&device.into(), hasher)?;
     let left = if opened.is_live() { TRIES } else { 0 };
-    Explain { namespace, key, past }.explain(&opened, left)
+    Explainer { namespace, key, past }.explain(&opened, left)
 }
 
 /// Tries beside a process that writes.
 const TRIES: u32 = 16;
 
 #[derive(Clone, Copy)]
-struct Explain<'a> {
+struct Explainer<'a> {
     namespace: u8,
     key: &'a Key,
     past: bool,
 }
 
-impl Explain<'_> {
+impl Explainer<'_> {
     /// Where the page is another one by the time that it is read, so many more tries are `left`.
-    fn explain(self, opened: &Opened, left: u32) -> Result<Explanation> {
+    fn explain(self, opened: &OpenedDatabase, retries: u32) -> Result<Explanation> {
         let Self { namespace, key, past } = self;
         let examined = opened.examine()?;
         let recovered = examined.recovered;
@@ -110,7 +110,7 @@ impl Explain<'_> {
             regions.regions().len(),
             region.prefix(),
             state.children().len(),
-            state.pending().len(),
+            state.buffered().len(),
             state.last_commit()
         ));
         let page = state.children().page(child);
@@ -124,7 +124,7 @@ impl Explain<'_> {
                 let tag = state.children().tag(child);
                 let view = match parse(&buf, opened.newest.database, namespace, number, tag) {
                     // It has moved: where the key is by now is found anew.
-                    Err(_) if left > 0 => return self.explain(opened, left - 1),
+                    Err(_) if retries > 0 => return self.explain(opened, retries - 1),
                     view => view?,
                 };
                 lines.push(format!(
@@ -138,8 +138,8 @@ impl Explain<'_> {
                 pairs.extend(view.iter().map(|(key, cell)| (key, Stored::from_cell(cell))));
             }
         }
-        let pending = state.pending_of(key).map(|pending| pending.commit);
-        match state.pending_of(key) {
+        let pending = state.buffered_change(key).map(|pending| pending.commit);
+        match state.buffered_change(key) {
             None => lines.push("pending  nothing".to_owned()),
             Some(pending) => {
                 lines.push(format!(
@@ -149,7 +149,7 @@ impl Explain<'_> {
                 ));
             }
         }
-        let below = state.pending_below(&prefix).iter();
+        let below = state.buffered_below(&prefix).iter();
         let changes = below.map(|pending| (pending.key, pending.stored.clone()));
         pleach::internals::state::merge_changes(&mut pairs, 0, changes);
         pairs.retain(|(_, stored)| stored.is_present());
@@ -162,8 +162,15 @@ impl Explain<'_> {
         drop(state);
         let commit = recovered.tip.number;
         let page = page.map(|number| number.get().into());
-        let mut told =
-            Explanation { lines, commit, region: index, page, pending, present, depth: 0 };
+        let mut told = Explanation {
+            lines,
+            commit,
+            region: index,
+            page,
+            buffered: pending,
+            present,
+            depth: 0,
+        };
         if root.kind == TrieKind::Plain {
             told.lines.push("proof    none: the namespace is plain".to_owned());
             return Ok(told);

@@ -15,7 +15,7 @@ use pleach_journal::format::superblock::{self, Superblock};
 use pleach_journal::format::superblock_store::SuperblockStore;
 
 /// A database, opened for looking.
-pub(crate) struct Opened {
+pub(crate) struct OpenedDatabase {
     pub(crate) device: Disk,
     /// The newest superblock, which says what the database is.
     pub(crate) newest: Superblock,
@@ -24,7 +24,7 @@ pub(crate) struct Opened {
     lock: core::result::Result<Box<dyn Send + Sync>, IoError>,
 }
 
-impl Opened {
+impl OpenedDatabase {
     pub(crate) fn new(device: &Disk, hasher: Option<Hasher>) -> Result<Self> {
         inspect(device)?;
         let lock = match device.lock(LockMode::Shared) {
@@ -97,7 +97,7 @@ pub fn id(path: &Path) -> Result<u64> {
     let superblocks = SuperblockStore::open(device.clone(), OpenMode::Read);
     match superblocks {
         Ok(superblocks) => Ok(superblocks.newest().database),
-        Err(error) => match pleach_journal::log::identity(&device)? {
+        Err(error) => match pleach_journal::log::log_identity(&device)? {
             Some((database, _)) => Ok(database),
             None => inspect(&device).and(Err(error.into())),
         },

@@ -15,7 +15,7 @@ use pleach_io::{Disk, OpenMode, PAGE, PageBuf};
 use pleach_journal::format::names::{LEAF_FILE, image_name};
 use pleach_journal::format::superblock::{DurabilityMode, SlotError, Superblock};
 
-use crate::opened::{Opened, device};
+use crate::opened::{OpenedDatabase, device};
 
 /// Leaf pages that are read.
 const SAMPLE: usize = 256;
@@ -49,7 +49,7 @@ pub struct Stat {
     /// Regions of the index.
     pub regions: u64,
     /// Committed changes that are not in a page yet.
-    pub pending_entries: u64,
+    pub buffered_entries: u64,
     /// Bytes of memory that those take.
     pub pending_bytes: u64,
     /// Pages of the overflow file in use, and all of them.
@@ -88,7 +88,7 @@ pub struct NamespaceStat {
     /// Its regions.
     pub regions: u64,
     /// Its changes that are not in a page yet.
-    pub pending_entries: u64,
+    pub buffered_entries: u64,
 }
 
 impl NamespaceStat {
@@ -100,14 +100,14 @@ impl NamespaceStat {
             dropped: trie.dropped,
             pages: 0,
             regions: trie.regions.regions().len() as u64,
-            pending_entries: 0,
+            buffered_entries: 0,
         };
         for region in trie.regions.regions() {
             let state = region.read();
             let children = state.children();
             let pages = (0..children.len()).filter(|child| children.page(*child).is_some());
             figures.pages += pages.count() as u64;
-            figures.pending_entries += state.pending().len() as u64;
+            figures.buffered_entries += state.buffered().len() as u64;
         }
         figures
     }
@@ -126,7 +126,7 @@ pub fn stat(path: &Path) -> Result<Stat> {
 /// # Errors
 /// As [`stat`].
 pub fn stat_on(device: impl Into<Disk>, hasher: Option<Hasher>) -> Result<Stat> {
-    let opened = &Opened::new(&device.into(), hasher)?;
+    let opened = &OpenedDatabase::new(&device.into(), hasher)?;
     let mut examined = opened.examine()?;
     let recovered = &examined.recovered;
     // Beside a process that writes pages move, and a file may go.
@@ -162,9 +162,9 @@ pub fn stat_on(device: impl Into<Disk>, hasher: Option<Hasher>) -> Result<Stat> 
         pages: pages as u64,
         empty_prefixes: (children - pages) as u64,
         regions: regions().count() as u64,
-        pending_entries: recovered.buffered_entries as u64,
+        buffered_entries: recovered.buffered_entries as u64,
         pending_bytes: recovered.buffered_bytes as u64,
-        overflow_pages: (extents.live + extents.pending, extents.pages),
+        overflow_pages: (extents.live + extents.retired, extents.pages),
         files,
         log_replay_bytes: examined.opening.replayed,
         superblock,
@@ -176,7 +176,7 @@ pub fn stat_on(device: impl Into<Disk>, hasher: Option<Hasher>) -> Result<Stat> 
 }
 
 /// Do some of the leaf pages fit the index?
-fn sample(opened: &Opened, recovered: &RecoveredState) -> Result<Option<Note>> {
+fn sample(opened: &OpenedDatabase, recovered: &RecoveredState) -> Result<Option<Note>> {
     let file = opened.device.open(LEAF_FILE, OpenMode::Read)?;
     let step = recovered.leaf_pages.len().div_ceil(SAMPLE).max(1);
     let (mut at, mut read, mut bad, mut first) = (0, 0, 0, None);
@@ -233,12 +233,12 @@ impl Stat {
             self.oldest_commit,
             self.commit,
             self.history_bytes,
-            self.history_bytes_a_commit()
+            self.history_bytes_per_commit()
         )
     }
 
     /// Bytes of the device that a commit of the history takes; 0 without runs.
-    pub fn history_bytes_a_commit(&self) -> u64 {
+    pub fn history_bytes_per_commit(&self) -> u64 {
         self.history_bytes.checked_div(self.history_commits).unwrap_or(0)
     }
 
@@ -264,7 +264,7 @@ impl std::fmt::Display for Stat {
             writeln!(
                 f,
                 "namespace {:<5} {state}, {} leaf pages, {} regions, {} changes pending",
-                namespace.number, namespace.pages, namespace.regions, namespace.pending_entries
+                namespace.number, namespace.pages, namespace.regions, namespace.buffered_entries
             )?;
         }
         writeln!(f, "hasher          {}", self.hasher)?;
@@ -284,7 +284,7 @@ impl std::fmt::Display for Stat {
         writeln!(
             f,
             "pending         {} changes, {} bytes",
-            self.pending_entries, self.pending_bytes
+            self.buffered_entries, self.pending_bytes
         )?;
         writeln!(f, "log to replay   {} bytes", self.log_replay_bytes)?;
         write!(

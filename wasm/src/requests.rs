@@ -7,7 +7,7 @@
 use alloc::{format, string::String, string::ToString, vec::Vec};
 use core::fmt::{Display, Write};
 
-use pleach_core::proof::{Access, change, multi, path, range, through, witness};
+use pleach_core::proof::{Access, change, multi, namespace, path, range, witness};
 use pleach_core::{Hasher, Key, Lookup, Node, ValueHash};
 
 /// The bytes of an answer, or why there is none.
@@ -130,7 +130,7 @@ pub fn verify_witness(hasher: Hasher, request: &[u8]) -> Answer {
 pub fn open_namespace(hasher: Hasher, request: &[u8]) -> Answer {
     let mut rest = Rest(request);
     let root = rest.node()?;
-    let opened = through::open(hasher, rest.0, &root).map_err(text)?;
+    let opened = namespace::open(hasher, rest.0, &root).map_err(text)?;
     let mut answer = Vec::from([opened.ns()]);
     push(&mut answer, opened.root().map(|root| root.to_bytes()));
     answer.extend(opened.inner());
@@ -144,7 +144,7 @@ pub fn open_namespace(hasher: Hasher, request: &[u8]) -> Answer {
 pub fn open_namespace_change(hasher: Hasher, request: &[u8]) -> Answer {
     let mut rest = Rest(request);
     let (from, to) = (rest.node()?, rest.node()?);
-    let opened = through::open_change(hasher, rest.0, &from, &to).map_err(text)?;
+    let opened = namespace::open_change(hasher, rest.0, &from, &to).map_err(text)?;
     let mut answer = Vec::from([opened.ns(), u8::from(!opened.is_same())]);
     for root in opened.roots().unwrap_or_default() {
         push(&mut answer, root.map(Node::to_bytes));

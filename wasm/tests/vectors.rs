@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "the functions take pointers and lengths")]
 
 use pleach_core::Hasher;
-use pleach_core::proof::{NamespaceRoots, through};
+use pleach_core::proof::{NamespaceRoots, namespace};
 use pleach_wasm::exports;
 use serde_json::{Value, json};
 
@@ -207,10 +207,10 @@ fn namespaces(state: &Value) -> Value {
     after.set(7, Some(to));
     let over_all = |roots: &NamespaceRoots| hex(&roots.over_all(hasher).to_bytes());
     let through =
-        |ns, inner: &[u8]| hex(&through::build(hasher, &before, ns, inner).expect("built"));
+        |ns, inner: &[u8]| hex(&namespace::build(hasher, &before, ns, inner).expect("built"));
     let inner = bytes(&state["proofs"][0]["proof"]);
-    let changed = through::build_change(hasher, &before, &after, 7, &bytes(&change["proof"]));
-    let unchanged = through::build_change(hasher, &before, &after, 2, &[]);
+    let changed = namespace::build_change(hasher, &before, &after, 7, &bytes(&change["proof"]));
+    let unchanged = namespace::build_change(hasher, &before, &after, 2, &[]);
     json!({
         "hasher": "blake3", "root": over_all(&before), "to_root": over_all(&after), "namespace": 7,
         "inner_root": state["root"], "inner": hex(&inner), "proof": through(7, &inner),

@@ -7,7 +7,7 @@
 
 use pleach_io::{PAGE, PageBuf};
 
-use crate::recycled::{Recycle, Recycled};
+use crate::recycle::{Recycle, RecyclePool};
 
 /// What a buffer of one aligned page takes: the allocator finds an aligned page only in twice its size
 /// (docs/decisions/0011).
@@ -16,7 +16,7 @@ const BUFFER_COST: usize = 2 * PAGE;
 /// Read buffers of one page. More may be taken than the pool keeps: they are fresh ones, and what is
 /// given back beyond the pool's limit is freed.
 #[derive(Debug)]
-pub struct Buffers(Recycled<Buffer>);
+pub struct Buffers(RecyclePool<Buffer>);
 
 #[derive(Debug)]
 struct Buffer(PageBuf);
@@ -30,7 +30,7 @@ impl Recycle for Buffer {
 impl Buffers {
     /// A pool that keeps at most `budget` bytes.
     pub fn new(budget: usize) -> Self {
-        Self(Recycled::new(budget))
+        Self(RecyclePool::new(budget))
     }
 
     /// A buffer of one page, with any contents.
@@ -39,9 +39,9 @@ impl Buffers {
     }
 
     /// Takes a buffer back. One of another size is freed.
-    pub fn give(&self, buf: PageBuf) {
+    pub fn put_back(&self, buf: PageBuf) {
         if buf.pages() == 1 {
-            self.0.give(Buffer(buf));
+            self.0.put_back(Buffer(buf));
         }
     }
 
@@ -61,9 +61,9 @@ mod tests {
         let taken: Vec<_> = (0..3).map(|_| buffers.take()).collect();
         assert!(taken.iter().all(|buf| buf.pages() == 1));
         for buf in taken {
-            buffers.give(buf);
+            buffers.put_back(buf);
         }
-        buffers.give(PageBuf::zeroed(2));
+        buffers.put_back(PageBuf::zeroed(2));
         assert_eq!(buffers.bytes(), 2 * BUFFER_COST);
         drop((buffers.take(), buffers.take()));
         assert_eq!(buffers.bytes(), 0);

@@ -14,7 +14,7 @@ use pleach_core::page::leaf::{Cell, CellGuess, LeafView};
 use pleach_core::page::{PAGE_SIZE, Page};
 use pleach_core::{Key, Node};
 
-use crate::treelet::{Known, LEVELS, Treelet};
+use crate::treelet::{LEVELS, Treelet, TreeletNodes};
 use pleach_core::prefix::bits_after;
 
 /// Fingerprints in the allocation itself: pages of more cells have very short values.
@@ -83,7 +83,7 @@ impl CachedPage {
         self.page.copy_from_slice(page);
         *self.folded.get_mut() = false;
         *self.treelet.get_mut() = None;
-        let view = LeafView::trusted(&self.page);
+        let view = LeafView::from_trusted(&self.page);
         self.len = u16::try_from(view.len()).expect("a page's count has 16 bits");
         self.guess = view.cell_guess();
         let prints = if view.len() <= NEAR {
@@ -108,7 +108,7 @@ impl CachedPage {
     /// The page as a leaf.
     #[inline]
     pub fn view(&self) -> LeafView<'_> {
-        LeafView::trusted(&self.page)
+        LeafView::from_trusted(&self.page)
     }
 
     /// The cell of a key.
@@ -253,7 +253,7 @@ impl CachedPage {
     }
 
     /// Shows what is known of the page's nodes in version `as_of`.
-    pub fn treelet<T>(&self, as_of: u64, read: impl FnOnce(Option<Known<'_>>) -> T) -> T {
+    pub fn treelet<T>(&self, as_of: u64, read: impl FnOnce(Option<TreeletNodes<'_>>) -> T) -> T {
         let treelet = self.treelet.lock();
         let of_then = treelet.as_deref().filter(|treelet| treelet.as_of() == as_of);
         read(of_then.map(Treelet::known))
@@ -269,7 +269,7 @@ impl CachedPage {
     }
 
     /// A commit has changed the page: brings its treelet from commit `step.0` to `step.1`, with these columns. False
-    /// when it has none ([`super::Cache::give_treelet`]).
+    /// when it has none ([`super::Cache::attach_treelet`]).
     pub fn advance_treelet(
         &self,
         step: (u64, u64),

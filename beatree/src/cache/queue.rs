@@ -22,7 +22,7 @@ pub(super) enum Queue {
 /// A cached page, or a vacant entry for one: one cache line, for one wait.
 #[repr(align(64))]
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct CacheEntry {
     pub(super) page: Option<Arc<CachedPage>>,
     /// A copy of the page's, so that its cells are prefetched before the page itself is looked at.
     pub(super) guess: CellGuess,
@@ -40,7 +40,7 @@ pub(super) struct Entry {
     pub(super) from_main: bool,
 }
 
-impl Entry {
+impl CacheEntry {
     pub(super) fn new(
         page_no: PageNo,
         tag: u32,
@@ -70,19 +70,19 @@ impl Entry {
 
 /// A doubly linked list through the entries.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct List {
+pub(super) struct EntryList {
     newest: u32,
     oldest: u32,
     len: usize,
 }
 
-impl Default for List {
+impl Default for EntryList {
     fn default() -> Self {
         Self { newest: NONE, oldest: NONE, len: 0 }
     }
 }
 
-impl List {
+impl EntryList {
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -92,7 +92,7 @@ impl List {
         (self.oldest != NONE).then_some(self.oldest)
     }
 
-    pub(super) fn push(&mut self, entries: &mut [Entry], id: u32) {
+    pub(super) fn push(&mut self, entries: &mut [CacheEntry], id: u32) {
         let entry = &mut entries[id as usize];
         (entry.newer, entry.older) = (NONE, self.newest);
         match self.newest {
@@ -103,8 +103,8 @@ impl List {
         self.len += 1;
     }
 
-    pub(super) fn unlink(&mut self, entries: &mut [Entry], id: u32) {
-        let Entry { newer, older, .. } = entries[id as usize];
+    pub(super) fn unlink(&mut self, entries: &mut [CacheEntry], id: u32) {
+        let CacheEntry { newer, older, .. } = entries[id as usize];
         match newer {
             NONE => self.newest = older,
             newer => entries[newer as usize].older = older,

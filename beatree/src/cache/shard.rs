@@ -28,8 +28,8 @@ use pleach_core::cpu_prefetch;
 
 use super::page;
 use super::page::CachedPage;
-use super::queue::{Entry, List, Queue};
-use super::table::{NO_BATCH, Table, hash, slot_of};
+use super::queue::{CacheEntry, EntryList, Queue};
+use super::table::{HashTable, NO_BATCH, hash, slot_of};
 use crate::page_no::PageNo;
 use crate::treelet::Treelet;
 
@@ -64,7 +64,7 @@ pub struct CacheStats {
     /// Of these, held for the current batch or the next.
     pub held: u64,
     /// So many may be held.
-    pub most_held: u64,
+    pub max_held: u64,
     /// Bytes counted against the budget.
     pub bytes: u64,
 }
@@ -77,7 +77,7 @@ const MAX_SPARE: usize = 16;
 const MIN_STEP: usize = 8;
 
 /// The answer of [`Shard::make_room`].
-pub(super) struct Room {
+pub(super) struct Reservation {
     /// An evicted page to be written over, if nobody else holds it.
     pub(super) carrier: Option<Arc<CachedPage>>,
     /// There is room; [`Shard::insert`] must follow.
@@ -87,12 +87,12 @@ pub(super) struct Room {
 #[derive(Debug, Default)]
 pub(super) struct Shard {
     budget: usize,
-    table: Table,
-    entries: Vec<Entry>,
+    table: HashTable,
+    entries: Vec<CacheEntry>,
     vacant: Vec<u32>,
-    small: List,
-    main: List,
-    held: List,
+    small: EntryList,
+    main: EntryList,
+    held: EntryList,
     /// Pages of the held queue that came from main.
     parked: usize,
     /// Numbers of pages that left small, each at its hash, plus one; 0 is none.
@@ -142,7 +142,7 @@ impl Shard {
     }
 
     #[inline]
-    pub(super) fn get_last(
+    pub(super) fn get_for_last_use(
         &mut self,
         page_no: PageNo,
         tag: u32,
@@ -197,7 +197,7 @@ impl Shard {
     }
 
     /// First half of an insertion: evicts until one page more fits, tables included.
-    pub(super) fn make_room(&mut self) -> Room {
+    pub(super) fn make_room(&mut self) -> Reservation {
         let mut carrier = None;
         self.reserved += 1;
         loop {
@@ -206,13 +206,13 @@ impl Shard {
             carrier = carrier.or(spare);
             if self.bytes() + self.growth(entries, slots) <= self.budget {
                 self.grow(entries, slots);
-                return Room { carrier, reserved: true };
+                return Reservation { carrier, reserved: true };
             }
             let Some(page) = self.evict() else { break };
             carrier = Some(page);
         }
         self.reserved -= 1;
-        Room { carrier, reserved: false }
+        Reservation { carrier, reserved: false }
     }
 
     /// Do further pages fit, so that none has to leave? A sixteenth is left to tables and to what comes next.
@@ -248,7 +248,7 @@ impl Shard {
         }
         self.reserved -= 1;
         self.put(
-            Entry::new(page_no, tag, Some(Arc::clone(&page)), self.entrance(page_no)),
+            CacheEntry::new(page_no, tag, Some(Arc::clone(&page)), self.entrance(page_no)),
             through,
         );
         self.page_bytes += page.bytes();
@@ -299,7 +299,7 @@ impl Shard {
             + self.spare_treelets.len() * page::TREELET_COST
             + self.table.bytes()
             + (self.vacant.capacity() + self.ghost.capacity()) * size_of::<u32>()
-            + self.entries.capacity() * size_of::<Entry>()
+            + self.entries.capacity() * size_of::<CacheEntry>()
     }
 
     pub(super) fn add_to(&self, sum: &mut CacheStats) {
@@ -309,7 +309,7 @@ impl Shard {
         sum.evictions += self.evictions;
         sum.pages += self.pages() as u64;
         sum.held += self.held_now as u64;
-        sum.most_held += self.max_held() as u64;
+        sum.max_held += self.max_held() as u64;
         sum.bytes += self.bytes() as u64;
     }
 
@@ -329,7 +329,7 @@ impl Shard {
             }
             LookupStep::Front | LookupStep::Page(_) | LookupStep::Cells => {
                 let entry = self.find(page_no).map(|id| &self.entries[id as usize]);
-                let Some(Entry { page: Some(page), guess, .. }) = entry else { return };
+                let Some(CacheEntry { page: Some(page), guess, .. }) = entry else { return };
                 match step {
                     LookupStep::Page(key) => page.cpu_prefetch_lookup(*guess, key),
                     LookupStep::Cells => page.cpu_prefetch_cells(*guess),
@@ -344,7 +344,7 @@ impl Shard {
         self.table.find(hash(page_no), |id| self.entries[id as usize].page_no == page_no)
     }
 
-    fn list(&mut self, queue: Queue) -> (&mut List, &mut [Entry]) {
+    fn list(&mut self, queue: Queue) -> (&mut EntryList, &mut [CacheEntry]) {
         let list = match queue {
             Queue::Small => &mut self.small,
             Queue::Main => &mut self.main,
@@ -403,7 +403,7 @@ impl Shard {
     }
 
     /// Adds an entry for a page that is not there.
-    fn put(&mut self, entry: Entry, through: u64) {
+    fn put(&mut self, entry: CacheEntry, through: u64) {
         let (page_no, queue) = (entry.page_no, entry.queue);
         let id = self.vacant.pop().expect("room was made for an entry");
         self.entries[id as usize] = entry;
@@ -415,7 +415,7 @@ impl Shard {
 
     /// Empties an entry that has a page.
     fn take_out(&mut self, id: u32) -> Option<Arc<CachedPage>> {
-        let Entry { page_no, through, queue, .. } = self.entries[id as usize];
+        let CacheEntry { page_no, through, queue, .. } = self.entries[id as usize];
         let (list, entries) = self.list(queue);
         list.unlink(entries, id);
         self.unpark(id);
@@ -450,7 +450,7 @@ impl Shard {
         let more_entries = entries - self.entries.len();
         let more_slots = slots - self.table.slots();
         let ghosts = slots / 2 - self.ghost.len();
-        more_entries * (size_of::<Entry>() + size_of::<u32>())
+        more_entries * (size_of::<CacheEntry>() + size_of::<u32>())
             + (more_slots + ghosts) * size_of::<u32>()
     }
 
@@ -463,7 +463,7 @@ impl Shard {
         // All entries may be vacant at once.
         self.vacant.reserve_exact(entries - self.vacant.len());
         for id in old..entries {
-            self.entries.push(Entry::new(PageNo::new(0), 0, None, Queue::Small));
+            self.entries.push(CacheEntry::new(PageNo::new(0), 0, None, Queue::Small));
             self.vacant.push(u32::try_from(id).expect("fewer entries than page numbers"));
         }
         if slots > self.table.slots() {

@@ -53,7 +53,7 @@ fn shard(fills: [Fill; 4]) -> Shard {
             shard.reserved -= 1;
             let page = cached(page_no);
             shard.page_bytes += page.bytes();
-            let mut entry = Entry::new(PageNo::new(page_no), 0, Some(page), queue);
+            let mut entry = CacheEntry::new(PageNo::new(page_no), 0, Some(page), queue);
             (entry.uses, entry.from_main) = (fill.uses, from_main);
             shard.parked += usize::from(from_main);
             shard.put(entry, if index < fill.held { BATCH } else { NO_BATCH });

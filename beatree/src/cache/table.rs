@@ -34,9 +34,9 @@ pub(super) fn slot_of(hash: u64, slots: usize) -> usize {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Table(Vec<u32>);
+pub(super) struct HashTable(Vec<u32>);
 
-impl Table {
+impl HashTable {
     pub(super) fn slots(&self) -> usize {
         self.0.len()
     }
@@ -57,7 +57,7 @@ impl Table {
         }
     }
 
-    /// Prefetches the memory where [`Table::find`] looks first.
+    /// Prefetches the memory where [`HashTable::find`] looks first.
     #[inline]
     pub(super) fn cpu_prefetch(&self, hash: u64) {
         if !self.0.is_empty() {

@@ -31,7 +31,7 @@ pub const fn record_len(bytes: usize) -> usize {
 
 /// A pair in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record<'a> {
+pub struct LoadRecord<'a> {
     /// The key.
     pub key: &'a Key,
     /// The value, or a raw overflow cell.
@@ -40,7 +40,7 @@ pub struct Record<'a> {
     pub overflow: bool,
 }
 
-impl<'a> Record<'a> {
+impl<'a> LoadRecord<'a> {
     /// The record at an offset of a block, where one was written.
     ///
     /// # Panics
@@ -87,20 +87,20 @@ impl<'a> Record<'a> {
 
 /// The records of a block's filled part, with their offsets.
 #[derive(Clone, Debug)]
-pub struct Records<'a> {
+pub struct LoadRecords<'a> {
     block: &'a [u8],
     at: usize,
 }
 
-impl<'a> Records<'a> {
+impl<'a> LoadRecords<'a> {
     /// All records of the filled bytes of a block.
     pub fn new(filled: &'a [u8]) -> Self {
         Self { block: filled, at: 0 }
     }
 }
 
-impl<'a> Iterator for Records<'a> {
-    type Item = (usize, Record<'a>);
+impl<'a> Iterator for LoadRecords<'a> {
+    type Item = (usize, LoadRecord<'a>);
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
@@ -108,7 +108,7 @@ impl<'a> Iterator for Records<'a> {
             return None;
         }
         let at = self.at;
-        let record = Record::at(self.block, at);
+        let record = LoadRecord::at(self.block, at);
         self.at += record.size();
         Some((at, record))
     }
@@ -127,13 +127,13 @@ mod tests {
         let mut end = 0;
         for (index, bytes) in values.iter().enumerate() {
             let key = [u8::try_from(index).unwrap(); 32];
-            let record = Record { key: &key, bytes, overflow: index == 4 };
+            let record = LoadRecord { key: &key, bytes, overflow: index == 4 };
             end = record.write(&mut block, end).expect("room");
         }
         assert_eq!(end, total);
-        let more = Record { key: &[9; 32], bytes: &[], overflow: false };
+        let more = LoadRecord { key: &[9; 32], bytes: &[], overflow: false };
         assert_eq!(more.write(&mut block, end), None);
-        let found: Vec<_> = Records::new(&block[..end]).map(|(_, record)| record).collect();
+        let found: Vec<_> = LoadRecords::new(&block[..end]).map(|(_, record)| record).collect();
         assert_eq!(found.len(), values.len());
         for (index, record) in found.iter().enumerate() {
             assert_eq!(record.key[0], u8::try_from(index).unwrap());

@@ -7,7 +7,7 @@ use pleach_core::prefix::{Prefix, bit};
 use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Node};
 
-use crate::build::{Planned, divide};
+use crate::build::{PagePlan, divide};
 use crate::children::{ChildRef, ChildTable};
 use crate::region::{Region, tiling};
 
@@ -34,16 +34,16 @@ pub fn regions(
 ) -> (Vec<Arc<Region>>, Node) {
     // The shallowest prefixes with at most `MAX_ENTRIES` of the pages each, which are planned as leaf pages are.
     let is_left = |page: usize, depth| !bit(pages[page].child.prefix.first_key(), depth);
-    let fits = |branch: &Planned| branch.cells.len() <= MAX_ENTRIES;
+    let fits = |branch: &PagePlan| branch.cells.len() <= MAX_ENTRIES;
     let branches = divide(&Prefix::ROOT, pages.len(), fits, is_left);
     let (mut regions, mut nodes) = (Vec::new(), Vec::new());
-    for Planned { prefix, cells } in &branches {
+    for PagePlan { prefix, cells } in &branches {
         let pages = &pages[cells.clone()];
         let children: Vec<ChildRef> = pages.iter().map(|page| page.child).collect();
         let children = ChildTable::new(*prefix, &children);
         let own: Vec<Node> = pages.iter().map(|page| page.node).collect();
         let tiling = tiling(hasher, &children, &own);
-        nodes.push(*tiling.own());
+        nodes.push(*tiling.own_node());
         let region = if is_plain {
             Region::plain(namespace, children, changed)
         } else {
@@ -52,7 +52,7 @@ pub fn regions(
         regions.push(Arc::new(region));
     }
     let root = Tiling::new(hasher, branches.iter().map(|branch| branch.prefix), &nodes);
-    (regions, *root.own())
+    (regions, *root.own_node())
 }
 
 #[cfg(test)]

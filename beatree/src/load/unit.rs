@@ -2,7 +2,7 @@
 //!
 //! Sorting moves 16 bytes a pair (8 bytes of the key, where the record lies, and how long its value is), and
 //! dividing reads no record: the bytes that cells take are sums of lengths, kept as running totals. Records lie
-//! in no order, so whoever goes through them by key asks for their memory ahead ([`Unit::cells`]).
+//! in no order, so whoever goes through them by key asks for their memory ahead ([`LoadUnit::cells`]).
 
 use core::ops::Range;
 
@@ -10,57 +10,57 @@ use pleach_core::page::leaf;
 use pleach_core::prefix::{Prefix, bit};
 use pleach_core::{Key, cpu_prefetch};
 
-use crate::build::{CellRef, Planned, divide, levels};
+use crate::build::{CellRef, PagePlan, divide, levels};
 
-use super::record::{Record, Records, record_len};
+use super::record::{LoadRecord, LoadRecords, record_len};
 
 /// A key that came twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a key came twice")]
-pub struct Repeated(pub Key);
+pub struct RepeatedKey(pub Key);
 
 /// Pairs whose memory is asked for ahead of the one that is read.
 const AHEAD: usize = 8;
 
 /// Where a record lies and how many bytes its value has, after the leading bytes of its key.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct RecordSlot {
     lead: u64,
     block: u32,
     offset: u16,
     len: u16,
 }
 
-const _: () = assert!(size_of::<Slot>() == 16, "what sorting moves");
+const _: () = assert!(size_of::<RecordSlot>() == 16, "what sorting moves");
 
 /// Sorted pairs below a prefix.
 #[derive(Debug)]
-pub struct Unit<'a> {
+pub struct LoadUnit<'a> {
     prefix: Prefix,
     blocks: &'a [&'a [u8]],
-    slots: Vec<Slot>,
+    slots: Vec<RecordSlot>,
     /// Bytes of the values before each pair, and at the end of all.
     totals: Vec<u64>,
     /// First bit of a key that its slot's leading bytes hold.
     from: u16,
 }
 
-impl<'a> Unit<'a> {
+impl<'a> LoadUnit<'a> {
     /// Sorts the records of the filled parts of blocks; all keys lie below `prefix`.
     ///
     /// # Errors
-    /// [`Repeated`] with the first key that is there twice.
+    /// [`RepeatedKey`] with the first key that is there twice.
     ///
     /// # Panics
     /// When there are 2^32 blocks, or one has more than 64 KiB.
-    pub fn new(prefix: Prefix, blocks: &'a [&'a [u8]]) -> Result<Self, Repeated> {
+    pub fn new(prefix: Prefix, blocks: &'a [&'a [u8]]) -> Result<Self, RepeatedKey> {
         let skip = usize::from(prefix.len() / 8).min(24);
         let mut slots = Vec::new();
         for (index, block) in blocks.iter().enumerate() {
             let block_no = u32::try_from(index).expect("few blocks");
-            for (offset, record) in Records::new(block) {
+            for (offset, record) in LoadRecords::new(block) {
                 debug_assert!(prefix.covers(record.key));
-                slots.push(Slot {
+                slots.push(RecordSlot {
                     lead: u64::from_be_bytes(*record.key[skip..].first_chunk().expect("8 bytes")),
                     block: block_no,
                     offset: u16::try_from(offset).expect("blocks are small"),
@@ -68,12 +68,13 @@ impl<'a> Unit<'a> {
                 });
             }
         }
-        let key =
-            |slot: &Slot| Record::at(blocks[slot.block as usize], usize::from(slot.offset)).key;
+        let key = |slot: &RecordSlot| {
+            LoadRecord::at(blocks[slot.block as usize], usize::from(slot.offset)).key
+        };
         slots.sort_unstable_by(|a, b| a.lead.cmp(&b.lead).then_with(|| key(a).cmp(key(b))));
         let twice = slots.windows(2).find(|w| w[0].lead == w[1].lead && key(&w[0]) == key(&w[1]));
         if let Some([first, ..]) = twice {
-            return Err(Repeated(*key(first)));
+            return Err(RepeatedKey(*key(first)));
         }
         let from = u16::try_from(skip * 8).expect("at most 192");
         let mut totals = Vec::with_capacity(slots.len() + 1);
@@ -101,9 +102,9 @@ impl<'a> Unit<'a> {
     /// # Panics
     /// When there is no such pair.
     #[inline]
-    pub fn record(&self, index: usize) -> Record<'a> {
+    pub fn record(&self, index: usize) -> LoadRecord<'a> {
         let slot = self.slots[index];
-        Record::at(self.blocks[slot.block as usize], usize::from(slot.offset))
+        LoadRecord::at(self.blocks[slot.block as usize], usize::from(slot.offset))
     }
 
     /// The cells of these pairs, in key order.
@@ -121,9 +122,9 @@ impl<'a> Unit<'a> {
         })
     }
 
-    /// Divides the pairs among pages, as [`crate::build::plan`] does; the prefixes tile the unit's.
-    pub fn plan(&self) -> Vec<Planned> {
-        let fits = |page: &Planned| {
+    /// Divides the pairs among pages, as [`crate::build::plan_pages`] does; the prefixes tile the unit's.
+    pub fn plan(&self) -> Vec<PagePlan> {
+        let fits = |page: &PagePlan| {
             let Range { start, end } = page.cells;
             let values = self.totals[end] - self.totals[start];
             let filled = ((end - start) * leaf::cell_size(page.prefix.len(), 0)) as u64 + values;
@@ -146,7 +147,7 @@ impl<'a> Unit<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::build::plan;
+    use crate::build::plan_pages;
 
     fn keys(shared: usize, count: u64) -> Vec<Key> {
         let mut state = 0x9e37_79b9_7f4a_7c15u64;
@@ -182,7 +183,7 @@ mod tests {
                 let block = &mut blocks[index % 30];
                 let end = block.len();
                 block.resize(end + super::super::record_len(bytes.len()), 0);
-                Record { key, bytes, overflow: false }.write(block, end).expect("room");
+                LoadRecord { key, bytes, overflow: false }.write(block, end).expect("room");
             }
             let blocks: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
             let mut cells: Vec<CellRef<'_>> = keys
@@ -192,14 +193,14 @@ mod tests {
                 .collect();
             cells.sort_by_key(|cell| cell.key);
             let at = Prefix::new(&[0x5a; 32], u16::try_from(shared * 8).unwrap());
-            let unit = Unit::new(at, &blocks).expect("distinct keys");
+            let unit = LoadUnit::new(at, &blocks).expect("distinct keys");
             let parts = |cell: CellRef<'_>| (cell.key, cell.bytes.to_vec(), cell.overflow);
             assert_eq!(unit.len(), cells.len());
             assert!(unit.cells(0..unit.len()).map(parts).eq(cells.iter().copied().map(parts)));
             let (from, to) = (cells.len() / 3, cells.len() / 2);
             let some = unit.cells(from..to).map(parts);
             assert!(some.eq(cells[from..to].iter().copied().map(parts)));
-            let (found, expected) = (unit.plan(), plan(&at, &cells));
+            let (found, expected) = (unit.plan(), plan_pages(&at, &cells));
             assert_eq!(found.len(), expected.len());
             for (found, expected) in found.iter().zip(&expected) {
                 assert_eq!(
@@ -215,10 +216,10 @@ mod tests {
         let mut block = vec![0; 3 * super::super::record_len(0)];
         let mut end = 0;
         for byte in [7, 3, 7] {
-            let record = Record { key: &[byte; 32], bytes: &[], overflow: false };
+            let record = LoadRecord { key: &[byte; 32], bytes: &[], overflow: false };
             end = record.write(&mut block, end).expect("room");
         }
         let blocks = [block.as_slice()];
-        assert_eq!(Unit::new(Prefix::ROOT, &blocks).expect_err("twice"), Repeated([7; 32]));
+        assert_eq!(LoadUnit::new(Prefix::ROOT, &blocks).expect_err("twice"), RepeatedKey([7; 32]));
     }
 }

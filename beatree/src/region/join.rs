@@ -37,15 +37,15 @@ impl RegionState {
         counts.append(&mut right.changes_since_write);
         let mut versions = std::mem::take(&mut self.versions);
         versions.append(&mut right.versions);
-        let pending = super::pending::PendingChanges::joined(
-            &mut self.pending,
-            &mut right.pending,
+        let pending = super::buffered::BufferedChanges::joined(
+            &mut self.buffered,
+            &mut right.buffered,
             prefix.len(),
         );
         // What either has applied last, the other has nothing of.
         let last_commit = self.last_commit.max(right.last_commit);
         Region::from_state(Self {
-            pending,
+            buffered: pending,
             changes_since_write: counts,
             versions,
             log_position,

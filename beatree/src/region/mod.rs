@@ -21,7 +21,7 @@
 //! * a region that was replaced by others is retired; whoever finds it so looks the key up again.
 //!
 //! ```
-//! use pleach_beatree::region::{Applied, NewNodes, Region};
+//! use pleach_beatree::region::{RegionCommit, NewNodes, Region};
 //! use pleach_beatree::{ChildRef, ChildTable, Stored};
 //! use pleach_core::tree::Tiling;
 //! use pleach_core::{Node, Prefix, TERMINATOR};
@@ -34,7 +34,7 @@
 //! let node = Node::new([1; 32]);
 //! let put = ([7; 32], Stored::Inline(b"seven".as_slice().into()));
 //! let growth = region.write().apply(
-//!     &mut Applied {
+//!     &mut RegionCommit {
 //!         commit: 1,
 //!         version: 1,
 //!         log_position: 96,
@@ -48,22 +48,24 @@
 //! assert_eq!(growth.entries, 1);
 //!
 //! let state = region.read();
-//! assert_eq!(state.pending_of(&[7; 32]).map(|change| change.commit), Some(1));
+//! assert_eq!(state.buffered_change(&[7; 32]).map(|change| change.commit), Some(1));
 //! assert_eq!((state.last_commit(), state.log_position()), (1, 96));
 //! ```
 
+mod buffered;
 mod join;
 mod node_page;
 mod nodes;
-mod pending;
 mod relocate;
+mod split;
 mod state;
-mod take_apart;
 
+pub use buffered::{BufferedChange, ReplacedValue};
 pub use node_page::{NodeFile, NodePage, Nodes, tiling};
-pub use pending::{Dropped, Pending};
-pub use relocate::{Relocated, Relocation};
-pub use state::{Applied, NewNodes, Parts, PendingGrowth, RegionImage, RegionState, count_change};
+pub use relocate::{Relocation, RelocationEffect};
+pub use state::{
+    BufferedGrowth, NewNodes, PartNodes, RegionCommit, RegionImage, RegionState, count_change,
+};
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use pleach_core::Hasher;
@@ -72,12 +74,12 @@ use pleach_core::prefix::Prefix;
 use pleach_core::tree::Tiling;
 
 use crate::children::ChildTable;
-use crate::lock_order::{REGION, Ranked};
+use crate::lock_order::{REGION, RankedGuard};
 
 /// A region's state, held for reading.
-pub type ReadState<'a> = Ranked<RwLockReadGuard<'a, RegionState>>;
+pub type ReadState<'a> = RankedGuard<RwLockReadGuard<'a, RegionState>>;
 /// A region's state, held for changing.
-pub type WriteState<'a> = Ranked<RwLockWriteGuard<'a, RegionState>>;
+pub type WriteState<'a> = RankedGuard<RwLockWriteGuard<'a, RegionState>>;
 
 /// A region: a prefix, and behind a lock what hangs below it.
 #[derive(Debug)]
@@ -141,18 +143,18 @@ impl Region {
     /// The state, for reading.
     #[inline]
     pub fn read(&self) -> ReadState<'_> {
-        Ranked::acquire(REGION, || self.state.try_read(), || self.state.read())
+        RankedGuard::acquire(REGION, || self.state.try_read(), || self.state.read())
     }
 
     /// The state, for reading, if nobody changes it.
     #[inline]
     pub fn try_read(&self) -> Option<ReadState<'_>> {
-        Ranked::attempt(REGION, || self.state.try_read())
+        RankedGuard::attempt(REGION, || self.state.try_read())
     }
 
     /// The state, for changing.
     #[inline]
     pub fn write(&self) -> WriteState<'_> {
-        Ranked::acquire(REGION, || self.state.try_write(), || self.state.write())
+        RankedGuard::acquire(REGION, || self.state.try_write(), || self.state.write())
     }
 }

@@ -19,9 +19,9 @@ pub enum Nodes {
 
 impl Nodes {
     /// The node over all, of nodes in memory; a terminator of a plain trie.
-    pub(super) fn own(&self) -> Node {
+    pub(super) fn own_node(&self) -> Node {
         match self {
-            Self::Resident(nodes) => *nodes.own(),
+            Self::Resident(nodes) => *nodes.own_node(),
             Self::Paged(_) => panic!("a changed region's nodes are in memory"),
             Self::Plain => TERMINATOR,
         }

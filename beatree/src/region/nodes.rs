@@ -34,7 +34,7 @@ impl RegionState {
 
     /// Can it be changed: are its nodes in memory, or has it none?
     #[inline]
-    pub fn nodes_are_here(&self) -> bool {
+    pub fn has_nodes(&self) -> bool {
         self.paged_nodes().is_none()
     }
 
@@ -70,15 +70,15 @@ impl RegionState {
     }
 
     /// Computes the nodes above the children, up to the region's own, if those of the children are in memory.
-    pub fn renew_own(&mut self, hasher: Hasher) {
+    pub fn recompute_own_node(&mut self, hasher: Hasher) {
         if let Nodes::Resident(nodes) = &mut self.nodes {
-            nodes.renew(hasher);
-            self.own = *nodes.own();
+            nodes.recompute(hasher);
+            self.own_node = *nodes.own_node();
         }
     }
 
     /// A page of the spill file is this region's from now on, whether its nodes leave to it or not.
-    pub fn own_spill_page(&mut self, page: u64) {
+    pub fn set_spill_page(&mut self, page: u64) {
         self.spill_page = Some(page);
     }
 
@@ -125,7 +125,7 @@ impl RegionState {
     /// A checkpoint has written the nodes of now to `page` of its image: that is where they leave to,
     /// or where they are if they are away. Gives the page of the spill file that is free now.
     #[must_use = "a page of the spill file is free"]
-    pub fn checkpointed(&mut self, page: NodePage) -> Option<u64> {
+    pub fn note_checkpoint(&mut self, page: NodePage) -> Option<u64> {
         self.saved_page = Some(page);
         if let Nodes::Paged(at) = &mut self.nodes {
             *at = page;

@@ -4,8 +4,8 @@ use pleach_core::prefix::Prefix;
 use pleach_core::{Hasher, Key, Node};
 
 use super::RegionState;
+use super::buffered::{FEW, FEW_CHANGES};
 use super::node_page::{Nodes, tiling};
-use super::pending::{FEW, FEW_CHANGES};
 use crate::children::{ChildRef, ChildTable};
 
 /// A range of a region whose pages were rewritten.
@@ -21,7 +21,7 @@ pub struct Relocation<'a> {
 
 /// What relocating changed.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Relocated {
+pub struct RelocationEffect {
     /// Were children split or merged?
     pub layout_changed: bool,
     /// Bytes of pending changes that went.
@@ -44,10 +44,10 @@ impl RegionState {
         hasher: Hasher,
         moves: &[Relocation<'_>],
         log_position: u64,
-    ) -> Relocated {
+    ) -> RelocationEffect {
         self.assert_next_record(log_position);
-        assert!(self.nodes_are_here(), "a changed region's nodes are in memory");
-        let mut done = Relocated::default();
+        assert!(self.has_nodes(), "a changed region's nodes are in memory");
+        let mut done = RelocationEffect::default();
         let same_prefixes = moves.iter().all(|moved| {
             let child = self.children.find(moved.range.first_key());
             matches!(moved.pages, [(page, _)] if page.prefix == moved.range)
@@ -59,13 +59,13 @@ impl RegionState {
             self.rebuild_children(hasher, moves, &mut done);
         }
         self.saved_page = None;
-        let below = || moves.iter().map(|moved| self.pending_range(&moved.range).len());
+        let below = || moves.iter().map(|moved| self.buffered_range(&moved.range).len());
         let few = moves.len() <= FEW && below().sum::<usize>() <= FEW_CHANGES;
         (done.bytes, done.entries) =
-            if few { self.take_up_few(moves) } else { self.take_up(moves) };
-        self.pending.trim();
+            if few { self.remove_few_buffered(moves) } else { self.remove_buffered(moves) };
+        self.buffered.trim();
         // Replaced while the pages were being written: they have such a value in a cell.
-        self.pending.dropped.retain(|dropped| {
+        self.buffered.replaced_values.retain(|dropped| {
             !moves.iter().any(|moved| dropped.is_in(&moved.range, moved.through))
         });
         self.log_position = log_position;
@@ -74,7 +74,7 @@ impl RegionState {
     }
 
     /// Pages that keep their prefixes lie elsewhere.
-    fn move_children(&mut self, moves: &[Relocation<'_>], done: &mut Relocated) {
+    fn move_children(&mut self, moves: &[Relocation<'_>], done: &mut RelocationEffect) {
         for (page, node) in moves.iter().flat_map(|moved| moved.pages) {
             let child = self.children.find(page.prefix.first_key());
             done.pages +=
@@ -88,7 +88,12 @@ impl RegionState {
     }
 
     /// Pages are split or merged: the whole table of children is rebuilt.
-    fn rebuild_children(&mut self, hasher: Hasher, moves: &[Relocation<'_>], done: &mut Relocated) {
+    fn rebuild_children(
+        &mut self,
+        hasher: Hasher,
+        moves: &[Relocation<'_>],
+        done: &mut RelocationEffect,
+    ) {
         let room = self.children.len() + moves.len();
         let mut children: Vec<ChildRef> = Vec::with_capacity(room);
         let mut nodes: Vec<Node> = Vec::with_capacity(if self.is_plain() { 0 } else { room });
@@ -124,7 +129,7 @@ impl RegionState {
         self.children = ChildTable::new(*self.children.region(), &children);
         if !self.is_plain() {
             let tiling = tiling(hasher, &self.children, &nodes);
-            self.own = *tiling.own();
+            self.own_node = *tiling.own_node();
             self.nodes = Nodes::Resident(tiling);
         }
         self.changes_since_write = counts;
@@ -135,12 +140,12 @@ impl RegionState {
 
     /// Drops the pending changes that the new pages contain; gives their bytes and number. Those that a moved
     /// page keeps count as one change each.
-    fn take_up(&mut self, moves: &[Relocation<'_>]) -> (usize, usize) {
+    fn remove_buffered(&mut self, moves: &[Relocation<'_>]) -> (usize, usize) {
         let (mut bytes, mut entries) = (0, 0);
         let ends: Vec<Key> = moves.iter().map(|moved| moved.range.last_key()).collect();
         let (mut at, depth) = (0, self.depth());
         let (children, counts) = (&self.children, &mut self.changes_since_write);
-        self.pending.retain(
+        self.buffered.retain(
             |pending| {
                 while at < moves.len() && ends[at] < pending.key {
                     at += 1;
@@ -165,27 +170,27 @@ impl RegionState {
     }
 
     /// The same for few moves of few changes: looks at nothing but these, and moves what lies after them.
-    fn take_up_few(&mut self, moves: &[Relocation<'_>]) -> (usize, usize) {
+    fn remove_few_buffered(&mut self, moves: &[Relocation<'_>]) -> (usize, usize) {
         let (mut bytes, mut entries) = (0, 0);
         let mut remove = |(gone_bytes, gone): (usize, usize)| {
             bytes += gone_bytes;
             entries += gone;
         };
         for moved in moves {
-            let mut range = self.pending_range(&moved.range);
-            while let Some(at) = self.pending()[range.clone()]
+            let mut range = self.buffered_range(&moved.range);
+            while let Some(at) = self.buffered()[range.clone()]
                 .iter()
                 .position(|pending| pending.commit > moved.through)
                 .map(|at| range.start + at)
             {
-                let child = self.children.find(&self.pending()[at].key);
+                let child = self.children.find(&self.buffered()[at].key);
                 self.changes_since_write[child] = self.changes_since_write[child].saturating_add(1);
                 let before = at - range.start;
-                remove(self.pending.remove(range.start..at));
+                remove(self.buffered.remove(range.start..at));
                 // What stays lies where the first one was.
                 range = range.start + 1..range.end - before;
             }
-            remove(self.pending.remove(range));
+            remove(self.buffered.remove(range));
         }
         (bytes, entries)
     }

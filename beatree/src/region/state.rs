@@ -7,10 +7,10 @@ use pleach_core::cpu_prefetch;
 use pleach_core::prefix::Prefix;
 use pleach_core::{Key, Node};
 
+use super::buffered::{BufferedChange, BufferedChanges, FEW, FEW_CHANGES, ReplacedValue, signed};
 use super::node_page::{NodePage, Nodes};
-use super::pending::{Dropped, FEW, FEW_CHANGES, Pending, PendingChanges, signed};
 use crate::children::ChildTable;
-use crate::leaf_fold::PendingChange;
+use crate::leaf_fold::KeyState;
 use crate::stored::Stored;
 
 /// What the changes of a page by one commit count, at most: a page that each commit changes much can wait for more of them.
@@ -36,20 +36,20 @@ pub struct RegionState {
     pub(super) saved_page: Option<NodePage>,
     /// The page of the spill file that this region's nodes are written to, once they were.
     pub(super) spill_page: Option<u64>,
-    pub(super) pending: PendingChanges,
+    pub(super) buffered: BufferedChanges,
     /// What the changes of each child since its page was written count ([`count_change`]), saturating.
     pub(super) changes_since_write: Vec<u8>,
     /// The version of each child, 0 while nothing has changed it since the database was opened.
     pub(super) versions: Vec<u64>,
     /// Nodes inside of children below which much pends: the child's prefix, and the commit that they are as of.
-    pub(super) parts: Vec<(Prefix, u64, Arc<Parts>)>,
+    pub(super) parts: Vec<(Prefix, u64, Arc<PartNodes>)>,
     /// Number of the last commit applied here.
     pub(super) last_commit: u64,
     /// End of the last log record applied here.
     pub(super) log_position: u64,
     pub(super) layout_version: u64,
     /// The node of the whole region.
-    pub(super) own: Node,
+    pub(super) own_node: Node,
     pub(super) retired: bool,
 }
 
@@ -71,7 +71,7 @@ pub struct RegionImage {
 }
 
 /// Nodes of prefixes below a child, ascending, none below another; internal ones only.
-pub type Parts = Vec<(Prefix, Node)>;
+pub type PartNodes = Vec<(Prefix, Node)>;
 
 impl NewNodes<'_> {
     /// Changed children, at most; a path to one has some eight lines.
@@ -85,7 +85,7 @@ impl NewNodes<'_> {
 }
 
 /// The changes of one commit in one region.
-pub struct Applied<'a> {
+pub struct RegionCommit<'a> {
     /// Number of the commit.
     pub commit: u64,
     /// The version that the children have which it changes: another one for each commit.
@@ -106,13 +106,13 @@ pub enum NewNodes<'a> {
     /// Those on the paths of all changed children, as lines of the region's tiling: boundary and line.
     Lines(&'a [(u32, [Node; 2])]),
     /// Those of the changed children alone, as a log record has them: child and node. The nodes above them are those of
-    /// before until [`RegionState::renew_own`].
+    /// before until [`RegionState::recompute_own_node`].
     Children(&'a [(u32, Node)]),
     /// None: the region is of a plain trie.
     Plain,
 }
 
-impl core::fmt::Debug for Applied<'_> {
+impl core::fmt::Debug for RegionCommit<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "Applied(commit {}, {:?})", self.commit, self.nodes)
     }
@@ -120,7 +120,7 @@ impl core::fmt::Debug for Applied<'_> {
 
 /// How a commit changed what is pending.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PendingGrowth {
+pub struct BufferedGrowth {
     /// Bytes of pending changes, more or fewer.
     pub bytes: isize,
     /// Pending changes, more or fewer.
@@ -134,11 +134,11 @@ impl RegionState {
     pub(super) fn new(namespace: u8, children: ChildTable, nodes: Nodes, commit: u64) -> Self {
         Self {
             namespace,
-            own: nodes.own(),
+            own_node: nodes.own_node(),
             nodes,
             saved_page: None,
             spill_page: None,
-            pending: PendingChanges::default(),
+            buffered: BufferedChanges::default(),
             changes_since_write: vec![0; children.len()],
             versions: vec![0; children.len()],
             parts: Vec::new(),
@@ -161,7 +161,9 @@ impl RegionState {
 
     /// Has it no page, and nothing that pends or was dropped while it did?
     pub fn is_bare(&self) -> bool {
-        self.children.page_end() == 0 && self.pending().is_empty() && self.dropped().is_empty()
+        self.children.page_end() == 0
+            && self.buffered().is_empty()
+            && self.replaced_values().is_empty()
     }
 
     /// The children: their prefixes, and where their pages lie.
@@ -176,7 +178,7 @@ impl RegionState {
         self.changes_since_write[child]
     }
 
-    /// The version of a child: it names the commit that was the last to change it ([`Applied::version`]), 0 for none since the
+    /// The version of a child: it names the commit that was the last to change it ([`RegionCommit::version`]), 0 for none since the
     /// database was opened.
     #[inline]
     pub fn version(&self, child: usize) -> u64 {
@@ -184,7 +186,7 @@ impl RegionState {
     }
 
     /// What was kept of a child's parts, if it is as of the last commit that changed the child.
-    pub fn parts(&self, child: usize) -> Option<Arc<Parts>> {
+    pub fn parts(&self, child: usize) -> Option<Arc<PartNodes>> {
         if self.parts.is_empty() {
             return None;
         }
@@ -213,8 +215,8 @@ impl RegionState {
 
     /// The node of the whole region.
     #[inline]
-    pub fn own(&self) -> &Node {
-        &self.own
+    pub fn own_node(&self) -> &Node {
+        &self.own_node
     }
 
     /// Was this region replaced by others? Then its key is to be looked up again.
@@ -225,36 +227,36 @@ impl RegionState {
 
     /// All pending changes, in key order.
     #[inline]
-    pub fn pending(&self) -> &[Pending] {
-        self.pending.changes()
+    pub fn buffered(&self) -> &[BufferedChange] {
+        self.buffered.changes()
     }
 
     /// The pending state of a key.
     #[inline]
-    pub fn pending_of(&self, key: &Key) -> Option<&Pending> {
-        self.pending.of(key, self.depth())
+    pub fn buffered_change(&self, key: &Key) -> Option<&BufferedChange> {
+        self.buffered.get(key, self.depth())
     }
 
     /// Index range of the pending changes below `prefix`.
-    pub fn pending_range(&self, prefix: &Prefix) -> Range<usize> {
-        self.pending.range(prefix, self.depth())
+    pub fn buffered_range(&self, prefix: &Prefix) -> Range<usize> {
+        self.buffered.range(prefix, self.depth())
     }
 
     /// The pending changes below `prefix`.
-    pub fn pending_below(&self, prefix: &Prefix) -> &[Pending] {
-        &self.pending()[self.pending_range(prefix)]
+    pub fn buffered_below(&self, prefix: &Prefix) -> &[BufferedChange] {
+        &self.buffered()[self.buffered_range(prefix)]
     }
 
     /// Copies the pending changes below `prefix` into `out`.
-    pub fn copy_pending(&self, prefix: &Prefix, out: &mut Vec<PendingChange>) {
-        let below = self.pending_below(prefix).iter();
+    pub fn copy_buffered(&self, prefix: &Prefix, out: &mut Vec<KeyState>) {
+        let below = self.buffered_below(prefix).iter();
         out.extend(below.map(|pending| (pending.key, pending.stored.clone())));
     }
 
     /// Values in the overflow file that were replaced while they were pending, and that no page has.
     #[inline]
-    pub fn dropped(&self) -> &[Dropped] {
-        &self.pending.dropped
+    pub fn replaced_values(&self) -> &[ReplacedValue] {
+        &self.buffered.replaced_values
     }
 
     #[inline]
@@ -276,7 +278,7 @@ impl RegionState {
     #[inline]
     pub fn cpu_prefetch(&self, key: &Key) {
         self.children.cpu_prefetch(key);
-        self.pending.cpu_prefetch_leads(key, self.depth());
+        self.buffered.cpu_prefetch_leads(key, self.depth());
     }
 
     /// Prefetches the memory that a fold of a key's page, and of this region, reads here.
@@ -289,7 +291,7 @@ impl RegionState {
         cpu_prefetch(&self.changes_since_write[child..=child]);
         cpu_prefetch(&self.versions[child..=child]);
         self.cpu_prefetch_nodes(child);
-        self.pending.cpu_prefetch_change(key, self.depth());
+        self.buffered.cpu_prefetch_change(key, self.depth());
     }
 
     /// Prefetches the memory that the fold of this region reads on the path of a child, which may be gone.
@@ -309,17 +311,17 @@ impl RegionState {
     /// When nodes are not in memory, or records come out of order.
     pub fn apply(
         &mut self,
-        commit: &mut Applied<'_>,
-        scratch: &mut Vec<Pending>,
+        commit: &mut RegionCommit<'_>,
+        scratch: &mut Vec<BufferedChange>,
         mut changed: impl FnMut(Prefix, u8),
-    ) -> PendingGrowth {
+    ) -> BufferedGrowth {
         self.assert_next_record(commit.log_position);
         match (&mut self.nodes, commit.nodes) {
             (Nodes::Resident(nodes), NewNodes::Lines(lines)) => {
                 for (boundary, line) in lines {
                     nodes.set_line(*boundary as usize, line);
                 }
-                nodes.set_own(&commit.own);
+                nodes.set_own_node(&commit.own);
             }
             (Nodes::Resident(nodes), NewNodes::Children(changed)) => {
                 for (child, node) in changed {
@@ -330,7 +332,7 @@ impl RegionState {
             _ => panic!("a changed region's nodes are in memory"),
         }
         self.saved_page = None;
-        let (entries, depth) = (self.pending.len(), self.depth());
+        let (entries, depth) = (self.buffered.len(), self.depth());
         let is_small = commit.changes.size_hint().1.is_some_and(|most| most <= FEW_CHANGES);
         let (mut last_child, mut counted) = (usize::MAX, 0);
         let (children, number, version) = (&self.children, commit.commit, commit.version);
@@ -347,9 +349,9 @@ impl RegionState {
             let now = count_change(counted, &stored);
             counts[child] = counts[child].saturating_add(now - counted);
             counted = now;
-            Pending { key, stored, commit: number }
+            BufferedChange { key, stored, commit: number }
         });
-        let pending = &mut self.pending;
+        let pending = &mut self.buffered;
         let bytes = if is_small && commit.nodes.paths() <= FEW {
             coming.map(|change| pending.put(change, depth)).sum()
         } else {
@@ -359,7 +361,7 @@ impl RegionState {
             changed(children.prefix(last_child), counts[last_child]);
         }
         if !self.is_plain() {
-            self.own = commit.own;
+            self.own_node = commit.own;
         }
         if !self.parts.is_empty() {
             let (children, versions) = (&self.children, &self.versions);
@@ -368,30 +370,34 @@ impl RegionState {
         }
         self.last_commit = commit.commit;
         self.log_position = commit.log_position;
-        PendingGrowth { bytes, entries: signed(self.pending.len()) - signed(entries) }
+        BufferedGrowth { bytes, entries: signed(self.buffered.len()) - signed(entries) }
     }
 
     /// Keeps the nodes of the parts of a child that the commit which was applied last has changed, as of that.
-    pub fn keep_parts(&mut self, child: usize, parts: Arc<Parts>) {
+    pub fn store_parts(&mut self, child: usize, parts: Arc<PartNodes>) {
         let prefix = self.children.prefix(child);
         debug_assert!(self.parts.iter().all(|(of, ..)| *of != prefix), "the commit let go of them");
         self.parts.push((prefix, self.versions[child], parts));
     }
 
     /// Recovery: puts the pending changes of a checkpoint image in. Each counts as one change.
-    pub fn restore_pending(&mut self, pending: Vec<Pending>, dropped: Vec<Dropped>) {
-        let newest = pending.iter().map(|pending| pending.commit).max().unwrap_or(0);
+    pub fn restore_buffered(
+        &mut self,
+        buffered: Vec<BufferedChange>,
+        replaced: Vec<ReplacedValue>,
+    ) {
+        let newest = buffered.iter().map(|pending| pending.commit).max().unwrap_or(0);
         self.last_commit = self.last_commit.max(newest);
-        self.pending = PendingChanges::new(pending, dropped, self.depth());
+        self.buffered = BufferedChanges::new(buffered, replaced, self.depth());
         self.changes_since_write = (0..self.children.len())
-            .map(|child| self.pending_range(&self.children.prefix(child)).len())
+            .map(|child| self.buffered_range(&self.children.prefix(child)).len())
             .map(|changes| u8::try_from(changes).unwrap_or(u8::MAX))
             .collect();
     }
 
     /// Recovery: a commit that changed this region is in it already, since its record ends at or before the
     /// region's own log position.
-    pub fn has_commit(&mut self, commit: u64) {
+    pub fn note_commit(&mut self, commit: u64) {
         self.last_commit = self.last_commit.max(commit);
     }
 
@@ -399,13 +405,13 @@ impl RegionState {
     ///
     /// # Panics
     /// When there are fewer.
-    pub fn release_dropped(&mut self, count: usize) {
-        self.pending.dropped.drain(..count);
+    pub fn release_replaced(&mut self, count: usize) {
+        self.buffered.replaced_values.drain(..count);
     }
 
     /// Recovery: keeps the dropped values that `keep` says yes to; the runs of the others are free.
-    pub fn retain_dropped(&mut self, keep: impl FnMut(&Dropped) -> bool) {
-        self.pending.dropped.retain(keep);
+    pub fn retain_replaced(&mut self, keep: impl FnMut(&ReplacedValue) -> bool) {
+        self.buffered.replaced_values.retain(keep);
     }
 
     /// Others have taken this region's place in the index.

@@ -48,7 +48,7 @@ impl FileGeometry {
 
     /// A file of `pages` pages with this many live ones: what it should shrink to, in pages, whole segments,
     /// if it is far too long. Far, so that it does not shrink and grow by turns.
-    pub(super) fn goal(self, pages: u64, live: u64) -> Option<u64> {
+    pub(super) fn shrink_goal(self, pages: u64, live: u64) -> Option<u64> {
         let (target, segment) = (self.target(live), u64::from(self.segment_pages));
         let far = 2 * target + FAR_SEGMENTS * segment;
         (pages > far).then(|| (target / segment + 1) * segment)
@@ -102,7 +102,7 @@ pub trait GrowingFile {
     ) -> Result<(), NeedGrowth>;
 
     /// The device has reserved this many segments more.
-    fn grown(&mut self, segments: u32) -> Result<(), SpaceError>;
+    fn add_segments(&mut self, segments: u32) -> Result<(), SpaceError>;
 
     /// Pages of the file.
     fn file_pages(&self) -> u64;
@@ -132,7 +132,7 @@ pub trait GrowingFile {
                 growth,
             };
             match reserve(extension) {
-                Ok(()) => self.grown(need.segments)?,
+                Ok(()) => self.add_segments(need.segments)?,
                 Err(error) if growth == Growth::Allowed && is_full(&error) => {
                     growth = Growth::Refused;
                 }
@@ -147,7 +147,7 @@ pub trait GrowingFile {
 mod tests {
     use pleach_core::page::overflow;
 
-    use super::super::{Extents, PageRun, Space};
+    use super::super::{LeafRun, LeafSpace, OverflowSpace};
     use super::*;
 
     #[derive(Debug, PartialEq, Eq)]
@@ -213,15 +213,15 @@ mod tests {
     #[test]
     fn both_files_grow_the_same_way() {
         grows_then_fills_then_fails(
-            &mut Space::new(FileGeometry::TINY),
-            |space, run: &PageRun| {
+            &mut LeafSpace::new(FileGeometry::TINY),
+            |space, run: &LeafRun| {
                 run.pages().for_each(|page| space.mark_free(page).expect("handed out"));
             },
             |runs| runs.iter().map(|run| u64::from(run.len)).sum(),
         );
         grows_then_fills_then_fails(
-            &mut Extents::new(FileGeometry::TINY),
-            |extents, run: &overflow::PageRun| extents.mark_free(*run).expect("handed out"),
+            &mut OverflowSpace::new(FileGeometry::TINY),
+            |extents, run: &overflow::OverflowRun| extents.mark_free(*run).expect("handed out"),
             |runs| runs.iter().map(|run| u64::from(run.pages)).sum(),
         );
     }

@@ -4,14 +4,14 @@ use crate::page_no::PageNo;
 
 /// Neighbouring pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PageRun {
+pub struct LeafRun {
     /// The first.
     pub start: PageNo,
     /// How many, at least one.
     pub len: u32,
 }
 
-impl PageRun {
+impl LeafRun {
     /// The number after the last one's.
     pub fn end(&self) -> u32 {
         self.start.get() + self.len
@@ -24,7 +24,7 @@ impl PageRun {
 }
 
 /// Appends a run that begins at or after the end of the last one.
-pub(super) fn push_merged(out: &mut Vec<PageRun>, run: PageRun) {
+pub(super) fn push_merged(out: &mut Vec<LeafRun>, run: LeafRun) {
     match out.last_mut() {
         Some(last) if last.end() == run.start.get() => last.len += run.len,
         _ => out.push(run),

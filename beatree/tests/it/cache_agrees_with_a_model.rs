@@ -93,7 +93,7 @@ impl Twin {
             0..=6 => {
                 let tag = self.below(3);
                 let wanted = self.model.get(&page_no).filter(|(newest, _)| *newest == tag);
-                let found = self.cache.get_in(PageNo::new(page_no), tag, batch);
+                let found = self.cache.get_for_batch(PageNo::new(page_no), tag, batch);
                 self.gets += 1;
                 self.hits += u64::from(found.is_some());
                 if let Some(found) = found {
@@ -120,7 +120,7 @@ impl Twin {
                 let Some(page) = self.cache.get(PageNo::new(page_no), *tag) else { return };
                 self.hits += 1;
                 let soon = self.below(2) == 0;
-                self.cache.give_treelet(PageNo::new(page_no), &page, soon, |given| {
+                self.cache.attach_treelet(PageNo::new(page_no), &page, soon, |given| {
                     *given = treelet(version);
                 });
             }
@@ -132,7 +132,7 @@ impl Twin {
                     &page(page_no, 0, false),
                     NO_BATCH,
                 );
-                self.cache.give_treelet(PageNo::new(page_no), &page, true, |_| {
+                self.cache.attach_treelet(PageNo::new(page_no), &page, true, |_| {
                     panic!("the page is another cache's");
                 });
             }
@@ -238,8 +238,9 @@ fn threads_see_whole_pages_of_the_right_number() {
                 for round in 0..cases(3000) {
                     let page_no = random.next_u32() % 500;
                     let tag = page_no ^ 9;
-                    let found =
-                        cache.get_in(PageNo::new(page_no), tag, round / 100).unwrap_or_else(|| {
+                    let found = cache
+                        .get_for_batch(PageNo::new(page_no), tag, round / 100)
+                        .unwrap_or_else(|| {
                             let bytes = page(page_no, u64::from(page_no) + 1, false);
                             cache.insert(PageNo::new(page_no), tag, &bytes, round / 100)
                         });

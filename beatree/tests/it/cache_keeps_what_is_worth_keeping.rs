@@ -73,7 +73,7 @@ fn pages_of_the_next_batch_stay_through_it_or_until_their_last_use() {
     // A last use says anew for how long.
     for page_no in 0..50 {
         let through = if page_no < 20 { 7 } else { NO_BATCH };
-        assert!(cache.get_last(PageNo::new(page_no), 0, through).is_some());
+        assert!(cache.get_for_last_use(PageNo::new(page_no), 0, through).is_some());
     }
     assert_eq!(cache.stats().held, 70);
     others(&cache, 30_000);
@@ -122,8 +122,8 @@ fn finding_a_page_for_a_batch_holds_it_too() {
     }
     cache.set_batch(7);
     for page_no in 0..100 {
-        assert!(cache.get_in(PageNo::new(page_no), 0, 7).is_some());
-        assert!(cache.get_in(PageNo::new(page_no), 0, 6).is_some());
+        assert!(cache.get_for_batch(PageNo::new(page_no), 0, 7).is_some());
+        assert!(cache.get_for_batch(PageNo::new(page_no), 0, 6).is_some());
     }
     for page_no in 1000..1000 + 5 * PAGES {
         cache.insert(PageNo::new(page_no), 0, &page(page_no), NO_BATCH);

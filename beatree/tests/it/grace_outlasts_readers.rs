@@ -9,7 +9,7 @@ use pleach_beatree::grace::Grace;
 fn without_readers_a_period_is_over_at_once() {
     let grace = Grace::new();
     for _ in 0..10 {
-        let period = grace.start();
+        let period = grace.start_period();
         assert!(period.poll());
         assert!(period.poll());
     }
@@ -19,14 +19,14 @@ fn without_readers_a_period_is_over_at_once() {
 fn a_reader_from_before_holds_a_period_and_a_later_one_does_not() {
     let grace = Grace::new();
     let early = grace.enter();
-    let period = grace.start();
+    let period = grace.start_period();
     assert!(!period.poll());
     assert!(!period.poll());
     let late = grace.enter();
     drop(early);
     // The late one came while the phase of the period was not over, or after: at most one of the two
     // phases can contain it.
-    let second = grace.start();
+    let second = grace.start_period();
     assert!(!second.poll());
     drop(late);
     assert!(period.poll() && second.poll());
@@ -37,7 +37,7 @@ fn new_readers_never_starve_a_period() {
     let grace = Grace::new();
     let mut guard = grace.enter();
     for _ in 0..1000 {
-        let period = grace.start();
+        let period = grace.start_period();
         let mut polls = 0;
         while !period.poll() {
             // Always one reader inside, never the same for long.
@@ -55,7 +55,7 @@ fn a_guard_may_leave_on_another_thread() {
     let grace = Grace::new();
     let period = thread::scope(|scope| {
         let guard = grace.enter();
-        let period = grace.start();
+        let period = grace.start_period();
         assert!(!period.poll());
         scope.spawn(move || drop(guard));
         period
@@ -67,13 +67,13 @@ fn a_guard_may_leave_on_another_thread() {
 fn many_periods_at_once_end_in_any_order_of_polling() {
     let grace = Grace::new();
     let guard = grace.enter();
-    let periods: Vec<_> = (0..8).map(|_| grace.start()).collect();
+    let periods: Vec<_> = (0..8).map(|_| grace.start_period()).collect();
     assert!(periods.iter().rev().all(|period| !period.poll()));
     drop(guard);
     assert!(periods.iter().rev().all(grace_over));
 }
 
-fn grace_over(period: &pleach_beatree::grace::Period) -> bool {
+fn grace_over(period: &pleach_beatree::grace::GracePeriod) -> bool {
     period.poll()
 }
 
@@ -116,7 +116,7 @@ fn freed_slots_are_not_reused_under_a_reader() {
             let new = (old + 1 + round % (SLOTS - 1)) % SLOTS;
             live[new].store(true, Ordering::Relaxed);
             current.store(new, Ordering::Release);
-            let period = grace.start();
+            let period = grace.start_period();
             while !period.poll() {
                 thread::yield_now();
             }

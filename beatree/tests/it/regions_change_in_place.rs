@@ -4,7 +4,7 @@
 
 use pleach_beatree::children::{ChildRef, ChildTable};
 use pleach_beatree::region::{
-    Applied, NewNodes, PendingGrowth, Region, RegionState, Relocation, count_change,
+    BufferedGrowth, NewNodes, Region, RegionCommit, RegionState, Relocation, count_change,
 };
 use pleach_beatree::{PageNo, Stored};
 use pleach_core::prefix::Prefix;
@@ -47,14 +47,14 @@ fn key(draw: u16) -> Key {
 }
 
 /// Applies a commit; `nodes` says how many children it claims to change.
-fn apply(state: &mut RegionState, commit: u64, keys: &[Key], nodes: usize) -> PendingGrowth {
+fn apply(state: &mut RegionState, commit: u64, keys: &[Key], nodes: usize) -> BufferedGrowth {
     let nodes: Vec<(u32, Node)> = (0..nodes).map(|at| (at as u32, [2; 32].into())).collect();
     let value = |key: &Key| match key[1] % 4 {
         0 => Stored::Absent,
         _ => Stored::Inline(vec![key[1]; usize::from(key[1] % 40)].into()),
     };
     let mut changes = keys.iter().map(|key| (*key, value(key)));
-    let mut applied = Applied {
+    let mut applied = RegionCommit {
         commit,
         version: commit,
         log_position: commit * 100,
@@ -72,7 +72,7 @@ fn moved(state: &RegionState, index: usize) -> (ChildRef, Node) {
 }
 
 fn look(state: &RegionState) -> Vec<(Key, Stored, u64)> {
-    let pending = state.pending().iter();
+    let pending = state.buffered().iter();
     pending.map(|one| (one.key, one.stored.clone(), one.commit)).collect()
 }
 
@@ -98,7 +98,7 @@ proptest! {
             prop_assert_eq!(look(&few), look(&many));
             prop_assert_eq!(counts(&few), counts(&many));
             for key in &keys {
-                prop_assert!(few.pending_of(key).is_some_and(|own| own.commit == number));
+                prop_assert!(few.buffered_change(key).is_some_and(|own| own.commit == number));
             }
         }
         let ranges: Vec<usize> = ranges.into_iter().collect();
@@ -123,10 +123,10 @@ proptest! {
         prop_assert_eq!(counts(&few), counts(&many));
         for index in 0..CHILDREN {
             prop_assert_eq!(few.children().get(index), many.children().get(index));
-            let below = few.pending_below(&child(index));
+            let below = few.buffered_below(&child(index));
             prop_assert!(below.iter().all(|one| child(index).covers(&one.key)));
         }
-        for (position, one) in few.pending().iter().enumerate() {
+        for (position, one) in few.buffered().iter().enumerate() {
             let page_no = ranges.contains(&few.children().find(&one.key));
             prop_assert!(!page_no || one.commit > through, "entry {position} should have gone");
         }
@@ -157,7 +157,7 @@ fn a_child_takes_all_changes_of_a_block() {
         300,
     );
     assert_eq!(done.entries, CHANGES as usize);
-    assert!(state.pending().iter().map(|one| one.key).eq(keys(1)));
+    assert!(state.buffered().iter().map(|one| one.key).eq(keys(1)));
     // Each of those that stay counts as a change.
     assert_eq!(counts(&state)[..2], [255, 0]);
 }

@@ -4,7 +4,7 @@
 
 use pleach_beatree::PageNo;
 use pleach_beatree::space::{
-    FileGeometry, GrowingFile, Growth, NeedGrowth, PageRun, Space, SpaceError,
+    FileGeometry, GrowingFile, Growth, LeafRun, LeafSpace, NeedGrowth, SpaceError,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -22,7 +22,7 @@ enum State {
 
 struct Twin {
     geometry: FileGeometry,
-    space: Space,
+    space: LeafSpace,
     pages: Vec<State>,
     frontier: usize,
     /// The segment where the sweep goes on.
@@ -35,7 +35,7 @@ impl Twin {
     fn new(geometry: FileGeometry, seed: u64) -> Self {
         Self {
             geometry,
-            space: Space::new(geometry),
+            space: LeafSpace::new(geometry),
             pages: Vec::new(),
             frontier: 0,
             sweep: 0,
@@ -73,14 +73,14 @@ impl Twin {
             let refused = self.space.allocate(wanted, growth, &mut runs);
             assert_eq!(refused, Err(NeedGrowth { segments }));
             self.check();
-            self.space.grown(segments).unwrap();
+            self.space.add_segments(segments).unwrap();
             let more = (segments * self.geometry.segment_pages) as usize;
             self.pages.resize(self.pages.len() + more, State::Free);
         }
         let expected = self.choose(count);
         self.space.allocate(wanted, growth, &mut runs).unwrap();
         self.take(&runs, count);
-        let numbers: Vec<_> = runs.iter().flat_map(PageRun::pages).collect();
+        let numbers: Vec<_> = runs.iter().flat_map(LeafRun::pages).collect();
         assert_eq!(numbers, expected);
     }
 
@@ -150,7 +150,7 @@ impl Twin {
         let end = used.next_multiple_of(size);
         assert_eq!(self.space.used_end() as usize, end);
         let live = self.count(|state| state == State::Used);
-        assert_eq!(self.space.goal().map(|goal| goal as usize), self.goal(live));
+        assert_eq!(self.space.shrink_goal().map(|goal| goal as usize), self.goal(live));
         if let Some(goal) = self.goal(live) {
             let behind =
                 self.pages.iter().skip(goal).filter(|state| **state == State::Used).count();
@@ -164,14 +164,14 @@ impl Twin {
         self.sweep = if self.sweep < keep / size { self.sweep } else { 0 };
     }
 
-    fn take(&mut self, runs: &[PageRun], count: usize) {
+    fn take(&mut self, runs: &[LeafRun], count: usize) {
         assert_eq!(runs.iter().map(|run| run.len as usize).sum::<usize>(), count);
         assert!(runs.iter().all(|run| run.len > 0));
         assert!(
             runs.windows(2).all(|pair| pair[0].end() < pair[1].start.get()),
             "sorted and merged"
         );
-        for page_no in runs.iter().flat_map(PageRun::pages) {
+        for page_no in runs.iter().flat_map(LeafRun::pages) {
             let page_no = page_no.get() as usize;
             let state = &mut self.pages[page_no];
             assert_eq!(*state, State::Free, "page {page_no} was handed out twice");
@@ -246,7 +246,7 @@ impl Twin {
         assert_eq!(stats.pages as usize, self.pages.len());
         assert_eq!(stats.live as usize, self.count(|state| state == State::Used));
         let pending = self.count(|state| matches!(state, State::Pending(_)));
-        assert_eq!(stats.pending as usize, pending);
+        assert_eq!(stats.retired as usize, pending);
         assert_eq!(stats.fresh as usize, self.pages.len() - self.frontier);
         assert_eq!((stats.holes + stats.fresh) as usize, self.count(|s| s == State::Free));
         for (page_no, state) in self.pages.iter().enumerate() {
@@ -268,7 +268,7 @@ impl Twin {
         self.sweep = 0;
         self.frontier = numbers.first().map_or(0, |last| last.get() as usize + 1);
         let segments = self.space.stats().segments;
-        self.space = Space::from_used(self.geometry, segments, numbers).unwrap();
+        self.space = LeafSpace::from_used(self.geometry, segments, numbers).unwrap();
     }
 }
 
@@ -302,14 +302,14 @@ fn random_operations_on_small_files() {
 
 #[test]
 fn a_fresh_file_is_written_from_front_to_back() {
-    let mut space = Space::new(FileGeometry::TINY);
+    let mut space = LeafSpace::new(FileGeometry::TINY);
     let mut runs = Vec::new();
     let mut next = 0;
     for count in [1, 15, 1, 40, 16, 3] {
         while let Err(NeedGrowth { segments }) = space.allocate(count, Growth::Allowed, &mut runs) {
-            space.grown(segments).unwrap();
+            space.add_segments(segments).unwrap();
         }
-        assert_eq!(runs, [PageRun { start: PageNo::new(next), len: count }]);
+        assert_eq!(runs, [LeafRun { start: PageNo::new(next), len: count }]);
         next += count;
     }
     assert_eq!(space.frontier(), next);
@@ -318,10 +318,10 @@ fn a_fresh_file_is_written_from_front_to_back() {
 #[test]
 fn a_wrong_index_is_an_error() {
     let geometry = FileGeometry::TINY;
-    let twice = Space::from_used(geometry, 1, [3, 4, 3].map(PageNo::new));
+    let twice = LeafSpace::from_used(geometry, 1, [3, 4, 3].map(PageNo::new));
     assert_eq!(twice.err(), Some(SpaceError::AlreadyUsed { page: 3 }));
-    let outside = Space::from_used(geometry, 1, [PageNo::new(16)]);
+    let outside = LeafSpace::from_used(geometry, 1, [PageNo::new(16)]);
     assert_eq!(outside.err(), Some(SpaceError::OutsideFile { page: 16, pages: 16 }));
-    let long = Space::from_used(geometry, u32::MAX, []);
+    let long = LeafSpace::from_used(geometry, u32::MAX, []);
     assert!(matches!(long.err(), Some(SpaceError::TooLong { .. })));
 }

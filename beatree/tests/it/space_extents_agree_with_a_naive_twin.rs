@@ -2,9 +2,9 @@
 //! read back; every damaged free map is refused or means what it says.
 
 use pleach_beatree::space::{
-    Extents, FileGeometry, GrowingFile, Growth, MAX_RUNS, NeedGrowth, SpaceError,
+    FileGeometry, GrowingFile, Growth, MAX_RUNS, NeedGrowth, OverflowSpace, SpaceError,
 };
-use pleach_core::page::overflow::PageRun;
+use pleach_core::page::overflow::OverflowRun;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 
@@ -16,10 +16,10 @@ enum State {
 }
 
 struct Twin {
-    extents: Extents,
+    extents: OverflowSpace,
     pages: Vec<State>,
     /// Values: their runs.
-    values: Vec<Vec<PageRun>>,
+    values: Vec<Vec<OverflowRun>>,
     stamp: u64,
     random: ChaCha8Rng,
 }
@@ -29,7 +29,7 @@ impl Twin {
         usize::try_from(self.random.next_u32()).unwrap() % limit.max(1)
     }
 
-    fn mark(&mut self, runs: &[PageRun], from: impl Fn(State) -> bool, to: State) {
+    fn mark(&mut self, runs: &[OverflowRun], from: impl Fn(State) -> bool, to: State) {
         for run in runs {
             for page_no in run.start..run.start + u64::from(run.pages) {
                 let state = &mut self.pages[usize::try_from(page_no).unwrap()];
@@ -48,13 +48,13 @@ impl Twin {
         while let Err(NeedGrowth { segments }) = self.extents.allocate(count, growth, &mut runs) {
             assert!(segments > 0 && grown < 2, "growth is asked for once, as much as it takes");
             grown += 1;
-            self.extents.grown(segments).unwrap();
+            self.extents.add_segments(segments).unwrap();
             let more = segments * FileGeometry::TINY.segment_pages;
             self.pages.resize(self.pages.len() + more as usize, State::Free);
         }
         assert!((1..=MAX_RUNS).contains(&runs.len()));
         assert_eq!(runs.iter().map(|run| run.pages).sum::<u32>(), count);
-        let end = |run: &PageRun| run.start + u64::from(run.pages);
+        let end = |run: &OverflowRun| run.start + u64::from(run.pages);
         assert!(runs.windows(2).all(|pair| end(&pair[0]) < pair[1].start), "in order, merged");
         self.mark(&runs, |state| state == State::Free, State::Used);
         self.values.push(runs);
@@ -112,7 +112,7 @@ impl Twin {
             let keep = used.max((target / size + 1) * size);
             self.pages.truncate(keep);
         }
-        self.extents.drop_tail();
+        self.extents.shrink_tail();
     }
 
     fn check(&mut self) {
@@ -127,7 +127,7 @@ impl Twin {
         let through = self.stamp.saturating_sub(self.below(3) as u64);
         let mut bytes = Vec::new();
         self.extents.encode(through, &mut bytes);
-        let stored = Extents::parse(FileGeometry::TINY, &bytes).unwrap();
+        let stored = OverflowSpace::parse(FileGeometry::TINY, &bytes).unwrap();
         let mut later = self.pages.clone();
         Self::free_through(&mut later, through);
         assert_eq!(stored.free_runs().collect::<Vec<_>>(), Self::free_runs(&later));
@@ -140,7 +140,7 @@ fn random_values_come_and_go() {
         std::env::var("PLEACH_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(8);
     for seed in 0..cases {
         let mut twin = Twin {
-            extents: Extents::new(FileGeometry::TINY),
+            extents: OverflowSpace::new(FileGeometry::TINY),
             pages: Vec::new(),
             values: Vec::new(),
             stamp: 0,
@@ -160,9 +160,9 @@ fn random_values_come_and_go() {
 
 #[test]
 fn recovery_marks_runs_and_refuses_contradictions() {
-    let mut extents = Extents::new(FileGeometry::TINY);
-    extents.grown(2).unwrap();
-    let run = |start, pages| PageRun { start, pages };
+    let mut extents = OverflowSpace::new(FileGeometry::TINY);
+    extents.add_segments(2).unwrap();
+    let run = |start, pages| OverflowRun { start, pages };
     extents.mark_used(run(3, 5)).unwrap();
     assert_eq!(extents.mark_used(run(7, 2)), Err(SpaceError::AlreadyUsed { page: 7 }));
     assert_eq!(extents.mark_free(run(2, 2)), Err(SpaceError::NotUsed { page: 2 }));
@@ -175,11 +175,11 @@ fn recovery_marks_runs_and_refuses_contradictions() {
 
 #[test]
 fn a_value_never_needs_more_runs_than_a_cell_holds() {
-    let mut extents = Extents::new(FileGeometry::TINY);
-    extents.grown(8).unwrap();
+    let mut extents = OverflowSpace::new(FileGeometry::TINY);
+    extents.add_segments(8).unwrap();
     // Every other page is in use: 64 free runs of one page.
     for start in (0..128).step_by(2) {
-        extents.mark_used(PageRun { start, pages: 1 }).unwrap();
+        extents.mark_used(OverflowRun { start, pages: 1 }).unwrap();
     }
     let mut runs = Vec::new();
     extents.allocate(32, Growth::Refused, &mut runs).unwrap();
@@ -192,15 +192,15 @@ fn a_value_never_needs_more_runs_than_a_cell_holds() {
 
 #[test]
 fn a_damaged_free_map_is_refused_or_canonical() {
-    let mut extents = Extents::new(FileGeometry::TINY);
-    extents.grown(4).unwrap();
+    let mut extents = OverflowSpace::new(FileGeometry::TINY);
+    extents.add_segments(4).unwrap();
     for start in [1, 5, 20, 63] {
-        extents.mark_used(PageRun { start, pages: 1 }).unwrap();
+        extents.mark_used(OverflowRun { start, pages: 1 }).unwrap();
     }
     let mut bytes = Vec::new();
     extents.encode(0, &mut bytes);
     for len in 0..bytes.len() {
-        assert!(Extents::parse(FileGeometry::TINY, &bytes[..len]).is_err());
+        assert!(OverflowSpace::parse(FileGeometry::TINY, &bytes[..len]).is_err());
     }
     let mut random = ChaCha8Rng::seed_from_u64(1);
     for _ in 0..20_000 {
@@ -209,7 +209,7 @@ fn a_damaged_free_map_is_refused_or_canonical() {
             let at = usize::try_from(random.next_u32()).unwrap() % mutant.len();
             mutant[at] ^= 1 << (random.next_u32() % 8);
         }
-        if let Ok(parsed) = Extents::parse(FileGeometry::TINY, &mutant) {
+        if let Ok(parsed) = OverflowSpace::parse(FileGeometry::TINY, &mutant) {
             let mut again = Vec::new();
             parsed.encode(0, &mut again);
             assert_eq!(again, mutant);

@@ -3,15 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use pleach_beatree::build::{CellRef, PageStamp, Unfolded, fold_pages, write_page};
+use pleach_beatree::build::{CellRef, PageCells, PageStamp, fold_pages, write_page};
 use pleach_beatree::leaf_fold::{
-    AccessResult, FoldedPage, KeyAccess, PageState, PartNode, PendingChange, fold_page, fold_parts,
+    AccessResult, FoldedPage, KeyAccess, KeyState, PageState, PartNode, fold_page, fold_parts,
 };
-use pleach_beatree::treelet::capture_levels;
+use pleach_beatree::treelet::treelet_levels;
 use pleach_beatree::treelet::{LEVELS, Treelet};
 use pleach_beatree::{Stored, Value};
 use pleach_core::fold::{Columns, Folder, NO_HASH, Occupancy, heap_index};
-use pleach_core::naive::Naive;
+use pleach_core::naive::NaiveTrie;
 use pleach_core::node::{NodeKind, kind};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::page::{FileKind, Identity, Page};
@@ -127,7 +127,7 @@ impl Form {
     }
 }
 
-fn naive(state: &State) -> Naive {
+fn naive(state: &State) -> NaiveTrie {
     state.iter().map(|(key, value)| (*key, BLAKE3.hash(value).into())).collect()
 }
 
@@ -138,7 +138,7 @@ fn page_of(at: &Prefix, state: &State) -> Box<Page> {
         .map(|(key, value)| CellRef { key: *key, bytes: value, overflow: false })
         .collect();
     let mut folder = Folder::new(BLAKE3);
-    let unfolded = [Unfolded { prefix: *at, cells: &cells, known: None }];
+    let unfolded = [PageCells { prefix: *at, cells: &cells, known: None }];
     let nodes = fold_pages(&mut folder, &unfolded);
     let mut page = Box::new([0; 4096]);
     let identity = Identity { kind: FileKind::Leaf, page_no: 7, db_id: 1 };
@@ -148,7 +148,7 @@ fn page_of(at: &Prefix, state: &State) -> Box<Page> {
 }
 
 /// Every position that may be read has the slow trie's node.
-fn check(treelet: &Treelet, trie: &Naive, page: (&Prefix, &LeafView<'_>), level: u8, bits: u8) {
+fn check(treelet: &Treelet, trie: &NaiveTrie, page: (&Prefix, &LeafView<'_>), level: u8, bits: u8) {
     let at = match treelet.columns() {
         Some(columns) if level > 0 => columns.position(&page.1.key(0), level, bits),
         _ => page.0.descendant(level, bits),
@@ -195,7 +195,7 @@ fn fold(page: &PageState<'_>, accesses: &[KeyAccess], folder: &mut Folder) -> (F
     let mut results = Vec::new();
     folder.clear();
     let page = fold_page(folder, page, true, accesses, &mut results);
-    folder.end(page.subtrie, false);
+    folder.end_fold(page.subtrie, false);
     folder.run();
     let learned = (page.columns, folder.nodes().to_vec());
     (folded(folder, results), learned)
@@ -212,7 +212,7 @@ fn in_parts(
     folder.clear();
     let FoldedPage { subtrie, parts, .. } =
         fold_parts(folder, page, Some(known), accesses, &mut results);
-    folder.end(subtrie, false);
+    folder.end_fold(subtrie, false);
     folder.run();
     let node = |part: &PartNode| match part {
         PartNode::Known(node) => *node,
@@ -263,12 +263,12 @@ impl Then {
 
     /// Folds the page as it was then: page, pending changes, and over them what was replaced.
     fn check(&self, now: &PageState<'_>, accesses: &[KeyAccess]) {
-        let mut all: BTreeMap<Key, Stored> = now.pending.iter().cloned().collect();
+        let mut all: BTreeMap<Key, Stored> = now.buffered.iter().cloned().collect();
         all.extend(self.undo.iter().map(|(key, stored)| (*key, stored.clone())));
-        let all: Vec<PendingChange> = all.into_iter().collect();
+        let all: Vec<KeyState> = all.into_iter().collect();
         let reads = |access: &KeyAccess| KeyAccess { writes: None, ..access.clone() };
         let reads: Vec<KeyAccess> = accesses.iter().map(reads).collect();
-        let page = PageState { pending: &all, treelet: None, ..*now };
+        let page = PageState { buffered: &all, treelet: None, ..*now };
         let ((node, found, ..), _) = fold(&page, &reads, &mut Folder::new(BLAKE3));
         assert_eq!(node, naive(&self.state).node(BLAKE3, now.at));
         for (access, (prior, _)) in reads.iter().zip(found) {
@@ -302,22 +302,22 @@ fn follow(case: u64, tally: &mut Tally) {
         state.insert(form.key(&at, &mut rng), Form::value(&mut rng));
     }
     let page = page_of(&at, &state);
-    let view = LeafView::trusted(&page);
+    let view = LeafView::from_trusted(&page);
     let mut pending: BTreeMap<Key, Stored> = BTreeMap::new();
     let mut treelet = Treelet::empty();
     let mut then = Then::new(&state);
     let mut folder = Folder::new(BLAKE3);
     for commit in 1..30 {
         let accesses = accesses(&at, form, &state, &mut rng);
-        let changes: Vec<PendingChange> =
+        let changes: Vec<KeyState> =
             pending.iter().map(|(key, stored)| (*key, stored.clone())).collect();
-        let capture = capture_levels(&at);
+        let capture = treelet_levels(&at);
         // Now and then a page is folded without its treelet.
         let current = treelet.as_of() == commit - 1 && below(&mut rng, 8) > 0;
         let input = PageState {
             at: &at,
             leaf: Some(&view),
-            pending: &changes,
+            buffered: &changes,
             treelet: current.then(|| treelet.known()),
         };
         if below(&mut rng, 4) == 0 {
@@ -353,7 +353,7 @@ fn follow(case: u64, tally: &mut Tally) {
         let before = if current { commit - 1 } else { u64::MAX - 1 };
         treelet.advance((before, commit), columns, &own, learned.into_iter());
         check(&treelet, &trie, (&at, &view), 0, 0);
-        let (nodes, mask) = treelet.known().level::<8>(3);
+        let (nodes, mask) = treelet.known().nodes_at_level::<8>(3);
         for (slot, node) in nodes.iter().enumerate().filter(|(slot, _)| mask >> slot & 1 == 1) {
             let bits = u16::try_from(slot).unwrap();
             let below = pleach_beatree::leaf_fold::below(&at, 3, bits);
@@ -380,7 +380,7 @@ fn follow_parts(case: u64) -> usize {
     let form = [Form::Spread, Form::OneBucket, Form::Ladder][below(&mut rng, 3) as usize];
     let state: State = (0..40).map(|_| (form.key(&at, &mut rng), vec![7; 8])).collect();
     let page = page_of(&at, &state);
-    let view = LeafView::trusted(&page);
+    let view = LeafView::from_trusted(&page);
     let (mut pending, mut known) = (BTreeMap::new(), Vec::new());
     let mut used = 0;
     let [mut folder, mut other] = [Folder::new(BLAKE3), Folder::new(BLAKE3)];
@@ -394,9 +394,9 @@ fn follow_parts(case: u64) -> usize {
             accesses.insert(key, KeyAccess { key, reads: true, writes });
         }
         let accesses: Vec<KeyAccess> = accesses.into_values().collect();
-        let changes: Vec<PendingChange> =
+        let changes: Vec<KeyState> =
             pending.iter().map(|(key, stored): (&Key, &Stored)| (*key, stored.clone())).collect();
-        let input = PageState { at: &at, leaf: Some(&view), pending: &changes, treelet: None };
+        let input = PageState { at: &at, leaf: Some(&view), buffered: &changes, treelet: None };
         let (same, _) = fold(&input, &accesses, &mut folder);
         let (own, parts) = in_parts(&input, &known, &accesses, &mut other);
         assert_eq!(own, same, "case {case}");
@@ -417,24 +417,24 @@ fn a_page_folds_in_parts_as_in_one_piece() {
 /// columns or without a treelet.
 fn hashed_for_names(state: &State, at: &Prefix, by_columns: bool) -> u64 {
     let page = page_of(at, state);
-    let view = LeafView::trusted(&page);
+    let view = LeafView::from_trusted(&page);
     let own = Stored::Inline(Value::from(vec![9; 8]));
     let access = |key: &Key| KeyAccess { key: *key, reads: true, writes: Some(own.clone()) };
     let all: Vec<KeyAccess> = state.keys().map(access).collect();
-    let input = PageState { at, leaf: Some(&view), pending: &[], treelet: None };
+    let input = PageState { at, leaf: Some(&view), buffered: &[], treelet: None };
     let mut folder = Folder::new(BLAKE3);
     let ((own_node, ..), (columns, learned)) = fold(&input, &all, &mut folder);
     assert!(columns.is_some());
     let mut treelet = Treelet::empty();
     treelet.advance((0, 1), columns, &own_node, learned.into_iter());
-    let pending: Vec<PendingChange> = state.keys().map(|key| (*key, own.clone())).collect();
+    let pending: Vec<KeyState> = state.keys().map(|key| (*key, own.clone())).collect();
     let treelet = by_columns.then(|| treelet.known());
-    let input = PageState { pending: &pending, treelet, ..input };
-    let before = folder.hashed();
+    let input = PageState { buffered: &pending, treelet, ..input };
+    let before = folder.hash_count();
     for access in &all {
         fold(&input, std::slice::from_ref(access), &mut folder);
     }
-    folder.hashed() - before
+    folder.hash_count() - before
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use hashbrown::HashMap;
 use pleach_core::{Hasher, Key};
 
-use super::{Access, Engine, Name, Op, Tx, Work};
+use super::{Engine, Op, PlainKey, StateAccess, Tx, TxBody};
 use crate::error::{Error, Result};
 use pleach::Value;
 
@@ -11,33 +11,33 @@ use pleach::Value;
 const LONGEST: usize = 31;
 
 /// Reads a key as it was before the transaction: into `value`, which is empty; false if there is none.
-type Before<'a> = dyn FnMut(&[u8], &mut Vec<u8>) -> Result<bool> + 'a;
+type PriorRead<'a> = dyn FnMut(&[u8], &mut Vec<u8>) -> Result<bool> + 'a;
 
 /// The transaction.
-pub struct Buffered<'a> {
-    before: &'a mut Before<'a>,
-    written: HashMap<Name, Option<Value>>,
+pub struct BufferedTx<'a> {
+    before: &'a mut PriorRead<'a>,
+    written: HashMap<PlainKey, Option<Value>>,
 }
 
-impl<'a> Buffered<'a> {
+impl<'a> BufferedTx<'a> {
     /// A transaction over what `before` reads.
-    pub fn new(before: &'a mut Before<'a>) -> Self {
+    pub fn new(before: &'a mut PriorRead<'a>) -> Self {
         Self { before, written: HashMap::new() }
     }
 
     /// What was written, in no order.
-    pub fn written(self) -> HashMap<Name, Option<Value>> {
+    pub fn written(self) -> HashMap<PlainKey, Option<Value>> {
         self.written
     }
 }
 
 /// A key as a name.
-pub fn name(key: &[u8]) -> Result<Name> {
-    let name = Name::try_from(key).ok().filter(|name| !name.is_empty());
+pub fn name(key: &[u8]) -> Result<PlainKey> {
+    let name = PlainKey::try_from(key).ok().filter(|name| !name.is_empty());
     name.ok_or_else(|| Error::Failed(format!("a key has 1 to 32 bytes, and this {}", key.len())))
 }
 
-impl Tx for Buffered<'_> {
+impl Tx for BufferedTx<'_> {
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         value.clear();
         match self.written.get(key) {
@@ -104,7 +104,7 @@ pub fn hashed(key: &[u8]) -> Result<Key> {
 pub fn by_block(
     engine: &mut dyn Engine,
     key_of: fn(&[u8]) -> Result<Key>,
-    work: &mut Work<'_>,
+    work: &mut TxBody<'_>,
 ) -> Result<()> {
     engine.begin(false)?;
     let mut before = |key: &[u8], value: &mut Vec<u8>| {
@@ -115,15 +115,14 @@ pub fn by_block(
         })?;
         Ok(is_there)
     };
-    let mut tx = Buffered::new(&mut before);
+    let mut tx = BufferedTx::new(&mut before);
     if let Err(error) = work(&mut tx) {
         engine.discard()?;
         return Err(error);
     }
-    let accesses = tx
-        .written()
-        .into_iter()
-        .map(|(name, value)| Ok(Access { space: 0, key: key_of(&name)?, op: Op::Write(value) }));
+    let accesses = tx.written().into_iter().map(|(name, value)| {
+        Ok(StateAccess { space: 0, key: key_of(&name)?, op: Op::Write(value) })
+    });
     let accesses = accesses.collect::<Result<Vec<_>>>()?;
     if accesses.is_empty() {
         return engine.discard();
@@ -141,12 +140,13 @@ pub fn by_block(
 ))]
 pub fn in_blocks(
     pairs: &mut dyn Iterator<Item = super::Pair>,
-    mut each: impl FnMut(Vec<Access>) -> Result<()>,
+    mut each: impl FnMut(Vec<StateAccess>) -> Result<()>,
 ) -> Result<()> {
     /// Pairs of a block.
     const SOME: usize = 65_536;
     loop {
-        let block = pairs.take(SOME).map(|(name, value)| Ok(Access::write(hashed(&name)?, value)));
+        let block =
+            pairs.take(SOME).map(|(name, value)| Ok(StateAccess::write(hashed(&name)?, value)));
         let block = block.collect::<Result<Vec<_>>>()?;
         if block.is_empty() {
             return Ok(());

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable as _, Snapshot};
 
-use super::buffered::{Buffered, filled};
-use super::{Engine, Flat, Pair, Reader, Setup, View, Work, page_cache};
+use super::buffered::{BufferedTx, filled};
+use super::{Engine, Pair, PlainBlock, Reader, Setup, TxBody, View, page_cache};
 use crate::error::{Error, Result, of_engine};
 
 fn wrap<E: std::fmt::Display>(error: E) -> Error {
@@ -23,7 +23,7 @@ fn wrap<E: std::fmt::Display>(error: E) -> Error {
 pub struct FjallEngine {
     db: Database,
     state: Keyspace,
-    flat: Flat,
+    flat: PlainBlock,
     memtable_mib: u64,
     cache_mib: u64,
     workers: usize,
@@ -42,7 +42,7 @@ impl FjallEngine {
         let db = builder.worker_threads(workers).open().map_err(wrap)?;
         let settings = || KeyspaceCreateOptions::default().max_memtable_size(memtable_mib << 20);
         let state = db.keyspace("state", settings).map_err(wrap)?;
-        let flat = Flat { durable: setup.durable(), ..Flat::default() };
+        let flat = PlainBlock { durable: setup.durable(), ..PlainBlock::default() };
         Ok(Self { db, state, flat, memtable_mib, cache_mib, workers, drained: (0, 0) })
     }
 
@@ -71,10 +71,10 @@ impl Engine for FjallEngine {
         self.sync()
     }
 
-    fn transact(&mut self, sync: bool, work: &mut Work<'_>) -> Result<()> {
+    fn transact(&mut self, sync: bool, work: &mut TxBody<'_>) -> Result<()> {
         let view = self.view();
         let mut before = |key: &[u8], value: &mut Vec<u8>| view.get(key, value);
-        let mut tx = Buffered::new(&mut before);
+        let mut tx = BufferedTx::new(&mut before);
         work(&mut tx)?;
         let written = tx.written();
         if written.is_empty() {
@@ -99,7 +99,7 @@ impl Engine for FjallEngine {
         self.db.persist(PersistMode::SyncAll).map_err(wrap)
     }
 
-    fn flat(&mut self) -> Option<&mut Flat> {
+    fn plain_block(&mut self) -> Option<&mut PlainBlock> {
         Some(&mut self.flat)
     }
 

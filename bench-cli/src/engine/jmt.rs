@@ -20,7 +20,7 @@ use rocksdb::{
 };
 
 use super::buffered::{by_block, hashed, in_blocks};
-use super::{Access, Engine, Pair, Proven, Root, See, Setup, Witness, Work, rocks};
+use super::{Engine, Pair, Proven, Root, Setup, StateAccess, TxBody, ValueSink, Witness, rocks};
 use crate::error::{Error, Result, of_engine};
 
 const NODES: &str = "jmt_nodes";
@@ -33,9 +33,9 @@ fn wrap<E: std::fmt::Display>(error: E) -> Error {
 }
 
 /// BLAKE3 as the tree wants its hash.
-struct Blake3(blake3::Hasher);
+struct JmtHasher(blake3::Hasher);
 
-impl SimpleHasher for Blake3 {
+impl SimpleHasher for JmtHasher {
     fn new() -> Self {
         Self(blake3::Hasher::new())
     }
@@ -66,7 +66,7 @@ fn value_key(key: &Key, version: Version) -> [u8; 40] {
 
 /// Finished blocks that are not committed.
 #[derive(Default)]
-struct Uncommitted {
+struct UncommittedNodes {
     nodes: HashMap<NodeKey, Node>,
     /// The oldest first.
     values: HashMap<KeyHash, Vec<(Version, Option<OwnedValue>)>>,
@@ -82,7 +82,7 @@ pub struct Jmt {
     /// Of the newest block.
     version: Option<Version>,
     root: Root,
-    uncommitted: Uncommitted,
+    uncommitted: UncommittedNodes,
     /// Does the block that was begun want a witness?
     proves: bool,
 }
@@ -135,7 +135,7 @@ impl Jmt {
             ColumnFamilyDescriptor::new(VALUES, values),
         ];
         let db = DB::open_cf_descriptors(&options, &setup.folder, families).map_err(wrap)?;
-        let (root, uncommitted) = (Root::default(), Uncommitted::default());
+        let (root, uncommitted) = (Root::default(), UncommittedNodes::default());
         let mut jmt =
             Self { db, settings, durable, version: None, root, uncommitted, proves: false };
         jmt.discard()?;
@@ -146,7 +146,7 @@ impl Jmt {
         self.db.cf_handle(name).ok_or_else(|| anyhow::anyhow!("no column family {name}"))
     }
 
-    fn tree(&self) -> JellyfishMerkleTree<'_, Self, Blake3> {
+    fn tree(&self) -> JellyfishMerkleTree<'_, Self, JmtHasher> {
         JellyfishMerkleTree::new(self)
     }
 
@@ -177,7 +177,7 @@ impl Jmt {
     }
 
     /// Makes a block, and if it is to be proven a proof of each key that it reads, and of the update.
-    fn make(&mut self, mut accesses: Vec<Access>) -> anyhow::Result<Option<Box<dyn Witness>>> {
+    fn make(&mut self, mut accesses: Vec<StateAccess>) -> anyhow::Result<Option<Box<dyn Witness>>> {
         accesses.sort_unstable_by_key(|access| access.key);
         let version = self.version.map_or(0, |version| version + 1);
         let prove = |key: Key| {
@@ -228,7 +228,7 @@ impl Engine for Jmt {
         self.db.flush().map_err(wrap)
     }
 
-    fn transact(&mut self, sync: bool, work: &mut Work<'_>) -> Result<()> {
+    fn transact(&mut self, sync: bool, work: &mut TxBody<'_>) -> Result<()> {
         by_block(self, hashed, work)?;
         if sync && !self.durable { self.sync() } else { Ok(()) }
     }
@@ -246,7 +246,7 @@ impl Engine for Jmt {
         Ok(())
     }
 
-    fn read(&mut self, _space: u8, keys: &[Key], see: &mut See<'_>) -> Result<()> {
+    fn read(&mut self, _space: u8, keys: &[Key], see: &mut ValueSink<'_>) -> Result<()> {
         for (at, key) in keys.iter().enumerate() {
             let value = match self.version {
                 None => None,
@@ -257,7 +257,7 @@ impl Engine for Jmt {
         Ok(())
     }
 
-    fn finish(&mut self, accesses: Vec<Access>) -> Result<Option<Box<dyn Witness>>> {
+    fn finish(&mut self, accesses: Vec<StateAccess>) -> Result<Option<Box<dyn Witness>>> {
         self.make(accesses).map_err(wrap)
     }
 
@@ -267,12 +267,12 @@ impl Engine for Jmt {
 
     fn discard(&mut self) -> Result<()> {
         self.proves = false;
-        self.uncommitted = Uncommitted::default();
+        self.uncommitted = UncommittedNodes::default();
         let bytes = self.db.get(VERSION).map_err(wrap)?;
         let version = bytes.map(|bytes| bytes.try_into().map(Version::from_be_bytes)).transpose();
         self.version = version.map_err(|_| wrap("its version has another length"))?;
         self.root = match self.version {
-            None => JellyfishMerkleTree::<Self, Blake3>::EMPTY_ROOT.0,
+            None => JellyfishMerkleTree::<Self, JmtHasher>::EMPTY_ROOT.0,
             Some(version) => self.tree().get_root_hash(version).map_err(wrap)?.0,
         };
         Ok(())
@@ -288,26 +288,26 @@ impl Engine for Jmt {
 }
 
 /// A key that was read, its value, and the proof as bytes.
-type Read = (Key, Option<OwnedValue>, Vec<u8>);
+type JmtRead = (Key, Option<OwnedValue>, Vec<u8>);
 
 /// Proofs of what was read, and of the update.
 struct Proofs {
     root: Root,
-    reads: Vec<Read>,
+    reads: Vec<JmtRead>,
     update: Vec<u8>,
     /// In the order of their keys.
-    accesses: Vec<Access>,
+    accesses: Vec<StateAccess>,
 }
 
 impl Proofs {
     fn verified(&self, before: &Root) -> anyhow::Result<Proven> {
         let mut reads = Vec::with_capacity(self.reads.len());
         for (key, value, proof) in &self.reads {
-            let proof: SparseMerkleProof<Blake3> = borsh::from_slice(proof)?;
+            let proof: SparseMerkleProof<JmtHasher> = borsh::from_slice(proof)?;
             proof.verify(RootHash(*before), KeyHash(*key), value.as_ref())?;
             reads.push((*key, rocks::hashed(value.as_deref())));
         }
-        let update: UpdateMerkleProof<Blake3> = borsh::from_slice(&self.update)?;
+        let update: UpdateMerkleProof<JmtHasher> = borsh::from_slice(&self.update)?;
         let writes = rocks::writes_of(&self.accesses);
         let writes = writes.map(|(key, value)| (KeyHash(key), value.map(|value| &**value)));
         let writes: Vec<_> = writes.collect();
@@ -318,7 +318,7 @@ impl Proofs {
 
 impl Witness for Proofs {
     fn bytes(&self) -> u64 {
-        let read = |(_, value, proof): &Read| value.as_ref().map_or(0, Vec::len) + proof.len();
+        let read = |(_, value, proof): &JmtRead| value.as_ref().map_or(0, Vec::len) + proof.len();
         let reads: usize = self.reads.iter().map(read).sum();
         (reads + rocks::bytes(&self.accesses) + self.update.len()) as u64
     }

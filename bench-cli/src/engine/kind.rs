@@ -12,7 +12,7 @@ const MIB: u64 = 1 << 20;
 /// An engine that `--backend` can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum EngineKind {
     /// This project's engine.
     Pleach,
     /// The same in plain namespaces, which have no Merkle trie.
@@ -51,19 +51,19 @@ pub struct Caps {
 }
 
 /// Name, crate and its version as `Cargo.toml` has it, presence in this build, of each engine of others.
-const PEERS: [(Kind, &str, &str, bool); 9] = [
-    (Kind::Nomt, "nomt", "1.0.5", cfg!(feature = "peer-nomt")),
-    (Kind::SpTrie, "sp-trie", "47.0.0", cfg!(feature = "peer-sp-trie")),
-    (Kind::Jmt, "jmt", "0.12.0", cfg!(feature = "peer-jmt")),
-    (Kind::Qmdb, "commonware-storage", "2026.10.0", cfg!(feature = "peer-qmdb")),
-    (Kind::Redb, "redb", "4.6.0", cfg!(feature = "peer-redb")),
-    (Kind::Fjall, "fjall", "3.1.13", cfg!(feature = "peer-fjall")),
-    (Kind::Sqlite, "rusqlite", "0.42.0", cfg!(feature = "peer-sqlite")),
-    (Kind::Mdbx, "signet-libmdbx", "0.8.3", cfg!(feature = "peer-mdbx")),
-    (Kind::RocksDb, "rocksdb", "0.25.0", cfg!(feature = "peer-rocksdb")),
+const PEERS: [(EngineKind, &str, &str, bool); 9] = [
+    (EngineKind::Nomt, "nomt", "1.0.5", cfg!(feature = "peer-nomt")),
+    (EngineKind::SpTrie, "sp-trie", "47.0.0", cfg!(feature = "peer-sp-trie")),
+    (EngineKind::Jmt, "jmt", "0.12.0", cfg!(feature = "peer-jmt")),
+    (EngineKind::Qmdb, "commonware-storage", "2026.10.0", cfg!(feature = "peer-qmdb")),
+    (EngineKind::Redb, "redb", "4.6.0", cfg!(feature = "peer-redb")),
+    (EngineKind::Fjall, "fjall", "3.1.13", cfg!(feature = "peer-fjall")),
+    (EngineKind::Sqlite, "rusqlite", "0.42.0", cfg!(feature = "peer-sqlite")),
+    (EngineKind::Mdbx, "signet-libmdbx", "0.8.3", cfg!(feature = "peer-mdbx")),
+    (EngineKind::RocksDb, "rocksdb", "0.25.0", cfg!(feature = "peer-rocksdb")),
 ];
 
-impl Kind {
+impl EngineKind {
     /// All of this build; the oracle is the last.
     pub fn all() -> impl Iterator<Item = Self> + Clone {
         let peers = PEERS.iter().filter(|peer| peer.3).map(|peer| peer.0);
@@ -244,7 +244,7 @@ mod tests {
     /// 52, 91 and 181 MB were resident with 2^20, 2^21 and 2^22 keys; 256 MiB were said, whatever the keys.
     #[test]
     fn the_index_of_qmdb_counts() {
-        let memory = |log2: u32| Kind::Qmdb.memory(64, 1 << log2);
+        let memory = |log2: u32| EngineKind::Qmdb.memory(64, 1 << log2);
         assert!(memory(24) - memory(23) > 37 << 23);
     }
 
@@ -263,13 +263,13 @@ mod tests {
 
     #[test]
     fn names_are_parsed_and_a_missing_engine_names_its_feature() {
-        for kind in Kind::all() {
-            assert_eq!(Kind::parse(kind.name()).expect("its name"), kind);
+        for kind in EngineKind::all() {
+            assert_eq!(EngineKind::parse(kind.name()).expect("its name"), kind);
         }
         for (kind, .., present) in PEERS {
-            let found = Kind::parse(kind.name());
+            let found = EngineKind::parse(kind.name());
             assert!(present == found.is_ok());
         }
-        assert_eq!(Kind::parse("none").err().map(|error| error.code()), Some(2));
+        assert_eq!(EngineKind::parse("none").err().map(|error| error.code()), Some(2));
     }
 }

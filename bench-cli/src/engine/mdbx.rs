@@ -17,10 +17,10 @@ use signet_libmdbx::{
 };
 
 use super::buffered::filled;
-use super::{Engine, Flat, Pair, Reader, Setup, Tx, View, Work};
+use super::{Engine, Pair, PlainBlock, Reader, Setup, Tx, TxBody, View};
 use crate::error::{Error, Result, of_engine};
 
-type Item<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
+type CowPair<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
 
 /// The file grows by this much at a time.
 const STEP: isize = 64 << 20;
@@ -33,7 +33,7 @@ fn wrap<E: std::fmt::Display>(error: E) -> Error {
 pub struct MdbxEngine {
     environment: Environment,
     state: Database,
-    flat: Flat,
+    flat: PlainBlock,
     write_map: bool,
     size_gib: usize,
 }
@@ -43,7 +43,7 @@ impl MdbxEngine {
     pub fn open(setup: &Setup<'_>) -> Result<Self> {
         let args = setup.args("mdbx", &["write_map", "size_gib"])?;
         let (write_map, size_gib) = (args.of("write_map", true)?, args.of("size_gib", 64_usize)?);
-        let flat = Flat { durable: setup.durable(), ..Flat::default() };
+        let flat = PlainBlock { durable: setup.durable(), ..PlainBlock::default() };
         let sync_mode = if flat.durable { SyncMode::Durable } else { SyncMode::UtterlyNoSync };
         let size = Some(0..size_gib.saturating_mul(1 << 30));
         let mut builder = Environment::builder();
@@ -87,7 +87,7 @@ impl Engine for MdbxEngine {
         self.sync()
     }
 
-    fn transact(&mut self, sync: bool, work: &mut Work<'_>) -> Result<()> {
+    fn transact(&mut self, sync: bool, work: &mut TxBody<'_>) -> Result<()> {
         let begun = self.environment.begin_rw_unsync().map_err(wrap)?;
         let mut tx = MdbxTx { begun: &begun, state: self.state, has_put: false };
         work(&mut tx)?;
@@ -107,7 +107,7 @@ impl Engine for MdbxEngine {
         self.environment.sync(true).map(drop).map_err(wrap)
     }
 
-    fn flat(&mut self) -> Option<&mut Flat> {
+    fn plain_block(&mut self) -> Option<&mut PlainBlock> {
         Some(&mut self.flat)
     }
 
@@ -163,7 +163,7 @@ impl View for MdbxView {
 
     fn scan(&self, from: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
         let mut cursor = self.begun.cursor(self.state).map_err(wrap)?;
-        let mut at: Option<Item<'_>> =
+        let mut at: Option<CowPair<'_>> =
             if from.is_empty() { cursor.first() } else { cursor.set_range(from) }.map_err(wrap)?;
         while let Some((key, value)) = at {
             if !each(&key, &value) {

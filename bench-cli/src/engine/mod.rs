@@ -44,18 +44,18 @@ use pleach_core::{Key, ValueHash};
 
 use crate::error::{Error, Result, usage};
 use crate::flags::Flags;
-pub use kind::Kind;
+pub use kind::EngineKind;
 
 /// A trie root.
 pub type Root = [u8; 32];
 /// A key of a plain store: 1 to 31 bytes, or 32.
-pub type Name = arrayvec::ArrayVec<u8, 32>;
+pub type PlainKey = arrayvec::ArrayVec<u8, 32>;
 /// A key and its value.
-pub type Pair = (Name, Value);
+pub type Pair = (PlainKey, Value);
 /// Is shown a value: the number of its key among those asked for, and the value, if there is one.
-pub type See<'a> = dyn FnMut(usize, Option<&[u8]>) + 'a;
+pub type ValueSink<'a> = dyn FnMut(usize, Option<&[u8]>) + 'a;
 /// What a transaction does.
-pub type Work<'a> = dyn FnMut(&mut dyn Tx) -> Result<()> + 'a;
+pub type TxBody<'a> = dyn FnMut(&mut dyn Tx) -> Result<()> + 'a;
 
 /// What a block does to a key.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,14 +80,14 @@ impl Op {
 
 /// A key of a block, and what the block does to it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Access {
+pub struct StateAccess {
     /// Which of an engine's namespaces, where it has any: 0 for accounts, 1 for storage.
     pub space: u8,
     pub key: Key,
     pub op: Op,
 }
 
-impl Access {
+impl StateAccess {
     /// A write of a key that was not read.
     pub fn write(key: Key, value: impl Into<Value>) -> Self {
         Self { space: 0, key, op: Op::Write(Some(value.into())) }
@@ -110,7 +110,7 @@ pub trait Engine {
     fn load(&mut self, pairs: &mut dyn Iterator<Item = Pair>) -> Result<()>;
 
     /// Does `work` in one atomic transaction: it sees its own writes. Durable on return when `sync`.
-    fn transact(&mut self, sync: bool, work: &mut Work<'_>) -> Result<()>;
+    fn transact(&mut self, sync: bool, work: &mut TxBody<'_>) -> Result<()>;
 
     /// What other threads read with.
     fn reader(&self) -> Result<Box<dyn Reader>> {
@@ -126,7 +126,7 @@ pub trait Engine {
     }
 
     /// Of a plain store: the block at hand. What follows is then done with its transactions, without a root.
-    fn flat(&mut self) -> Option<&mut Flat> {
+    fn plain_block(&mut self) -> Option<&mut PlainBlock> {
         None
     }
 
@@ -141,7 +141,7 @@ pub trait Engine {
     }
 
     /// Shows the values of keys as the block that was begun sees them.
-    fn read(&mut self, _space: u8, keys: &[Key], see: &mut See<'_>) -> Result<()> {
+    fn read(&mut self, _space: u8, keys: &[Key], see: &mut ValueSink<'_>) -> Result<()> {
         let mut value = Vec::new();
         self.reader()?.view(&mut |view| {
             for (at, key) in keys.iter().enumerate() {
@@ -153,8 +153,8 @@ pub trait Engine {
     }
 
     /// Finishes the block: all that it has read and written, each key once, in any order. Persists nothing.
-    fn finish(&mut self, accesses: Vec<Access>) -> Result<Option<Box<dyn Witness>>> {
-        match self.flat() {
+    fn finish(&mut self, accesses: Vec<StateAccess>) -> Result<Option<Box<dyn Witness>>> {
+        match self.plain_block() {
             Some(flat) => flat.made = accesses,
             None => return usage("this engine has no blocks"),
         }
@@ -163,7 +163,7 @@ pub trait Engine {
 
     /// Commits the oldest block that is finished. Durable on return if the engine was opened so.
     fn commit(&mut self) -> Result<()> {
-        let Some(flat) = self.flat() else { return usage("this engine has no blocks") };
+        let Some(flat) = self.plain_block() else { return usage("this engine has no blocks") };
         let (durable, made) = (flat.durable, std::mem::take(&mut flat.made));
         self.transact(durable, &mut |tx| {
             let written = made.iter().filter_map(|access| Some((access, access.op.written()?)));
@@ -176,7 +176,7 @@ pub trait Engine {
 
     /// Forgets the block that was begun, and all that are finished and not committed.
     fn discard(&mut self) -> Result<()> {
-        if let Some(flat) = self.flat() {
+        if let Some(flat) = self.plain_block() {
             flat.made.clear();
         }
         Ok(())
@@ -219,10 +219,10 @@ pub trait Engine {
 
 /// The block at hand of a plain store: finished, and written by its commit.
 #[derive(Debug, Default)]
-pub struct Flat {
+pub struct PlainBlock {
     /// Are commits of blocks synced?
     pub durable: bool,
-    pub made: Vec<Access>,
+    pub made: Vec<StateAccess>,
 }
 
 /// A transaction.
@@ -328,31 +328,31 @@ impl Args<'_> {
 }
 
 /// Opens or creates a database in a folder.
-pub fn open(kind: Kind, setup: &Setup<'_>) -> Result<Box<dyn Engine>> {
+pub fn open(kind: EngineKind, setup: &Setup<'_>) -> Result<Box<dyn Engine>> {
     let at = &setup.folder;
     std::fs::create_dir_all(at).map_err(Error::file(at))?;
     Ok(match kind {
-        Kind::Model => Box::new(model::Model::open(setup)?),
-        Kind::Pleach => Box::new(pleach::PleachEngine::open(setup, false)?),
-        Kind::PleachPlain => Box::new(pleach::PleachEngine::open(setup, true)?),
+        EngineKind::Model => Box::new(model::Model::open(setup)?),
+        EngineKind::Pleach => Box::new(pleach::PleachEngine::open(setup, false)?),
+        EngineKind::PleachPlain => Box::new(pleach::PleachEngine::open(setup, true)?),
         #[cfg(feature = "peer-nomt")]
-        Kind::Nomt => Box::new(nomt::NomtEngine::open(setup)?),
+        EngineKind::Nomt => Box::new(nomt::NomtEngine::open(setup)?),
         #[cfg(feature = "peer-sp-trie")]
-        Kind::SpTrie => Box::new(sp_trie::SpTrie::open(setup)?),
+        EngineKind::SpTrie => Box::new(sp_trie::SpTrie::open(setup)?),
         #[cfg(feature = "peer-jmt")]
-        Kind::Jmt => Box::new(jmt::Jmt::open(setup)?),
+        EngineKind::Jmt => Box::new(jmt::Jmt::open(setup)?),
         #[cfg(feature = "peer-qmdb")]
-        Kind::Qmdb => Box::new(qmdb::Qmdb::open(setup)?),
+        EngineKind::Qmdb => Box::new(qmdb::Qmdb::open(setup)?),
         #[cfg(feature = "peer-redb")]
-        Kind::Redb => Box::new(redb::RedbEngine::open(setup)?),
+        EngineKind::Redb => Box::new(redb::RedbEngine::open(setup)?),
         #[cfg(feature = "peer-fjall")]
-        Kind::Fjall => Box::new(fjall::FjallEngine::open(setup)?),
+        EngineKind::Fjall => Box::new(fjall::FjallEngine::open(setup)?),
         #[cfg(feature = "peer-sqlite")]
-        Kind::Sqlite => Box::new(sqlite::SqliteEngine::open(setup)?),
+        EngineKind::Sqlite => Box::new(sqlite::SqliteEngine::open(setup)?),
         #[cfg(feature = "peer-mdbx")]
-        Kind::Mdbx => Box::new(mdbx::MdbxEngine::open(setup)?),
+        EngineKind::Mdbx => Box::new(mdbx::MdbxEngine::open(setup)?),
         #[cfg(feature = "peer-rocksdb")]
-        Kind::RocksDb => Box::new(rocks::RocksEngine::open(setup)?),
+        EngineKind::RocksDb => Box::new(rocks::RocksEngine::open(setup)?),
         #[allow(unreachable_patterns, reason = "which kinds are missing is a matter of features")]
         other => return usage(other.missing()),
     })

@@ -10,11 +10,13 @@ use pleach::Value;
 use pleach_core::node::{combine, leaf};
 use pleach_core::{Hasher, Key, Node, TERMINATOR, ValueHash, prefix};
 
-use super::buffered::{Buffered, filled, name, padded};
-use super::{Access, Engine, Name, Pair, Reader, Root, See, Setup, View, Witness, Work};
+use super::buffered::{BufferedTx, filled, name, padded};
+use super::{
+    Engine, Pair, PlainKey, Reader, Root, Setup, StateAccess, TxBody, ValueSink, View, Witness,
+};
 use crate::error::{Error, Result, wrong};
 
-type Map = BTreeMap<Name, Value>;
+type Map = BTreeMap<PlainKey, Value>;
 
 /// The state in memory, and the file that has it when it is closed.
 pub struct Model {
@@ -71,12 +73,12 @@ impl Engine for Model {
         Ok(())
     }
 
-    fn transact(&mut self, _sync: bool, work: &mut Work<'_>) -> Result<()> {
+    fn transact(&mut self, _sync: bool, work: &mut TxBody<'_>) -> Result<()> {
         let before = self.newest.clone();
         let mut read = |key: &[u8], value: &mut Vec<u8>| {
             Ok(filled(value, before.get(key).map(|found| &**found)))
         };
-        let mut tx = Buffered::new(&mut read);
+        let mut tx = BufferedTx::new(&mut read);
         work(&mut tx)?;
         let written = tx.written();
         drop(before);
@@ -88,7 +90,7 @@ impl Engine for Model {
     }
 
     fn reader(&self) -> Result<Box<dyn Reader>> {
-        Ok(Box::new(Copy(self.newest.clone())))
+        Ok(Box::new(ModelReader(self.newest.clone())))
     }
 
     fn sync(&mut self) -> Result<()> {
@@ -103,16 +105,16 @@ impl Engine for Model {
         Ok(())
     }
 
-    fn read(&mut self, _space: u8, keys: &[Key], see: &mut See<'_>) -> Result<()> {
+    fn read(&mut self, _space: u8, keys: &[Key], see: &mut ValueSink<'_>) -> Result<()> {
         for (at, key) in keys.iter().enumerate() {
             see(at, self.newest.get(&key[..]).map(|value| &**value));
         }
         Ok(())
     }
 
-    fn finish(&mut self, accesses: Vec<Access>) -> Result<Option<Box<dyn Witness>>> {
+    fn finish(&mut self, accesses: Vec<StateAccess>) -> Result<Option<Box<dyn Witness>>> {
         let written = accesses.iter().filter_map(|access| {
-            access.op.written().map(|value| (Name::from(access.key), value.cloned()))
+            access.op.written().map(|value| (PlainKey::from(access.key), value.cloned()))
         });
         apply(Arc::make_mut(&mut self.newest), written);
         self.root = root_of(&self.newest)?;
@@ -149,7 +151,7 @@ impl Engine for Model {
     }
 }
 
-fn apply(map: &mut Map, written: impl IntoIterator<Item = (Name, Option<Value>)>) {
+fn apply(map: &mut Map, written: impl IntoIterator<Item = (PlainKey, Option<Value>)>) {
     for (key, value) in written {
         match value {
             Some(value) => map.insert(key, value),
@@ -158,21 +160,21 @@ fn apply(map: &mut Map, written: impl IntoIterator<Item = (Name, Option<Value>)>
     }
 }
 
-struct Copy(Arc<Map>);
+struct ModelReader(Arc<Map>);
 
-impl Reader for Copy {
+impl Reader for ModelReader {
     fn view(&mut self, work: &mut dyn FnMut(&dyn View) -> Result<()>) -> Result<()> {
         work(self)
     }
 }
 
-impl View for Copy {
+impl View for ModelReader {
     fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         Ok(filled(value, self.0.get(key).map(|found| &**found)))
     }
 
     fn scan(&self, from: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
-        let from = Name::try_from(from).unwrap_or_default();
+        let from = PlainKey::try_from(from).unwrap_or_default();
         for (key, value) in self.0.range(from..) {
             if !each(key, value) {
                 break;

@@ -18,7 +18,9 @@ use nomt::{
 use pleach_core::Key;
 
 use super::buffered::{by_block, hashed, in_blocks};
-use super::{Access, Args, Engine, Op, Pair, Proven, Root, See, Setup, Witness, Work, kind};
+use super::{
+    Args, Engine, Op, Pair, Proven, Root, Setup, StateAccess, TxBody, ValueSink, Witness, kind,
+};
 use crate::error::{Error, Result, of_engine, usage};
 
 /// Threads that read keys which were announced.
@@ -42,21 +44,21 @@ where
 }
 
 /// What a key had when it was read.
-type Read = (Key, Option<Vec<u8>>);
+type NomtRead = (Key, Option<Vec<u8>>);
 
 fn wrap<E: std::fmt::Display>(error: E) -> Error {
     of_engine("nomt")(error)
 }
 
 /// A block that was begun.
-struct Begun {
+struct OpenBlock {
     session: Session<Blake3Hasher>,
     /// Were its keys announced?
     announced: bool,
     /// Has it read? What is announced then is the next one's.
     has_read: bool,
     /// What it has read, where that is to be proven.
-    reads: Option<Vec<Read>>,
+    reads: Option<Vec<NomtRead>>,
 }
 
 /// An open database.
@@ -65,7 +67,7 @@ pub struct NomtEngine {
     readers: usize,
     warm_up: bool,
     note: Vec<String>,
-    begun: Option<Begun>,
+    begun: Option<OpenBlock>,
     /// The newest block.
     made: Option<FinishedSession>,
     /// Those before it, the newest first, as sessions want them.
@@ -121,7 +123,7 @@ impl Engine for NomtEngine {
         })
     }
 
-    fn transact(&mut self, _sync: bool, work: &mut Work<'_>) -> Result<()> {
+    fn transact(&mut self, _sync: bool, work: &mut TxBody<'_>) -> Result<()> {
         by_block(self, hashed, work)
     }
 
@@ -144,7 +146,7 @@ impl Engine for NomtEngine {
         let params = params.map_err(|_| wrap("the overlays are no chain"))?;
         let session = self.db.begin_session(params);
         let reads = witness.then(Vec::new);
-        self.begun = Some(Begun { session, announced: false, has_read: false, reads });
+        self.begun = Some(OpenBlock { session, announced: false, has_read: false, reads });
         Ok(())
     }
 
@@ -160,7 +162,7 @@ impl Engine for NomtEngine {
         Ok(())
     }
 
-    fn read(&mut self, _space: u8, keys: &[Key], see: &mut See<'_>) -> Result<()> {
+    fn read(&mut self, _space: u8, keys: &[Key], see: &mut ValueSink<'_>) -> Result<()> {
         let begun = self.begun.as_mut().ok_or_else(|| wrap("no block was begun"))?;
         begun.has_read = true;
         let readers = if begun.announced { self.readers } else { 1 };
@@ -174,7 +176,7 @@ impl Engine for NomtEngine {
         Ok(())
     }
 
-    fn finish(&mut self, accesses: Vec<Access>) -> Result<Option<Box<dyn Witness>>> {
+    fn finish(&mut self, accesses: Vec<StateAccess>) -> Result<Option<Box<dyn Witness>>> {
         let begun = self.begun.take().ok_or_else(|| wrap("no block was begun"))?;
         let mut block = begun.session.finish(actuals(begun.reads, accesses)?).map_err(wrap)?;
         let witness = block.take_witness();
@@ -239,14 +241,17 @@ fn read_with(
 }
 
 /// A session's accesses in key order; where they are to be proven, with the values that were read.
-fn actuals(reads: Option<Vec<Read>>, accesses: Vec<Access>) -> Result<Vec<(Key, KeyReadWrite)>> {
+fn actuals(
+    reads: Option<Vec<NomtRead>>,
+    accesses: Vec<StateAccess>,
+) -> Result<Vec<(Key, KeyReadWrite)>> {
     let (proves, mut reads) = (reads.is_some(), reads.unwrap_or_default());
     reads.sort_unstable_by_key(|read| read.0);
     let mut reads = reads.into_iter().peekable();
     let mut accesses = accesses;
     accesses.sort_unstable_by_key(|access| access.key);
     let mut actuals = Vec::with_capacity(accesses.len());
-    for Access { key, op, .. } in accesses {
+    for StateAccess { key, op, .. } in accesses {
         let mut seen = || {
             while reads.next_if(|read| read.0 < key).is_some() {}
             let read = reads.next_if(|read| read.0 == key);

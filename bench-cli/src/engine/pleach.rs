@@ -13,7 +13,9 @@ use pleach::{
 use pleach_core::{Hasher, Limits};
 
 use super::buffered::{bare, by_block, padded};
-use super::{Access, Engine, Op, Pair, Proven, Reader, Root, See, Setup, View, Witness, Work};
+use super::{
+    Engine, Op, Pair, Proven, Reader, Root, Setup, StateAccess, TxBody, ValueSink, View, Witness,
+};
 use crate::error::{Error, Result, of_engine, wrong};
 use crate::flags::{Durability, Io};
 
@@ -60,7 +62,7 @@ impl PleachEngine {
             .durability(durability)
             .io(io)
             .tune(|tuning| {
-                tuning.trie_cache = flags.trie_cache_kib.map(|kib| kib.saturating_mul(1 << 10))
+                tuning.trie_cache = flags.trie_cache_kib.map(|kib| kib.saturating_mul(1 << 10));
             })
             .log_limit_mib(flags.log_limit_mib)
             .history(flags.history);
@@ -162,7 +164,7 @@ impl Engine for PleachEngine {
         self.load_space(0, pairs)
     }
 
-    fn transact(&mut self, sync: bool, work: &mut Work<'_>) -> Result<()> {
+    fn transact(&mut self, sync: bool, work: &mut TxBody<'_>) -> Result<()> {
         by_block(self, padded, work)?;
         if sync && self.durability != Durability::Commit { self.sync() } else { Ok(()) }
     }
@@ -192,7 +194,7 @@ impl Engine for PleachEngine {
         Ok(())
     }
 
-    fn read(&mut self, space: u8, keys: &[Key], see: &mut See<'_>) -> Result<()> {
+    fn read(&mut self, space: u8, keys: &[Key], see: &mut ValueSink<'_>) -> Result<()> {
         let namespace = self.begun()?.namespace(self.base + space).map_err(wrap)?;
         for (at, key) in keys.iter().enumerate() {
             see(at, namespace.read(key).map_err(wrap)?.as_deref());
@@ -200,7 +202,7 @@ impl Engine for PleachEngine {
         Ok(())
     }
 
-    fn finish(&mut self, accesses: Vec<Access>) -> Result<Option<Box<dyn Witness>>> {
+    fn finish(&mut self, accesses: Vec<StateAccess>) -> Result<Option<Box<dyn Witness>>> {
         let session = self.begun.take().ok_or_else(|| wrap("no block was begun"))?;
         let own = accesses.into_iter().map(|access| Own {
             namespace: self.base + access.space,

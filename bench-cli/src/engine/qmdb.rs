@@ -35,7 +35,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::buffered::{by_block, hashed, in_blocks};
-use super::{Access, Engine, Pair, Root, See, Setup, Witness, Work};
+use super::{Engine, Pair, Root, Setup, StateAccess, TxBody, ValueSink, Witness};
 use crate::error::{Error, Result, of_engine, usage};
 
 /// Most bytes of a value; its length is behind them.
@@ -43,7 +43,7 @@ const LONGEST: usize = 72;
 
 type Stored = FixedBytes<{ LONGEST + 1 }>;
 type Newest = Update<FixedBytes<32>, Stored>;
-type State = Db<Family, Context, FixedBytes<32>, Stored, Blake3, EightCap, Rayon>;
+type QmdbState = Db<Family, Context, FixedBytes<32>, Stored, Blake3, EightCap, Rayon>;
 
 fn wrap<E: std::fmt::Display>(error: E) -> Error {
     of_engine("qmdb")(error)
@@ -63,7 +63,7 @@ fn stored(value: &[u8]) -> Result<Stored> {
 }
 
 /// The block that was begun.
-struct Begun {
+struct StagedBlock {
     staged: Staged<Family, Blake3, Newest, Rayon>,
     /// Where each key that was read is in it.
     slots: HashMap<Key, usize>,
@@ -72,8 +72,8 @@ struct Begun {
 /// An open database.
 pub struct Qmdb {
     /// None once it has failed: it comes and goes by value.
-    db: Option<State>,
-    begun: Option<Begun>,
+    db: Option<QmdbState>,
+    begun: Option<StagedBlock>,
     made: Option<Arc<MerkleizedBatch<Family, Digest, Newest, Rayon>>>,
     durable: bool,
     settings: Vec<(&'static str, String)>,
@@ -128,7 +128,8 @@ impl Qmdb {
             init_buffer: buffer,
             init_concurrency: (),
         };
-        let db = runtime.block_on(State::init(context.child("db"), config, None)).map_err(wrap)?;
+        let db =
+            runtime.block_on(QmdbState::init(context.child("db"), config, None)).map_err(wrap)?;
         let durability = if durable { "commit after each block" } else { "none" };
         let settings = vec![
             ("variant", "any::unordered::fixed::mmb, blake3, never pruned".to_owned()),
@@ -140,7 +141,7 @@ impl Qmdb {
         Ok(Self { db, begun: None, made: None, durable, settings, runtime, end, thread })
     }
 
-    fn db(&self) -> Result<&State> {
+    fn db(&self) -> Result<&QmdbState> {
         self.db.as_ref().ok_or_else(|| wrap("it has failed before"))
     }
 
@@ -167,7 +168,7 @@ impl Engine for Qmdb {
         self.sync()
     }
 
-    fn transact(&mut self, sync: bool, work: &mut Work<'_>) -> Result<()> {
+    fn transact(&mut self, sync: bool, work: &mut TxBody<'_>) -> Result<()> {
         by_block(self, hashed, work)?;
         if sync && !self.durable { self.sync() } else { Ok(()) }
     }
@@ -189,12 +190,12 @@ impl Engine for Qmdb {
         }
         let db = self.db()?;
         let staged = self.runtime.block_on(db.new_batch().stage(&[], db)).map_err(wrap)?.1;
-        self.begun = Some(Begun { staged, slots: HashMap::new() });
+        self.begun = Some(StagedBlock { staged, slots: HashMap::new() });
         Ok(())
     }
 
-    fn read(&mut self, _space: u8, keys: &[Key], see: &mut See<'_>) -> Result<()> {
-        let Begun { staged, mut slots } =
+    fn read(&mut self, _space: u8, keys: &[Key], see: &mut ValueSink<'_>) -> Result<()> {
+        let StagedBlock { staged, mut slots } =
             self.begun.take().ok_or_else(|| wrap("no block was begun"))?;
         let db = self.db()?;
         let own: Vec<_> = keys.iter().map(|key| FixedBytes::new(*key)).collect();
@@ -205,12 +206,12 @@ impl Engine for Qmdb {
         for (at, value) in values.iter().enumerate() {
             see(at, value.as_ref().map(|value| &value[..usize::from(value[LONGEST])]));
         }
-        self.begun = Some(Begun { staged, slots });
+        self.begun = Some(StagedBlock { staged, slots });
         Ok(())
     }
 
-    fn finish(&mut self, accesses: Vec<Access>) -> Result<Option<Box<dyn Witness>>> {
-        let Begun { staged, slots } =
+    fn finish(&mut self, accesses: Vec<StateAccess>) -> Result<Option<Box<dyn Witness>>> {
+        let StagedBlock { staged, slots } =
             self.begun.take().ok_or_else(|| wrap("no block was begun"))?;
         let (mut changes, mut unread) = (vec![Slot::Keep; staged.len()], Vec::new());
         for access in &accesses {

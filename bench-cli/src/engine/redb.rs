@@ -13,7 +13,7 @@ use redb::{
 };
 
 use super::buffered::filled;
-use super::{Engine, Flat, Pair, Reader, Setup, Tx, View, Work, page_cache};
+use super::{Engine, Pair, PlainBlock, Reader, Setup, Tx, TxBody, View, page_cache};
 use crate::error::{Error, Result, of_engine};
 
 type Bytes = &'static [u8];
@@ -27,7 +27,7 @@ fn wrap<E: std::fmt::Display>(error: E) -> Error {
 /// An open database.
 pub struct RedbEngine {
     db: Arc<Database>,
-    flat: Flat,
+    flat: PlainBlock,
     cache_mib: u64,
     quick_repair: bool,
 }
@@ -40,7 +40,7 @@ impl RedbEngine {
         let bytes = usize::try_from(cache_mib << 20).map_err(wrap)?;
         let file = setup.folder.join("state.redb");
         let db = Arc::new(Builder::new().set_cache_size(bytes).create(file).map_err(wrap)?);
-        let flat = Flat { durable: setup.durable(), ..Flat::default() };
+        let flat = PlainBlock { durable: setup.durable(), ..PlainBlock::default() };
         let engine = Self { db, flat, cache_mib, quick_repair };
         // A reader needs a table that is there.
         let made = engine.begin_write(true)?;
@@ -77,7 +77,7 @@ impl Engine for RedbEngine {
         })
     }
 
-    fn transact(&mut self, sync: bool, work: &mut Work<'_>) -> Result<()> {
+    fn transact(&mut self, sync: bool, work: &mut TxBody<'_>) -> Result<()> {
         let begun = self.begin_write(sync)?;
         let mut tx = RedbTx { table: begun.open_table(TABLE).map_err(wrap)?, has_put: false };
         work(&mut tx)?;
@@ -94,7 +94,7 @@ impl Engine for RedbEngine {
         self.begin_write(true)?.commit().map_err(wrap)
     }
 
-    fn flat(&mut self) -> Option<&mut Flat> {
+    fn plain_block(&mut self) -> Option<&mut PlainBlock> {
         Some(&mut self.flat)
     }
 

@@ -21,8 +21,10 @@ use rocksdb::{
     WaitForCompactOptions, WriteBatch, WriteOptions,
 };
 
-use super::buffered::{Buffered, filled};
-use super::{Access, Engine, Flat, Pair, Reader, See, Setup, View, Work, page_cache};
+use super::buffered::{BufferedTx, filled};
+use super::{
+    Engine, Pair, PlainBlock, Reader, Setup, StateAccess, TxBody, ValueSink, View, page_cache,
+};
 use crate::error::{Error, Result, of_engine};
 
 /// The longest that compactions are waited for.
@@ -111,7 +113,7 @@ pub fn hashed(value: Option<&[u8]>) -> Option<ValueHash> {
 }
 
 /// Keys that a block reads.
-pub fn reads(accesses: &[Access]) -> impl Iterator<Item = Key> {
+pub fn reads(accesses: &[StateAccess]) -> impl Iterator<Item = Key> {
     accesses
         .iter()
         .filter(|access| !matches!(access.op, super::Op::Write(_)))
@@ -119,18 +121,19 @@ pub fn reads(accesses: &[Access]) -> impl Iterator<Item = Key> {
 }
 
 /// Keys that a block writes, and what.
-pub fn writes_of(accesses: &[Access]) -> impl Iterator<Item = (Key, Option<&pleach::Value>)> {
+pub fn writes_of(accesses: &[StateAccess]) -> impl Iterator<Item = (Key, Option<&pleach::Value>)> {
     accesses.iter().filter_map(|access| Some((access.key, access.op.written()?)))
 }
 
 /// The same with hashes.
-pub fn hashes(accesses: &[Access]) -> Vec<(Key, Option<ValueHash>)> {
+pub fn hashes(accesses: &[StateAccess]) -> Vec<(Key, Option<ValueHash>)> {
     writes_of(accesses).map(|(key, new)| (key, hashed(new.map(|value| &**value)))).collect()
 }
 
 /// Bytes of accesses beside a proof: of each its key, a byte that says what was done, and the value that it wrote.
-pub fn bytes(accesses: &[Access]) -> usize {
-    let written = |access: &Access| access.op.written().flatten().map_or(0, |value| value.len());
+pub fn bytes(accesses: &[StateAccess]) -> usize {
+    let written =
+        |access: &StateAccess| access.op.written().flatten().map_or(0, |value| value.len());
     accesses.iter().map(|access| 33 + written(access)).sum()
 }
 
@@ -141,7 +144,7 @@ fn wrap<E: std::fmt::Display>(error: E) -> Error {
 /// The plain store.
 pub struct RocksEngine {
     db: Arc<DB>,
-    flat: Flat,
+    flat: PlainBlock,
     options: Options,
     settings: Settings,
     folder: PathBuf,
@@ -159,7 +162,7 @@ impl RocksEngine {
         let families = [(DEFAULT_COLUMN_FAMILY_NAME, options.clone())];
         let db = DB::open_cf_with_opts(&options, &setup.folder, families).map_err(wrap)?;
         let db = Arc::new(db);
-        let flat = Flat { durable: setup.durable(), ..Flat::default() };
+        let flat = PlainBlock { durable: setup.durable(), ..PlainBlock::default() };
         Ok(Self { db, flat, options, settings, folder: setup.folder.clone() })
     }
 }
@@ -188,12 +191,12 @@ impl Engine for RocksEngine {
         self.db.ingest_external_file_opts(&how, vec![&file]).map_err(wrap)
     }
 
-    fn transact(&mut self, sync: bool, work: &mut Work<'_>) -> Result<()> {
+    fn transact(&mut self, sync: bool, work: &mut TxBody<'_>) -> Result<()> {
         let mut before = |key: &[u8], value: &mut Vec<u8>| {
             let found = self.db.get_pinned(key).map_err(wrap)?;
             Ok(filled(value, found.as_deref()))
         };
-        let mut tx = Buffered::new(&mut before);
+        let mut tx = BufferedTx::new(&mut before);
         work(&mut tx)?;
         let written = tx.written();
         if written.is_empty() {
@@ -217,7 +220,7 @@ impl Engine for RocksEngine {
         self.db.flush_wal(true).map_err(wrap)
     }
 
-    fn read(&mut self, _space: u8, keys: &[Key], see: &mut See<'_>) -> Result<()> {
+    fn read(&mut self, _space: u8, keys: &[Key], see: &mut ValueSink<'_>) -> Result<()> {
         let family = self.db.cf_handle(DEFAULT_COLUMN_FAMILY_NAME);
         let family = family.ok_or_else(|| wrap("it has no default column family"))?;
         let some = keys.chunks(BATCH);
@@ -228,7 +231,7 @@ impl Engine for RocksEngine {
         Ok(())
     }
 
-    fn flat(&mut self) -> Option<&mut Flat> {
+    fn plain_block(&mut self) -> Option<&mut PlainBlock> {
         Some(&mut self.flat)
     }
 

@@ -25,13 +25,13 @@ use sp_trie::{
 };
 
 use super::buffered::{by_block, hashed, in_blocks};
-use super::{Access, Engine, Pair, Proven, Root, See, Setup, Witness, Work, rocks};
+use super::{Engine, Pair, Proven, Root, Setup, StateAccess, TxBody, ValueSink, Witness, rocks};
 use crate::error::{Error, Result, of_engine};
 
 /// Where the committed root is; nodes have longer keys.
 const ROOT: &[u8] = b"root";
 
-type Layout = LayoutV1<Blake3>;
+type Layout = LayoutV1<SpTrieHasher>;
 
 fn wrap<E: std::fmt::Display>(error: E) -> Error {
     of_engine("sp-trie")(error)
@@ -44,9 +44,9 @@ fn broken<E: std::fmt::Debug>(error: E) -> Error {
 
 /// BLAKE3 as the trie wants its hash.
 #[derive(Debug)]
-struct Blake3;
+struct SpTrieHasher;
 
-impl hash_db::Hasher for Blake3 {
+impl hash_db::Hasher for SpTrieHasher {
     type Out = [u8; 32];
     type StdHasher = DefaultHasher;
     const LENGTH: usize = 32;
@@ -57,31 +57,31 @@ impl hash_db::Hasher for Blake3 {
 }
 
 /// Nodes of blocks that are not committed: how many of those have made it, and what it is.
-type Uncommitted = HashMap<Vec<u8>, (u32, DBValue)>;
+type UncommittedValues = HashMap<Vec<u8>, (u32, DBValue)>;
 
 /// The nodes of a state, and those that a block makes over it.
 struct Nodes<'a> {
     db: &'a DB,
-    uncommitted: &'a Uncommitted,
-    made: PrefixedMemoryDB<Blake3>,
+    uncommitted: &'a UncommittedValues,
+    made: PrefixedMemoryDB<SpTrieHasher>,
     /// What the device said: the trie only learns that there is no node.
     failure: Mutex<Option<rocksdb::Error>>,
 }
 
 impl Nodes<'_> {
     /// What the block has made, unless a read of the device has failed.
-    fn made(self) -> Result<PrefixedMemoryDB<Blake3>> {
+    fn made(self) -> Result<PrefixedMemoryDB<SpTrieHasher>> {
         let failure = self.failure.into_inner().unwrap_or_else(PoisonError::into_inner);
         failure.map_or(Ok(self.made), |error| Err(wrap(error)))
     }
 }
 
-impl HashDB<Blake3, DBValue> for Nodes<'_> {
+impl HashDB<SpTrieHasher, DBValue> for Nodes<'_> {
     fn get(&self, hash: &Root, prefix: Prefix<'_>) -> Option<DBValue> {
         if let Some(made) = HashDB::get(&self.made, hash, prefix) {
             return Some(made);
         }
-        let key = prefixed_key::<Blake3>(hash, prefix);
+        let key = prefixed_key::<SpTrieHasher>(hash, prefix);
         if let Some((_, node)) = self.uncommitted.get(&key) {
             return Some(node.clone());
         }
@@ -108,7 +108,7 @@ impl HashDB<Blake3, DBValue> for Nodes<'_> {
     }
 }
 
-impl HashDBRef<Blake3, DBValue> for Nodes<'_> {
+impl HashDBRef<SpTrieHasher, DBValue> for Nodes<'_> {
     fn get(&self, key: &Root, prefix: Prefix<'_>) -> Option<DBValue> {
         HashDB::get(self, key, prefix)
     }
@@ -118,18 +118,18 @@ impl HashDBRef<Blake3, DBValue> for Nodes<'_> {
     }
 }
 
-impl AsHashDB<Blake3, DBValue> for Nodes<'_> {
-    fn as_hash_db(&self) -> &dyn HashDB<Blake3, DBValue> {
+impl AsHashDB<SpTrieHasher, DBValue> for Nodes<'_> {
+    fn as_hash_db(&self) -> &dyn HashDB<SpTrieHasher, DBValue> {
         self
     }
 
-    fn as_hash_db_mut<'a>(&'a mut self) -> &'a mut (dyn HashDB<Blake3, DBValue> + 'a) {
+    fn as_hash_db_mut<'a>(&'a mut self) -> &'a mut (dyn HashDB<SpTrieHasher, DBValue> + 'a) {
         self
     }
 }
 
 /// A finished block.
-struct Block {
+struct FinishedBlock {
     made: Vec<(Vec<u8>, DBValue)>,
     replaced: Vec<Vec<u8>>,
     root: Root,
@@ -139,16 +139,16 @@ struct Block {
 pub struct SpTrie {
     db: DB,
     settings: Vec<(&'static str, String)>,
-    cache: SharedTrieCache<Blake3>,
+    cache: SharedTrieCache<SpTrieHasher>,
     durable: bool,
     /// Of the newest block.
     root: Root,
     committed: Root,
-    uncommitted: Uncommitted,
+    uncommitted: UncommittedValues,
     /// The oldest first.
-    blocks: VecDeque<Block>,
+    blocks: VecDeque<FinishedBlock>,
     /// Of the block that was begun, if a witness is wanted.
-    recorder: Option<Recorder<Blake3>>,
+    recorder: Option<Recorder<SpTrieHasher>>,
 }
 
 impl SpTrie {
@@ -177,7 +177,7 @@ impl SpTrie {
             durable,
             root,
             committed: root,
-            uncommitted: Uncommitted::new(),
+            uncommitted: UncommittedValues::new(),
             blocks: VecDeque::new(),
             recorder: None,
         })
@@ -225,7 +225,7 @@ impl Engine for SpTrie {
         self.db.flush().map_err(wrap)
     }
 
-    fn transact(&mut self, sync: bool, work: &mut Work<'_>) -> Result<()> {
+    fn transact(&mut self, sync: bool, work: &mut TxBody<'_>) -> Result<()> {
         by_block(self, hashed, work)?;
         if sync && !self.durable { self.sync() } else { Ok(()) }
     }
@@ -243,7 +243,7 @@ impl Engine for SpTrie {
         Ok(())
     }
 
-    fn read(&mut self, _space: u8, keys: &[Key], see: &mut See<'_>) -> Result<()> {
+    fn read(&mut self, _space: u8, keys: &[Key], see: &mut ValueSink<'_>) -> Result<()> {
         let nodes = self.nodes();
         let local = self.cache.local_cache_trusted();
         let seen: Result<()> = {
@@ -262,7 +262,7 @@ impl Engine for SpTrie {
         seen
     }
 
-    fn finish(&mut self, accesses: Vec<Access>) -> Result<Option<Box<dyn Witness>>> {
+    fn finish(&mut self, accesses: Vec<StateAccess>) -> Result<Option<Box<dyn Witness>>> {
         let before = self.root;
         let recorder = self.recorder.take();
         let mut nodes = self.nodes();
@@ -287,7 +287,7 @@ impl Engine for SpTrie {
         // As in a read.
         let made = nodes.made();
         let (mut made, root) = (made?, root?);
-        let mut block = Block { made: Vec::new(), replaced: Vec::new(), root };
+        let mut block = FinishedBlock { made: Vec::new(), replaced: Vec::new(), root };
         for (key, (node, count)) in made.drain() {
             match count {
                 1.. => block.made.push((key, node)),
@@ -302,7 +302,8 @@ impl Engine for SpTrie {
         self.root = root;
         Ok(recorder.map(|recorder| -> Box<dyn Witness> {
             let nodes = recorder.drain_storage_proof();
-            let compact = move || nodes.into_compact_proof::<Blake3>(before).map_err(unproven);
+            let compact =
+                move || nodes.into_compact_proof::<SpTrieHasher>(before).map_err(unproven);
             Box::new(Proof { nodes: LazyLock::new(Box::new(compact)), accesses })
         }))
     }
@@ -334,7 +335,7 @@ type Compact = core::result::Result<CompactProof, String>;
 /// It is made when it is first asked for, so that no clock of a finish has it.
 struct Proof {
     nodes: LazyLock<Compact, Box<dyn FnOnce() -> Compact + Send>>,
-    accesses: Vec<Access>,
+    accesses: Vec<StateAccess>,
 }
 
 fn unproven<E: std::fmt::Debug>(error: E) -> String {
@@ -352,7 +353,7 @@ impl Witness for Proof {
     /// Does the block again on the nodes of the proof alone.
     fn verify(&self, before: &Root) -> core::result::Result<Proven, String> {
         let nodes = self.nodes.as_ref().map_err(Clone::clone)?;
-        let (mut nodes, _) = nodes.to_memory_db::<Blake3>(before).map_err(unproven)?;
+        let (mut nodes, _) = nodes.to_memory_db::<SpTrieHasher>(before).map_err(unproven)?;
         let mut reads = Vec::new();
         for key in rocks::reads(&self.accesses) {
             let value = read_trie_value::<Layout, _>(&nodes, before, &key, None, None);

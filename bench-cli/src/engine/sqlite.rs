@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use pleach_core::Key;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, params};
 
-use super::{Engine, Flat, Pair, Reader, See, Setup, Tx, View, Work, page_cache};
+use super::{Engine, Pair, PlainBlock, Reader, Setup, Tx, TxBody, ValueSink, View, page_cache};
 use crate::error::{Error, Result, of_engine};
 
 const SCHEMA: &str = "\
@@ -39,7 +39,7 @@ pub struct SqliteEngine {
     mode: &'static str,
     relaxed: &'static str,
     file: PathBuf,
-    flat: Flat,
+    flat: PlainBlock,
     cache_mib: u64,
 }
 
@@ -76,7 +76,7 @@ impl SqliteEngine {
         connection.pragma_update(None, "temp_store", "MEMORY").map_err(wrap)?;
         set_cache(&connection, setup.cache_mib * 512)?;
         connection.execute_batch(SCHEMA).map_err(wrap)?;
-        let flat = Flat { durable: setup.durable(), ..Flat::default() };
+        let flat = PlainBlock { durable: setup.durable(), ..PlainBlock::default() };
         let relaxed = if flat.durable { "NORMAL" } else { "OFF" };
         let cache_mib = setup.cache_mib;
         Ok(Self { connection, mode: "FULL", relaxed, file, flat, cache_mib })
@@ -112,7 +112,7 @@ impl Engine for SqliteEngine {
         self.sync()
     }
 
-    fn transact(&mut self, sync: bool, work: &mut Work<'_>) -> Result<()> {
+    fn transact(&mut self, sync: bool, work: &mut TxBody<'_>) -> Result<()> {
         self.set_mode(if sync { "FULL" } else { self.relaxed })?;
         within(&self.connection, "BEGIN IMMEDIATE", |connection| {
             let mut tx = SqliteTx { connection, has_put: false };
@@ -141,12 +141,12 @@ impl Engine for SqliteEngine {
         Ok(())
     }
 
-    fn flat(&mut self) -> Option<&mut Flat> {
+    fn plain_block(&mut self) -> Option<&mut PlainBlock> {
         Some(&mut self.flat)
     }
 
     /// With the connection that writes, whose cache has what was written.
-    fn read(&mut self, _space: u8, keys: &[Key], see: &mut See<'_>) -> Result<()> {
+    fn read(&mut self, _space: u8, keys: &[Key], see: &mut ValueSink<'_>) -> Result<()> {
         let mut value = Vec::new();
         within(&self.connection, "BEGIN", |connection| {
             for (at, key) in keys.iter().enumerate() {

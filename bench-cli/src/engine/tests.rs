@@ -23,7 +23,7 @@ fn flags(durability: Durability, more: &[&str]) -> Flags {
     Flags { durability, ..parsed.flags }
 }
 
-fn opened(kind: Kind, folder: &Path, flags: &Flags) -> Box<dyn Engine> {
+fn opened(kind: EngineKind, folder: &Path, flags: &Flags) -> Box<dyn Engine> {
     let folder = folder.to_owned();
     let setup = Setup { folder, flags, keys: 1000, cache_mib: 64 };
     open(kind, &setup).expect("opened")
@@ -32,8 +32,8 @@ fn opened(kind: Kind, folder: &Path, flags: &Flags) -> Box<dyn Engine> {
 /// What a test opens, in a folder of its own.
 type Open<'a> = dyn Fn() -> Box<dyn Engine> + 'a;
 
-fn on(kinds: impl Fn(Caps) -> bool, test: impl Fn(Kind, &Open<'_>)) {
-    for kind in Kind::all().filter(|kind| kinds(kind.caps())) {
+fn on(kinds: impl Fn(Caps) -> bool, test: impl Fn(EngineKind, &Open<'_>)) {
+    for kind in EngineKind::all().filter(|kind| kinds(kind.caps())) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let flags = flags(Durability::Commit, &[]);
         test(kind, &|| opened(kind, folder.path(), &flags));
@@ -143,7 +143,7 @@ fn a_view_stays_what_it_was_and_works_on_another_thread() {
         |caps| caps.views,
         |kind, open| {
             let mut engine = open();
-            let pair = |id: u8| (Name::from_iter([id + 1; 3]), Value::from(&[id]));
+            let pair = |id: u8| (PlainKey::from_iter([id + 1; 3]), Value::from(&[id]));
             engine.load(&mut (0..100).map(pair)).expect("loaded");
             let mut reader = engine.reader().expect("a reader");
             let mut check = |view: &dyn View| {
@@ -175,7 +175,7 @@ fn what_was_closed_is_there_again() {
         |caps| caps.files,
         |kind, open| {
             let mut engine = open();
-            let pairs = (1..50_u8).map(|id| (Name::from_iter([id]), Value::from(&[id; 30])));
+            let pairs = (1..50_u8).map(|id| (PlainKey::from_iter([id]), Value::from(&[id; 30])));
             engine.load(&mut { pairs }).expect("loaded");
             put(&mut *engine, true, &[(&[200], Some(b"new")), (&[7], None)]);
             let root = engine.root();
@@ -196,7 +196,7 @@ fn what_was_closed_is_there_again() {
 #[test]
 fn a_setting_that_does_not_exist_is_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder").path().join("a");
-    for kind in Kind::all() {
+    for kind in EngineKind::all() {
         let flags = flags(Durability::Commit, &["--peer-arg", &format!("{}.no=1", kind.name())]);
         let setup = Setup { folder: folder.clone(), flags: &flags, keys: 1, cache_mib: 8 };
         assert_eq!(open(kind, &setup).err().map(|error| error.code()), Some(2), "{kind:?}");
@@ -221,7 +221,7 @@ fn copy(from: &Path, to: &Path) {
 /// synced reaches the device is a matter of the sync calls, which the test below counts.
 #[test]
 fn a_commit_survives_a_kill_or_not_as_is_said() {
-    for kind in Kind::all().filter(|kind| kind.caps().files) {
+    for kind in EngineKind::all().filter(|kind| kind.caps().files) {
         for durability in [Durability::Commit, Durability::None] {
             let folder = tempfile::tempdir().expect("a temporary folder");
             let (at, flags) = (folder.path().join("open"), flags(durability, &[]));
@@ -254,7 +254,7 @@ const COUNTED: &str = "PLEACH_BENCH_COUNTED";
 fn commits_whose_syncs_are_counted() {
     let Ok(what) = std::env::var(COUNTED) else { return };
     let words: Vec<&str> = what.split(' ').collect();
-    let kind = Kind::parse(words[0]).expect("an engine");
+    let kind = EngineKind::parse(words[0]).expect("an engine");
     let flags = flags(words[2].parse().expect("a durability"), &[]);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut engine = opened(kind, folder.path(), &flags);
@@ -268,14 +268,14 @@ fn commits_whose_syncs_are_counted() {
         key[..4].copy_from_slice(&(number % 1000).to_be_bytes());
         engine.begin(false).expect("begun");
         let value = Value::from(&number.to_be_bytes().repeat(8)[..]);
-        engine.finish(vec![Access::write(key, value)]).expect("finished");
+        engine.finish(vec![StateAccess::write(key, value)]).expect("finished");
         engine.commit().expect("committed");
     }
     engine.close().expect("closed");
 }
 
 /// Calls of a process that wait until the device has something.
-fn syncs(kind: Kind, commits: u64, what: impl std::fmt::Display) -> Option<u64> {
+fn syncs(kind: EngineKind, commits: u64, what: impl std::fmt::Display) -> Option<u64> {
     let log = tempfile::NamedTempFile::new().expect("a temporary file");
     let output = std::process::Command::new("strace")
         .args([
@@ -305,12 +305,12 @@ fn syncs(kind: Kind, commits: u64, what: impl std::fmt::Display) -> Option<u64> 
 
 #[test]
 fn an_engine_syncs_each_commit_or_none() {
-    if syncs(Kind::Model, 1, Durability::None).is_none() {
+    if syncs(EngineKind::Model, 1, Durability::None).is_none() {
         eprintln!("SKIPPED: strace is not installed here, or may not trace");
         return;
     }
     let (few, many) = (30, 530);
-    for kind in Kind::all().filter(|kind| kind.caps().files) {
+    for kind in EngineKind::all().filter(|kind| kind.caps().files) {
         for durability in [Durability::Commit, Durability::None] {
             let count = |commits| syncs(kind, commits, durability).expect("as before");
             let counted = count(many).saturating_sub(count(few));
@@ -319,7 +319,7 @@ fn an_engine_syncs_each_commit_or_none() {
                 assert!(counted >= many - few, "{kind:?}: {counted}");
             } else {
                 // What an engine syncs in the background, or when its log is full.
-                let ours = matches!(kind, Kind::Pleach | Kind::PleachPlain);
+                let ours = matches!(kind, EngineKind::Pleach | EngineKind::PleachPlain);
                 assert!(counted <= if ours { 125 } else { 10 }, "{kind:?}: {counted}");
             }
         }
@@ -329,11 +329,11 @@ fn an_engine_syncs_each_commit_or_none() {
 /// redb paid a sync for each transfer that `bank` refused.
 #[test]
 fn a_transaction_that_puts_nothing_syncs_nothing() {
-    if syncs(Kind::Model, 1, Durability::None).is_none() {
+    if syncs(EngineKind::Model, 1, Durability::None).is_none() {
         eprintln!("SKIPPED: strace is not installed here, or may not trace");
         return;
     }
-    for kind in Kind::all().filter(|kind| kind.caps().files) {
+    for kind in EngineKind::all().filter(|kind| kind.caps().files) {
         for what in ["commit refused", "none refused"] {
             let count = |commits| syncs(kind, commits, what).expect("as before");
             let counted = count(230).saturating_sub(count(30));
@@ -349,9 +349,9 @@ fn key(id: u64) -> Key {
 type State = BTreeMap<Key, Value>;
 
 /// Some writes of few keys, so that they meet again, and reads; each key once.
-fn block(kind: Kind, random: &mut Draws) -> Vec<Access> {
+fn block(kind: EngineKind, random: &mut Draws) -> Vec<StateAccess> {
     // Lengths on both sides of what a trie keeps inside of a leaf, if it has longer values.
-    let lengths = if kind == Kind::Qmdb { 33 } else { 80 };
+    let lengths = if kind == EngineKind::Qmdb { 33 } else { 80 };
     let ids: BTreeSet<u64> = (0..=random.below(40)).map(|_| random.below(220)).collect();
     let access = |id| {
         let value = Value::from(&vec![byte(random, 3); random.index(lengths)][..]);
@@ -361,12 +361,12 @@ fn block(kind: Kind, random: &mut Draws) -> Vec<Access> {
             1 => Op::Write(value),
             _ => Op::ReadWrite(value),
         };
-        Access { space: 0, key: key(id), op }
+        StateAccess { space: 0, key: key(id), op }
     };
     ids.into_iter().rev().map(access).collect()
 }
 
-fn apply(state: &mut State, block: &[Access]) {
+fn apply(state: &mut State, block: &[StateAccess]) {
     for access in block {
         match access.op.written() {
             Some(Some(value)) => state.insert(access.key, value.clone()),
@@ -387,12 +387,12 @@ fn reads(engine: &mut dyn Engine, keys: &[Key], state: &State, what: &str) {
 }
 
 fn load(engine: &mut dyn Engine, state: &State) {
-    let pair = |(key, value): (&Key, &Value)| (Name::from(*key), value.clone());
+    let pair = |(key, value): (&Key, &Value)| (PlainKey::from(*key), value.clone());
     engine.load(&mut state.iter().map(pair)).expect("loaded");
 }
 
 /// The root of the same pairs, by a load of an empty database.
-fn root_of(kind: Kind, state: &State) -> Option<Root> {
+fn root_of(kind: EngineKind, state: &State) -> Option<Root> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut engine = opened(kind, folder.path(), &flags(Durability::Commit, &[]));
     load(&mut *engine, state);
@@ -440,11 +440,11 @@ fn blocks_in_memory_and_committed_ones_are_those_of_a_map() {
             }
             let root = engine.root();
             // The root of a log is that of all that was done.
-            if kind != Kind::Qmdb {
+            if kind != EngineKind::Qmdb {
                 assert_eq!(root, root_of(kind, &committed), "{name}: the order of blocks");
             }
             if caps.our_root {
-                assert_eq!(root, root_of(Kind::Pleach, &committed), "{name}");
+                assert_eq!(root, root_of(EngineKind::Pleach, &committed), "{name}");
             }
             engine.close().expect("closed");
             let mut again = open();

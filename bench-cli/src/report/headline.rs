@@ -100,9 +100,9 @@ const STORES: [Ask; 8] = [
 ];
 
 /// What stands above a table's rows, its engines, and its rows.
-type Plan = (&'static str, &'static [&'static str], &'static [Ask]);
+type TablePlan = (&'static str, &'static [&'static str], &'static [Ask]);
 
-pub const TABLES: [Plan; 2] = [
+pub const TABLES: [TablePlan; 2] = [
     ("with a root, each commit synced", &["pleach", "nomt", "sp-trie", "jmt", "qmdb"], &TRIES),
     (
         "plain stores, each commit synced",
@@ -112,7 +112,7 @@ pub const TABLES: [Plan; 2] = [
 ];
 
 /// A document that an [`Ask`] is about, and a case that it has.
-pub struct Found<'a> {
+pub struct FoundFigure<'a> {
     pub document: &'a Document,
     pub case: &'a str,
     name: &'static str,
@@ -127,14 +127,14 @@ struct Row {
 
 impl Ask {
     /// Where its figures are, in the order of the documents.
-    pub fn find<'a>(&'a self, documents: &'a [Document]) -> impl Iterator<Item = Found<'a>> {
+    pub fn find<'a>(&'a self, documents: &'a [Document]) -> impl Iterator<Item = FoundFigure<'a>> {
         let fit = documents.iter().filter(|document| self.fits(document));
         fit.flat_map(move |document| {
             let named =
                 |figure: &&Figure| figure.name == self.name && figure.case.starts_with(self.case);
             let figures = document.runs.iter().flat_map(|run| &run.figures).filter(named);
             let cases = super::distinct(figures.map(|figure| figure.case.as_str()));
-            cases.into_iter().map(move |case| Found { document, case, name: self.name })
+            cases.into_iter().map(move |case| FoundFigure { document, case, name: self.name })
         })
     }
 
@@ -153,7 +153,7 @@ impl Ask {
     }
 }
 
-impl Found<'_> {
+impl FoundFigure<'_> {
     /// An engine's figure, where its commits are synced to a device.
     pub fn figure(&self, engine: &str) -> Option<&Figure> {
         let run = self.document.runs.iter().find(|run| run.backend == engine)?;
@@ -231,7 +231,7 @@ struct Table {
 
 impl Table {
     /// With the engines that have any of it. A row that a single engine has says nothing, unless it is a rate.
-    fn new((title, engines, asks): &Plan, documents: &[Document]) -> Self {
+    fn new((title, engines, asks): &TablePlan, documents: &[Document]) -> Self {
         let ran = |engine: &&str| {
             let mut all = asks.iter().flat_map(|ask| ask.find(documents));
             all.any(|found| found.figure(engine).is_some())

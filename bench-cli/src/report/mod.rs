@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::engine::Kind;
+use crate::engine::EngineKind;
 use crate::error::{Error, Result, usage};
 use crate::flags::Flags;
 use crate::machine::{Level, Machine, gib};
 use crate::measure::{Figure, Unit, rounded};
-use crate::results::{Document, Run};
+use crate::results::{Document, EngineRun};
 use crate::signals;
 
 /// The figures that stand for a workload: its name, what their case begins with, and their name.
@@ -132,7 +132,7 @@ pub fn publish(
     workload: &str,
     at: &Path,
     flags: &Flags,
-    runs: Vec<Run>,
+    runs: Vec<EngineRun>,
     notes: Vec<String>,
 ) -> Result<()> {
     let document = Document {
@@ -218,11 +218,11 @@ fn replace(path: &Path, text: &str) -> Result<()> {
 }
 
 /// A figure of a document: its case and its name.
-type Row<'a> = (&'a Document, &'a str, &'a str);
+type FigureRef<'a> = (&'a Document, &'a str, &'a str);
 
 /// Cells of a table: a row a figure, a column an engine that has one of them.
-fn cells(rows: &[Row]) -> Vec<Vec<String>> {
-    let has = |run: &&Run| rows.iter().any(|(_, case, name)| of(run, case, name).is_some());
+fn cells(rows: &[FigureRef]) -> Vec<Vec<String>> {
+    let has = |run: &&EngineRun| rows.iter().any(|(_, case, name)| of(run, case, name).is_some());
     let runs = rows.iter().flat_map(|row| &row.0.runs).filter(has);
     let engines = distinct(runs.map(|run| run.backend.as_str()));
     let mut cells = vec![vec![String::new()]];
@@ -236,9 +236,9 @@ fn cells(rows: &[Row]) -> Vec<Vec<String>> {
             let survives = figure.commits && run.survives != own(document)?.survives;
             let survives = survives.then(|| format!("survives {}", run.survives));
             let times = match beside {
-                Beside::Times(times) => Some(digits(times) + "×"),
-                Beside::Same => Some("none".to_owned()),
-                Beside::Survives(_) => None,
+                Comparison::Times(times) => Some(digits(times) + "×"),
+                Comparison::Same => Some("none".to_owned()),
+                Comparison::Survives(_) => None,
             };
             let words = times.into_iter().chain(survives).collect::<Vec<_>>().join(", ");
             Some(format!("{value} ({words})"))
@@ -263,7 +263,7 @@ fn markdown(cells: &[Vec<String>]) -> String {
 
 /// A short table of several documents: the headlines of each below its command.
 pub fn matrix(documents: &[Document]) -> String {
-    let rows: Vec<Row> = documents.iter().flat_map(headlines).map(|row| row.1).collect();
+    let rows: Vec<FigureRef> = documents.iter().flat_map(headlines).map(|row| row.1).collect();
     let mut all = cells(&rows);
     for at in (0..rows.len()).rev() {
         if at == 0 || !std::ptr::eq(rows[at - 1].0, rows[at].0) {
@@ -324,7 +324,7 @@ fn digits(times: f64) -> String {
 }
 
 /// What an engine's figure is beside pleach's.
-enum Beside {
+enum Comparison {
     /// Pleach is so many times better.
     Times(f64),
     /// They differ by less than they spread, or by less than a twentieth.
@@ -333,7 +333,7 @@ enum Beside {
     Survives(Level),
 }
 
-fn beside(own: (&Run, &Figure), other: (&Run, &Figure)) -> Option<Beside> {
+fn beside(own: (&EngineRun, &Figure), other: (&EngineRun, &Figure)) -> Option<Comparison> {
     let ((run, one), (rival, two)) = (own, other);
     let more = one.unit.more_is_better()?;
     if run.backend == rival.backend || one.p50 <= 0.0 || two.p50 <= 0.0 {
@@ -344,40 +344,44 @@ fn beside(own: (&Run, &Figure), other: (&Run, &Figure)) -> Option<Beside> {
     let faster =
         if times > 1.0 { run.survives > rival.survives } else { rival.survives > run.survives };
     if one.commits && run.survives != rival.survives && !faster {
-        return Some(Beside::Survives(rival.survives));
+        return Some(Comparison::Survives(rival.survives));
     }
     let spreads = one.samples.max(two.samples) > 1 && one.low <= two.high && two.low <= one.high;
     // Spreads that overlap excuse a quarter at most: those of few rounds are wide.
     let close = |by: f64| (1.0 / by..by).contains(&times);
-    Some(if close(1.05) || (spreads && close(1.25)) { Beside::Same } else { Beside::Times(times) })
+    Some(if close(1.05) || (spreads && close(1.25)) {
+        Comparison::Same
+    } else {
+        Comparison::Times(times)
+    })
 }
 
 /// What the others are compared with: pleach, where it has run.
-fn own(document: &Document) -> Option<&Run> {
+fn own(document: &Document) -> Option<&EngineRun> {
     let named = |name| document.runs.iter().find(|run| run.backend == name);
     named("pleach").or(named("pleach-plain")).or(document.runs.first())
 }
 
 /// What this one is compared with, like with like: a store without a trie with pleach-plain, where that has run.
-fn base<'a>(document: &'a Document, run: &Run) -> Option<&'a Run> {
+fn base<'a>(document: &'a Document, run: &EngineRun) -> Option<&'a EngineRun> {
     // Results may have engines that this build has not.
-    let kind = serde_json::from_value::<Kind>(json!(run.backend));
-    let store = kind.is_ok_and(|kind| !kind.caps().merkle && kind != Kind::PleachPlain);
+    let kind = serde_json::from_value::<EngineKind>(json!(run.backend));
+    let store = kind.is_ok_and(|kind| !kind.caps().merkle && kind != EngineKind::PleachPlain);
     let plain = document.runs.iter().find(|run| store && run.backend == "pleach-plain");
     plain.or(own(document))
 }
 
-fn compared(document: &Document, run: &Run, figure: &Figure) -> Option<Beside> {
+fn compared(document: &Document, run: &EngineRun, figure: &Figure) -> Option<Comparison> {
     let own = base(document, run)?;
     beside((own, of(own, &figure.case, &figure.name)?), (run, figure))
 }
 
-fn of<'a>(run: &'a Run, case: &str, name: &str) -> Option<&'a Figure> {
+fn of<'a>(run: &'a EngineRun, case: &str, name: &str) -> Option<&'a Figure> {
     run.figures.iter().find(|figure| figure.case == case && figure.name == name)
 }
 
 /// All figures: first those of no case, then the cases in the order in which they came.
-fn names(document: &Document) -> Vec<Row<'_>> {
+fn names(document: &Document) -> Vec<FigureRef<'_>> {
     let figures = document.runs.iter().flat_map(|run| &run.figures);
     let mut rows = distinct(figures.map(|figure| (figure.case.as_str(), figure.name.as_str())));
     let cases: Vec<&str> = rows.iter().map(|row| row.0).collect();
@@ -387,9 +391,9 @@ fn names(document: &Document) -> Vec<Row<'_>> {
 
 /// The figures that stand for a document, with their place in [`HEADLINES`]. Where none is named there: the first one of
 /// which more or less is better.
-fn headlines(document: &Document) -> Vec<(usize, Row<'_>)> {
+fn headlines(document: &Document) -> Vec<(usize, FigureRef<'_>)> {
     let names = names(document);
-    let place = |(_, case, name): &Row| {
+    let place = |(_, case, name): &FigureRef| {
         HEADLINES.iter().position(|(workload, start, headline)| {
             document.workload == *workload && case.starts_with(start) && name == headline
         })
@@ -398,7 +402,7 @@ fn headlines(document: &Document) -> Vec<(usize, Row<'_>)> {
     if !found.is_empty() {
         return found;
     }
-    let judged = |(_, case, name): &&Row| {
+    let judged = |(_, case, name): &&FigureRef| {
         let figure = own(document).and_then(|run| of(run, case, name));
         figure.is_some_and(|figure| figure.unit.more_is_better().is_some())
     };
@@ -474,12 +478,12 @@ pub fn table(document: &Document) -> String {
             let Some(figure) = of(run, case, name) else { continue };
             let words = match compared(document, run, figure) {
                 None => String::new(),
-                Some(Beside::Times(times)) if times < 1.0 => {
+                Some(Comparison::Times(times)) if times < 1.0 => {
                     format!("{} times worse", digits(1.0 / times))
                 }
-                Some(Beside::Times(times)) => format!("{} times better", digits(times)),
-                Some(Beside::Same) => "the same".to_owned(),
-                Some(Beside::Survives(level)) => format!("not compared: this survives {level}"),
+                Some(Comparison::Times(times)) => format!("{} times better", digits(times)),
+                Some(Comparison::Same) => "the same".to_owned(),
+                Some(Comparison::Survives(level)) => format!("not compared: this survives {level}"),
             };
             let spreads = figure.samples > 1 && figure.unit != Unit::Count && figure.p50 > 0.0;
             let spread = 100.0 * (figure.high - figure.low) / figure.p50;
@@ -501,7 +505,7 @@ pub fn table(document: &Document) -> String {
         }
     }
     lines.push(aligned(&rows, 3));
-    for Run { backend, version, survives, settings, notes, .. } in runs {
+    for EngineRun { backend, version, survives, settings, notes, .. } in runs {
         let settings: Vec<String> =
             settings.iter().map(|(name, value)| format!("; {name}: {value}")).collect();
         let settings = settings.concat();

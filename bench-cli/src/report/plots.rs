@@ -5,7 +5,7 @@ use std::path::Path;
 
 use plotters::prelude::*;
 
-use super::headline::{self, Ask, BY_BATCH, BY_STATE, Found};
+use super::headline::{self, Ask, BY_BATCH, BY_STATE, FoundFigure};
 use crate::error::{Error, Result, usage};
 use crate::measure::grouped;
 use crate::results::Document;
@@ -20,7 +20,7 @@ struct Plot {
     title: &'static str,
     axis: &'static str,
     ask: Ask,
-    exponent: fn(&Found<'_>) -> Option<f64>,
+    exponent: fn(&FoundFigure<'_>) -> Option<f64>,
     label: fn(i32) -> String,
 }
 
@@ -47,7 +47,7 @@ const PLOTS: [Plot; 2] = [
 ];
 
 /// An engine, and its points: powers along both axes.
-type Line<'a> = (&'a str, Vec<(f64, f64)>);
+type PlotLine<'a> = (&'a str, Vec<(f64, f64)>);
 
 /// Draws the plots into a folder.
 pub fn draw(folder: &Path, documents: &[Document]) -> Result<()> {
@@ -66,10 +66,10 @@ pub fn draw(folder: &Path, documents: &[Document]) -> Result<()> {
 
 impl Plot {
     /// The engines that have any of it, the best at the end of its line first.
-    fn lines(&self, documents: &[Document]) -> Vec<Line<'static>> {
+    fn lines(&self, documents: &[Document]) -> Vec<PlotLine<'static>> {
         let engines = headline::TABLES.iter().flat_map(|table| table.1);
         let points = |engine: &&'static str| {
-            let point = |found: Found<'_>| {
+            let point = |found: FoundFigure<'_>| {
                 Some(((self.exponent)(&found)?, found.figure(engine)?.p50.log10()))
             };
             let mut points: Vec<_> = self.ask.find(documents).filter_map(point).collect();
@@ -78,16 +78,16 @@ impl Plot {
             points.dedup_by_key(|point| point.0);
             (*engine, points)
         };
-        let mut lines: Vec<Line<'_>> = engines.map(points).collect();
+        let mut lines: Vec<PlotLine<'_>> = engines.map(points).collect();
         lines.retain(|line| !line.1.is_empty());
-        let last = |line: &Line<'_>| line.1.last().map_or(0.0, |point| point.1);
+        let last = |line: &PlotLine<'_>| line.1.last().map_or(0.0, |point| point.1);
         lines.sort_by(|one, two| last(two).total_cmp(&last(one)));
         lines
     }
 
     fn draw(
         &self,
-        lines: &[Line<'_>],
+        lines: &[PlotLine<'_>],
         svg: &mut String,
     ) -> core::result::Result<(), Box<dyn core::error::Error>> {
         let points = || lines.iter().flat_map(|line| &line.1);

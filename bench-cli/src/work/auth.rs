@@ -10,16 +10,16 @@ use hashbrown::HashMap;
 use pleach_core::Key;
 use serde::{Deserialize, Serialize};
 
-use super::{Plan, draws};
+use super::{WorkPlan, draws};
 use crate::draw::account_key;
 use crate::engine::pleach::value;
-use crate::engine::{Access, Engine, Kind, Name, Root};
+use crate::engine::{Engine, EngineKind, PlainKey, Root, StateAccess};
 use crate::error::{Result, wrong};
 use crate::flags::count;
+use crate::job_context::JobContext;
 use crate::measure::{Times, grouped, timed};
-use crate::side::Side;
 
-type Pair = (Key, u64);
+type AuthPair = (Key, u64);
 
 /// Blocks one after the other.
 const BLOCKS: usize = 3;
@@ -39,23 +39,23 @@ pub struct AuthArgs {
 }
 
 impl AuthArgs {
-    pub fn plan(&self) -> Plan {
+    pub fn plan(&self) -> WorkPlan {
         let most = self.sizes.iter().max().copied().unwrap_or(0);
         // Every second pair of a block is new.
-        Plan { keys: 2 * most, writes: 3 * most, runs, ..Plan::ROUNDS }
+        WorkPlan { keys: 2 * most, writes: 3 * most, runs, ..WorkPlan::ROUNDS }
     }
 }
 
-fn runs(kind: Kind) -> core::result::Result<(), &'static str> {
+fn runs(kind: EngineKind) -> core::result::Result<(), &'static str> {
     let caps = kind.caps();
     if caps.merkle && !caps.overlays { Err("it has no blocks over each other") } else { Ok(()) }
 }
 
 /// Times by what was measured, in the order in which it came.
 #[derive(Default)]
-struct Figures(Vec<(&'static str, Times)>);
+struct AuthTimes(Vec<(&'static str, Times)>);
 
-impl Figures {
+impl AuthTimes {
     fn add(&mut self, name: &'static str, took: Duration) {
         let at = self.0.iter().position(|one| one.0 == name).unwrap_or(self.0.len());
         if at == self.0.len() {
@@ -66,10 +66,10 @@ impl Figures {
 }
 
 /// The workload; a turn is a round of a size.
-pub fn run(args: &AuthArgs, side: &mut Side) -> Result<()> {
+pub fn run(args: &AuthArgs, side: &mut JobContext) -> Result<()> {
     for &size in &args.sizes {
-        let bench = Bench::new(size, side)?;
-        let mut figures = Figures::default();
+        let bench = AuthBench::new(size, side)?;
+        let mut figures = AuthTimes::default();
         for round in 0..=side.flags.rounds(15) {
             if !side.turn()? {
                 break;
@@ -93,23 +93,23 @@ pub fn run(args: &AuthArgs, side: &mut Side) -> Result<()> {
     Ok(())
 }
 
-struct Bench {
+struct AuthBench {
     /// Blocks of pairs; the first is that of all figures but the sequential ones.
-    blocks: Vec<Vec<Pair>>,
+    blocks: Vec<Vec<AuthPair>>,
     /// The root of a load after each block, where it is ours.
     roots: Vec<Option<Root>>,
     /// The state after the last block.
     state: BTreeMap<Key, u64>,
 }
 
-impl Bench {
-    fn new(size: u64, side: &Side) -> Result<Self> {
+impl AuthBench {
+    fn new(size: u64, side: &JobContext) -> Result<Self> {
         let mut random = draws(side.flags.seed, size);
         let count = usize::try_from(size).unwrap_or(usize::MAX);
         let mut ids = 0..;
         let mut bench = Self { blocks: Vec::new(), roots: Vec::new(), state: BTreeMap::new() };
         for _ in 0..BLOCKS {
-            let mut pairs: Vec<Pair> = Vec::new();
+            let mut pairs: Vec<AuthPair> = Vec::new();
             if let Some(before) = bench.blocks.last() {
                 // Every second one of the block before, so that no key comes twice.
                 let old = before.iter().step_by(2).take(count / 2);
@@ -123,9 +123,9 @@ impl Bench {
             bench.blocks.push(pairs);
             if side.kind.caps().our_root {
                 let folder = side.scratch()?;
-                let mut other = side.open_other(Kind::Pleach, folder.path().to_owned())?;
+                let mut other = side.open_other(EngineKind::Pleach, folder.path().to_owned())?;
                 let pairs = bench.state.iter();
-                other.load(&mut pairs.map(|pair| (Name::from(*pair.0), value(*pair.1))))?;
+                other.load(&mut pairs.map(|pair| (PlainKey::from(*pair.0), value(*pair.1))))?;
                 bench.roots.push(other.root());
                 other.close()?;
             }
@@ -133,13 +133,13 @@ impl Bench {
         Ok(bench)
     }
 
-    fn accesses(&self) -> Vec<Vec<Access>> {
-        let write = |pair: &Pair| Access::write(pair.0, value(pair.1));
+    fn accesses(&self) -> Vec<Vec<StateAccess>> {
+        let write = |pair: &AuthPair| StateAccess::write(pair.0, value(pair.1));
         self.blocks.iter().map(|pairs| pairs.iter().map(write).collect()).collect()
     }
 
     /// What maps and a digest do, all with the same hasher.
-    fn maps(&self, figures: &mut Figures) -> Result<()> {
+    fn maps(&self, figures: &mut AuthTimes) -> Result<()> {
         let pairs = &self.blocks[0];
         let (took, hashed) = timed(|| {
             let mut map = HashMap::new();
@@ -182,7 +182,7 @@ impl Bench {
 
     /// What an engine does, on an empty database: a block is begun, finished and committed on the clock; its accesses
     /// are there before.
-    fn engine(&self, side: &Side, figures: &mut Figures) -> Result<()> {
+    fn engine(&self, side: &JobContext, figures: &mut AuthTimes) -> Result<()> {
         let folder = side.scratch()?;
         let mut opened = side.open_in(folder.path().to_owned(), self.state.len() as u64)?;
         let engine = &mut *opened;
@@ -224,7 +224,7 @@ impl Bench {
             }
         }
         figures.add("sequential, synced", all);
-        let state: Vec<Pair> = self.state.iter().map(|pair| (*pair.0, *pair.1)).collect();
+        let state: Vec<AuthPair> = self.state.iter().map(|pair| (*pair.0, *pair.1)).collect();
         read_all(engine, &state)?;
         let name = format!("root of {BLOCKS} blocks of {} pairs", self.blocks[0].len());
         side.check_root(name, engine.root().as_ref())?;
@@ -233,7 +233,7 @@ impl Bench {
 }
 
 /// Gets all values of a map and compares them, twice: the second time counts.
-fn get<'a>(pairs: &[Pair], of: impl Fn(&Key) -> Option<&'a u64>) -> Result<Duration> {
+fn get<'a>(pairs: &[AuthPair], of: impl Fn(&Key) -> Option<&'a u64>) -> Result<Duration> {
     let all = || pairs.iter().filter(|pair| of(&pair.0) == Some(&pair.1)).count();
     black_box(all());
     let (took, right) = timed(all);
@@ -241,7 +241,7 @@ fn get<'a>(pairs: &[Pair], of: impl Fn(&Key) -> Option<&'a u64>) -> Result<Durat
 }
 
 /// The same of an engine, once, in a block.
-fn read_all(engine: &mut dyn Engine, pairs: &[Pair]) -> Result<Duration> {
+fn read_all(engine: &mut dyn Engine, pairs: &[AuthPair]) -> Result<Duration> {
     let keys: Vec<Key> = pairs.iter().map(|pair| pair.0).collect();
     let mut right = 0;
     let (took, done) = timed(|| {
@@ -260,7 +260,7 @@ fn read_all(engine: &mut dyn Engine, pairs: &[Pair]) -> Result<Duration> {
 }
 
 /// Hashes pairs as they come.
-fn roll(hasher: &mut blake3::Hasher, pairs: &[Pair]) -> blake3::Hash {
+fn roll(hasher: &mut blake3::Hasher, pairs: &[AuthPair]) -> blake3::Hash {
     for (key, value) in pairs {
         hasher.update(key);
         hasher.update(&value.to_le_bytes());

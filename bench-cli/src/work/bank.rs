@@ -13,16 +13,16 @@ use std::time::Instant;
 use pleach_core::Key;
 use serde::{Deserialize, Serialize};
 
-use super::{Plan, Stops};
+use super::{StopOnDrop, WorkPlan};
 use crate::draw::{Distribution, Draws, Sampler, account_key, number};
 use crate::engine::buffered::hashed;
 use crate::engine::pleach::value;
-use crate::engine::{Engine, Kind, Name, Pair, Reader, Tx, View};
+use crate::engine::{Engine, EngineKind, Pair, PlainKey, Reader, Tx, View};
 use crate::error::{Error, Result, wrong};
 use crate::flags::{Durability, count};
-use crate::machine::{Used, folder_bytes};
+use crate::job_context::JobContext;
+use crate::machine::{ResourceUsage, folder_bytes};
 use crate::measure::{Figure, Times, Unit, float, grouped, hex, ratio, timed};
-use crate::side::Side;
 use crate::signals;
 
 /// What every account begins with, and the largest amount of a transfer.
@@ -62,19 +62,19 @@ pub struct BankArgs {
 }
 
 impl BankArgs {
-    pub fn plan(&self) -> Plan {
+    pub fn plan(&self) -> WorkPlan {
         let durability = if self.sync_every == 1 { Durability::Commit } else { Durability::None };
-        Plan {
+        WorkPlan {
             durability,
             keys: self.accounts.saturating_add(2 * self.transfers),
             writes: self.transfers.saturating_mul(6),
-            ..Plan::ROUNDS
+            ..WorkPlan::ROUNDS
         }
     }
 }
 
 /// The workload.
-pub fn run(args: &BankArgs, side: &mut Side) -> Result<()> {
+pub fn run(args: &BankArgs, side: &mut JobContext) -> Result<()> {
     let accounts = Accounts::new(args.accounts);
     let is_durable = side.flags.durability == Durability::Commit;
     let sync_every = if is_durable { 1 } else { args.sync_every };
@@ -86,10 +86,10 @@ pub fn run(args: &BankArgs, side: &mut Side) -> Result<()> {
     for &batch in &args.batch {
         let part = ((args.transfers / TURNS / batch).max(1) * batch).min(args.transfers);
         let case = format!("{} a commit, {synced}", grouped(batch));
-        let took = Took::default();
+        let took = BankTimes::default();
         let mut bank = Bank { args, accounts: &accounts, batch, part, sync_every, case, took };
         for _ in 0..side.flags.rounds(1) {
-            if !side.stopped() {
+            if !side.is_stopped() {
                 bank.round(side)?;
             }
         }
@@ -100,13 +100,13 @@ pub fn run(args: &BankArgs, side: &mut Side) -> Result<()> {
 
 /// All accounts: their keys, and their ids in the order of keys.
 struct Accounts {
-    keys: Vec<Name>,
+    keys: Vec<PlainKey>,
     sorted: Vec<u32>,
 }
 
 impl Accounts {
     fn new(count: u64) -> Self {
-        let keys: Vec<Name> = (0..count).map(key).collect();
+        let keys: Vec<PlainKey> = (0..count).map(key).collect();
         let mut sorted: Vec<u32> = (0..u32::try_from(count).expect("at most 2^30")).collect();
         sorted.sort_unstable_by_key(|id| &keys[*id as usize]);
         Self { keys, sorted }
@@ -114,21 +114,21 @@ impl Accounts {
 
     /// All pairs after so many transfers in the order of keys: accounts, then the log.
     fn pairs(&self, seed: u64, transfers: u64) -> impl Iterator<Item = Pair> {
-        let mut last = Replay::new(seed, self.keys.len(), transfers);
+        let mut last = TransferReplay::new(seed, self.keys.len(), transfers);
         last.by_ref().for_each(drop);
         let pair =
             move |id: &u32| (self.keys[*id as usize].clone(), value(last.balances[*id as usize]));
-        let log = (0..).zip(Replay::new(seed, self.keys.len(), transfers));
+        let log = (0..).zip(TransferReplay::new(seed, self.keys.len(), transfers));
         let entry = |(number, transfer): (u64, Transfer)| {
-            (Name::from_iter(log_key(number)), (&transfer.logged()).into())
+            (PlainKey::from_iter(log_key(number)), (&transfer.logged()).into())
         };
         self.sorted.iter().map(pair).chain(log.map(entry))
     }
 }
 
 /// The key of an account: a word for an even id, 12 bytes of a hash or a decimal number for the others.
-fn key(id: u64) -> Name {
-    let mut key = Name::new();
+fn key(id: u64) -> PlainKey {
+    let mut key = PlainKey::new();
     key.push(ACCOUNT);
     match id % 4 {
         1 => key.extend(account_key(id)[..12].iter().copied()),
@@ -176,7 +176,13 @@ impl Transfer {
     }
 
     /// Two reads, and if the sender has enough, three writes. Gives whether it has.
-    fn run(&self, tx: &mut dyn Tx, keys: &[Name], entry: u64, found: &mut Vec<u8>) -> Result<bool> {
+    fn run(
+        &self,
+        tx: &mut dyn Tx,
+        keys: &[PlainKey],
+        entry: u64,
+        found: &mut Vec<u8>,
+    ) -> Result<bool> {
         let [from, to] = [self.from, self.to].map(|id| &keys[index(id)]);
         let mut balance = |key| {
             let is_there = tx.get(key, found)?;
@@ -201,19 +207,19 @@ impl Transfer {
 }
 
 /// The same transfers on plain numbers: those that move something, one after the other.
-struct Replay {
+struct TransferReplay {
     draws: Draws,
     left: u64,
     balances: Vec<u64>,
 }
 
-impl Replay {
+impl TransferReplay {
     fn new(seed: u64, accounts: usize, transfers: u64) -> Self {
         Self { draws: draws(seed, 0), left: transfers, balances: vec![INITIAL; accounts] }
     }
 }
 
-impl Iterator for Replay {
+impl Iterator for TransferReplay {
     type Item = Transfer;
 
     fn next(&mut self) -> Option<Transfer> {
@@ -269,7 +275,7 @@ impl Pace {
 
 /// What all rounds of a batch size took.
 #[derive(Default)]
-struct Took {
+struct BankTimes {
     load: Times,
     alone: Pace,
     last_sync: Times,
@@ -293,11 +299,11 @@ struct Bank<'a> {
     part: u64,
     sync_every: u64,
     case: String,
-    took: Took,
+    took: BankTimes,
 }
 
 /// The transfers of a round.
-struct Desk {
+struct TransferRound {
     engine: Box<dyn Engine>,
     draws: Draws,
     drawn: u64,
@@ -307,7 +313,7 @@ struct Desk {
 }
 
 impl Bank<'_> {
-    fn round(&mut self, side: &mut Side) -> Result<()> {
+    fn round(&mut self, side: &mut JobContext) -> Result<()> {
         let folder = side.scratch()?;
         let mut engine = side.open_in(folder.path().to_owned(), self.args.plan().keys)?;
         side.settings(&*engine)?;
@@ -320,14 +326,14 @@ impl Bank<'_> {
         done?;
         self.took.load.record(load);
         engine.pause(true);
-        let (from, pending) = (Used::now(), engine.pending());
+        let (from, pending) = (ResourceUsage::now(), engine.pending());
         let draws = draws(side.flags.seed, 0);
-        let mut desk = Desk { engine, draws, drawn: 0, logged: 0, commits: 0 };
+        let mut desk = TransferRound { engine, draws, drawn: 0, logged: 0, commits: 0 };
         while desk.drawn < self.args.transfers && side.turn()? {
             let until = (desk.drawn + self.part).min(self.args.transfers);
             desk.engine.pause(false);
             self.transfer(&mut desk, until, |took| &mut took.alone)?;
-            if works_on && side.gives_up() {
+            if works_on && side.is_turn_ending() {
                 let (drain, done) = timed(|| desk.engine.drain(0));
                 done?;
                 self.took.drain += drain;
@@ -342,8 +348,8 @@ impl Bank<'_> {
         done?;
         self.took.last_sync.record(sync);
         self.took.drain += sync + drain;
-        self.took.written += Used::now().since(&from).written;
-        if self.args.readers > 0 && !side.stopped() {
+        self.took.written += ResourceUsage::now().since(&from).written;
+        if self.args.readers > 0 && !side.is_stopped() {
             self.beside_readers(&mut desk, side)?;
         }
         desk.engine.pause(true);
@@ -352,7 +358,7 @@ impl Bank<'_> {
         desk.engine.close()
     }
 
-    fn report(&self, side: &Side) -> Result<()> {
+    fn report(&self, side: &JobContext) -> Result<()> {
         let (took, case, part) = (&self.took, &self.case, self.part);
         if took.alone.transfers == 0 {
             return Ok(());
@@ -383,9 +389,9 @@ impl Bank<'_> {
     /// Draws and does transfers until so many are drawn. The clock stands while they are drawn.
     fn transfer(
         &mut self,
-        desk: &mut Desk,
+        desk: &mut TransferRound,
         until: u64,
-        pace: fn(&mut Took) -> &mut Pace,
+        pace: fn(&mut BankTimes) -> &mut Pace,
     ) -> Result<()> {
         let (keys, mut found) = (&self.accounts.keys, Vec::new());
         while desk.drawn < until && !signals::asked() {
@@ -413,7 +419,7 @@ impl Bank<'_> {
     }
 
     /// As many transfers again, while other threads read. All engines do them, so that all end with the same.
-    fn beside_readers(&mut self, desk: &mut Desk, side: &Side) -> Result<()> {
+    fn beside_readers(&mut self, desk: &mut TransferRound, side: &JobContext) -> Result<()> {
         let mut count = self.args.readers;
         if !side.kind.caps().views {
             side.note("it has no views beside commits: nothing was read beside transfers")?;
@@ -428,7 +434,7 @@ impl Bank<'_> {
                 scope.spawn(move || read(reader, accounts, draws, stop))
             };
             let threads: Vec<_> = (1..).zip(readers).map(start).collect();
-            let stops = Stops(&stop);
+            let stops = StopOnDrop(&stop);
             let done = self.transfer(desk, until, |took| &mut took.beside);
             drop(stops);
             for thread in threads {
@@ -442,7 +448,7 @@ impl Bank<'_> {
     }
 
     /// Everything is there, in order, and nothing else; the root is that of a load of the same.
-    fn validate(&mut self, desk: &mut Desk, side: &Side) -> Result<()> {
+    fn validate(&mut self, desk: &mut TransferRound, side: &JobContext) -> Result<()> {
         let (engine, took) = (&mut desk.engine, &mut self.took);
         let pairs = || self.accounts.pairs(side.flags.seed, desk.drawn);
         let (mut expected, mut seen, mut digest) = (pairs(), 0, blake3::Hasher::new());
@@ -454,7 +460,7 @@ impl Bank<'_> {
             }
             other => wrong(format!("pair {seen} is {key:02x?} {found:02x?}, and not {other:02x?}")),
         };
-        let has_names = side.kind.caps().views || side.kind == Kind::Model;
+        let has_names = side.kind.caps().views || side.kind == EngineKind::Model;
         if has_names {
             engine.reader()?.view(&mut |view| {
                 took.pairs = 0;
@@ -477,7 +483,7 @@ impl Bank<'_> {
             let mut names = pairs().map(|pair| pair.0).peekable();
             engine.begin(false)?;
             while names.peek().is_some() {
-                let names: Vec<Name> = names.by_ref().take(CHUNK).collect();
+                let names: Vec<PlainKey> = names.by_ref().take(CHUNK).collect();
                 let keys = names.iter().map(|name| hashed(name)).collect::<Result<Vec<Key>>>()?;
                 let mut found = vec![Vec::new(); keys.len()];
                 let mut see = |at: usize, value: Option<&[u8]>| {
@@ -507,7 +513,7 @@ impl Bank<'_> {
         let root = other.root();
         other.close()?;
         // The oracle makes its root in a load alone.
-        if side.kind != Kind::Model && engine.root() != root {
+        if side.kind != EngineKind::Model && engine.root() != root {
             return wrong("the root is not that of a load of the same pairs");
         }
         let keys = if has_names { "names" } else { "hashed names" };
@@ -589,7 +595,7 @@ mod tests {
 
     #[test]
     fn transfers_are_most_of_the_middle_and_conserve_the_sum() {
-        let mut replay = Replay::new(1, 1000, 20_000);
+        let mut replay = TransferReplay::new(1, 1000, 20_000);
         let (mut moved, mut middle) = (0, 0);
         for transfer in replay.by_ref() {
             assert!(transfer.from != transfer.to && (1..=INITIAL).contains(&transfer.amount));

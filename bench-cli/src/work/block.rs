@@ -21,13 +21,13 @@ use serde_json::json;
 
 use super::meter::{Meter, Phases};
 use super::transfer::{load_once, same_stream, witnessed};
-use super::{Plan, Stops, load_keys};
+use super::{StopOnDrop, WorkPlan, load_keys};
 use crate::draw::{Distribution, Draws, Sampler, account_key};
-use crate::engine::{Access, Engine, Kind, Name, Op};
+use crate::engine::{Engine, EngineKind, Op, PlainKey, StateAccess};
 use crate::error::{Error, Result, of_engine, usage, wrong};
 use crate::flags::{count, switch};
+use crate::job_context::{JobContext, JobStage};
 use crate::measure::{Figure, Times, Unit, grouped};
-use crate::side::{Side, Stage};
 
 const DOMAIN: &[u8; 24] = b"pleach-bench block    v1";
 
@@ -80,7 +80,7 @@ impl BlockArgs {
         self.warmup + self.rate.map_or(self.blocks, open)
     }
 
-    pub fn plan(&self) -> Result<Plan> {
+    pub fn plan(&self) -> Result<WorkPlan> {
         let number = 1_usize << self.log2;
         if self.accounts > number / 2 || self.written + self.read > number / 2 {
             return usage(format!(
@@ -98,14 +98,14 @@ impl BlockArgs {
         if !(0.001..=100_000.0).contains(&self.minutes) {
             return usage("--minutes are from 0.001 to 100000");
         }
-        Ok(Plan {
+        Ok(WorkPlan {
             runs: if self.witness { witnessed } else { |_| Ok(()) },
-            stages: &[Stage::Load, Stage::Run],
+            stages: &[JobStage::Load, JobStage::Run],
             alternate: 0,
             reuses: true,
             keys: 2 << self.log2,
             writes: self.blocks() * (self.accounts + self.written) as u64,
-            ..Plan::ROUNDS
+            ..WorkPlan::ROUNDS
         })
     }
 }
@@ -135,7 +135,7 @@ fn slot_value(id: u64, number: u64) -> Value {
 }
 
 /// What a block touches, each once.
-struct Drawn {
+struct DrawnBlock {
     accounts: Vec<u64>,
     /// Those that are written first.
     slots: Vec<u64>,
@@ -143,7 +143,7 @@ struct Drawn {
 
 /// Which block has written an account or a slot last.
 #[derive(Default)]
-struct Known {
+struct LastWriters {
     accounts: HashMap<u64, u64>,
     slots: HashMap<u64, u64>,
 }
@@ -152,7 +152,7 @@ struct Blocks<'a> {
     args: &'a BlockArgs,
     seed: u64,
     sampler: Sampler,
-    known: Known,
+    known: LastWriters,
     /// The number of the next block, from 1 on.
     next: u64,
 }
@@ -175,14 +175,14 @@ fn last<K: Hash + Eq>(known: &HashMap<K, u64>, id: &K) -> u64 {
 
 impl Blocks<'_> {
     /// Draws block `number`: its accounts, then its slots; what was drawn already is drawn again.
-    fn draw(&self, number: u64) -> Drawn {
+    fn draw(&self, number: u64) -> DrawnBlock {
         let mut draws = Draws::new(self.seed, DOMAIN, number);
         let accounts = distinct(self.args.accounts, || self.sampler.draw(&mut draws));
         let slots = distinct(self.args.written + self.args.read, || self.sampler.draw(&mut draws));
-        Drawn { accounts, slots }
+        DrawnBlock { accounts, slots }
     }
 
-    fn note(&mut self, drawn: &Drawn) {
+    fn note(&mut self, drawn: &DrawnBlock) {
         let number = self.next;
         self.known.accounts.extend(drawn.accounts.iter().map(|id| (*id, number)));
         self.known.slots.extend(drawn.slots[..self.args.written].iter().map(|id| (*id, number)));
@@ -190,17 +190,20 @@ impl Blocks<'_> {
     }
 
     /// What the clock does not pay for: keys, the values that must be read, and what is written.
-    fn prepare(&self, drawn: &Drawn) -> Ready {
-        let Known { accounts, slots } = &self.known;
+    fn prepare(&self, drawn: &DrawnBlock) -> PreparedBlock {
+        let LastWriters { accounts, slots } = &self.known;
         let number = self.next;
-        let mut ready =
-            Ready { keys: Default::default(), values: Default::default(), accesses: Vec::new() };
+        let mut ready = PreparedBlock {
+            keys: Default::default(),
+            values: Default::default(),
+            accesses: Vec::new(),
+        };
         for id in &drawn.accounts {
             let key = account_key(*id);
             ready.keys[0].push(key);
             ready.values[0].push(account_value(*id, last(accounts, id)));
             let op = Op::ReadWrite(Some(account_value(*id, number)));
-            ready.accesses.push(Access { space: 0, key, op });
+            ready.accesses.push(StateAccess { space: 0, key, op });
         }
         for (at, id) in drawn.slots.iter().enumerate() {
             let key = slot_key(*id);
@@ -209,7 +212,7 @@ impl Blocks<'_> {
             let is_written = at < self.args.written;
             let op =
                 if is_written { Op::ReadWrite(Some(slot_value(*id, number))) } else { Op::Read };
-            ready.accesses.push(Access { space: 1, key, op });
+            ready.accesses.push(StateAccess { space: 1, key, op });
         }
         ready
     }
@@ -218,7 +221,7 @@ impl Blocks<'_> {
     fn run(
         &mut self,
         engine: &mut dyn Engine,
-        ready: Ready,
+        ready: PreparedBlock,
         witness: bool,
     ) -> Result<(Phases, Instant)> {
         let number = self.next;
@@ -257,15 +260,15 @@ impl Blocks<'_> {
 }
 
 /// A block that is ready to run, space by space.
-struct Ready {
+struct PreparedBlock {
     keys: [Vec<Key>; 2],
     values: [Vec<Value>; 2],
-    accesses: Vec<Access>,
+    accesses: Vec<StateAccess>,
 }
 
 /// The workload.
-pub fn run(args: &BlockArgs, side: &mut Side) -> Result<()> {
-    if side.stage == Stage::Load {
+pub fn run(args: &BlockArgs, side: &mut JobContext) -> Result<()> {
+    if side.stage == JobStage::Load {
         return load(args, side);
     }
     let number = 1_u64 << args.log2;
@@ -280,7 +283,7 @@ pub fn run(args: &BlockArgs, side: &mut Side) -> Result<()> {
         args,
         seed: side.flags.seed,
         sampler: Sampler::new(args.distribution, number),
-        known: Known::default(),
+        known: LastWriters::default(),
         next: 1,
     };
     // What blocks of a run before have written follows from their numbers.
@@ -321,7 +324,7 @@ pub fn run(args: &BlockArgs, side: &mut Side) -> Result<()> {
 /// A block begins when the one before is committed.
 fn closed(
     args: &BlockArgs,
-    side: &mut Side,
+    side: &mut JobContext,
     engine: &mut dyn Engine,
     blocks: &mut Blocks<'_>,
     witness: bool,
@@ -346,7 +349,7 @@ fn closed(
 
 /// What goes on beside blocks.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Beside {
+enum BackgroundWork {
     Nothing,
     Backup,
     Scrub,
@@ -355,19 +358,19 @@ enum Beside {
 /// Blocks are due at fixed times.
 fn open(
     args: &BlockArgs,
-    side: &mut Side,
+    side: &mut JobContext,
     engine: &mut dyn Engine,
     blocks: &mut Blocks<'_>,
     (rate, witness): (f64, bool),
 ) -> Result<()> {
-    let cases: &[(&str, Beside)] = if side.kind == Kind::Pleach {
+    let cases: &[(&str, BackgroundWork)] = if side.kind == EngineKind::Pleach {
         &[
-            ("alone", Beside::Nothing),
-            ("beside backups", Beside::Backup),
-            ("beside scrubs", Beside::Scrub),
+            ("alone", BackgroundWork::Nothing),
+            ("beside backups", BackgroundWork::Backup),
+            ("beside scrubs", BackgroundWork::Scrub),
         ]
     } else {
-        &[("alone", Beside::Nothing)]
+        &[("alone", BackgroundWork::Nothing)]
     };
     let time = Duration::from_secs_f64(args.minutes * 60.0);
     if !side.turn()? {
@@ -385,10 +388,12 @@ fn open(
         let outcome = std::thread::scope(|scope| {
             let (at, flag) = (scratch.as_path(), stop.clone());
             let worker = scope.spawn(move || match db {
-                Some(db) if *beside != Beside::Nothing => work_beside(&db, *beside, at, &flag),
+                Some(db) if *beside != BackgroundWork::Nothing => {
+                    work_beside(&db, *beside, at, &flag)
+                }
                 _ => Ok(0),
             });
-            let stops = Stops(&stop);
+            let stops = StopOnDrop(&stop);
             let measured = paced(engine, blocks, time, rate, witness);
             drop(stops);
             let worked = worker
@@ -402,7 +407,7 @@ fn open(
         side.figure(late.latencies(&case, "from due to committed").committed())?;
         side.figure(service.latencies(&case, "finish + commit").committed())?;
         side.figure(Figure::one(&case, "most blocks late at a time", Unit::Count, backlog))?;
-        if *beside != Beside::Nothing {
+        if *beside != BackgroundWork::Nothing {
             side.note(format!("{name}: {worked} were begun, of {} blocks", grouped(late.count())))?;
         }
         if crate::signals::asked() {
@@ -445,14 +450,14 @@ fn paced(
 /// Backups or scrubs one after the other, until told to stop; gives how many.
 fn work_beside(
     db: &pleach::Db,
-    what: Beside,
+    what: BackgroundWork,
     at: &std::path::Path,
     stop: &Arc<AtomicBool>,
 ) -> Result<u64> {
     let mut begun = 0;
     while !stop.load(Ordering::Relaxed) {
         begun += 1;
-        if what == Beside::Backup {
+        if what == BackgroundWork::Backup {
             let folder = at.join("backup");
             pleach_ops::backup(db, &folder, &BackupOptions::new()).map_err(of_engine("pleach"))?;
             std::fs::remove_dir_all(&folder).map_err(Error::file(&folder))?;
@@ -469,9 +474,9 @@ fn work_beside(
 }
 
 /// Everything that was written is read back.
-fn verify(side: &mut Side, engine: &mut dyn Engine, blocks: &Blocks<'_>) -> Result<()> {
+fn verify(side: &mut JobContext, engine: &mut dyn Engine, blocks: &Blocks<'_>) -> Result<()> {
     let mut digest = blake3::Hasher::new();
-    let Known { accounts, slots } = &blocks.known;
+    let LastWriters { accounts, slots } = &blocks.known;
     for (space, known) in [(0_u8, accounts), (1, slots)] {
         let mut ids: Vec<u64> = known.keys().copied().collect();
         ids.sort_unstable();
@@ -506,14 +511,14 @@ fn verify(side: &mut Side, engine: &mut dyn Engine, blocks: &Blocks<'_>) -> Resu
 }
 
 /// Loads accounts and slots, each into a namespace where the engine has them.
-fn load(args: &BlockArgs, side: &mut Side) -> Result<()> {
+fn load(args: &BlockArgs, side: &mut JobContext) -> Result<()> {
     let number = 1_u64 << args.log2;
     let parameters = json!({ "blocks of accounts": number });
     load_once(side, &parameters, 2 * number, ("keys", 2 * number), |engine, side| {
         let ids = 0..number;
         if let Some(own) = engine.as_pleach() {
-            let accounts = |id| (Name::from(account_key(id)), account_value(id, 0));
-            let slots = |id| (Name::from(slot_key(id)), slot_value(id, 0));
+            let accounts = |id| (PlainKey::from(account_key(id)), account_value(id, 0));
+            let slots = |id| (PlainKey::from(slot_key(id)), slot_value(id, 0));
             own.load_space(0, &mut ids.clone().map(accounts))?;
             own.add_storage()?;
             return own.load_space(1, &mut ids.map(slots));

@@ -4,13 +4,13 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::ledger::{Known, Ledger};
+use super::ledger::{KnownItems, Ledger};
 use super::meter::{Meter, Phases};
-use super::{Plan, draws};
+use super::{WorkPlan, draws};
 use crate::error::Result;
 use crate::flags::count;
+use crate::job_context::JobContext;
 use crate::measure::{Figure, Unit, float, grouped, timed};
-use crate::side::Side;
 
 /// `nomt-bench erc20`.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
@@ -40,18 +40,18 @@ impl Erc20Args {
         Ledger { eoa: self.eoa, contracts: self.contracts, slots: self.slots, token: !self.cold }
     }
 
-    pub fn plan(&self) -> Plan {
+    pub fn plan(&self) -> WorkPlan {
         let writes = (self.blocks + 1).saturating_mul(self.transfers).saturating_mul(3);
-        Plan { keys: self.ledger().keys(), writes, ..Plan::ROUNDS }
+        WorkPlan { keys: self.ledger().keys(), writes, ..WorkPlan::ROUNDS }
     }
 }
 
 /// The workload; a turn is a block.
-pub fn run(args: &Erc20Args, side: &mut Side) -> Result<()> {
+pub fn run(args: &Erc20Args, side: &mut JobContext) -> Result<()> {
     let ledger = args.ledger();
     let mut opened = side.open(ledger.keys())?;
     let engine = &mut *opened;
-    let mut known = Known::new();
+    let mut known = KnownItems::new();
     // What a load leaves to the background belongs to it.
     let works_on = side.kind.caps().works_on;
     let (import, loaded) = timed(|| {

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use pleach::{Db, Key, SessionOptions};
 use serde::{Deserialize, Serialize};
 
-use super::{Plan, Stops, draws, ours};
+use super::{StopOnDrop, WorkPlan, draws, ours};
 use crate::draw::{Draws, Sampler, account_key, number};
 use crate::engine::pleach::{PleachEngine, value};
-use crate::engine::{Access, Engine, Name, Op, Root};
+use crate::engine::{Engine, Op, PlainKey, Root, StateAccess};
 use crate::error::{Error, Result, of_engine, usage, wrong};
 use crate::flags::count;
+use crate::job_context::JobContext;
 use crate::measure::{Times, grouped, timed};
-use crate::side::Side;
 
 /// Accounts that are loaded.
 const LOADED: u64 = 1 << 17;
@@ -45,11 +45,11 @@ pub struct FlattenArgs {
 }
 
 impl FlattenArgs {
-    pub fn plan(&self) -> Result<Plan> {
+    pub fn plan(&self) -> Result<WorkPlan> {
         self.sampler()?;
         let most = self.layers.iter().max().copied().unwrap_or(0);
         let writes = most.saturating_mul(self.keys_per_layer);
-        Ok(Plan { keys: LOADED, writes, runs: ours, ..Plan::ROUNDS })
+        Ok(WorkPlan { keys: LOADED, writes, runs: ours, ..WorkPlan::ROUNDS })
     }
 
     /// How keys are drawn; none: most changes go to few keys.
@@ -64,7 +64,7 @@ impl FlattenArgs {
 }
 
 /// Layers, and what they come to.
-struct Bench {
+struct FlattenBench {
     layers: Vec<Layer>,
     /// The last change of each key.
     merged: Layer,
@@ -73,9 +73,9 @@ struct Bench {
 }
 
 /// The workload; a turn is a round of a number of layers.
-pub fn run(args: &FlattenArgs, side: &mut Side) -> Result<()> {
+pub fn run(args: &FlattenArgs, side: &mut JobContext) -> Result<()> {
     for &count in &args.layers {
-        let bench = Bench::new(args, count, side.flags.seed)?;
+        let bench = FlattenBench::new(args, count, side.flags.seed)?;
         let mut times: [Times; 4] = Default::default();
         for round in 0..=side.flags.rounds(15) {
             if !side.turn()? {
@@ -97,7 +97,7 @@ pub fn run(args: &FlattenArgs, side: &mut Side) -> Result<()> {
     Ok(())
 }
 
-impl Bench {
+impl FlattenBench {
     fn new(args: &FlattenArgs, count: u64, seed: u64) -> Result<Self> {
         let (mut random, sampler) = (draws(seed, count), args.sampler()?);
         let id = |random: &mut Draws| match &sampler {
@@ -131,7 +131,7 @@ impl Bench {
         &self,
         round: u64,
         [merged, at_once, idle, beside]: &mut [Times; 4],
-        side: &Side,
+        side: &JobContext,
     ) -> Result<()> {
         let by_merge = on_loaded(side, |engine, db| {
             for layer in &self.layers {
@@ -190,13 +190,13 @@ impl Bench {
 
 /// Does something with a database of the loaded accounts, all of them cached.
 fn on_loaded(
-    side: &Side,
+    side: &JobContext,
     run: impl FnOnce(&mut PleachEngine, &Db) -> Result<Root>,
 ) -> Result<Root> {
     let folder = side.scratch()?;
     let mut engine = side.open_in(folder.path().to_owned(), LOADED)?;
     side.settings(&*engine)?;
-    engine.load(&mut (0..LOADED).map(|id| (Name::from(account_key(id)), value(id))))?;
+    engine.load(&mut (0..LOADED).map(|id| (PlainKey::from(account_key(id)), value(id))))?;
     let keys: Vec<Key> = (0..LOADED).map(account_key).collect();
     engine.begin(false)?;
     engine.read(0, &keys, &mut |_, _| {})?;
@@ -233,7 +233,7 @@ fn reads<T>(
     };
     std::thread::scope(|scope| {
         let reader = scope.spawn(&mut read);
-        let stops = Stops(&done);
+        let stops = StopOnDrop(&done);
         let made = run();
         drop(stops);
         reader.join().map_err(|_| Error::Failed("the reader panicked".to_owned()))??;
@@ -242,8 +242,8 @@ fn reads<T>(
 }
 
 /// Its changes, as blind writes.
-fn accesses(layer: &Layer) -> Vec<Access> {
-    let write = |(key, new): (&Key, &Option<u64>)| Access {
+fn accesses(layer: &Layer) -> Vec<StateAccess> {
+    let write = |(key, new): (&Key, &Option<u64>)| StateAccess {
         space: 0,
         key: *key,
         op: Op::Write(new.map(value)),

@@ -8,14 +8,14 @@ use pleach::SessionOptions;
 use pleach_core::{Hasher, Key, proof};
 use serde::{Deserialize, Serialize};
 
-use super::{Plan, draws, ours};
+use super::{WorkPlan, draws, ours};
 use crate::draw::Draws;
 use crate::engine::pleach::{check, value};
-use crate::engine::{Access, Engine, Name, Root};
+use crate::engine::{Engine, PlainKey, Root, StateAccess};
 use crate::error::{Error, Result, of_engine, wrong};
 use crate::flags::count;
+use crate::job_context::JobContext;
 use crate::measure::{Figure, Times, Unit, float, hex, ratio, timed};
-use crate::side::Side;
 
 /// Commits that the keys come in.
 const COMMITS: usize = 20;
@@ -34,9 +34,9 @@ pub struct GrindArgs {
 
 impl GrindArgs {
     #[expect(clippy::unnecessary_wraps, reason = "as all workloads have it")]
-    pub fn plan(&self) -> Result<Plan> {
+    pub fn plan(&self) -> Result<WorkPlan> {
         let keys = self.keys * SHAPES.len() as u64;
-        Ok(Plan { runs: ours, keys, writes: keys, ..Plan::ROUNDS })
+        Ok(WorkPlan { runs: ours, keys, writes: keys, ..WorkPlan::ROUNDS })
     }
 }
 
@@ -78,7 +78,7 @@ fn pairs(shape: &str, random: &mut Draws, count: u64) -> Vec<(Key, u64)> {
     pairs
 }
 
-pub fn run(args: &GrindArgs, side: &mut Side) -> Result<()> {
+pub fn run(args: &GrindArgs, side: &mut JobContext) -> Result<()> {
     let mut figures: Vec<[Figure; 5]> = Vec::new();
     for (number, shape) in (0..).zip(SHAPES) {
         if !side.turn()? {
@@ -97,12 +97,12 @@ pub fn run(args: &GrindArgs, side: &mut Side) -> Result<()> {
     Ok(())
 }
 
-fn grind(side: &Side, shape: &str, pairs: &[(Key, u64)]) -> Result<[Figure; 5]> {
+fn grind(side: &JobContext, shape: &str, pairs: &[(Key, u64)]) -> Result<[Figure; 5]> {
     let folder = side.scratch()?;
     let mut engine = side.open_in(folder.path().to_owned(), pairs.len() as u64)?;
     let (mut finishes, mut commits) = (Times::default(), Times::default());
     for pairs in pairs.chunks(pairs.len().div_ceil(COMMITS)) {
-        let accesses = pairs.iter().map(|(key, number)| Access::write(*key, value(*number)));
+        let accesses = pairs.iter().map(|(key, number)| StateAccess::write(*key, value(*number)));
         let accesses = accesses.collect();
         let (took, finished) = timed(|| {
             engine.begin(false)?;
@@ -137,10 +137,10 @@ fn grind(side: &Side, shape: &str, pairs: &[(Key, u64)]) -> Result<[Figure; 5]> 
 }
 
 /// The root that a load of these pairs gives, in a database of its own.
-fn root_of_load(side: &Side, pairs: &[(Key, u64)]) -> Result<Option<Root>> {
+fn root_of_load(side: &JobContext, pairs: &[(Key, u64)]) -> Result<Option<Root>> {
     let folder = side.scratch()?;
     let mut engine = side.open_in(folder.path().to_owned(), pairs.len() as u64)?;
-    engine.load(&mut pairs.iter().map(|(key, number)| (Name::from(*key), value(*number))))?;
+    engine.load(&mut pairs.iter().map(|(key, number)| (PlainKey::from(*key), value(*number))))?;
     let root = engine.root();
     engine.close()?;
     Ok(root)

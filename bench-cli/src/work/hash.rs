@@ -7,10 +7,10 @@ use pleach_core::Hasher;
 use serde::{Deserialize, Serialize};
 use sha3::{Digest as _, Keccak256};
 
-use super::{Plan, draws, ours};
+use super::{WorkPlan, draws, ours};
 use crate::error::{Result, wrong};
+use crate::job_context::JobContext;
 use crate::measure::{Times, grouped, hex, timed};
-use crate::side::Side;
 
 /// Bytes of all messages of a case.
 const BYTES: usize = 1 << 20;
@@ -53,12 +53,12 @@ pub struct HashArgs {}
 
 impl HashArgs {
     #[expect(clippy::unnecessary_wraps, clippy::unused_self, reason = "as all workloads have it")]
-    pub fn plan(&self) -> Result<Plan> {
-        Ok(Plan { runs: ours, ..Plan::ROUNDS })
+    pub fn plan(&self) -> Result<WorkPlan> {
+        Ok(WorkPlan { runs: ours, ..WorkPlan::ROUNDS })
     }
 }
 
-pub fn run(_args: &HashArgs, side: &mut Side) -> Result<()> {
+pub fn run(_args: &HashArgs, side: &mut JobContext) -> Result<()> {
     for (name, function, published) in FUNCTIONS {
         for (message, expected) in ["", "abc"].into_iter().zip(published) {
             let found = hex(&function(message.as_bytes()));
@@ -97,7 +97,7 @@ pub fn run(_args: &HashArgs, side: &mut Side) -> Result<()> {
 
 /// Lets `work` do the rounds of a case, for each name once a round, in reversed order every second time.
 fn rounds(
-    side: &mut Side,
+    side: &mut JobContext,
     case: &str,
     hashes: usize,
     names: &[String],

@@ -8,13 +8,13 @@ use pleach::{Access, Db, SessionOptions, Value};
 use serde::{Deserialize, Serialize};
 
 use super::numbers::{Numbers, first, last_at_most, push};
-use super::{Plan, draws};
+use super::{WorkPlan, draws};
 use crate::draw::{Draws, account_key};
-use crate::engine::{Engine, Kind, Name, Pair, Reader};
+use crate::engine::{Engine, EngineKind, Pair, PlainKey, Reader};
 use crate::error::{Error, Result, of_engine, wrong};
 use crate::flags::{Durability, count};
+use crate::job_context::JobContext;
 use crate::measure::{Times, grouped, hex, timed};
-use crate::side::Side;
 
 /// Appends of a turn, a commit each, and blocks of an unwind.
 const APPENDS: u64 = 100;
@@ -50,16 +50,17 @@ fn shard(text: &str) -> core::result::Result<u32, String> {
 }
 
 impl HistoryArgs {
-    pub fn plan(&self) -> Plan {
-        let runs =
-            |kind: Kind| if kind.caps().views { Ok(()) } else { Err("it has no ordered seek") };
+    pub fn plan(&self) -> WorkPlan {
+        let runs = |kind: EngineKind| {
+            if kind.caps().views { Ok(()) } else { Err("it has no ordered seek") }
+        };
         let keys = self.keys + self.len.iter().sum::<u64>() / 100;
-        Plan { durability: Durability::None, keys, runs, ..Plan::ROUNDS }
+        WorkPlan { durability: Durability::None, keys, runs, ..WorkPlan::ROUNDS }
     }
 }
 
 /// The workload.
-pub fn run(args: &HistoryArgs, side: &mut Side) -> Result<()> {
+pub fn run(args: &HistoryArgs, side: &mut JobContext) -> Result<()> {
     let seed = side.flags.seed;
     if side.flags.history == 0 {
         side.flags.history = u64::MAX;
@@ -72,9 +73,9 @@ pub fn run(args: &HistoryArgs, side: &mut Side) -> Result<()> {
         let mut index: Box<dyn Index + '_> = match engine.as_pleach() {
             Some(ours) => {
                 ours.add_storage()?;
-                Box::new(OfPleach { db: ours.db.clone(), chains: Vec::new() })
+                Box::new(PleachIndex { db: ours.db.clone(), chains: Vec::new() })
             }
-            None => Box::new(OfStore {
+            None => Box::new(StoreIndex {
                 sync: side.flags.durability == Durability::Commit,
                 shard: u64::from(shard),
                 reader: engine.reader()?,
@@ -112,7 +113,7 @@ pub fn run(args: &HistoryArgs, side: &mut Side) -> Result<()> {
         }
         drop(index);
         engine.close()?;
-        if side.stopped() {
+        if side.is_stopped() {
             break;
         }
     }
@@ -174,13 +175,13 @@ fn wrap<E: std::fmt::Display>(error: E) -> Error {
 }
 
 /// The history of a database: each block of a key is a commit.
-struct OfPleach {
+struct PleachIndex {
     db: Db,
     /// Of each key its blocks, with their commits: both ascend. A rollback takes blocks away, not commits.
     chains: Vec<Vec<(u64, u64)>>,
 }
 
-impl OfPleach {
+impl PleachIndex {
     /// A key changes in a block.
     fn change(&mut self, key: u64, block: u64) -> Result<()> {
         let value = Value::from(block.to_le_bytes().as_slice());
@@ -212,7 +213,7 @@ impl OfPleach {
     }
 }
 
-impl Index for OfPleach {
+impl Index for PleachIndex {
     fn build(&mut self, lists: &[Vec<u64>], others: u64) -> Result<()> {
         let ids = lists.len() as u64..lists.len() as u64 + others;
         let pairs = ids.map(|id| (account_key(id), Value::from([0; 8].as_slice())));
@@ -258,7 +259,7 @@ impl Index for OfPleach {
 
 /// A sharded index in an ordered store: each shard under its key and its last number, but the newest under the largest
 /// one, so that a read finds the shard that is appended to, and a seek the one that has a block.
-struct OfStore<'a> {
+struct StoreIndex<'a> {
     engine: &'a mut dyn Engine,
     reader: Box<dyn Reader>,
     /// Changes of a shard.
@@ -270,7 +271,7 @@ struct OfStore<'a> {
 const NEWEST: u64 = u64::MAX;
 
 /// Where the shard of a key with this last number is.
-fn at(key: u64, last: u64) -> Name {
+fn at(key: u64, last: u64) -> PlainKey {
     key.to_be_bytes().into_iter().chain(last.to_be_bytes()).collect()
 }
 
@@ -323,7 +324,7 @@ fn append(
     key: u64,
     numbers: &[u64],
     shard: u64,
-    put: &mut dyn FnMut(Name, &[u8]) -> Result<()>,
+    put: &mut dyn FnMut(PlainKey, &[u8]) -> Result<()>,
 ) -> Result<()> {
     for &number in numbers {
         if head.count == shard {
@@ -335,7 +336,7 @@ fn append(
     put(at(key, NEWEST), head.on(&mut value))
 }
 
-impl Index for OfStore<'_> {
+impl Index for StoreIndex<'_> {
     fn build(&mut self, lists: &[Vec<u64>], others: u64) -> Result<()> {
         let mut pairs: Vec<Pair> = Vec::new();
         let others = (0..others).map(|_| &[0][..]);

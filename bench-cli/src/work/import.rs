@@ -8,15 +8,15 @@ use pleach_core::Key;
 use rayon::slice::ParallelSliceMut as _;
 use serde::{Deserialize, Serialize};
 
-use super::{Plan, draws};
+use super::{WorkPlan, draws};
 use crate::draw::account_key;
 use crate::engine::buffered::padded;
-use crate::engine::{Access, Kind, Name, Pair, Root};
+use crate::engine::{EngineKind, Pair, PlainKey, Root, StateAccess};
 use crate::error::{Error, Result, wrong};
 use crate::flags::{Flags, check, count};
-use crate::machine::{self, Used};
+use crate::job_context::JobContext;
+use crate::machine::{self, ResourceUsage};
 use crate::measure::{Figure, Times, Unit, float, from_hex, grouped, ratio, timed};
-use crate::side::Side;
 use crate::signals;
 
 /// Memory of a load in MiB, where `--load-mib` is not said.
@@ -51,13 +51,13 @@ pub struct ImportArgs {
 }
 
 impl ImportArgs {
-    pub fn plan(&self, flags: &Flags) -> Result<Plan> {
+    pub fn plan(&self, flags: &Flags) -> Result<WorkPlan> {
         if self.from.is_some() {
             check(flags.backend == ["pleach"], "--from is for pleach alone: leave --backend out")?;
             check(flags.rounds(1) == 1, "--from is read once: leave --rounds out")?;
         }
         let loads = flags.rounds(1).saturating_mul(self.order.len() as u64);
-        Ok(Plan { alternate: 0, keys: self.leaves.saturating_mul(loads), ..Plan::ROUNDS })
+        Ok(WorkPlan { alternate: 0, keys: self.leaves.saturating_mul(loads), ..WorkPlan::ROUNDS })
     }
 
     /// Where pairs come from, each time from the beginning.
@@ -88,14 +88,14 @@ fn pair(id: u64, order: Order, leaves: u64) -> Pair {
         key[..8].copy_from_slice(&at.to_be_bytes()[8..]);
     }
     let value: [u8; 32] = core::array::from_fn(|at| id.to_be_bytes()[at % 8]);
-    (Name::from(key), Value::from(&value))
+    (PlainKey::from(key), Value::from(&value))
 }
 
 /// A line `KEY VALUE`, in hexadecimal.
 fn parse(line: &str) -> Option<Pair> {
     let (key, value) = line.split_once(' ')?;
     let key: [u8; 32] = from_hex(key)?.try_into().ok()?;
-    Some((Name::from(key), Value::from(from_hex(value)?)))
+    Some((PlainKey::from(key), Value::from(from_hex(value)?)))
 }
 
 /// What was loaded, for the checks.
@@ -108,9 +108,9 @@ struct Loaded {
 }
 
 /// The workload: all loads, and then all checks, whose memory is none of the loads'.
-pub fn run(args: &ImportArgs, side: &mut Side) -> Result<()> {
+pub fn run(args: &ImportArgs, side: &mut JobContext) -> Result<()> {
     let mib = *side.flags.load_mib.get_or_insert(LOAD_MIB);
-    if matches!(side.kind, Kind::Pleach | Kind::PleachPlain) {
+    if matches!(side.kind, EngineKind::Pleach | EngineKind::PleachPlain) {
         side.note(format!("a load has {mib} MiB of memory beside the budget"))?;
     } else {
         side.flags.cache_mib += mib;
@@ -156,15 +156,15 @@ pub fn run(args: &ImportArgs, side: &mut Side) -> Result<()> {
 }
 
 /// Ordered stores load by appending: must what comes in this order be sorted for them?
-fn sorts(kind: Kind, order: Order) -> bool {
-    order == Order::Random && !kind.caps().merkle && kind != Kind::PleachPlain
+fn sorts(kind: EngineKind, order: Order) -> bool {
+    order == Order::Random && !kind.caps().merkle && kind != EngineKind::PleachPlain
 }
 
 /// Loads into a new database: it, the peak of memory, and the bytes written.
 fn load(
     args: &ImportArgs,
     order: Order,
-    side: &mut Side,
+    side: &mut JobContext,
     times: &mut Times,
 ) -> Result<(Loaded, u64, u64)> {
     let folder = side.scratch()?;
@@ -185,7 +185,7 @@ fn load(
         next.map_err(|error| failed = Err(error)).ok()
     });
     machine::reset_peak_rss();
-    let before = Used::now();
+    let before = ResourceUsage::now();
     let (took, done) = timed(|| {
         if sorts_first {
             let mut sorted: Vec<Pair> = stream.collect();
@@ -199,7 +199,7 @@ fn load(
     failed.and(done)?;
     let (peak, root) = (machine::peak_rss(), engine.root());
     engine.close()?;
-    let written = Used::now().since(&before).written;
+    let written = ResourceUsage::now().since(&before).written;
     times.record(took);
     let name = match (&args.from, order) {
         (Some(_), _) => "a file",
@@ -211,7 +211,7 @@ fn load(
 }
 
 /// Opens it again: the root, a sample of the pairs, and of few pairs the root of commits of the same.
-fn verify(args: &ImportArgs, loaded: &Loaded, side: &Side) -> Result<()> {
+fn verify(args: &ImportArgs, loaded: &Loaded, side: &JobContext) -> Result<()> {
     let case = &loaded.case;
     let mut engine = side.open_in(loaded.folder.path().to_owned(), loaded.pairs)?;
     if engine.root() != loaded.root {
@@ -221,7 +221,7 @@ fn verify(args: &ImportArgs, loaded: &Loaded, side: &Side) -> Result<()> {
     if args.from.is_none() {
         let step = usize::try_from((args.leaves / SAMPLE).max(1)).unwrap_or(usize::MAX);
         let sample = (0..args.leaves).step_by(step).map(|id| pair(id, loaded.order, args.leaves));
-        let (names, values): (Vec<Name>, Vec<Value>) = sample.unzip();
+        let (names, values): (Vec<PlainKey>, Vec<Value>) = sample.unzip();
         let keys = names.iter().map(|name| padded(name)).collect::<Result<Vec<Key>>>()?;
         let mut found = vec![None; keys.len()];
         engine.begin(false)?;
@@ -247,7 +247,7 @@ fn verify(args: &ImportArgs, loaded: &Loaded, side: &Side) -> Result<()> {
         let folder = side.scratch()?;
         let mut other = side.open_in(folder.path().to_owned(), loaded.pairs)?;
         for batch in pairs.chunks(BATCH) {
-            let write = |(name, value): &Pair| Ok(Access::write(padded(name)?, value.clone()));
+            let write = |(name, value): &Pair| Ok(StateAccess::write(padded(name)?, value.clone()));
             let writes = batch.iter().map(write).collect::<Result<Vec<_>>>()?;
             other.begin(false)?;
             other.finish(writes)?;
@@ -272,7 +272,7 @@ mod tests {
     fn lines_are_those_that_dump_prints() {
         let key = "ab".repeat(32);
         let parsed = parse(&format!("{key} 00ff10")).expect("a pair");
-        assert_eq!(parsed, (Name::from([0xab; 32]), Value::from(&[0, 0xff, 0x10])));
+        assert_eq!(parsed, (PlainKey::from([0xab; 32]), Value::from(&[0, 0xff, 0x10])));
         assert_eq!(parse(&format!("{key} ")).expect("an empty value").1.len(), 0);
         for bad in [key.as_str(), "ab 00", &format!("{key} 0"), &format!("{key} 0g")] {
             assert_eq!(parse(bad), None, "{bad}");

@@ -6,9 +6,9 @@ use pleach_core::{Hasher, Key};
 
 use super::load_keys;
 use crate::draw::Draws;
-use crate::engine::{Access, Engine, Kind, Op};
+use crate::engine::{Engine, EngineKind, Op, StateAccess};
 use crate::error::{Result, wrong};
-use crate::side::Side;
+use crate::job_context::JobContext;
 
 /// What every balance and slot begins with.
 const BEGINNING: u64 = 1_000_000;
@@ -39,7 +39,7 @@ pub enum Item {
 }
 
 /// The numbers of items that blocks have touched.
-pub type Known = HashMap<Item, u64>;
+pub type KnownItems = HashMap<Item, u64>;
 
 impl Item {
     pub fn key(self) -> Key {
@@ -82,7 +82,7 @@ impl Item {
     }
 
     /// The number after some blocks.
-    fn known(self, known: &Known) -> u64 {
+    fn known(self, known: &KnownItems) -> u64 {
         let beginning = if matches!(self, Self::Account(_)) { 0 } else { BEGINNING };
         known.get(&self).copied().unwrap_or(beginning)
     }
@@ -110,7 +110,12 @@ impl Ledger {
     }
 
     /// Loads what is there after some blocks; none are known before the first.
-    pub fn load(&self, engine: &mut dyn Engine, kind: Kind, known: &Known) -> Result<()> {
+    pub fn load(
+        &self,
+        engine: &mut dyn Engine,
+        kind: EngineKind,
+        known: &KnownItems,
+    ) -> Result<()> {
         let keys = self.items().map(|item| (item.key(), item));
         load_keys(engine, kind, keys, |item| item.value(item.known(known)))
     }
@@ -155,8 +160,8 @@ impl Ledger {
     pub fn check(
         &self,
         engine: &mut dyn Engine,
-        side: &Side,
-        known: &Known,
+        side: &JobContext,
+        known: &KnownItems,
         blocks: u64,
     ) -> Result<()> {
         let all = self.keys() <= REPLAYED;
@@ -174,8 +179,8 @@ impl Ledger {
         side.check(format!("contents after {blocks} blocks"), found.to_string())?;
         if all && side.kind.caps().our_root {
             let folder = side.scratch()?;
-            let mut other = side.open_other(Kind::Pleach, folder.path().to_owned())?;
-            self.load(&mut *other, Kind::Pleach, known)?;
+            let mut other = side.open_other(EngineKind::Pleach, folder.path().to_owned())?;
+            self.load(&mut *other, EngineKind::Pleach, known)?;
             let root = other.root();
             other.close()?;
             if root != engine.root() {
@@ -215,9 +220,9 @@ impl Block {
     }
 
     /// What it does to each key.
-    pub fn accesses(&self, after: &[u64]) -> Vec<Access> {
+    pub fn accesses(&self, after: &[u64]) -> Vec<StateAccess> {
         let each = self.items.iter().zip(&self.keys).zip(after);
-        let access = |((item, key), number): ((&Item, &Key), &u64)| Access {
+        let access = |((item, key), number): ((&Item, &Key), &u64)| StateAccess {
             space: 0,
             key: *key,
             op: Op::ReadWrite(Some(item.value(*number))),
@@ -226,7 +231,7 @@ impl Block {
     }
 
     /// What it has read must be what the blocks before have left; what it has left is known from now on.
-    pub fn check(&self, [before, after]: &[Vec<u64>; 2], known: &mut Known) -> Result<()> {
+    pub fn check(&self, [before, after]: &[Vec<u64>; 2], known: &mut KnownItems) -> Result<()> {
         for ((item, before), after) in self.items.iter().zip(before).zip(after) {
             let expected = item.known(known);
             if *before != expected {

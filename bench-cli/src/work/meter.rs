@@ -10,9 +10,9 @@ use serde_json::json;
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::machine::{self, Used};
+use crate::job_context::JobContext;
+use crate::machine::{self, ResourceUsage};
 use crate::measure::{Figure, Times, Unit, float, ratio};
-use crate::side::Side;
 
 /// The phases of a batch.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,9 +37,9 @@ pub struct Meter {
     start: Instant,
     counters: Vec<(&'static str, u64)>,
     pending: u64,
-    used: Used,
+    used: ResourceUsage,
     /// When the clock was started last.
-    from: Used,
+    from: ResourceUsage,
     clock: Duration,
     /// Of drains at the ends of turns.
     drained: Duration,
@@ -56,7 +56,7 @@ pub struct Meter {
 
 impl Meter {
     /// Starts with background work paused.
-    pub fn new(engine: &mut dyn Engine, side: &Side) -> Self {
+    pub fn new(engine: &mut dyn Engine, side: &JobContext) -> Self {
         machine::reset_peak_rss();
         Self {
             folder: side.folder.clone(),
@@ -64,8 +64,8 @@ impl Meter {
             start: Instant::now(),
             counters: engine.counters(),
             pending: engine.pending(),
-            used: Used::default(),
-            from: Used::now(),
+            used: ResourceUsage::default(),
+            from: ResourceUsage::now(),
             clock: Duration::ZERO,
             drained: Duration::ZERO,
             execute: Times::default(),
@@ -82,13 +82,13 @@ impl Meter {
     /// The clock starts.
     pub fn go(&mut self, engine: &mut dyn Engine) {
         engine.pause(false);
-        self.from = Used::now();
+        self.from = ResourceUsage::now();
     }
 
     /// The clock stands still.
     pub fn halt(&mut self, engine: &mut dyn Engine) {
         engine.pause(true);
-        self.used = self.used.plus(&Used::now().since(&self.from));
+        self.used = self.used.plus(&ResourceUsage::now().since(&self.from));
     }
 
     /// A batch has run, of so many operations on so many distinct keys.
@@ -136,8 +136,8 @@ impl Meter {
     }
 
     /// Another engine's turn is next: whatever goes on in the background ends first, on the clock.
-    pub fn hand_over(&mut self, engine: &mut dyn Engine, side: &Side) -> Result<()> {
-        if self.works_on && side.gives_up() {
+    pub fn hand_over(&mut self, engine: &mut dyn Engine, side: &JobContext) -> Result<()> {
+        if self.works_on && side.is_turn_ending() {
             self.go(engine);
             let from = Instant::now();
             engine.drain(0)?;
@@ -151,7 +151,7 @@ impl Meter {
     pub fn end(
         mut self,
         engine: &mut dyn Engine,
-        side: &Side,
+        side: &JobContext,
         left: u64,
         what: &str,
     ) -> Result<()> {

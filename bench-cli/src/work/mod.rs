@@ -35,15 +35,15 @@ use rayon::slice::ParallelSliceMut as _;
 use serde::{Deserialize, Serialize};
 
 use crate::draw::Draws;
-use crate::engine::{Engine, Kind, Name};
+use crate::engine::{Engine, EngineKind, PlainKey};
 use crate::error::Result;
 use crate::flags::{Durability, Flags};
-use crate::side::{Side, Stage};
+use crate::job_context::{JobContext, JobStage};
 
 /// The workloads.
 #[derive(Clone, Debug, Subcommand, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Work {
+pub enum Workload {
     /// Loads 2^N accounts of balance 1000 into --dir
     Init(transfer::InitArgs),
     /// Transfers between accounts: the headline workload
@@ -78,7 +78,7 @@ pub enum Work {
     Hash(hash::HashArgs),
 }
 
-impl Work {
+impl Workload {
     /// Its name on the command line.
     pub const fn name(&self) -> &'static str {
         match self {
@@ -103,8 +103,8 @@ impl Work {
 }
 
 /// How a workload is run.
-pub struct Plan {
-    pub stages: &'static [Stage],
+pub struct WorkPlan {
+    pub stages: &'static [JobStage],
     /// Where `--durability` is not said.
     pub durability: Durability,
     /// Rounds or batches of a turn, where `--alternate` is not said; 0: one engine after the other.
@@ -116,13 +116,13 @@ pub struct Plan {
     /// Writes of keys in all.
     pub writes: u64,
     /// Which engines can, and why not.
-    pub runs: fn(Kind) -> core::result::Result<(), &'static str>,
+    pub runs: fn(EngineKind) -> core::result::Result<(), &'static str>,
 }
 
-impl Plan {
+impl WorkPlan {
     /// Rounds in turns, on databases that are made anew.
     pub const ROUNDS: Self = Self {
-        stages: &[Stage::Run],
+        stages: &[JobStage::Run],
         durability: Durability::Commit,
         alternate: 1,
         reuses: false,
@@ -133,67 +133,67 @@ impl Plan {
 }
 
 /// Only engines with a root.
-fn merkle(kind: Kind) -> core::result::Result<(), &'static str> {
+fn merkle(kind: EngineKind) -> core::result::Result<(), &'static str> {
     if kind.caps().merkle { Ok(()) } else { Err("it has no root") }
 }
 
 /// Only this project's.
-fn ours(kind: Kind) -> core::result::Result<(), &'static str> {
-    if kind == Kind::Pleach { Ok(()) } else { Err("it is about what only pleach has") }
+fn ours(kind: EngineKind) -> core::result::Result<(), &'static str> {
+    if kind == EngineKind::Pleach { Ok(()) } else { Err("it is about what only pleach has") }
 }
 
 /// How a workload is run; refuses arguments that do not fit each other.
-pub fn plan(work: &Work, flags: &Flags) -> Result<Plan> {
+pub fn plan(work: &Workload, flags: &Flags) -> Result<WorkPlan> {
     match work {
-        Work::Init(args) => args.plan(flags),
-        Work::Transfer(args) => args.plan(),
-        Work::Block(args) => args.plan(),
-        Work::Soak(args) => args.plan(flags),
-        Work::Recover(args) => Ok(args.plan(flags)),
-        Work::Bank(args) => Ok(args.plan()),
-        Work::Overlay(args) => args.plan(),
-        Work::Threshold(args) => args.plan(),
-        Work::Flatten(args) => args.plan(),
-        Work::Erc20(args) => Ok(args.plan()),
-        Work::Import(args) => args.plan(flags),
-        Work::Auth(args) => Ok(args.plan()),
-        Work::History(args) => Ok(args.plan()),
-        Work::Proof(args) => args.plan(),
-        Work::Grind(args) => args.plan(),
-        Work::Hash(args) => args.plan(),
+        Workload::Init(args) => args.plan(flags),
+        Workload::Transfer(args) => args.plan(),
+        Workload::Block(args) => args.plan(),
+        Workload::Soak(args) => args.plan(flags),
+        Workload::Recover(args) => Ok(args.plan(flags)),
+        Workload::Bank(args) => Ok(args.plan()),
+        Workload::Overlay(args) => args.plan(),
+        Workload::Threshold(args) => args.plan(),
+        Workload::Flatten(args) => args.plan(),
+        Workload::Erc20(args) => Ok(args.plan()),
+        Workload::Import(args) => args.plan(flags),
+        Workload::Auth(args) => Ok(args.plan()),
+        Workload::History(args) => Ok(args.plan()),
+        Workload::Proof(args) => args.plan(),
+        Workload::Grind(args) => args.plan(),
+        Workload::Hash(args) => args.plan(),
     }
 }
 
 /// Runs a workload, in the child.
-pub fn run(work: &Work, side: &mut Side) -> Result<()> {
+pub fn run(work: &Workload, side: &mut JobContext) -> Result<()> {
     match work {
-        Work::Init(args) => transfer::load(args.accounts(), side),
-        Work::Transfer(args) => transfer::run(args, side),
-        Work::Block(args) => block::run(args, side),
-        Work::Soak(args) => soak::run(args, side),
-        Work::Recover(args) => recover::run(args, side),
-        Work::Bank(args) => bank::run(args, side),
-        Work::Overlay(args) => overlay::run(args, side),
-        Work::Threshold(args) => threshold::run(args, side),
-        Work::Flatten(args) => flatten::run(args, side),
-        Work::Erc20(args) => erc20::run(args, side),
-        Work::Import(args) => import::run(args, side),
-        Work::Auth(args) => auth::run(args, side),
-        Work::History(args) => history::run(args, side),
-        Work::Proof(args) => proof::run(args, side),
-        Work::Grind(args) => grind::run(args, side),
-        Work::Hash(args) => hash::run(args, side),
+        Workload::Init(args) => transfer::load(args.accounts(), side),
+        Workload::Transfer(args) => transfer::run(args, side),
+        Workload::Block(args) => block::run(args, side),
+        Workload::Soak(args) => soak::run(args, side),
+        Workload::Recover(args) => recover::run(args, side),
+        Workload::Bank(args) => bank::run(args, side),
+        Workload::Overlay(args) => overlay::run(args, side),
+        Workload::Threshold(args) => threshold::run(args, side),
+        Workload::Flatten(args) => flatten::run(args, side),
+        Workload::Erc20(args) => erc20::run(args, side),
+        Workload::Import(args) => import::run(args, side),
+        Workload::Auth(args) => auth::run(args, side),
+        Workload::History(args) => history::run(args, side),
+        Workload::Proof(args) => proof::run(args, side),
+        Workload::Grind(args) => grind::run(args, side),
+        Workload::Hash(args) => hash::run(args, side),
     }
 }
 
 /// Loads keys, each with what its value is made of. A plain store takes them in their order.
 fn load_keys<T: Ord + Send>(
     engine: &mut dyn Engine,
-    kind: Kind,
+    kind: EngineKind,
     keys: impl Iterator<Item = (Key, T)>,
     value: impl Fn(T) -> Value,
 ) -> Result<()> {
-    let pair = |(key, what): (Key, T)| (Name::from(key), value(what));
+    let pair = |(key, what): (Key, T)| (PlainKey::from(key), value(what));
     if kind.caps().merkle {
         return engine.load(&mut keys.map(pair));
     }
@@ -208,9 +208,9 @@ fn draws(seed: u64, round: u64) -> Draws {
 }
 
 /// Tells other threads to stop when it goes: also after an error or a panic, since a scope waits for them.
-struct Stops<'a>(&'a AtomicBool);
+struct StopOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Stops<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }

@@ -6,15 +6,15 @@ use hashbrown::HashSet;
 use pleach_core::Key;
 use serde::{Deserialize, Serialize};
 
-use super::ledger::{Item, Known, Ledger, contents, read};
-use super::{Plan, merkle};
+use super::ledger::{Item, KnownItems, Ledger, contents, read};
+use super::{WorkPlan, merkle};
 use crate::draw::Draws;
-use crate::engine::{Access, Engine, Kind, Root};
+use crate::engine::{Engine, EngineKind, Root, StateAccess};
 use crate::error::{Result, wrong};
 use crate::flags::{check, count};
+use crate::job_context::JobContext;
 use crate::machine;
 use crate::measure::{Figure, Times, Unit, grouped, timed};
-use crate::side::Side;
 
 /// Name and version of the draws.
 const DOMAIN: &[u8; 24] = b"pleach-bench overlay  v2";
@@ -44,7 +44,7 @@ impl OverlayArgs {
         Ledger { eoa: 0, contracts: self.accounts, slots: self.slots, token: false }
     }
 
-    pub fn plan(&self) -> Result<Plan> {
+    pub fn plan(&self) -> Result<WorkPlan> {
         let most = self.updates.iter().max().copied().unwrap_or(0);
         check(
             most <= self.accounts,
@@ -53,17 +53,17 @@ impl OverlayArgs {
                 self.accounts
             ),
         )?;
-        Ok(Plan {
+        Ok(WorkPlan {
             keys: self.ledger().keys() + 3 * most,
             writes: 3 * most,
             runs: overlays,
-            ..Plan::ROUNDS
+            ..WorkPlan::ROUNDS
         })
     }
 }
 
 /// Only engines with a root, whose blocks stay in memory.
-fn overlays(kind: Kind) -> core::result::Result<(), &'static str> {
+fn overlays(kind: EngineKind) -> core::result::Result<(), &'static str> {
     merkle(kind)?;
     if kind.caps().overlays { Ok(()) } else { Err("it has no blocks over each other") }
 }
@@ -97,19 +97,19 @@ fn draw(ledger: &Ledger, updates: u64, seed: u64) -> Vec<(Item, u64)> {
 }
 
 /// The workload; a turn is a round of a case.
-pub fn run(args: &OverlayArgs, side: &mut Side) -> Result<()> {
+pub fn run(args: &OverlayArgs, side: &mut JobContext) -> Result<()> {
     args.updates.iter().try_for_each(|updates| of_updates(args, *updates, side))
 }
 
 /// An overlay over a state of its own, since it is committed in the end.
-fn of_updates(args: &OverlayArgs, updates: u64, side: &mut Side) -> Result<()> {
+fn of_updates(args: &OverlayArgs, updates: u64, side: &mut JobContext) -> Result<()> {
     let (ledger, caps) = (args.ledger(), side.kind.caps());
     let overlay = draw(&ledger, updates, side.flags.seed);
-    let open = |side: &Side| side.open(ledger.keys() + overlay.len() as u64);
+    let open = |side: &JobContext| side.open(ledger.keys() + overlay.len() as u64);
     let items: Vec<Item> = ledger.items().collect();
     let _ = std::fs::remove_dir_all(&side.folder);
     let mut engine = open(side)?;
-    ledger.load(&mut *engine, side.kind, &Known::new())?;
+    ledger.load(&mut *engine, side.kind, &KnownItems::new())?;
     if caps.works_on {
         // What a load leaves to the background belongs to no round.
         engine.drain(0)?;
@@ -178,8 +178,11 @@ fn of_updates(args: &OverlayArgs, updates: u64, side: &mut Side) -> Result<()> {
     engine.close()
 }
 
-fn accesses(overlay: &[(Item, u64)]) -> Vec<Access> {
-    overlay.iter().map(|(item, number)| Access::write(item.key(), item.value(*number))).collect()
+fn accesses(overlay: &[(Item, u64)]) -> Vec<StateAccess> {
+    overlay
+        .iter()
+        .map(|(item, number)| StateAccess::write(item.key(), item.value(*number)))
+        .collect()
 }
 
 /// The overlay is made, read back in part, and forgotten.

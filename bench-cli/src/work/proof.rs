@@ -10,14 +10,14 @@ use pleach_core::{Hasher, Key, Limits};
 use serde::{Deserialize, Serialize};
 
 use super::transfer::numbers;
-use super::{Plan, draws};
+use super::{WorkPlan, draws};
 use crate::draw::account_key;
 use crate::engine::pleach::value;
-use crate::engine::{Access, Engine, Kind, Name, Op};
+use crate::engine::{Engine, EngineKind, Op, PlainKey, StateAccess};
 use crate::error::{Error, Result, of_engine, usage, wrong};
 use crate::flags::count;
+use crate::job_context::JobContext;
 use crate::measure::{Figure, Times, Unit, grouped, ratio, timed};
-use crate::side::Side;
 
 /// The ways to prove several accounts.
 const WAYS: [&str; 4] = ["witness", "path", "multiproof", "range"];
@@ -40,7 +40,7 @@ pub struct ProofArgs {
 }
 
 impl ProofArgs {
-    pub fn plan(&self) -> Result<Plan> {
+    pub fn plan(&self) -> Result<WorkPlan> {
         let keys = 1 << self.log2;
         if self.count.iter().all(|count| *count > keys) {
             return usage(format!(
@@ -48,27 +48,28 @@ impl ProofArgs {
                 grouped(keys)
             ));
         }
-        let runs =
-            |kind: Kind| if kind.caps().witness { Ok(()) } else { Err("it has no witnesses") };
-        Ok(Plan { keys, runs, ..Plan::ROUNDS })
+        let runs = |kind: EngineKind| {
+            if kind.caps().witness { Ok(()) } else { Err("it has no witnesses") }
+        };
+        Ok(WorkPlan { keys, runs, ..WorkPlan::ROUNDS })
     }
 }
 
 /// Accounts with their balances, in the order of their keys.
-type Accounts = [(Key, u64)];
+type AccountList = [(Key, u64)];
 
 /// What a proof took.
-struct Took {
+struct ProofTimes {
     generate: Duration,
     verify: Duration,
     bytes: u64,
 }
 
-pub fn run(args: &ProofArgs, side: &mut Side) -> Result<()> {
+pub fn run(args: &ProofArgs, side: &mut JobContext) -> Result<()> {
     let mut all: Vec<(Key, u64)> = (0..1 << args.log2).map(|id| (account_key(id), id)).collect();
     all.sort_unstable();
     let mut engine = side.open(all.len() as u64)?;
-    engine.load(&mut all.iter().map(|(key, id)| (Name::from(*key), value(*id))))?;
+    engine.load(&mut all.iter().map(|(key, id)| (PlainKey::from(*key), value(*id))))?;
     side.check_root("root", engine.root().as_ref())?;
     // Everything that fits is cached from here on.
     for accounts in all.chunks(1 << 16) {
@@ -90,14 +91,19 @@ pub fn run(args: &ProofArgs, side: &mut Side) -> Result<()> {
         }
     }
     let misses = misses(&*engine) - before;
-    if side.kind == Kind::Pleach {
+    if side.kind == EngineKind::Pleach {
         side.note(format!("{misses} pages were not cached while it was measured"))?;
     }
     engine.close()
 }
 
 /// All ways of the engine, with so many accounts.
-fn measure(engine: &mut dyn Engine, all: &Accounts, count: usize, side: &mut Side) -> Result<()> {
+fn measure(
+    engine: &mut dyn Engine,
+    all: &AccountList,
+    count: usize,
+    side: &mut JobContext,
+) -> Result<()> {
     let ways = if engine.as_pleach().is_some() { WAYS.len() } else { 1 };
     let mut times: Vec<[Times; 2]> = (0..ways).map(|_| Default::default()).collect();
     let mut bytes = vec![0; ways];
@@ -129,7 +135,7 @@ fn measure(engine: &mut dyn Engine, all: &Accounts, count: usize, side: &mut Sid
 }
 
 /// The accounts of a round: some that lie anywhere, and as many that follow each other, both in the order of keys.
-fn draw(all: &Accounts, count: usize, seed: u64, round: u64) -> (Vec<(Key, u64)>, &Accounts) {
+fn draw(all: &AccountList, count: usize, seed: u64, round: u64) -> (Vec<(Key, u64)>, &AccountList) {
     let mut random = draws(seed, round);
     // Draws of an account that is there already are repeated: of more than half, those that are left out are drawn.
     let few = count.min(all.len() - count);
@@ -144,7 +150,12 @@ fn draw(all: &Accounts, count: usize, seed: u64, round: u64) -> (Vec<(Key, u64)>
 }
 
 /// Makes a proof, verifies it, and looks whether it says what is true of each account.
-fn prove(engine: &mut dyn Engine, way: &str, some: &Accounts, run: &Accounts) -> Result<Took> {
+fn prove(
+    engine: &mut dyn Engine,
+    way: &str,
+    some: &AccountList,
+    run: &AccountList,
+) -> Result<ProofTimes> {
     let keys: Vec<Key> = some.iter().map(|one| one.0).collect();
     if way == "witness" {
         return witness(engine, some, &keys);
@@ -192,7 +203,7 @@ fn prove(engine: &mut dyn Engine, way: &str, some: &Accounts, run: &Accounts) ->
         return wrong(format!("{way} of {} accounts: not all is as it was read", keys.len()));
     }
     let bytes = proofs.iter().map(|proof| proof.len() as u64).sum();
-    Ok(Took { generate, verify, bytes })
+    Ok(ProofTimes { generate, verify, bytes })
 }
 
 /// Does a proof say that an account has its balance?
@@ -201,10 +212,10 @@ fn holds((key, id): &(Key, u64), proves: impl Fn(&Key, Option<&[u8]>) -> Option<
 }
 
 /// The witness of a block that reads, as each engine makes it.
-fn witness(engine: &mut dyn Engine, some: &Accounts, keys: &[Key]) -> Result<Took> {
+fn witness(engine: &mut dyn Engine, some: &AccountList, keys: &[Key]) -> Result<ProofTimes> {
     let failed = |why: &str| Error::Wrong(format!("witness of {} accounts: {why}", keys.len()));
     let Some(root) = engine.root() else { return Err(failed("there is no root")) };
-    let reads = keys.iter().map(|key| Access { space: 0, key: *key, op: Op::Read }).collect();
+    let reads = keys.iter().map(|key| StateAccess { space: 0, key: *key, op: Op::Read }).collect();
     // With the reads: some engines record it there.
     let (generate, made) = timed(|| -> Result<_> {
         engine.begin(true)?;
@@ -227,5 +238,5 @@ fn witness(engine: &mut dyn Engine, some: &Accounts, keys: &[Key]) -> Result<Too
     if proven.root != root || proven.reads != reads || !proven.writes.is_empty() {
         return Err(failed("it proves something else than was read"));
     }
-    Ok(Took { generate, verify, bytes })
+    Ok(ProofTimes { generate, verify, bytes })
 }

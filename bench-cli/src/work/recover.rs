@@ -5,14 +5,14 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::Plan;
+use super::WorkPlan;
 use super::transfer::{Runner, StreamArgs, batches_done, load, read_back};
-use crate::engine::{Kind, pleach};
+use crate::engine::{EngineKind, pleach};
 use crate::error::Result;
 use crate::flags::{Durability, Flags, count};
+use crate::job_context::{JobContext, JobStage};
 use crate::machine::Level;
 use crate::measure::Times;
-use crate::side::{Side, Stage};
 
 /// `nomt-bench recover`.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
@@ -25,17 +25,17 @@ pub struct RecoverArgs {
 }
 
 impl RecoverArgs {
-    pub fn plan(&self, flags: &Flags) -> Plan {
+    pub fn plan(&self, flags: &Flags) -> WorkPlan {
         let runs = match flags.asked_durability.unwrap_or_default() {
             Durability::Commit => |kind| survives(kind, Durability::Commit),
             _ => |kind| survives(kind, Durability::None),
         };
-        Plan { runs, ..self.stream.plan(self.kills * 20) }
+        WorkPlan { runs, ..self.stream.plan(self.kills * 20) }
     }
 }
 
 /// Only engines whose commits are there after a kill.
-fn survives(kind: Kind, durability: Durability) -> core::result::Result<(), &'static str> {
+fn survives(kind: EngineKind, durability: Durability) -> core::result::Result<(), &'static str> {
     if kind.level(durability) > Level::Nothing {
         Ok(())
     } else {
@@ -44,11 +44,11 @@ fn survives(kind: Kind, durability: Durability) -> core::result::Result<(), &'st
 }
 
 /// What is done in the child: a load, batches until it is killed, and a look at what is there.
-pub fn run(args: &RecoverArgs, side: &mut Side) -> Result<()> {
+pub fn run(args: &RecoverArgs, side: &mut JobContext) -> Result<()> {
     let stream = args.stream.stream(side.flags.seed);
     match side.stage {
-        Stage::Load => load(stream.initial, side),
-        Stage::Run => {
+        JobStage::Load => load(stream.initial, side),
+        JobStage::Run => {
             // Kills have to meet flushes and checkpoints, and no verification.
             side.flags.log_limit_mib = side.flags.log_limit_mib.min(4);
             let stream_args = StreamArgs { verify_every: u64::MAX, ..args.stream.clone() };
@@ -59,8 +59,8 @@ pub fn run(args: &RecoverArgs, side: &mut Side) -> Result<()> {
                 runner.batch(None, side)?;
             }
         }
-        Stage::Check => {
-            let is_ours = matches!(side.kind, Kind::Pleach | Kind::PleachPlain);
+        JobStage::Check => {
+            let is_ours = matches!(side.kind, EngineKind::Pleach | EngineKind::PleachPlain);
             if is_ours {
                 pleach::check(&side.folder)?;
             }

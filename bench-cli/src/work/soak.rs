@@ -6,15 +6,15 @@ use std::collections::VecDeque;
 use pleach::{Key, Session, Value};
 use serde::{Deserialize, Serialize};
 
-use super::Plan;
+use super::WorkPlan;
 use super::meter::Meter;
 use super::stream::{Closing, Stream};
 use super::transfer::{Runner, StreamArgs, check, load};
 use crate::draw::account_key;
 use crate::error::{Result, of_engine, usage, wrong};
 use crate::flags::{Count, Flags, count, count_or_auto};
+use crate::job_context::{JobContext, JobStage};
 use crate::measure::{Figure, Unit, float};
-use crate::side::{Side, Stage};
 
 /// A session reads accounts that the next batches change: those of this many batches, at most this many of each.
 const BATCHES: u64 = 4;
@@ -54,7 +54,7 @@ pub struct SoakArgs {
 }
 
 impl SoakArgs {
-    pub fn plan(&self, flags: &Flags) -> Result<Plan> {
+    pub fn plan(&self, flags: &Flags) -> Result<WorkPlan> {
         if !(0.001..=100_000.0).contains(&self.minutes) {
             return usage("--minutes are from 0.001 to 100000");
         }
@@ -70,7 +70,7 @@ impl SoakArgs {
         }
         // After this many batches the number of accounts does not grow any more.
         let batches = u64::from(self.life) + 1;
-        Ok(Plan { writes: 1 << 30, ..self.stream.plan(batches) })
+        Ok(WorkPlan { writes: 1 << 30, ..self.stream.plan(batches) })
     }
 
     fn stream(&self, seed: u64) -> Stream {
@@ -96,12 +96,12 @@ impl SoakArgs {
 }
 
 /// The workload.
-pub fn run(args: &SoakArgs, side: &mut Side) -> Result<()> {
+pub fn run(args: &SoakArgs, side: &mut JobContext) -> Result<()> {
     let stream = args.stream(side.flags.seed);
     match side.stage {
-        Stage::Load => return load(stream.initial, side),
-        Stage::Check => return check(&stream, side),
-        Stage::Run => {}
+        JobStage::Load => return load(stream.initial, side),
+        JobStage::Check => return check(&stream, side),
+        JobStage::Run => {}
     }
     let undo = args.undo_mib(&side.flags);
     // An eighth is the engine's own limit.
@@ -115,7 +115,7 @@ pub fn run(args: &SoakArgs, side: &mut Side) -> Result<()> {
     let keys = args.plan(&side.flags)?.keys;
     let mut runner = Runner::open(&args.stream, stream, keys, side)?;
     runner.warm_up(args.warmup, side)?;
-    let mut held = Held::default();
+    let mut held = OpenSessions::default();
     let meter = runner.measure(args.batches, side, |runner, meter| {
         if args.sessions > 0 {
             held.turn(args, &stream, runner)?;
@@ -139,7 +139,7 @@ pub fn run(args: &SoakArgs, side: &mut Side) -> Result<()> {
 }
 
 /// The last quarter of the run over its second one, of time, memory and files. Gives what has moved.
-fn levels(meter: &Meter, side: &Side) -> Result<Option<String>> {
+fn levels(meter: &Meter, side: &JobContext) -> Result<Option<String>> {
     let [seconds, batches, memory, files] = meter.columns();
     let quarter = seconds.len() / 4;
     if quarter == 0 {
@@ -174,13 +174,13 @@ fn levels(meter: &Meter, side: &Side) -> Result<Option<String>> {
 
 /// Sessions that are held open, the oldest first. Until it ends, each must read what it read when it was opened.
 #[derive(Default)]
-struct Held {
-    open: VecDeque<One>,
+struct OpenSessions {
+    open: VecDeque<HeldSession>,
     ended: u64,
     reads: u64,
 }
 
-struct One {
+struct HeldSession {
     session: Session,
     /// Batches that its state has.
     opened: u64,
@@ -188,7 +188,7 @@ struct One {
     values: Vec<Option<Value>>,
 }
 
-impl One {
+impl HeldSession {
     fn is_the_same(&self) -> Result<()> {
         let values = self.session.read_many(&self.keys).map_err(of_engine("pleach"))?;
         if values == self.values {
@@ -201,7 +201,7 @@ impl One {
     }
 }
 
-impl Held {
+impl OpenSessions {
     /// After a batch: sessions whose time is over read all again and end, and a new one may be opened.
     fn turn(&mut self, args: &SoakArgs, stream: &Stream, runner: &mut Runner) -> Result<()> {
         let batches = runner.next;
@@ -229,7 +229,7 @@ impl Held {
             keys.sort_unstable();
             keys.dedup();
             let values = session.read_many(&keys).map_err(of_engine("pleach"))?;
-            self.open.push_back(One { session, opened: batches, keys, values });
+            self.open.push_back(HeldSession { session, opened: batches, keys, values });
         }
         Ok(())
     }

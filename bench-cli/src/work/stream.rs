@@ -120,7 +120,7 @@ impl Batch {
     }
 
     /// Runs it on the balances that were read, one for each account; an absent one has nothing.
-    pub fn apply(&self, seen: &[Option<u64>]) -> Result<Applied> {
+    pub fn apply(&self, seen: &[Option<u64>]) -> Result<BatchEffect> {
         let mut balances = seen.to_vec();
         let mut touched = vec![false; seen.len()];
         let mut add = |balances: &mut [Option<u64>], to: usize, amount: u64| {
@@ -131,7 +131,7 @@ impl Batch {
             touched[to] = true;
             Ok(())
         };
-        let mut applied = Applied::default();
+        let mut applied = BatchEffect::default();
         for &(from, to) in &self.transfers {
             let Some(left) = balances[from].and_then(|balance| balance.checked_sub(1)) else {
                 applied.empty += 1;
@@ -176,7 +176,7 @@ pub fn conserved(seen: &[Option<u64>], changes: &[Option<Option<u64>>]) -> Resul
 
 /// What a batch comes to.
 #[derive(Debug, Default)]
-pub struct Applied {
+pub struct BatchEffect {
     /// Of each account: nothing if it was only read, else its new balance, or none if it was closed.
     pub changes: Vec<Option<Option<u64>>>,
     /// Transfers that moved 1.

@@ -5,14 +5,14 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::ledger::{Known, Ledger};
-use super::{Plan, draws, merkle};
-use crate::engine::Kind;
+use super::ledger::{KnownItems, Ledger};
+use super::{WorkPlan, draws, merkle};
+use crate::engine::EngineKind;
 use crate::error::Result;
 use crate::flags::{check, count};
-use crate::machine::Used;
+use crate::job_context::JobContext;
+use crate::machine::ResourceUsage;
 use crate::measure::{Figure, Times, Unit, float, grouped, timed};
-use crate::side::Side;
 use crate::signals;
 
 /// Accounts, contracts and slots of each as the paper has them.
@@ -60,7 +60,7 @@ impl ThresholdArgs {
         self.window.iter().max().copied().unwrap_or(0)
     }
 
-    pub fn plan(&self) -> Result<Plan> {
+    pub fn plan(&self) -> Result<WorkPlan> {
         let largest = self.largest();
         check(
             self.blocks > largest,
@@ -71,18 +71,18 @@ impl ThresholdArgs {
         )?;
         let keys = self.ledger().keys();
         let writes = self.blocks.saturating_mul(self.transfers).saturating_mul(3);
-        Ok(Plan { keys, writes, runs, ..Plan::ROUNDS })
+        Ok(WorkPlan { keys, writes, runs, ..WorkPlan::ROUNDS })
     }
 }
 
-fn runs(kind: Kind) -> core::result::Result<(), &'static str> {
+fn runs(kind: EngineKind) -> core::result::Result<(), &'static str> {
     merkle(kind)?;
     if kind.caps().overlays { Ok(()) } else { Err("it has no blocks over each other") }
 }
 
 /// Figures of a window.
 #[derive(Default)]
-struct Figures {
+struct WindowTimes {
     block: Times,
     finish: Times,
     commit: Times,
@@ -93,16 +93,16 @@ struct Figures {
 }
 
 /// The workload; a turn is a round of a window.
-pub fn run(args: &ThresholdArgs, side: &mut Side) -> Result<()> {
+pub fn run(args: &ThresholdArgs, side: &mut JobContext) -> Result<()> {
     for window in &args.window {
-        let mut figures = Figures::default();
+        let mut figures = WindowTimes::default();
         for _ in 0..side.flags.rounds(1) {
             if !side.turn()? {
                 break;
             }
             round(args, *window, side, &mut figures)?;
         }
-        let Figures { block, finish, commit, clock, processor, committing } = figures;
+        let WindowTimes { block, finish, commit, clock, processor, committing } = figures;
         if block.count() == 0 {
             break;
         }
@@ -121,13 +121,18 @@ pub fn run(args: &ThresholdArgs, side: &mut Side) -> Result<()> {
 }
 
 /// All blocks on a state of its own.
-fn round(args: &ThresholdArgs, window: u64, side: &mut Side, figures: &mut Figures) -> Result<()> {
+fn round(
+    args: &ThresholdArgs,
+    window: u64,
+    side: &mut JobContext,
+    figures: &mut WindowTimes,
+) -> Result<()> {
     let ledger = args.ledger();
     let folder = side.scratch()?;
     let mut opened = side.open_in(folder.path().to_owned(), ledger.keys())?;
     let engine = &mut *opened;
     side.settings(engine)?;
-    let mut known = Known::new();
+    let mut known = KnownItems::new();
     ledger.load(engine, side.kind, &known)?;
     if side.kind.caps().works_on {
         engine.drain(0)?;
@@ -145,17 +150,17 @@ fn round(args: &ThresholdArgs, window: u64, side: &mut Side, figures: &mut Figur
             pending = engine.pending();
         }
         engine.pause(false);
-        let before = Used::now();
+        let before = ResourceUsage::now();
         let start = Instant::now();
         let numbers = block.execute(engine)?;
         let execute = start.elapsed();
         let (finish, finished) = timed(|| engine.finish(block.accesses(&numbers[1])));
         finished?;
         if is_full {
-            let used = Used::now();
+            let used = ResourceUsage::now();
             let (commit, committed) = timed(|| engine.commit());
             committed?;
-            let now = Used::now();
+            let now = ResourceUsage::now();
             let whole = execute + finish + commit;
             figures.block.record(whole);
             figures.finish.record(finish);
@@ -173,11 +178,11 @@ fn round(args: &ThresholdArgs, window: u64, side: &mut Side, figures: &mut Figur
     }
     engine.pause(false);
     // What the commits have left to the background belongs to them.
-    let before = Used::now();
+    let before = ResourceUsage::now();
     let (drain, drained) = timed(|| engine.drain(pending));
     drained?;
     figures.clock += drain;
-    let late = Used::now().since(&before).processor;
+    let late = ResourceUsage::now().since(&before).processor;
     figures.processor += late;
     figures.committing += late;
     for _ in 0..waiting {

@@ -12,15 +12,15 @@ use serde_json::{Value, json};
 use super::meter::{Meter, Phases};
 use super::replay::Replay;
 use super::stream::{Batch, Stream, conserved};
-use super::{Plan, load_keys, merkle};
+use super::{WorkPlan, load_keys, merkle};
 use crate::draw::{BALANCE, Distribution, Draws, account_key, number};
 use crate::engine::pleach::value;
-use crate::engine::{Access, Engine, Kind, Op, Root, Witness};
+use crate::engine::{Engine, EngineKind, Op, Root, StateAccess, Witness};
 use crate::error::{Error, Result, usage, wrong};
 use crate::flags::{Count, Flags, count, count_or_auto, switch};
+use crate::job_context::{JobContext, JobStage};
 use crate::machine;
 use crate::measure::{Figure, Unit, float, from_hex, grouped, hex};
-use crate::side::{Side, Stage};
 
 /// `--batches auto`: fewest and most batches, and the checkpoints that it waits for.
 const AUTO_BATCHES: (u64, u64, u64) = (40, 4000, 3);
@@ -88,23 +88,23 @@ impl InitArgs {
         1 << self.log2
     }
 
-    pub fn plan(&self, flags: &Flags) -> Result<Plan> {
+    pub fn plan(&self, flags: &Flags) -> Result<WorkPlan> {
         if flags.dir.is_none() && !flags.keep {
             return usage("init would remove what it loads: add --dir DIR or --keep");
         }
-        Ok(Plan {
-            stages: &[Stage::Load],
+        Ok(WorkPlan {
+            stages: &[JobStage::Load],
             alternate: 0,
             reuses: true,
             keys: self.accounts(),
             runs: merkle,
-            ..Plan::ROUNDS
+            ..WorkPlan::ROUNDS
         })
     }
 }
 
 impl TransferArgs {
-    pub fn plan(&self) -> Result<Plan> {
+    pub fn plan(&self) -> Result<WorkPlan> {
         if self.batches == Count::Fixed(0) {
             return usage("--batches 0 measures nothing: say 1 or more");
         }
@@ -121,9 +121,9 @@ const fn fixed(count: Count) -> Option<u64> {
 }
 
 /// Only engines that make what others are measured with; the oracle makes none, and is measured by nobody.
-pub fn witnessed(kind: Kind) -> core::result::Result<(), &'static str> {
+pub fn witnessed(kind: EngineKind) -> core::result::Result<(), &'static str> {
     merkle(kind)?;
-    if kind.caps().witness || kind == Kind::Model {
+    if kind.caps().witness || kind == EngineKind::Model {
         return Ok(());
     }
     Err("it makes no witness: say --witness off")
@@ -131,17 +131,17 @@ pub fn witnessed(kind: Kind) -> core::result::Result<(), &'static str> {
 
 impl StreamArgs {
     /// The plan of so many batches.
-    pub fn plan(&self, batches: u64) -> Plan {
+    pub fn plan(&self, batches: u64) -> WorkPlan {
         let stream = self.stream(0);
-        Plan {
-            stages: &[Stage::Load, Stage::Run, Stage::Check],
+        WorkPlan {
+            stages: &[JobStage::Load, JobStage::Run, JobStage::Check],
             alternate: 0,
             reuses: true,
             // At least a quarter more than are loaded, for runs that go on later.
             keys: stream.accounts_before(batches).max(stream.initial + stream.initial / 4),
             writes: batches.saturating_mul(2 * u64::from(self.batch)),
             runs: if self.witness { witnessed } else { merkle },
-            ..Plan::ROUNDS
+            ..WorkPlan::ROUNDS
         }
     }
 
@@ -153,7 +153,7 @@ impl StreamArgs {
 }
 
 /// The load stage of all workloads over accounts.
-pub fn load(accounts: u64, side: &mut Side) -> Result<()> {
+pub fn load(accounts: u64, side: &mut JobContext) -> Result<()> {
     let room = accounts + accounts / 4;
     let parameters = json!({ "accounts": accounts });
     load_once(side, &parameters, room, ("accounts", accounts), |engine, side| {
@@ -168,7 +168,7 @@ pub fn load(accounts: u64, side: &mut Side) -> Result<()> {
         told?;
         let root = engine.root();
         if let Some(root) = &root {
-            Roots::open(side)?.append(0, root)?;
+            RootLog::open(side)?.append(0, root)?;
         }
         side.check_root("root after 0 batches", root.as_ref())
     })
@@ -176,11 +176,11 @@ pub fn load(accounts: u64, side: &mut Side) -> Result<()> {
 
 /// Loads a database with room for `room` keys, unless an earlier run has, and reports how many of `what` a second.
 pub fn load_once(
-    side: &mut Side,
+    side: &mut JobContext,
     parameters: &Value,
     room: u64,
     (what, count): (&str, u64),
-    load: impl FnOnce(&mut dyn Engine, &mut Side) -> Result<()>,
+    load: impl FnOnce(&mut dyn Engine, &mut JobContext) -> Result<()>,
 ) -> Result<()> {
     if side.find_loaded(parameters)? {
         return side.note("its database was loaded by a run before");
@@ -200,10 +200,10 @@ pub fn load_once(
 
 /// The record of roots beside a database: a line `NUMBER ROOT` a batch, appended before the batch is committed. Engines
 /// without room for a number learn from it how many batches their root stands for, after a kill as well.
-pub struct Roots(std::fs::File);
+pub struct RootLog(std::fs::File);
 
-impl Roots {
-    pub fn open(side: &Side) -> Result<Self> {
+impl RootLog {
+    pub fn open(side: &JobContext) -> Result<Self> {
         let path = side.beside(".roots");
         let file = std::fs::OpenOptions::new().append(true).create(true).open(&path);
         file.map(Self).map_err(Error::file(&path))
@@ -216,7 +216,7 @@ impl Roots {
     }
 
     /// All of a database: the root of each number.
-    pub fn read(side: &Side) -> Result<BTreeMap<u64, Root>> {
+    pub fn read(side: &JobContext) -> Result<BTreeMap<u64, Root>> {
         let path = side.beside(".roots");
         let text = std::fs::read_to_string(&path).map_err(Error::file(&path))?;
         let line = |line: &str| {
@@ -228,7 +228,7 @@ impl Roots {
 }
 
 /// Batches that a database contains.
-pub fn batches_done(engine: &mut dyn Engine, side: &Side) -> Result<u64> {
+pub fn batches_done(engine: &mut dyn Engine, side: &JobContext) -> Result<u64> {
     if let Some(number) = engine.marked()? {
         return Ok(number);
     }
@@ -238,13 +238,13 @@ pub fn batches_done(engine: &mut dyn Engine, side: &Side) -> Result<u64> {
         engine.discard()?;
         return Ok(found[0].unwrap_or(0));
     };
-    let roots = Roots::read(side)?;
+    let roots = RootLog::read(side)?;
     let found = roots.iter().rev().find(|entry| *entry.1 == root).map(|entry| *entry.0);
     found.ok_or_else(|| Error::Wrong(format!("its root {} is that of no batch", hex(&root))))
 }
 
 /// The database was run with this stream before, or with none.
-pub fn same_stream(side: &Side, stream: &impl Serialize) -> Result<()> {
+pub fn same_stream(side: &JobContext, stream: &impl Serialize) -> Result<()> {
     let path = side.beside(".stream");
     let ours = serde_json::to_string(stream).map_err(|error| Error::Failed(error.to_string()))?;
     match std::fs::read_to_string(&path) {
@@ -262,12 +262,12 @@ pub fn same_stream(side: &Side, stream: &impl Serialize) -> Result<()> {
 }
 
 /// The workload.
-pub fn run(args: &TransferArgs, side: &mut Side) -> Result<()> {
+pub fn run(args: &TransferArgs, side: &mut JobContext) -> Result<()> {
     let stream = args.stream.stream(side.flags.seed);
     match side.stage {
-        Stage::Load => load(stream.initial, side),
-        Stage::Check => check(&stream, side),
-        Stage::Run => {
+        JobStage::Load => load(stream.initial, side),
+        JobStage::Check => check(&stream, side),
+        JobStage::Run => {
             let keys = args.plan()?.keys;
             let mut runner = Runner::open(&args.stream, stream, keys, side)?;
             runner.overlays = args.overlay_window;
@@ -304,7 +304,7 @@ pub struct Runner {
     /// It, where it was announced.
     drawn: Option<(Batch, Vec<Key>)>,
     root: Root,
-    roots: Roots,
+    roots: RootLog,
     moved: u64,
     empty: u64,
     closed: u64,
@@ -317,7 +317,7 @@ pub struct Runner {
 
 impl Runner {
     /// Opens the database that was loaded, with background work paused.
-    pub fn open(args: &StreamArgs, stream: Stream, keys: u64, side: &Side) -> Result<Self> {
+    pub fn open(args: &StreamArgs, stream: Stream, keys: u64, side: &JobContext) -> Result<Self> {
         same_stream(side, &stream)?;
         let from = Instant::now();
         let mut engine = side.open(keys)?;
@@ -338,7 +338,7 @@ impl Runner {
             next,
             drawn: None,
             root,
-            roots: Roots::open(side)?,
+            roots: RootLog::open(side)?,
             moved: 0,
             empty: 0,
             closed: 0,
@@ -350,7 +350,7 @@ impl Runner {
     }
 
     /// Batches before the clock.
-    pub fn warm_up(&mut self, warmup: Count, side: &mut Side) -> Result<()> {
+    pub fn warm_up(&mut self, warmup: Count, side: &mut JobContext) -> Result<()> {
         let wanted = fixed(warmup).or(side.decided("warm-up"));
         let mut levels = Vec::new();
         loop {
@@ -381,7 +381,7 @@ impl Runner {
     pub fn measure(
         &mut self,
         wanted: Option<u64>,
-        side: &mut Side,
+        side: &mut JobContext,
         mut enough: impl FnMut(&mut Self, &Meter) -> Result<bool>,
     ) -> Result<Meter> {
         let wanted = wanted.or(side.decided("batches"));
@@ -392,7 +392,7 @@ impl Runner {
             meter.hand_over(&mut *self.engine, side)?;
             let done = meter.batches();
             side.progress(done, wanted.unwrap_or(0))?;
-            if wanted.map_or(side.may_decide() && enough, |wanted| done >= wanted) {
+            if wanted.map_or(side.can_decide() && enough, |wanted| done >= wanted) {
                 break;
             }
         }
@@ -409,7 +409,7 @@ impl Runner {
     }
 
     /// Draws, runs and verifies the next batch.
-    pub fn batch(&mut self, mut meter: Option<&mut Meter>, side: &Side) -> Result<()> {
+    pub fn batch(&mut self, mut meter: Option<&mut Meter>, side: &JobContext) -> Result<()> {
         let number = self.next;
         let (batch, keys) = self.drawn.take().unwrap_or_else(|| self.draw(number));
         self.drawn = self.ahead.then(|| self.draw(number + 1));
@@ -430,12 +430,12 @@ impl Runner {
             engine.announce(0, keys)?;
         }
         let executed = Instant::now();
-        let accesses = keys.iter().zip(&applied.changes).map(|(key, change)| Access {
+        let accesses = keys.iter().zip(&applied.changes).map(|(key, change)| StateAccess {
             space: 0,
             key: *key,
             op: change.map_or(Op::Read, |new| Op::ReadWrite(new.map(value))),
         });
-        let count = || Access::write(account_key(BATCHES), value(number + 1));
+        let count = || StateAccess::write(account_key(BATCHES), value(number + 1));
         let accesses = accesses.chain((!side.kind.caps().merkle).then(count)).collect();
         engine.mark(number + 1);
         let witness = engine.finish(accesses)?;
@@ -498,7 +498,7 @@ impl Runner {
     }
 
     /// Drains, gives all figures, and closes.
-    pub fn end(mut self, meter: Meter, side: &Side) -> Result<()> {
+    pub fn end(mut self, meter: Meter, side: &JobContext) -> Result<()> {
         let batches = meter.batches();
         if batches == 0 {
             return self.engine.close();
@@ -536,7 +536,7 @@ impl Runner {
         let from = Instant::now();
         self.engine.close()?;
         side.figure(Figure::one("open", "close", Unit::Ms, from.elapsed().as_secs_f64() * 1000.0))?;
-        for (number, root) in Roots::read(side)? {
+        for (number, root) in RootLog::read(side)? {
             side.check_root(format!("root after {number} batches"), Some(&root))?;
         }
         Ok(())
@@ -615,7 +615,7 @@ const SAMPLE: u64 = 1 << 17;
 const CHUNK: usize = 16_384;
 
 /// Reads balances back from the database.
-pub fn check(stream: &Stream, side: &mut Side) -> Result<()> {
+pub fn check(stream: &Stream, side: &mut JobContext) -> Result<()> {
     let mut engine = side.open(stream.initial + stream.initial / 4)?;
     let batches = batches_done(&mut *engine, side)?;
     read_back(stream, batches, &mut *engine, side)?;
@@ -627,7 +627,7 @@ pub fn read_back(
     stream: &Stream,
     batches: u64,
     engine: &mut dyn Engine,
-    side: &mut Side,
+    side: &mut JobContext,
 ) -> Result<()> {
     let mut replay = Replay::new(stream.initial)?;
     for number in 0..batches {

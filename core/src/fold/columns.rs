@@ -1,14 +1,14 @@
 //! By which bits of a key a treelet parts the keys below a prefix.
 
-use super::MAX_CAPTURE;
+use super::TREELET_LEVELS;
 use super::heap_index;
 use crate::node::Key;
 use crate::prefix::{Prefix, bit, common_len};
 
 /// Levels of a treelet.
-const LEVELS: usize = MAX_CAPTURE as usize;
+const LEVELS: usize = TREELET_LEVELS as usize;
 /// Bits of the levels right behind a prefix.
-const BEHIND: u32 = MAX_CAPTURE as u32;
+const BEHIND: u32 = TREELET_LEVELS as u32;
 /// With fewer of these in which keys differ, others part them better.
 const ENOUGH: u32 = 4;
 
@@ -19,22 +19,22 @@ const ENOUGH: u32 = 4;
 /// A position of level `n` is the prefix that ends with the `n`th of these bits.
 ///
 /// ```
-/// use pleach_core::fold::{Columns, Differing};
+/// use pleach_core::fold::{Columns, DifferingBits};
 ///
 /// // Keys that differ in the low four bits of a byte, and in the byte behind.
-/// let mut differing = Differing::from(&[0x30; 32]);
+/// let mut differing = DifferingBits::from(&[0x30; 32]);
 /// for digit in 0x31..0x3a {
 ///     let mut key = [0x30; 32];
 ///     (key[0], key[1]) = (digit, digit);
 ///     differing.add(&key);
 /// }
 /// let columns = differing.columns(0).expect("the first four bits part nothing");
-/// assert_eq!([1, 2, 3, 4, 5].map(|level| columns.end_of(level)), [5, 6, 7, 8, 13]);
+/// assert_eq!([1, 2, 3, 4, 5].map(|level| columns.level_end(level)), [5, 6, 7, 8, 13]);
 /// let mut key = [0x30; 32];
 /// key[0] = 0x39;
-/// assert_eq!((columns.bucket(&key), columns.agree(&[0x30; 32], &key)), (0b1001_0, true));
+/// assert_eq!((columns.bucket(&key), columns.is_same_elsewhere(&[0x30; 32], &key)), (0b1001_0, true));
 /// key[1] = 0xff;
-/// assert!(!columns.agree(&[0x30; 32], &key));
+/// assert!(!columns.is_same_elsewhere(&[0x30; 32], &key));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Columns([u8; LEVELS]);
@@ -43,7 +43,7 @@ impl Columns {
     /// The bucket of a key.
     #[inline]
     pub fn bucket(self, key: &Key) -> u8 {
-        self.bits(key, MAX_CAPTURE)
+        self.bits(key, TREELET_LEVELS)
     }
 
     /// The first of these bits of a key, one for each level.
@@ -55,7 +55,7 @@ impl Columns {
 
     /// Are two keys the same in all other bits before the last of these?
     #[inline]
-    pub fn agree(self, one: &Key, other: &Key) -> bool {
+    pub fn is_same_elsewhere(self, one: &Key, other: &Key) -> bool {
         let mut probe = *other;
         for depth in self.0 {
             let (byte, mask) = (usize::from(depth / 8), 0x80 >> (depth % 8));
@@ -71,18 +71,18 @@ impl Columns {
             let (byte, mask) = (usize::from(depth / 8), 0x80 >> (depth % 8));
             key[byte] = if bits >> at & 1 == 1 { key[byte] | mask } else { key[byte] & !mask };
         }
-        Prefix::new(&key, self.end_of(level))
+        Prefix::new(&key, self.level_end(level))
     }
 
     /// The depth at which the positions of a level end, which is not 0.
     #[inline]
-    pub fn end_of(self, level: u8) -> u16 {
+    pub fn level_end(self, level: u8) -> u16 {
         u16::from(self.0[usize::from(level) - 1]) + 1
     }
 
     /// The [`heap_index`] of the position on the way to a key whose keys part at `depth`, if there is one.
     #[inline]
-    pub(super) fn parting_at(self, key: &Key, depth: u16) -> Option<u8> {
+    pub(super) fn position_at(self, key: &Key, depth: u16) -> Option<u8> {
         let level = self.0.iter().position(|own| u16::from(*own) == depth)?;
         #[expect(clippy::cast_possible_truncation, reason = "at most five levels")]
         let level = level as u8;
@@ -92,18 +92,18 @@ impl Columns {
 
 /// The bits in which keys differ, which are given one by one.
 #[derive(Clone, Debug)]
-pub struct Differing {
+pub struct DifferingBits {
     first: Key,
     bits: Key,
 }
 
-impl From<&Key> for Differing {
+impl From<&Key> for DifferingBits {
     fn from(first: &Key) -> Self {
         Self { first: *first, bits: [0; 32] }
     }
 }
 
-impl Differing {
+impl DifferingBits {
     /// Adds a key.
     #[inline]
     pub fn add(&mut self, key: &Key) {
@@ -114,7 +114,7 @@ impl Differing {
 
     /// Do the five bits behind a prefix of `floor` bits part the keys well, whatever comes?
     #[inline]
-    pub fn is_plain(&self, floor: u16) -> bool {
+    pub fn is_spread_at(&self, floor: u16) -> bool {
         let byte = usize::from(floor / 8);
         // At most seven bits before them and five of them.
         let window =
@@ -128,7 +128,7 @@ impl Differing {
     /// # Panics
     /// When five bits behind the prefix are not there.
     pub fn columns(&self, floor: u16) -> Option<Columns> {
-        if self.is_plain(floor) {
+        if self.is_spread_at(floor) {
             return None;
         }
         let mut depths = [0; LEVELS];

@@ -10,9 +10,9 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::records::Records;
-use super::stages::{Source, Stages};
-use super::subtrie::{Old, Placed, Subtrie};
+use super::records::AccessRecords;
+use super::stages::{HashStages, Source};
+use super::subtrie::{OldOccupancy, PlacedSubtrie, Subtrie};
 use super::values::Values;
 use super::{FoldValue, HashId, NO_HASH, Occupancy};
 use crate::hasher::Hasher;
@@ -22,8 +22,8 @@ use crate::tree::index32;
 
 /// A fold that was ended.
 #[derive(Clone, Copy, Debug)]
-struct End {
-    old: Old,
+struct EndedFold {
+    old: OldOccupancy,
     node: u32,
     /// Where its records, siblings and gaps end.
     records: u32,
@@ -34,22 +34,22 @@ struct End {
 /// Folds ([the module](super)). Buffers are used again, so in steady state it does not allocate.
 pub struct Folder {
     pub(super) values: Values,
-    pub(super) stages: Stages,
-    pub(super) records: Records,
+    pub(super) stages: HashStages,
+    pub(super) records: AccessRecords,
     /// Keys in which nothing is accessed, with the hashes of their values.
     pub(super) pairs: Vec<(Key, HashId)>,
     /// Subtries that wait for the right side of a fork at this depth.
     pub(super) waiting: Vec<(u16, Subtrie)>,
-    pub(super) last: Option<Placed>,
+    pub(super) last: Option<PlacedSubtrie>,
     /// Where siblings of fragments belong among those that are emitted here.
     gaps: Vec<(u32, u32)>,
-    ends: Vec<End>,
+    ends: Vec<EndedFold>,
     /// Leaves that were given by their node alone: what stands for the hash of the value, ascending, and a prefix above.
-    pub(super) unnamed: Vec<(HashId, Prefix)>,
+    pub(super) unnamed_leaves: Vec<(HashId, Prefix)>,
     /// Is one of them the terminal of an access?
     pub(super) needs_names: bool,
     /// Does an item lie below another one?
-    pub(super) overlap: bool,
+    pub(super) has_overlap: bool,
     /// Pairs of which no hash is made: a leaf or nothing beside nothing.
     pub(super) unhashed: usize,
     pub(super) items: usize,
@@ -71,16 +71,16 @@ impl Folder {
     pub fn new(hasher: Hasher) -> Self {
         Self {
             values: Values::new(hasher),
-            stages: Stages::default(),
-            records: Records::default(),
+            stages: HashStages::default(),
+            records: AccessRecords::default(),
             pairs: Vec::new(),
             waiting: Vec::new(),
             last: None,
             gaps: Vec::new(),
             ends: Vec::new(),
-            unnamed: Vec::new(),
+            unnamed_leaves: Vec::new(),
             needs_names: false,
-            overlap: false,
+            has_overlap: false,
             unhashed: 0,
             items: 0,
         }
@@ -102,9 +102,9 @@ impl Folder {
         self.last = None;
         self.gaps.clear();
         self.ends.clear();
-        self.unnamed.clear();
+        self.unnamed_leaves.clear();
         self.needs_names = false;
-        self.overlap = false;
+        self.has_overlap = false;
         self.unhashed = 0;
         self.items = 0;
     }
@@ -119,11 +119,11 @@ impl Folder {
 
     /// Hash calls made since creation, values included.
     #[inline]
-    pub fn hashed(&self) -> u64 {
+    pub fn hash_count(&self) -> u64 {
         self.values.hashed
     }
 
-    /// Items given since [`Self::clear`] or [`Self::settle`].
+    /// Items given since [`Self::clear`] or [`Self::hash_so_far`].
     #[inline]
     pub fn len(&self) -> usize {
         self.items
@@ -137,9 +137,10 @@ impl Folder {
 
     /// The subtrie below a prefix, in which nothing is accessed, by its node.
     #[inline]
-    pub fn known(&mut self, node: &Node, at: &Prefix) -> Subtrie {
+    pub fn known_subtrie(&mut self, node: &Node, at: &Prefix) -> Subtrie {
         let kind = kind(node);
-        let old = if kind == NodeKind::Leaf { self.unnamed(at) } else { Old::Beside };
+        let old =
+            if kind == NodeKind::Leaf { self.record_unnamed(at) } else { OldOccupancy::Unaccessed };
         Subtrie::new(kind, self.stages.known(node), old)
     }
 
@@ -155,12 +156,12 @@ impl Folder {
             Occupancy::Many => {
                 self.records.push_fragment(number);
                 self.gaps.push((index32(self.stages.siblings.len()), number));
-                Old::Many
+                OldOccupancy::Many
             }
-            Occupancy::Empty => Old::Empty(self.records.push(key, NO_HASH)),
+            Occupancy::Empty => OldOccupancy::Empty(self.records.push(key, NO_HASH)),
             Occupancy::Leaf { key, value_hash } => {
                 let hash = self.values.add(FoldValue::Hash(*value_hash));
-                Old::Leaf(self.records.push(key, hash))
+                OldOccupancy::Leaf(self.records.push(key, hash))
             }
         };
         Subtrie::new(kind(node), self.stages.known(node), old)
@@ -168,14 +169,14 @@ impl Folder {
 
     /// Ends a fold with the subtrie that is all of it; its results are asked for by the number that is given. Is it the
     /// root?
-    pub fn end(&mut self, subtrie: Subtrie, is_root: bool) -> usize {
-        if let Old::Empty(access) | Old::Leaf(access) = subtrie.old()
+    pub fn end_fold(&mut self, subtrie: Subtrie, is_root: bool) -> usize {
+        if let OldOccupancy::Empty(access) | OldOccupancy::Leaf(access) = subtrie.old()
             && is_root
         {
-            self.records.place(access, 0);
+            self.records.place_terminal(access, 0);
         }
         let node = self.watch(&subtrie);
-        self.ends.push(End {
+        self.ends.push(EndedFold {
             old: subtrie.old(),
             node,
             records: index32(self.records.len()),
@@ -196,8 +197,8 @@ impl Folder {
     ) -> Result<(), E> {
         if self.needs_names {
             for (key, hash) in self.records.each_mut() {
-                if let Ok(at) = self.unnamed.binary_search_by_key(&hash, |(hash, _)| *hash) {
-                    let (named, value_hash) = pair(&self.unnamed[at].1)?;
+                if let Ok(at) = self.unnamed_leaves.binary_search_by_key(&hash, |(hash, _)| *hash) {
+                    let (named, value_hash) = pair(&self.unnamed_leaves[at].1)?;
                     *key = named;
                     self.values.set(hash, value_hash);
                 }
@@ -225,29 +226,29 @@ impl Folder {
     }
 
     /// Hashes what can be hashed and lets go of the messages: what comes is unlimited, and a processor's cache is not.
-    pub fn settle(&mut self) {
+    pub fn hash_so_far(&mut self) {
         let subtries = self.waiting.iter_mut().map(|(_, subtrie)| subtrie);
         let live = subtries.chain(self.last.as_mut().map(|last| &mut last.subtrie));
         let mut live: Vec<(&mut Subtrie, Source)> =
             live.filter_map(|subtrie| subtrie.source().map(|source| (subtrie, source))).collect();
-        self.stages.settle(&mut self.values, live.iter_mut().map(|(_, source)| source));
+        self.stages.hash_so_far(&mut self.values, live.iter_mut().map(|(_, source)| source));
         for (subtrie, source) in live {
             *subtrie = Subtrie::new(subtrie.kind(), source, subtrie.old());
         }
         self.items = 0;
     }
 
-    /// [`Self::settle`], and lets go of keys and values: nothing is accessed, neither here nor in what comes.
-    pub fn settle_unaccessed(&mut self) {
+    /// [`Self::hash_so_far`], and lets go of keys and values: nothing is accessed, neither here nor in what comes.
+    pub fn hash_so_far_unaccessed(&mut self) {
         debug_assert_eq!(self.records.len(), 0, "nothing is accessed");
-        self.settle();
+        self.hash_so_far();
         let subtries = self.waiting.iter_mut().map(|(_, subtrie)| subtrie);
         for subtrie in subtries.chain(self.last.as_mut().map(|last| &mut last.subtrie)) {
-            *subtrie = subtrie.with(Old::Beside);
+            *subtrie = subtrie.with(OldOccupancy::Unaccessed);
         }
         self.pairs.clear();
         self.values.clear();
-        self.unnamed.clear();
+        self.unnamed_leaves.clear();
     }
 }
 
@@ -269,12 +270,16 @@ impl Folder {
     /// [`Occupancy::Many`].
     pub fn occupancy(&self, fold: usize) -> Occupancy {
         match self.ends[fold].old {
-            Old::Empty(access) | Old::Leaf(access) => self.records.occupancy(access, &self.values),
-            Old::Beside | Old::Pair(_) | Old::Many => Occupancy::Many,
+            OldOccupancy::Empty(access) | OldOccupancy::Leaf(access) => {
+                self.records.occupancy(access, &self.values)
+            }
+            OldOccupancy::Unaccessed | OldOccupancy::UnaccessedPair(_) | OldOccupancy::Many => {
+                Occupancy::Many
+            }
         }
     }
 
-    /// The hash with a number that [`Span::accessed`] gave.
+    /// The hash with a number that [`KeySpan::push_accessed`] gave.
     #[inline]
     pub fn value_hash(&self, id: HashId) -> &ValueHash {
         self.values.hash(id)
@@ -323,7 +328,7 @@ impl Folder {
 
     /// The numbers of nodes and of lines that are kept so far, before or after [`Folder::run`].
     #[inline]
-    pub fn kept(&self) -> (usize, usize) {
+    pub fn kept_counts(&self) -> (usize, usize) {
         self.stages.kept()
     }
 
@@ -340,7 +345,7 @@ impl Folder {
     }
 
     /// Takes siblings, nodes and lines, and gives these lists for the next ones.
-    pub fn swap(
+    pub fn swap_results(
         &mut self,
         siblings: &mut Vec<Node>,
         nodes: &mut Vec<(u8, Node)>,

@@ -6,8 +6,8 @@
 //! old trie come from the same items, since a subtrie without an accessed key has the same node before and after.
 //! Terminals come in key order and siblings in post-order, as `docs/proofs.md` defines.
 //!
-//! What lies beside the way up from the keys is a [`Path`]: nothing ([`Bare`]), nodes below a page's prefix that are known
-//! ([`Levels`]), the lines of a region's children ([`Lines`]), or the siblings of a proof that is checked ([`Siblings`]).
+//! What lies beside the way up from the keys is a [`Path`]: nothing ([`EmptyPath`]), nodes below a page's prefix that are known
+//! ([`TreeletPath`]), the lines of a region's children ([`TilingPath`]), or the siblings of a proof that is checked ([`SiblingPath`]).
 //!
 //! A fold with fewer than two old keys cannot say where its terminal is: in the whole trie it may
 //! be above the floor. Its [`Occupancy`] is then `Empty` or `Leaf`, and the fold above places the
@@ -18,23 +18,23 @@
 //!
 //! # Use
 //!
-//! 1. [`Folder::below`] or [`Folder::along`], items in key order, [`Span::end`], for any number of folds;
+//! 1. [`Folder::span`] or [`Folder::span_along`], items in key order, [`FoldSpan::end`], for any number of folds;
 //! 2. [`Folder::name_leaves`], where keys are accessed beside nodes that may be leaves;
 //! 3. [`Folder::run`], once;
 //! 4. nodes, occupancy, kept nodes and multiproofs can be asked for;
 //! 5. [`Folder::clear`], which keeps the memory.
 //!
 //! ```
-//! use pleach_core::fold::{Change, FoldValue, Folder};
+//! use pleach_core::fold::{ValueChange, FoldValue, Folder};
 //! use pleach_core::{Hasher, Prefix, TERMINATOR, node};
 //!
 //! // The left half of the trie is known by its node; one key on the right is deleted.
 //! let left = node::tag_internal([1; 32]);
 //! let mut folder = Folder::new(Hasher::BLAKE3);
-//! let mut span = folder.below(0);
-//! span.subtrie(&Prefix::ROOT.child(false), &left);
-//! span.accessed(&[0x80; 32], Some(FoldValue::Bytes(b"old")), Change::Delete);
-//! let fold = span.end();
+//! let mut span = folder.span(0);
+//! span.push_known(&Prefix::ROOT.child(false), &left);
+//! span.push_accessed(&[0x80; 32], Some(FoldValue::Bytes(b"old")), ValueChange::Delete);
+//! let fold = span.end_fold();
 //! folder.run();
 //! assert_eq!(*folder.node(fold), node::combine(Hasher::BLAKE3, &left, &TERMINATOR));
 //! assert_eq!(folder.siblings(), [left]);
@@ -57,12 +57,12 @@ mod values;
 use crate::hasher::Hasher;
 use crate::node::{Key, ValueHash, value_hash};
 
-pub use self::columns::{Columns, Differing};
+pub use self::columns::{Columns, DifferingBits};
 pub use self::folder::Folder;
-pub use self::path::{Bare, Home, Levels, Lines, Path, Siblings};
-pub use self::positions::{MAX_CAPTURE, above, heap_index};
+pub use self::path::{EmptyPath, NodeOwner, Path, SiblingPath, TilingPath, TreeletPath};
+pub use self::positions::{TREELET_LEVELS, above, heap_index};
 pub use self::root_folder::{NotAscending, RootFolder};
-pub use self::span::Span;
+pub use self::span::FoldSpan;
 pub use self::subtrie::Subtrie;
 pub use self::values::combine_chunks;
 
@@ -88,7 +88,7 @@ impl FoldValue<'_> {
 
 /// What an access does to a key.
 #[derive(Clone, Copy, Debug)]
-pub enum Change<'a> {
+pub enum ValueChange<'a> {
     /// The key was only read.
     Keep,
     /// The key has this value afterwards.

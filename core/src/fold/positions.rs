@@ -3,7 +3,7 @@
 use crate::node::Key;
 
 /// Levels of a treelet: the nodes that a fold keeps lie at most so many levels below the prefix.
-pub const MAX_CAPTURE: u8 = 5;
+pub const TREELET_LEVELS: u8 = 5;
 
 /// Number of the prefix `level` bits below another whose last bits are `bits`: 0 is that other one
 /// itself, 1 and 2 are its children, and so on by level and key.

@@ -13,9 +13,9 @@ use crate::tree::index32;
 
 /// What stands in the multiproof for an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stands {
+enum AccessTerminal {
     /// A terminal of its own.
-    Alone,
+    Own,
     /// The terminal of an earlier access.
     Shared,
     /// All that was emitted below a child, by its number.
@@ -24,20 +24,20 @@ enum Stands {
 
 /// An access to a key, or all accesses below a child, and the terminal that it ends in.
 #[derive(Clone, Copy, Debug)]
-struct Record {
+struct AccessRecord {
     /// Of a leaf its key, of a terminator any key below it.
     key: Key,
     /// The value's hash of a leaf.
     hash: HashId,
     depth: u16,
-    stands: Stands,
+    terminal: AccessTerminal,
 }
 
 /// Accesses in key order.
 #[derive(Debug, Default)]
-pub(super) struct Records(Vec<Record>);
+pub(super) struct AccessRecords(Vec<AccessRecord>);
 
-impl Records {
+impl AccessRecords {
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
@@ -53,47 +53,47 @@ impl Records {
     /// An access whose terminal is not placed: a terminator, or the leaf of this key; gives its number.
     #[inline]
     pub(super) fn push(&mut self, key: &Key, hash: HashId) -> u32 {
-        self.0.push(Record { key: *key, hash, depth: 0, stands: Stands::Alone });
+        self.0.push(AccessRecord { key: *key, hash, depth: 0, terminal: AccessTerminal::Own });
         index32(self.0.len() - 1)
     }
 
     /// The accesses below a child that had two keys or more, whose terminals are elsewhere.
     pub(super) fn push_fragment(&mut self, number: u32) {
-        let stands = Stands::Fragment(number);
-        self.0.push(Record { key: [0; 32], hash: NO_HASH, depth: 0, stands });
+        let stands = AccessTerminal::Fragment(number);
+        self.0.push(AccessRecord { key: [0; 32], hash: NO_HASH, depth: 0, terminal: stands });
     }
 
     /// The terminal of access `at` is at this depth.
     #[inline]
-    pub(super) fn place(&mut self, at: u32, depth: u16) {
+    pub(super) fn place_terminal(&mut self, at: u32, depth: u16) {
         self.0[at as usize].depth = depth;
     }
 
     /// Key and value's hash of each terminal, those of fragments left out.
     pub(super) fn each_mut(&mut self) -> impl Iterator<Item = (&mut Key, HashId)> {
-        let own = self.0.iter_mut().filter(|record| record.stands == Stands::Alone);
-        own.map(|Record { key, hash, .. }| (key, *hash))
+        let own = self.0.iter_mut().filter(|record| record.terminal == AccessTerminal::Own);
+        own.map(|AccessRecord { key, hash, .. }| (key, *hash))
     }
 
     /// Access `at` ends in the leaf of another key.
-    pub(super) fn ends_in(&mut self, at: u32, (key, hash): (Key, HashId)) {
+    pub(super) fn set_leaf(&mut self, at: u32, (key, hash): (Key, HashId)) {
         let record = &mut self.0[at as usize];
         (record.key, record.hash) = (key, hash);
     }
 
     /// Access `at` ends in the terminal of access `first`, before it. The leaf, if there is one, may be that of either.
-    pub(super) fn share(&mut self, first: u32, at: u32) {
+    pub(super) fn share_terminal(&mut self, first: u32, at: u32) {
         let later = &mut self.0[at as usize];
-        later.stands = Stands::Shared;
-        let Record { key, hash, .. } = *later;
+        later.terminal = AccessTerminal::Shared;
+        let AccessRecord { key, hash, .. } = *later;
         if hash != NO_HASH {
-            self.ends_in(first, (key, hash));
+            self.set_leaf(first, (key, hash));
         }
     }
 
     /// What access `at`, whose terminal is not placed, says of the state before.
     pub(super) fn occupancy(&self, at: u32, values: &Values) -> Occupancy {
-        let Record { key, hash, .. } = self.0[at as usize];
+        let AccessRecord { key, hash, .. } = self.0[at as usize];
         if hash == NO_HASH {
             return Occupancy::Empty;
         }
@@ -109,19 +109,19 @@ impl Records {
         mut fragment: impl FnMut(u32, &mut Vec<u8>),
     ) -> u32 {
         let mut count = 0;
-        for Record { key, hash, depth, stands } in &self.0[range] {
+        for AccessRecord { key, hash, depth, terminal: stands } in &self.0[range] {
             let (key, depth) = (*key, *depth);
             match *stands {
-                Stands::Shared => continue,
-                Stands::Fragment(number) => {
+                AccessTerminal::Shared => continue,
+                AccessTerminal::Fragment(number) => {
                     fragment(number, out);
                     continue;
                 }
-                Stands::Alone if *hash == NO_HASH => {
+                AccessTerminal::Own if *hash == NO_HASH => {
                     let prefix = Prefix::new(&key, depth);
                     terminal_encode(out, &Terminal::Terminator { prefix });
                 }
-                Stands::Alone => {
+                AccessTerminal::Own => {
                     let value_hash = *values.hash(*hash);
                     terminal_encode(out, &Terminal::Leaf { key, value_hash, depth });
                 }
@@ -134,6 +134,6 @@ impl Records {
     /// Is access `at` the first that ends in its terminal?
     #[inline]
     pub(super) fn is_first(&self, at: usize) -> bool {
-        self.0[at].stands != Stands::Shared
+        self.0[at].terminal != AccessTerminal::Shared
     }
 }

@@ -17,14 +17,14 @@ pub struct NotAscending;
 ///
 /// ```
 /// use pleach_core::fold::{FoldValue, RootFolder};
-/// use pleach_core::naive::Naive;
+/// use pleach_core::naive::NaiveTrie;
 /// use pleach_core::{Hasher, node::value_hash};
 ///
 /// let mut folder = RootFolder::new(Hasher::BLAKE3);
 /// folder.pair(&[1; 32], FoldValue::Bytes(b"one"))?;
 /// folder.pair(&[2; 32], FoldValue::Hash(value_hash(Hasher::BLAKE3, b"two")))?;
 /// let pairs = [([1; 32], &b"one"[..]), ([2; 32], b"two")];
-/// let trie: Naive = pairs.iter().map(|(key, value)| (*key, value_hash(Hasher::BLAKE3, value))).collect();
+/// let trie: NaiveTrie = pairs.iter().map(|(key, value)| (*key, value_hash(Hasher::BLAKE3, value))).collect();
 /// assert_eq!(folder.root(), trie.root(Hasher::BLAKE3));
 /// # Ok::<(), pleach_core::fold::NotAscending>(())
 /// ```
@@ -56,16 +56,16 @@ impl RootFolder {
         }
         self.last = Some(*key);
         if self.folder.len() == PAIRS {
-            self.folder.settle_unaccessed();
+            self.folder.hash_so_far_unaccessed();
         }
-        self.folder.below(0).unaccessed(key, value);
+        self.folder.span(0).push_unaccessed(key, value);
         Ok(())
     }
 
     /// The root of all pairs that were given.
     #[inline]
     pub fn root(mut self) -> Node {
-        let fold = self.folder.below(0).end();
+        let fold = self.folder.span(0).end_fold();
         self.folder.run();
         *self.folder.node(fold)
     }

@@ -1,23 +1,23 @@
 //! Putting in: keys, subtries, the children of a tiling, and the terminals of a proof that is checked.
 
 use super::folder::Folder;
-use super::path::{Bare, Lines, Path, Siblings};
-use super::subtrie::{EMPTY, Old, Placed, Subtrie};
-use super::{Change, FoldValue, HashId, NO_HASH};
+use super::path::{EmptyPath, Path, SiblingPath, TilingPath};
+use super::subtrie::{EMPTY, OldOccupancy, PlacedSubtrie, Subtrie};
+use super::{FoldValue, HashId, NO_HASH, ValueChange};
 use crate::node::{Key, Node, NodeKind, kind};
 use crate::prefix::{Prefix, common_len};
 use crate::proof::Terminal;
 use crate::proof::terminal::terminals;
 
 /// Items below a prefix, which come in key order, none below another.
-pub struct Span<'a, P> {
+pub struct FoldSpan<'a, P> {
     pub(super) folder: &'a mut Folder,
     pub(super) floor: u16,
     /// What lies beside the way up.
     pub path: P,
 }
 
-impl<P: core::fmt::Debug> core::fmt::Debug for Span<'_, P> {
+impl<P: core::fmt::Debug> core::fmt::Debug for FoldSpan<'_, P> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Span").field("floor", &self.floor).field("path", &self.path).finish()
     }
@@ -26,59 +26,59 @@ impl<P: core::fmt::Debug> core::fmt::Debug for Span<'_, P> {
 impl Folder {
     /// Begins a fold of items below a prefix of `floor` bits, or goes on with it.
     #[inline]
-    pub fn below(&mut self, floor: u16) -> Span<'_, Bare> {
-        self.along(floor, Bare)
+    pub fn span(&mut self, floor: u16) -> FoldSpan<'_, EmptyPath> {
+        self.span_along(floor, EmptyPath)
     }
 
     /// The same where something may lie beside the way up.
     #[inline]
-    pub fn along<P: Path>(&mut self, floor: u16, path: P) -> Span<'_, P> {
-        Span { folder: self, floor, path }
+    pub fn span_along<P: Path>(&mut self, floor: u16, path: P) -> FoldSpan<'_, P> {
+        FoldSpan { folder: self, floor, path }
     }
 }
 
-impl Span<'_, Lines<'_>> {
+impl FoldSpan<'_, TilingPath<'_>> {
     /// Adds a child of the tiling, in order. `next` is the one that comes next; with the last one the subtrie over the
     /// whole tiling is given.
-    pub fn child(
+    pub fn push_child(
         &mut self,
         (child, at): (usize, &Prefix),
         subtrie: Subtrie,
         next: Option<usize>,
     ) -> Option<Subtrie> {
-        let fork = self.path.stand_at(child, next);
+        let fork = self.path.start_at(child, next);
         self.folder.climb((at.first_key(), at.len(), subtrie), fork, self.floor, &mut self.path)
     }
 }
 
-impl Span<'_, Siblings<'_>> {
+impl FoldSpan<'_, SiblingPath<'_>> {
     /// Adds encoded terminals, which follow in key order.
-    pub fn terminals(&mut self, bytes: &[u8]) {
+    pub fn push_terminals(&mut self, bytes: &[u8]) {
         for terminal in terminals(bytes) {
             let subtrie = match &terminal {
                 Terminal::Terminator { .. } => EMPTY,
                 Terminal::Leaf { key, value_hash, .. } => {
                     let hash = self.folder.values.add(FoldValue::Hash(*value_hash));
                     let source = self.folder.stages.leaf(key, hash);
-                    Subtrie::new(NodeKind::Leaf, source, Old::Beside)
+                    Subtrie::new(NodeKind::Leaf, source, OldOccupancy::Unaccessed)
                 }
             };
-            self.put(terminal.bits(), terminal.depth(), subtrie);
+            self.push(terminal.bits(), terminal.depth(), subtrie);
         }
     }
 
     /// All was given: ends the fold; its result is the node before the batch. `None` where siblings are missing or left
     /// over, nothing was given, or nodes are no siblings in any trie: a leaf or nothing beside nothing.
-    pub fn prove(self) -> Option<usize> {
+    pub fn end_proof(self) -> Option<usize> {
         let Self { folder, floor, mut path } = self;
-        let Placed { key, depth, subtrie } = folder.last.take()?;
+        let PlacedSubtrie { key, depth, subtrie } = folder.last.take()?;
         let whole = folder.climb((&key, depth, subtrie), None, floor, &mut path)?;
-        let is_right = !path.is_short && path.rest.is_empty() && !folder.overlap;
-        (is_right && folder.unhashed == 0).then(|| folder.end(whole, false))
+        let is_right = !path.is_short && path.rest.is_empty() && !folder.has_overlap;
+        (is_right && folder.unhashed == 0).then(|| folder.end_fold(whole, false))
     }
 }
 
-impl<P: Path> Span<'_, P> {
+impl<P: Path> FoldSpan<'_, P> {
     /// The folder.
     #[inline]
     pub fn folder(&mut self) -> &mut Folder {
@@ -87,58 +87,62 @@ impl<P: Path> Span<'_, P> {
 
     /// Adds a subtrie in which no key is accessed, by its node.
     #[inline]
-    pub fn subtrie(&mut self, at: &Prefix, node: &Node) {
+    pub fn push_known(&mut self, at: &Prefix, node: &Node) {
         if kind(node) == NodeKind::Terminator {
             return;
         }
-        let subtrie = self.folder.known(node, at);
-        self.put(at.first_key(), at.len(), subtrie);
+        let subtrie = self.folder.known_subtrie(node, at);
+        self.push(at.first_key(), at.len(), subtrie);
     }
 
     /// Adds a key that is not accessed.
     #[inline]
-    pub fn unaccessed(&mut self, key: &Key, value: FoldValue<'_>) {
+    pub fn push_unaccessed(&mut self, key: &Key, value: FoldValue<'_>) {
         let hash = self.folder.values.add(value);
-        let old = self.folder.pair(key, hash);
+        let old = self.folder.record_pair(key, hash);
         let source = self.folder.stages.leaf(key, hash);
-        self.put(key, 256, Subtrie::new(NodeKind::Leaf, source, old));
+        self.push(key, 256, Subtrie::new(NodeKind::Leaf, source, old));
     }
 
     /// Adds an accessed key with its old value (`None`: absent) and what becomes of it. Gives the
     /// number of the new value's hash, [`NO_HASH`] when nothing was put.
     #[inline]
-    pub fn accessed(
+    pub fn push_accessed(
         &mut self,
         key: &Key,
         old: Option<FoldValue<'_>>,
-        change: Change<'_>,
+        change: ValueChange<'_>,
     ) -> HashId {
         let folder = &mut *self.folder;
         let before = old.map_or(NO_HASH, |value| folder.values.add(value));
         let (after, put) = match change {
-            Change::Keep => (before, NO_HASH),
-            Change::Delete => (NO_HASH, NO_HASH),
-            Change::Put(value) => {
+            ValueChange::Keep => (before, NO_HASH),
+            ValueChange::Delete => (NO_HASH, NO_HASH),
+            ValueChange::Put(value) => {
                 let new = folder.values.add(value);
                 (new, new)
             }
         };
         let record = folder.records.push(key, before);
-        let old = if before == NO_HASH { Old::Empty(record) } else { Old::Leaf(record) };
+        let old = if before == NO_HASH {
+            OldOccupancy::Empty(record)
+        } else {
+            OldOccupancy::Leaf(record)
+        };
         let subtrie = match after {
             NO_HASH => EMPTY.with(old),
             new => Subtrie::new(NodeKind::Leaf, folder.stages.leaf(key, new), old),
         };
-        self.put(key, 256, subtrie);
+        self.push(key, 256, subtrie);
         put
     }
 
     /// Adds a subtrie.
     #[inline]
-    pub fn put(&mut self, key: &Key, depth: u16, subtrie: Subtrie) {
+    pub fn push(&mut self, key: &Key, depth: u16, subtrie: Subtrie) {
         self.folder.items += 1;
-        let last = self.folder.last.replace(Placed { key: *key, depth, subtrie });
-        if let Some(Placed { key: last, depth, subtrie }) = last {
+        let last = self.folder.last.replace(PlacedSubtrie { key: *key, depth, subtrie });
+        if let Some(PlacedSubtrie { key: last, depth, subtrie }) = last {
             debug_assert!(last < *key, "items come in key order, each key once");
             let fork = Some(common_len(&last, key));
             let waits =
@@ -152,26 +156,29 @@ impl<P: Path> Span<'_, P> {
     ///
     /// # Panics
     /// When there is no item.
-    pub fn gather(&mut self, floor: u16) -> Subtrie {
-        let Placed { key, depth, subtrie } = self.folder.last.take().expect("an item was given");
+    pub fn lift_last(&mut self, floor: u16) -> Subtrie {
+        let PlacedSubtrie { key, depth, subtrie } =
+            self.folder.last.take().expect("an item was given");
         let whole = self.folder.climb((&key, depth, subtrie), None, floor, &mut self.path);
         let subtrie = whole.expect("items lie below the floor");
-        self.folder.last = Some(Placed { key, depth: floor, subtrie });
+        self.folder.last = Some(PlacedSubtrie { key, depth: floor, subtrie });
         subtrie
     }
 
     /// All items were given: the subtrie that they are.
-    pub fn close(mut self) -> Subtrie {
-        let Some(Placed { key, depth, subtrie }) = self.folder.last.take() else { return EMPTY };
+    pub fn into_subtrie(mut self) -> Subtrie {
+        let Some(PlacedSubtrie { key, depth, subtrie }) = self.folder.last.take() else {
+            return EMPTY;
+        };
         let whole = self.folder.climb((&key, depth, subtrie), None, self.floor, &mut self.path);
         whole.unwrap_or(EMPTY)
     }
 
     /// All items were given: ends the fold, whose results are asked for by the number that is given.
-    pub fn end(self) -> usize {
+    pub fn end_fold(self) -> usize {
         let Self { folder, floor, path } = self;
-        let subtrie = Span { folder: &mut *folder, floor, path }.close();
-        debug_assert!(!folder.overlap, "no item lies below another");
-        folder.end(subtrie, floor == 0)
+        let subtrie = FoldSpan { folder: &mut *folder, floor, path }.into_subtrie();
+        debug_assert!(!folder.has_overlap, "no item lies below another");
+        folder.end_fold(subtrie, floor == 0)
     }
 }

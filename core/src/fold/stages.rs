@@ -9,7 +9,7 @@
 use alloc::vec::Vec;
 
 use super::values::Values;
-use super::{HashId, Home};
+use super::{HashId, NodeOwner};
 use crate::node::{Key, Node, TERMINATOR, tag_internal, tag_leaf};
 use crate::tree::index32;
 
@@ -50,7 +50,7 @@ impl Source {
 
 /// Where a node goes.
 #[derive(Clone, Copy, Debug)]
-enum Into {
+enum Destination {
     Nowhere,
     /// Half `at & 1` of message `at / 2` of a height.
     Half(u16, u32),
@@ -61,18 +61,18 @@ enum Into {
 
 /// Messages of one height.
 #[derive(Debug, Default)]
-struct Stage {
+struct HashStage {
     pairs: Vec<[Node; 2]>,
     /// Where each hash goes; to more places seldom.
-    into: Vec<Into>,
-    more: Vec<(u32, Into)>,
+    destinations: Vec<Destination>,
+    more_destinations: Vec<(u32, Destination)>,
 }
 
 /// All messages, and what comes of them. Buffers are used again.
 #[derive(Default)]
-pub(super) struct Stages {
+pub(super) struct HashStages {
     /// By height; the first `used` of them have messages.
-    all: Vec<Stage>,
+    all: Vec<HashStage>,
     used: usize,
     /// The value of each leaf.
     leaf_values: Vec<HashId>,
@@ -90,7 +90,7 @@ pub(super) struct Stages {
     out: Vec<[u8; 32]>,
 }
 
-impl Stages {
+impl HashStages {
     pub(super) fn clear(&mut self) {
         self.clear_messages();
         self.known.clear();
@@ -103,8 +103,8 @@ impl Stages {
     fn clear_messages(&mut self) {
         for stage in &mut self.all[..self.used] {
             stage.pairs.clear();
-            stage.into.clear();
-            stage.more.clear();
+            stage.destinations.clear();
+            stage.more_destinations.clear();
         }
         self.used = 0;
         self.leaf_values.clear();
@@ -134,18 +134,18 @@ impl Stages {
 
     /// The node over one half of a line, which is given, and a node on the other side; at a height above both.
     #[inline]
-    pub(super) fn beside(
+    pub(super) fn push_beside(
         &mut self,
         height: u16,
         line: &[Node; 2],
         (right, own): (bool, Option<Source>),
-        home: Home,
+        home: NodeOwner,
     ) -> Source {
         let source = self.push(height, line);
         let half = source.at << 1 | u32::from(right);
         match own {
-            Some(own) => self.send(own, Into::Half(height, half)),
-            None => self.put(Into::Half(height, half), &TERMINATOR),
+            Some(own) => self.send(own, Destination::Half(height, half)),
+            None => self.put(Destination::Half(height, half), &TERMINATOR),
         }
         self.keep(source, home);
         source
@@ -153,11 +153,16 @@ impl Stages {
 
     /// The node over two, at a height above both.
     #[inline]
-    pub(super) fn over(&mut self, height: u16, halves: [Option<Source>; 2], home: Home) -> Source {
+    pub(super) fn push_over(
+        &mut self,
+        height: u16,
+        halves: [Option<Source>; 2],
+        home: NodeOwner,
+    ) -> Source {
         let source = self.push(height, &[TERMINATOR; 2]);
         for (side, own) in (0..).zip(halves) {
             if let Some(own) = own {
-                self.send(own, Into::Half(height, source.at << 1 | side));
+                self.send(own, Destination::Half(height, source.at << 1 | side));
             }
         }
         self.keep(source, home);
@@ -166,13 +171,18 @@ impl Stages {
 
     /// Keeps the line of a boundary whose node is not hashed: at most one of its halves has something, a leaf. That is
     /// given, or comes from a source.
-    pub(super) fn unhashed(&mut self, line: &[Node; 2], halves: [Option<Source>; 2], home: Home) {
-        let Home::Line(boundary) = home else { return };
+    pub(super) fn keep_unhashed(
+        &mut self,
+        line: &[Node; 2],
+        halves: [Option<Source>; 2],
+        home: NodeOwner,
+    ) {
+        let NodeOwner::Line(boundary) = home else { return };
         let at = index32(self.unhashed.len());
         self.unhashed.push(*line);
         for (side, own) in (0..).zip(halves) {
             if let Some(own) = own {
-                self.send(own, Into::Half(UNHASHED, at << 1 | side));
+                self.send(own, Destination::Half(UNHASHED, at << 1 | side));
             }
         }
         self.kept_lines.push((boundary, Source { height: UNHASHED, at }));
@@ -180,11 +190,11 @@ impl Stages {
 
     /// A pair of nodes is kept, if it belongs to a structure of nodes.
     #[inline]
-    fn keep(&mut self, pair: Source, home: Home) {
+    fn keep(&mut self, pair: Source, home: NodeOwner) {
         match home {
-            Home::Nowhere => {}
-            Home::Line(boundary) => self.kept_lines.push((boundary, pair)),
-            Home::Treelet { parent, fresh } => {
+            NodeOwner::Nobody => {}
+            NodeOwner::Line(boundary) => self.kept_lines.push((boundary, pair)),
+            NodeOwner::Treelet { parent, fresh } => {
                 for side in (0..2).filter(|side| fresh >> side & 1 == 1) {
                     let half = Source { at: pair.at << 1 | u32::from(side), ..pair };
                     self.kept_nodes.push((2 * parent + 1 + side, half));
@@ -199,12 +209,12 @@ impl Stages {
         if at >= self.used {
             self.used = at + 1;
             if at >= self.all.len() {
-                self.all.resize_with(at + 1, Stage::default);
+                self.all.resize_with(at + 1, HashStage::default);
             }
         }
         let stage = &mut self.all[at];
         stage.pairs.push(*pair);
-        stage.into.push(Into::Nowhere);
+        stage.destinations.push(Destination::Nowhere);
         Source { height, at: index32(stage.pairs.len() - 1) }
     }
 
@@ -213,7 +223,7 @@ impl Stages {
         let at = index32(self.siblings.len());
         self.siblings.push(TERMINATOR);
         if let Some(source) = source {
-            self.send(source, Into::Sibling(at));
+            self.send(source, Destination::Sibling(at));
         }
     }
 
@@ -222,7 +232,7 @@ impl Stages {
         let at = index32(self.watched.len());
         self.watched.push(TERMINATOR);
         if let Some(source) = source {
-            self.send(source, Into::Watched(at));
+            self.send(source, Destination::Watched(at));
         }
         at
     }
@@ -234,37 +244,37 @@ impl Stages {
     }
 
     #[inline]
-    fn send(&mut self, Source { height, at }: Source, into: Into) {
+    fn send(&mut self, Source { height, at }: Source, into: Destination) {
         if height == KNOWN {
             let node = self.known[at as usize];
             return self.put(into, &node);
         }
         let stage = &mut self.all[usize::from(height)];
-        match &mut stage.into[at as usize] {
-            own @ Into::Nowhere => *own = into,
-            _ => stage.more.push((at, into)),
+        match &mut stage.destinations[at as usize] {
+            own @ Destination::Nowhere => *own = into,
+            _ => stage.more_destinations.push((at, into)),
         }
     }
 
     /// The place of a node.
     #[inline]
-    fn place(&mut self, into: Into) -> Option<&mut Node> {
+    fn destination_mut(&mut self, into: Destination) -> Option<&mut Node> {
         let (pair, at) = match into {
-            Into::Nowhere => return None,
-            Into::Half(UNHASHED, at) => (&mut self.unhashed[(at >> 1) as usize], at),
-            Into::Half(height, at) => {
+            Destination::Nowhere => return None,
+            Destination::Half(UNHASHED, at) => (&mut self.unhashed[(at >> 1) as usize], at),
+            Destination::Half(height, at) => {
                 (&mut self.all[usize::from(height)].pairs[(at >> 1) as usize], at)
             }
-            Into::Sibling(at) => return Some(&mut self.siblings[at as usize]),
-            Into::Known(at) => return Some(&mut self.known[at as usize]),
-            Into::Watched(at) => return Some(&mut self.watched[at as usize]),
+            Destination::Sibling(at) => return Some(&mut self.siblings[at as usize]),
+            Destination::Known(at) => return Some(&mut self.known[at as usize]),
+            Destination::Watched(at) => return Some(&mut self.watched[at as usize]),
         };
         Some(&mut pair[(at & 1) as usize])
     }
 
     #[inline]
-    fn put(&mut self, into: Into, node: &Node) {
-        if let Some(place) = self.place(into) {
+    fn put(&mut self, into: Destination, node: &Node) {
+        if let Some(place) = self.destination_mut(into) {
             *place = *node;
         }
     }
@@ -290,10 +300,10 @@ impl Stages {
                 0 => hashes.iter_mut().for_each(|hash| *hash = tag_leaf(*hash).to_bytes()),
                 _ => hashes.iter_mut().for_each(|hash| *hash = tag_internal(*hash).to_bytes()),
             }
-            for (into, node) in stage.into.iter().zip(&*hashes) {
+            for (into, node) in stage.destinations.iter().zip(&*hashes) {
                 self.put(*into, Node::ref_of(node));
             }
-            for (at, into) in &stage.more {
+            for (at, into) in &stage.more_destinations {
                 self.put(*into, Node::ref_of(&hashes[*at as usize]));
             }
             self.all[height] = stage;
@@ -313,7 +323,7 @@ impl Stages {
     }
 
     /// Hashes everything so far. Of the messages only the nodes of these sources are left, which become known ones.
-    pub(super) fn settle<'a>(
+    pub(super) fn hash_so_far<'a>(
         &mut self,
         values: &mut Values,
         sources: impl Iterator<Item = &'a mut Source>,
@@ -327,7 +337,7 @@ impl Stages {
         let from = self.known.len();
         self.known.resize(from + live.len(), TERMINATOR);
         for (at, source) in live.into_iter().enumerate() {
-            self.send(source, Into::Known(index32(from + at)));
+            self.send(source, Destination::Known(index32(from + at)));
         }
         self.run(values);
         self.known.drain(..from);

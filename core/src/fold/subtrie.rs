@@ -5,11 +5,11 @@ use crate::node::{Key, NodeKind};
 
 /// What the multiproof needs of a subtrie before the batch; accesses have the number of their record.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Old {
+pub(super) enum OldOccupancy {
     /// Nothing below is accessed, and no pair in it may be another key's terminal.
-    Beside,
+    Unaccessed,
     /// Nothing below is accessed; it has this pair.
-    Pair(u32),
+    UnaccessedPair(u32),
     /// No key; the terminal of this access and of those after it is not placed.
     Empty(u32),
     /// One key: likewise.
@@ -18,12 +18,12 @@ pub(super) enum Old {
     Many,
 }
 
-impl Old {
+impl OldOccupancy {
     #[inline]
     const fn pack(self) -> u64 {
         let (tag, number) = match self {
-            Self::Beside => (0, 0),
-            Self::Pair(pair) => (1, pair),
+            Self::Unaccessed => (0, 0),
+            Self::UnaccessedPair(pair) => (1, pair),
             Self::Empty(access) => (2, access),
             Self::Leaf(access) => (3, access),
             Self::Many => (4, 0),
@@ -36,8 +36,8 @@ impl Old {
     const fn unpack(word: u64) -> Self {
         let number = (word >> 32) as u32;
         match word as u32 {
-            0 => Self::Beside,
-            1 => Self::Pair(number),
+            0 => Self::Unaccessed,
+            1 => Self::UnaccessedPair(number),
             2 => Self::Empty(number),
             3 => Self::Leaf(number),
             _ => Self::Many,
@@ -56,13 +56,13 @@ pub struct Subtrie {
 
 impl Subtrie {
     #[inline]
-    pub(super) const fn new(kind: NodeKind, source: Source, old: Old) -> Self {
+    pub(super) const fn new(kind: NodeKind, source: Source, old: OldOccupancy) -> Self {
         Self { new: source.pack() | (kind as u64) << 56, old: old.pack() }
     }
 
     /// The same node, of which the multiproof needs this.
     #[inline]
-    pub(super) const fn with(self, old: Old) -> Self {
+    pub(super) const fn with(self, old: OldOccupancy) -> Self {
         Self { old: old.pack(), ..self }
     }
 
@@ -89,8 +89,8 @@ impl Subtrie {
     }
 
     #[inline]
-    pub(super) fn old(self) -> Old {
-        Old::unpack(self.old)
+    pub(super) fn old(self) -> OldOccupancy {
+        OldOccupancy::unpack(self.old)
     }
 }
 
@@ -102,11 +102,12 @@ impl core::fmt::Debug for Subtrie {
 
 /// A subtrie, and where it is: at this depth on the way to a key.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Placed {
+pub(super) struct PlacedSubtrie {
     pub(super) key: Key,
     pub(super) depth: u16,
     pub(super) subtrie: Subtrie,
 }
 
 /// Nothing, without an access.
-pub(super) const EMPTY: Subtrie = Subtrie::new(NodeKind::Terminator, Source::NOTHING, Old::Beside);
+pub(super) const EMPTY: Subtrie =
+    Subtrie::new(NodeKind::Terminator, Source::NOTHING, OldOccupancy::Unaccessed);

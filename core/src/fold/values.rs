@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use super::{FoldValue, HashId};
 use crate::hasher::Hasher;
-use crate::node::{Combined, Node, ValueHash, combine_kind, tag_internal, value_hash};
+use crate::node::{Combination, Node, ValueHash, combine_kind, tag_internal, value_hash};
 use crate::tree::index32;
 
 /// Values and their hashes: those of one block, and those of two (an account's mostly has some seventy or a hundred
@@ -13,8 +13,8 @@ use crate::tree::index32;
 pub(super) struct Values {
     pub(super) hasher: Hasher,
     hashes: Vec<ValueHash>,
-    of_one: Waiting<64>,
-    of_two: Waiting<128>,
+    of_one: HashQueue<64>,
+    of_two: HashQueue<128>,
     out: Vec<[u8; 32]>,
     /// Hash calls made so far.
     pub(super) hashed: u64,
@@ -22,13 +22,13 @@ pub(super) struct Values {
 
 /// Values of equally many blocks, which wait for their hashes.
 #[derive(Debug, Default)]
-struct Waiting<const BYTES: usize> {
+struct HashQueue<const BYTES: usize> {
     messages: Vec<[u8; BYTES]>,
     lens: Vec<u8>,
     dest: Vec<HashId>,
 }
 
-impl<const BYTES: usize> Waiting<BYTES> {
+impl<const BYTES: usize> HashQueue<BYTES> {
     #[inline]
     fn add(&mut self, bytes: &[u8], dest: HashId) {
         let message = self.messages.len();
@@ -74,7 +74,7 @@ impl<const BYTES: usize> Waiting<BYTES> {
 
 impl Values {
     pub(super) fn new(hasher: Hasher) -> Self {
-        let (of_one, of_two) = (Waiting::default(), Waiting::default());
+        let (of_one, of_two) = (HashQueue::default(), HashQueue::default());
         Self { hasher, hashes: Vec::new(), of_one, of_two, out: Vec::new(), hashed: 0 }
     }
 
@@ -144,8 +144,8 @@ pub fn combine_chunks(hasher: Hasher, nodes: &mut Vec<Node>, width: usize) {
         hasher.hash64_many(blocks, &mut out);
         for (at, hash) in out.iter().enumerate() {
             nodes[at] = match combine_kind(&nodes[2 * at], &nodes[2 * at + 1]) {
-                Combined::Known(node) => node,
-                Combined::Hash => tag_internal(*hash),
+                Combination::Known(node) => node,
+                Combination::Hash => tag_internal(*hash),
             };
         }
         nodes.truncate(out.len());

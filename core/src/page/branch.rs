@@ -20,7 +20,7 @@
 //!   whatever its page contains, so a child without a page may have one.
 //!
 //! ```
-//! use pleach_core::page::{BranchBuilder, BranchHeader, BranchView, Entry, FileKind, Identity};
+//! use pleach_core::page::{BranchBuilder, BranchHeader, BranchView, BranchEntry, FileKind, Identity};
 //! use pleach_core::page::{PAGE_SIZE, PageError};
 //! use pleach_core::{Prefix, TERMINATOR};
 //!
@@ -30,7 +30,7 @@
 //! let mut page = [0; PAGE_SIZE];
 //! let mut builder = BranchBuilder::new(&mut page, &header);
 //! for page_no in [Some(9), None] {
-//!     builder.push(&Entry { depth: 1, page_no, tag: 0, node: TERMINATOR });
+//!     builder.push(&BranchEntry { depth: 1, page_no, tag: 0, node: TERMINATOR });
 //! }
 //! builder.seal();
 //!
@@ -41,14 +41,14 @@
 //! ```
 
 use crate::node::{Key, Node};
-use crate::page::cut_header::{self, CutHeader};
 use crate::page::error::PageError;
 use crate::page::header::{self, Identity, array_at, put, u32_at, u40_at};
 use crate::page::kinds::PageType;
+use crate::page::prefix_header::{self, PrefixHeader};
 use crate::page::{MAX_PAGE_NO, MAX_PREFIX_LEN, PAGE_SIZE, Page};
 use crate::prefix::Prefix;
 
-const ENTRIES: usize = cut_header::END;
+const ENTRIES: usize = prefix_header::END;
 
 const DEPTH: usize = 0;
 const PAGE_NO: usize = DEPTH + 1;
@@ -69,7 +69,7 @@ const _: () = assert!(MAX_PREFIX_LEN as u64 == u8::MAX as u64, "a depth is one b
 
 /// What a branch page knows of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct BranchEntry {
     /// Length of the child's prefix, 0 to 255.
     pub depth: u16,
     /// Number of the child's page in its file; `None` for a child without a page.
@@ -82,13 +82,13 @@ pub struct Entry {
 
 /// Moves over children from left to right.
 #[derive(Clone, Copy, Debug)]
-struct Walk {
+struct PrefixWalk {
     prefix: Prefix,
     /// The first key of the next child; `None` at the end.
     next: Option<Key>,
 }
 
-impl Walk {
+impl PrefixWalk {
     fn new(prefix: &Prefix) -> Self {
         Self { prefix: *prefix, next: Some(*prefix.first_key()) }
     }
@@ -96,7 +96,7 @@ impl Walk {
     /// Moves past a child of this depth, if one fits here. One that starts inside the prefix and is at least as deep cannot
     /// end beyond it.
     #[inline]
-    fn pass(&mut self, depth: u16) -> Option<Prefix> {
+    fn advance(&mut self, depth: u16) -> Option<Prefix> {
         let fits = (self.prefix.len()..=MAX_PREFIX_LEN).contains(&depth);
         let child = Prefix::from_raw(self.next?, depth).filter(|_| fits)?;
         let next = child.next().map(|next| *next.first_key());
@@ -115,8 +115,8 @@ pub struct BranchView<'a> {
 impl<'a> BranchView<'a> {
     /// Validates a page in full.
     pub fn parse(page: &'a Page, identity: &Identity) -> Result<Self, PageError> {
-        header::open(page, identity, PageType::Branch)?;
-        let cut = CutHeader::parse(page)?;
+        header::check_typed(page, identity, PageType::Branch)?;
+        let cut = PrefixHeader::parse(page)?;
         if cut.level == 0 {
             return Err(PageError::Level { level: cut.level });
         }
@@ -124,15 +124,15 @@ impl<'a> BranchView<'a> {
         if count == 0 || count > MAX_ENTRIES {
             return Err(PageError::Count { count: cut.count });
         }
-        let view = Self::trusted(page);
-        let mut walk = Walk::new(&cut.prefix);
+        let view = Self::from_trusted(page);
+        let mut walk = PrefixWalk::new(&cut.prefix);
         for (entry, bytes) in view.entries.iter().enumerate() {
             let flags = bytes[FLAGS];
             if flags & !NO_PAGE != 0 || (flags != 0 && bytes[PAGE_NO..NODE] != [0; NODE - PAGE_NO])
             {
                 return Err(PageError::Entry { entry });
             }
-            let Some(_) = walk.pass(bytes[DEPTH].into()) else {
+            let Some(_) = walk.advance(bytes[DEPTH].into()) else {
                 return Err(PageError::Tiling { entry });
             };
         }
@@ -147,27 +147,27 @@ impl<'a> BranchView<'a> {
     ///
     /// On other bytes this may panic, and the view may give nonsense; nothing reads outside the page.
     #[inline]
-    pub fn trusted(page: &'a Page) -> Self {
-        let end = ENTRIES + usize::from(cut_header::count(page)) * ENTRY_SIZE;
+    pub fn from_trusted(page: &'a Page) -> Self {
+        let end = ENTRIES + usize::from(prefix_header::count(page)) * ENTRY_SIZE;
         Self { page, entries: page[ENTRIES..end].as_chunks().0 }
     }
 
     /// The prefix that the children tile.
     #[inline]
     pub fn prefix(&self) -> Prefix {
-        cut_header::prefix(self.page)
+        prefix_header::prefix(self.page)
     }
 
     /// 1 when the children are leaf pages, 2 when they are branch pages of level 1, and so on.
     #[inline]
     pub fn level(&self) -> u8 {
-        self.page[cut_header::LEVEL]
+        self.page[prefix_header::LEVEL]
     }
 
     /// The log position up to which the page contains everything.
     #[inline]
     pub fn log_pos(&self) -> u64 {
-        cut_header::as_of(self.page)
+        prefix_header::as_of(self.page)
     }
 
     /// The checkpoint that wrote this page.
@@ -193,18 +193,18 @@ impl<'a> BranchView<'a> {
     }
 
     /// All children with their prefixes, from left to right.
-    pub fn iter(&self) -> impl Iterator<Item = (Prefix, Entry)> + use<'a> {
-        let mut walk = Walk::new(&self.prefix());
+    pub fn iter(&self) -> impl Iterator<Item = (Prefix, BranchEntry)> + use<'a> {
+        let mut walk = PrefixWalk::new(&self.prefix());
         self.entries.iter().map(move |bytes| {
             let entry = decode(bytes);
-            (walk.pass(entry.depth).expect("children tile the prefix"), entry)
+            (walk.advance(entry.depth).expect("children tile the prefix"), entry)
         })
     }
 }
 
 #[inline]
-fn decode(bytes: &[u8; ENTRY_SIZE]) -> Entry {
-    Entry {
+fn decode(bytes: &[u8; ENTRY_SIZE]) -> BranchEntry {
+    BranchEntry {
         depth: u16::from(bytes[DEPTH]),
         page_no: (bytes[FLAGS] & NO_PAGE == 0).then(|| u40_at(bytes, PAGE_NO)),
         tag: u32_at(bytes, TAG),
@@ -236,7 +236,7 @@ pub struct BranchHeader {
 pub struct BranchBuilder<'p> {
     page: &'p mut Page,
     header: BranchHeader,
-    walk: Walk,
+    walk: PrefixWalk,
     pushed: u16,
 }
 
@@ -249,8 +249,14 @@ impl<'p> BranchBuilder<'p> {
     pub fn new(page: &'p mut Page, header: &BranchHeader) -> Self {
         assert!(header.level > 0, "leaf pages are level 0");
         assert!(header.prefix.len() <= MAX_PREFIX_LEN, "pages are cut at 255 bits at most");
-        header::start(page, &header.identity, PageType::Branch, header.flush, header.namespace);
-        Self { page, header: *header, walk: Walk::new(&header.prefix), pushed: 0 }
+        header::write_header(
+            page,
+            &header.identity,
+            PageType::Branch,
+            header.flush,
+            header.namespace,
+        );
+        Self { page, header: *header, walk: PrefixWalk::new(&header.prefix), pushed: 0 }
     }
 
     /// Adds the next child and returns its prefix.
@@ -258,10 +264,10 @@ impl<'p> BranchBuilder<'p> {
     /// # Panics
     /// When the page is full, the child does not fit after the one before it, its page number has
     /// more than 40 bits, or it has a tag without a page.
-    pub fn push(&mut self, entry: &Entry) -> Prefix {
+    pub fn push(&mut self, entry: &BranchEntry) -> Prefix {
         let index = usize::from(self.pushed);
         assert!(index < MAX_ENTRIES, "the page is full");
-        let prefix = self.walk.pass(entry.depth).expect("children tile the prefix");
+        let prefix = self.walk.advance(entry.depth).expect("children tile the prefix");
         let page_no = entry.page_no.unwrap_or(0);
         assert!(page_no <= MAX_PAGE_NO, "page numbers have 40 bits");
         assert!(entry.page_no.is_some() || entry.tag == 0, "no page, no tag");
@@ -284,7 +290,7 @@ impl<'p> BranchBuilder<'p> {
     /// When children are missing.
     pub fn seal(self) -> u32 {
         assert!(self.walk.next.is_none(), "children tile the prefix to its end");
-        CutHeader {
+        PrefixHeader {
             level: self.header.level,
             prefix: self.header.prefix,
             as_of: self.header.log_pos,

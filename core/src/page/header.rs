@@ -107,7 +107,7 @@ pub fn check_namespace(page: &Page, expected: u8) -> Result<(), PageError> {
 }
 
 /// Zeroes a page and writes the common header, except for the checksum.
-pub(super) fn start(
+pub(super) fn write_header(
     page: &mut Page,
     identity: &Identity,
     page_type: PageType,
@@ -126,7 +126,11 @@ pub(super) fn start(
 }
 
 /// [`check`], and the page type.
-pub(super) fn open(page: &Page, identity: &Identity, expected: PageType) -> Result<(), PageError> {
+pub(super) fn check_typed(
+    page: &Page,
+    identity: &Identity,
+    expected: PageType,
+) -> Result<(), PageError> {
     check(page, identity)?;
     match page[TYPE] {
         found if found == expected as u8 => Ok(()),

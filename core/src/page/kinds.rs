@@ -36,7 +36,7 @@ pub enum PageType {
 #[repr(u8)]
 pub enum StreamId {
     /// Committed changes that are not yet in pages.
-    Pending = 1,
+    Buffered = 1,
     /// Free pages.
     FreeMap = 2,
     /// The namespace table.
@@ -49,7 +49,7 @@ pub enum StreamId {
 
 impl StreamId {
     pub(super) fn from_byte(byte: u8) -> Option<Self> {
-        [Self::Pending, Self::FreeMap, Self::Namespaces, Self::Value, Self::History]
+        [Self::Buffered, Self::FreeMap, Self::Namespaces, Self::Value, Self::History]
             .into_iter()
             .find(|id| *id as u8 == byte)
     }

@@ -33,16 +33,16 @@ use core::ops::Range;
 
 use crate::node::{Key, Node};
 pub use crate::page::MAX_INLINE;
-use crate::page::cut_header::{self, CutHeader};
 use crate::page::error::PageError;
 use crate::page::header::{self, Identity, array_at, put, u16_at};
 use crate::page::kinds::PageType;
 use crate::page::overflow::OverflowCell;
+use crate::page::prefix_header::{self, PrefixHeader};
 use crate::page::{MAX_PREFIX_LEN, PAGE_SIZE, Page};
 use crate::prefix::Prefix;
 use crate::search::{guess, lower_bound_near, partition};
 
-const NODES: usize = cut_header::END;
+const NODES: usize = prefix_header::END;
 const NODE_SIZE: usize = 32;
 const SLOT_SIZE: usize = 2;
 /// In a slot: the value is an overflow cell.
@@ -128,7 +128,7 @@ pub struct RawCell<'a> {
 
 /// Where the areas of a page lie.
 #[derive(Clone, Copy, Debug)]
-struct Areas {
+struct LeafAreas {
     count: usize,
     /// Bytes of a key that the prefix gives.
     whole: usize,
@@ -137,7 +137,7 @@ struct Areas {
     values: usize,
 }
 
-impl Areas {
+impl LeafAreas {
     #[inline]
     fn new(levels: u8, prefix_len: u16, count: u16) -> Self {
         let count = usize::from(count);
@@ -201,22 +201,22 @@ fn guess_of(wanted: u64, prefix_len: u16, count: usize) -> usize {
 #[derive(Clone, Copy, Debug)]
 pub struct LeafView<'a> {
     page: &'a Page,
-    areas: Areas,
+    areas: LeafAreas,
 }
 
 impl<'a> LeafView<'a> {
     /// Validates a page in full.
     pub fn parse(page: &'a Page, identity: &Identity) -> Result<Self, PageError> {
-        header::open(page, identity, PageType::Leaf)?;
-        let cut = CutHeader::parse(page)?;
+        header::check_typed(page, identity, PageType::Leaf)?;
+        let cut = PrefixHeader::parse(page)?;
         if cut.level & !LEVEL_BITS != 0 {
-            return Err(PageError::ReservedBits { offset: cut_header::LEVEL });
+            return Err(PageError::ReservedBits { offset: prefix_header::LEVEL });
         }
         let prefix_len = cut.prefix.len();
         if !levels_fit(cut.level, prefix_len) {
             return Err(PageError::Levels { levels: cut.level, prefix_len });
         }
-        let areas = Areas::new(cut.level, prefix_len, cut.count);
+        let areas = LeafAreas::new(cut.level, prefix_len, cut.count);
         if areas.values > PAGE_SIZE {
             return Err(PageError::Count { count: cut.count });
         }
@@ -231,30 +231,34 @@ impl<'a> LeafView<'a> {
     ///
     /// On other bytes the view's methods may panic or give nonsense; they never read outside the page.
     #[inline]
-    pub fn trusted(page: &'a Page) -> Self {
-        let levels = page[cut_header::LEVEL] & LEVEL_BITS;
+    pub fn from_trusted(page: &'a Page) -> Self {
+        let levels = page[prefix_header::LEVEL] & LEVEL_BITS;
         Self {
             page,
-            areas: Areas::new(levels, cut_header::prefix_len(page), cut_header::count(page)),
+            areas: LeafAreas::new(
+                levels,
+                prefix_header::prefix_len(page),
+                prefix_header::count(page),
+            ),
         }
     }
 
     /// The prefix of all keys that this page may hold, and does hold if they exist.
     #[inline]
     pub fn prefix(&self) -> Prefix {
-        cut_header::prefix(self.page)
+        prefix_header::prefix(self.page)
     }
 
     /// Length of the prefix.
     #[inline]
     pub fn prefix_len(&self) -> u16 {
-        cut_header::prefix_len(self.page)
+        prefix_header::prefix_len(self.page)
     }
 
     /// The last commit whose changes this page contains.
     #[inline]
     pub fn applied_through(&self) -> u64 {
-        cut_header::as_of(self.page)
+        prefix_header::as_of(self.page)
     }
 
     /// The flush that wrote this page.
@@ -284,7 +288,7 @@ impl<'a> LeafView<'a> {
     /// Levels between the prefix and the stored nodes; 0 without stored nodes.
     #[inline]
     pub fn levels(&self) -> u8 {
-        self.page[cut_header::LEVEL] & LEVEL_BITS
+        self.page[prefix_header::LEVEL] & LEVEL_BITS
     }
 
     /// The stored nodes: 0, 8 or 16.
@@ -310,7 +314,7 @@ impl<'a> LeafView<'a> {
         // length that varies: a key is a few vectors, and none of them is read again in other pieces.
         let mut key: Key =
             array_at(self.page, self.areas.keys + index * self.areas.suffix() - whole);
-        let given = cut_header::prefix_bits(self.page);
+        let given = prefix_header::prefix_bits(self.page);
         let mask: Key = array_at(&GIVEN, 32 - whole);
         for (byte, (given, mask)) in key.iter_mut().zip(given.iter().zip(mask)) {
             *byte = *byte & !mask | given & mask;
@@ -329,7 +333,7 @@ impl<'a> LeafView<'a> {
         if self.slot(index) & OVERFLOW == 0 {
             Cell::Inline(bytes)
         } else {
-            Cell::Overflow(OverflowCell::trusted(bytes))
+            Cell::Overflow(OverflowCell::from_trusted(bytes))
         }
     }
 
@@ -345,7 +349,7 @@ impl<'a> LeafView<'a> {
         let index = self.lower_bound(key);
         if index < self.areas.count
             && *self.suffix(index) == key[self.areas.whole..]
-            && cut_header::prefix_bits(self.page)[..self.areas.whole] == key[..self.areas.whole]
+            && prefix_header::prefix_bits(self.page)[..self.areas.whole] == key[..self.areas.whole]
         {
             Ok(index)
         } else {
@@ -357,7 +361,7 @@ impl<'a> LeafView<'a> {
     #[inline]
     pub fn lower_bound(&self, key: &Key) -> usize {
         let (given, suffix) = key.split_at(self.areas.whole);
-        match given.cmp(&cut_header::prefix_bits(self.page)[..self.areas.whole]) {
+        match given.cmp(&prefix_header::prefix_bits(self.page)[..self.areas.whole]) {
             Ordering::Less => 0,
             Ordering::Greater => self.areas.count,
             Ordering::Equal => self.lower_bound_of(suffix),
@@ -502,7 +506,7 @@ pub struct LeafHeader {
 #[derive(Debug)]
 pub struct LeafBuilder<'p> {
     page: &'p mut Page,
-    areas: Areas,
+    areas: LeafAreas,
     prefix: Prefix,
     pushed: usize,
     value_end: usize,
@@ -519,10 +523,16 @@ impl<'p> LeafBuilder<'p> {
         let prefix_len = header.prefix.len();
         assert!(prefix_len <= MAX_PREFIX_LEN, "pages are cut at 255 bits at most");
         assert!(levels_fit(header.levels, prefix_len), "no nodes at such a depth");
-        let areas = Areas::new(header.levels, prefix_len, header.count);
+        let areas = LeafAreas::new(header.levels, prefix_len, header.count);
         assert!(areas.values <= PAGE_SIZE, "more cells than a page holds");
-        header::start(page, &header.identity, PageType::Leaf, header.flush, header.namespace);
-        CutHeader {
+        header::write_header(
+            page,
+            &header.identity,
+            PageType::Leaf,
+            header.flush,
+            header.namespace,
+        );
+        PrefixHeader {
             level: header.levels,
             prefix: header.prefix,
             as_of: header.applied_through,

@@ -56,20 +56,20 @@
 //! ```
 
 pub mod branch;
-mod cut_header;
 mod error;
 pub mod header;
 mod kinds;
 pub mod leaf;
 pub mod overflow;
+mod prefix_header;
 pub mod stream;
 
-pub use branch::{BranchBuilder, BranchHeader, BranchView, Entry};
+pub use branch::{BranchBuilder, BranchEntry, BranchHeader, BranchView};
 pub use error::{OverflowError, PageError};
 pub use header::{Identity, seal};
 pub use kinds::{FileKind, PageType, StreamId, VERSION};
 pub use leaf::{Cell, LeafBuilder, LeafHeader, LeafView, RawCell};
-pub use overflow::{OverflowCell, PageRun};
+pub use overflow::{OverflowCell, OverflowRun};
 pub use stream::{StreamHeader, StreamView};
 
 /// Bytes of a page, the unit of every file but the log.

@@ -12,10 +12,10 @@
 //! needs the value's own pages, and whoever reads the value finds a stale page among them.
 //!
 //! ```
-//! use pleach_core::page::{OverflowCell, OverflowError, PageRun, overflow};
+//! use pleach_core::page::{OverflowCell, OverflowError, OverflowRun, overflow};
 //!
 //! let mut cell = Vec::new();
-//! let run = PageRun { start: 40, pages: 3 };
+//! let run = OverflowRun { start: 40, pages: 3 };
 //! assert_eq!(overflow::pages_for(10_000), 3);
 //! OverflowCell::encode(10_000, &[7; 32].into(), &[run], &mut cell)?;
 //! assert_eq!(OverflowCell::parse(&cell)?.runs().collect::<Vec<_>>(), [run]);
@@ -46,7 +46,7 @@ const _: () = assert!(cell_len(MAX_RUNS) <= MAX_INLINE, "no longer than an inlin
 
 /// Neighbouring pages of the overflow file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PageRun {
+pub struct OverflowRun {
     /// Number of the first page.
     pub start: u64,
     /// Number of pages.
@@ -91,7 +91,7 @@ impl<'a> OverflowCell<'a> {
 
     /// A cell from a page that was parsed.
     #[inline]
-    pub(super) fn trusted(bytes: &'a [u8]) -> Self {
+    pub(super) fn from_trusted(bytes: &'a [u8]) -> Self {
         Self { bytes }
     }
 
@@ -99,7 +99,7 @@ impl<'a> OverflowCell<'a> {
     pub fn encode(
         total_len: u64,
         value_hash: &ValueHash,
-        runs: &[PageRun],
+        runs: &[OverflowRun],
         out: &mut Vec<u8>,
     ) -> Result<(), OverflowError> {
         check_count(runs.len())?;
@@ -130,8 +130,8 @@ impl<'a> OverflowCell<'a> {
     }
 
     /// The pages that hold the value, in the order of its bytes.
-    pub fn runs(&self) -> impl ExactSizeIterator<Item = PageRun> + Clone + use<'a> {
-        self.bytes[RUNS..].as_chunks::<RUN_SIZE>().0.iter().map(|run| PageRun {
+    pub fn runs(&self) -> impl ExactSizeIterator<Item = OverflowRun> + Clone + use<'a> {
+        self.bytes[RUNS..].as_chunks::<RUN_SIZE>().0.iter().map(|run| OverflowRun {
             start: u40_at(run, 0),
             pages: u32::from_le_bytes([run[5], run[6], run[7], 0]),
         })
@@ -153,7 +153,7 @@ fn check_count(runs: usize) -> Result<(), OverflowError> {
 
 fn check_runs(
     total_len: u64,
-    runs: &(impl Iterator<Item = PageRun> + Clone),
+    runs: &(impl Iterator<Item = OverflowRun> + Clone),
 ) -> Result<(), OverflowError> {
     if total_len <= MAX_INLINE as u64 {
         return Err(OverflowError::Short { total_len });
@@ -168,7 +168,7 @@ fn check_runs(
         {
             return Err(OverflowError::Run { run: index });
         }
-        let shares = |earlier: PageRun| {
+        let shares = |earlier: OverflowRun| {
             earlier.start < run.start + length
                 && run.start < earlier.start + u64::from(earlier.pages)
         };

@@ -7,7 +7,7 @@
 //!
 //! The committed changes, the free map and the namespace table of an image are streams, and so is
 //! each value in the overflow file. All pages of these streams but the last are full, which only a
-//! reader that knows the stream's length can check: [`StreamView::expect`]. Pages of the history have a payload each of
+//! reader that knows the stream's length can check: [`StreamView::expect_payload`]. Pages of the history have a payload each of
 //! their own.
 //!
 //! ```
@@ -21,7 +21,7 @@
 //! build(&mut page, &header, b"all of it");
 //!
 //! let view = StreamView::parse(&page, &identity)?;
-//! assert_eq!(view.expect(stream, 0, payload_len(9, 0))?, b"all of it");
+//! assert_eq!(view.expect_payload(stream, 0, payload_len(9, 0))?, b"all of it");
 //! # Ok::<(), PageError>(())
 //! ```
 
@@ -67,7 +67,7 @@ pub fn build(page: &mut Page, header: &StreamHeader, payload: &[u8]) -> u32 {
     assert!(payload.len() <= PAYLOAD, "a payload longer than a page's");
     #[expect(clippy::cast_possible_truncation, reason = "no more than PAYLOAD")]
     let length = payload.len() as u16;
-    header::start(page, &header.identity, PageType::Stream, header.flush, header.namespace);
+    header::write_header(page, &header.identity, PageType::Stream, header.flush, header.namespace);
     page[STREAM] = header.stream as u8;
     put(page, LENGTH, &length.to_le_bytes());
     put(page, INDEX, &header.index.to_le_bytes());
@@ -85,7 +85,7 @@ pub struct StreamView<'a> {
 impl<'a> StreamView<'a> {
     /// Validates a page.
     pub fn parse(page: &'a Page, identity: &Identity) -> Result<Self, PageError> {
-        header::open(page, identity, PageType::Stream)?;
+        header::check_typed(page, identity, PageType::Stream)?;
         let found = page[STREAM];
         let stream = StreamId::from_byte(found).ok_or(PageError::UnknownStream { found })?;
         if page[RESERVED] != 0 {
@@ -101,7 +101,12 @@ impl<'a> StreamView<'a> {
 
     /// The payload, if this is page `index` of a stream of that kind and carries `len` bytes:
     /// a reader knows all three beforehand ([`payload_len`]).
-    pub fn expect(&self, stream: StreamId, index: u32, len: usize) -> Result<&'a [u8], PageError> {
+    pub fn expect_payload(
+        &self,
+        stream: StreamId,
+        index: u32,
+        len: usize,
+    ) -> Result<&'a [u8], PageError> {
         if self.stream != stream || self.index() != index {
             return Err(PageError::WrongStream {
                 found: self.stream,

@@ -17,11 +17,11 @@
 //! Anything else is refused, and so is an inner witness without operations: there is one encoding.
 //!
 //! ```
-//! use pleach_core::naive::Naive;
+//! use pleach_core::naive::NaiveTrie;
 //! use pleach_core::proof::{Access, Op, NamespaceRoots, block};
 //! use pleach_core::{Hasher, TERMINATOR};
 //!
-//! let mut trie = Naive::from_iter([([1; 32], [10; 32].into())]);
+//! let mut trie = NaiveTrie::from_iter([([1; 32], [10; 32].into())]);
 //! let mut roots = NamespaceRoots::from_iter([(0, trie.root(Hasher::BLAKE3)), (7, TERMINATOR)]);
 //! let before = roots.over_all(Hasher::BLAKE3);
 //!
@@ -29,8 +29,8 @@
 //! let ops = [Op { key: [1; 32], access: Access::ReadWrite(Some([11; 32].into())) }];
 //! let witness = trie.witness(Hasher::BLAKE3, &ops).encode(Hasher::BLAKE3)?;
 //! trie.apply(&ops);
-//! let changed = block::Part { ns: 0, after: Some(trie.root(Hasher::BLAKE3)), witness: Some(&witness) };
-//! let dropped = block::Part { ns: 7, after: None, witness: None };
+//! let changed = block::NamespaceClaim { ns: 0, after: Some(trie.root(Hasher::BLAKE3)), witness: Some(&witness) };
+//! let dropped = block::NamespaceClaim { ns: 7, after: None, witness: None };
 //! let bytes = block::build(Hasher::BLAKE3, &roots, &[changed, dropped])?;
 //!
 //! // Whoever knows the root over all before learns the one after.
@@ -48,11 +48,11 @@ use super::{
     error::{BuildError, DecodeError, VerifyError},
     frame::{self, Frame},
     limits::Limits,
+    namespace::check_terminal,
     op::{Access, Op},
     roots::{self, NamespaceRoots},
     terminal::Terminal,
-    through::check_terminal,
-    wire::{Kind, Parts},
+    wire::{ParsedProof, ProofKind},
     witness,
 };
 use crate::{
@@ -62,12 +62,12 @@ use crate::{
 
 /// What a verified block did with one namespace.
 #[derive(Clone, Debug)]
-pub struct Namespace<'a> {
-    fate: Fate,
-    witness: Option<witness::Verified<'a>>,
+pub struct VerifiedNamespace<'a> {
+    fate: OuterClaim,
+    witness: Option<witness::VerifiedWitness<'a>>,
 }
 
-impl<'a> Namespace<'a> {
+impl<'a> VerifiedNamespace<'a> {
     /// The namespace.
     pub fn ns(&self) -> u8 {
         self.fate.ns
@@ -84,7 +84,7 @@ impl<'a> Namespace<'a> {
     }
 
     /// What was read and written in it, verified; `None` when it was not looked into.
-    pub fn witness(&self) -> Option<&witness::Verified<'a>> {
+    pub fn witness(&self) -> Option<&witness::VerifiedWitness<'a>> {
         self.witness.as_ref()
     }
 }
@@ -92,13 +92,13 @@ impl<'a> Namespace<'a> {
 /// A block that leads from the root over all that it was checked against to a new one. Borrows the
 /// encoding.
 #[derive(Clone, Debug)]
-pub struct Verified<'a> {
-    namespaces: Vec<Namespace<'a>>,
+pub struct VerifiedBlock<'a> {
+    namespaces: Vec<VerifiedNamespace<'a>>,
     prev_root: Node,
     new_root: Node,
 }
 
-impl<'a> Verified<'a> {
+impl<'a> VerifiedBlock<'a> {
     /// The root over all before the block.
     pub fn prev_root(&self) -> &Node {
         &self.prev_root
@@ -110,13 +110,13 @@ impl<'a> Verified<'a> {
     }
 
     /// The namespaces that the block looked into, changed, added or dropped, ascending.
-    pub fn namespaces(&self) -> &[Namespace<'a>] {
+    pub fn namespaces(&self) -> &[VerifiedNamespace<'a>] {
         &self.namespaces
     }
 
     /// What the block did with this namespace; `None`: nothing.
-    pub fn get(&self, ns: u8) -> Option<&Namespace<'a>> {
-        let at = self.namespaces.binary_search_by_key(&ns, Namespace::ns).ok()?;
+    pub fn get(&self, ns: u8) -> Option<&VerifiedNamespace<'a>> {
+        let at = self.namespaces.binary_search_by_key(&ns, VerifiedNamespace::ns).ok()?;
         self.namespaces.get(at)
     }
 }
@@ -127,7 +127,7 @@ pub fn verify<'a>(
     hasher: Hasher,
     bytes: &'a [u8],
     over_all: &Node,
-) -> Result<Verified<'a>, VerifyError> {
+) -> Result<VerifiedBlock<'a>, VerifyError> {
     verify_with(hasher, bytes, over_all, &Limits::DEFAULT)
 }
 
@@ -138,18 +138,18 @@ pub fn verify_with<'a>(
     bytes: &'a [u8],
     over_all: &Node,
     limits: &Limits,
-) -> Result<Verified<'a>, VerifyError> {
+) -> Result<VerifiedBlock<'a>, VerifyError> {
     limits.check_bytes(bytes)?;
-    let Frame { outer, mut inner, .. } = Frame::cut(hasher, Kind::Block, bytes)?;
-    let outer = Parts::parse(hasher, Kind::Witness, outer)?;
+    let Frame { outer, mut inner, .. } = Frame::cut(hasher, ProofKind::Block, bytes)?;
+    let outer = ParsedProof::parse(hasher, ProofKind::Witness, outer)?;
     outer.terminals().iter().try_for_each(|terminal| check_terminal(&terminal))?;
     // Operations are in key order and each of a namespace of its own, so there are at most 256.
     let mut parsed = Vec::new();
     for (op, terminal) in outer.ops() {
-        let fate = Fate::read(&op, &terminal)?;
+        let fate = OuterClaim::read(&op, &terminal)?;
         let mut parts = None;
-        if fate.opened {
-            let (_, bytes) = inner.take(&[Kind::Witness])?;
+        if fate.has_witness {
+            let (_, bytes) = inner.take(&[ProofKind::Witness])?;
             parts = Some(parse_inner(hasher, bytes)?);
         }
         parsed.push((fate, parts));
@@ -161,27 +161,27 @@ pub fn verify_with<'a>(
     let mut namespaces = Vec::new();
     namespaces.reserve_exact(parsed.len());
     for (fate, parts) in parsed {
-        let witness = parts.map(|parts| fate.check(parts)).transpose()?;
-        namespaces.push(Namespace { fate, witness });
+        let witness = parts.map(|parts| fate.verify_inner(parts)).transpose()?;
+        namespaces.push(VerifiedNamespace { fate, witness });
     }
-    Ok(Verified { namespaces, prev_root: *over_all, new_root: *outer.new_root() })
+    Ok(VerifiedBlock { namespaces, prev_root: *over_all, new_root: *outer.new_root() })
 }
 
 /// An inner witness, which has operations.
-fn parse_inner(hasher: Hasher, bytes: &[u8]) -> Result<Parts<'_>, DecodeError> {
-    let parts = Parts::parse(hasher, Kind::Witness, bytes)?;
+fn parse_inner(hasher: Hasher, bytes: &[u8]) -> Result<ParsedProof<'_>, DecodeError> {
+    let parts = ParsedProof::parse(hasher, ProofKind::Witness, bytes)?;
     if parts.op_count() == 0 { Err(DecodeError::Inner) } else { Ok(parts) }
 }
 
 /// Refuses a block that takes more hashes than the limit, before the first.
 fn check_hashes(
-    outer: &Parts<'_>,
-    parsed: &[(Fate, Option<Parts<'_>>)],
+    outer: &ParsedProof<'_>,
+    parsed: &[(OuterClaim, Option<ParsedProof<'_>>)],
     limits: &Limits,
 ) -> Result<(), VerifyError> {
     let all = || parsed.iter().filter_map(|(_, parts)| parts.as_ref()).chain([outer]);
-    let sum = |of: fn(&Parts<'_>) -> u64| all().map(of).fold(0, u64::saturating_add);
-    if sum(witness::most_hashes) <= limits.hashes {
+    let sum = |of: fn(&ParsedProof<'_>) -> u64| all().map(of).fold(0, u64::saturating_add);
+    if sum(witness::max_hashes) <= limits.hashes {
         return Ok(());
     }
     limits.check_hashes(sum(witness::hashes))
@@ -189,31 +189,31 @@ fn check_hashes(
 
 /// What the outer witness says of one namespace.
 #[derive(Clone, Copy, Debug)]
-struct Fate {
+struct OuterClaim {
     ns: u8,
     before: Option<Node>,
     after: Option<Node>,
     /// Is there an inner witness?
-    opened: bool,
+    has_witness: bool,
 }
 
-impl Fate {
+impl OuterClaim {
     fn read(op: &Op, terminal: &Terminal) -> Result<Self, DecodeError> {
-        let ns = roots::namespace(&op.key).ok_or(DecodeError::Namespace)?;
+        let ns = roots::namespace_of(&op.key).ok_or(DecodeError::Namespace)?;
         let before = terminal.value_of(&op.key).map(|root| Node::from(root.to_bytes()));
         let after = match op.access.written() {
             None => before,
             Some(written) => written.map(|root| Node::from(root.to_bytes())),
         };
         let opened = op.access.reads() && (before.is_some() || after.is_some());
-        let fate = Self { ns, before, after, opened };
+        let fate = Self { ns, before, after, has_witness: opened };
         if fate.access() == Some(op.access) { Ok(fate) } else { Err(DecodeError::NamespaceAccess) }
     }
 
     /// The operation that says it; `None` when no block does it.
     fn access(&self) -> Option<Access> {
         let after = self.after.map(|root| root.to_bytes().into());
-        match (self.before, self.after, self.opened) {
+        match (self.before, self.after, self.has_witness) {
             (None, None, false) => Some(Access::Read),
             (Some(before), Some(after), true) if before == after => Some(Access::Read),
             (None, None, true) | (Some(_), Some(_), false) => None,
@@ -224,7 +224,10 @@ impl Fate {
     }
 
     /// Verifies the inner witness against the roots that the outer one has.
-    fn check<'a>(&self, parts: Parts<'a>) -> Result<witness::Verified<'a>, VerifyError> {
+    fn verify_inner<'a>(
+        &self,
+        parts: ParsedProof<'a>,
+    ) -> Result<witness::VerifiedWitness<'a>, VerifyError> {
         let elsewhere = VerifyError::NamespaceRoot { ns: self.ns };
         let before = self.before.unwrap_or(TERMINATOR);
         let verified = witness::walk(parts, &before).map_err(|error| match error {
@@ -239,7 +242,7 @@ impl Fate {
 
 /// What a block did with one namespace, to be encoded.
 #[derive(Clone, Copy, Debug)]
-pub struct Part<'a> {
+pub struct NamespaceClaim<'a> {
     /// The namespace.
     pub ns: u8,
     /// Its root after the block; `None`: it does not exist then.
@@ -253,7 +256,7 @@ pub struct Part<'a> {
 pub fn build(
     hasher: Hasher,
     before: &NamespaceRoots,
-    parts: &[Part<'_>],
+    parts: &[NamespaceClaim<'_>],
 ) -> Result<Vec<u8>, BuildError> {
     if !parts.is_sorted_by(|one, next| one.ns < next.ns) {
         return Err(DecodeError::OpOrder.into());
@@ -261,7 +264,8 @@ pub fn build(
     let (mut accesses, mut inner) = (Vec::new(), Vec::new());
     for part in parts {
         let (ns, before) = (part.ns, before.get(part.ns).copied());
-        let fate = Fate { ns, before, after: part.after, opened: part.witness.is_some() };
+        let fate =
+            OuterClaim { ns, before, after: part.after, has_witness: part.witness.is_some() };
         accesses.push((ns, fate.access().ok_or(DecodeError::NamespaceAccess)?));
         if let Some(bytes) = part.witness {
             parse_inner(hasher, bytes)?;
@@ -269,5 +273,5 @@ pub fn build(
         }
     }
     let outer = before.witness(hasher, &accesses)?;
-    Ok(frame::assemble(hasher, Kind::Block, 0, &outer, &inner)?)
+    Ok(frame::assemble(hasher, ProofKind::Block, 0, &outer, &inner)?)
 }

@@ -50,14 +50,18 @@ encoded! {
 
 impl KeyProof {
     /// Checks the proof against a root.
-    pub fn verify(&self, hasher: Hasher, root: &Node) -> Result<path::Verified, VerifyError> {
+    pub fn verify(&self, hasher: Hasher, root: &Node) -> Result<path::VerifiedPath, VerifyError> {
         path::verify(hasher, self, root)
     }
 }
 
 impl KeysProof {
     /// Checks the proof against a root.
-    pub fn verify(&self, hasher: Hasher, root: &Node) -> Result<multi::Verified<'_>, VerifyError> {
+    pub fn verify(
+        &self,
+        hasher: Hasher,
+        root: &Node,
+    ) -> Result<multi::VerifiedMulti<'_>, VerifyError> {
         multi::verify(hasher, self, root)
     }
 }
@@ -69,7 +73,7 @@ impl RangeProof {
         hasher: Hasher,
         root: &Node,
         keys: impl RangeBounds<Key>,
-    ) -> Result<range::Verified<'_>, VerifyError> {
+    ) -> Result<range::VerifiedRange<'_>, VerifyError> {
         let (first, last) = key_range(&keys).ok_or(DecodeError::EmptyRange)?;
         range::verify(hasher, self, root, &first, &last)
     }
@@ -82,7 +86,7 @@ impl ChangeProof {
         hasher: Hasher,
         (from_root, to_root): (&Node, &Node),
         keys: impl RangeBounds<Key>,
-    ) -> Result<change::Verified<'_>, VerifyError> {
+    ) -> Result<change::VerifiedChange<'_>, VerifyError> {
         let (first, last) = key_range(&keys).ok_or(DecodeError::EmptyRange)?;
         change::verify(hasher, self, from_root, to_root, &first, &last)
     }

@@ -11,11 +11,11 @@
 //! was written.
 //!
 //! ```
-//! use pleach_core::naive::Naive;
-//! use pleach_core::proof::{Change, change};
+//! use pleach_core::naive::NaiveTrie;
+//! use pleach_core::proof::{ChangeLookup, change};
 //! use pleach_core::Hasher;
 //!
-//! let before: Naive = (0..9).map(|byte| ([byte; 32], [1; 32].into())).collect();
+//! let before: NaiveTrie = (0..9).map(|byte| ([byte; 32], [1; 32].into())).collect();
 //! let mut after = before.clone();
 //! after.set([3; 32], Some([2; 32].into()));
 //! after.set([8; 32], None);
@@ -34,8 +34,8 @@
 //! let verified = change::verify(Hasher::BLAKE3, &bytes, &roots.0, &roots.1, &first, &last)?;
 //! let changes: Vec<_> = verified.changes().collect();
 //! assert_eq!(changes, [([3; 32], Some([1; 32].into()), Some([2; 32].into()))]);
-//! assert_eq!(verified.get(&[4; 32]), Change::Same);
-//! assert_eq!(verified.get(&[8; 32]), Change::OutOfScope);
+//! assert_eq!(verified.get(&[4; 32]), ChangeLookup::Same);
+//! assert_eq!(verified.get(&[8; 32]), ChangeLookup::OutOfScope);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -44,12 +44,12 @@ use alloc::vec::Vec;
 use super::{
     error::{BuildError, DecodeError, VerifyError},
     limits::Limits,
-    list::List,
-    sides::{Siblings, Sides, Together},
-    slots::Of,
-    span::Span,
+    list::TerminalList,
+    sides::{MergedSiblings, SideSiblings, Sides},
+    slots::SlotSide,
+    span::KeySpan,
     terminal::Terminal,
-    wire::{self, Kind, Parts, Sections, Sizes},
+    wire::{self, ParsedProof, ProofKind, SectionSizes, Sections},
 };
 use crate::{
     hasher::Hasher,
@@ -58,7 +58,7 @@ use crate::{
 
 /// What a verified change proof says about a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum ChangeLookup {
     /// The key has another value after than before, or is in one of the two sets only.
     Changed {
         /// The hash of the value before; `None`: the key was absent.
@@ -74,12 +74,12 @@ pub enum Change {
 
 /// All changes of a range between two roots. Borrows the encoding.
 #[derive(Clone, Debug)]
-pub struct Verified<'a> {
+pub struct VerifiedChange<'a> {
     sides: Sides<'a>,
     roots: [Node; 2],
 }
 
-impl Verified<'_> {
+impl VerifiedChange<'_> {
     /// The root before.
     pub fn from_root(&self) -> &Node {
         let [from, _] = &self.roots;
@@ -111,13 +111,13 @@ impl Verified<'_> {
     }
 
     /// What became of `key`.
-    pub fn get(&self, key: &Key) -> Change {
+    pub fn get(&self, key: &Key) -> ChangeLookup {
         if !self.sides.span.contains(key) {
-            return Change::OutOfScope;
+            return ChangeLookup::OutOfScope;
         }
         match self.sides.values(key) {
-            Some((before, after)) if before != after => Change::Changed { before, after },
-            _ => Change::Same,
+            Some((before, after)) if before != after => ChangeLookup::Changed { before, after },
+            _ => ChangeLookup::Same,
         }
     }
 }
@@ -131,7 +131,7 @@ pub fn verify<'a>(
     to_root: &Node,
     first: &Key,
     last: &Key,
-) -> Result<Verified<'a>, VerifyError> {
+) -> Result<VerifiedChange<'a>, VerifyError> {
     verify_with(hasher, bytes, from_root, to_root, first, last, &Limits::DEFAULT)
 }
 
@@ -144,34 +144,34 @@ pub fn verify_with<'a>(
     first: &Key,
     last: &Key,
     limits: &Limits,
-) -> Result<Verified<'a>, VerifyError> {
+) -> Result<VerifiedChange<'a>, VerifyError> {
     limits.check_bytes(bytes)?;
-    let Unverified { sides, siblings } = decode(hasher, bytes, first, last)?;
+    let UnverifiedChange { sides, siblings } = decode(hasher, bytes, first, last)?;
     limits.check_hashes(sides.before.hashes().saturating_add(sides.after.hashes()))?;
     let before = sides.before.leaf_nodes(hasher);
     let after = sides.after.leaf_nodes(hasher);
-    sides.before.leads_to(hasher, &siblings.before, &before, from_root)?;
-    sides.after.leads_to(hasher, &siblings.after, &after, to_root)?;
+    sides.before.check_root(hasher, &siblings.before, &before, from_root)?;
+    sides.after.check_root(hasher, &siblings.after, &after, to_root)?;
     let leaf = |of, key: &Key, _: &ValueHash| {
-        let leaves = if of == Of::Before { &before } else { &after };
+        let leaves = if of == SlotSide::Before { &before } else { &after };
         let found = leaves.binary_search_by_key(key, |(key, _)| *key).ok();
         found.and_then(|at| leaves.get(at)).map_or(TERMINATOR, |(_, node)| *node)
     };
-    match sides.unopened(&siblings.before, &siblings.after, leaf) {
+    match sides.first_unopened(&siblings.before, &siblings.after, leaf) {
         Some(depth) => Err(VerifyError::Unopened { depth }),
-        None => Ok(Verified { sides, roots: [*from_root, *to_root] }),
+        None => Ok(VerifiedChange { sides, roots: [*from_root, *to_root] }),
     }
 }
 
 /// The contents of a change proof that was checked against **no roots**: well-formed, and perhaps
 /// false. It answers no queries.
 #[derive(Clone, Debug)]
-pub struct Unverified<'a> {
+pub struct UnverifiedChange<'a> {
     sides: Sides<'a>,
-    siblings: Siblings,
+    siblings: SideSiblings,
 }
 
-impl<'a> Unverified<'a> {
+impl<'a> UnverifiedChange<'a> {
     /// The terminals before, in key order.
     pub fn terminals_before(&self) -> impl Iterator<Item = Terminal> + use<'a> {
         self.sides.before.iter()
@@ -200,20 +200,20 @@ pub fn decode<'a>(
     bytes: &'a [u8],
     first: &Key,
     last: &Key,
-) -> Result<Unverified<'a>, DecodeError> {
-    let span = Span::new(first, last)?;
+) -> Result<UnverifiedChange<'a>, DecodeError> {
+    let span = KeySpan::new(first, last)?;
     let (sizes, Sections { terminals, ops, siblings }) =
-        Sections::cut(hasher, Kind::Change, bytes)?;
+        Sections::cut(hasher, ProofKind::Change, bytes)?;
     let siblings = Node::slice_of(siblings.as_chunks().0);
-    let (before, rest) = List::read(sizes.terminals, terminals)?;
+    let (before, rest) = TerminalList::read(sizes.terminals, terminals)?;
     if !rest.is_empty() {
         return Err(DecodeError::Length);
     }
-    let (after, flags) = List::read(sizes.ops, ops)?;
+    let (after, flags) = TerminalList::read(sizes.ops, ops)?;
     let sides = Sides::new(before, after, span)?;
-    let siblings = Siblings::apart(&sides, flags, siblings)?;
+    let siblings = SideSiblings::split(&sides, flags, siblings)?;
     sides.check_used()?;
-    Ok(Unverified { sides, siblings })
+    Ok(UnverifiedChange { sides, siblings })
 }
 
 /// Makes the proof of what changed from `first` to `last`.
@@ -227,19 +227,20 @@ pub fn build(
     first: &Key,
     last: &Key,
 ) -> Result<Vec<u8>, BuildError> {
-    let span = Span::new(first, last)?;
-    let from = Parts::parse(hasher, Kind::Multi, from)?;
-    let to = Parts::parse(hasher, Kind::Multi, to)?;
+    let span = KeySpan::new(first, last)?;
+    let from = ParsedProof::parse(hasher, ProofKind::Multi, from)?;
+    let to = ParsedProof::parse(hasher, ProofKind::Multi, to)?;
     let sides = Sides::new(from.terminals().clone(), to.terminals().clone(), span)?;
     sides.check_used().map_err(|_| BuildError::Keys)?;
     let leaf = |_, key: &Key, value_hash: &ValueHash| node::leaf(hasher, key, value_hash);
-    if let Some(depth) = sides.unopened(from.siblings(), to.siblings(), leaf) {
+    if let Some(depth) = sides.first_unopened(from.siblings(), to.siblings(), leaf) {
         return Err(BuildError::Unopened { depth });
     }
-    let Together { flags, nodes } = Together::of(&sides, from.siblings(), to.siblings());
+    let MergedSiblings { flags, nodes } =
+        MergedSiblings::merge(&sides, from.siblings(), to.siblings());
     let mut after = Vec::from(sides.after.records());
     after.extend_from_slice(&flags);
-    let sizes = Sizes {
+    let sizes = SectionSizes {
         terminals: wire::count(sides.before.len())?,
         ops: wire::count(sides.after.len())?,
         siblings: wire::count(nodes.len())?,
@@ -248,5 +249,5 @@ pub fn build(
     };
     let siblings = Node::bytes_of(&nodes);
     let sections = Sections { terminals: sides.before.records(), ops: &after, siblings };
-    Ok(wire::assemble(hasher, Kind::Change, &sizes, sections)?)
+    Ok(wire::assemble(hasher, ProofKind::Change, &sizes, sections)?)
 }

@@ -18,8 +18,8 @@ use alloc::vec::Vec;
 
 use super::{
     error::{DecodeError, EncodeError},
-    reader::Reader,
-    wire::{self, Kind, Sections, Sizes},
+    reader::ByteReader,
+    wire::{self, ProofKind, SectionSizes, Sections},
 };
 use crate::hasher::Hasher;
 
@@ -27,12 +27,16 @@ use crate::hasher::Hasher;
 pub(super) struct Frame<'a> {
     pub(super) ns: u8,
     pub(super) outer: &'a [u8],
-    pub(super) inner: Inner<'a>,
+    pub(super) inner: InnerProofs<'a>,
 }
 
 impl<'a> Frame<'a> {
-    pub(super) fn cut(hasher: Hasher, kind: Kind, bytes: &'a [u8]) -> Result<Self, DecodeError> {
-        let mut reader = Reader::new(bytes);
+    pub(super) fn cut(
+        hasher: Hasher,
+        kind: ProofKind,
+        bytes: &'a [u8],
+    ) -> Result<Self, DecodeError> {
+        let mut reader = ByteReader::new(bytes);
         let (_, sizes) = wire::read_header(hasher, &[kind], &mut reader)?;
         if sizes.total() != Some(bytes.len()) {
             return Err(DecodeError::Length);
@@ -40,20 +44,23 @@ impl<'a> Frame<'a> {
         let ns = u8::try_from(sizes.ops).map_err(|_| DecodeError::Count)?;
         let outer = usize::try_from(sizes.terminal_bytes).map_err(|_| DecodeError::Length)?;
         let outer = reader.bytes(outer)?;
-        Ok(Self { ns, outer, inner: Inner(hasher, reader) })
+        Ok(Self { ns, outer, inner: InnerProofs(hasher, reader) })
     }
 }
 
 /// Inner proofs that are still to be taken.
-pub(super) struct Inner<'a>(Hasher, Reader<'a>);
+pub(super) struct InnerProofs<'a>(Hasher, ByteReader<'a>);
 
-impl<'a> Inner<'a> {
+impl<'a> InnerProofs<'a> {
     pub(super) fn of(hasher: Hasher, bytes: &'a [u8]) -> Self {
-        Self(hasher, Reader::new(bytes))
+        Self(hasher, ByteReader::new(bytes))
     }
 
     /// The next one, of one of these kinds. Its header is checked, its records are not.
-    pub(super) fn take(&mut self, kinds: &[Kind]) -> Result<(Kind, &'a [u8]), DecodeError> {
+    pub(super) fn take(
+        &mut self,
+        kinds: &[ProofKind],
+    ) -> Result<(ProofKind, &'a [u8]), DecodeError> {
         let mut ahead = self.1;
         let (kind, sizes) = wire::read_header(self.0, kinds, &mut ahead)?;
         let bytes = self.1.bytes(sizes.total().ok_or(DecodeError::Length)?)?;
@@ -66,7 +73,10 @@ impl<'a> Inner<'a> {
     }
 
     /// The only one, of one of these kinds; `None` when there is none.
-    pub(super) fn only(mut self, kinds: &[Kind]) -> Result<Option<(Kind, &'a [u8])>, DecodeError> {
+    pub(super) fn only(
+        mut self,
+        kinds: &[ProofKind],
+    ) -> Result<Option<(ProofKind, &'a [u8])>, DecodeError> {
         if self.1.is_empty() {
             return Ok(None);
         }
@@ -79,17 +89,17 @@ impl<'a> Inner<'a> {
 /// An outer proof and inner ones in one encoding.
 pub(super) fn assemble(
     hasher: Hasher,
-    kind: Kind,
+    kind: ProofKind,
     ns: u8,
     outer: &[u8],
     inner: &[&[u8]],
 ) -> Result<Vec<u8>, EncodeError> {
     let inner = inner.concat();
-    let sizes = Sizes {
+    let sizes = SectionSizes {
         ops: ns.into(),
         terminal_bytes: wire::count(outer.len())?,
         op_bytes: wire::count(inner.len())?,
-        ..Sizes::default()
+        ..SectionSizes::default()
     };
     wire::assemble(hasher, kind, &sizes, Sections { terminals: outer, ops: &inner, siblings: &[] })
 }

@@ -6,9 +6,9 @@ use alloc::vec::Vec;
 
 use super::{
     error::{DecodeError, VerifyError},
-    reader::Reader,
+    reader::ByteReader,
     terminal::{self, Terminal, Terminals, fork},
-    walk::{Known, Leaves, Walk},
+    walk::{LeafBatch, ProofWalk, ProvenNode},
 };
 use crate::{
     hasher::Hasher,
@@ -17,7 +17,7 @@ use crate::{
 
 /// Terminals in which every record has been checked.
 #[derive(Clone, Debug)]
-pub(super) struct List<'a> {
+pub(super) struct TerminalList<'a> {
     records: &'a [u8],
     /// Offset of each terminal.
     index: Vec<u32>,
@@ -27,7 +27,7 @@ pub(super) struct List<'a> {
     siblings: u64,
 }
 
-impl<'a> List<'a> {
+impl<'a> TerminalList<'a> {
     /// Checks the form, order and disjointness of `count` terminals at the front of `bytes`.
     /// Returns what stands behind them, too.
     pub(super) fn read(count: u32, bytes: &'a [u8]) -> Result<(Self, &'a [u8]), DecodeError> {
@@ -38,7 +38,7 @@ impl<'a> List<'a> {
         }
         let mut index = Vec::new();
         index.reserve_exact(count);
-        let mut reader = Reader::new(bytes);
+        let mut reader = ByteReader::new(bytes);
         let mut last: Option<Terminal> = None;
         let (mut leaves, mut siblings) = (0usize, 0u64);
         for _ in 0..count {
@@ -66,7 +66,7 @@ impl<'a> List<'a> {
     }
 
     pub(super) fn iter(&self) -> Terminals<'a> {
-        Terminals(Reader::new(self.records))
+        Terminals(ByteReader::new(self.records))
     }
 
     pub(super) fn len(&self) -> usize {
@@ -114,7 +114,7 @@ impl<'a> List<'a> {
 
     fn at(&self, offset: u32) -> Option<Terminal> {
         let bytes = self.records.get(usize::try_from(offset).ok()?..)?;
-        Terminal::read(&mut Reader::new(bytes)).ok()
+        Terminal::read(&mut ByteReader::new(bytes)).ok()
     }
 
     /// Keys and value hashes of the leaves, in order.
@@ -132,7 +132,7 @@ impl<'a> List<'a> {
 
     /// The nodes of all leaves, in order.
     pub(super) fn leaf_nodes(&self, hasher: Hasher) -> Vec<(Key, Node)> {
-        let mut leaves = Leaves::with_room(self.leaves);
+        let mut leaves = LeafBatch::with_room(self.leaves);
         for (key, value_hash) in self.leaves() {
             leaves.push(key, value_hash);
         }
@@ -156,17 +156,17 @@ impl<'a> List<'a> {
     }
 
     /// Do the terminals and these siblings lead to `root`? A list without terminals leads to any.
-    pub(super) fn leads_to(
+    pub(super) fn check_root(
         &self,
         hasher: Hasher,
         siblings: &[Node],
         leaves: &[(Key, Node)],
         root: &Node,
     ) -> Result<(), VerifyError> {
-        let mut walk = Walk::new(hasher, siblings);
+        let mut walk = ProofWalk::new(hasher, siblings);
         let mut found = None;
         for (terminal, node, fork) in self.steps(leaves) {
-            found = walk.push(Known(node), terminal.bits(), terminal.depth(), fork)?;
+            found = walk.push(ProvenNode(node), terminal.bits(), terminal.depth(), fork)?;
         }
         let leads = found.map_or(self.index.is_empty(), |found| found.0 == *root);
         if leads { Ok(()) } else { Err(VerifyError::RootMismatch) }

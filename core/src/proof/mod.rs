@@ -22,11 +22,11 @@
 //! input and a constant of 64 KiB. Only the `Verified` types answer queries.
 //!
 //! ```
-//! use pleach_core::naive::Naive;
+//! use pleach_core::naive::NaiveTrie;
 //! use pleach_core::proof::multi;
 //! use pleach_core::{Hasher, Lookup, VerifyError};
 //!
-//! let trie = Naive::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
+//! let trie = NaiveTrie::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
 //! let mut bytes = trie.multi(Hasher::BLAKE3, &[[1; 32], [3; 32]]).encode(Hasher::BLAKE3)?;
 //! let root = trie.root(Hasher::BLAKE3);
 //!
@@ -57,6 +57,7 @@ mod limits;
 mod list;
 mod lookup;
 pub mod multi;
+pub mod namespace;
 mod op;
 pub mod path;
 pub mod range;
@@ -66,14 +67,13 @@ mod sides;
 pub(crate) mod slots;
 mod span;
 pub(crate) mod terminal;
-pub mod through;
 mod unverified;
 mod walk;
 mod wire;
 pub mod witness;
 
 pub use bytes::{ChangeProof, KeyProof, KeysProof, RangeProof};
-pub use change::Change;
+pub use change::ChangeLookup;
 pub use error::{BuildError, DecodeError, EncodeError, Limit, VerifyError};
 pub use limits::Limits;
 pub use lookup::Lookup;
@@ -83,7 +83,7 @@ pub use path::PathProof;
 pub use roots::NamespaceRoots;
 pub use terminal::Terminal;
 pub use unverified::Unverified;
-pub use wire::Kind;
+pub use wire::ProofKind;
 pub use witness::Witness;
 
 /// How the engine encodes a proof whose parts it has made apart.
@@ -91,5 +91,5 @@ pub use witness::Witness;
 pub mod encoding {
     pub use super::op::{op_encode, op_encode_placed, op_not_first};
     pub use super::terminal::{terminal_encode, terminals};
-    pub use super::wire::{HEADER_LEN, Sections, Sizes, header};
+    pub use super::wire::{HEADER_LEN, SectionSizes, Sections, header};
 }

@@ -1,16 +1,16 @@
 //! Multiproofs: what one root says about many keys, with each sibling once.
 //!
 //! The siblings are in the post-order in which `walk` takes them. A multiproof answers for every
-//! key that one of its terminals covers ([`Verified::get`]); the [module above](super) has an
+//! key that one of its terminals covers ([`VerifiedMulti::get`]); the [module above](super) has an
 //! example.
 //!
 //! ```
-//! use pleach_core::naive::Naive;
+//! use pleach_core::naive::NaiveTrie;
 //! use pleach_core::proof::multi;
 //! use pleach_core::{Hasher, TERMINATOR};
 //!
 //! // One terminal says everything about the empty trie.
-//! let bytes = Naive::new().multi(Hasher::BLAKE3, &[[1; 32], [2; 32]]).encode(Hasher::BLAKE3)?;
+//! let bytes = NaiveTrie::new().multi(Hasher::BLAKE3, &[[1; 32], [2; 32]]).encode(Hasher::BLAKE3)?;
 //! let verified = multi::verify(Hasher::BLAKE3, &bytes, &TERMINATOR)?;
 //! assert_eq!(verified.terminal_count(), 1);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -24,7 +24,7 @@ use super::{
     lookup::{Lookup, lookup},
     terminal::{Terminal, terminal_encode, terminal_len},
     unverified::Unverified,
-    wire::{self, Kind, Parts},
+    wire::{self, ParsedProof, ProofKind},
 };
 use crate::{
     hasher::Hasher,
@@ -48,7 +48,7 @@ impl MultiProof {
             terminal_encode(&mut terminals, terminal);
         }
         let terminals = (self.terminals.len(), terminals.as_slice());
-        wire::assemble_terminals(hasher, Kind::Multi, terminals, &self.siblings)
+        wire::assemble_terminals(hasher, ProofKind::Multi, terminals, &self.siblings)
     }
 
     /// What an encoding *claims*, checked against no root: the inverse of
@@ -62,12 +62,12 @@ impl MultiProof {
 
 /// A multiproof that leads to the root it was checked against. Borrows the encoding.
 #[derive(Clone, Debug)]
-pub struct Verified<'a> {
-    parts: Parts<'a>,
+pub struct VerifiedMulti<'a> {
+    parts: ParsedProof<'a>,
     root: Node,
 }
 
-impl Verified<'_> {
+impl VerifiedMulti<'_> {
     /// The root that was proven against.
     pub fn root(&self) -> &Node {
         &self.root
@@ -101,7 +101,7 @@ pub fn verify<'a>(
     hasher: Hasher,
     bytes: &'a [u8],
     root: &Node,
-) -> Result<Verified<'a>, VerifyError> {
+) -> Result<VerifiedMulti<'a>, VerifyError> {
     verify_with(hasher, bytes, root, &Limits::DEFAULT)
 }
 
@@ -111,16 +111,16 @@ pub fn verify_with<'a>(
     bytes: &'a [u8],
     root: &Node,
     limits: &Limits,
-) -> Result<Verified<'a>, VerifyError> {
+) -> Result<VerifiedMulti<'a>, VerifyError> {
     limits.check_bytes(bytes)?;
-    let parts = Parts::parse(hasher, Kind::Multi, bytes)?;
+    let parts = ParsedProof::parse(hasher, ProofKind::Multi, bytes)?;
     limits.check_hashes(parts.terminals().hashes())?;
     let terminals = parts.terminals();
-    terminals.leads_to(hasher, parts.siblings(), &terminals.leaf_nodes(hasher), root)?;
-    Ok(Verified { parts, root: *root })
+    terminals.check_root(hasher, parts.siblings(), &terminals.leaf_nodes(hasher), root)?;
+    Ok(VerifiedMulti { parts, root: *root })
 }
 
 /// What an encoding *claims*: well-formed, and checked against no root.
 pub fn decode(hasher: Hasher, bytes: &[u8]) -> Result<Unverified<'_>, DecodeError> {
-    Ok(Unverified::new(Parts::parse(hasher, Kind::Multi, bytes)?))
+    Ok(Unverified::new(ParsedProof::parse(hasher, ProofKind::Multi, bytes)?))
 }

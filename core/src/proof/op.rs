@@ -27,7 +27,7 @@
 
 use alloc::vec::Vec;
 
-use super::{error::DecodeError, reader::Reader, terminal::Terminal};
+use super::{error::DecodeError, reader::ByteReader, terminal::Terminal};
 use crate::node::{Key, ValueHash};
 
 const READ: u8 = 1;
@@ -122,7 +122,7 @@ pub(super) struct RawOp {
 }
 
 impl RawOp {
-    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn read(reader: &mut ByteReader<'_>) -> Result<Self, DecodeError> {
         let flags = reader.u8()?;
         if flags & !(ACCESS | PUT | LEAF_KEY | FIRST) != 0 {
             return Err(DecodeError::UnknownFlags);

@@ -3,11 +3,11 @@
 //! The siblings are written from depth 1 downwards, one for each level above the terminal.
 //!
 //! ```
-//! use pleach_core::naive::Naive;
+//! use pleach_core::naive::NaiveTrie;
 //! use pleach_core::proof::path;
 //! use pleach_core::{Hasher, Lookup};
 //!
-//! let trie = Naive::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
+//! let trie = NaiveTrie::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
 //! let bytes = trie.path(Hasher::BLAKE3, &[2; 32]).encode(Hasher::BLAKE3)?;
 //! let verified = path::verify(Hasher::BLAKE3, &bytes, &trie.root(Hasher::BLAKE3))?;
 //! assert_eq!(verified.get(&[2; 32]), Lookup::Present([20; 32].into()));
@@ -23,8 +23,8 @@ use super::{
     lookup::{Lookup, lookup},
     terminal::{Terminal, terminal_encode, terminal_len},
     unverified::Unverified,
-    walk::{Known, Subtrie},
-    wire::{self, Kind, Parts},
+    walk::{ProvenNode, WalkSubtrie},
+    wire::{self, ParsedProof, ProofKind},
 };
 use crate::{
     hasher::Hasher,
@@ -46,7 +46,7 @@ impl PathProof {
     pub fn encode(&self, hasher: Hasher) -> Result<Vec<u8>, EncodeError> {
         let mut terminal = Vec::with_capacity(terminal_len(&self.terminal));
         terminal_encode(&mut terminal, &self.terminal);
-        wire::assemble_terminals(hasher, Kind::Path, (1, &terminal), &self.siblings)
+        wire::assemble_terminals(hasher, ProofKind::Path, (1, &terminal), &self.siblings)
     }
 
     /// What an encoding *claims*, checked against no root: the inverse of
@@ -60,13 +60,13 @@ impl PathProof {
 
 /// A path that leads to the root it was checked against.
 #[derive(Clone, Copy, Debug)]
-pub struct Verified {
+pub struct VerifiedPath {
     terminal: Terminal,
     root: Node,
     hasher: Hasher,
 }
 
-impl Verified {
+impl VerifiedPath {
     /// The root that was proven against.
     pub fn root(&self) -> &Node {
         &self.root
@@ -90,7 +90,7 @@ impl Verified {
 }
 
 /// Checks a path proof against a root, within the default [`Limits`].
-pub fn verify(hasher: Hasher, bytes: &[u8], root: &Node) -> Result<Verified, VerifyError> {
+pub fn verify(hasher: Hasher, bytes: &[u8], root: &Node) -> Result<VerifiedPath, VerifyError> {
     verify_with(hasher, bytes, root, &Limits::DEFAULT)
 }
 
@@ -100,20 +100,20 @@ pub fn verify_with(
     bytes: &[u8],
     root: &Node,
     limits: &Limits,
-) -> Result<Verified, VerifyError> {
+) -> Result<VerifiedPath, VerifyError> {
     limits.check_bytes(bytes)?;
-    let parts = Parts::parse(hasher, Kind::Path, bytes)?;
+    let parts = ParsedProof::parse(hasher, ProofKind::Path, bytes)?;
     limits.check_hashes(parts.terminals().hashes())?;
     let terminal = parts.terminals().first().ok_or(DecodeError::Count)?;
-    let mut node = Known(terminal.node(hasher));
+    let mut node = ProvenNode(terminal.node(hasher));
     for (above, sibling) in (0..terminal.depth()).zip(parts.siblings()).rev() {
-        let sibling = Known::sibling(*sibling);
+        let sibling = ProvenNode::sibling(*sibling);
         let (left, right) =
             if prefix::bit(terminal.bits(), above) { (&sibling, &node) } else { (&node, &sibling) };
-        node = Known::join(hasher, left, right, above.saturating_add(1))?;
+        node = ProvenNode::join(hasher, left, right, above.saturating_add(1))?;
     }
     if node.0 == *root {
-        Ok(Verified { terminal, root: *root, hasher })
+        Ok(VerifiedPath { terminal, root: *root, hasher })
     } else {
         Err(VerifyError::RootMismatch)
     }
@@ -121,5 +121,5 @@ pub fn verify_with(
 
 /// What an encoding *claims*: well-formed, and checked against no root.
 pub fn decode(hasher: Hasher, bytes: &[u8]) -> Result<Unverified<'_>, DecodeError> {
-    Ok(Unverified::new(Parts::parse(hasher, Kind::Path, bytes)?))
+    Ok(Unverified::new(ParsedProof::parse(hasher, ProofKind::Path, bytes)?))
 }

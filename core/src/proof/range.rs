@@ -7,11 +7,11 @@
 //! [`build`] makes one from the multiproof of the two ends and the pairs between them.
 //!
 //! ```
-//! use pleach_core::naive::Naive;
+//! use pleach_core::naive::NaiveTrie;
 //! use pleach_core::proof::range;
 //! use pleach_core::{Hasher, Lookup};
 //!
-//! let trie: Naive = (0..9).map(|byte| ([byte; 32], [byte + 1; 32].into())).collect();
+//! let trie: NaiveTrie = (0..9).map(|byte| ([byte; 32], [byte + 1; 32].into())).collect();
 //! let (first, last) = ([2; 32], [4; 32]);
 //! let bounds = trie.multi(Hasher::BLAKE3, &[first, last]).encode(Hasher::BLAKE3)?;
 //! let pairs = trie.pairs().range(first..=last).map(|(key, hash)| (*key, *hash));
@@ -31,10 +31,10 @@ use super::{
     limits::Limits,
     lookup::{Lookup, lookup},
     slots::slots,
-    span::Span,
+    span::KeySpan,
     terminal::{Terminal, terminal_encode},
     unverified::Unverified,
-    wire::{self, Kind, Parts},
+    wire::{self, ParsedProof, ProofKind},
 };
 use crate::{
     hasher::Hasher,
@@ -44,13 +44,13 @@ use crate::{
 
 /// All pairs of a range, as the root that was checked against has them. Borrows the encoding.
 #[derive(Clone, Debug)]
-pub struct Verified<'a> {
-    parts: Parts<'a>,
+pub struct VerifiedRange<'a> {
+    parts: ParsedProof<'a>,
     root: Node,
-    span: Span,
+    span: KeySpan,
 }
 
-impl Verified<'_> {
+impl VerifiedRange<'_> {
     /// The root that was proven against.
     pub fn root(&self) -> &Node {
         &self.root
@@ -98,7 +98,7 @@ pub fn verify<'a>(
     root: &Node,
     first: &Key,
     last: &Key,
-) -> Result<Verified<'a>, VerifyError> {
+) -> Result<VerifiedRange<'a>, VerifyError> {
     verify_with(hasher, bytes, root, first, last, &Limits::DEFAULT)
 }
 
@@ -110,13 +110,13 @@ pub fn verify_with<'a>(
     first: &Key,
     last: &Key,
     limits: &Limits,
-) -> Result<Verified<'a>, VerifyError> {
+) -> Result<VerifiedRange<'a>, VerifyError> {
     limits.check_bytes(bytes)?;
     let (parts, span) = parse(hasher, bytes, first, last)?;
     let terminals = parts.terminals();
     limits.check_hashes(terminals.hashes())?;
-    terminals.leads_to(hasher, parts.siblings(), &terminals.leaf_nodes(hasher), root)?;
-    Ok(Verified { parts, root: *root, span })
+    terminals.check_root(hasher, parts.siblings(), &terminals.leaf_nodes(hasher), root)?;
+    Ok(VerifiedRange { parts, root: *root, span })
 }
 
 /// What an encoding *claims*: well-formed, a tiling of the range from `first` to `last`, and
@@ -135,10 +135,10 @@ fn parse<'a>(
     bytes: &'a [u8],
     first: &Key,
     last: &Key,
-) -> Result<(Parts<'a>, Span), DecodeError> {
-    let span = Span::new(first, last)?;
-    let parts = Parts::parse(hasher, Kind::Range, bytes)?;
-    span.tiled_by(parts.terminals())?;
+) -> Result<(ParsedProof<'a>, KeySpan), DecodeError> {
+    let span = KeySpan::new(first, last)?;
+    let parts = ParsedProof::parse(hasher, ProofKind::Range, bytes)?;
+    span.check_tiling(parts.terminals())?;
     Ok((parts, span))
 }
 
@@ -155,17 +155,17 @@ pub fn build(
     last: &Key,
     pairs: impl IntoIterator<Item = (Key, ValueHash)>,
 ) -> Result<Vec<u8>, BuildError> {
-    let span = Span::new(first, last)?;
-    let parts = Parts::parse(hasher, Kind::Multi, bounds)?;
+    let span = KeySpan::new(first, last)?;
+    let parts = ParsedProof::parse(hasher, ProofKind::Multi, bounds)?;
     let list = parts.terminals();
-    span.ends_of(list)?;
+    span.check_ends(list)?;
     let (Some(left), Some(right)) = (list.first(), list.last()) else {
         return Err(DecodeError::RangeEnds.into());
     };
-    if !list.iter().all(|terminal| span.ends_in(&terminal)) {
+    if !list.iter().all(|terminal| span.has_end_in(&terminal)) {
         return Err(BuildError::Keys);
     }
-    let mut tiles = Tiles::new();
+    let mut tiles = TileWriter::new();
     tiles.put(&left);
     // Keys of the ends' own leaves, which have to be among the pairs.
     let own = |end: &Terminal| match end {
@@ -202,11 +202,11 @@ pub fn build(
         .map(|(_, node)| *node)
         .collect();
     let terminals = (tiles.count, tiles.bytes.as_slice());
-    Ok(wire::assemble_terminals(hasher, Kind::Range, terminals, &siblings)?)
+    Ok(wire::assemble_terminals(hasher, ProofKind::Range, terminals, &siblings)?)
 }
 
 /// Terminals that tile what is between two others: the leaves are given, all else is empty.
-struct Tiles {
+struct TileWriter {
     bytes: Vec<u8>,
     count: usize,
     /// Key and depth of the last terminal that was put.
@@ -215,7 +215,7 @@ struct Tiles {
     waiting: Option<(Key, ValueHash, u16)>,
 }
 
-impl Tiles {
+impl TileWriter {
     fn new() -> Self {
         Self { bytes: Vec::new(), count: 0, last: ([0; 32], 0), waiting: None }
     }

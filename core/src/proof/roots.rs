@@ -14,8 +14,8 @@
 //! let over_all = roots.over_all(Hasher::BLAKE3);
 //!
 //! let verified = path::verify(Hasher::BLAKE3, &roots.prove(Hasher::BLAKE3, 9)?, &over_all)?;
-//! assert_eq!(verified.get(&roots::key(9)), Lookup::Present([0; 32].into()));
-//! assert_eq!(roots::namespace(&roots::key(9)), Some(9));
+//! assert_eq!(verified.get(&roots::namespace_key(9)), Lookup::Present([0; 32].into()));
+//! assert_eq!(roots::namespace_of(&roots::namespace_key(9)), Some(9));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -28,7 +28,7 @@ use super::{
     op::{Access, Op},
     path::PathProof,
     terminal::Terminal,
-    walk::{Leaves, fold_leaves},
+    walk::{LeafBatch, fold_leaves},
     witness::Witness,
 };
 use crate::{
@@ -49,7 +49,7 @@ pub const fn key(ns: u8) -> Key {
 }
 
 /// The namespace whose key this is; `None` for a key of no namespace.
-pub fn namespace(key: &Key) -> Option<u8> {
+pub fn namespace_of(key: &Key) -> Option<u8> {
     let [ns, rest @ ..] = key;
     (*rest == [0; 31]).then_some(*ns)
 }
@@ -93,7 +93,7 @@ impl NamespaceRoots {
         fold_leaves(hasher, &self.leaves(hasher), 0, &mut Vec::new())
     }
 
-    /// The encoded [path proof](super::path) of [`key(ns)`](key): which root the namespace has, or
+    /// The encoded [path proof](super::path) of [`key(ns)`](namespace_key): which root the namespace has, or
     /// that it does not exist. At most 32 + 66 + 8 * 32 bytes.
     pub fn prove(&self, hasher: Hasher, ns: u8) -> Result<Vec<u8>, EncodeError> {
         let MultiProof { terminals, mut siblings } = self.multi(hasher, &[ns]);
@@ -124,7 +124,7 @@ impl NamespaceRoots {
 
     /// The leaf nodes, in key order.
     fn leaves(&self, hasher: Hasher) -> Vec<(Key, Node)> {
-        let mut leaves = Leaves::with_room(self.0.len());
+        let mut leaves = LeafBatch::with_room(self.0.len());
         for (ns, root) in &self.0 {
             leaves.push(key(*ns), root.to_bytes().into());
         }

@@ -11,9 +11,9 @@ use alloc::vec::Vec;
 
 use super::{
     error::DecodeError,
-    list::List,
-    slots::{Of, Slot, merged},
-    span::Span,
+    list::TerminalList,
+    slots::{SiblingSlot, SlotSide, merged_slots},
+    span::KeySpan,
     terminal::Terminal,
 };
 use crate::{
@@ -22,32 +22,36 @@ use crate::{
 };
 
 /// A key, and the hash of its value before and after; `None`: absent.
-pub(super) type Pair = (Key, Option<ValueHash>, Option<ValueHash>);
+pub(super) type ChangedPair = (Key, Option<ValueHash>, Option<ValueHash>);
 
 /// The two sides of a change proof, without siblings.
 #[derive(Clone, Debug)]
 pub(super) struct Sides<'a> {
-    pub(super) before: List<'a>,
-    pub(super) after: List<'a>,
-    pub(super) span: Span,
+    pub(super) before: TerminalList<'a>,
+    pub(super) after: TerminalList<'a>,
+    pub(super) span: KeySpan,
 }
 
 impl<'a> Sides<'a> {
     /// Two lists that begin and end where the range does.
-    pub(super) fn new(before: List<'a>, after: List<'a>, span: Span) -> Result<Self, DecodeError> {
-        span.ends_of(&before)?;
-        span.ends_of(&after)?;
+    pub(super) fn new(
+        before: TerminalList<'a>,
+        after: TerminalList<'a>,
+        span: KeySpan,
+    ) -> Result<Self, DecodeError> {
+        span.check_ends(&before)?;
+        span.check_ends(&after)?;
         Ok(Self { before, after, span })
     }
 
     /// The places of all siblings in order, and which side has one there.
-    pub(super) fn slots(&self) -> impl Iterator<Item = (Slot, Of)> + use<'a> {
-        merged(&self.before, &self.after)
+    pub(super) fn slots(&self) -> impl Iterator<Item = (SiblingSlot, SlotSide)> + use<'a> {
+        merged_slots(&self.before, &self.after)
     }
 
     /// The keys of the range that have another value, or one on one side only.
-    pub(super) fn changes(&self) -> impl Iterator<Item = Pair> + '_ {
-        let leaves = |list: &List<'a>| {
+    pub(super) fn changes(&self) -> impl Iterator<Item = ChangedPair> + '_ {
+        let leaves = |list: &TerminalList<'a>| {
             let span = self.span;
             list.leaves().filter(move |(key, _)| span.contains(key)).peekable()
         };
@@ -82,7 +86,7 @@ impl<'a> Sides<'a> {
         for list in [&self.before, &self.after] {
             let mut changes = self.changes().peekable();
             for terminal in list.iter() {
-                let mut used = self.span.ends_in(&terminal);
+                let mut used = self.span.has_end_in(&terminal);
                 while changes.next_if(|(key, ..)| terminal.covers(key)).is_some() {
                     used = true;
                 }
@@ -96,16 +100,16 @@ impl<'a> Sides<'a> {
 
     /// Depth of the first sibling in the range of which nobody can say that it has not changed,
     /// given the siblings of both sides. `leaf` is the node of a leaf of one of the two.
-    pub(super) fn unopened(
+    pub(super) fn first_unopened(
         &self,
         before: &[Node],
         after: &[Node],
-        leaf: impl Fn(Of, &Key, &ValueHash) -> Node,
+        leaf: impl Fn(SlotSide, &Key, &ValueHash) -> Node,
     ) -> Option<u16> {
         let (mut before, mut after) = (before.iter(), after.iter());
         for (slot, of) in self.slots() {
-            let old = if of == Of::After { None } else { before.next() };
-            let new = if of == Of::Before { None } else { after.next() };
+            let old = if of == SlotSide::After { None } else { before.next() };
+            let new = if of == SlotSide::Before { None } else { after.next() };
             let place = slot.place();
             if !self.span.contains_all(&place) {
                 continue;
@@ -113,12 +117,13 @@ impl<'a> Sides<'a> {
             let same = match (old, new) {
                 (Some(old), Some(new)) => old == new,
                 (Some(node), None) => {
-                    let leaf = |key: &Key, value_hash: &ValueHash| leaf(Of::After, key, value_hash);
+                    let leaf =
+                        |key: &Key, value_hash: &ValueHash| leaf(SlotSide::After, key, value_hash);
                     node_at(&self.after, &place, leaf) == Some(*node)
                 }
                 (None, Some(node)) => {
                     let leaf =
-                        |key: &Key, value_hash: &ValueHash| leaf(Of::Before, key, value_hash);
+                        |key: &Key, value_hash: &ValueHash| leaf(SlotSide::Before, key, value_hash);
                     node_at(&self.before, &place, leaf) == Some(*node)
                 }
                 (None, None) => false,
@@ -133,7 +138,7 @@ impl<'a> Sides<'a> {
 
 /// The node at `place` by a terminal above it; `None` if there is no such terminal.
 fn node_at(
-    list: &List<'_>,
+    list: &TerminalList<'_>,
     place: &Prefix,
     leaf: impl Fn(&Key, &ValueHash) -> Node,
 ) -> Option<Node> {
@@ -146,14 +151,14 @@ fn node_at(
 
 /// The siblings of both sides, each in the order of its own proof.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Siblings {
+pub(super) struct SideSiblings {
     pub(super) before: Vec<Node>,
     pub(super) after: Vec<Node>,
 }
 
-impl Siblings {
-    /// Takes apart what [`Together`] put together.
-    pub(super) fn apart(
+impl SideSiblings {
+    /// Takes apart what [`MergedSiblings`] put together.
+    pub(super) fn split(
         sides: &Sides<'_>,
         flags: &[u8],
         nodes: &[Node],
@@ -167,7 +172,7 @@ impl Siblings {
         let mut siblings = Self::default();
         siblings.before.reserve_exact(len(sides.before.siblings())?);
         siblings.after.reserve_exact(len(sides.after.siblings())?);
-        let mut flags = Flags { bytes: flags, taken: 0 };
+        let mut flags = FlagBits { bytes: flags, taken: 0 };
         let mut nodes = nodes.iter();
         let mut expected = 0u64;
         let mut next = || {
@@ -176,16 +181,16 @@ impl Siblings {
         };
         for (slot, of) in sides.slots() {
             let node = next();
-            if of != Of::After {
+            if of != SlotSide::After {
                 siblings.before.extend(node);
             }
             let twice =
-                of == Of::Both && !sides.span.contains_all(&slot.place()) && flags.next()?;
+                of == SlotSide::Both && !sides.span.contains_all(&slot.place()) && flags.next()?;
             let other = if twice { next() } else { node };
             if twice && other.is_some() && other == node {
                 return Err(DecodeError::RepeatedSibling);
             }
-            if of != Of::Before {
+            if of != SlotSide::Before {
                 siblings.after.extend(other);
             }
         }
@@ -203,24 +208,24 @@ fn len(count: u64) -> Result<usize, DecodeError> {
 
 /// The siblings of both sides in one list, those that are the same on both sides once.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Together {
+pub(super) struct MergedSiblings {
     /// For each sibling outside of the range that both sides have, a bit: it differs, and both
     /// nodes stand in the list.
     pub(super) flags: Vec<u8>,
     pub(super) nodes: Vec<Node>,
 }
 
-impl Together {
-    /// Puts them together; nothing is [unopened](Sides::unopened).
-    pub(super) fn of(sides: &Sides<'_>, before: &[Node], after: &[Node]) -> Self {
+impl MergedSiblings {
+    /// Puts them together; nothing is [unopened](Sides::first_unopened).
+    pub(super) fn merge(sides: &Sides<'_>, before: &[Node], after: &[Node]) -> Self {
         let mut together = Self::default();
         let mut bit = 0u8;
         let (mut before, mut after) = (before.iter(), after.iter());
         for (slot, of) in sides.slots() {
-            let old = if of == Of::After { None } else { before.next() };
-            let new = if of == Of::Before { None } else { after.next() };
+            let old = if of == SlotSide::After { None } else { before.next() };
+            let new = if of == SlotSide::Before { None } else { after.next() };
             together.nodes.extend(old.or(new));
-            if of != Of::Both || sides.span.contains_all(&slot.place()) {
+            if of != SlotSide::Both || sides.span.contains_all(&slot.place()) {
                 continue;
             }
             if bit == 0 {
@@ -240,12 +245,12 @@ impl Together {
 }
 
 /// Bits from the front of some bytes, the lowest of each byte first.
-struct Flags<'a> {
+struct FlagBits<'a> {
     bytes: &'a [u8],
     taken: usize,
 }
 
-impl Flags<'_> {
+impl FlagBits<'_> {
     fn next(&mut self) -> Result<bool, DecodeError> {
         let byte = self.bytes.get(self.taken / 8).ok_or(DecodeError::Length)?;
         let bit = byte.checked_shr(u32::try_from(self.taken % 8).unwrap_or(0)).unwrap_or(0) & 1;

@@ -10,7 +10,7 @@
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
-use super::{list::List, terminal::Terminal};
+use super::{list::TerminalList, terminal::Terminal};
 use crate::{
     node::Key,
     prefix::{self, Prefix},
@@ -18,14 +18,14 @@ use crate::{
 
 /// The place of a sibling.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot {
+pub(crate) struct SiblingSlot {
     /// A key below the subtrie that climbs.
     bits: Key,
     /// Depth of both.
     depth: u16,
 }
 
-impl Slot {
+impl SiblingSlot {
     /// Prefix of the subtrie that climbs past the sibling.
     pub(crate) fn climbing(&self) -> Prefix {
         Prefix::new(&self.bits, self.depth)
@@ -51,12 +51,12 @@ impl Slot {
 /// The slots of terminals in order, each of which comes with its fork with the next one.
 pub(crate) fn slots<I: Iterator<Item = (Terminal, Option<u16>)>>(
     terminals: I,
-) -> impl Iterator<Item = Slot> + use<I> {
-    Slots { terminals, climbing: None, fork: None, waiting: Vec::new() }
+) -> impl Iterator<Item = SiblingSlot> + use<I> {
+    SiblingSlots { terminals, climbing: None, fork: None, waiting: Vec::new() }
 }
 
 /// Takes the steps of `Walk::push` without the nodes.
-struct Slots<I> {
+struct SiblingSlots<I> {
     terminals: I,
     /// The subtrie that climbs: a key below it, and its depth.
     climbing: Option<(Key, u16)>,
@@ -66,10 +66,10 @@ struct Slots<I> {
     waiting: Vec<u16>,
 }
 
-impl<I: Iterator<Item = (Terminal, Option<u16>)>> Iterator for Slots<I> {
-    type Item = Slot;
+impl<I: Iterator<Item = (Terminal, Option<u16>)>> Iterator for SiblingSlots<I> {
+    type Item = SiblingSlot;
 
-    fn next(&mut self) -> Option<Slot> {
+    fn next(&mut self) -> Option<SiblingSlot> {
         loop {
             let Some((bits, depth)) = self.climbing else {
                 let (terminal, fork) = self.terminals.next()?;
@@ -81,7 +81,7 @@ impl<I: Iterator<Item = (Terminal, Option<u16>)>> Iterator for Slots<I> {
             let deepest = left.max(self.fork);
             if depth > deepest.map_or(0, |fork| fork.saturating_add(1)) {
                 self.climbing = Some((bits, depth.saturating_sub(1)));
-                return Some(Slot { bits, depth });
+                return Some(SiblingSlot { bits, depth });
             }
             match (left, self.fork) {
                 (Some(at), _) if deepest == left => {
@@ -99,18 +99,18 @@ impl<I: Iterator<Item = (Terminal, Option<u16>)>> Iterator for Slots<I> {
 
 /// Which of two lists has a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Of {
+pub(super) enum SlotSide {
     Before,
     After,
     Both,
 }
 
 /// The slots of two lists in order, those of both once.
-pub(super) fn merged<'a>(
-    before: &List<'a>,
-    after: &List<'a>,
-) -> impl Iterator<Item = (Slot, Of)> + use<'a> {
-    let slots = |list: &List<'a>| slots(list.iter().with_forks()).peekable();
+pub(super) fn merged_slots<'a>(
+    before: &TerminalList<'a>,
+    after: &TerminalList<'a>,
+) -> impl Iterator<Item = (SiblingSlot, SlotSide)> + use<'a> {
+    let slots = |list: &TerminalList<'a>| slots(list.iter().with_forks()).peekable();
     let (mut before, mut after) = (slots(before), slots(after));
     core::iter::from_fn(move || {
         let order = match (before.peek(), after.peek()) {
@@ -119,11 +119,11 @@ pub(super) fn merged<'a>(
             (None, _) => Ordering::Greater,
         };
         match order {
-            Ordering::Less => before.next().map(|slot| (slot, Of::Before)),
-            Ordering::Greater => after.next().map(|slot| (slot, Of::After)),
+            Ordering::Less => before.next().map(|slot| (slot, SlotSide::Before)),
+            Ordering::Greater => after.next().map(|slot| (slot, SlotSide::After)),
             Ordering::Equal => {
                 before.next();
-                after.next().map(|slot| (slot, Of::Both))
+                after.next().map(|slot| (slot, SlotSide::Both))
             }
         }
     })

@@ -1,16 +1,16 @@
 //! A span of keys, both ends included: the range that a proof is about.
 
-use super::{error::DecodeError, list::List, terminal::Terminal};
+use super::{error::DecodeError, list::TerminalList, terminal::Terminal};
 use crate::{node::Key, prefix::Prefix, range::key_after};
 
 /// All keys from `first` to `last`; `first` is not after `last`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
+pub(super) struct KeySpan {
     first: Key,
     last: Key,
 }
 
-impl Span {
+impl KeySpan {
     pub(super) fn new(first: &Key, last: &Key) -> Result<Self, DecodeError> {
         if first > last {
             return Err(DecodeError::EmptyRange);
@@ -36,12 +36,12 @@ impl Span {
     }
 
     /// Is one of the two ends below this terminal?
-    pub(super) fn ends_in(&self, terminal: &Terminal) -> bool {
+    pub(super) fn has_end_in(&self, terminal: &Terminal) -> bool {
         terminal.covers(&self.first) || terminal.covers(&self.last)
     }
 
     /// Checks that the first terminal covers the span's first key, and the last one its last key.
-    pub(super) fn ends_of(&self, list: &List<'_>) -> Result<(), DecodeError> {
+    pub(super) fn check_ends(&self, list: &TerminalList<'_>) -> Result<(), DecodeError> {
         let covers = |end: Option<Terminal>, key| end.is_some_and(|end| end.covers(key));
         if covers(list.first(), &self.first) && covers(list.last(), &self.last) {
             Ok(())
@@ -51,8 +51,8 @@ impl Span {
     }
 
     /// Checks that the terminals cover each key of the span, and each of them one at least.
-    pub(super) fn tiled_by(&self, list: &List<'_>) -> Result<(), DecodeError> {
-        self.ends_of(list)?;
+    pub(super) fn check_tiling(&self, list: &TerminalList<'_>) -> Result<(), DecodeError> {
+        self.check_ends(list)?;
         let mut reached: Option<Key> = None;
         for terminal in list.iter() {
             let prefix = terminal.prefix();

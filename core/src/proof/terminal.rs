@@ -23,7 +23,7 @@
 
 use alloc::vec::Vec;
 
-use super::{error::DecodeError, reader::Reader};
+use super::{error::DecodeError, reader::ByteReader};
 use crate::{
     hasher::Hasher,
     node::{self, Key, Node, TERMINATOR, ValueHash},
@@ -103,7 +103,7 @@ impl Terminal {
         }
     }
 
-    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn read(reader: &mut ByteReader<'_>) -> Result<Self, DecodeError> {
         let word = reader.u16()?;
         let depth = word & DEPTH;
         if word & !(LEAF | DEPTH) != 0 {
@@ -151,12 +151,12 @@ pub fn terminal_encode(to: &mut Vec<u8>, terminal: &Terminal) {
 
 /// The terminals that [`terminal_encode`] has written to these bytes; it ends at the first that is none.
 pub fn terminals(bytes: &[u8]) -> impl Iterator<Item = Terminal> + '_ {
-    Terminals(Reader::new(bytes))
+    Terminals(ByteReader::new(bytes))
 }
 
 /// Terminals that [`terminal_encode`] has written; it ends at the first that is none.
 #[derive(Clone, Debug)]
-pub(super) struct Terminals<'a>(pub(super) Reader<'a>);
+pub(super) struct Terminals<'a>(pub(super) ByteReader<'a>);
 
 impl<'a> Terminals<'a> {
     /// Have all been taken?

@@ -1,6 +1,6 @@
 //! What an encoding claims, for conversion and inspection.
 
-use super::{op::Op, terminal::Terminal, wire::Parts};
+use super::{op::Op, terminal::Terminal, wire::ParsedProof};
 use crate::node::Node;
 
 /// The contents of an encoding that was checked against **no root**: well-formed, and perhaps
@@ -10,11 +10,11 @@ use crate::node::Node;
 /// their number and that of the siblings, and what else the kind asks for.
 ///
 /// ```
-/// use pleach_core::naive::Naive;
+/// use pleach_core::naive::NaiveTrie;
 /// use pleach_core::proof::multi;
 /// use pleach_core::Hasher;
 ///
-/// let trie = Naive::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
+/// let trie = NaiveTrie::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
 /// let proof = trie.multi(Hasher::BLAKE3, &[[1; 32]]);
 /// let bytes = proof.encode(Hasher::BLAKE3)?;
 /// let unverified = multi::decode(Hasher::BLAKE3, &bytes)?;
@@ -24,11 +24,11 @@ use crate::node::Node;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Unverified<'a> {
-    parts: Parts<'a>,
+    parts: ParsedProof<'a>,
 }
 
 impl<'a> Unverified<'a> {
-    pub(super) fn new(parts: Parts<'a>) -> Self {
+    pub(super) fn new(parts: ParsedProof<'a>) -> Self {
         Self { parts }
     }
 

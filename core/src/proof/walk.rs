@@ -16,12 +16,12 @@ use super::{
 };
 use crate::{
     hasher::Hasher,
-    node::{self, Combined, Key, Node, ValueHash},
+    node::{self, Combination, Key, Node, ValueHash},
     prefix,
 };
 
 /// What is known of a subtrie while it climbs.
-pub(super) trait Subtrie: Copy {
+pub(super) trait WalkSubtrie: Copy {
     /// A subtrie that the proof does not open.
     fn sibling(node: Node) -> Self;
 
@@ -31,9 +31,9 @@ pub(super) trait Subtrie: Copy {
 
 /// The node of a trie that exists: everything above a terminal is a hashed internal node.
 #[derive(Clone, Copy)]
-pub(super) struct Known(pub(super) Node);
+pub(super) struct ProvenNode(pub(super) Node);
 
-impl Subtrie for Known {
+impl WalkSubtrie for ProvenNode {
     fn sibling(node: Node) -> Self {
         Self(node)
     }
@@ -41,8 +41,8 @@ impl Subtrie for Known {
     fn join(hasher: Hasher, left: &Self, right: &Self, depth: u16) -> Result<Self, VerifyError> {
         let impossible = Err(VerifyError::Impossible { depth });
         match node::combine_kind(&left.0, &right.0) {
-            Combined::Known(_) => return impossible,
-            Combined::Hash => {}
+            Combination::Known(_) => return impossible,
+            Combination::Hash => {}
         }
         // The whole key has been walked: only a leaf can be there.
         if depth == MAX_DEPTH && !(is_leaf(&left.0) && is_leaf(&right.0)) {
@@ -58,18 +58,18 @@ fn is_leaf(node: &Node) -> bool {
 
 /// A node before and after a batch.
 #[derive(Clone, Copy)]
-pub(super) struct BeforeAfter {
-    pub(super) before: Known,
+pub(super) struct NodePair {
+    pub(super) before: ProvenNode,
     pub(super) after: Node,
 }
 
-impl Subtrie for BeforeAfter {
+impl WalkSubtrie for NodePair {
     fn sibling(node: Node) -> Self {
-        Self { before: Known(node), after: node }
+        Self { before: ProvenNode(node), after: node }
     }
 
     fn join(hasher: Hasher, left: &Self, right: &Self, depth: u16) -> Result<Self, VerifyError> {
-        let before = Known::join(hasher, &left.before, &right.before, depth)?;
+        let before = ProvenNode::join(hasher, &left.before, &right.before, depth)?;
         let unchanged = left.after == left.before.0 && right.after == right.before.0;
         let after =
             if unchanged { before.0 } else { node::combine(hasher, &left.after, &right.after) };
@@ -78,7 +78,7 @@ impl Subtrie for BeforeAfter {
 }
 
 /// The walk: give it each finished terminal in order, and where the path to the next one parts.
-pub(super) struct Walk<'a, S> {
+pub(super) struct ProofWalk<'a, S> {
     hasher: Hasher,
     siblings: core::slice::Iter<'a, Node>,
     /// Finished subtries that wait for the right side of the fork at this depth. Forks grow strictly towards the top, so
@@ -86,7 +86,7 @@ pub(super) struct Walk<'a, S> {
     stack: Vec<(S, u16)>,
 }
 
-impl<'a, S: Subtrie> Walk<'a, S> {
+impl<'a, S: WalkSubtrie> ProofWalk<'a, S> {
     pub(super) fn new(hasher: Hasher, siblings: &'a [Node]) -> Self {
         Self { hasher, siblings: siblings.iter(), stack: Vec::new() }
     }
@@ -190,12 +190,12 @@ fn lift(hasher: Hasher, mut node: Node, key: &Key, from: u16, to: u16) -> Node {
 const BATCH: usize = 32;
 
 /// Leaves whose value hashes become leaf nodes in the same memory.
-pub(super) struct Leaves {
+pub(super) struct LeafBatch {
     /// Until they are hashed, the second of a pair holds the bytes of the value hash.
     pairs: Vec<(Key, Node)>,
 }
 
-impl Leaves {
+impl LeafBatch {
     /// An empty list with room for `count` leaves.
     pub(super) fn with_room(count: usize) -> Self {
         let mut pairs = Vec::new();

@@ -17,16 +17,16 @@
 //! 32      ..     terminals | operations | siblings, 32 bytes each, and nothing after them
 //! ```
 //!
-//! Integers are little-endian. `Parts::parse` checks everything that needs no hashing; what it
+//! Integers are little-endian. `ParsedProof::parse` checks everything that needs no hashing; what it
 //! returns borrows the input and allocates only an index of four bytes a terminal.
 
 use alloc::vec::Vec;
 
 use super::{
     error::{DecodeError, EncodeError},
-    list::List,
+    list::TerminalList,
     op::{self, Op, RawOp},
-    reader::Reader,
+    reader::ByteReader,
     terminal::{self, Terminal, Terminals},
 };
 use crate::{
@@ -43,7 +43,7 @@ pub const HEADER_LEN: usize = 32;
 /// What an encoding holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum ProofKind {
     /// One terminal and its siblings, from depth 1 downwards.
     Path = 1,
     /// Any number of terminals and the siblings between them.
@@ -55,16 +55,16 @@ pub enum Kind {
     /// The terminals of what changed in a range, before and after, and the siblings between them.
     Change = 5,
     /// A path in the trie of roots, and a proof in one namespace.
-    Through = 6,
+    Namespace = 6,
     /// A change proof in the trie of roots, and one in one namespace.
-    ThroughChange = 7,
+    NamespaceChange = 7,
     /// A witness in the trie of roots, and one in each namespace that the block read or changed.
     Block = 8,
 }
 
 /// Counts and lengths of the three sections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sizes {
+pub struct SectionSizes {
     /// Number of terminals.
     pub terminals: u32,
     /// Number of operations.
@@ -77,7 +77,7 @@ pub struct Sizes {
     pub op_bytes: u32,
 }
 
-impl Sizes {
+impl SectionSizes {
     /// Bytes of the whole encoding; `None` when no address space has room for it.
     pub fn total(&self) -> Option<usize> {
         let siblings = usize::try_from(self.siblings).ok()?.checked_mul(32)?;
@@ -89,7 +89,7 @@ impl Sizes {
 }
 
 /// The header of an encoding with sections of these sizes.
-pub fn header(hasher: Hasher, kind: Kind, sizes: &Sizes) -> [u8; HEADER_LEN] {
+pub fn header(hasher: Hasher, kind: ProofKind, sizes: &SectionSizes) -> [u8; HEADER_LEN] {
     let fields = [
         u32::from_le_bytes(MAGIC),
         u32::from_le_bytes([VERSION, kind as u8, hasher.id(), 0]),
@@ -109,9 +109,9 @@ pub fn header(hasher: Hasher, kind: Kind, sizes: &Sizes) -> [u8; HEADER_LEN] {
 
 /// A well-formed encoding, borrowed: sections in which every record has been checked.
 #[derive(Clone, Debug)]
-pub(super) struct Parts<'a> {
+pub(super) struct ParsedProof<'a> {
     pub(super) hasher: Hasher,
-    terminals: List<'a>,
+    terminals: TerminalList<'a>,
     ops: &'a [u8],
     siblings: &'a [Node],
     op_count: u32,
@@ -119,12 +119,16 @@ pub(super) struct Parts<'a> {
     puts: usize,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> ParsedProof<'a> {
     /// Checks all that can be checked without hashing.
-    pub(super) fn parse(hasher: Hasher, kind: Kind, bytes: &'a [u8]) -> Result<Self, DecodeError> {
+    pub(super) fn parse(
+        hasher: Hasher,
+        kind: ProofKind,
+        bytes: &'a [u8],
+    ) -> Result<Self, DecodeError> {
         let (sizes, Sections { terminals, ops, siblings }) = Sections::cut(hasher, kind, bytes)?;
         let siblings = Node::slice_of(siblings.as_chunks().0);
-        let (terminals, rest) = List::read(sizes.terminals, terminals)?;
+        let (terminals, rest) = TerminalList::read(sizes.terminals, terminals)?;
         if !rest.is_empty() {
             return Err(DecodeError::Length);
         }
@@ -141,12 +145,12 @@ impl<'a> Parts<'a> {
         self.siblings
     }
 
-    pub(super) fn terminals(&self) -> &List<'a> {
+    pub(super) fn terminals(&self) -> &TerminalList<'a> {
         &self.terminals
     }
 
     pub(super) fn ops(&self) -> Ops<'a> {
-        Ops { records: Reader::new(self.ops), terminals: self.terminals.iter(), terminal: None }
+        Ops { records: ByteReader::new(self.ops), terminals: self.terminals.iter(), terminal: None }
     }
 
     pub(super) fn op_count(&self) -> usize {
@@ -204,10 +208,10 @@ impl<'a> Sections<&'a [u8]> {
     /// Cuts an encoding, of which the header alone is checked.
     pub(super) fn cut(
         hasher: Hasher,
-        kind: Kind,
+        kind: ProofKind,
         bytes: &'a [u8],
-    ) -> Result<(Sizes, Self), DecodeError> {
-        let mut reader = Reader::new(bytes);
+    ) -> Result<(SectionSizes, Self), DecodeError> {
+        let mut reader = ByteReader::new(bytes);
         let (_, sizes) = read_header(hasher, &[kind], &mut reader)?;
         if sizes.total() != Some(bytes.len()) {
             return Err(DecodeError::Length);
@@ -224,9 +228,9 @@ impl<'a> Sections<&'a [u8]> {
 /// A header of one of these kinds, at least one.
 pub(super) fn read_header(
     hasher: Hasher,
-    kinds: &[Kind],
-    reader: &mut Reader<'_>,
-) -> Result<(Kind, Sizes), DecodeError> {
+    kinds: &[ProofKind],
+    reader: &mut ByteReader<'_>,
+) -> Result<(ProofKind, SectionSizes), DecodeError> {
     if reader.array()? != MAGIC {
         return Err(DecodeError::Magic);
     }
@@ -244,7 +248,7 @@ pub(super) fn read_header(
         return Err(DecodeError::HasherId { expected: hasher.id(), found });
     }
     let reserved = reader.u8()?;
-    let sizes = Sizes {
+    let sizes = SectionSizes {
         terminals: reader.u32()?,
         ops: reader.u32()?,
         siblings: reader.u32()?,
@@ -255,15 +259,15 @@ pub(super) fn read_header(
         return Err(DecodeError::Reserved);
     }
     let counts_fit = match kind {
-        Kind::Path => sizes.terminals == 1 && sizes.ops == 0,
-        Kind::Multi => sizes.ops == 0,
-        Kind::Range => sizes.terminals > 0 && sizes.ops == 0,
-        Kind::Change => sizes.terminals > 0 && sizes.ops > 0,
+        ProofKind::Path => sizes.terminals == 1 && sizes.ops == 0,
+        ProofKind::Multi => sizes.ops == 0,
+        ProofKind::Range => sizes.terminals > 0 && sizes.ops == 0,
+        ProofKind::Change => sizes.terminals > 0 && sizes.ops > 0,
         // An empty batch has no terminals, any other has operations for each of them.
-        Kind::Witness => (sizes.terminals == 0) == (sizes.ops == 0),
-        Kind::Through | Kind::ThroughChange | Kind::Block => {
+        ProofKind::Witness => (sizes.terminals == 0) == (sizes.ops == 0),
+        ProofKind::Namespace | ProofKind::NamespaceChange | ProofKind::Block => {
             // In the place of a number of operations: the namespace.
-            let most = if kind == Kind::Block { 0 } else { u32::from(u8::MAX) };
+            let most = if kind == ProofKind::Block { 0 } else { u32::from(u8::MAX) };
             sizes.terminals == 0 && sizes.siblings == 0 && sizes.ops <= most
         }
     };
@@ -272,7 +276,7 @@ pub(super) fn read_header(
 
 /// The operations, each with its terminal.
 pub(super) struct Ops<'a> {
-    records: Reader<'a>,
+    records: ByteReader<'a>,
     terminals: Terminals<'a>,
     terminal: Option<Terminal>,
 }
@@ -308,8 +312,8 @@ impl Iterator for Ops<'_> {
 /// Puts a header before sections that were encoded one by one.
 pub(super) fn assemble(
     hasher: Hasher,
-    kind: Kind,
-    sizes: &Sizes,
+    kind: ProofKind,
+    sizes: &SectionSizes,
     sections: Sections<&[u8]>,
 ) -> Result<Vec<u8>, EncodeError> {
     let mut bytes = Vec::with_capacity(sizes.total().ok_or(EncodeError::TooLarge)?);
@@ -323,15 +327,15 @@ pub(super) fn assemble(
 /// The same without operations: so many encoded terminals, and siblings.
 pub(super) fn assemble_terminals(
     hasher: Hasher,
-    kind: Kind,
+    kind: ProofKind,
     (terminals, bytes): (usize, &[u8]),
     siblings: &[Node],
 ) -> Result<Vec<u8>, EncodeError> {
-    let sizes = Sizes {
+    let sizes = SectionSizes {
         terminals: count(terminals)?,
         terminal_bytes: count(bytes.len())?,
         siblings: count(siblings.len())?,
-        ..Sizes::default()
+        ..SectionSizes::default()
     };
     let siblings = Node::bytes_of(siblings);
     assemble(hasher, kind, &sizes, Sections { terminals: bytes, ops: &[], siblings })

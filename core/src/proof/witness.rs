@@ -8,11 +8,11 @@
 //! changes nothing.
 //!
 //! ```
-//! use pleach_core::naive::Naive;
+//! use pleach_core::naive::NaiveTrie;
 //! use pleach_core::proof::{Access, Op, witness};
 //! use pleach_core::Hasher;
 //!
-//! let mut trie = Naive::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
+//! let mut trie = NaiveTrie::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
 //! let before = trie.root(Hasher::BLAKE3);
 //! let ops = [
 //!     Op { key: [1; 32], access: Access::ReadWrite(Some([11; 32].into())) },
@@ -38,8 +38,8 @@ use super::{
     op::{Access, Op, op_encode},
     terminal::{MAX_DEPTH, Terminal, terminal_encode},
     unverified::Unverified,
-    walk::{BeforeAfter, Known, Leaves, Walk, fold_leaves},
-    wire::{self, Kind, Parts, Sections, Sizes},
+    walk::{LeafBatch, NodePair, ProofWalk, ProvenNode, fold_leaves},
+    wire::{self, ParsedProof, ProofKind, SectionSizes, Sections},
 };
 use crate::{
     hasher::Hasher,
@@ -72,7 +72,7 @@ impl Witness {
         if let Some((index, _)) = ops.next() {
             return Err(EncodeError::OpOutOfScope { index });
         }
-        let sizes = Sizes {
+        let sizes = SectionSizes {
             terminals: wire::count(self.proof.terminals.len())?,
             ops: wire::count(self.ops.len())?,
             siblings: wire::count(self.proof.siblings.len())?,
@@ -81,7 +81,7 @@ impl Witness {
         };
         let siblings = Node::bytes_of(&self.proof.siblings);
         let sections = Sections { terminals: &terminals[..], ops: &op_bytes, siblings };
-        wire::assemble(hasher, Kind::Witness, &sizes, sections)
+        wire::assemble(hasher, ProofKind::Witness, &sizes, sections)
     }
 
     /// What an encoding *claims*, checked against no root: the inverse of
@@ -107,13 +107,13 @@ pub struct VerifiedOp {
 
 /// A witness that leads from the root it was checked against to a new one. Borrows the encoding.
 #[derive(Clone, Debug)]
-pub struct Verified<'a> {
-    parts: Parts<'a>,
+pub struct VerifiedWitness<'a> {
+    parts: ParsedProof<'a>,
     prev_root: Node,
     new_root: Node,
 }
 
-impl Verified<'_> {
+impl VerifiedWitness<'_> {
     /// The root before the batch.
     pub fn prev_root(&self) -> &Node {
         &self.prev_root
@@ -161,7 +161,7 @@ pub fn verify<'a>(
     hasher: Hasher,
     bytes: &'a [u8],
     prev_root: &Node,
-) -> Result<Verified<'a>, VerifyError> {
+) -> Result<VerifiedWitness<'a>, VerifyError> {
     verify_with(hasher, bytes, prev_root, &Limits::DEFAULT)
 }
 
@@ -171,18 +171,21 @@ pub fn verify_with<'a>(
     bytes: &'a [u8],
     prev_root: &Node,
     limits: &Limits,
-) -> Result<Verified<'a>, VerifyError> {
+) -> Result<VerifiedWitness<'a>, VerifyError> {
     limits.check_bytes(bytes)?;
-    let parts = Parts::parse(hasher, Kind::Witness, bytes)?;
-    if most_hashes(&parts) > limits.hashes {
+    let parts = ParsedProof::parse(hasher, ProofKind::Witness, bytes)?;
+    if max_hashes(&parts) > limits.hashes {
         limits.check_hashes(hashes(&parts))?;
     }
     walk(parts, prev_root)
 }
 
 /// Walks from the terminals to both roots; limits have been checked.
-pub(super) fn walk<'a>(parts: Parts<'a>, prev_root: &Node) -> Result<Verified<'a>, VerifyError> {
-    let verified = |parts, new_root| Ok(Verified { parts, prev_root: *prev_root, new_root });
+pub(super) fn walk<'a>(
+    parts: ParsedProof<'a>,
+    prev_root: &Node,
+) -> Result<VerifiedWitness<'a>, VerifyError> {
+    let verified = |parts, new_root| Ok(VerifiedWitness { parts, prev_root: *prev_root, new_root });
     if parts.terminals().len() == 0 {
         return verified(parts, *prev_root);
     }
@@ -191,14 +194,14 @@ pub(super) fn walk<'a>(parts: Parts<'a>, prev_root: &Node) -> Result<Verified<'a
     let after = leaves_after(&parts);
     let mut after = after.as_slice();
     let mut stack = Vec::new();
-    let mut walk = Walk::new(hasher, parts.siblings());
+    let mut walk = ProofWalk::new(hasher, parts.siblings());
     let mut found = None;
     for (terminal, node, fork) in parts.terminals().steps(&before) {
         let here = after.iter().take_while(|(key, _)| terminal.covers(key)).count();
         let (own, rest) = after.split_at_checked(here).ok_or(DecodeError::OpOutOfScope)?;
         after = rest;
         let new = fold_leaves(hasher, own, terminal.depth(), &mut stack);
-        let subtrie = BeforeAfter { before: Known(node), after: new };
+        let subtrie = NodePair { before: ProvenNode(node), after: new };
         found = walk.push(subtrie, terminal.bits(), terminal.depth(), fork)?;
     }
     match found {
@@ -209,12 +212,12 @@ pub(super) fn walk<'a>(parts: Parts<'a>, prev_root: &Node) -> Result<Verified<'a
 
 /// What an encoding *claims*: well-formed, and checked against no root.
 pub fn decode(hasher: Hasher, bytes: &[u8]) -> Result<Unverified<'_>, DecodeError> {
-    Ok(Unverified::new(Parts::parse(hasher, Kind::Witness, bytes)?))
+    Ok(Unverified::new(ParsedProof::parse(hasher, ProofKind::Witness, bytes)?))
 }
 
 /// An upper bound of [`hashes`], as if each leaf afterwards had a chain of its own down to the last
 /// bit. Most witnesses are within the limits by it, and the exact count is not needed.
-pub(super) fn most_hashes(parts: &Parts<'_>) -> u64 {
+pub(super) fn max_hashes(parts: &ParsedProof<'_>) -> u64 {
     let leaves = u64::try_from(parts.puts().saturating_add(parts.terminals().leaf_count()))
         .unwrap_or(u64::MAX);
     hashes_around(parts)
@@ -222,17 +225,17 @@ pub(super) fn most_hashes(parts: &Parts<'_>) -> u64 {
 }
 
 /// The hashes that a witness takes at most.
-pub(super) fn hashes(parts: &Parts<'_>) -> u64 {
+pub(super) fn hashes(parts: &ParsedProof<'_>) -> u64 {
     hashes_around(parts).saturating_add(hashes_below(parts))
 }
 
 /// Hashes of the terminals before the batch, and above them before and after it.
-fn hashes_around(parts: &Parts<'_>) -> u64 {
+fn hashes_around(parts: &ParsedProof<'_>) -> u64 {
     parts.terminals().hashes().saturating_add(parts.terminals().joins())
 }
 
 /// Hashes below the terminals after the batch: leaves, and the internal nodes above them.
-fn hashes_below(parts: &Parts<'_>) -> u64 {
+fn hashes_below(parts: &ParsedProof<'_>) -> u64 {
     let mut hashes = 0u64;
     // The leaf to the left, and the depth below the last internal node on its path.
     let mut left: Option<(Key, u16)> = None;
@@ -250,14 +253,15 @@ fn hashes_below(parts: &Parts<'_>) -> u64 {
 }
 
 /// The leaf nodes below all terminals after the batch, in key order.
-fn leaves_after(parts: &Parts<'_>) -> Vec<(Key, Node)> {
-    let mut leaves = Leaves::with_room(parts.puts().saturating_add(parts.terminals().leaf_count()));
+fn leaves_after(parts: &ParsedProof<'_>) -> Vec<(Key, Node)> {
+    let mut leaves =
+        LeafBatch::with_room(parts.puts().saturating_add(parts.terminals().leaf_count()));
     each_leaf_after(parts, |_, key, value_hash| leaves.push(key, value_hash));
     leaves.hash(parts.hasher)
 }
 
 /// Keys and value hashes below all terminals after the batch, in key order.
-fn each_leaf_after(parts: &Parts<'_>, mut leaf: impl FnMut(&Terminal, Key, ValueHash)) {
+fn each_leaf_after(parts: &ParsedProof<'_>, mut leaf: impl FnMut(&Terminal, Key, ValueHash)) {
     let mut ops = parts.ops().map(|(op, _)| op).peekable();
     for terminal in parts.terminals().iter() {
         // The old leaf, until an operation overwrites it or a later key has been reached.

@@ -5,7 +5,7 @@
 //! [`Tiling::update`] computes those above changed children; a fold goes up along them by a [`Lines`](crate::fold::Lines).
 //!
 //! ```
-//! use pleach_core::fold::{Folder, Lines};
+//! use pleach_core::fold::{Folder, TilingPath};
 //! use pleach_core::tree::Tiling;
 //! use pleach_core::{Hasher, Prefix, node};
 //!
@@ -15,12 +15,12 @@
 //! let mut tiling = Tiling::new(Hasher::BLAKE3, halves.iter().copied(), &[node::TERMINATOR, leaf(0x80)]);
 //!
 //! let mut folder = Folder::new(Hasher::BLAKE3);
-//! let left = folder.known(&leaf(0x01), &halves[0]);
-//! let whole = folder.along(0, Lines::new(&tiling)).child((0, &halves[0]), left, None).unwrap();
-//! let end = folder.end(whole, true);
+//! let left = folder.known_subtrie(&leaf(0x01), &halves[0]);
+//! let whole = folder.span_along(0, TilingPath::new(&tiling)).push_child((0, &halves[0]), left, None).unwrap();
+//! let end = folder.end_fold(whole, true);
 //! folder.run();
 //! tiling.update(Hasher::BLAKE3, [(0, leaf(0x01))].into_iter());
-//! assert_eq!(folder.node(end), tiling.own());
+//! assert_eq!(folder.node(end), tiling.own_node());
 //! ```
 
 mod tiling;

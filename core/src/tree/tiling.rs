@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use super::Line;
 use crate::cpu_prefetch::cpu_prefetch;
 use crate::hasher::Hasher;
-use crate::node::{Combined, Node, combine_kind, node_preimage, tag_internal};
+use crate::node::{Combination, Node, combine_kind, node_preimage, tag_internal};
 use crate::prefix::{Prefix, common_len};
 
 /// No boundary.
@@ -53,7 +53,7 @@ impl Tiling {
         for (child, node) in nodes.iter().enumerate() {
             this.set_node(child, node);
         }
-        this.renew(hasher);
+        this.recompute(hasher);
         this
     }
 
@@ -62,14 +62,14 @@ impl Tiling {
         Self { boundaries: Vec::new(), lines: Vec::new(), own: *node }
     }
 
-    /// A child has this node. The lines above it, and the node over all, are those of before until [`Self::renew`].
+    /// A child has this node. The lines above it, and the node over all, are those of before until [`Self::recompute`].
     pub fn set_node(&mut self, child: usize, node: &Node) {
-        self.put(self.above(child), child, node);
+        self.put(self.boundary_above(child), child, node);
     }
 
     /// Computes all lines from the nodes of the children.
-    pub fn renew(&mut self, hasher: Hasher) {
-        self.renew_lines(hasher, (0..self.boundaries.len()).collect());
+    pub fn recompute(&mut self, hasher: Hasher) {
+        self.recompute_lines(hasher, (0..self.boundaries.len()).collect());
     }
 
     /// These children, in order, have these nodes; computes the lines on their paths.
@@ -81,11 +81,11 @@ impl Tiling {
         }
         lines.sort_unstable();
         lines.dedup();
-        self.renew_lines(hasher, lines);
+        self.recompute_lines(hasher, lines);
     }
 
     /// What [`Self::update`] would leave: the lines on the paths of these children, by boundary, and the node over all.
-    pub fn updated(
+    pub fn preview_update(
         &self,
         hasher: Hasher,
         changed: impl Iterator<Item = (usize, Node)> + Clone,
@@ -99,23 +99,23 @@ impl Tiling {
     }
 
     /// Computes what is above these boundaries, to which all above them belong.
-    fn renew_lines(&mut self, hasher: Hasher, mut order: Vec<usize>) {
+    fn recompute_lines(&mut self, hasher: Hasher, mut order: Vec<usize>) {
         // The deepest first: then both halves of each are there. Those of one depth are hashed together.
         order.sort_unstable_by_key(|at| core::cmp::Reverse(self.boundaries[*at].shared));
         let (mut hashed, mut blocks, mut out) = (Vec::new(), Vec::new(), Vec::new());
         let mut rest = order.as_slice();
         while let Some(first) = rest.first() {
-            let shared = self.shared(*first);
+            let shared = self.shared_bits(*first);
             let (level, above) =
-                rest.split_at(rest.partition_point(|at| self.shared(*at) == shared));
+                rest.split_at(rest.partition_point(|at| self.shared_bits(*at) == shared));
             rest = above;
             hashed.clear();
             blocks.clear();
             for at in level {
                 let [left, right] = self.lines[*at].0;
                 match combine_kind(&left, &right) {
-                    Combined::Known(node) => self.put(self.parent(*at), *at, &node),
-                    Combined::Hash => {
+                    Combination::Known(node) => self.put(self.parent(*at), *at, &node),
+                    Combination::Hash => {
                         blocks.push(node_preimage(&left, &right));
                         hashed.push(*at);
                     }
@@ -145,12 +145,12 @@ impl Tiling {
 
     /// The node over all.
     #[inline]
-    pub fn own(&self) -> &Node {
+    pub fn own_node(&self) -> &Node {
         &self.own
     }
 
     /// The node over all is this.
-    pub fn set_own(&mut self, node: &Node) {
+    pub fn set_own_node(&mut self, node: &Node) {
         self.own = *node;
     }
 
@@ -160,7 +160,7 @@ impl Tiling {
     /// The node of a child.
     #[inline]
     pub fn node(&self, child: usize) -> &Node {
-        match self.above(child) {
+        match self.boundary_above(child) {
             Some(above) => &self.lines[above].0[usize::from(above < child)],
             None => &self.own,
         }
@@ -199,7 +199,7 @@ impl Tiling {
     }
 
     #[inline]
-    pub(crate) fn shared(&self, boundary: usize) -> u16 {
+    pub(crate) fn shared_bits(&self, boundary: usize) -> u16 {
         self.boundaries[boundary].shared.into()
     }
 
@@ -211,11 +211,13 @@ impl Tiling {
 
     /// The boundary directly above a child, of those on its two sides: the one with more shared bits.
     #[inline]
-    pub(crate) fn above(&self, child: usize) -> Option<usize> {
+    pub(crate) fn boundary_above(&self, child: usize) -> Option<usize> {
         let boundaries = self.boundaries.len();
         match child {
             0 => (boundaries > 0).then_some(0),
-            _ if child < boundaries && self.shared(child) > self.shared(child - 1) => Some(child),
+            _ if child < boundaries && self.shared_bits(child) > self.shared_bits(child - 1) => {
+                Some(child)
+            }
             _ => Some(child - 1),
         }
     }
@@ -223,7 +225,7 @@ impl Tiling {
     /// The boundaries above a child, upwards.
     #[inline]
     fn path(&self, child: usize) -> impl Iterator<Item = usize> {
-        core::iter::successors(self.above(child), |at| self.parent(*at))
+        core::iter::successors(self.boundary_above(child), |at| self.parent(*at))
     }
 }
 

@@ -8,7 +8,7 @@ use nomt_core::hasher::NodeHasher;
 pub(crate) use nomt_core::hasher::{Blake3Hasher, Sha2Hasher};
 use pleach_core::{
     Hasher, Key, Node, ValueHash,
-    naive::Naive,
+    naive::NaiveTrie,
     proof::{Access, Op},
 };
 use rand_chacha::ChaCha8Rng;
@@ -72,13 +72,13 @@ pub(crate) fn key(spread: Spread, rng: &mut ChaCha8Rng) -> Key {
     key
 }
 
-pub(crate) fn set(spread: Spread, rng: &mut ChaCha8Rng, count: usize) -> Naive {
+pub(crate) fn set(spread: Spread, rng: &mut ChaCha8Rng, count: usize) -> NaiveTrie {
     (0..count).map(|_| (key(spread, rng), bytes32(rng))).collect()
 }
 
 /// Keys, some of the set and some that may not be.
 pub(crate) fn some_keys(
-    set: &Naive,
+    set: &NaiveTrie,
     spread: Spread,
     rng: &mut ChaCha8Rng,
     count: usize,
@@ -98,7 +98,12 @@ pub(crate) fn some_keys(
     keys
 }
 
-pub(crate) fn some_ops(set: &Naive, spread: Spread, rng: &mut ChaCha8Rng, count: usize) -> Vec<Op> {
+pub(crate) fn some_ops(
+    set: &NaiveTrie,
+    spread: Spread,
+    rng: &mut ChaCha8Rng,
+    count: usize,
+) -> Vec<Op> {
     let deletes = [0, 30, 100][below(rng, 3)];
     some_keys(set, spread, rng, count)
         .into_iter()
@@ -129,7 +134,7 @@ impl Oracle for Sha2Hasher {
 }
 
 /// The root that the published crate computes.
-pub(crate) fn oracle_root<H: Oracle>(set: &Naive) -> Node {
+pub(crate) fn oracle_root<H: Oracle>(set: &NaiveTrie) -> Node {
     let pairs: Vec<_> = set.pairs().iter().map(|(key, value)| (*key, value.to_bytes())).collect();
     nomt_core::update::build_trie::<H>(0, pairs, |_| {}).into()
 }

@@ -3,8 +3,8 @@
 
 use pleach_core::{
     Hasher, Key, Node, Prefix,
-    naive::Naive,
-    node::{self, Combined},
+    naive::NaiveTrie,
+    node::{self, Combination},
     prefix::common_len,
     proof::{Access, MultiProof, Op, Terminal, Witness, encoding::terminal_encode},
 };
@@ -128,7 +128,7 @@ fn join(
     right: (Node, Node),
     depth: u16,
 ) -> Option<(Node, Node)> {
-    if node::combine_kind(&left.0, &right.0) != Combined::Hash {
+    if node::combine_kind(&left.0, &right.0) != Combination::Hash {
         return None;
     }
     if depth == 256 && (left.0.as_bytes()[0] < 0x80 || right.0.as_bytes()[0] < 0x80) {
@@ -146,7 +146,7 @@ pub(crate) fn verify(hasher: Hasher, bytes: &[u8], witness: bool, root: &Node) -
     let mut siblings = decoded.proof.siblings;
     let mut terminals = Vec::new();
     for terminal in decoded.proof.terminals {
-        let mut below = Naive::new();
+        let mut below = NaiveTrie::new();
         if let Terminal::Leaf { key, value_hash, .. } = terminal {
             below.set(key, Some(value_hash));
         }
@@ -321,7 +321,7 @@ fn changed(hasher: Hasher, bytes: &[u8], roots: [&Node; 2], range: (&Key, &Key))
             let there = match above {
                 None => other.contains(&(*place, *node)),
                 Some(Terminal::Leaf { key, value_hash, .. }) => {
-                    let leaf = Naive::from_iter([(*key, *value_hash)]);
+                    let leaf = NaiveTrie::from_iter([(*key, *value_hash)]);
                     leaf.node(hasher, place) == *node
                 }
                 Some(Terminal::Terminator { .. }) => *node == Node::default(),

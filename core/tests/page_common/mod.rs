@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 pub(crate) use canonical::*;
 
 use pleach_core::page::{
-    BranchBuilder, BranchHeader, Cell, Entry, FileKind, Identity, LeafBuilder, LeafHeader,
-    MAX_PAGE_NO, OverflowCell, PAGE_SIZE, Page, PageRun, RawCell, StreamHeader, StreamId, leaf,
+    BranchBuilder, BranchEntry, BranchHeader, Cell, FileKind, Identity, LeafBuilder, LeafHeader,
+    MAX_PAGE_NO, OverflowCell, OverflowRun, PAGE_SIZE, Page, RawCell, StreamHeader, StreamId, leaf,
     stream,
 };
 use pleach_core::{Key, Node, Prefix, ValueHash};
@@ -65,8 +65,8 @@ impl Value {
         match self {
             Self::Inline(bytes) => bytes.clone(),
             Self::Overflow { total_len, hash, runs } => {
-                let runs: Vec<PageRun> =
-                    runs.iter().map(|&(start, pages)| PageRun { start, pages }).collect();
+                let runs: Vec<OverflowRun> =
+                    runs.iter().map(|&(start, pages)| OverflowRun { start, pages }).collect();
                 let mut bytes = Vec::new();
                 OverflowCell::encode(*total_len, hash, &runs, &mut bytes).unwrap();
                 bytes
@@ -183,9 +183,9 @@ pub(crate) fn tiling(prefix: Prefix, count: usize, rng: &mut ChaCha8Rng) -> Vec<
     children
 }
 
-pub(crate) fn random_entry(depth: u16, rng: &mut ChaCha8Rng) -> Entry {
+pub(crate) fn random_entry(depth: u16, rng: &mut ChaCha8Rng) -> BranchEntry {
     let page_no = (number(rng, 4) > 0).then(|| number(rng, MAX_PAGE_NO + 1));
-    Entry {
+    BranchEntry {
         depth,
         page_no,
         tag: page_no.map_or(0, |_| rng.next_u32()),
@@ -193,7 +193,7 @@ pub(crate) fn random_entry(depth: u16, rng: &mut ChaCha8Rng) -> Entry {
     }
 }
 
-pub(crate) fn build_branch(header: &BranchHeader, entries: &[Entry]) -> Box<Page> {
+pub(crate) fn build_branch(header: &BranchHeader, entries: &[BranchEntry]) -> Box<Page> {
     let mut page = Box::new([0xee; PAGE_SIZE]);
     let mut builder = BranchBuilder::new(&mut page, header);
     for entry in entries {
@@ -206,7 +206,7 @@ pub(crate) fn build_branch(header: &BranchHeader, entries: &[Entry]) -> Box<Page
 pub(crate) fn sample_branch(seed: u64, prefix_len: u16, count: usize) -> Box<Page> {
     let mut rng = rng(seed);
     let prefix = Prefix::new(&random_key(&mut rng), prefix_len);
-    let entries: Vec<Entry> = tiling(prefix, count, &mut rng)
+    let entries: Vec<BranchEntry> = tiling(prefix, count, &mut rng)
         .iter()
         .map(|child| random_entry(child.len(), &mut rng))
         .collect();

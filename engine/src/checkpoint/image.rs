@@ -1,7 +1,7 @@
 //! Images as files: the first one, and the end of each.
 
-use pleach_beatree::space::{self, Extents};
-use pleach_core::page::branch::Entry;
+use pleach_beatree::space::{self, OverflowSpace};
+use pleach_core::page::branch::BranchEntry;
 use pleach_core::page::stream::StreamId;
 use pleach_core::{Prefix, TERMINATOR};
 use pleach_io::Disk;
@@ -9,7 +9,7 @@ use pleach_journal::format::image::ImageWriter;
 use pleach_journal::format::names::ImageFile;
 use pleach_journal::format::position::LogPos;
 use pleach_journal::format::superblock::ImageRef;
-use pleach_journal::format::table::{StreamRef, Table, TrieRef};
+use pleach_journal::format::table::{ImageTable, StreamRef, TrieRef};
 use pleach_journal::format::trie_kind::TrieKind;
 
 use crate::error::Result;
@@ -24,8 +24,8 @@ pub(crate) fn first_image(
     geometry: space::FileGeometry,
 ) -> Result<ImageRef> {
     let mut writer = ImageWriter::start(device, ImageFile::A, database, 0)?;
-    let entry = Entry { depth: 0, page_no: None, tag: 0, node: TERMINATOR };
-    let (page, tag) = writer.branch(0, &Prefix::ROOT, 1, 0, std::iter::once(entry))?;
+    let entry = BranchEntry { depth: 0, page_no: None, tag: 0, node: TERMINATOR };
+    let (page, tag) = writer.write_branch(0, &Prefix::ROOT, 1, 0, std::iter::once(entry))?;
     let first = TrieRef {
         namespace: 0,
         kind: TrieKind::Merkle,
@@ -34,14 +34,22 @@ pub(crate) fn first_image(
         root_page: page,
         root: Some(TERMINATOR),
         dropped: 0,
-        pending: writer.pending(0, &[])?,
+        buffered: writer.write_buffered(0, &[])?,
     };
     let mut map = Vec::new();
-    Extents::new(geometry).encode(0, &mut map);
-    let map = StreamRef::of(writer.stream(0, StreamId::FreeMap, &map)?, &map);
+    OverflowSpace::new(geometry).encode(0, &mut map);
+    let map = StreamRef::of(writer.write_stream(0, StreamId::FreeMap, &map)?, &map);
     let (history, records) = (StreamRef::of(0, &[]), LogPos::START);
     let (past, blob) = (Vec::new(), Vec::new());
-    let table = Table { tries: vec![first], map, history, records, kept_from: 0, past, blob };
+    let table = ImageTable {
+        tries: vec![first],
+        overflow_map: map,
+        history,
+        records_from: records,
+        kept_from: 0,
+        prior_roots: past,
+        blob,
+    };
     Ok(writer.finish(&table)?)
 }
 
@@ -53,14 +61,23 @@ pub(super) fn finish_image(
     history: &ImageHistory,
     map: &[u8],
 ) -> Result<ImageRef> {
-    let map = StreamRef::of(writer.stream(0, StreamId::FreeMap, map)?, map);
+    let map = StreamRef::of(writer.write_stream(0, StreamId::FreeMap, map)?, map);
     let mut bytes = Vec::new();
-    history.runs.iter().for_each(|run| run.names.encode(&mut bytes));
-    let page = if bytes.is_empty() { 0 } else { writer.stream(0, StreamId::History, &bytes)? };
+    history.runs.iter().for_each(|run| run.descriptor.encode(&mut bytes));
+    let page =
+        if bytes.is_empty() { 0 } else { writer.write_stream(0, StreamId::History, &bytes)? };
     let ImageHistory { records, kept_from, past, .. } = history;
     let (records, kept_from, history) = (*records, *kept_from, StreamRef::of(page, &bytes));
     let past = past.iter().flat_map(Roots::all);
     let past = past.map(|(namespace, root)| (namespace, root.kind, root.node)).collect();
     let blob = tip.blob.to_vec();
-    Ok(writer.finish(&Table { tries, map, history, records, kept_from, past, blob })?)
+    Ok(writer.finish(&ImageTable {
+        tries,
+        overflow_map: map,
+        history,
+        records_from: records,
+        kept_from,
+        prior_roots: past,
+        blob,
+    })?)
 }

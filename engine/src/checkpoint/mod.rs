@@ -151,7 +151,7 @@ impl Checkpointer {
                     // for the outcome.
                     self.db.pace.set_checkpoint_full(false);
                     self.db.pace.set_checkpoint_error(None);
-                    Step::Again
+                    Step::Continue
                 }
                 StartOutcome::Busy => Step::IdleFor(Duration::from_millis(1)),
                 StartOutcome::Deferred(error) => self.defer(error),
@@ -175,7 +175,7 @@ impl Checkpointer {
             }
             CopyProgress::Unreadable(error) => return Ok(self.defer(error)),
         }
-        Ok(Step::Again)
+        Ok(Step::Continue)
     }
 
     /// Merges runs of the history on the device, a part of a merge at a time. Where that fails nothing is lost: it is tried
@@ -191,7 +191,7 @@ impl Checkpointer {
             db.commits.undo.merge_disk_runs(&mut self.merge, number, allocate)
         });
         match merged {
-            Ok(true) => Step::Again,
+            Ok(true) => Step::Continue,
             Ok(false) => Step::Idle,
             Err(error) => {
                 tracing::warn!(%error, "runs of the history are not merged; it is tried again");

@@ -5,7 +5,9 @@ use std::time::Duration;
 use pleach_beatree::region::Nodes;
 use pleach_core::{Hasher, Key};
 use pleach_io::Operation;
-use pleach_io::sim::{CrashMode, Fault, Quota, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
+use pleach_io::sim::{
+    CrashMode, Fault, FaultRepeats, FaultRule, Quota, SimDisk, SimOptions, SimRuntime, code,
+};
 
 use super::checkpoint;
 use super::write::{CopyProgress, StartOutcome, copy_regions, finish_checkpoint, start_image};
@@ -100,7 +102,7 @@ fn what_fails_beside_writes_and_syncs_poisons_nothing() {
     for operation in [Operation::Open, Operation::Allocate] {
         let (db, disk, runtime) = loaded();
         let fault = Fault::Errno(code::EIO);
-        disk.inject(Rule::nth(operation, "image", 1, Times::Forever, fault));
+        disk.inject(FaultRule::nth(operation, "image", 1, FaultRepeats::Forever, fault));
         let made = db.metrics().checkpoints;
         // More than the log may have without a checkpoint, and less than twice that.
         for round in 0..18 {
@@ -143,7 +145,7 @@ fn an_image_never_names_more_of_a_file_than_a_power_cut_leaves() {
     };
     put(0, 100_000).expect("committed");
     let fault = Fault::Errno(code::ENOSPC);
-    disk.inject(Rule::nth(Operation::Write, "overflow", 1, Times::Once, fault));
+    disk.inject(FaultRule::nth(Operation::Write, "overflow", 1, FaultRepeats::Once, fault));
     let error = put(1, 1_000_000).expect_err("no room for its pages");
     assert!(error.is_full(), "{error}");
     checkpoint(&db.state(), false).expect("a checkpoint");
@@ -220,7 +222,7 @@ fn no_image_is_begun_while_nodes_cannot_be_read() {
     db.state().store.cache.set_budget(0);
     let fails = |operation, file| {
         let fault = Fault::Errno(code::EIO);
-        disk.inject(Rule::nth(operation, file, 1, Times::Forever, fault));
+        disk.inject(FaultRule::nth(operation, file, 1, FaultRepeats::Forever, fault));
     };
     for file in ["image", "spill", "leaf"] {
         fails(Operation::Read, file);

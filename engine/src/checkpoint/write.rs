@@ -19,12 +19,12 @@ use std::time::Duration;
 
 use pleach_beatree::Region;
 use pleach_beatree::region::{NodePage, Nodes};
-use pleach_core::page::branch::Entry;
+use pleach_core::page::branch::BranchEntry;
 use pleach_core::{Key, Node, TERMINATOR};
 use pleach_io::Disk;
-use pleach_journal::format::image::{ImageWriter, Written, node_file};
+use pleach_journal::format::image::{ImageWriter, WrittenBranch, node_file};
 use pleach_journal::format::pending;
-use pleach_journal::format::position::{LogPos, Point};
+use pleach_journal::format::position::{LogPoint, LogPos};
 use pleach_journal::format::superblock::{DurabilityMode, FORMAT_VERSION, ImageRef, Superblock};
 use pleach_journal::format::table::TrieRef;
 use pleach_journal::log::copies;
@@ -51,7 +51,7 @@ const CUT_RETRY: Duration = Duration::from_millis(10);
 /// An image in the making.
 pub(super) struct ImageBuild {
     writer: ImageWriter,
-    cut: Point,
+    cut: LogPoint,
     /// The history, as it was then.
     history: ImageHistory,
     tip: Tip,
@@ -80,7 +80,7 @@ struct TrieCopy {
     trie: Trie,
     /// The first key of the next region.
     next: Key,
-    written: Vec<Written>,
+    written: Vec<WrittenBranch>,
     /// Log position of each written region.
     log_positions: Vec<LogPos>,
     buffered: Vec<u8>,
@@ -96,7 +96,7 @@ impl TrieCopy {
 /// A trie that is in the image.
 struct CopiedTrie {
     trie: Trie,
-    written: Vec<Written>,
+    written: Vec<WrittenBranch>,
     log_positions: Vec<LogPos>,
     entry: TrieRef,
 }
@@ -106,8 +106,8 @@ impl ImageBuild {
     fn finish_trie(&mut self, of: TrieCopy) -> Result<()> {
         let TrieCopy { trie, written, log_positions, buffered: pending, .. } = of;
         let namespace = trie.namespace;
-        let (root, level) = self.writer.upper(namespace, written.clone())?;
-        let pending = self.writer.pending(namespace, &pending)?;
+        let (root, level) = self.writer.write_upper_levels(namespace, written.clone())?;
+        let pending = self.writer.write_buffered(namespace, &pending)?;
         let entry = TrieRef {
             namespace,
             level,
@@ -116,7 +116,7 @@ impl ImageBuild {
             kind: trie.kind,
             root: self.tip.roots.of(namespace).map(|root| root.node),
             dropped: trie.dropped.unwrap_or(0),
-            pending,
+            buffered: pending,
         };
         self.done.push(CopiedTrie { trie, written, log_positions, entry });
         self.copying = self.tries.pop().map(TrieCopy::new);
@@ -266,7 +266,7 @@ fn start_image_on(
     while_loading: bool,
 ) -> Result<StartOutcome> {
     // Tip, tries and map are exactly those of the log position where the replay starts.
-    let state = |point: Point| {
+    let state = |point: LogPoint| {
         let making = db.images.try_begin_image()?;
         let map = db.space.overflow_map_image(point.position);
         let tries = db.tries.list();
@@ -355,20 +355,25 @@ fn copy_region(build: &mut ImageBuild, of: &mut TrieCopy) -> Result<CopiedRegion
             Nodes::Paged(at) => return Ok(CopiedRegion::NodesAway(Arc::clone(region), *at)),
             Nodes::Plain => Vec::new(),
         };
-        let entries = state.children().iter().enumerate().map(|(index, child)| Entry {
+        let entries = state.children().iter().enumerate().map(|(index, child)| BranchEntry {
             depth: child.prefix.len(),
             page_no: child.page.map(u64::from),
             tag: child.tag,
             node: nodes.get(index).copied().unwrap_or(TERMINATOR),
         });
-        let (page, tag) = build.writer.branch(
+        let (page, tag) = build.writer.write_branch(
             trie.namespace,
             region.prefix(),
             1,
             state.log_position(),
             entries,
         )?;
-        written.push(Written { prefix: *region.prefix(), page, tag, node: *state.own() });
+        written.push(WrittenBranch {
+            prefix: *region.prefix(),
+            page,
+            tag,
+            node: *state.own_node(),
+        });
         build.leaf_end = build.leaf_end.max(state.children().page_end());
         pending::encode(pending, region.prefix(), state);
         let log_position = LogPos::new(state.log_position());
@@ -453,7 +458,7 @@ fn superblock(
     newest: &Superblock,
     image: ImageRef,
     tip: &Tip,
-    (cut, log_from): (Point, LogPos),
+    (cut, log_from): (LogPoint, LogPos),
     clean_end: Option<LogPos>,
 ) -> Superblock {
     let sequencer = &db.commits.sequencer;

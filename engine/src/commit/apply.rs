@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pleach_beatree::Region;
-use pleach_beatree::recycled::Recycle as _;
-use pleach_beatree::region::{Applied, NewNodes, Parts, Pending};
+use pleach_beatree::recycle::Recycle as _;
+use pleach_beatree::region::{BufferedChange, NewNodes, PartNodes, RegionCommit};
 use pleach_beatree::treelet::Treelet;
 use pleach_core::{Node, Prefix, TERMINATOR};
 use pleach_journal::format::position::LogPos;
@@ -40,22 +40,23 @@ pub(super) fn apply_all(
     let due = Mutex::new(Vec::new());
     let policy = db.budget.flush_policy();
     let apply = |_: usize| {
-        let mut scratch: Vec<Pending> = Vec::new();
+        let mut scratch: Vec<BufferedChange> = Vec::new();
         let mut own_due = Vec::new();
         let (mut bytes, mut entries) = (0, 0);
-        let mut put = |region: &Region, applied: &mut Applied<'_>, parts: &[(u32, &Arc<Parts>)]| {
-            let mut state = region.write();
-            let growth = state.apply(applied, &mut scratch, |prefix, changes| {
-                if policy.is_due(&prefix, changes) {
-                    own_due.push(prefix);
+        let mut put =
+            |region: &Region, applied: &mut RegionCommit<'_>, parts: &[(u32, &Arc<PartNodes>)]| {
+                let mut state = region.write();
+                let growth = state.apply(applied, &mut scratch, |prefix, changes| {
+                    if policy.is_due(&prefix, changes) {
+                        own_due.push(prefix);
+                    }
+                });
+                bytes += growth.bytes;
+                entries += growth.entries;
+                for (child, parts) in parts {
+                    state.store_parts(*child as usize, Arc::clone(parts));
                 }
-            });
-            bytes += growth.bytes;
-            entries += growth.entries;
-            for (child, parts) in parts {
-                state.keep_parts(*child as usize, Arc::clone(parts));
-            }
-        };
+            };
         tasks.run_tasks(|at| {
             let mut chunk = chunks[at].lock();
             for outcome in &chunk.regions {
@@ -65,7 +66,7 @@ pub(super) fn apply_all(
                 }
                 let pages = &chunk.nodes[outcome.nodes.clone()];
                 let mut states = own.iter().map(|changed| (changed.key, changed.new.clone()));
-                let mut applied = Applied {
+                let mut applied = RegionCommit {
                     commit: number,
                     version,
                     log_position: log_position.get(),
@@ -90,7 +91,7 @@ pub(super) fn apply_all(
         due.lock().append(&mut own_due);
     };
     let _own_processors = (workers > 1).then(|| db.pace.foreground.begin_publish());
-    db.runtime.here_or_fork_join(workers, &apply);
+    db.runtime.inline_or_fork_join(workers, &apply);
     db.index.update_root(db.hasher, number, &changed);
     let mut due = due.into_inner();
     due.sort_unstable();
@@ -105,7 +106,7 @@ fn apply_plain(
     db: &TrieDb,
     (commit, log_position): (u64, LogPos),
     (changes, at): (&Changes, usize),
-    put: &mut impl FnMut(&Region, &mut Applied<'_>, &[(u32, &Arc<Parts>)]),
+    put: &mut impl FnMut(&Region, &mut RegionCommit<'_>, &[(u32, &Arc<PartNodes>)]),
 ) {
     let (regions, mut rest) = (db.index.load(), changes.list(at));
     if let Some(last) = at.checked_sub(1).and_then(|before| changes.list(before).last()) {
@@ -123,7 +124,7 @@ fn apply_plain(
         let mut states = all.map(|changed| (changed.key, changed.new.clone()));
         put(
             region,
-            &mut Applied {
+            &mut RegionCommit {
                 commit,
                 version: commit,
                 log_position: log_position.get(),
@@ -143,7 +144,7 @@ pub(super) fn advance_all(db: &TrieDb, version: u64, chunks: &[ChunkOutcome]) {
     let tasks = db.timings.begin_tasks(None, chunks.len());
     let advance =
         |at: usize| advance_treelets(db, version, &chunks[at].nodes, &chunks[at].treelets);
-    db.runtime.here_or_fork_join(workers, &|_| tasks.run_tasks(advance));
+    db.runtime.inline_or_fork_join(workers, &|_| tasks.run_tasks(advance));
 }
 
 /// Pages from which on several workers bring treelets to a version.
@@ -166,12 +167,12 @@ fn advance_treelets(db: &TrieDb, version: u64, pages: &[PageNode], treelets: &[(
         let nodes = || treelets[node.treelet.clone()].iter().copied();
         let step = (node.as_of, version);
         if !page.advance_treelet(step, node.columns, &node.node, nodes()) {
-            db.store.cache.give_treelet(
+            db.store.cache.attach_treelet(
                 at.page,
                 page,
                 node.is_flush_due,
                 |treelet: &mut Treelet| {
-                    treelet.forget();
+                    treelet.clear();
                     treelet.advance(step, node.columns, &node.node, nodes());
                 },
             );

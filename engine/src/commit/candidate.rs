@@ -44,7 +44,7 @@ impl Candidate<'_> {
     /// Commits the batch, whose outcomes these are, and what is below it and not committed. Gives the number
     /// and the commit whose state was pinned below it.
     pub(super) fn commit(&self, outcomes: &mut [TrieOutcome]) -> Result<(u64, u64)> {
-        self.engine.db.home.check()?;
+        self.engine.db.home.check_current()?;
         let untaken =
             || self.parent.map_or_else(|| (Vec::new(), self.view.base), Overlay::uncommitted);
         let (mut below, mut base) = untaken();
@@ -191,7 +191,7 @@ impl Overlay {
     pub fn commit_with(&self, options: CommitOptions) -> Result<u64> {
         let OverlayInner { links, outcomes, layer, prev, roots, blob, engine, .. } = &*self.0;
         let db = &engine.db;
-        db.home.check()?;
+        db.home.check_current()?;
         let held = if options.no_wait { outcomes.try_lock() } else { Some(outcomes.lock()) };
         let mut outcomes = held.ok_or(Error::WouldWait)?;
         if let Some(taken) = layer.commit() {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pleach_beatree::recycled::Recycle;
+use pleach_beatree::recycle::Recycle;
 
 use super::apply::advance_all;
 use crate::engine::Engine;
@@ -80,7 +80,7 @@ pub(super) fn recycle_outcomes(engine: &Engine, outcomes: Vec<TrieOutcome>) {
 
 impl Drop for Outcomes {
     fn drop(&mut self) {
-        if self.engine.db.home.is_here() {
+        if self.engine.db.home.is_current() {
             self.recycle();
         }
     }

@@ -141,14 +141,14 @@ fn follow_layout(
             true
         });
         let Nodes::Resident(tiling) = state.nodes() else { return false };
-        let old = match kind(tiling.own()) {
+        let old = match kind(tiling.own_node()) {
             NodeKind::Terminator => Occupancy::Empty,
             // Of which key is not known.
             NodeKind::Leaf => return false,
             NodeKind::Internal => Occupancy::Many,
         };
         let changed = nodes[from..].iter().map(|node| (node.child as usize, node.node));
-        let (own_lines, node) = tiling.updated(db.hasher, changed);
+        let (own_lines, node) = tiling.preview_update(db.hasher, changed);
         let lines_from = lines.len();
         lines.extend(own_lines);
         regions.push(RegionOutcome {
@@ -157,7 +157,7 @@ fn follow_layout(
             accessed: true,
             node,
             old,
-            before: Some(*tiling.own()),
+            before: Some(*tiling.own_node()),
             fragment: Fragment::default(),
             first_op: 0,
             nodes: from..nodes.len(),

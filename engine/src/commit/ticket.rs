@@ -6,7 +6,8 @@ use parking_lot::Mutex;
 use pleach_beatree::Stored;
 use pleach_core::TERMINATOR;
 use pleach_journal::format::commit_body::{
-    Before as RecordBefore, EntryKind, NamespacePart, Section, Value as LogValue, commit_record,
+    EntryKind, LoggedValue as LogValue, NamespacePart, Section, UndoHeader as RecordBefore,
+    commit_record,
 };
 use pleach_journal::format::position::LogPos;
 use pleach_journal::format::record::{MAX_RECORD, RecordBuf};
@@ -154,7 +155,7 @@ fn encode_sections(
     let make =
         |_: usize| tasks.run_tasks(|at| *made[at].lock() = encode_section(&chunks[at], history));
     let _own_processors = (workers > 1).then(|| db.pace.foreground.begin_publish());
-    db.runtime.here_or_fork_join(workers, &make);
+    db.runtime.inline_or_fork_join(workers, &make);
     let (mut sections, mut all) = (Vec::with_capacity(made.len()), ReplacedNodes::default());
     for (section, mut replaced) in made.into_iter().map(Mutex::into_inner) {
         sections.push(section);
@@ -202,7 +203,7 @@ fn replaced_nodes(chunk: &ChunkOutcome) -> ReplacedNodes {
     nodes.pages.reserve_exact(chunk.nodes.len());
     for outcome in chunk.regions.iter().filter(|outcome| !outcome.nodes.is_empty()) {
         let state = outcome.region.read();
-        nodes.regions.push((*outcome.region.prefix(), *state.own()));
+        nodes.regions.push((*outcome.region.prefix(), *state.own_node()));
         // A layout that has changed since is noticed before the ticket: whatever is said here is not written.
         let same = state.layout_version() == outcome.layout_version && !state.is_retired();
         for page in &chunk.nodes[outcome.nodes.clone()] {

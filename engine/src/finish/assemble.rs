@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use pleach_beatree::RegionIndex;
-use pleach_core::fold::{Folder, Lines, Siblings};
+use pleach_core::fold::{Folder, SiblingPath, TilingPath};
 use pleach_core::node::kind;
-use pleach_core::proof::Kind;
-use pleach_core::proof::encoding::{Sections, Sizes, header, op_not_first};
+use pleach_core::proof::ProofKind;
+use pleach_core::proof::encoding::{SectionSizes, Sections, header, op_not_first};
 
 use pleach_core::tree::Tiling;
 use pleach_core::{Node, NodeKind, Prefix};
@@ -218,7 +218,7 @@ fn all_parts(
 /// The node of a prefix in the view, unless it must be folded.
 fn node_in_view(db: &TrieDb, batch: &Batch<'_>, prefix: &Prefix) -> Result<Option<Node>> {
     let own = db.index.with_region(prefix.first_key(), |region, state| {
-        (region.prefix() == prefix).then_some((*state.own(), state.last_commit()))
+        (region.prefix() == prefix).then_some((*state.own_node(), state.last_commit()))
     });
     // Undo is asked after the region: a commit that comes in between finds its mark there.
     let then = match own {
@@ -244,7 +244,7 @@ fn fold_below(db: &TrieDb, workers: &Workers, batch: &Batch<'_>, prefix: &Prefix
         nodes.push(region.node);
         key = region.region.prefix().next().map(|next| *next.first_key());
     }
-    Ok(*Tiling::new(db.hasher, prefixes.into_iter(), &nodes).own())
+    Ok(*Tiling::new(db.hasher, prefixes.into_iter(), &nodes).own_node())
 }
 
 /// [`fold_parts`] of all that lies below the root.
@@ -275,7 +275,7 @@ fn fold_parts(
 ) -> (usize, Vec<(usize, usize)>) {
     folder.clear();
     let (mut fragments, mut whole) = (Vec::new(), None);
-    let mut span = folder.along(0, Lines::new(tiling));
+    let mut span = folder.span_along(0, TilingPath::new(tiling));
     for (place, (at, part)) in parts.iter().enumerate() {
         let (prefix, folder) = (prefix(*at), span.folder());
         let subtrie = match part {
@@ -286,13 +286,13 @@ fn fold_parts(
                 let old = (&outcome.old, prefix.first_key());
                 folder.fragment(&outcome.node, old, number)
             }
-            RootPart::Node(node) => folder.known(node, &prefix),
+            RootPart::Node(node) => folder.known_subtrie(node, &prefix),
         };
         let next = parts.get(place + 1).map(|(next, _)| *next);
-        whole = span.child((*at, &prefix), subtrie, next);
+        whole = span.push_child((*at, &prefix), subtrie, next);
     }
     let whole = whole.expect("a batch accesses something");
-    (folder.end(whole, true), fragments)
+    (folder.end_fold(whole, true), fragments)
 }
 
 /// The witness or proof: the terminals that the root's fold emits, with the regions' fragments between,
@@ -376,15 +376,15 @@ impl RootEmission {
     ) -> Option<Node> {
         folder.clear();
         let mut whole = true;
-        let mut span = folder.along(0, Siblings::new(&self.siblings));
+        let mut span = folder.span_along(0, SiblingPath::new(&self.siblings));
         self.visit_parts(chunks, fragments, |terminals, _, fragment| {
-            span.terminals(terminals);
+            span.push_terminals(terminals);
             if let Some((_, region)) = fragment {
                 whole &= region.before.is_some();
-                span.subtrie(region.region.prefix(), &region.before.unwrap_or_default());
+                span.push_known(region.region.prefix(), &region.before.unwrap_or_default());
             }
         });
-        let root = span.prove().filter(|_| whole)?;
+        let root = span.end_proof().filter(|_| whole)?;
         folder.run();
         Some(*folder.node(root))
     }
@@ -410,13 +410,15 @@ fn encode_witness(
     sections: Sections<Vec<&[u8]>>,
 ) -> Result<Witness> {
     let (kind, ops) = match batch.output {
-        FinishOutput::Path => (Kind::Path, 0),
-        FinishOutput::Multiproof => (Kind::Multi, 0),
-        FinishOutput::Witness | FinishOutput::RootOnly => (Kind::Witness, batch.accesses.len()),
+        FinishOutput::Path => (ProofKind::Path, 0),
+        FinishOutput::Multiproof => (ProofKind::Multi, 0),
+        FinishOutput::Witness | FinishOutput::RootOnly => {
+            (ProofKind::Witness, batch.accesses.len())
+        }
     };
     let bytes = |section: &Vec<&[u8]>| section.iter().map(|part| part.len()).sum::<usize>();
     let size = |bytes: usize| u32::try_from(bytes).map_err(|_| too_large());
-    let sizes = Sizes {
+    let sizes = SectionSizes {
         terminals: terminal_count,
         ops: size(ops)?,
         siblings: size(bytes(&sections.siblings) / size_of::<Node>())?,
@@ -431,7 +433,7 @@ fn encode_witness(
     let phase = (!batch.output.is_proof()).then_some(Phase::Witness);
     let tasks = db.timings.begin_tasks(phase, pieces);
     let witness = concat_witness(witnesses, parts, pieces, |_, copy| {
-        db.runtime.here_or_fork_join(workers, &|_| tasks.run_tasks(copy));
+        db.runtime.inline_or_fork_join(workers, &|_| tasks.run_tasks(copy));
     });
     debug_assert_eq!(witness.len(), total, "the sizes are those of the parts");
     Ok(witness)

@@ -12,8 +12,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::leaf_fold::{KeyAccess, PendingChange};
-use pleach_beatree::region::{NodePage, Nodes, Parts, count_change};
+use pleach_beatree::leaf_fold::{KeyAccess, KeyState};
+use pleach_beatree::region::{NodePage, Nodes, PartNodes, count_change};
 use pleach_beatree::{Region, RegionIndex, RegionState};
 use pleach_core::{Key, Node, Prefix};
 
@@ -70,9 +70,9 @@ pub(super) struct Chunk {
     pub(super) index: usize,
     pub(super) regions: Vec<RegionTask>,
     pub(super) pages: Vec<PageTask>,
-    pub(super) buffered: Vec<PendingChange>,
+    pub(super) buffered: Vec<KeyState>,
     /// What regions have kept of pages below which much pends.
-    pub(super) parts: Vec<(usize, Arc<Parts>)>,
+    pub(super) parts: Vec<(usize, Arc<PartNodes>)>,
     /// Pages, leaf pages and nodes together, that are not in memory yet.
     pub(super) missing: usize,
     /// Pages before this one have been asked for.
@@ -212,7 +212,7 @@ impl Chunk {
                     .partition_point(|access| prefix.covers(&access.key));
             let from = self.buffered.len();
             if newest {
-                state.copy_pending(&prefix, &mut self.buffered);
+                state.copy_buffered(&prefix, &mut self.buffered);
             }
             self.push_page(state, child, prefix, at..end, from, None);
             let page = self.pages.last_mut().expect("just pushed");
@@ -301,7 +301,7 @@ impl Chunk {
             let accesses = task.map_or(0..0, |task| task.accesses);
             let from = self.buffered.len();
             if known.is_none() {
-                state.copy_pending(&prefix, &mut self.buffered);
+                state.copy_buffered(&prefix, &mut self.buffered);
                 if !same {
                     merge_changes(&mut self.buffered, from, region.undo_below(&prefix));
                 }

@@ -39,7 +39,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pleach_beatree::leaf_fold::KeyAccess;
-use pleach_beatree::recycled::Recycled;
+use pleach_beatree::recycle::RecyclePool;
 use pleach_core::{Hasher, Key, Node};
 use pleach_journal::format::trie_kind::TrieKind;
 
@@ -66,7 +66,7 @@ use worker::{INLINE, Workers, chunk_accesses};
 pub(crate) struct Finisher {
     workers: Workers,
     /// Memory for the next sort.
-    pub(crate) sorters: Recycled<Sorter>,
+    pub(crate) sorters: RecyclePool<Sorter>,
     /// Memory for the next witness.
     witnesses: Arc<WitnessPool>,
     /// The same for proofs, which keeps none: they are the caller's.
@@ -87,7 +87,7 @@ impl Finisher {
     ) -> Self {
         Self {
             workers: Workers::new(hasher, workers, budget.outcome_bytes()),
-            sorters: Recycled::new(budget.sorter_bytes()),
+            sorters: RecyclePool::new(budget.sorter_bytes()),
             witnesses: Arc::new(WitnessPool::new(budget.witness_bytes(), counters)),
             proofs: Arc::new(WitnessPool::new(0, counters)),
             readers: PageReaderPool::default(),
@@ -102,7 +102,7 @@ impl Finisher {
 
     /// Takes the memory of outcomes back that are not needed any more.
     pub(crate) fn recycle_outcomes(&self, outcomes: impl IntoIterator<Item = ChunkOutcome>) {
-        outcomes.into_iter().for_each(|outcome| self.workers.outcomes.give(outcome));
+        outcomes.into_iter().for_each(|outcome| self.workers.outcomes.put_back(outcome));
     }
 }
 
@@ -122,7 +122,7 @@ pub(crate) fn sort<'a>(
     let _timed = db.timings.begin_phase(Phase::Sort);
     sorter.sort(db.hasher, accesses, &|count, task| {
         let tasks = db.timings.begin_tasks(None, count);
-        db.runtime.here_or_fork_join(most.min(count), &|_| tasks.run_tasks(task));
+        db.runtime.inline_or_fork_join(most.min(count), &|_| tasks.run_tasks(task));
     })
 }
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use pleach_beatree::Region;
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::recycled::Recycle;
-use pleach_beatree::region::Parts;
+use pleach_beatree::recycle::Recycle;
+use pleach_beatree::region::PartNodes;
 use pleach_core::fold::{Columns, Occupancy};
 use pleach_core::{Node, Prefix};
 
@@ -109,7 +109,7 @@ pub(crate) struct ChunkOutcome {
     /// Pages that the batch writes to.
     pub(crate) nodes: Vec<PageNode>,
     /// The nodes of the parts of those that were folded in parts: few are.
-    pub(crate) parts: Vec<(usize, Arc<Parts>)>,
+    pub(crate) parts: Vec<(usize, Arc<PartNodes>)>,
     /// Nodes inside of pages, by their index in the treelet.
     pub(crate) treelets: Vec<(u8, Node)>,
     /// New lines of the regions' tilings: boundary and line.

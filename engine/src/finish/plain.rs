@@ -42,9 +42,9 @@ pub(super) fn finish(
         slices.iter().map(|_| Mutex::new(Ok(Vec::new()))).collect();
     let tasks = db.timings.begin_tasks(Some(Phase::Fold), slices.len());
     let make = |_: usize| {
-        tasks.run_tasks(|at| *lists[at].lock() = find_changes(db, readers, view, slices[at]))
+        tasks.run_tasks(|at| *lists[at].lock() = find_changes(db, readers, view, slices[at]));
     };
-    db.runtime.here_or_fork_join(most.min(slices.len()), &make);
+    db.runtime.inline_or_fork_join(most.min(slices.len()), &make);
     let lists = lists.into_iter().map(Mutex::into_inner).collect::<Result<Vec<_>>>()?;
     let of = lists.iter().flatten().map(|changed| (&changed.key, &changed.new));
     let root = digest::after_changes(before, of);

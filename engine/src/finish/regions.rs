@@ -8,13 +8,13 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use pleach_beatree::leaf_fold::{
-    AccessResult, FoldedPage, KeyAccess, PageState, PartNode, fold_page, fold_parts, is_much,
-    is_parted, needed,
+    AccessResult, FoldedPage, KeyAccess, PageState, PartNode, fold_page, fold_parts,
+    is_divided_by_treelet, needed, needs_parts,
 };
 use pleach_beatree::region::Nodes;
-use pleach_beatree::treelet::Known;
+use pleach_beatree::treelet::TreeletNodes;
 use pleach_beatree::{RegionState, Stored};
-use pleach_core::fold::{FoldValue, Folder, Lines, NO_HASH, Occupancy, Siblings, Subtrie};
+use pleach_core::fold::{FoldValue, Folder, NO_HASH, Occupancy, SiblingPath, Subtrie, TilingPath};
 use pleach_core::node::kind;
 use pleach_core::{Key, Node, NodeKind, Prefix, ValueHash};
 
@@ -65,7 +65,7 @@ impl Chunk {
         self.take_nodes(&scratch.folder, &mut unhashed, &mut outcome);
         scratch.unhashed = unhashed;
         let ChunkOutcome { siblings, treelets, lines, .. } = &mut outcome;
-        scratch.folder.swap(siblings, treelets, lines);
+        scratch.folder.swap_results(siblings, treelets, lines);
         fold_proofs(&mut scratch.proofs, &mut outcome);
         if self.buffered.len() > KEPT {
             // Much pended below some page: what is kept is memory that no other chunk needs.
@@ -83,13 +83,13 @@ impl Chunk {
         (outcome, unhashed): (&mut ChunkOutcome, &mut UnhashedNodes),
     ) -> std::result::Result<(), FoldError> {
         let task = &self.regions[index];
-        let (first_node, first_line) = (outcome.nodes.len(), scratch.folder.kept().1);
+        let (first_node, first_line) = (outcome.nodes.len(), scratch.folder.kept_counts().1);
         let mut whole = None;
         for at in task.pages.clone() {
             self.prefetch_ahead(batch, at);
             let page = &self.pages[at];
             let subtrie = if let Some(known) = &page.known {
-                scratch.folder.known(known, &page.prefix)
+                scratch.folder.known_subtrie(known, &page.prefix)
             } else {
                 scratch.folded += 1;
                 let (folder, results) = (&mut scratch.folder, &mut scratch.results);
@@ -99,25 +99,26 @@ impl Chunk {
             let state = read_unchanged(task)?;
             let Nodes::Resident(tiling) = state.nodes() else { return Err(FoldError::Changed) };
             let next = (at + 1 < task.pages.end).then(|| self.pages[at + 1].child as usize);
-            let mut span = scratch.folder.along(task.region.prefix().len(), Lines::new(tiling));
-            whole = span.child((page.child as usize, &page.prefix), subtrie, next);
+            let mut span =
+                scratch.folder.span_along(task.region.prefix().len(), TilingPath::new(tiling));
+            whole = span.push_child((page.child as usize, &page.prefix), subtrie, next);
         }
         let state = read_unchanged(task)?;
-        unhashed.ends.push(whole.map(|whole| scratch.folder.end(whole, false)));
+        unhashed.ends.push(whole.map(|whole| scratch.folder.end_fold(whole, false)));
         let first_change = outcome.regions.last().map_or(0, |region| region.changes.end);
         let writes = writes_of(&batch.accesses[task.accesses.clone()]).count();
         outcome.regions.push(RegionOutcome {
             region: Arc::clone(&task.region),
             layout_version: task.layout_version,
             accessed: !task.accesses.is_empty(),
-            node: *state.own(),
+            node: *state.own_node(),
             old: Occupancy::Many,
             before: None,
             fragment: Fragment::default(),
             first_op: 0,
             nodes: first_node..outcome.nodes.len(),
             changes: first_change..first_change + writes,
-            lines: first_line..scratch.folder.kept().1,
+            lines: first_line..scratch.folder.kept_counts().1,
         });
         Ok(())
     }
@@ -135,19 +136,22 @@ impl Chunk {
         let pending = &self.buffered[page.buffered.clone()];
         let leaf = page.page.as_ref().map(|page| page.view());
         let keeps = page.should_keep_nodes(batch);
-        let from = folder.kept().0;
-        let mut fold = |treelet: Option<Known<'_>>| {
-            let mut state = PageState { at: &page.prefix, leaf: leaf.as_ref(), pending, treelet };
+        let from = folder.kept_counts().0;
+        let mut fold = |treelet: Option<TreeletNodes<'_>>| {
+            let mut state =
+                PageState { at: &page.prefix, leaf: leaf.as_ref(), buffered: pending, treelet };
             let (overlaid, all);
             if page.is_overlaid {
                 overlaid = batch.view.merge_overlays(pending, &needed(&state, accesses));
-                state.pending = &overlaid;
+                state.buffered = &overlaid;
             }
-            if is_much(state.pending.len() + accesses.len()) && !is_parted(&state, accesses) {
+            if needs_parts(state.buffered.len() + accesses.len())
+                && !is_divided_by_treelet(&state, accesses)
+            {
                 if page.is_overlaid {
                     // It is folded without its treelet.
                     all = batch.view.merge_overlays(pending, &[page.prefix]);
-                    state.pending = &all;
+                    state.buffered = &all;
                 }
                 let known = self.parts.binary_search_by_key(&at, |(page, _)| *page);
                 let known = known.ok().map(|found| self.parts[found].1.as_slice());
@@ -171,7 +175,7 @@ impl Chunk {
                 prefix: page.prefix,
                 node: Node::default(),
                 as_of: page.as_of.unwrap_or_default(),
-                treelet: from..folder.kept().0,
+                treelet: from..folder.kept_counts().0,
                 columns,
                 is_flush_due: page.is_flush_due(batch),
                 page: None,
@@ -317,9 +321,10 @@ fn fold_proofs(folder: &mut Folder, outcome: &mut ChunkOutcome) {
     let proven = |region: &&mut RegionOutcome| region.fragment.count > 0;
     for region in regions.iter_mut().filter(proven) {
         let floor = region.region.prefix().len();
-        let mut span = folder.along(floor, Siblings::new(region.fragment.siblings(siblings)));
-        span.terminals(region.fragment.terminals(terminals));
-        match span.prove() {
+        let mut span =
+            folder.span_along(floor, SiblingPath::new(region.fragment.siblings(siblings)));
+        span.push_terminals(region.fragment.terminals(terminals));
+        match span.end_proof() {
             Some(fold) => folds.push(fold),
             // It is found when the root before the batch is compared.
             None => return,

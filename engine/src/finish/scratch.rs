@@ -59,6 +59,9 @@ impl FoldScratch {
     }
 
     pub(super) fn work_counts(&self) -> WorkCounts {
-        WorkCounts { hashed: self.folder.hashed() + self.proofs.hashed(), folded: self.folded }
+        WorkCounts {
+            hashed: self.folder.hash_count() + self.proofs.hash_count(),
+            folded: self.folded,
+        }
     }
 }

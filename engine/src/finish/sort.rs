@@ -13,7 +13,7 @@ use std::slice;
 
 use parking_lot::Mutex;
 use pleach_beatree::leaf_fold::KeyAccess;
-use pleach_beatree::recycled::Recycle;
+use pleach_beatree::recycle::Recycle;
 use pleach_beatree::{Stored, Value};
 use pleach_core::{Hasher, cpu_prefetch};
 
@@ -339,7 +339,7 @@ fn key_access(hasher: Hasher, access: &Access) -> Result<KeyAccess> {
         Some(value) if value.len() > MAX_VALUE => {
             Err(Error::ValueTooLarge { bytes: value.len() as u64, limit: MAX_VALUE as u64 })
         }
-        Some(value) => Ok(Stored::put(hasher, value.clone())),
+        Some(value) => Ok(Stored::from_value(hasher, value.clone())),
     };
     Ok(KeyAccess { key: access.key, reads, writes: writes.map(stored).transpose()? })
 }

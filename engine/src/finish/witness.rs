@@ -7,8 +7,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use pleach_beatree::recycled::{Recycle, Recycled};
-use pleach_io::Home;
+use pleach_beatree::recycle::{Recycle, RecyclePool};
+use pleach_io::ProcessTag;
 
 use crate::metrics::Counters;
 
@@ -24,15 +24,15 @@ pub struct Witness {
 
 /// The memory of a database's witnesses: kept between two of them, and out with the caller.
 pub(crate) struct WitnessPool {
-    kept: Recycled<WitnessMemory>,
+    kept: RecyclePool<WitnessMemory>,
     counters: Arc<Counters>,
-    process: Home,
+    process: ProcessTag,
 }
 
 impl WitnessPool {
     /// None yet; at most `bytes` bytes are kept.
     pub(crate) fn new(bytes: usize, counters: &Arc<Counters>) -> Self {
-        let (kept, process) = (Recycled::new(bytes), Home::here());
+        let (kept, process) = (RecyclePool::new(bytes), ProcessTag::current());
         Self { kept, counters: Arc::clone(counters), process }
     }
 
@@ -80,11 +80,11 @@ impl std::fmt::Debug for Witness {
 
 impl Drop for Witness {
     fn drop(&mut self) {
-        if !self.pool.process.is_here() {
+        if !self.pool.process.is_current() {
             return;
         }
         self.pool.uncount(&self.memory);
-        self.pool.kept.give(std::mem::take(&mut self.memory));
+        self.pool.kept.put_back(std::mem::take(&mut self.memory));
     }
 }
 
@@ -104,7 +104,7 @@ impl Recycle for WitnessMemory {
 
 /// At least `len` bytes, with any contents. A small witness does not get the memory of a large one,
 /// because its owner may keep it for long.
-fn take_memory(pool: &Recycled<WitnessMemory>, len: usize) -> WitnessMemory {
+fn take_memory(pool: &RecyclePool<WitnessMemory>, len: usize) -> WitnessMemory {
     let fits = |memory: &WitnessMemory| (len..=2 * len + LITTLE).contains(&memory.0.len());
     pool.take_if(fits).unwrap_or_else(|| {
         // A little more than is needed, so that the next one fits, too.

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use parking_lot::{Mutex, MutexGuard};
 use pleach_beatree::cache::{LookupStep, NO_BATCH};
-use pleach_beatree::recycled::Recycled;
+use pleach_beatree::recycle::RecyclePool;
 use pleach_core::Hasher;
 
 use super::chunk::{Batch, Chunk, FoldError, MissingPage};
@@ -63,14 +63,14 @@ pub(super) struct Workers {
     /// Memory of callers that fold on their own threads, any number at the same time.
     inline: Mutex<Vec<InlineScratch>>,
     /// Outcomes that have been used: fresh memory costs as much as folding into it.
-    pub(super) outcomes: Recycled<ChunkOutcome>,
+    pub(super) outcomes: RecyclePool<ChunkOutcome>,
 }
 
 impl Workers {
     /// `count` workers, which keep up to `bytes` of the memory of earlier outcomes.
     pub(super) fn new(hasher: Hasher, count: usize, bytes: usize) -> Self {
         let each = (0..count).map(|_| Mutex::new(FoldWorker::new(hasher))).collect();
-        Self { hasher, each, inline: Mutex::default(), outcomes: Recycled::new(bytes) }
+        Self { hasher, each, inline: Mutex::default(), outcomes: RecyclePool::new(bytes) }
     }
 
     /// Runs a job's chunks on worker `index`.
@@ -293,7 +293,7 @@ fn start_chunk(db: &TrieDb, job: &FinishJob<'_>, chunk: &mut Chunk) -> Result<()
             } else {
                 // Pages that become due are held for the flush, and the others are let go.
                 let through = if page.is_flush_due(job.batch) { next } else { NO_BATCH };
-                cache.get_last(at.page, at.tag, through)
+                cache.get_for_last_use(at.page, at.tag, through)
             };
             if page.page.is_some() {
                 hits += 1;

@@ -36,16 +36,16 @@ impl FoldedPages<'_> {
                     let depth = rewrite.range.len();
                     folder.clear();
                     let known = old.iter().all(|page| page.own.is_some());
-                    let mut span = folder.below(depth);
+                    let mut span = folder.span(depth);
                     for page in old {
-                        span.subtrie(&page.prefix, &page.own.unwrap_or_default());
+                        span.push_known(&page.prefix, &page.own.unwrap_or_default());
                     }
-                    let before = span.end();
-                    let mut span = folder.below(depth);
+                    let before = span.end_fold();
+                    let mut span = folder.span(depth);
                     for (page, nodes) in pages {
-                        span.subtrie(&page.prefix, &nodes.own);
+                        span.push_known(&page.prefix, &nodes.own);
                     }
-                    let after = span.end();
+                    let after = span.end_fold();
                     folder.run();
                     !known || folder.node(before) == folder.node(after)
                 }

@@ -12,10 +12,10 @@ use std::ops::Range;
 
 use pleach_beatree::PageNo;
 use pleach_beatree::build::{
-    CellRef, PageNodes, PageStamp, Planned, Unfolded, fold_pages, plan, write_page,
+    CellRef, PageCells, PageNodes, PagePlan, PageStamp, fold_pages, plan_pages, write_page,
 };
 use pleach_core::fold::Folder;
-use pleach_core::page::overflow::PageRun;
+use pleach_core::page::overflow::OverflowRun;
 use pleach_io::PageBuf;
 
 use super::cells::{CellEdit, PageEdits};
@@ -29,7 +29,7 @@ enum NewContent {
     /// The old page's cells with a few changes between.
     Edited(PageEdits),
     /// Pages to be, and where the rewrite's cells start.
-    Planned(Vec<Planned>, usize),
+    Planned(Vec<PagePlan>, usize),
 }
 
 impl NewContent {
@@ -49,7 +49,7 @@ pub(super) struct MergedPages<'a> {
     /// One for each rewrite.
     contents: Vec<NewContent>,
     /// Overflow runs that each rewrite gives up.
-    replaced_runs: Vec<Vec<PageRun>>,
+    replaced_runs: Vec<Vec<OverflowRun>>,
 }
 
 impl<'a> MergedPages<'a> {
@@ -79,7 +79,7 @@ impl<'a> MergedPages<'a> {
                 for old in &rewrite.old {
                     old.push_merged_cells(&mut self.cells, &mut runs);
                 }
-                NewContent::Planned(plan(&rewrite.range, &self.cells[from..]), from)
+                NewContent::Planned(plan_pages(&rewrite.range, &self.cells[from..]), from)
             },
             NewContent::Edited,
         );
@@ -106,7 +106,7 @@ impl<'a> MergedPages<'a> {
             for page in plans {
                 let cells = &self.cells[from + page.cells.start..from + page.cells.end];
                 let known = same.then(|| &rewrite.old[0].nodes);
-                unfolded.push(Unfolded { prefix: page.prefix, cells, known });
+                unfolded.push(PageCells { prefix: page.prefix, cells, known });
             }
         }
         let is_plain = rewrites.iter().flat_map(|rewrite| &rewrite.old).any(|old| old.is_plain);
@@ -120,14 +120,14 @@ impl<'a> MergedPages<'a> {
     }
 
     /// The overflow runs that each rewrite gives up.
-    pub(super) fn into_replaced_runs(self) -> Vec<Vec<PageRun>> {
+    pub(super) fn into_replaced_runs(self) -> Vec<Vec<OverflowRun>> {
         self.replaced_runs
     }
 }
 
 /// The nodes of the new pages.
 pub(super) struct FoldedPages<'a> {
-    pub(super) pages: Vec<(Unfolded<'a>, PageNodes)>,
+    pub(super) pages: Vec<(PageCells<'a>, PageNodes)>,
     /// Rewrites that keep their nodes.
     pub(super) edited: Vec<usize>,
     /// Rewrites that were folded, and their pages.

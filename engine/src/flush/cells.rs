@@ -13,11 +13,11 @@ use std::sync::Arc;
 use pleach_beatree::build::{CellRef, LEVELS, levels};
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::leaf_fold::below;
-use pleach_beatree::region::Pending;
+use pleach_beatree::region::BufferedChange;
 use pleach_beatree::{PageNo, RegionState, Stored};
 use pleach_core::fold::Folder;
 use pleach_core::page::leaf::{Cell, LeafBuilder, LeafHeader, RawCell, capacity, cell_size};
-use pleach_core::page::overflow::PageRun;
+use pleach_core::page::overflow::OverflowRun;
 use pleach_core::{Node, Prefix, TERMINATOR};
 
 /// Nodes that a leaf page stores.
@@ -39,7 +39,7 @@ pub(super) struct OldPage {
     pub(super) page: Option<Arc<CachedPage>>,
     /// Its page number, which the flush gives up; none where all keys are pending ones.
     pub(super) number: Option<PageNo>,
-    pub(super) buffered: Vec<Pending>,
+    pub(super) buffered: Vec<BufferedChange>,
     /// Cells of pending long values, by index into `pending`.
     pub(super) written: Vec<(usize, Arc<[u8]>)>,
     /// The nodes that the new page stores: those of the page with all that pends.
@@ -99,7 +99,7 @@ impl OldPage {
     pub(super) fn plan_edits(
         &self,
         out: &mut Vec<CellEdit>,
-        replaced_runs: &mut Vec<PageRun>,
+        replaced_runs: &mut Vec<OverflowRun>,
     ) -> Option<PageEdits> {
         let page = self.page.as_ref().filter(|_| self.nodes.1 == ALL_KNOWN)?;
         let (view, len) = (page.view(), self.prefix.len());
@@ -166,7 +166,7 @@ impl OldPage {
     pub(super) fn push_merged_cells<'a>(
         &'a self,
         out: &mut Vec<CellRef<'a>>,
-        replaced_runs: &mut Vec<PageRun>,
+        replaced_runs: &mut Vec<OverflowRun>,
     ) {
         let Some(page) = &self.page else {
             self.push_buffered_cells(0..self.buffered.len(), out);
@@ -225,11 +225,11 @@ pub(super) fn make_nodes<'a>(folder: &mut Folder, pages: impl Iterator<Item = &'
     for page in &pages {
         for index in 0..STORED_NODES {
             let at = below(&page.prefix, LEVELS, u16::try_from(index).expect("one of sixteen"));
-            let mut span = folder.below(at.len());
+            let mut span = folder.span(at.len());
             for (prefix, node) in page.subtries.iter().filter(|(prefix, _)| at.contains(prefix)) {
-                span.subtrie(prefix, node);
+                span.push_known(prefix, node);
             }
-            span.end();
+            span.end_fold();
         }
     }
     folder.run();
@@ -263,10 +263,10 @@ pub(super) fn known_nodes(
     child: usize,
     page: &CachedPage,
     prefix: &Prefix,
-    buffered: &[Pending],
+    buffered: &[BufferedChange],
 ) -> KnownNodes {
     let mut nodes = page.treelet(state.version(child), |treelet| {
-        treelet.map_or(NO_NODES, |treelet| treelet.level(LEVELS))
+        treelet.map_or(NO_NODES, |treelet| treelet.nodes_at_level(LEVELS))
     });
     add_stored_nodes(&mut nodes, page, prefix, buffered);
     nodes
@@ -277,7 +277,7 @@ fn add_stored_nodes(
     nodes: &mut KnownNodes,
     page: &CachedPage,
     prefix: &Prefix,
-    buffered: &[Pending],
+    buffered: &[BufferedChange],
 ) {
     let view = page.view();
     if view.levels() != LEVELS {
@@ -294,7 +294,7 @@ fn add_stored_nodes(
 }
 
 /// Bit `i` is set when a change pends below the `i`th node [`LEVELS`] below the prefix.
-fn changed_nodes(prefix: &Prefix, buffered: &[Pending]) -> u16 {
+fn changed_nodes(prefix: &Prefix, buffered: &[BufferedChange]) -> u16 {
     buffered.iter().fold(0, |changed, buffered| {
         let index = (0..LEVELS).fold(0u16, |index, level| {
             let depth = prefix.len() + u16::from(level);

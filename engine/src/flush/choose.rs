@@ -18,10 +18,10 @@ pub(super) fn fullest_pages(db: &Database, count: usize) -> Vec<(u8, Prefix)> {
                     return next;
                 }
                 let mut from = 0;
-                while from < state.pending().len() {
-                    let child = state.children().find(&state.pending()[from].key);
+                while from < state.buffered().len() {
+                    let child = state.children().find(&state.buffered()[from].key);
                     let prefix = state.children().prefix(child);
-                    let end = state.pending_range(&prefix).end;
+                    let end = state.buffered_range(&prefix).end;
                     if !db.store.is_page_quarantined(state, child) {
                         pages.push((end - from, trie.namespace, prefix));
                     }

@@ -71,7 +71,7 @@ impl Round {
             }
             let mut add = || {
                 db.index.with_region(prefix.first_key(), |region, state| {
-                    let here = state.nodes_are_here();
+                    let here = state.has_nodes();
                     if here {
                         self.add_page(db, region, state, prefix, kind);
                     }
@@ -135,8 +135,8 @@ impl Round {
         }
         self.log_position = self.log_position.max(state.log_position().into());
         let first = self.rewrites.last().is_none_or(|last| !Arc::ptr_eq(&last.region, region));
-        let dropped = if first { state.dropped() } else { &[] };
-        let runs = dropped.iter().flat_map(|dropped| overflow::runs(&dropped.pending.stored));
+        let dropped = if first { state.replaced_values() } else { &[] };
+        let runs = dropped.iter().flat_map(|dropped| overflow::runs(&dropped.buffered.stored));
         self.rewrites.push(Rewrite {
             region: Arc::clone(region),
             range,
@@ -168,7 +168,7 @@ fn cache_siblings(db: &TrieDb, prefix: &Prefix) {
 fn old_page(db: &TrieDb, state: &RegionState, child: usize) -> OldPage {
     let prefix = state.children().prefix(child);
     let number = state.children().page(child);
-    let buffered = state.pending_below(&prefix).to_vec();
+    let buffered = state.buffered_below(&prefix).to_vec();
     let page = number.and_then(|number| db.store.cache.get(number, state.children().tag(child)));
     let is_plain = state.is_plain();
     let known = |page: &Arc<CachedPage>| known_nodes(state, child, page, &prefix, &buffered);

@@ -169,7 +169,7 @@ impl Flusher {
                 if tried > 1 && !closing {
                     // The room that is left may do for fewer pages, which then free their old ones.
                     self.limit = tried / 4 + 1;
-                    return Step::Again;
+                    return Step::Continue;
                 }
                 if !self.retired.is_empty() && !closing {
                     return Step::IdleFor(SYNC_AFTER / 2);
@@ -227,13 +227,13 @@ impl Flusher {
                 // All of it may have been set aside.
                 self.stage =
                     if self.round.is_empty() { FlushStage::Idle } else { FlushStage::Written };
-                Ok(Step::Again)
+                Ok(Step::Continue)
             }
             FlushStage::Written => {
                 self.db.pace.enter_stage(Task::Flush, "syncing pages");
                 self.round.sync_pages(&self.trie)?;
                 self.stage = FlushStage::Synced;
-                Ok(Step::Again)
+                Ok(Step::Continue)
             }
             FlushStage::Synced => {
                 // Waiting for commits in flight is part of it, and should not take long.
@@ -249,7 +249,7 @@ impl Flusher {
                 self.limit = self.db.budget.round_pages().min(self.limit * 2);
                 self.db.pace.set_flush_full(false);
                 self.db.pace.notify();
-                Ok(Step::Again)
+                Ok(Step::Continue)
             }
         }
     }
@@ -285,7 +285,7 @@ impl Flusher {
         // In turns with rounds, so that neither waits for long.
         if !std::mem::take(&mut self.has_reclaimed) && self.reclaim_dropped()? {
             self.has_reclaimed = true;
-            return Ok(Step::Again);
+            return Ok(Step::Continue);
         }
         let round = self.db.budget.round_pages();
         let is_pressed = self.tidy.values().any(|tidy| tidy.is_pressed(round));
@@ -355,7 +355,7 @@ impl Flusher {
     /// Nothing is due: what is too large becomes smaller.
     fn tidy_up(&mut self, published: u64, drain: bool) -> Result<Step> {
         if self.reclaim_dropped()? {
-            return Ok(Step::Again);
+            return Ok(Step::Continue);
         }
         let (tries, goal) = (self.db.tries.list(), self.db.space.leaf_goal());
         let here = || tries.iter().filter(|trie| trie.dropped.is_none());
@@ -382,7 +382,7 @@ impl Flusher {
             };
             let Some(state) = self.db.other_trie(trie.namespace) else { continue };
             match tidy.join(&state)? {
-                JoinOutcome::Joined => return Ok(Step::Again),
+                JoinOutcome::Joined => return Ok(Step::Continue),
                 JoinOutcome::NothingToJoin => {}
                 JoinOutcome::Busy => {
                     self.db.pace.enter_stage(Task::Flush, IDLE);
@@ -404,7 +404,7 @@ impl Flusher {
         if !self.round.is_empty() {
             self.stage = FlushStage::Gathered;
         }
-        Step::Again
+        Step::Continue
     }
 
     fn gather_round(&mut self, prefixes: &[Prefix], kind: RoundKind) -> Result<()> {

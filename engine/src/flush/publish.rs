@@ -8,16 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pleach_beatree::children::ChildRef;
-use pleach_beatree::grace::Period;
-use pleach_beatree::leaf_fold::{PageState, PendingChange, fold_page};
+use pleach_beatree::grace::GracePeriod;
+use pleach_beatree::leaf_fold::{KeyState, PageState, fold_page};
 use pleach_beatree::region::Relocation;
-use pleach_beatree::split::{Split, split_held};
+use pleach_beatree::split::{HeldRegion, split_held};
 use pleach_beatree::{PageNo, Region, RegionState};
 use pleach_core::Node;
 use pleach_core::fold::Folder;
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::page::leaf::LeafView;
-use pleach_core::page::overflow::PageRun;
+use pleach_core::page::overflow::OverflowRun;
 use pleach_io::PageBuf;
 use pleach_journal::format::location_body::{LocationEncoder, NewPage, Rewrite as LogRewrite};
 use pleach_journal::format::position::LogPos;
@@ -35,7 +35,7 @@ pub(super) struct RetiredBatch {
     pub(super) end: LogPos,
     /// The newest commit at that moment: older views may name overflow values.
     pub(super) commit: u64,
-    pub(super) period: Period,
+    pub(super) period: GracePeriod,
     pub(super) since: Duration,
 }
 
@@ -88,7 +88,7 @@ impl Round {
 
     /// The location record of the round.
     fn record(&self, database: u64, namespace: u8) -> RecordBuf {
-        let mut encoder = LocationEncoder::over(Vec::new(), self.flush, namespace);
+        let mut encoder = LocationEncoder::with_buffer(Vec::new(), self.flush, namespace);
         let (mut allocated, mut replaced) = (Vec::new(), Vec::new());
         for rewrite in &self.rewrites {
             let pages: Vec<NewPage<'_>> = rewrite
@@ -104,7 +104,7 @@ impl Round {
                 .collect();
             let freed: Vec<u64> =
                 rewrite.old.iter().filter_map(|old| old.number.map(u64::from)).collect();
-            encoder.push(&LogRewrite { range: rewrite.range, pages: &pages, freed: &freed });
+            encoder.push(&LogRewrite { range: rewrite.range, pages: &pages, replaced: &freed });
             replaced.extend(&rewrite.replaced_runs);
             for old in &rewrite.old {
                 for (_, cell) in &old.written {
@@ -120,7 +120,7 @@ impl Round {
 #[derive(Default)]
 struct ReplacedPages {
     leaves: Vec<PageNo>,
-    runs: Vec<PageRun>,
+    runs: Vec<OverflowRun>,
     /// Has a region got other prefixes, or been split?
     layout_changed: bool,
 }
@@ -134,7 +134,7 @@ fn move_pages(db: &TrieDb, rewrites: &mut [Rewrite], log_position: LogPos) -> Re
     // A region that outgrows its branch page is held until its halves are in the index: a checkpoint that
     // saw it could not write it. This task alone holds several regions, and whoever holds one takes none
     // of the locks that are held here: see the order in [`crate::state`].
-    let mut split: Vec<Split<'_>> = Vec::new();
+    let mut split: Vec<HeldRegion<'_>> = Vec::new();
     let by_region = rewrites.chunk_by_mut(|a, b| Arc::ptr_eq(&a.region, &b.region));
     for (region, rewrites) in regions.iter().zip(by_region) {
         let mut state = region.write();
@@ -178,14 +178,14 @@ fn refresh_nodes(rewrite: &mut Rewrite, runs: &[PageBuf], folder: &mut Folder) -
         return Ok(());
     }
     for new in &mut rewrite.new {
-        let mut pending: Vec<PendingChange> = Vec::new();
-        state.copy_pending(&new.prefix, &mut pending);
+        let mut pending: Vec<KeyState> = Vec::new();
+        state.copy_buffered(&new.prefix, &mut pending);
         folder.clear();
-        let view = LeafView::trusted(runs[new.page.run].page(new.page.at));
+        let view = LeafView::from_trusted(runs[new.page.run].page(new.page.at));
         let page =
-            PageState { at: &new.prefix, leaf: Some(&view), pending: &pending, treelet: None };
+            PageState { at: &new.prefix, leaf: Some(&view), buffered: &pending, treelet: None };
         let folded = fold_page(folder, &page, false, &[], &mut Vec::new());
-        let fold = folder.end(folded.subtrie, false);
+        let fold = folder.end_fold(folded.subtrie, false);
         folder.run();
         new.node = Some(*folder.node(fold));
     }
@@ -211,7 +211,7 @@ fn apply(
             through: rewrite.applied_through,
         })
         .collect();
-    state.release_dropped(rewrites[0].replaced_values);
+    state.release_replaced(rewrites[0].replaced_values);
     let done = state.relocate(db.hasher, &moves, log_position.get());
     // A page that commits have changed since it was gathered may be due again.
     let new = pages.iter().flatten().map(|(child, _)| child.prefix);

@@ -17,7 +17,7 @@ use pleach_beatree::cache::CachedPage;
 use pleach_beatree::region::Relocation;
 use pleach_beatree::{ChildRef, PageNo, Region};
 use pleach_core::page::leaf::Cell;
-use pleach_core::page::overflow::PageRun;
+use pleach_core::page::overflow::OverflowRun;
 use pleach_core::{Key, Prefix, TERMINATOR};
 use pleach_journal::format::location_body::{LocationEncoder, NewPage, Rewrite};
 use pleach_journal::format::names::LEAF_FILE;
@@ -54,7 +54,7 @@ pub(super) enum ReclaimOutcome {
 struct DroppedRegion {
     region: Arc<Region>,
     pages: Vec<PageNo>,
-    runs: Vec<PageRun>,
+    runs: Vec<OverflowRun>,
     /// The region's last commit and record; none follows.
     last_commit: u64,
     log_position: u64,
@@ -105,7 +105,7 @@ fn gather_regions(trie: &TrieDb, reads: bool) -> (Vec<DroppedRegion>, Vec<Droppe
             }
             let is_aside = |child| trie.store.is_page_quarantined(state, child);
             let waits = reads && (0..children.len()).any(is_aside);
-            if waits || brought.is_err() || !state.nodes_are_here() {
+            if waits || brought.is_err() || !state.has_nodes() {
                 aside = true;
                 return next;
             }
@@ -114,8 +114,8 @@ fn gather_regions(trie: &TrieDb, reads: bool) -> (Vec<DroppedRegion>, Vec<Droppe
                 let prefix = children.prefix(child);
                 Some(DroppedPage { region: left, at: child_page(state, child)?, prefix })
             }));
-            let pending = state.pending().iter().map(|pending| &pending.stored);
-            let dropped = state.dropped().iter().map(|dropped| &dropped.pending.stored);
+            let pending = state.buffered().iter().map(|pending| &pending.stored);
+            let dropped = state.replaced_values().iter().map(|dropped| &dropped.buffered.stored);
             all.push(DroppedRegion {
                 region: Arc::clone(region),
                 pages: (0..children.len()).filter_map(|child| children.page(child)).collect(),
@@ -167,7 +167,7 @@ fn read_overflow_runs(
     Ok(())
 }
 
-fn overflow_runs_of(page: &CachedPage) -> Vec<PageRun> {
+fn overflow_runs_of(page: &CachedPage) -> Vec<OverflowRun> {
     let view = page.view();
     let mut runs = Vec::new();
     for (_, cell) in view.iter() {
@@ -183,7 +183,7 @@ fn publish_reclaim(trie: &TrieDb, by: u64, all: &[DroppedRegion]) -> Result<Recl
     let Ok(flush) = trie.images.next_number(NUMBERS_FOR_CLOSE) else {
         return Ok(ReclaimOutcome::Busy);
     };
-    let mut encoder = LocationEncoder::over(Vec::new(), flush, trie.namespace);
+    let mut encoder = LocationEncoder::with_buffer(Vec::new(), flush, trie.namespace);
     for DroppedRegion { region, pages, last_commit, .. } in all {
         let range = *region.prefix();
         let nothing = NewPage {
@@ -194,9 +194,9 @@ fn publish_reclaim(trie: &TrieDb, by: u64, all: &[DroppedRegion]) -> Result<Recl
             node: &TERMINATOR,
         };
         let freed: Vec<u64> = pages.iter().map(|page| u64::from(*page)).collect();
-        encoder.push(&Rewrite { range, pages: &[nothing], freed: &freed });
+        encoder.push(&Rewrite { range, pages: &[nothing], replaced: &freed });
     }
-    let runs: Vec<PageRun> = all.iter().flat_map(|left| left.runs.iter().copied()).collect();
+    let runs: Vec<OverflowRun> = all.iter().flat_map(|left| left.runs.iter().copied()).collect();
     let record = encoder.finish(trie.store.database, &[], &runs);
     let len = record.len();
     match trie.commits.sequencer.make_room(len) {
@@ -222,8 +222,8 @@ fn publish_reclaim(trie: &TrieDb, by: u64, all: &[DroppedRegion]) -> Result<Recl
         let range = *left.region.prefix();
         let nothing = [(ChildRef { prefix: range, page: None, tag: 0 }, TERMINATOR)];
         let moved = Relocation { range, pages: &nothing, through: left.last_commit };
-        let dropped = state.dropped().len();
-        state.release_dropped(dropped);
+        let dropped = state.replaced_values().len();
+        state.release_replaced(dropped);
         let done = state.relocate(trie.hasher, &[moved], end.get());
         trie.count_leaf_pages(trie.kind, done.pages);
         Counters::change(&trie.counters.pending_bytes, -done.bytes.cast_signed());

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use pleach_beatree::{PageNo, Region};
-use pleach_core::page::overflow::PageRun;
+use pleach_core::page::overflow::OverflowRun;
 use pleach_core::{Node, Prefix};
 
 use super::cells::OldPage;
@@ -26,7 +26,7 @@ pub(super) struct Rewrite {
     /// The region's layout version when this was gathered.
     pub(super) layout_version: u64,
     pub(super) new: Vec<NewLeaf>,
-    pub(super) replaced_runs: Vec<PageRun>,
+    pub(super) replaced_runs: Vec<OverflowRun>,
     /// How many of the region's dropped values this rewrite gives up.
     pub(super) replaced_values: usize,
 }

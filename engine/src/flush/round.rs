@@ -19,8 +19,8 @@ use pleach_beatree::{PageNo, Stored};
 use pleach_core::Prefix;
 use pleach_core::fold::Folder;
 use pleach_core::page::leaf::{self, LeafView};
-use pleach_core::page::overflow::PageRun;
-use pleach_io::{Completion, PAGE, PageBuf, Queue, Request, Transfer};
+use pleach_core::page::overflow::OverflowRun;
+use pleach_io::{Completion, PAGE, PageBuf, Queue, Request, RequestKind};
 use pleach_journal::format::names::LEAF_FILE;
 use pleach_journal::format::position::LogPos;
 
@@ -52,7 +52,7 @@ pub(super) struct Round {
     /// Buffers of earlier rounds.
     spare: Vec<PageBuf>,
     overflow_written: bool,
-    tentative: Vec<PageRun>,
+    tentative: Vec<OverflowRun>,
     pub(super) flush: u64,
     /// Pages that the round has left small.
     small: Vec<Prefix>,
@@ -131,7 +131,8 @@ impl Round {
             }
         }
         let written = rewrite.old.iter().flat_map(|old| &old.written);
-        let runs: Vec<PageRun> = written.flat_map(|(_, cell)| overflow_cell(cell).runs()).collect();
+        let runs: Vec<OverflowRun> =
+            written.flat_map(|(_, cell)| overflow_cell(cell).runs()).collect();
         self.tentative.retain(|run| !runs.contains(run));
         drop(db.space.resume_tentative(runs));
         Ok(())
@@ -239,7 +240,7 @@ impl Round {
             self.merged |= rewrite.old.len() > 1;
             let small = rewrite.new.iter().filter(|new| {
                 let bytes = self.runs[new.page.run].page(new.page.at);
-                LeafView::trusted(bytes).used() <= leaf::capacity(LEVELS) * SMALL_PERCENT / 100
+                LeafView::from_trusted(bytes).used() <= leaf::capacity(LEVELS) * SMALL_PERCENT / 100
             });
             self.small.extend(small.map(|new| new.prefix));
         }
@@ -249,7 +250,7 @@ impl Round {
             rewrite.old.iter_mut().for_each(|old| old.page = None);
             if let (true, Some(from)) = (rewrite.is_moved(), rewrite.old[0].number) {
                 let page = &rewrite.new[0].page;
-                db.store.cache.moved(from, page.number, page.tag);
+                db.store.cache.move_page(from, page.number, page.tag);
             }
             for number in rewrite.old.iter().filter_map(|old| old.number) {
                 db.store.quarantine.forget(LEAF_FILE, u64::from(number));
@@ -298,7 +299,7 @@ fn write_runs(
         }
         queue.push(Request {
             file: db.store.leaf.clone(),
-            transfer: Transfer::Write,
+            kind: RequestKind::Write,
             offset: start.offset(),
             buf,
             token: index as u64,

@@ -8,7 +8,7 @@ use pleach_beatree::region::{NodeFile, NodePage, tiling};
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::Operation;
-use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
+use pleach_io::sim::{Fault, FaultRepeats, FaultRule, SimDisk, SimOptions, SimRuntime, code};
 
 use crate::state::order::images::ImageGuard;
 use crate::{Access, Db, Durability, Error, Geometry, Options, SessionOptions, Value};
@@ -126,13 +126,13 @@ fn a_wrong_treelet_is_not_written() {
             // The page's own node is internal, and not that of the subtries below it.
             let wrong = || (1..31).map(|index| (index, own));
             if !page.advance_treelet((as_of, as_of), None, &own, wrong()) {
-                db.state().store.cache.give_treelet(number, &page, true, |treelet| {
-                    treelet.forget();
+                db.state().store.cache.attach_treelet(number, &page, true, |treelet| {
+                    treelet.clear();
                     treelet.advance((0, as_of), None, &own, wrong());
                 });
             }
             let known = page.treelet(as_of, |known| {
-                known.is_some_and(|known| known.level::<16>(4).1 == 0xffff)
+                known.is_some_and(|known| known.nodes_at_level::<16>(4).1 == 0xffff)
             });
             spoiled += u32::from(known);
         });
@@ -239,7 +239,7 @@ fn a_write_without_room_is_undone_and_poisons_nothing() {
         put(&db, 0..200, 1);
         db.drain(0).expect("flushed");
         let fault = Fault::Errno(code::ENOSPC);
-        disk.inject(Rule::nth(Operation::Write, file, 1, Times::Once, fault));
+        disk.inject(FaultRule::nth(Operation::Write, file, 1, FaultRepeats::Once, fault));
         put(&db, 0..200, 2);
         let long = vec![Access::write(id(0), Some(Value::from(vec![9; 100_000])))];
         let commit = |accesses: Vec<Access>| {
@@ -283,7 +283,13 @@ fn a_full_flush_keeps_the_period_of_the_log() {
         .durability(Durability::Periodic(period))
         .small();
     let db: SimDb = Db::open_on(disk.clone(), runtime.clone(), options).expect("created");
-    disk.inject(Rule::nth(Operation::Write, "leaf", 1, Times::Forever, Fault::Errno(code::ENOSPC)));
+    disk.inject(FaultRule::nth(
+        Operation::Write,
+        "leaf",
+        1,
+        FaultRepeats::Forever,
+        Fault::Errno(code::ENOSPC),
+    ));
     for round in 0..20 {
         put(&db, round..round + 1, 1);
         let end = db.state().commits.sequencer.lock().log_end();

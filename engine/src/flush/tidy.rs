@@ -16,7 +16,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use pleach_beatree::split::{JOINED_ENTRIES, Joined, join_held};
+use pleach_beatree::split::{JOINED_ENTRIES, RegionPair, join_held};
 use pleach_beatree::{PageNo, RegionIndex};
 use pleach_core::{Key, Prefix};
 use pleach_journal::format::location_body::{LocationEncoder, Rewrite};
@@ -135,7 +135,7 @@ impl Tidy {
         let Ok(flush) = db.images.next_number(NUMBERS_FOR_CLOSE) else {
             return Ok(JoinOutcome::NothingToJoin);
         };
-        let mut encoder = LocationEncoder::over(Vec::new(), flush, db.namespace);
+        let mut encoder = LocationEncoder::with_buffer(Vec::new(), flush, db.namespace);
         for at in &pairs {
             let range = index.regions()[*at].prefix().parent().expect("a region with a sibling");
             encoder.push(&Rewrite::join(range));
@@ -159,15 +159,15 @@ impl Tidy {
         }
         let end = sequencer.queue(record) + len;
         let regions = index.regions();
-        let mut joined: Vec<Joined<'_>> = pairs
+        let mut joined: Vec<RegionPair<'_>> = pairs
             .iter()
-            .map(|at| Joined {
+            .map(|at| RegionPair {
                 at: *at,
                 left: regions[*at].write(),
                 right: regions[*at + 1].write(),
             })
             .collect();
-        for Joined { left, right, .. } in &joined {
+        for RegionPair { left, right, .. } in &joined {
             // Two that are one page each can now become one.
             if left.children().len() == 1 && right.children().len() == 1 {
                 self.small.push_back(left.children().prefix(0));

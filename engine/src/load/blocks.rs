@@ -4,7 +4,7 @@
 //! is filled goes to the spill file, several writes in flight, and its memory is used again.
 
 use pleach_beatree::page_no::page_offset;
-use pleach_io::{Disk, File, OpenMode, PAGE, PageBuf, Queue, Request, Transfer};
+use pleach_io::{Disk, File, OpenMode, PAGE, PageBuf, Queue, Request, RequestKind};
 use pleach_journal::format::names::LOAD_SPILL_FILE;
 
 use crate::error::{Error, NoRoom, Result, full_or};
@@ -130,7 +130,7 @@ impl LoadBlocks {
         };
         spill.queue.push(Request {
             file: spill.file.clone(),
-            transfer: Transfer::Write,
+            kind: RequestKind::Write,
             offset: number * len,
             buf,
             token: number,
@@ -249,7 +249,7 @@ impl FrozenBlocks {
                     }
                     queue.push(Request {
                         file: self.file.clone().expect("a spilled block has a file"),
-                        transfer: Transfer::Read,
+                        kind: RequestKind::Read,
                         offset: page_offset(number * self.pages as u64),
                         buf: PageBuf::zeroed(self.pages),
                         token: block.filled as u64,

@@ -6,11 +6,11 @@ use parking_lot::Mutex;
 use pleach_beatree::ChildRef;
 use pleach_beatree::PageNo;
 use pleach_beatree::build::{
-    CellRef, PageNodes, PageStamp, Planned, Unfolded, fold_pages, write_page,
+    CellRef, PageCells, PageNodes, PagePlan, PageStamp, fold_pages, write_page,
 };
-use pleach_beatree::load::{BuiltLeaf, Repeated, Unit};
+use pleach_beatree::load::{BuiltLeaf, LoadUnit, RepeatedKey};
 use pleach_core::fold::Folder;
-use pleach_io::{File, IoError, PageBuf, Queue, Request, Transfer};
+use pleach_io::{File, IoError, PageBuf, Queue, Request, RequestKind};
 use pleach_journal::format::trie_kind::TrieKind;
 
 use super::blocks::FrozenBlocks;
@@ -120,8 +120,8 @@ impl UnitBuilder<'_> {
         worker.finish_writes()?;
         let blocks = self.blocks.read_blocks(&mut worker.queue, source.blocks)?;
         let filled: Vec<&[u8]> = blocks.iter().map(|(buf, filled)| &buf[..*filled]).collect();
-        let unit =
-            Unit::new(source.prefix, &filled).map_err(|Repeated(key)| Error::RepeatedKey(key))?;
+        let unit = LoadUnit::new(source.prefix, &filled)
+            .map_err(|RepeatedKey(key)| Error::RepeatedKey(key))?;
         let planned = unit.plan();
         let count = planned.iter().filter(|page| !page.cells.is_empty()).count();
         let numbers = if count > 0 { self.db.space.allocate_leaves(count)? } else { Vec::new() };
@@ -144,15 +144,15 @@ impl UnitBuilder<'_> {
     fn write_batch(
         &self,
         worker: &mut LoadWorker,
-        batch: &[Planned],
+        batch: &[PagePlan],
         cells: &[CellRef<'_>],
         numbers: &[PageNo],
         leaves: &mut Vec<BuiltLeaf>,
     ) -> Result<()> {
         let from = batch[0].cells.start;
-        let unfolded: Vec<Unfolded<'_>> = batch
+        let unfolded: Vec<PageCells<'_>> = batch
             .iter()
-            .map(|page| Unfolded {
+            .map(|page| PageCells {
                 prefix: page.prefix,
                 cells: &cells[page.cells.start - from..page.cells.end - from],
                 known: None,
@@ -185,7 +185,7 @@ impl UnitBuilder<'_> {
                 let child = &mut leaves[first + page].child;
                 (child.page, child.tag) = (Some(*number), tag);
                 if is_cached {
-                    self.db.store.cache.insert_beside(*number, tag, buf.page(slot));
+                    self.db.store.cache.insert_if_room(*number, tag, buf.page(slot));
                 }
             }
             worker.write(&self.db.store.leaf, buf, run[0].offset())?;
@@ -215,7 +215,7 @@ impl LoadWorker {
         }
         self.queue.push(Request {
             file: file.clone(),
-            transfer: Transfer::Write,
+            kind: RequestKind::Write,
             offset,
             buf,
             token: 0,

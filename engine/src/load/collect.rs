@@ -5,7 +5,7 @@
 //! is distributed again, by the bits after those that all its keys share, as often as it takes.
 
 use pleach_beatree::load::MAX_RECORD;
-use pleach_beatree::load::{Record, Records};
+use pleach_beatree::load::{LoadRecord, LoadRecords};
 use pleach_beatree::page_no::page_offset;
 use pleach_core::prefix::common_len;
 use pleach_core::{Key, Prefix, cpu_prefetch};
@@ -82,7 +82,7 @@ impl Buckets {
 
     /// Adds a pair.
     #[inline]
-    pub(super) fn push(&mut self, blocks: &mut LoadBlocks, record: &Record<'_>) -> Result<()> {
+    pub(super) fn push(&mut self, blocks: &mut LoadBlocks, record: &LoadRecord<'_>) -> Result<()> {
         let index = bits_of(record.key, self.at.len(), self.bits);
         let bucket = &mut self.parts[index];
         bucket.keys += 1;
@@ -117,7 +117,7 @@ impl Buckets {
 impl Bucket {
     /// The open block has no room for this record: it is kept, and the record starts another.
     #[cold]
-    fn renew(&mut self, blocks: &mut LoadBlocks, record: &Record<'_>) -> Result<()> {
+    fn renew(&mut self, blocks: &mut LoadBlocks, record: &LoadRecord<'_>) -> Result<()> {
         self.close(blocks)?;
         let mut open = blocks.take_buffer()?;
         self.filled = record.write(&mut open, 0).expect("a block holds any record");
@@ -173,7 +173,7 @@ impl UnitDivider<'_> {
         let mut buckets = Buckets::new(shared, self.sizes);
         for block in full {
             let (buf, filled) = self.blocks.read(block)?;
-            for (_, record) in Records::new(&buf[..filled]) {
+            for (_, record) in LoadRecords::new(&buf[..filled]) {
                 buckets.push(self.blocks, &record)?;
             }
             self.blocks.recycle(buf);
@@ -195,7 +195,7 @@ impl UnitDivider<'_> {
         let mut shared: Option<Prefix> = None;
         for block in full {
             self.blocks.with_block(block, |filled| {
-                for (_, record) in Records::new(filled) {
+                for (_, record) in LoadRecords::new(filled) {
                     let prefix = shared.get_or_insert(Prefix::new(record.key, 256));
                     let len = common_len(prefix.first_key(), record.key).min(prefix.len());
                     if len < prefix.len() {

@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pleach_beatree::load::{BuiltLeaf, Record, regions};
+use pleach_beatree::load::{BuiltLeaf, LoadRecord, regions};
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::{PageNo, RegionIndex, Stored, Value};
 use pleach_core::page::leaf::MAX_INLINE;
@@ -302,18 +302,18 @@ fn collect(
     loop {
         let is_last = !fill(&mut chunk)?;
         // The caller's iterator may have forked.
-        db.home.check()?;
+        db.home.check_current()?;
         for (key, value) in chunk.drain(..) {
             if value.len() <= MAX_INLINE {
-                buckets.push(blocks, &Record { key: &key, bytes: &value, overflow: false })?;
+                buckets.push(blocks, &LoadRecord { key: &key, bytes: &value, overflow: false })?;
             } else if value.len() > MAX_VALUE {
                 return Err(Error::ValueTooLarge {
                     bytes: value.len() as u64,
                     limit: MAX_VALUE as u64,
                 });
-            } else if let Stored::Large(large) = Stored::put(db.hasher, value) {
+            } else if let Stored::Large(large) = Stored::from_value(db.hasher, value) {
                 let cell = overflow::write(db, values, &large, 0)?;
-                buckets.push(blocks, &Record { key: &key, bytes: &cell, overflow: true })?;
+                buckets.push(blocks, &LoadRecord { key: &key, bytes: &cell, overflow: true })?;
             }
             keys += 1;
             if keys % TICK == 0 {

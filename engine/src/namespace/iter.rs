@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use pleach_beatree::{Stored, Value};
 use pleach_core::Key;
-use pleach_io::Homed;
+use pleach_io::ProcessBound;
 
 use super::Namespace;
 use crate::error::Result;
@@ -23,7 +23,7 @@ use crate::read::scan::{Direction, Scan, long_value};
 /// It has what it reads: it may go to another thread, and outlive the session, whose state it holds. A
 /// [`Db::close`](crate::Db::close) reports it as an open handle.
 pub struct Iter {
-    scan: Homed<Scan>,
+    scan: ProcessBound<Scan>,
     namespace: Namespace,
     _counted: CountedHandle,
 }
@@ -33,7 +33,7 @@ impl Iter {
     pub(super) fn new(namespace: &Namespace, range: &impl RangeBounds<Key>) -> Self {
         let engine = &namespace.0.engine;
         Self {
-            scan: Homed::new(Scan::new(&engine.scanners, range)),
+            scan: ProcessBound::new(Scan::new(&engine.scanners, range)),
             namespace: Namespace(Arc::clone(&namespace.0)),
             _counted: engine.count_handle(HandleKind::Iterator),
         }

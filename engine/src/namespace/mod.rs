@@ -196,7 +196,7 @@ impl Namespace {
 
     /// Is there anything that was prefetched, in this process?
     fn has_prefetched(&self) -> bool {
-        self.0.is_prefetching.load(Ordering::Relaxed) && self.0.db.home.is_here()
+        self.0.is_prefetching.load(Ordering::Relaxed) && self.0.db.home.is_current()
     }
 
     /// Does something with the view.
@@ -307,7 +307,7 @@ impl Namespace {
     /// the next block's keys, too, before you finish this one.
     pub fn prefetch(&self, keys: &[Key]) {
         // It looks up beside those who read, and would not wait while a replica catches up.
-        if self.0.db.replica.is_some() || !self.0.db.home.is_here() {
+        if self.0.db.replica.is_some() || !self.0.db.home.is_current() {
             return;
         }
         if let Some(request) = self.0.engine.prefetch.request(&self.0.db, self.0.view.base, keys) {

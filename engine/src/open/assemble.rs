@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use pleach_io::{Disk, Executor, Home, OpenMode, TaskHandle};
+use pleach_io::{Disk, Executor, OpenMode, ProcessTag, TaskHandle};
 use pleach_journal::format::names::{LEAF_FILE, OVERFLOW_FILE};
 use pleach_journal::log::LogWriter;
 
@@ -127,7 +127,7 @@ pub(super) fn assemble(
             (geometry, newest.geometry.log_segment),
             space,
             (recovered.extents, recovered.history.retired_runs),
-            recovered.history.disk.iter().flat_map(|run| run.names.pages.clone()),
+            recovered.history.disk.iter().flat_map(|run| run.descriptor.pages.clone()),
             recovered.image_leaf_end,
         ),
         credit: AtomicU64::new(0),
@@ -142,7 +142,7 @@ pub(super) fn assemble(
         timings,
         runtime,
         options,
-        home: Home::here(),
+        home: ProcessTag::current(),
         replica,
         _lock: lock,
     };

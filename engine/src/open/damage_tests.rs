@@ -3,11 +3,12 @@
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::{Hasher, Key, Node, Prefix, TERMINATOR};
 use pleach_io::sim::{
-    Damage, Fault, Image, PageOf, Rule, SimDisk, SimOptions, SimRuntime, Times, code,
+    Damage, DamagedPage, Fault, FaultRepeats, FaultRule, Image, SimDisk, SimOptions, SimRuntime,
+    code,
 };
 use pleach_io::{Device as _, OpenMode, Operation};
 use pleach_journal::format::commit_body::{
-    EntryKind, NamespacePart, Section, Value as LogValue, commit_record,
+    EntryKind, LoggedValue as LogValue, NamespacePart, Section, commit_record,
 };
 use pleach_journal::format::image::ImageReader;
 use pleach_journal::format::location_body::{LocationEncoder, NewPage, Rewrite};
@@ -23,7 +24,7 @@ use crate::error::Contradiction;
 use crate::load::LoadOptions;
 use crate::state::order::images::NUMBERS_FOR_CLOSE;
 use crate::{Access, Db, Error, Geometry, Options, SessionOptions, Value};
-use pleach_core::page::overflow::PageRun;
+use pleach_core::page::overflow::OverflowRun;
 use pleach_ops::repair::repair_on;
 use pleach_ops::{CheckOptions, Verdict, check_on};
 
@@ -65,7 +66,7 @@ fn opens_after(pairs: u64, records: &[(Prefix, Vec<Prefix>)]) -> Result<(), Erro
     let state = db.state();
     for (range, pages) in records {
         let flush = state.images.next_number(NUMBERS_FOR_CLOSE)?;
-        let mut encoder = LocationEncoder::over(Vec::new(), flush, 0);
+        let mut encoder = LocationEncoder::with_buffer(Vec::new(), flush, 0);
         let page = |prefix: &Prefix| NewPage {
             prefix: *prefix,
             page: None,
@@ -74,7 +75,7 @@ fn opens_after(pairs: u64, records: &[(Prefix, Vec<Prefix>)]) -> Result<(), Erro
             node: &TERMINATOR,
         };
         let pages: Vec<NewPage<'_>> = pages.iter().map(page).collect();
-        encoder.push(&Rewrite { range: *range, pages: &pages, freed: &[] });
+        encoder.push(&Rewrite { range: *range, pages: &pages, replaced: &[] });
         let record = encoder.finish(state.store.database, &[], &[]);
         let len = record.len();
         state.commits.sequencer.make_room(len)?;
@@ -135,7 +136,7 @@ fn long(at: u64, byte: u8) -> Access {
 
 /// Flips a bit of the log's first segment, in the record that begins at a position; once more, and it is whole.
 fn flip(disk: &SimDisk, record: LogPos) {
-    let at = PageOf { file: segment_name(0), page: record.get() / 4096 };
+    let at = DamagedPage { file: segment_name(0), page: record.get() / 4096 };
     disk.damage(&Damage::Flip { at, byte: 70, bit: 3 });
 }
 
@@ -149,7 +150,7 @@ fn commit_at(db: &SimDb, accesses: Vec<Access>) -> LogPos {
 /// Closes without room for runs of the history: it stays in the log.
 fn close_without_room(disk: &SimDisk, db: &SimDb) {
     let full = Fault::Errno(code::ENOSPC);
-    disk.inject(Rule::nth(Operation::Write, "overflow", 1, Times::Forever, full));
+    disk.inject(FaultRule::nth(Operation::Write, "overflow", 1, FaultRepeats::Forever, full));
     db.close().expect("closed");
     disk.heal();
 }
@@ -168,7 +169,7 @@ fn what_a_lost_history_names_is_not_written_over() {
     let (db, runtime) = open(&disk, options().history(4)).expect("opened");
     assert_eq!(db.history(), 2..=2);
     let fault = Fault::Errno(code::EIO);
-    disk.inject(Rule::nth(Operation::Write, "log", 1, Times::Forever, fault));
+    disk.inject(FaultRule::nth(Operation::Write, "log", 1, FaultRepeats::Forever, fault));
     commit(&db, vec![long(1, 3)]).expect_err("the log cannot be written");
     drop((db, runtime));
     disk.heal();
@@ -192,7 +193,7 @@ fn what_a_lost_history_named_is_free_later() {
         flip(&disk, records[records.len() - 1 - lost]);
         let (db, runtime) = open(&disk, options().history(2)).expect("opened");
         assert_eq!(db.history(), 12 - lost as u64..=12);
-        let pending = || db.state().space.overflow_stats().pending;
+        let pending = || db.state().space.overflow_stats().retired;
         let before = pending();
         assert!(before > 0, "nothing waits");
         for byte in 0..4 {
@@ -303,7 +304,7 @@ fn a_check_reads_the_long_values_of_the_past() {
     assert!(sound.findings.is_empty(), "{:?}", sound.findings);
     let (mut found, mut past) = (0, 0);
     for page in 0..disk.image().file("overflow").expect("there").len() / 4096 {
-        let at = PageOf { file: "overflow".to_owned(), page };
+        let at = DamagedPage { file: "overflow".to_owned(), page };
         let damage = Damage::Flip { at, byte: 700, bit: 1 };
         disk.damage(&damage);
         let findings = check().findings;
@@ -318,10 +319,10 @@ fn a_check_reads_the_long_values_of_the_past() {
 }
 
 /// A history of twelve commits in runs of three, closed; the pages of each run.
-fn with_runs(disk: &SimDisk) -> Vec<Vec<PageRun>> {
-    let pages = |db: &SimDb| -> Vec<Vec<PageRun>> {
+fn with_runs(disk: &SimDisk) -> Vec<Vec<OverflowRun>> {
+    let pages = |db: &SimDb| -> Vec<Vec<OverflowRun>> {
         let runs = db.state().commits.undo.image_history(LogPos::MAX).runs;
-        runs.iter().map(|run| run.names.pages.clone()).collect()
+        runs.iter().map(|run| run.descriptor.pages.clone()).collect()
     };
     for first in [1, 4, 7, 10] {
         let (db, _runtime) = open(disk, options().history(20)).expect("opened");
@@ -350,7 +351,7 @@ fn damage_of_a_run_costs_what_lies_before_its_end() {
         let what = format!("run {at}");
         let disk = SimDisk::from_image(&image, 1);
         for page in pages.iter().flat_map(|run| run.start..run.start + u64::from(run.pages)) {
-            let at = PageOf { file: "overflow".to_owned(), page };
+            let at = DamagedPage { file: "overflow".to_owned(), page };
             disk.damage(&Damage::Flip { at, byte: 60, bit: 1 });
         }
         let report = check_on(&disk, CheckOptions::default()).expect("checked");
@@ -417,7 +418,13 @@ fn a_read_error_in_the_past_fails_the_open_and_costs_nothing() {
     let mut failed = 0;
     for nth in 1..=8 {
         let disk = SimDisk::from_image(&image, 1);
-        disk.inject(Rule::nth(Operation::Read, "log", nth, Times::Once, Fault::Errno(code::EIO)));
+        disk.inject(FaultRule::nth(
+            Operation::Read,
+            "log",
+            nth,
+            FaultRepeats::Once,
+            Fault::Errno(code::EIO),
+        ));
         match open(&disk, options()) {
             Ok((db, _runtime)) => assert_eq!(db.history(), 0..=12, "read {nth}"),
             Err(error) => {
@@ -444,7 +451,13 @@ fn a_read_error_in_the_past_fails_the_open_and_costs_nothing() {
     // Whoever wants no history does not need it.
     let disk = SimDisk::from_image(&image, 1);
     let unreadable = Fault::Errno(code::EIO);
-    disk.inject(Rule::nth(Operation::Read, &segment_name(0), 1, Times::Once, unreadable));
+    disk.inject(FaultRule::nth(
+        Operation::Read,
+        &segment_name(0),
+        1,
+        FaultRepeats::Once,
+        unreadable,
+    ));
     let (db, _runtime) = open(&disk, options().history(0)).expect("opened");
     assert_eq!(db.history(), 12..=12);
 }
@@ -476,7 +489,13 @@ fn a_read_error_in_a_history_that_is_left_unread_costs_nothing() {
     let mut failed = 0;
     for nth in 1..=24 {
         let disk = SimDisk::from_image(&image, 1);
-        disk.inject(Rule::nth(Operation::Read, "log", nth, Times::Once, Fault::Errno(code::EIO)));
+        disk.inject(FaultRule::nth(
+            Operation::Read,
+            "log",
+            nth,
+            FaultRepeats::Once,
+            Fault::Errno(code::EIO),
+        ));
         let (what, opened) = (format!("read {nth}"), open(&disk, options()));
         disk.heal();
         match opened {
@@ -576,7 +595,7 @@ fn an_open_that_cannot_make_a_missing_file_changes_nothing() {
     for name in [image_name(in_use.other()), "spill"] {
         let disk = SimDisk::from_image(&image, 1);
         let fault = Fault::Errno(code::EIO);
-        disk.inject(Rule::nth(Operation::Create, name, 1, Times::Forever, fault));
+        disk.inject(FaultRule::nth(Operation::Create, name, 1, FaultRepeats::Forever, fault));
         open(&disk, options()).expect_err("a file cannot be made");
         disk.heal();
         let after = disk.image();
@@ -625,7 +644,8 @@ fn opens_after_plain(
 fn a_wrong_digest_in_a_record_is_found() {
     let right = |db: &SimDb| {
         let before = db.roots().digest(5).expect("it is plain").into();
-        let new = pleach_beatree::Stored::put(Hasher::BLAKE3, Value::from([8; 40].as_slice()));
+        let new =
+            pleach_beatree::Stored::from_value(Hasher::BLAKE3, Value::from([8; 40].as_slice()));
         crate::digest::after_changes(&before, std::iter::once((&id(2), &new)))
     };
     let wrong = |_: &SimDb| Node::from([9; 32]);

@@ -4,7 +4,7 @@
 use std::io::ErrorKind::NotFound;
 
 use pleach_beatree::page_no::page_offset;
-use pleach_beatree::space::Space;
+use pleach_beatree::space::LeafSpace;
 use pleach_core::{Hasher, Node};
 use pleach_io::{Disk, IoError, OpenMode, Operation, PAGE};
 use pleach_journal::format::creation::{self, DirectoryState};
@@ -13,7 +13,7 @@ use pleach_journal::format::names::{
     self, IMAGES, LEAF_FILE, REQUIRED, is_ours, parse_segment_name,
 };
 use pleach_journal::format::position::LogPos;
-use pleach_journal::format::spare::{Spare, SpareState};
+use pleach_journal::format::spare::{SpareFile, SpareState};
 use pleach_journal::format::superblock::{self, SlotError};
 use pleach_journal::format::superblock_store::SuperblockStore;
 use pleach_journal::log::segment::{self, Segments};
@@ -32,7 +32,7 @@ pub struct Examination {
     pub incarnation: Incarnation,
     /// The database in memory.
     pub recovered: RecoveredState,
-    pub(crate) space: Space,
+    pub(crate) space: LeafSpace,
     /// The log is kept from this position on.
     pub(crate) log_from: LogPos,
     /// What was found and gone around.
@@ -160,7 +160,7 @@ pub fn examine(
     // longer one than it needs by now, and the next open may start from it again.
     let slots = std::iter::once(in_use).chain(superblocks.other().ok());
     for from in slots.flat_map(|slot| [slot.log_from(), slot.replay.position]) {
-        if from < log_from && segment::reaches_back(device, size, log_from, from)? {
+        if from < log_from && segment::has_segments_between(device, size, log_from, from)? {
             log_from = from;
         }
     }
@@ -227,10 +227,10 @@ fn leaf_space(
     superblock: &superblock::Superblock,
     recovered: &RecoveredState,
     log_end: LogEnd,
-) -> Result<Space> {
+) -> Result<LeafSpace> {
     let geometry = superblock.page_space();
     if log_end == LogEnd::Salvage {
-        return Ok(Space::from_used(geometry, 0, std::iter::empty())?);
+        return Ok(LeafSpace::from_used(geometry, 0, std::iter::empty())?);
     }
     let file = device.open(LEAF_FILE, OpenMode::Read)?;
     let found = device.len(&file)?;
@@ -243,7 +243,7 @@ fn leaf_space(
         return Err(Error::ShortFile { file: LEAF_FILE, found, expected });
     }
     let segments = pages / geometry.segment_pages;
-    Ok(Space::from_used(geometry, segments, recovered.leaf_pages.iter().copied())?)
+    Ok(LeafSpace::from_used(geometry, segments, recovered.leaf_pages.iter().copied())?)
 }
 
 fn notes(
@@ -283,7 +283,7 @@ fn notes(
 }
 
 /// The spares of a database.
-pub(crate) fn spares(log_segment: u64) -> [Spare; 3] {
+pub(crate) fn spares(log_segment: u64) -> [SpareFile; 3] {
     [superblock::SPARE, incarnation::SPARE, segment::spare(log_segment)]
 }
 

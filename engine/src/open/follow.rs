@@ -11,7 +11,7 @@ use pleach_core::{Hasher, Node, Prefix};
 use pleach_io::{Disk, Executor, OpenMode};
 use pleach_journal::format::image::ImageReader;
 use pleach_journal::format::incarnation;
-use pleach_journal::format::position::{LogPos, Point};
+use pleach_journal::format::position::{LogPoint, LogPos};
 use pleach_journal::format::record::RecordView;
 use pleach_journal::format::superblock::Superblock;
 use pleach_journal::format::superblock_store::SuperblockStore;
@@ -31,7 +31,7 @@ use crate::state::Database;
 use crate::state::pages::index::Index;
 use crate::state::replica::{Replica, ReplicaSource};
 use crate::state::tries::Trie;
-use pleach_history::{DiskRun, RunNames};
+use pleach_history::{DiskRun, RunDescriptor};
 
 /// Tries of an open.
 const TRIES: u32 = 16;
@@ -55,7 +55,7 @@ pub(crate) fn open_replica(
     let follower = Follower::new(&device, &examined);
     let size = examined.superblocks.newest().geometry.log_segment;
     let segments = SegmentOptions { size, spares: 0, cached: false };
-    let writer = LogWriter::refusing(device.clone(), segments, examined.recovered.scan.end);
+    let writer = LogWriter::new_refusing(device.clone(), segments, examined.recovered.scan.end);
     let reader = OpenRole::Reader(Replica::new(Box::new(follower)));
     let state = assemble(device, runtime, options, examined, writer, reader)?;
     // Nothing is prefetched: that looks pages up beside those who read.
@@ -143,7 +143,7 @@ impl Follower {
                 tracing::debug!(%error, "the log does not go on from this state");
                 *ended = true;
             })?;
-            input.from = Point { position: record.header.end(), checksum: record.checksum };
+            input.from = LogPoint { position: record.header.end(), checksum: record.checksum };
             Ok::<(), Error>(())
         });
         Ok(scanned?.records)
@@ -199,7 +199,7 @@ impl Follower {
         else {
             return Ok(());
         };
-        let read = || -> Result<(Vec<RunNames>, u64)> {
+        let read = || -> Result<(Vec<RunDescriptor>, u64)> {
             let mut image = ImageReader::open(&self.device, &newest.image, newest.database)?;
             let table = read_table(&mut image, &newest)?;
             Ok((read_runs(&mut image, &table)?, table.kept_from))
@@ -288,10 +288,10 @@ fn publish_trie(db: &Database, replay: &mut TrieReplay, commit: u64) -> Option<N
     if kind == TrieKind::Plain || changed.is_empty() && !is_new && !relaid {
         return None;
     }
-    let node = |region: &Arc<Region>| (*region.prefix(), *region.read().own());
+    let node = |region: &Arc<Region>| (*region.prefix(), *region.read().own_node());
     let nodes: Vec<(Prefix, Node)> = changed.iter().map(node).collect();
     published.index.update_root(db.hasher, commit, &nodes);
     let regions = published.index.load_full();
     let nodes = published.index.root_nodes(db.hasher, &regions);
-    nodes.tiling_over(&regions).map(|(tiling, _)| *tiling.own())
+    nodes.tiling_over(&regions).map(|(tiling, _)| *tiling.own_node())
 }

@@ -13,17 +13,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pleach_beatree::Stored;
-use pleach_beatree::space::Extents;
+use pleach_beatree::space::OverflowSpace;
 use pleach_core::Hasher;
-use pleach_core::page::overflow::PageRun;
+use pleach_core::page::overflow::OverflowRun;
 use pleach_io::Disk;
 use pleach_journal::format::bytes::BodyError;
 use pleach_journal::format::commit_body::{CommitView, EntryKind, NamespaceView};
 use pleach_journal::format::names::OVERFLOW_FILE;
 use pleach_journal::format::position::LogPos;
-use pleach_journal::format::record::{Header, Kind};
+use pleach_journal::format::record::{LogRecordKind, RecordHeader};
 use pleach_journal::format::superblock::Superblock;
-use pleach_journal::log::{Broken, chain, next_record};
+use pleach_journal::log::{BrokenChain, next_record, read_chain};
 
 use crate::error::{Contradiction, Error, Result};
 use crate::options::HistoryLimits;
@@ -76,7 +76,7 @@ pub struct RecoveredHistory {
     /// The runs on the device that the image names.
     pub(crate) disk: Vec<Arc<DiskRun>>,
     /// These runs, and those of runs of the history.
-    pub overflow_runs: Vec<PageRun>,
+    pub overflow_runs: Vec<OverflowRun>,
     /// Long values that the history names, with the commit that has replaced each.
     pub long_values: Vec<(u64, Stored)>,
     /// Why some of the history is not there, or all of it, though it should be.
@@ -99,7 +99,7 @@ impl HistoryReplay {
     ) -> Self {
         let kept = if limits.commits > 0 { disk.clone() } else { Vec::new() };
         let undo = Arc::new(Undo::new(limits, tip, file.cloned(), kept));
-        let from = disk.first().map_or(tip, |first| first.names.after);
+        let from = disk.first().map_or(tip, |first| first.descriptor.after);
         let values = Vec::new();
         Self {
             undo,
@@ -157,7 +157,7 @@ impl HistoryReplay {
             let read = first.and_then(|first| {
                 Self::read(hasher, file, superblock, &named, &first, at_replay, limits)
             });
-            let Broken { resume, error } = match read {
+            let BrokenChain { resume, error } = match read {
                 Ok(history) => return Ok(Self { lost, ..history }),
                 Err(broken) => broken,
             };
@@ -184,13 +184,13 @@ impl HistoryReplay {
         first: &Roots,
         at_replay: &Roots,
         limits: HistoryLimits,
-    ) -> Result<Self, Broken<Error>> {
+    ) -> Result<Self, BrokenChain<Error>> {
         let Superblock { database, replay, geometry, commit, .. } = *superblock;
         let disk = &named.runs;
-        let contradicts = |error: Error| Broken { resume: replay.position, error };
+        let contradicts = |error: Error| BrokenChain { resume: replay.position, error };
         let begin = |tip: u64, roots| -> Result<Self> {
-            if let Some(last) = disk.last().filter(|last| last.names.through != tip) {
-                let before = last.names.through;
+            if let Some(last) = disk.last().filter(|last| last.descriptor.through != tip) {
+                let before = last.descriptor.through;
                 return Err(Contradiction::CommitOrder { before, found: tip + 1 }.into());
             }
             let mut history = Self::new(limits, (tip, roots), Some(file), disk.clone());
@@ -199,8 +199,8 @@ impl HistoryReplay {
             Ok(history)
         };
         let mut history: Option<Self> = None;
-        chain(device, database, geometry.log_segment, named.records, replay, |record| {
-            if record.header.kind != Kind::Commit {
+        read_chain(device, database, geometry.log_segment, named.records, replay, |record| {
+            if record.header.kind != LogRecordKind::Commit {
                 return Ok::<(), Error>(());
             }
             let number = record.header.number;
@@ -235,7 +235,7 @@ impl HistoryReplay {
         &mut self,
         hasher: Hasher,
         view: &CommitView<'_>,
-        header: &Header,
+        header: &RecordHeader,
     ) -> Result<()> {
         self.tip = header.number;
         let roots = self.roots.clone();
@@ -243,7 +243,7 @@ impl HistoryReplay {
             let namespace = namespace.map_err(bad_record(header.position))?;
             self.roots = roots_after(&self.roots, header.number, &namespace)?;
         }
-        let Some(before) = view.before else {
+        let Some(before) = view.undo_header else {
             (self.from, self.recorded_begin) = (header.number, header.number);
             self.values.clear();
             self.undo.set_barrier(header.number);
@@ -279,7 +279,10 @@ impl HistoryReplay {
     }
 
     /// All commits have come: the runs that the history alone names are taken.
-    pub(crate) fn finish_history(mut self, extents: &mut Extents) -> Result<RecoveredHistory> {
+    pub(crate) fn finish_history(
+        mut self,
+        extents: &mut OverflowSpace,
+    ) -> Result<RecoveredHistory> {
         self.claim_runs(extents)?;
         let Self { undo, from, recorded_begin: stated, values, lost, limits, tip, disk, .. } = self;
         let (mut held, mut held_runs) = (RetiredRuns::new(), Vec::new());
@@ -300,7 +303,7 @@ impl HistoryReplay {
             }
             long_values.push((number, stored));
         }
-        held_runs.extend(disk.iter().flat_map(|run| &run.names.pages));
+        held_runs.extend(disk.iter().flat_map(|run| &run.descriptor.pages));
         if limits.commits > 0 || from < tip || lost.is_some() {
             undo.set_recovered_begin(from, stated);
         }
@@ -319,10 +322,10 @@ impl HistoryReplay {
 
     /// The pages of runs on the device are taken: an image's map has them free, so that the present never depends on them. Where
     /// something else has one of them by now, or a run that is to be read is damaged, that run and all before it are lost.
-    fn claim_runs(&mut self, extents: &mut Extents) -> Result<()> {
+    fn claim_runs(&mut self, extents: &mut OverflowSpace) -> Result<()> {
         for at in (0..self.disk.len()).rev() {
             let run = &self.disk[at];
-            let pages = &run.names.pages;
+            let pages = &run.descriptor.pages;
             let taken = pages.iter().position(|run| extents.mark_used(*run).is_err());
             let read = match taken {
                 Some(at) => {
@@ -337,7 +340,7 @@ impl HistoryReplay {
             // Each record takes more bytes than its commit has numbers before it.
             let see =
                 |number: u64, stored| own.push(NamedValue { number, start: number.into(), stored });
-            let read = read.and_then(|()| Ok(run.each_long_value(see)?));
+            let read = read.and_then(|()| Ok(run.for_each_long_value(see)?));
             let Err(error) = read else {
                 own.append(&mut self.values);
                 self.values = own;
@@ -349,7 +352,7 @@ impl HistoryReplay {
             for run in &pages[..taken.unwrap_or(pages.len())] {
                 extents.mark_free(*run)?;
             }
-            self.from = self.from.max(run.names.through);
+            self.from = self.from.max(run.descriptor.through);
             self.lost = Some(error);
             self.disk.drain(..=at);
             self.undo.replace_disk_runs(self.disk.clone(), self.from);
@@ -366,11 +369,11 @@ fn roots_before(
     superblock: &Superblock,
     from: LogPos,
     at_replay: &Roots,
-) -> Result<Roots, Broken<Error>> {
+) -> Result<Roots, BrokenChain<Error>> {
     let Superblock { database, replay, geometry, .. } = *superblock;
     let mut before = BTreeMap::new();
-    chain(device, database, geometry.log_segment, from, replay, |record| {
-        if record.header.kind != Kind::Commit {
+    read_chain(device, database, geometry.log_segment, from, replay, |record| {
+        if record.header.kind != LogRecordKind::Commit {
             return Ok::<(), Error>(());
         }
         let bad = bad_record(record.header.position);

@@ -205,7 +205,7 @@ fn take_over_files(
     // What processes beside this one read is no dead block, either.
     let replay = newest.log_from();
     let start =
-        WriterStart::after(&recovered.scan, newest.database, incarnation, *log_from, replay);
+        WriterStart::after_scan(&recovered.scan, newest.database, incarnation, *log_from, replay);
     let (size, cached) = (newest.geometry.log_segment, options.durability != Durability::Commit);
     // Those that wait take room on a small device.
     let spares = if device.free_space()?.1 / size < 512 { 1 } else { 4 };
@@ -250,7 +250,7 @@ fn start_tasks(engine: &Engine) -> Result<Vec<TaskHandle>> {
                 Step::Idle => guarded.pace.enter_stage(task, IDLE),
                 Step::Done => guarded.pace.enter_stage(task, ENDED),
                 // Waiting for a time may be part of the work: the task says so itself.
-                Step::Again | Step::IdleFor(_) => {}
+                Step::Continue | Step::IdleFor(_) => {}
             }
             next
         })

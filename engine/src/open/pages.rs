@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pleach_beatree::{PageNo, Region, RegionIndex};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::page::{FileKind, Identity, header};
-use pleach_io::{Disk, File, IoError, PageBuf, Request, Transfer};
+use pleach_io::{Disk, File, IoError, PageBuf, Request, RequestKind};
 use pleach_journal::format::names::LEAF_FILE;
 
 use crate::error::{Error, Result};
@@ -50,7 +50,7 @@ pub fn visit<'a, E: From<Error>>(
                 (Some(number), Ok(file)) => {
                     queue.push(Request {
                         file: file.clone(),
-                        transfer: Transfer::Read,
+                        kind: RequestKind::Read,
                         offset: number.offset(),
                         buf: PageBuf::zeroed(1),
                         token: first + pending.len() as u64,

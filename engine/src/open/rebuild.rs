@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use pleach_beatree::leaf_fold::{PageState, PendingChange, fold_parts};
+use pleach_beatree::leaf_fold::{KeyState, PageState, fold_parts};
 use pleach_beatree::region::tiling;
 use pleach_beatree::{Region, RegionIndex};
 use pleach_core::fold::Folder;
@@ -35,7 +35,7 @@ pub(super) fn rebuild(
             let tiling = tiling(hasher, state.children(), &nodes);
             nodes.clear();
             state.replace_nodes(tiling);
-            state.renew_own(hasher);
+            state.recompute_own_node(hasher);
         }
         Ok::<_, Error>(true)
     })?;
@@ -52,19 +52,19 @@ fn child_node(
 ) -> Result<Node> {
     let state = region.read();
     let prefix = state.children().prefix(child);
-    let mut changes: Vec<PendingChange> = Vec::new();
-    state.copy_pending(&prefix, &mut changes);
+    let mut changes: Vec<KeyState> = Vec::new();
+    state.copy_buffered(&prefix, &mut changes);
     let page = page.transpose()?;
     let located = page.as_ref().zip(state.children().page(child));
     let view = located.map(|(buf, number)| {
         parse(buf, database, state.namespace(), number, state.children().tag(child))
     });
     let (view, at) = (view.transpose()?, &prefix);
-    let page = PageState { at, leaf: view.as_ref(), pending: &changes, treelet: None };
+    let page = PageState { at, leaf: view.as_ref(), buffered: &changes, treelet: None };
     folder.clear();
     // In parts: these are of the pairs alone, without the nodes that the page stores.
     let folded = fold_parts(folder, &page, None, &[], &mut Vec::new());
-    let fold = folder.end(folded.subtrie, false);
+    let fold = folder.end_fold(folded.subtrie, false);
     folder.run();
     Ok(*folder.node(fold))
 }

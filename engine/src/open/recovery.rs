@@ -18,10 +18,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use pleach_beatree::page_no::page_offset;
-use pleach_beatree::region::{Pending, Relocation};
-use pleach_beatree::space::{Extents, SpaceError};
+use pleach_beatree::region::{BufferedChange, Relocation};
+use pleach_beatree::space::{OverflowSpace, SpaceError};
 use pleach_beatree::{ChildRef, PageNo};
-use pleach_core::page::overflow::PageRun;
+use pleach_core::page::overflow::OverflowRun;
 use pleach_core::page::stream::StreamId;
 use pleach_core::{Hasher, Node};
 use pleach_io::{Disk, OpenMode, PAGE};
@@ -30,12 +30,12 @@ use pleach_journal::format::image::ImageReader;
 use pleach_journal::format::image_error::ImageError;
 use pleach_journal::format::location_body::LocationView;
 use pleach_journal::format::names::OVERFLOW_FILE;
-use pleach_journal::format::position::{LogPos, Point};
-use pleach_journal::format::record::{Header, Kind, RecordView};
+use pleach_journal::format::position::{LogPoint, LogPos};
+use pleach_journal::format::record::{LogRecordKind, RecordHeader, RecordView};
 use pleach_journal::format::superblock::Superblock;
-use pleach_journal::format::table::Table;
+use pleach_journal::format::table::ImageTable;
 use pleach_journal::format::trie_kind::TrieKind;
-use pleach_journal::log::{ScanEnd, ScanError, ScanInput, scan, scan_whole};
+use pleach_journal::log::{ScanEnd, ScanError, ScanInput, scan, scan_lenient};
 
 use super::history::{self, HistoryReplay, bad_record, roots_after};
 use super::rebuild::rebuild;
@@ -49,7 +49,7 @@ use crate::state::commits::Tip;
 use crate::state::history::replaced::stored;
 use crate::state::history::undo::ImageHistory;
 use crate::state::pages::overflow;
-use pleach_history::{DiskRun, RunFile, RunNames};
+use pleach_history::{DiskRun, RunDescriptor, RunFile};
 
 /// Most pages of runs of the history that stay in memory when they were read; an eighth of the memory for undo, with about so
 /// many bytes a page.
@@ -64,7 +64,7 @@ pub struct RecoveredState {
     /// The tries of all namespaces, in ascending order; those that are dropped and not given up, too.
     pub tries: Vec<RecoveredTrie>,
     /// Pages of both files that are in use.
-    pub extents: Extents,
+    pub extents: OverflowSpace,
     /// The newest commit.
     pub tip: Tip,
     /// Where and how the log ends.
@@ -109,7 +109,7 @@ pub(super) struct Replay {
     /// In ascending order.
     pub(super) tries: Vec<TrieReplay>,
     /// Which runs of the overflow file are taken; not known to who only reads.
-    extents: Option<Extents>,
+    extents: Option<OverflowSpace>,
     pub(super) tip: Tip,
     history: HistoryReplay,
     image_leaf_end: u32,
@@ -161,8 +161,8 @@ pub(crate) fn recover(
         tries.push(TrieReplay::read(hasher, &mut image, named, superblock.commit)?);
     }
     let image_leaf_end = tries.iter().map(TrieReplay::leaf_end).max().unwrap_or(0);
-    let map = image.checked_stream(0, StreamId::FreeMap, &table.map)?;
-    let extents = Extents::parse(superblock.page_space(), &map).map_err(bad_map)?;
+    let map = image.read_checked_stream(0, StreamId::FreeMap, &table.overflow_map)?;
+    let extents = OverflowSpace::parse(superblock.page_space(), &map).map_err(bad_map)?;
     // A salvage takes no page, and records may name pages that the file does not have any more.
     let keeps_map = bounds.log_end != LogEnd::Salvage;
     let (extents, of_image) = if keeps_map { (Some(extents), None) } else { (None, Some(extents)) };
@@ -173,15 +173,17 @@ pub(crate) fn recover(
     if roots.over_all(hasher) != superblock.root {
         return Err(ImageError::OtherTable.into());
     }
-    let past = table.past.iter().map(|(namespace, kind, node)| (*namespace, root(*kind, *node)));
+    let past =
+        table.prior_roots.iter().map(|(namespace, kind, node)| (*namespace, root(*kind, *node)));
     // Without any they are those of now.
-    let past = if table.past.is_empty() { roots.clone() } else { Roots::new(past) };
+    let past = if table.prior_roots.is_empty() { roots.clone() } else { Roots::new(past) };
     let cached = (limits.bytes / RUN_PAGE / 8).clamp(16, MOST_RUN_PAGES);
     let file = RunFile::new(hasher, (device.clone(), OVERFLOW_FILE), superblock.database, cached);
     let file = (device, &Arc::new(file));
     let runs = read_runs(&mut image, &table)?.into_iter();
     let runs = runs.map(|names| Arc::new(DiskRun::new(names, file.1))).collect();
-    let (records, kept_from) = (table.records.min(superblock.replay.position), table.kept_from);
+    let (records, kept_from) =
+        (table.records_from.min(superblock.replay.position), table.kept_from);
     let named = ImageHistory { runs, records, past: Some(past), kept_from };
     let history = HistoryReplay::before_replay(hasher, file, superblock, named, &roots, limits)?;
     let mut replay = Replay {
@@ -204,11 +206,11 @@ pub(crate) fn recover(
     };
     let mut last = input.from;
     let mut record = |record: &RecordView<'_>| {
-        last = Point { position: record.header.end(), checksum: record.checksum };
+        last = LogPoint { position: record.header.end(), checksum: record.checksum };
         replay.apply_record(record)
     };
     let scan = if matches!(bounds.log_end, LogEnd::Damage | LogEnd::Salvage) {
-        scan_whole(device, &input, &mut record)?
+        scan_lenient(device, &input, &mut record)?
     } else {
         match scan(device, &input, &mut record) {
             // What was in the making when it was judged may be whole by now, and that alone makes what lies behind it no evidence;
@@ -235,7 +237,7 @@ pub(crate) fn recover(
 }
 
 /// The overflow file may have grown since the image, beyond what records name. It is never shorter than they say.
-fn grow_to_file(device: &Disk, superblock: &Superblock, extents: &mut Extents) -> Result<()> {
+fn grow_to_file(device: &Disk, superblock: &Superblock, extents: &mut OverflowSpace) -> Result<()> {
     let file = device.open(OVERFLOW_FILE, OpenMode::Read)?;
     let expected = page_offset(extents.stats().pages);
     let found = device.len(&file)?;
@@ -247,7 +249,7 @@ fn grow_to_file(device: &Disk, superblock: &Superblock, extents: &mut Extents) -
 }
 
 /// Runs that a record names are in use. The file has grown that far since the image, if the image says less.
-fn mark_used(extents: &mut Extents, runs: impl Iterator<Item = PageRun>) -> Result<()> {
+fn mark_used(extents: &mut OverflowSpace, runs: impl Iterator<Item = OverflowRun>) -> Result<()> {
     for run in runs {
         let end = run.start.saturating_add(run.pages.into());
         extents.grow_to(end).and_then(|()| extents.mark_used(run)).map_err(bad_map)?;
@@ -256,14 +258,14 @@ fn mark_used(extents: &mut Extents, runs: impl Iterator<Item = PageRun>) -> Resu
 }
 
 /// What leads to the runs of the history.
-pub(super) fn read_runs(image: &mut ImageReader, table: &Table) -> Result<Vec<RunNames>> {
+pub(super) fn read_runs(image: &mut ImageReader, table: &ImageTable) -> Result<Vec<RunDescriptor>> {
     if table.history.len == 0 {
         return Ok(Vec::new());
     }
-    let bytes = image.checked_stream(0, StreamId::History, &table.history)?;
-    let (mut left, mut runs) = (&bytes[..], Vec::<RunNames>::new());
+    let bytes = image.read_checked_stream(0, StreamId::History, &table.history)?;
+    let (mut left, mut runs) = (&bytes[..], Vec::<RunDescriptor>::new());
     while !left.is_empty() {
-        let (next, rest) = RunNames::decode(left).ok_or(ImageError::Table)?;
+        let (next, rest) = RunDescriptor::decode(left).ok_or(ImageError::Table)?;
         if runs.last().is_some_and(|last| last.through != next.after) {
             return Err(ImageError::Table.into());
         }
@@ -273,14 +275,14 @@ pub(super) fn read_runs(image: &mut ImageReader, table: &Table) -> Result<Vec<Ru
     Ok(runs)
 }
 
-pub(super) fn read_table(image: &mut ImageReader, superblock: &Superblock) -> Result<Table> {
+pub(super) fn read_table(image: &mut ImageReader, superblock: &Superblock) -> Result<ImageTable> {
     let first = superblock.image.table_page;
-    let head = image.head(StreamId::Namespaces, first)?;
-    let bytes = image.stream(0, StreamId::Namespaces, first, Table::len_of(&head)?)?;
+    let head = image.read_stream_head(StreamId::Namespaces, first)?;
+    let bytes = image.read_stream(0, StreamId::Namespaces, first, ImageTable::len_of(&head)?)?;
     if Hasher::BLAKE3.hash(&bytes) != superblock.image.table_hash {
         return Err(ImageError::OtherTable.into());
     }
-    Ok(Table::decode(&bytes, superblock.format, superblock.log_from())?)
+    Ok(ImageTable::decode(&bytes, superblock.format, superblock.log_from())?)
 }
 
 impl Replay {
@@ -306,17 +308,17 @@ impl Replay {
     pub(super) fn apply_record(&mut self, record: &RecordView<'_>) -> Result<()> {
         let bad = bad_record(record.header.position);
         match record.header.kind {
-            Kind::Commit => {
+            LogRecordKind::Commit => {
                 self.apply_commit(&CommitView::parse(record.body).map_err(bad)?, &record.header)
             }
-            Kind::Location => {
+            LogRecordKind::Location => {
                 self.apply_location(&LocationView::parse(record.body).map_err(bad)?, &record.header)
             }
-            Kind::Close => Ok(()),
+            LogRecordKind::Close => Ok(()),
         }
     }
 
-    fn apply_commit(&mut self, view: &CommitView<'_>, header: &Header) -> Result<()> {
+    fn apply_commit(&mut self, view: &CommitView<'_>, header: &RecordHeader) -> Result<()> {
         let (number, bad) = (header.number, bad_record(header.position));
         if number != self.tip.number + 1 {
             let before = self.tip.number;
@@ -397,16 +399,16 @@ impl Replay {
         Ok(&mut self.tries[at])
     }
 
-    fn apply_location(&mut self, view: &LocationView<'_>, header: &Header) -> Result<()> {
+    fn apply_location(&mut self, view: &LocationView<'_>, header: &RecordHeader) -> Result<()> {
         let (start, end) = (header.position, record_end(header));
         let bad = bad_record(start);
         if let Some(extents) = &mut self.extents {
             mark_used(extents, view.allocated())?;
-            for run in view.freed() {
+            for run in view.replaced_runs() {
                 extents.mark_free(run).map_err(bad_map)?;
             }
         }
-        let freed: HashSet<u64> = view.freed().map(|run| run.start).collect();
+        let freed: HashSet<u64> = view.replaced_runs().map(|run| run.start).collect();
         let (mut all, mut joins) = (Vec::new(), Vec::new());
         for rewrite in view.rewrites() {
             let rewrite = rewrite.map_err(bad)?;
@@ -474,8 +476,8 @@ impl Replay {
             let pages_before = leaf_pages.len();
             for region in trie.regions.regions() {
                 let state = region.read();
-                pending_bytes += state.pending().iter().map(Pending::bytes).sum::<usize>();
-                pending_entries += state.pending().len();
+                pending_bytes += state.buffered().iter().map(BufferedChange::bytes).sum::<usize>();
+                pending_entries += state.buffered().len();
                 let children = state.children();
                 leaf_pages.extend((0..children.len()).filter_map(|child| children.page(child)));
             }
@@ -503,7 +505,7 @@ impl Replay {
 }
 
 /// Where a record ends, as regions remember it: not rounded up.
-fn record_end(header: &Header) -> LogPos {
+fn record_end(header: &RecordHeader) -> LogPos {
     header.position + header.record_len()
 }
 

@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 
 use pleach_beatree::Stored;
-use pleach_beatree::region::{Applied, NewNodes};
+use pleach_beatree::region::{NewNodes, RegionCommit};
 use pleach_core::fold::{FoldValue, Folder};
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 use pleach_journal::format::commit_body::{
-    EntryKind, NamespacePart, Section, Value as LogValue, commit_record,
+    EntryKind, LoggedValue as LogValue, NamespacePart, Section, commit_record,
 };
 use pleach_journal::format::trie_kind::TrieKind;
 
@@ -35,11 +35,11 @@ fn id(id: u64) -> Key {
 
 fn fold(at: &Prefix, pairs: &BTreeMap<Key, Vec<u8>>) -> Node {
     let mut folder = Folder::new(Hasher::BLAKE3);
-    let mut span = folder.below(at.len());
+    let mut span = folder.span(at.len());
     for (key, value) in pairs.range(*at.first_key()..=at.last_key()) {
-        span.unaccessed(key, FoldValue::Bytes(value));
+        span.push_unaccessed(key, FoldValue::Bytes(value));
     }
-    let fold = span.end();
+    let fold = span.end_fold();
     folder.run();
     *folder.node(fold)
 }
@@ -224,7 +224,9 @@ impl Tested {
             let own: Vec<(Key, Stored)> = changes
                 .range(*region.prefix().first_key()..=region.prefix().last_key())
                 .map(|(key, value)| match value {
-                    Some(value) => (*key, Stored::put(Hasher::BLAKE3, Value::from(value.clone()))),
+                    Some(value) => {
+                        (*key, Stored::from_value(Hasher::BLAKE3, Value::from(value.clone())))
+                    }
                     None => (*key, Stored::Absent),
                 })
                 .collect();
@@ -239,7 +241,7 @@ impl Tested {
                     (u32::try_from(state.children().find(prefix.first_key())).expect("few"), *node)
                 })
                 .collect();
-            let mut applied = Applied {
+            let mut applied = RegionCommit {
                 commit: number,
                 version: number,
                 log_position: end,
@@ -252,7 +254,7 @@ impl Tested {
                     due.push(prefix);
                 }
             });
-            state.renew_own(Hasher::BLAKE3);
+            state.recompute_own_node(Hasher::BLAKE3);
             Counters::change(&trie.counters.pending_bytes, growth.bytes);
             Counters::change(&trie.counters.pending_entries, growth.entries);
         }

@@ -6,8 +6,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use pleach_beatree::region::{Applied, NewNodes, NodePage, RegionImage, Relocation};
-use pleach_beatree::split::{Joined, join_held, split_regions};
+use pleach_beatree::region::{NewNodes, NodePage, RegionCommit, RegionImage, Relocation};
+use pleach_beatree::split::{RegionPair, join_held, split_regions};
 use pleach_beatree::{ChildRef, ChildTable, PageNo, Region, RegionIndex, Stored};
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::tree::Tiling;
@@ -84,7 +84,7 @@ impl TrieReplay {
         changed.dedup_by(|a, b| Arc::ptr_eq(a, b));
         if self.trie.kind == TrieKind::Merkle {
             for region in &changed {
-                region.write().renew_own(self.hasher);
+                region.write().recompute_own_node(self.hasher);
             }
         }
         (changed, std::mem::take(&mut self.growth))
@@ -106,13 +106,13 @@ impl TrieReplay {
         commit: u64,
     ) -> Result<Self> {
         let regions = RegionIndex::new(read_regions(hasher, image, named, commit)?);
-        let stream = image.pending(named.namespace, &named.pending)?;
+        let stream = image.read_buffered(named.namespace, &named.buffered)?;
         for (prefix, pending, dropped) in pending::decode(hasher, &stream)? {
             let region = regions.region(prefix.first_key());
             if *region.prefix() != prefix {
                 return Err(Contradiction::BufferedOutsideRegions { prefix }.into());
             }
-            region.write().restore_pending(pending, dropped);
+            region.write().restore_buffered(pending, dropped);
         }
         let dropped = named.root.is_none().then_some(named.dropped);
         let trie = RecoveredTrie { namespace: named.namespace, kind: named.kind, dropped, regions };
@@ -146,7 +146,7 @@ impl TrieReplay {
             if end.get() <= state.log_position() {
                 // The image's commit is that of its cut, and the region was copied later: views of commits
                 // between the two have to ask undo.
-                state.has_commit(number);
+                state.note_commit(number);
                 continue;
             }
             let mut children = Vec::with_capacity(of_nodes.len());
@@ -158,7 +158,7 @@ impl TrieReplay {
                 }
                 children.push((u32::try_from(child).expect("few children"), *node));
             }
-            let mut applied = Applied {
+            let mut applied = RegionCommit {
                 commit: number,
                 version: number,
                 log_position: end.get(),
@@ -168,7 +168,7 @@ impl TrieReplay {
                 } else {
                     NewNodes::Children(&children)
                 },
-                own: *state.own(),
+                own: *state.own_node(),
             };
             let grown = state.apply(&mut applied, &mut scratch, |_, _| {});
             self.growth.bytes += grown.bytes;
@@ -205,7 +205,7 @@ impl TrieReplay {
             }
             // A record that passes its checksum may be of another database, or of a faulty writer.
             let fits = |moved: &Relocation<'_>| {
-                state.children().tile(&moved.range)
+                state.children().has_boundaries_of(&moved.range)
                     && moved.pages.iter().all(|(page, _)| page.prefix.len() <= DEEPEST)
             };
             if let Some(moved) = rewrites.iter().find(|moved| !fits(moved)) {
@@ -216,8 +216,8 @@ impl TrieReplay {
             self.growth.pages += done.pages;
             self.growth.bytes -= done.bytes.cast_signed();
             self.growth.entries -= done.entries.cast_signed();
-            state.retain_dropped(|dropped| {
-                overflow::runs(&dropped.pending.stored)
+            state.retain_replaced(|dropped| {
+                overflow::runs(&dropped.buffered.stored)
                     .iter()
                     .all(|run| !freed.contains(&run.start))
             });
@@ -229,7 +229,7 @@ impl TrieReplay {
         }
         if !split.is_empty() {
             for region in &split {
-                region.write().renew_own(self.hasher);
+                region.write().recompute_own_node(self.hasher);
             }
             self.trie.regions = split_regions(self.hasher, &self.trie.regions, &split);
             self.growth.is_relaid = true;
@@ -258,9 +258,9 @@ impl TrieReplay {
             }
             for region in [left, right] {
                 // Its node is that of the records before this one.
-                region.write().renew_own(self.hasher);
+                region.write().recompute_own_node(self.hasher);
             }
-            pairs.push(Joined { at, left: left.write(), right: right.write() });
+            pairs.push(RegionPair { at, left: left.write(), right: right.write() });
         }
         if !pairs.is_empty() {
             let joined = join_held(self.hasher, &self.trie.regions, &mut pairs, end.get());
@@ -282,8 +282,8 @@ impl TrieReplay {
 
 /// The root over all regions.
 pub(super) fn root_of(hasher: Hasher, index: &RegionIndex) -> Node {
-    let nodes: Vec<Node> = index.regions().iter().map(|region| *region.read().own()).collect();
-    *Tiling::new(hasher, index.regions().iter().map(|region| *region.prefix()), &nodes).own()
+    let nodes: Vec<Node> = index.regions().iter().map(|region| *region.read().own_node()).collect();
+    *Tiling::new(hasher, index.regions().iter().map(|region| *region.prefix()), &nodes).own_node()
 }
 
 /// All regions, from the branch pages.
@@ -298,7 +298,8 @@ fn read_regions(
     while level > 1 {
         let mut below = Vec::new();
         for (prefix, page, tag) in pages {
-            for (prefix, entry) in image.branch(namespace, page, tag, &prefix, level)?.entries {
+            for (prefix, entry) in image.read_branch(namespace, page, tag, &prefix, level)?.entries
+            {
                 let page = entry.page_no.ok_or(Contradiction::BranchWithoutPage { prefix })?;
                 below.push((prefix, page, entry.tag));
             }
@@ -308,7 +309,7 @@ fn read_regions(
     }
     let mut regions = Vec::with_capacity(pages.len());
     for (prefix, page, tag) in pages {
-        let branch = image.branch(namespace, page, tag, &prefix, 1)?;
+        let branch = image.read_branch(namespace, page, tag, &prefix, 1)?;
         let mut children = Vec::with_capacity(branch.entries.len());
         for (prefix, entry) in &branch.entries {
             let page = entry.page_no.map(leaf_number).transpose()?;

@@ -96,7 +96,7 @@ pub(super) fn look_up(
     let through = db.store.batch() + 1;
     for (key, found) in keys.iter().zip(&mut found) {
         let Some(at) = found.at.take() else { continue };
-        found.page = cache.get_in(at.page, at.tag, through);
+        found.page = cache.get_for_batch(at.page, at.tag, through);
         let Some(page) = &found.page else {
             let value_as_of = found.has_value.then_some(base);
             let purpose = PageRequestPurpose::Key { namespace, key: *key, value_as_of };
@@ -135,9 +135,9 @@ fn look_up_in_index(
         found.at = child_page(state, child);
         // Nothing later than the session's commit is its value.
         let same = state.last_commit() <= of.1;
-        match (state.pending_of(key), &found.at) {
+        match (state.buffered_change(key), &found.at) {
             (Some(pending), _) if same => {
-                cache_stored(values, found.pair, of, key, &pending.stored)
+                cache_stored(values, found.pair, of, key, &pending.stored);
             }
             (None, None) if same => values.put(found.pair, of, key, None),
             (pending, _) => found.has_value = same && pending.is_none(),

@@ -96,7 +96,7 @@ impl Prefetcher {
                 tracing::warn!(%error, ?wait, "prefetching pauses");
                 self.not_before = self.db.pace.now().saturating_add(wait);
                 self.db.pace.enter_stage(Task::Prefetch, IDLE);
-                Step::Again
+                Step::Continue
             }
         }
     }
@@ -148,11 +148,11 @@ impl Prefetcher {
                 db.pace.heartbeat(Task::Prefetch);
             }
             self.reader = Some(reader);
-            return Ok(Step::Again);
+            return Ok(Step::Continue);
         }
         self.reader = Some(reader);
         if more {
-            return Ok(Step::Again);
+            return Ok(Step::Continue);
         }
         Ok(self.idle_step())
     }
@@ -162,14 +162,18 @@ impl Prefetcher {
         if self.request.is_some() {
             // There is no room for more pages of its keys.
             self.db.pace.enter_stage(Task::Prefetch, IDLE);
-            return if self.prefetch.try_pause() { Step::IdleFor(ROOM_RETRY) } else { Step::Again };
+            return if self.prefetch.try_pause() {
+                Step::IdleFor(ROOM_RETRY)
+            } else {
+                Step::Continue
+            };
         }
         if let Some((at, _)) = self.elsewhere.first() {
             self.db.store.in_flight.wait(PageId::Leaf(at.page));
-            return Step::Again;
+            return Step::Continue;
         }
         let is_done = self.missing.is_empty() && self.prefetch.try_sleep();
-        if is_done { Step::Idle } else { Step::Again }
+        if is_done { Step::Idle } else { Step::Continue }
     }
 
     /// Asks for pages as far as the ring has room and key batches miss some. True when the ring has room
@@ -270,7 +274,7 @@ impl Prefetcher {
                 }
             }
             (Ok(LoadedPage::Leaf(_, page)), PageRequestPurpose::Reader(answer)) => {
-                answer.send(page)
+                answer.send(page);
             }
             (Ok(_), _) => {}
             (Err(error), _) => tracing::debug!(%error, "a prefetched page was dropped"),

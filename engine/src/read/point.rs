@@ -5,7 +5,7 @@
 //! asked. And what was found stays true: pages are not written where they lie, and the guard keeps their numbers.
 
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::grace::Guard;
+use pleach_beatree::grace::GraceGuard;
 use pleach_beatree::{Stored, Value};
 use pleach_core::Key;
 
@@ -20,7 +20,7 @@ pub(crate) enum PointLookup<'a> {
     /// Its state.
     Stored(Stored),
     /// It is in this page, if it is there at all. The page is not cached; the guard keeps its number.
-    InPage(PageRef, Guard<'a>),
+    InPage(PageRef, GraceGuard<'a>),
 }
 
 /// The value of a key as of a view. A page that is not cached is read on the calling thread.
@@ -65,7 +65,7 @@ pub(crate) fn stored_in_page(page: &CachedPage, key: &Key) -> Stored {
 /// The page that a key is in at present, if it is there at all; its state where no page is asked. The caller has entered the
 /// store.
 pub(super) fn locate(db: &TrieDb, key: &Key) -> Result<PageRef, Stored> {
-    db.index.with_region(key, |_, state| match state.pending_of(key) {
+    db.index.with_region(key, |_, state| match state.buffered_change(key) {
         Some(pending) => Err(pending.stored.clone()),
         None => child_page(state, state.children().find(key)).ok_or(Stored::Absent),
     })

@@ -104,7 +104,7 @@ impl ScanLeaf {
     fn view(&self) -> LeafView<'_> {
         match self {
             Self::Cached(page) => page.view(),
-            Self::Uncached(page) => LeafView::trusted(page.page()),
+            Self::Uncached(page) => LeafView::from_trusted(page.page()),
         }
     }
 }
@@ -299,7 +299,7 @@ impl ScanSide {
         let child = state.children().find(key);
         let prefix = state.children().prefix(child);
         let mut buffered = Vec::new();
-        state.copy_pending(&prefix, &mut buffered);
+        state.copy_buffered(&prefix, &mut buffered);
         let differs = view.has_changes(state);
         // No commit that was applied here since then: so none whose undo is missing.
         let knows = |over: &RegionChanges| {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use pleach_beatree::lock_order::Ranked;
+use pleach_beatree::lock_order::RankedGuard;
 
 use super::history::pins::Pin;
 use super::history::undo::Undo;
@@ -48,8 +48,8 @@ impl Commits {
         }
     }
 
-    fn lock_tip(&self) -> Ranked<MutexGuard<'_, Tip>> {
-        Ranked::acquire(TIP, || self.tip.try_lock(), || self.tip.lock())
+    fn lock_tip(&self) -> RankedGuard<MutexGuard<'_, Tip>> {
+        RankedGuard::acquire(TIP, || self.tip.try_lock(), || self.tip.lock())
     }
 
     /// The newest published commit.

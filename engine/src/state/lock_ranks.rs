@@ -22,7 +22,7 @@ pub(in crate::state) const MOVES: Rank = Rank::new(7, "node moves");
 mod tests {
     use std::panic::catch_unwind;
 
-    use pleach_beatree::lock_order::{REGION, Ranked};
+    use pleach_beatree::lock_order::{REGION, RankedGuard};
 
     use super::*;
 
@@ -30,13 +30,14 @@ mod tests {
     #[cfg_attr(not(debug_assertions), ignore = "asserted in debug builds only")]
     fn each_lock_is_taken_after_those_above_it_and_never_before() {
         let table = [NODE_GATE, STRUCTURE, SYNC, WRITER, SEQUENCER, TIP, MOVES, REGION];
-        let in_order: Vec<Ranked<()>> = table.map(|rank| Ranked::wait(rank, || ())).into();
+        let in_order: Vec<RankedGuard<()>> =
+            table.map(|rank| RankedGuard::wait(rank, || ())).into();
         drop(in_order);
         for (at, lower) in table.into_iter().enumerate().skip(1) {
             for upper in table.into_iter().take(at) {
                 let wrong = catch_unwind(|| {
-                    let _lower = Ranked::wait(lower, || ());
-                    let _upper = Ranked::wait(upper, || ());
+                    let _lower = RankedGuard::wait(lower, || ());
+                    let _upper = RankedGuard::wait(upper, || ());
                 });
                 assert!(wrong.is_err(), "{upper:?} under {lower:?}");
             }

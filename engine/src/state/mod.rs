@@ -57,7 +57,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pleach_core::Hasher;
-use pleach_io::{Executor, Home, IoError, OpenMode};
+use pleach_io::{Executor, IoError, OpenMode, ProcessTag};
 use pleach_journal::format::names::{IMAGES, LEAF_FILE};
 use pleach_journal::format::position::{BLOCK, LogPos};
 use pleach_journal::format::trie_kind::TrieKind;
@@ -83,7 +83,7 @@ pub(crate) struct Database {
     pub(crate) hasher: Hasher,
     pub(crate) options: Options,
     /// The process that has opened it: another one that was forked since is refused.
-    pub(crate) home: Home,
+    pub(crate) home: ProcessTag,
     pub(crate) runtime: Executor,
     pub(crate) counters: Arc<Counters>,
     pub(crate) timings: Timings,

@@ -30,7 +30,7 @@ impl Database {
         base: u64,
         mut operation: impl FnMut() -> Result<T>,
     ) -> Result<T> {
-        self.home.check()?;
+        self.home.check_current()?;
         match &self.replica {
             None => operation(),
             Some(replica) => replica.run_read(self, base, operation),

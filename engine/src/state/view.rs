@@ -8,10 +8,10 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use arc_swap::Guard;
-use pleach_beatree::leaf_fold::PendingChange;
+use pleach_beatree::leaf_fold::KeyState;
 use pleach_beatree::{ChildTable, RegionState, Stored};
 use pleach_core::{Key, Node, Prefix};
-use pleach_io::Homed;
+use pleach_io::ProcessBound;
 
 use super::history::past_node::{PastNode, past_node};
 use super::history::pins::PinId;
@@ -19,7 +19,7 @@ use super::history::undo::{Undo, UndoSet};
 use super::overlays::{Chain, NamespaceChain};
 use crate::error::Result;
 use crate::handles::Holder;
-use pleach_history::{NodesOf, ReplacedNode};
+use pleach_history::{NodeScope, ReplacedNode};
 
 /// A namespace of a state: that of the commit `base` (pinned while this lives) under a chain of overlays.
 pub(crate) struct View {
@@ -27,7 +27,7 @@ pub(crate) struct View {
     pub(crate) namespace: u8,
     overlays: NamespaceChain,
     undo: Arc<Undo>,
-    pin: Arc<Homed<PinGuard>>,
+    pin: Arc<ProcessBound<PinGuard>>,
 }
 
 /// A pin, which goes with the last view that has it.
@@ -46,7 +46,7 @@ impl View {
     /// A view of namespace 0 as of the commit that the pin `id` holds, which goes with the view.
     pub(super) fn new(id: PinId, overlays: &Chain, undo: Arc<Undo>) -> Self {
         overlays.build_tries();
-        let pin = Arc::new(Homed::new(PinGuard { id, undo: Arc::clone(&undo) }));
+        let pin = Arc::new(ProcessBound::new(PinGuard { id, undo: Arc::clone(&undo) }));
         Self { base: id.0, namespace: 0, overlays: overlays.for_namespace(0), undo, pin }
     }
 
@@ -128,23 +128,19 @@ impl View {
         &self,
         prefix: &Prefix,
         state: &RegionState,
-    ) -> Result<Vec<PendingChange>> {
+    ) -> Result<Vec<KeyState>> {
         let behind = state.last_commit() > self.base;
         let undone = if behind { self.undo_below(prefix)? } else { Vec::new() };
         Ok(self.merge_overlays(&undone, &[*prefix]))
     }
 
     /// All that the view says below `prefix` beyond pages and pending changes, whatever these are by now.
-    pub(crate) fn all_changes_below(&self, prefix: &Prefix) -> Result<Vec<PendingChange>> {
+    pub(crate) fn all_changes_below(&self, prefix: &Prefix) -> Result<Vec<KeyState>> {
         Ok(self.merge_overlays(&self.undo_below(prefix)?, &[*prefix]))
     }
 
     /// Changes, sorted, with what the overlays say below these prefixes, which ascend, over them.
-    pub(crate) fn merge_overlays(
-        &self,
-        older: &[PendingChange],
-        below: &[Prefix],
-    ) -> Vec<PendingChange> {
+    pub(crate) fn merge_overlays(&self, older: &[KeyState], below: &[Prefix]) -> Vec<KeyState> {
         let (mut changes, mut all) = (Vec::new(), older.to_vec());
         for prefix in below {
             self.overlays.visit_below(prefix, |key, stored| changes.push((*key, stored.clone())));
@@ -159,7 +155,7 @@ impl View {
             return Ok(PastNode::Unrecorded);
         }
         let past = self.undo_set()?;
-        let mut replaced = past.nodes_around(NodesOf::Regions, self.namespace, prefix, self.base);
+        let mut replaced = past.nodes_around(NodeScope::Regions, self.namespace, prefix, self.base);
         Ok(past_node(prefix, &replaced.next().transpose()?.unwrap_or_default()))
     }
 
@@ -187,7 +183,7 @@ impl View {
         let mut nodes = vec![PastNode::Unchanged; children.len()];
         // The first that says something of a child has the word.
         let region = children.region();
-        for replaced in past.nodes_around(NodesOf::Pages, self.namespace, region, self.base) {
+        for replaced in past.nodes_around(NodeScope::Pages, self.namespace, region, self.base) {
             let then = past_child_nodes(children, &replaced?);
             for (node, then) in nodes.iter_mut().zip(then) {
                 *node = node.or_else(|| then);
@@ -276,14 +272,14 @@ fn past_child_nodes(children: &ChildTable, replaced: &[ReplacedNode]) -> Vec<Pas
 
 /// Puts `changes` over those that are there from `from` on, both sorted; of two for one key the newer wins.
 pub fn merge_changes(
-    below: &mut Vec<PendingChange>,
+    below: &mut Vec<KeyState>,
     from: usize,
     changes: impl Iterator<Item = (Key, Stored)>,
 ) {
     if below.len() == from {
         return below.extend(changes);
     }
-    let older: Vec<PendingChange> = below.drain(from..).collect();
+    let older: Vec<KeyState> = below.drain(from..).collect();
     let mut older = older.into_iter().peekable();
     for (key, stored) in changes {
         while let Some(smaller) = older.next_if(|change| change.0 < key) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use pleach::{Access, Db, Error, Geometry, Hasher, Key, Options, Roots, SessionOptions, Value};
-use pleach_io::sim::{Damage, Image, PageOf, SimDisk, SimOptions, SimRuntime};
+use pleach_io::sim::{Damage, DamagedPage, Image, SimDisk, SimOptions, SimRuntime};
 use pleach_ops::repair::LostCommits;
 
 pub(crate) type SimDb = Db;
@@ -175,7 +175,7 @@ pub(crate) fn pairs(db: &SimDb) -> Pairs {
 
 /// Flips a bit of a page, or makes it unreadable.
 pub(crate) fn damage(disk: &SimDisk, file: &str, page: u64, unreadable: bool) {
-    let at = PageOf { file: file.to_owned(), page };
+    let at = DamagedPage { file: file.to_owned(), page };
     let byte = u16::try_from(page * 37 % 4096).expect("in a page");
     disk.damage(&if unreadable {
         Damage::Unreadable(at)

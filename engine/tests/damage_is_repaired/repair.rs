@@ -3,7 +3,7 @@
 
 use pleach::load::LoadOptions;
 use pleach::{Error, Value};
-use pleach_io::sim::{Fault, Image, Rule, SimDisk, SimOptions, Times, code};
+use pleach_io::sim::{Fault, FaultRepeats, FaultRule, Image, SimDisk, SimOptions, code};
 use pleach_io::{Device as _, OpenMode, Operation};
 use pleach_ops::Verdict;
 use pleach_ops::repair::{RepairReport, repair_on};
@@ -104,7 +104,13 @@ fn a_repair_keeps_what_it_cannot_read_at_the_moment() {
             for nth in (1..400).step_by(13) {
                 let disk = disk_of(&before);
                 let fault = Fault::Errno(code::EIO);
-                disk.inject(Rule::nth(Operation::Read, "log-", nth, Times::Once, fault));
+                disk.inject(FaultRule::nth(
+                    Operation::Read,
+                    "log-",
+                    nth,
+                    FaultRepeats::Once,
+                    fault,
+                ));
                 let what = format!("page {page} of {name}, read {nth} fails");
                 let repaired = repaired(&disk);
                 struck += disk.ledger().len();

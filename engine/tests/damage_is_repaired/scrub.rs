@@ -113,7 +113,8 @@ fn the_log_that_is_kept_begins_with_a_record() {
     let db = Db::open_on(disk.clone(), runtime(&disk), options).expect("created");
     let mut begins = 0;
     for round in 0_u64..300 {
-        let put = |id: u64| Access::write(key(id), Some(Value::from(vec![round as u8; 40])));
+        let value = u8::try_from(round % 251).expect("below 251");
+        let put = |id: u64| Access::write(key(id), Some(Value::from(vec![value; 40])));
         let session = db.session(SessionOptions::new().witness(false)).expect("a session");
         let block = session.finish((0..60).map(|id| put(id * 29 % 900)).collect::<Vec<_>>());
         block.expect("finished").commit().expect("committed");

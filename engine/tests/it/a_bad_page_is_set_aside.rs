@@ -11,7 +11,9 @@ use crate::crash::{Setup, SimDb, unrecorded};
 use pleach::{Access, Durability, Error, Hasher, SessionOptions, Value};
 use pleach_core::Key;
 use pleach_io::Operation;
-use pleach_io::sim::{Damage, Fault, Image, PageOf, Rule, SimDisk, SimRuntime, Times, code};
+use pleach_io::sim::{
+    Damage, DamagedPage, Fault, FaultRepeats, FaultRule, Image, SimDisk, SimRuntime, code,
+};
 
 const IDS: u64 = 60;
 
@@ -105,7 +107,7 @@ fn any_leaf_page_may_have_rotted() {
         let setup = setup(100 + seed);
         let (image, before) = at_rest(&setup);
         let flip = |disk: &SimDisk, page| {
-            let at = PageOf { file: "leaf".to_owned(), page };
+            let at = DamagedPage { file: "leaf".to_owned(), page };
             disk.damage(&Damage::Flip {
                 at,
                 byte: 1000 + u16::try_from(page).expect("few"),
@@ -173,7 +175,13 @@ fn a_read_that_fails_once_is_tried_again() {
         let (image, mut model) = at_rest(&setup);
         let disk = SimDisk::from_image_with(&image, 3, unrecorded());
         let (db, runtime) = setup.open(&disk, nth).expect("opens");
-        disk.inject(Rule::nth(Operation::Read, "leaf", nth, Times::Once, Fault::Errno(code::EIO)));
+        disk.inject(FaultRule::nth(
+            Operation::Read,
+            "leaf",
+            nth,
+            FaultRepeats::Once,
+            Fault::Errno(code::EIO),
+        ));
         let first = db.drain(0);
         assert!(matches!(first, Ok(()) | Err(Error::Quarantined { pages: 1, .. })), "{first:?}");
         runtime.clock().advance(Duration::from_millis(1001));
@@ -191,7 +199,13 @@ fn reads_that_always_fail_stop_nothing_but_those_who_need_them() {
     let (image, model) = at_rest(&setup);
     let disk = SimDisk::from_image_with(&image, 3, unrecorded());
     let (db, runtime) = setup.open(&disk, 1).expect("opens");
-    disk.inject(Rule::nth(Operation::Read, "leaf", 1, Times::Forever, Fault::Errno(code::EIO)));
+    disk.inject(FaultRule::nth(
+        Operation::Read,
+        "leaf",
+        1,
+        FaultRepeats::Forever,
+        Fault::Errno(code::EIO),
+    ));
     let session = db.session(SessionOptions::new()).expect("a session");
     let keys: Vec<Key> = (0..IDS).map(|id| setup.key(id)).collect();
     session.prefetch(&keys);
@@ -231,7 +245,13 @@ fn pending_changes_of_pages_aside_refuse_commits_and_nobody_waits_for_ever() {
     for from in (0..2000).step_by(20) {
         put(from..from + 20, 2).expect("no faults");
     }
-    disk.inject(Rule::nth(Operation::Read, "leaf", 1, Times::Forever, Fault::Errno(code::EIO)));
+    disk.inject(FaultRule::nth(
+        Operation::Read,
+        "leaf",
+        1,
+        FaultRepeats::Forever,
+        Fault::Errno(code::EIO),
+    ));
     db.resume_background();
     for _ in 0..3 {
         let session = db.session(SessionOptions::new().witness(false)).expect("a session");
@@ -264,11 +284,11 @@ fn nodes_whose_page_is_bad_are_folded_anew() {
         commit(&db, Vec::new()).expect("an empty commit");
         runtime.step_some(200);
         for file in ["image", "spill"] {
-            disk.inject(Rule::nth(
+            disk.inject(FaultRule::nth(
                 Operation::Read,
                 file,
                 1,
-                Times::Forever,
+                FaultRepeats::Forever,
                 Fault::Errno(code::EIO),
             ));
         }
@@ -279,7 +299,13 @@ fn nodes_whose_page_is_bad_are_folded_anew() {
             db.close().expect("closed");
             continue;
         }
-        disk.inject(Rule::nth(Operation::Read, "leaf", 1, Times::Forever, Fault::Errno(code::EIO)));
+        disk.inject(FaultRule::nth(
+            Operation::Read,
+            "leaf",
+            1,
+            FaultRepeats::Forever,
+            Fault::Errno(code::EIO),
+        ));
         runtime.step_some(200);
         let drained = db.drain(0);
         assert!(matches!(drained, Err(Error::Quarantined { .. })), "{drained:?}");
@@ -306,7 +332,7 @@ fn a_page_of_nodes_that_reads_well_again_is_back_at_once() {
         runtime.step_some(200);
         for file in ["image", "spill", "leaf"] {
             let fault = Fault::Errno(code::EIO);
-            disk.inject(Rule::nth(Operation::Read, file, 1, Times::Forever, fault));
+            disk.inject(FaultRule::nth(Operation::Read, file, 1, FaultRepeats::Forever, fault));
         }
         // Many trials: the next is far off.
         for _ in 0..7 {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use pleach::load::LoadOptions;
 use pleach::{Access, Db, Error, Options, Session, SessionOptions, Value};
 use pleach_core::{Hasher, Key};
-use pleach_io::sim::{Fault, Rule, SimDisk, SimRuntime, Times, code};
+use pleach_io::sim::{Fault, FaultRepeats, FaultRule, SimDisk, SimRuntime, code};
 use pleach_io::{IoError, Operation};
 
 use crate::common::held_device::{Held, Mishap, NEVER, Patient};
@@ -173,7 +173,8 @@ fn a_page_that_cannot_be_read_is_the_readers_error() {
         panic!("nobody reads the page");
     };
     let fails = |operation, file| {
-        let rule = Rule::nth(operation, file, 1, Times::Forever, Fault::Errno(code::EIO));
+        let rule =
+            FaultRule::nth(operation, file, 1, FaultRepeats::Forever, Fault::Errno(code::EIO));
         disk.inject(rule);
     };
     // No ring can be made: the thread reads by itself, and so does the next while the task rests.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use pleach::{Access, Db, Error, Geometry, Options, SessionOptions, Value};
-use pleach_core::naive::Naive;
+use pleach_core::naive::NaiveTrie;
 use pleach_core::{Hasher, Key, Node, Prefix};
 
 use crate::common::{commit, uniform};
@@ -183,7 +183,7 @@ impl Names {
     fn root(&self) -> Node {
         let hashed =
             self.state.iter().map(|(key, value)| (*key, Hasher::BLAKE3.hash(value).into()));
-        hashed.collect::<Naive>().node(Hasher::BLAKE3, &Prefix::ROOT)
+        hashed.collect::<NaiveTrie>().node(Hasher::BLAKE3, &Prefix::ROOT)
     }
 
     fn commit(&mut self, keys: &[Key], value: &[u8]) {

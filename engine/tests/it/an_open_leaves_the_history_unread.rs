@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pleach::{Access, Db, Durability, Error, Geometry, Options, SessionOptions, Value};
-use pleach_io::sim::{CrashMode, Damage, Fault, PageOf, Rule, SimDisk, SimRuntime, Times, code};
+use pleach_io::sim::{
+    CrashMode, Damage, DamagedPage, Fault, FaultRepeats, FaultRule, SimDisk, SimRuntime, code,
+};
 use pleach_io::{Device, Operation};
 use pleach_ops::{explain_on, stat_on};
 
@@ -166,14 +168,14 @@ fn damage_of_the_log_that_has_the_history_is_told_to_those_who_ask_for_it() {
     let disk = SimDisk::new(120, unrecorded());
     let db = writer(&disk, 100_000);
     let full = Fault::Errno(code::ENOSPC);
-    disk.inject(Rule::nth(Operation::Write, "overflow", 1, Times::Forever, full));
+    disk.inject(FaultRule::nth(Operation::Write, "overflow", 1, FaultRepeats::Forever, full));
     commit_some(&db, 1..=120);
     db.close().expect("closed");
     disk.heal();
     let log: Vec<String> = (disk.list().expect("listed").into_iter())
         .filter(|name| name.starts_with("log-"))
         .collect();
-    let at = PageOf { file: log[log.len() / 2].clone(), page: 1 };
+    let at = DamagedPage { file: log[log.len() / 2].clone(), page: 1 };
     disk.damage(&Damage::Flip { at, byte: 100, bit: 1 });
     for reads_only in [true, false] {
         let (db, _) = held(&disk, options(100_000).create(false).read_only(reads_only));

@@ -4,7 +4,8 @@
 use pleach::load::LoadOptions;
 use pleach::{Access, Error, Value};
 use pleach_io::sim::{
-    Aftermath, CrashMode, Damage, Fault, Grain, PageOf, Rule, SimDisk, SimOptions, Times,
+    Aftermath, CrashMode, Damage, DamagedPage, Fault, FaultRepeats, FaultRule, Grain, SimDisk,
+    SimOptions,
 };
 use pleach_io::{Device, OpenMode, Operation, PageBuf};
 use pleach_journal::format::names::{SEGMENT_TEMPORARY, parse_segment_name, segment_name};
@@ -62,7 +63,7 @@ fn a_segment_whose_name_was_lost_takes_no_records() {
     let disk = SimDisk::from_image_with(&disk.image(), 3, SimOptions::default());
     make_next_segment(&disk);
     let fault = Fault::Sync(Aftermath::NewVisible);
-    disk.inject(Rule::nth(Operation::SyncFolder, "", 1, Times::Once, fault));
+    disk.inject(FaultRule::nth(Operation::SyncFolder, "", 1, FaultRepeats::Once, fault));
     assert!(disk.sync_folder().is_err());
     disk.heal();
     let mut rng = Rng::new(1);
@@ -106,7 +107,7 @@ fn a_load_does_not_fall_back_to_the_empty_database() {
         between += 1;
         let image = if before.superblock.image.file as u8 == 0 { "image-a" } else { "image-b" };
         let rot =
-            Damage::Flip { at: PageOf { file: image.to_owned(), page: 0 }, byte: 600, bit: 1 };
+            Damage::Flip { at: DamagedPage { file: image.to_owned(), page: 0 }, byte: 600, bit: 1 };
         // Before it is opened again, and after.
         for reopen in [false, true] {
             if reopen {
@@ -122,7 +123,7 @@ fn a_load_does_not_fall_back_to_the_empty_database() {
                 // A bad slot does not lead there either.
                 let disk = SimDisk::from_image_with(&survivor.image(), 3, SimOptions::default());
                 for page in [0, 16] {
-                    let at = PageOf { file: "super".to_owned(), page };
+                    let at = DamagedPage { file: "super".to_owned(), page };
                     disk.damage(&Damage::Flip { at, byte: 300, bit: 1 });
                     let opened = setup.open(&disk, 4).map(|(db, _)| db.commit_number());
                     assert!(!matches!(opened, Ok(0)), "slot at {page}");
@@ -156,7 +157,7 @@ fn a_dead_sector_below_the_replay_start_does_not_matter() {
             continue;
         }
         tried += 1;
-        let at = PageOf { file: segment_name(from / size), page: 0 };
+        let at = DamagedPage { file: segment_name(from / size), page: 0 };
         disk.damage(&Damage::Unreadable(at));
         let (db, _) = setup.open(&disk, 9).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         assert_eq!(db.commit_number(), run.history.newest());
@@ -219,7 +220,7 @@ fn a_value_does_not_pass_for_the_mark_of_a_spare() {
     for nth in 2..8 {
         let disk = SimDisk::from_image_with(&image, 3, SimOptions::default());
         let fault = Fault::Sync(Aftermath::NewVisible);
-        disk.inject(Rule::nth(Operation::SyncFolder, "", nth, Times::Once, fault));
+        disk.inject(FaultRule::nth(Operation::SyncFolder, "", nth, FaultRepeats::Once, fault));
         let failed = setup.open(&disk, 2).is_err();
         disk.heal();
         if !failed {
@@ -284,7 +285,7 @@ fn a_creation_is_started_again_however_often_a_folder_sync_fails() {
                 continue;
             }
             let fault = Fault::Sync(Aftermath::NewVisible);
-            disk.inject(Rule::nth(Operation::SyncFolder, "", nth, Times::Once, fault));
+            disk.inject(FaultRule::nth(Operation::SyncFolder, "", nth, FaultRepeats::Once, fault));
             if setup.open(&disk, 2).is_ok() {
                 continue;
             }

@@ -8,7 +8,7 @@ use pleach::errors::NoRoom;
 use pleach::{
     Access, Db, Durability, Error, Geometry, Hasher, Options, Progress, SessionOptions, Value,
 };
-use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times};
+use pleach_io::sim::{Fault, FaultRepeats, FaultRule, SimDisk, SimOptions, SimRuntime};
 use pleach_io::{Device as _, OpenMode, Operation};
 use pleach_journal::format::creation::CreationError;
 use pleach_ops::BackupOptions;
@@ -203,7 +203,7 @@ fn a_backup_that_fails_harms_nobody_and_is_refused_or_whole() {
             } else {
                 pleach_io::sim::code::EIO
             };
-            disk.inject(Rule::nth(operation, "", nth, Times::Once, Fault::Errno(code)));
+            disk.inject(FaultRule::nth(operation, "", nth, FaultRepeats::Once, Fault::Errno(code)));
             let result = pleach_ops::backup_on(&db, &disk, &options);
             disk.heal();
             assert!(!db.is_poisoned(), "{operation:?} {nth}");
@@ -294,7 +294,7 @@ fn a_full_target_is_told_as_full_and_what_is_left_there_as_unfinished() {
         for nth in 1.. {
             let disk = SimDisk::new(nth, unrecorded());
             let code = pleach_io::sim::code::ENOSPC;
-            disk.inject(Rule::nth(operation, "", nth, Times::Once, Fault::Errno(code)));
+            disk.inject(FaultRule::nth(operation, "", nth, FaultRepeats::Once, Fault::Errno(code)));
             let Err(full) = pleach_ops::backup_on(&source.db, &disk, &options) else { break };
             assert!(matches!(full, Error::Full(NoRoom::Backup(_))), "{operation:?} {nth}: {full}");
             disk.heal();

@@ -8,7 +8,7 @@ use crate::crash::check::{check, state_of};
 use crate::crash::workload::run;
 use crate::crash::{History, PERIOD, Promise, Setup, begun, durable, report, unrecorded};
 use pleach::Durability;
-use pleach_io::sim::{Outcome, SimDisk, SimOptions};
+use pleach_io::sim::{CrashOutcome, SimDisk, SimOptions};
 
 /// How much is looked at on each level of crashes within recoveries.
 #[derive(Clone, Copy)]
@@ -28,7 +28,7 @@ fn recover(
     setup: &Setup,
     history: &History,
     promise: Promise,
-    outcome: &Outcome,
+    outcome: &CrashOutcome,
     levels: &[Level],
     what: &str,
 ) -> u64 {

@@ -5,7 +5,9 @@ use pleach_journal::format::names::parse_segment_name;
 use crate::common::{Keys, key};
 use pleach::{Access, Db, Options};
 use pleach_io::Operation;
-use pleach_io::sim::{Damage, Fault, PageOf, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
+use pleach_io::sim::{
+    Damage, DamagedPage, Fault, FaultRepeats, FaultRule, SimDisk, SimOptions, SimRuntime, code,
+};
 
 type SimDb = Db;
 fn options(history: u64) -> Options {
@@ -41,7 +43,7 @@ fn the_older_image_serves_for_all_namespaces() {
     for file in ["image-a", "image-b"] {
         for page in 0..image.file(file).expect("it is there").pages() {
             let disk = SimDisk::from_image(&image, 1);
-            if !disk.damage(&Damage::Zero(PageOf { file: file.to_owned(), page })) {
+            if !disk.damage(&Damage::Zero(DamagedPage { file: file.to_owned(), page })) {
                 continue;
             }
             let (db, _) = open(&disk, 1, 0).expect("the other image serves");
@@ -74,7 +76,7 @@ fn a_history_that_cannot_be_read_gives_nothing_up() {
     crate::common::commit(&db, pairs(0, 3));
     // Without room for runs the history stays in the log.
     let full = Fault::Errno(code::ENOSPC);
-    disk.inject(Rule::nth(Operation::Write, "overflow", 1, Times::Forever, full));
+    disk.inject(FaultRule::nth(Operation::Write, "overflow", 1, FaultRepeats::Forever, full));
     db.close().expect("closed");
     disk.heal();
     drop(db);
@@ -85,7 +87,7 @@ fn a_history_that_cannot_be_read_gives_nothing_up() {
             let pages = bytes.chunks(4096).map(|page| page.iter().any(|byte| *byte != 0));
             let pages: Vec<bool> = pages.collect();
             let written = (0..).zip(pages).filter(|(_, written)| *written);
-            written.map(|(page, _)| PageOf { file: name.to_owned(), page }).collect::<Vec<_>>()
+            written.map(|(page, _)| DamagedPage { file: name.to_owned(), page }).collect::<Vec<_>>()
         });
     let mut lost = 0;
     for (nth, at) in (1..).zip(written) {

@@ -8,7 +8,7 @@
 //! ever; an open that failed had raised the incarnation and rewritten the log.
 
 use pleach::{Error, Geometry, SessionOptions};
-use pleach_io::sim::{Content, Damage, Image, PageOf, Quota, SimDisk, SimRuntime, code};
+use pleach_io::sim::{Content, Damage, DamagedPage, Image, Quota, SimDisk, SimRuntime, code};
 use pleach_io::{Device, OpenMode};
 use pleach_journal::format::names::segment_name;
 use pleach_ops::{CheckOptions, Verdict, check_on, stat_on};
@@ -195,10 +195,10 @@ fn every_page_damaged_in_any_way_is_refused_or_survived() {
             for name in &names {
                 let pages = bytes(&image, name).len() / PAGE;
                 for page in 0..pages as u64 {
-                    let at = || PageOf { file: (*name).to_owned(), page };
+                    let at = || DamagedPage { file: (*name).to_owned(), page };
                     let other = names[rng.index(names.len())];
                     let byte = u16::try_from(rng.below(4096)).expect("in a page");
-                    let meant = PageOf { file: other.to_owned(), page: rng.below(4) };
+                    let meant = DamagedPage { file: other.to_owned(), page: rng.below(4) };
                     let kinds = [
                         Damage::Flip { at: at(), byte, bit: 3 },
                         Damage::Flip { at: at(), byte: byte % 100, bit: 6 },
@@ -263,7 +263,7 @@ fn the_older_generation_serves_when_any_page_of_the_newest_is_bad() {
                 for page in 0..pages as u64 {
                     for unreadable in [false, true] {
                         let disk = disk_of(&image);
-                        let at = PageOf { file: name.to_owned(), page };
+                        let at = DamagedPage { file: name.to_owned(), page };
                         let byte = u16::try_from(rng.below(4096)).expect("in a page");
                         disk.damage(&if unreadable {
                             Damage::Unreadable(at)
@@ -330,7 +330,7 @@ fn either_copy_of_the_incarnation_is_enough() {
     let image = subject.image();
     for page in 0..2 {
         let disk = disk_of(&image);
-        disk.damage(&Damage::Unreadable(PageOf { file: "incarnation".to_owned(), page }));
+        disk.damage(&Damage::Unreadable(DamagedPage { file: "incarnation".to_owned(), page }));
         let report = check_on(&disk, CheckOptions::default()).expect("checked");
         assert_eq!(report.verdict(), Verdict::Findings);
         assert!(report.findings[0].what.contains("copy"), "{:?}", report.findings);
@@ -351,7 +351,7 @@ fn what_was_cut_and_whether_it_was_closed_can_be_asked() {
     let end = stat.superblock.replay.position.get() + stat.log_replay_bytes;
     let size = stat.superblock.geometry.log_segment;
     let disk = disk_of(&image);
-    let at = PageOf { file: segment_name((end - 9) / size), page: (end - 9) % size / 4096 };
+    let at = DamagedPage { file: segment_name((end - 9) / size), page: (end - 9) % size / 4096 };
     let byte = u16::try_from((end - 9) % 4096).expect("in a page");
     disk.damage(&Damage::Flip { at, byte, bit: 0 });
     let report = check_on(&disk, CheckOptions::default()).expect("checked");

@@ -2,7 +2,7 @@
 
 use pleach::{Access, AccessKind, Error, SessionOptions, Value};
 use pleach_io::Operation;
-use pleach_io::sim::{Fault, Rule, SimDisk, Times, code};
+use pleach_io::sim::{Fault, FaultRepeats, FaultRule, SimDisk, code};
 
 use crate::crash::{Setup, unrecorded};
 
@@ -136,7 +136,13 @@ fn a_dropped_namespace_that_cannot_be_read_waits() {
     db.drain(0).expect("drained");
     db.close().expect("closed");
     let (db, runtime) = setup.open(&disk, 10).expect("opened, and nothing is cached");
-    disk.inject(Rule::nth(Operation::Read, "leaf", 1, Times::Forever, Fault::Errno(code::EIO)));
+    disk.inject(FaultRule::nth(
+        Operation::Read,
+        "leaf",
+        1,
+        FaultRepeats::Forever,
+        Fault::Errno(code::EIO),
+    ));
     db.drop_namespace(9).expect("dropped");
     for _ in 0..20 {
         runtime.step_some(300);

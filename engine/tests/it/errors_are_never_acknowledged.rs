@@ -12,12 +12,12 @@ use crate::crash::workload::{Run, commit_one, run};
 use crate::crash::{History, Promise, Setup, report, unrecorded};
 use pleach::{Error, SessionOptions};
 use pleach_io::Operation;
-use pleach_io::sim::{Aftermath, Fault, Quota, Rule, SimDisk, SimOptions, Times, code};
+use pleach_io::sim::{Aftermath, Fault, FaultRepeats, FaultRule, Quota, SimDisk, SimOptions, code};
 
 const COMMITS: u64 = 6;
 
 /// The device fails as the rule says; then the run's last error and the state left are checked.
-fn strike(setup: &Setup, rule: &Rule) {
+fn strike(setup: &Setup, rule: &FaultRule) {
     let what = format!("{setup:?}, {rule:?}");
     let disk = SimDisk::new(setup.seed, SimOptions { rules: vec![rule.clone()], ..unrecorded() });
     let outcome = catch_unwind(AssertUnwindSafe(|| run(setup, &disk, COMMITS)));
@@ -37,7 +37,7 @@ fn strike(setup: &Setup, rule: &Rule) {
 }
 
 /// The same with a power failure at the end: everything unsynced is lost, or random parts of it.
-fn strike_and_cut(setup: &Setup, rule: &Rule) -> Run {
+fn strike_and_cut(setup: &Setup, rule: &FaultRule) -> Run {
     let what = format!("{setup:?}, {rule:?}, then a power failure");
     let disk =
         SimDisk::new(setup.seed, SimOptions { rules: vec![rule.clone()], ..SimOptions::default() });
@@ -58,17 +58,24 @@ fn operations(setup: &Setup) -> u64 {
     disk.operations()
 }
 
-fn faults() -> Vec<(Times, Fault)> {
+fn faults() -> Vec<(FaultRepeats, Fault)> {
     let codes = [code::EIO, code::ENOSPC, code::EDQUOT, code::EINTR, code::EAGAIN, code::EFBIG];
     let mut faults: Vec<_> = codes
         .iter()
-        .flat_map(|code| [Times::Once, Times::Forever].map(|times| (times, Fault::Errno(*code))))
+        .flat_map(|code| {
+            [FaultRepeats::Once, FaultRepeats::Forever].map(|times| (times, Fault::Errno(*code)))
+        })
         .collect();
     for bytes in [0, 512, 2048] {
-        faults.extend([Times::Once, Times::Forever].map(|times| (times, Fault::Short(bytes))));
+        faults.extend(
+            [FaultRepeats::Once, FaultRepeats::Forever].map(|times| (times, Fault::Short(bytes))),
+        );
     }
     for aftermath in [Aftermath::NewVisible, Aftermath::OldBack, Aftermath::Mixed] {
-        faults.extend([Times::Once, Times::Forever].map(|times| (times, Fault::Sync(aftermath))));
+        faults.extend(
+            [FaultRepeats::Once, FaultRepeats::Forever]
+                .map(|times| (times, Fault::Sync(aftermath))),
+        );
     }
     faults
 }
@@ -85,7 +92,7 @@ fn every_operation_may_fail() {
         for number in 1..=operations(&setup) {
             let first = usize::try_from(number).expect("small") * 7 % stride;
             for (times, fault) in faults.iter().skip(first).step_by(stride) {
-                let rule = Rule::at(number, *times, *fault);
+                let rule = FaultRule::at(number, *times, *fault);
                 strike(&setup, &rule);
                 strike_and_cut(&setup, &rule);
                 schedules += 2;
@@ -107,7 +114,13 @@ fn a_failed_sync_refuses_what_follows_and_is_not_repeated() {
         for _ in 0..3 {
             commit_one(&setup, &disk, &db, &runtime, &mut rng, &mut history).expect("no faults");
         }
-        disk.inject(Rule::nth(Operation::Sync, "log-", 1, Times::Once, Fault::Sync(aftermath)));
+        disk.inject(FaultRule::nth(
+            Operation::Sync,
+            "log-",
+            1,
+            FaultRepeats::Once,
+            Fault::Sync(aftermath),
+        ));
         let failed = loop {
             match commit_one(&setup, &disk, &db, &runtime, &mut rng, &mut history) {
                 Ok(()) => {}

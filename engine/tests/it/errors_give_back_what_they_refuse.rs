@@ -10,7 +10,7 @@ use pleach::{
     SessionOptions, Value,
 };
 use pleach_io::Operation;
-use pleach_io::sim::{Fault, Quota, Rule, SimDisk, Times};
+use pleach_io::sim::{Fault, FaultRepeats, FaultRule, Quota, SimDisk};
 
 use crate::common::{Keys, Model, Rng, batch, bytes, key};
 use crate::crash::{Setup, SimDb, unrecorded};
@@ -125,7 +125,13 @@ fn a_failed_read_gives_back_session_and_accesses() {
         let over = values(&mut rng, 3..9);
         session(&db).finish(over).expect("finished").commit().expect("committed");
         for held in [session(&db), old] {
-            disk.inject(Rule::nth(Operation::Read, "leaf", nth, Times::Once, Fault::Errno(EIO)));
+            disk.inject(FaultRule::nth(
+                Operation::Read,
+                "leaf",
+                nth,
+                FaultRepeats::Once,
+                Fault::Errno(EIO),
+            ));
             let accesses = values(&mut rng, 0..40);
             let (root, before) = (held.root(), accesses.clone());
             match held.finish(accesses) {
@@ -247,7 +253,7 @@ fn a_stale_or_poisoned_block_comes_back_too() {
     let over = db.session(SessionOptions::new().over(&stale)).expect("a session");
     assert_eq!(over.root(), root);
 
-    disk.inject(Rule::nth(Operation::Write, "log-", 1, Times::Once, Fault::Errno(EIO)));
+    disk.inject(FaultRule::nth(Operation::Write, "log-", 1, FaultRepeats::Once, Fault::Errno(EIO)));
     let block = session(&db).finish(values(&mut rng, 0..5)).expect("finished");
     let error = block.commit().expect_err("the device failed");
     assert!(db.is_poisoned());
@@ -339,7 +345,13 @@ fn a_stale_block_writes_no_long_values() {
     let block = session(&db).finish(put(1, 100_000)).expect("finished");
     session(&db).finish(put(2, 10)).expect("finished").commit().expect("committed");
     for operation in [Operation::Write, Operation::Allocate] {
-        disk.inject(Rule::nth(operation, "overflow", 1, Times::Forever, Fault::Errno(EIO)));
+        disk.inject(FaultRule::nth(
+            operation,
+            "overflow",
+            1,
+            FaultRepeats::Forever,
+            Fault::Errno(EIO),
+        ));
     }
     let refused = block.commit().map_err(CommitError::into_error);
     assert!(matches!(refused, Err(Error::StaleParent { base: 0, tip: 1 })), "{refused:?}");

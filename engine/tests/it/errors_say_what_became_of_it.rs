@@ -8,7 +8,9 @@ use std::time::Duration;
 use pleach::load::LoadOptions;
 use pleach::{Access, Advice, Error, Outcome, SessionOptions, Value};
 use pleach_core::{Key, Node};
-use pleach_io::sim::{Aftermath, Fault, Image, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
+use pleach_io::sim::{
+    Aftermath, Fault, FaultRepeats, FaultRule, Image, SimDisk, SimOptions, SimRuntime, code,
+};
 
 use crate::common::{Keys, Rng, bytes};
 use crate::crash::{Setup, SimDb, unrecorded};
@@ -311,7 +313,7 @@ fn strike(
     op: Op,
     setup: &Setup,
     way: &Way,
-    (number, times, fault): (u64, Times, Fault),
+    (number, times, fault): (u64, FaultRepeats, Fault),
     told: &mut Told,
 ) -> bool {
     let what = format!("{op:?}, {fault:?} {times:?} at device operation {number}");
@@ -319,7 +321,7 @@ fn strike(
     let mut from = 0;
     let Attempt { result, again } = attempt(op, setup, &disk, &mut || {
         from = disk.operations();
-        disk.inject(Rule::at(from + number, times, fault));
+        disk.inject(FaultRule::at(from + number, times, fault));
     });
     let struck = disk.operations() >= from + number;
     let outcome = result.as_ref().err().map(Error::outcome);
@@ -391,12 +393,12 @@ fn what_an_error_says_of_its_operation_is_so() {
     let setup = setup();
     let mut told = Told::new();
     let faults = [
-        (Times::Once, Fault::Errno(code::EIO)),
-        (Times::Forever, Fault::Errno(code::EIO)),
-        (Times::Once, Fault::Errno(code::ENOSPC)),
-        (Times::Forever, Fault::Errno(code::ENOSPC)),
-        (Times::Once, Fault::Sync(Aftermath::NewVisible)),
-        (Times::Forever, Fault::Sync(Aftermath::OldBack)),
+        (FaultRepeats::Once, Fault::Errno(code::EIO)),
+        (FaultRepeats::Forever, Fault::Errno(code::EIO)),
+        (FaultRepeats::Once, Fault::Errno(code::ENOSPC)),
+        (FaultRepeats::Forever, Fault::Errno(code::ENOSPC)),
+        (FaultRepeats::Once, Fault::Sync(Aftermath::NewVisible)),
+        (FaultRepeats::Forever, Fault::Sync(Aftermath::OldBack)),
     ];
     for op in OPS {
         let way = way(op, &setup);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pleach::load::LoadOptions;
 use pleach::{Access, Db, Error, Geometry, Key, Options, SessionOptions, Value};
-use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
+use pleach_io::sim::{Fault, FaultRepeats, FaultRule, SimDisk, SimOptions, SimRuntime, code};
 use pleach_io::{IoError, Operation};
 
 use crate::common::{Rng, commit, uniform};
@@ -149,7 +149,7 @@ fn ends_with_an_error_and_another_goes_on_behind_what_was_given() {
         let session = db.session(SessionOptions::new()).expect("a session");
         // Twice: it is read ahead, and again by who comes to it.
         let fault = Fault::Errno(code::EIO);
-        disk.inject(Rule::nth(Operation::Read, "leaf", 100, Times::Forever, fault));
+        disk.inject(FaultRule::nth(Operation::Read, "leaf", 100, FaultRepeats::Forever, fault));
         let mut pairs = session.iter(..);
         let mut step = || if backwards { pairs.next_back() } else { pairs.next() };
         let mut given = Pairs::new();
@@ -197,7 +197,7 @@ fn more_than_read_ahead_at_a_time_leave_the_cache_alone_too() {
     assert!(metrics.cache_misses <= 32 && metrics.pages_scanned > 8 * (pages - 32));
     // All rings were given back: this thread's serve again, and no other can be made.
     let fault = Fault::Errno(code::EIO);
-    disk.inject(Rule::nth(Operation::SetUpRing, "", 1, Times::Forever, fault));
+    disk.inject(FaultRule::nth(Operation::SetUpRing, "", 1, FaultRepeats::Forever, fault));
     for _ in 0..3 {
         assert!(session.iter(..).map(|pair| pair.expect("read")).eq(all.clone()));
     }
@@ -352,7 +352,7 @@ fn survives_what_only_reading_ahead_meets() {
     let session = db.session(SessionOptions::new()).expect("a session");
     let fault = Fault::Errno(code::EIO);
     for nth in [20, 60, 61, 200] {
-        disk.inject(Rule::nth(Operation::Read, "leaf", nth, Times::Once, fault));
+        disk.inject(FaultRule::nth(Operation::Read, "leaf", nth, FaultRepeats::Once, fault));
     }
     let all: Result<Pairs, Error> = session.iter(..).collect();
     assert_eq!(all.expect("read").len() as u64, LOADED);

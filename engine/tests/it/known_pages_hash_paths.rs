@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use pleach::load::LoadOptions;
 use pleach::{Access, AccessKind, Options, SessionOptions, Value};
-use pleach_core::naive::Naive;
+use pleach_core::naive::NaiveTrie;
 use pleach_core::{Hasher, Key, Prefix};
 use pleach_io::sim::{SimDisk, SimRuntime};
 
@@ -137,7 +137,7 @@ fn pages_of_names_hash_paths() {
                 _ => unreachable!("not made here"),
             }
         }
-        let trie: Naive =
+        let trie: NaiveTrie =
             state.iter().map(|(key, value)| (*key, Hasher::BLAKE3.hash(value).into())).collect();
         assert_eq!(db.root(), trie.node(Hasher::BLAKE3, &Prefix::ROOT), "round {round}");
     }

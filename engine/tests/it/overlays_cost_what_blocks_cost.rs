@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use pleach::load::LoadOptions;
 use pleach::{Access, AccessKind, Options, Overlay, SessionOptions, Value};
-use pleach_core::naive::Naive;
+use pleach_core::naive::NaiveTrie;
 use pleach_core::{Hasher, Key, Prefix};
 use pleach_io::sim::{SimDisk, SimRuntime};
 
@@ -131,7 +131,7 @@ fn deep_chains_have_the_roots_of_the_naive_trie() {
     const IDS: u64 = 3_000;
     let (db, _runtime) = open(5);
     let value = |stored: &[u8]| Hasher::BLAKE3.hash(stored).into();
-    let mut state: Naive = (0..ACCOUNTS).map(|id| (key(id), value(&[1; 8]))).collect();
+    let mut state: NaiveTrie = (0..ACCOUNTS).map(|id| (key(id), value(&[1; 8]))).collect();
     let mut chain = Chain::new();
     for round in 0..90_u64 {
         let mut accesses = BTreeMap::new();

@@ -8,7 +8,7 @@ use pleach::load::LoadOptions;
 use pleach::{Access, Error, Geometry, Hasher, Key, Options};
 use pleach::{Session, SessionOptions, Value};
 use pleach_core::proof::{Lookup, change, multi, path, range};
-use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
+use pleach_io::sim::{Fault, FaultRepeats, FaultRule, SimDisk, SimOptions, SimRuntime, code};
 use pleach_io::{IoError, Operation};
 
 use crate::common::{Keys, Model, Rng, bytes, commit, key, open, uniform};
@@ -102,7 +102,7 @@ fn of_a_range_without_its_long_values_and_of_what_changed_without_the_rest() {
     let after = db.session(SessionOptions::new()).expect("a session");
     // No long value can be read from here on.
     let fault = Fault::Errno(code::EIO);
-    disk.inject(Rule::nth(Operation::Read, "overflow", 1, Times::Forever, fault));
+    disk.inject(FaultRule::nth(Operation::Read, "overflow", 1, FaultRepeats::Forever, fault));
     let all = [0; 32]..=[0xff; 32];
     let misses = || db.metrics().cache_misses + db.metrics().pages_scanned;
     let read = misses();
@@ -242,7 +242,7 @@ fn a_page_that_cannot_be_read_fails_the_proof_and_no_more() {
     for count in [1, 100, 4000] {
         let keys: Vec<Key> = (0..count).map(uniform).collect();
         let fault = Fault::Errno(code::EIO);
-        disk.inject(Rule::nth(Operation::Read, "leaf", 1, Times::Once, fault));
+        disk.inject(FaultRule::nth(Operation::Read, "leaf", 1, FaultRepeats::Once, fault));
         let failed = session.prove_many(&keys);
         assert!(matches!(failed, Err(Error::Io(IoError::Os { .. }))), "{failed:?}");
         check(&session, &model, &keys);

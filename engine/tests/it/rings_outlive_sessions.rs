@@ -5,7 +5,7 @@ use crate::common::{Keys, key};
 use pleach::load::LoadOptions;
 use pleach::{Geometry, Options, Session, SessionOptions, Value};
 use pleach_core::Key;
-use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
+use pleach_io::sim::{Fault, FaultRepeats, FaultRule, SimDisk, SimOptions, SimRuntime, code};
 use pleach_io::{IoError, Operation};
 
 type SimSession = Session;
@@ -28,8 +28,8 @@ fn sessions_of_one_thread_share_a_ring_and_other_threads_make_their_own() {
         |from: u64| -> Vec<Key> { (from..from + 300).map(|id| key(Keys::Uniform, id)).collect() };
     // The first session of this thread makes a ring, and no other can be made from here on.
     session().read_many(&keys(0)).expect("read");
-    let (code, times) = (code::EIO, Times::Forever);
-    disk.inject(Rule::nth(Operation::SetUpRing, "", 1, times, Fault::Errno(code)));
+    let (code, times) = (code::EIO, FaultRepeats::Forever);
+    disk.inject(FaultRule::nth(Operation::SetUpRing, "", 1, times, Fault::Errno(code)));
     let before = db.metrics().cache_misses;
     for from in (300..6000).step_by(300) {
         let values = session().read_many(&keys(from)).expect("through the first one's ring");

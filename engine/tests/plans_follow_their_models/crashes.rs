@@ -3,7 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use pleach_io::sim::Outcome;
+use pleach_io::sim::CrashOutcome;
 
 use crate::common::Rng;
 use crate::model::Judged;
@@ -51,7 +51,7 @@ pub fn play<H: Judged>(plan: &Plan, note: &dyn Fn(&Step)) -> Seen {
 fn survives<H: Judged>(
     before: &World<H, Simulated>,
     plan: &Plan,
-    outcome: &Outcome,
+    outcome: &CrashOutcome,
     least: u64,
 ) -> Seen {
     let place = Simulated::on(outcome.disk_with(unrecorded()), plan.seed);

@@ -11,7 +11,7 @@ use pleach::{
     Access, AccessKind, Error, Hasher, Key, Namespace, Node, Roots, Session, Value, ValueHash,
 };
 use pleach_core::TERMINATOR;
-use pleach_core::naive::Naive;
+use pleach_core::naive::NaiveTrie;
 
 use crate::common::{Rng, ops};
 use crate::place::complete;
@@ -82,7 +82,7 @@ impl Space {
         pairs.map(|(key, value)| (*key, value.0.clone())).collect()
     }
 
-    fn naive(&self) -> Naive {
+    fn naive(&self) -> NaiveTrie {
         self.values.iter().map(|(key, (_, hash))| (*key, ValueHash::new(*hash))).collect()
     }
 
@@ -230,7 +230,7 @@ impl State {
     }
 
     /// The trie of roots.
-    fn naive_over_all(&self) -> Naive {
+    fn naive_over_all(&self) -> NaiveTrie {
         let merkle = self.spaces.iter().filter(|(namespace, _)| !is_plain(**namespace));
         let leaf = |(namespace, space): (&u8, &Arc<Space>)| {
             (proof::roots::key(*namespace), space.root.to_bytes().into())

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 
-use pleach::proof::{BuildError, NamespaceRoots, path, through};
+use pleach::proof::{BuildError, NamespaceRoots, namespace, path};
 use pleach::{Access, Db, Hasher, Key, Node, Options, Session, SessionOptions, Value};
 use revm::bytecode::Bytecode;
 use revm::context::TxEnv;
@@ -323,7 +323,7 @@ pub fn number_of(blob: &[u8]) -> Result<u64, StateError> {
 /// Those of reading.
 pub fn prove(session: &Session, namespace: u8, key: &Key) -> Result<Vec<u8>, StateError> {
     let inner = session.namespace(namespace)?.prove(key)?;
-    Ok(through::build(HASHER, &NamespaceRoots::from(session.roots()), namespace, &inner)?)
+    Ok(namespace::build(HASHER, &NamespaceRoots::from(session.roots()), namespace, &inner)?)
 }
 
 /// Does this prove that a key of a namespace has the value, or that it has none?
@@ -337,7 +337,7 @@ pub fn proves(
     key: &Key,
     value: Option<&[u8]>,
 ) -> Result<bool> {
-    let opened = through::open(HASHER, bytes, root)?;
+    let opened = namespace::open(HASHER, bytes, root)?;
     let root = opened.root().ok_or("the namespace exists")?;
     let verified = path::verify(HASHER, opened.inner(), root)?;
     Ok(opened.ns() == namespace && verified.proves(key, value) == Some(true))

@@ -4,7 +4,7 @@ use std::{fs, io, path::Path};
 
 use pleach::{Access, Db, Geometry, Options, SessionOptions, Value};
 use pleach_core::Hasher;
-use pleach_core::proof::{NamespaceRoots, block, through};
+use pleach_core::proof::{NamespaceRoots, block, namespace};
 use pleach_fuzz::Input;
 use pleach_fuzz::sim::unrecorded;
 use pleach_io::PAGE;
@@ -62,15 +62,19 @@ fn main() -> io::Result<()> {
             NamespaceRoots::from_iter([(seed, root), (0x80, root), (0x81, Default::default())]);
         let witness = set.witness(Hasher::BLAKE3, &ops).encode(Hasher::BLAKE3).expect(encoded);
         let parts = [
-            block::Part { ns: seed, after: Some(to.root(Hasher::BLAKE3)), witness: Some(&witness) },
-            block::Part { ns: 0x81, after: None, witness: None },
+            block::NamespaceClaim {
+                ns: seed,
+                after: Some(to.root(Hasher::BLAKE3)),
+                witness: Some(&witness),
+            },
+            block::NamespaceClaim { ns: 0x81, after: None, witness: None },
         ];
         let behind_root =
             |bytes: &[u8]| [&[0], &roots.over_all(Hasher::BLAKE3).to_bytes()[..], bytes].concat();
         if let Ok(block) = block::build(Hasher::BLAKE3, &roots, &parts) {
             save("block_verify", 100 + seed, &behind_root(&block))?;
         }
-        let through = through::build(Hasher::BLAKE3, &roots, 0x80, &path).expect(encoded);
+        let through = namespace::build(Hasher::BLAKE3, &roots, 0x80, &path).expect(encoded);
         save("block_verify", 200 + seed, &behind_root(&through))?;
         let image = database(seed);
         let file = |name: &str| image.file(name).expect("a file of every database").to_vec();

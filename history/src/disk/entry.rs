@@ -40,7 +40,7 @@ pub(super) enum PageKind {
 /// What an entry is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Part {
+pub(crate) enum RunSection {
     /// The value of a key.
     Values = 0,
     /// The node of a page's prefix.
@@ -58,7 +58,7 @@ pub(crate) enum Part {
 pub(crate) struct EntryKey([u8; KEY]);
 
 impl EntryKey {
-    fn new(part: Part, namespace: u8, key: &Key, len: u8) -> Self {
+    fn new(part: RunSection, namespace: u8, key: &Key, len: u8) -> Self {
         let mut bytes = [0; KEY];
         (bytes[0], bytes[1], bytes[KEY - 1]) = (part as u8, namespace, len);
         bytes[2..KEY - 1].copy_from_slice(key);
@@ -67,17 +67,17 @@ impl EntryKey {
 
     /// Of a namespace's key.
     pub(crate) fn of_key(namespace: u8, key: &Key) -> Self {
-        Self::new(Part::Values, namespace, key, 0)
+        Self::new(RunSection::Values, namespace, key, 0)
     }
 
     /// Of the prefix of a page or a region.
-    pub(crate) fn of_prefix(part: Part, namespace: u8, prefix: &Prefix) -> Self {
+    pub(crate) fn of_prefix(part: RunSection, namespace: u8, prefix: &Prefix) -> Self {
         let len = u8::try_from(prefix.len()).expect("prefixes of pages have at most 255 bits");
         Self::new(part, namespace, prefix.first_key(), len)
     }
 
     /// Of the `count`th entry of a commit.
-    pub(crate) fn of_commit(part: Part, commit: u64, count: u32) -> Self {
+    pub(crate) fn of_commit(part: RunSection, commit: u64, count: u32) -> Self {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&commit.to_be_bytes());
         key[8..12].copy_from_slice(&count.to_be_bytes());
@@ -85,7 +85,7 @@ impl EntryKey {
     }
 
     /// Is it of this part and namespace?
-    pub(super) fn is_of(&self, part: Part, namespace: u8) -> bool {
+    pub(super) fn is_of(&self, part: RunSection, namespace: u8) -> bool {
         self.0[..2] == [part as u8, namespace]
     }
 
@@ -117,7 +117,7 @@ pub(crate) enum Contents<'a> {
     /// The name of a value in the overflow file.
     Overflow(&'a [u8]),
     /// The first page of a value's pieces, and its bytes.
-    Apart {
+    InPieces {
         page: u32,
         bytes: u32,
     },
@@ -147,7 +147,7 @@ impl PageBuilder {
             Contents::Absent => (0, &[]),
             Contents::Inline(bytes) => (1, bytes),
             Contents::Overflow(bytes) => (2, bytes),
-            Contents::Apart { page, bytes } => {
+            Contents::InPieces { page, bytes } => {
                 apart = [page.to_le_bytes(), bytes.to_le_bytes()].concat();
                 (3, &apart)
             }
@@ -183,7 +183,7 @@ impl PageBuilder {
 
 /// An entry of a page.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry<'a> {
+pub(super) struct RunEntry<'a> {
     pub(super) key: EntryKey,
     /// Counted from the one that the run begins after.
     pub(super) commit: u64,
@@ -199,7 +199,7 @@ pub fn entries_of(payload: &[u8]) -> Result<usize, &'static str> {
     let page = RunPage::parse(payload)?;
     let mut builder = PageBuilder::new(page.kind);
     for at in 0..page.entries.len() {
-        let Entry { key, commit, contents } = page.entry(at).ok_or("an entry is not there")?;
+        let RunEntry { key, commit, contents } = page.entry(at).ok_or("an entry is not there")?;
         if !builder.push(&key, commit, &contents) {
             return Err("entries of a page fit a page");
         }
@@ -289,7 +289,7 @@ impl RunPage {
         &self.payload[1..]
     }
 
-    pub(super) fn entry(&self, at: usize) -> Option<Entry<'_>> {
+    pub(super) fn entry(&self, at: usize) -> Option<RunEntry<'_>> {
         let (key, commit, form, end) = *self.entries.get(at)?;
         let bytes = &self.payload[end - usize::from(form & LENGTH)..end];
         let half =
@@ -298,9 +298,9 @@ impl RunPage {
             0 => Contents::Absent,
             1 => Contents::Inline(bytes),
             2 => Contents::Overflow(bytes),
-            _ => Contents::Apart { page: half(0), bytes: half(4) },
+            _ => Contents::InPieces { page: half(0), bytes: half(4) },
         };
-        Some(Entry { key, commit, contents })
+        Some(RunEntry { key, commit, contents })
     }
 
     /// The place of the first entry that is not less.

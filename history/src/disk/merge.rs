@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use pleach_beatree::Stored;
-use pleach_core::page::overflow::PageRun;
+use pleach_core::page::overflow::OverflowRun;
 
-use super::entry::{Contents, EntryKey, MOST_COMMITS, Part};
-use super::read::Walk;
+use super::entry::{Contents, EntryKey, MOST_COMMITS, RunSection};
+use super::read::RunWalk;
 use super::write::RunWriter;
-use super::{DiskRun, Error, RunFile, RunNames};
+use super::{DiskRun, Error, RunDescriptor, RunFile};
 use crate::neighbours;
 use crate::run::Run;
 
@@ -19,8 +19,8 @@ pub(crate) fn write_run<E: From<Error>>(
     run: &Run,
     after: u64,
     commits: &[(u64, Vec<u8>)],
-    allocate: &mut impl FnMut(usize) -> Result<Vec<PageRun>, E>,
-) -> Result<RunNames, E> {
+    allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>, E>,
+) -> Result<RunDescriptor, E> {
     let keys = run.values.keys().len();
     let mut writer = RunWriter::new(file, number, (after, run.through), 0, keys);
     let mut long = Vec::new();
@@ -43,7 +43,7 @@ pub(crate) fn write_run<E: From<Error>>(
             }
         }
     }
-    for (part, table) in [(Part::Pages, &run.pages), (Part::Regions, &run.regions)] {
+    for (part, table) in [(RunSection::Pages, &run.pages), (RunSection::Regions, &run.regions)] {
         for (namespace, places) in table.parts() {
             for at in places {
                 let key = EntryKey::of_prefix(part, namespace, &table.keys()[at]);
@@ -57,12 +57,12 @@ pub(crate) fn write_run<E: From<Error>>(
     long.sort_by_key(|(commit, _)| *commit);
     for same in long.chunk_by(|a, b| a.0 == b.0) {
         for (count, (commit, cell)) in (0..).zip(same) {
-            let key = EntryKey::of_commit(Part::LongValues, *commit, count);
+            let key = EntryKey::of_commit(RunSection::LongValues, *commit, count);
             writer.put(&key, *commit, &Contents::Overflow(cell), allocate)?;
         }
     }
     for (commit, bytes) in commits {
-        let key = EntryKey::of_commit(Part::Commits, *commit, 0);
+        let key = EntryKey::of_commit(RunSection::Commits, *commit, 0);
         writer.put(&key, *commit, &Contents::Inline(bytes), allocate)?;
     }
     writer.finish(allocate)
@@ -72,7 +72,7 @@ pub(crate) fn write_run<E: From<Error>>(
 pub struct DiskMerge {
     /// Oldest first.
     pub runs: Vec<Arc<DiskRun>>,
-    walks: Vec<Walk>,
+    walks: Vec<RunWalk>,
     writer: RunWriter,
 }
 
@@ -86,23 +86,25 @@ impl DiskMerge {
         file: &Arc<RunFile>,
         number: impl FnOnce() -> Result<u64, E>,
     ) -> Result<Option<Self>, E> {
-        let sizes = all.iter().map(|run| (run.names.length, run.names.after, run.names.through));
-        let longest = all.iter().map(|run| run.names.length).max().unwrap_or(0);
+        let sizes = all
+            .iter()
+            .map(|run| (run.descriptor.length, run.descriptor.after, run.descriptor.through));
+        let longest = all.iter().map(|run| run.descriptor.length).max().unwrap_or(0);
         let own = (0..=longest).find_map(|length| neighbours(sizes.clone(), length));
         let own = own.filter(|own| {
-            all[own.end - 1].names.through - all[own.start].names.after <= MOST_COMMITS
+            all[own.end - 1].descriptor.through - all[own.start].descriptor.after <= MOST_COMMITS
         });
         own.map(|own| Ok(Self::new(file, number()?, all[own].to_vec())?)).transpose()
     }
 
     /// The merge of some neighbours, the oldest first, into a run of this number.
     fn new(file: &Arc<RunFile>, number: u64, runs: Vec<Arc<DiskRun>>) -> Result<Self, Error> {
-        let of = (runs[0].names.after, runs[runs.len() - 1].names.through);
-        let keys = runs.iter().map(|run| run.names.keys).sum();
-        let mut writer = RunWriter::new(file, number, of, runs[0].names.length + 1, keys);
-        writer.add_value_bytes(runs.iter().map(|run| run.names.value_bytes).sum());
+        let of = (runs[0].descriptor.after, runs[runs.len() - 1].descriptor.through);
+        let keys = runs.iter().map(|run| run.descriptor.keys).sum();
+        let mut writer = RunWriter::new(file, number, of, runs[0].descriptor.length + 1, keys);
+        writer.add_value_bytes(runs.iter().map(|run| run.descriptor.value_bytes).sum());
         let walks =
-            runs.iter().map(|run| Walk::new(Arc::clone(run))).collect::<Result<_, Error>>()?;
+            runs.iter().map(|run| RunWalk::new(Arc::clone(run))).collect::<Result<_, Error>>()?;
         Ok(Self { runs, walks, writer })
     }
 
@@ -113,7 +115,7 @@ impl DiskMerge {
     pub fn step<E: From<Error>>(
         &mut self,
         entries: usize,
-        allocate: &mut impl FnMut(usize) -> Result<Vec<PageRun>, E>,
+        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>, E>,
     ) -> Result<bool, E> {
         for _ in 0..entries {
             // Of several with the same key the oldest run's come first.
@@ -122,12 +124,12 @@ impl DiskMerge {
             let Some((_, at)) = next.min() else { return Ok(true) };
             let walk = &mut self.walks[at];
             let Some(entry) = walk.entry() else { return Ok(true) };
-            let commit = walk.run.names.after + entry.commit;
-            if commit > walk.run.names.through {
+            let commit = walk.run.descriptor.after + entry.commit;
+            if commit > walk.run.descriptor.through {
                 return Err(walk.run.bad_commit().into());
             }
             match entry.contents {
-                Contents::Apart { .. } => {
+                Contents::InPieces { .. } => {
                     let bytes = walk.run.bytes(&entry.contents)?;
                     self.writer.put(&entry.key, commit, &Contents::Inline(&bytes), allocate)?;
                 }
@@ -144,8 +146,8 @@ impl DiskMerge {
     /// Those of writing, and of `allocate`.
     pub fn finish<E: From<Error>>(
         self,
-        allocate: &mut impl FnMut(usize) -> Result<Vec<PageRun>, E>,
-    ) -> Result<RunNames, E> {
+        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>, E>,
+    ) -> Result<RunDescriptor, E> {
         self.writer.finish(allocate)
     }
 }

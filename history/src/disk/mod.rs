@@ -1,6 +1,6 @@
 //! A run on the device: what a run in memory has, as pages of the overflow file. See `docs/history-runs.md`.
 //!
-//! A run is written once, by [`write`], and named by images ([`RunNames`]). Whoever looks something up goes from the root of
+//! A run is written once, by [`write`], and named by images ([`RunDescriptor`]). Whoever looks something up goes from the root of
 //! its index to a page of entries ([`read`]). Each page says which run it is of and which page of it, so that one which was
 //! written over is noticed.
 
@@ -14,14 +14,14 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use pleach_core::Hasher;
-use pleach_core::page::overflow::{MAX_RUN_PAGES, PageRun};
+use pleach_core::page::overflow::{MAX_RUN_PAGES, OverflowRun};
 use pleach_core::page::{FileKind, Identity, MAX_PAGE_NO};
 use pleach_io::{Disk, File, IoError, OpenMode};
 
 pub use self::entry::entries_of;
 pub use self::merge::DiskMerge;
 pub(super) use self::merge::write_run;
-use self::read::Cache;
+use self::read::RunPageCache;
 use super::Error;
 use super::filter::Secret;
 
@@ -34,9 +34,9 @@ pub struct RunFile {
     /// The same for whoever writes.
     to_write: OnceLock<File>,
     database: u64,
-    cache: Mutex<Cache>,
+    cache: Mutex<RunPageCache>,
     /// Pages that were given to runs and are no run's any more.
-    unused: Mutex<Vec<PageRun>>,
+    unused: Mutex<Vec<OverflowRun>>,
     /// Bytes that were written.
     written: AtomicU64,
 }
@@ -56,7 +56,7 @@ impl RunFile {
             file: OnceLock::new(),
             to_write: OnceLock::new(),
             database,
-            cache: Mutex::new(Cache::new(usize::try_from(cached).unwrap_or(usize::MAX))),
+            cache: Mutex::new(RunPageCache::new(usize::try_from(cached).unwrap_or(usize::MAX))),
             unused: Mutex::default(),
             written: AtomicU64::new(0),
         }
@@ -76,7 +76,7 @@ impl RunFile {
     }
 
     /// Pages that were given to runs and are no run's any more: they are free.
-    pub fn take_unused(&self) -> Vec<PageRun> {
+    pub fn take_unused(&self) -> Vec<OverflowRun> {
         std::mem::take(&mut self.unused.lock())
     }
 
@@ -97,11 +97,11 @@ const MOST_LENGTH: usize = 64;
 
 /// Which lengths the prefixes of a part have: a bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Lengths([u64; 4]);
+struct PrefixLengths([u64; 4]);
 
 /// What leads to a run on the device, as an image has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RunNames {
+pub struct RunDescriptor {
     /// The number that all its pages carry as their flush number.
     number: u64,
     /// It has what the commits after this one replaced, through another.
@@ -117,20 +117,20 @@ pub struct RunNames {
     lines: u32,
     secret: Secret,
     /// Of pages and of regions.
-    lengths: [Lengths; 2],
+    lengths: [PrefixLengths; 2],
     /// Bytes of the overflow file that long values take which its commits replaced.
     pub value_bytes: u64,
     /// Keys.
     pub(super) keys: usize,
     /// Its pages in the overflow file.
-    pub pages: Vec<PageRun>,
+    pub pages: Vec<OverflowRun>,
     /// Of each of these the number of its first page in the run.
     firsts: Vec<u32>,
 }
 
-impl RunNames {
+impl RunDescriptor {
     /// Adds neighbouring pages to those of the run.
-    fn add_pages(&mut self, run: PageRun) {
+    fn add_pages(&mut self, run: OverflowRun) {
         self.firsts.push(self.page_count());
         self.pages.push(run);
     }
@@ -149,12 +149,15 @@ impl RunNames {
     }
 
     /// Keeps the first pages. Gives the others.
-    fn cut(&mut self, keep: u32) -> Vec<PageRun> {
+    fn cut(&mut self, keep: u32) -> Vec<OverflowRun> {
         let (mut left, mut gone) = (keep, Vec::new());
         self.pages.retain_mut(|run| {
             let kept = run.pages.min(left);
             if kept < run.pages {
-                gone.push(PageRun { start: run.start + u64::from(kept), pages: run.pages - kept });
+                gone.push(OverflowRun {
+                    start: run.start + u64::from(kept),
+                    pages: run.pages - kept,
+                });
             }
             (run.pages, left) = (kept, left - kept);
             kept > 0
@@ -214,11 +217,11 @@ impl RunNames {
             let ([a, b, c, d, e, f, g, h], rest) = bytes.split_first_chunk()?;
             bytes = rest;
             let start = u64::from_le_bytes([*a, *b, *c, *d, *e, 0, 0, 0]);
-            let run = PageRun { start, pages: u32::from_le_bytes([*f, *g, *h, 0]) };
+            let run = OverflowRun { start, pages: u32::from_le_bytes([*f, *g, *h, 0]) };
             names.page_count().checked_add(run.pages)?;
             names.add_pages(run);
         }
-        let is_inside = |run: &PageRun| {
+        let is_inside = |run: &OverflowRun| {
             let end = run.start.saturating_add(run.pages.into());
             (1..=MAX_RUN_PAGES).contains(&run.pages) && end <= MAX_PAGE_NO + 1
         };
@@ -237,19 +240,19 @@ impl RunNames {
 /// A run on the device. Its pages are unused when nobody has it any more.
 pub struct DiskRun {
     /// What leads to it.
-    pub names: RunNames,
+    pub descriptor: RunDescriptor,
     file: Arc<RunFile>,
 }
 
 impl DiskRun {
     /// A run by its names.
-    pub fn new(names: RunNames, file: &Arc<RunFile>) -> Self {
-        Self { names, file: Arc::clone(file) }
+    pub fn new(names: RunDescriptor, file: &Arc<RunFile>) -> Self {
+        Self { descriptor: names, file: Arc::clone(file) }
     }
 }
 
 impl Drop for DiskRun {
     fn drop(&mut self) {
-        self.file.unused.lock().append(&mut self.names.pages);
+        self.file.unused.lock().append(&mut self.descriptor.pages);
     }
 }

@@ -11,11 +11,13 @@ use pleach_core::page::stream::{StreamId, StreamView};
 use pleach_core::{Key, Node, Prefix};
 use pleach_io::PageBuf;
 
-use super::entry::{Contents, Entry, EntryKey, MOST_COMMITS, PIECE, PageKind, Part, RunPage};
+use super::entry::{
+    Contents, EntryKey, MOST_COMMITS, PIECE, PageKind, RunEntry, RunPage, RunSection,
+};
 use super::write::LINES;
 use super::{DiskRun, Error, RunFile};
-use crate::filter::{Line, line_of};
-use crate::run::{NodesOf, Order, ReplacedNode, Version};
+use crate::filter::{FilterLine, line_of};
+use crate::run::{CommitOrder, NodeScope, ReplacedNode, Version};
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -24,13 +26,13 @@ const AT_ONCE: u32 = 64;
 
 /// Pages that were read last, by run and place. One that was asked for again since it came, or last was to leave, stays for
 /// another turn.
-pub(super) struct Cache {
+pub(super) struct RunPageCache {
     most: usize,
     pages: HashMap<(u64, u32), (Arc<RunPage>, bool)>,
     order: VecDeque<(u64, u32)>,
 }
 
-impl Cache {
+impl RunPageCache {
     pub(super) fn new(most: usize) -> Self {
         Self { most, pages: HashMap::new(), order: VecDeque::new() }
     }
@@ -76,15 +78,17 @@ impl RunFile {
 
 impl DiskRun {
     fn bad(&self, index: u32, what: &'static str) -> Error {
-        let page = self.names.page(index).unwrap_or_default();
+        let page = self.descriptor.page(index).unwrap_or_default();
         Error::Contents { page, what }
     }
 
     /// Some neighbouring pages of the run, as far as they are neighbours in the file.
     fn read(&self, index: u32, count: u32) -> Result<Vec<RunPage>> {
-        let first =
-            self.names.page(index).ok_or_else(|| self.bad(index, "the run has no such page"))?;
-        let beside = |at: &u32| self.names.page(index + at) == Some(first + u64::from(*at));
+        let first = self
+            .descriptor
+            .page(index)
+            .ok_or_else(|| self.bad(index, "the run has no such page"))?;
+        let beside = |at: &u32| self.descriptor.page(index + at) == Some(first + u64::from(*at));
         let count = (0..count).take_while(beside).last().map_or(0, |last| last + 1);
         let mut buf = PageBuf::zeroed(count as usize);
         self.file.device.read_at(self.file.file()?, &mut buf, page_offset(first))?;
@@ -93,7 +97,7 @@ impl DiskRun {
             let bad = |error| Error::Page { page, error };
             let view =
                 StreamView::parse(buf.page(at as usize), &self.file.identity(page)).map_err(bad)?;
-            let own = (StreamId::History, index, self.names.number);
+            let own = (StreamId::History, index, self.descriptor.number);
             if (view.stream(), view.index(), view.flush()) != own {
                 return Err(self.bad(index, "the page is another run's by now"));
             }
@@ -104,7 +108,7 @@ impl DiskRun {
 
     /// A page, from memory if it was read not long ago.
     fn page(&self, index: u32) -> Result<Arc<RunPage>> {
-        let at = (self.names.number, index);
+        let at = (self.descriptor.number, index);
         if let Some(page) = self.file.cache.lock().get(at) {
             return Ok(page);
         }
@@ -115,66 +119,66 @@ impl DiskRun {
 
     /// Counted from the one that the run begins after: the first commit after `base`.
     fn from(&self, base: u64) -> u64 {
-        base.saturating_sub(self.names.after) + 1
+        base.saturating_sub(self.descriptor.after) + 1
     }
 
     /// What a key had as of `base`, where a commit of the run after that replaced it.
     pub fn get(&self, namespace: u8, key: &Key, base: u64) -> Result<Option<Version>> {
-        let hash = self.names.secret.hash(namespace, key);
+        let hash = self.descriptor.secret.hash(namespace, key);
         if !self.line(hash)?.may_have(hash) {
             return Ok(None);
         }
         let wanted = EntryKey::of_key(namespace, key);
-        let cursor = Cursor::seek(self, &wanted, self.from(base))?;
+        let cursor = RunCursor::seek(self, &wanted, self.from(base))?;
         let found = cursor.entry()?.filter(|entry| entry.key == wanted);
         found.map(|entry| self.version(&entry)).transpose()
     }
 
     /// Commits in a range, from 1, that changed a key: the first of them in an order, those of one page; none where there is none.
-    pub fn changes(
+    pub fn changing_commits(
         &self,
         namespace: u8,
         key: &Key,
         commits: &RangeInclusive<u64>,
-        order: Order,
+        order: CommitOrder,
     ) -> Result<Vec<u64>> {
-        let hash = self.names.secret.hash(namespace, key);
+        let hash = self.descriptor.secret.hash(namespace, key);
         if !self.line(hash)?.may_have(hash) {
             return Ok(Vec::new());
         }
         let wanted = EntryKey::of_key(namespace, key);
-        let commit = |entry: Entry<'_>| {
-            let commit = self.names.after + entry.commit;
+        let commit = |entry: RunEntry<'_>| {
+            let commit = self.descriptor.after + entry.commit;
             (entry.key == wanted && commits.contains(&commit)).then_some(commit)
         };
         Ok(match order {
-            Order::Ascending => {
-                let Cursor { page, at, .. } =
-                    Cursor::seek(self, &wanted, self.from(commits.start() - 1))?;
+            CommitOrder::Ascending => {
+                let RunCursor { page, at, .. } =
+                    RunCursor::seek(self, &wanted, self.from(commits.start() - 1))?;
                 (at..).map_while(|at| page.entry(at).and_then(commit)).collect()
             }
-            Order::Descending => {
-                let Cursor { page, at, .. } =
-                    Cursor::seek_below(self, &wanted, self.from(*commits.end()))?;
+            CommitOrder::Descending => {
+                let RunCursor { page, at, .. } =
+                    RunCursor::seek_below(self, &wanted, self.from(*commits.end()))?;
                 (0..at).rev().map_while(|at| page.entry(at).and_then(commit)).collect()
             }
         })
     }
 
     /// The line of the filter of a hash.
-    fn line(&self, hash: u64) -> Result<Line> {
-        let line = u32::try_from(line_of(hash, self.names.lines as usize)).unwrap_or(0);
-        let index = self.names.filter + line / LINES;
+    fn line(&self, hash: u64) -> Result<FilterLine> {
+        let line = u32::try_from(line_of(hash, self.descriptor.lines as usize)).unwrap_or(0);
+        let index = self.descriptor.filter + line / LINES;
         let page = self.page(index)?;
         let lines = (page.kind == PageKind::Filter).then(|| page.contents().as_chunks::<64>().0);
         let bytes = lines.and_then(|lines| lines.get((line % LINES) as usize));
         let bytes = bytes.ok_or_else(|| self.bad(index, "it is no page of the filter"))?;
         let (words, _) = bytes.as_chunks::<8>();
-        Ok(Line(std::array::from_fn(|at| u64::from_le_bytes(words[at]))))
+        Ok(FilterLine(std::array::from_fn(|at| u64::from_le_bytes(words[at]))))
     }
 
-    fn version(&self, entry: &Entry<'_>) -> Result<Version> {
-        Ok((self.names.after + entry.commit, self.stored(&entry.contents)?))
+    fn version(&self, entry: &RunEntry<'_>) -> Result<Version> {
+        Ok((self.descriptor.after + entry.commit, self.stored(&entry.contents)?))
     }
 
     /// What an entry says of a value.
@@ -183,11 +187,11 @@ impl DiskRun {
             Contents::Absent => Stored::Absent,
             Contents::Overflow(cell) => {
                 OverflowCell::parse(cell)
-                    .map_err(|error| Error::Name { commit: self.names.through, error })?;
+                    .map_err(|error| Error::Name { commit: self.descriptor.through, error })?;
                 Stored::Overflow((*cell).into())
             }
-            Contents::Inline(_) | Contents::Apart { .. } => {
-                Stored::put(self.file.hasher, Value::from(&*self.bytes(contents)?))
+            Contents::Inline(_) | Contents::InPieces { .. } => {
+                Stored::from_value(self.file.hasher, Value::from(&*self.bytes(contents)?))
             }
         })
     }
@@ -196,10 +200,10 @@ impl DiskRun {
     pub(super) fn bytes(&self, contents: &Contents<'_>) -> Result<Arc<[u8]>> {
         let (first, len) = match contents {
             Contents::Inline(bytes) => return Ok((*bytes).into()),
-            Contents::Apart { page, bytes } => (*page, *bytes as usize),
+            Contents::InPieces { page, bytes } => (*page, *bytes as usize),
             Contents::Absent | Contents::Overflow(_) => return Err(self.bad(0, "it has no bytes")),
         };
-        if first >= self.names.root {
+        if first >= self.descriptor.root {
             return Err(self.bad(first, "a piece of a value lies behind the entries"));
         }
         let mut all = Vec::new();
@@ -214,7 +218,7 @@ impl DiskRun {
 
     /// Shows what the keys of some ranges, which ascend, had as of `base` where a commit of the run after that changed it, in
     /// order.
-    pub fn within(
+    pub fn for_each_within(
         &self,
         namespace: u8,
         ranges: &[RangeInclusive<Key>],
@@ -223,9 +227,10 @@ impl DiskRun {
     ) -> Result<()> {
         for range in ranges {
             let first = EntryKey::of_key(namespace, range.start());
-            let mut cursor = Cursor::seek(self, &first, self.from(base))?;
+            let mut cursor = RunCursor::seek(self, &first, self.from(base))?;
             while let Some(entry) = cursor.after(base)? {
-                if !entry.key.is_of(Part::Values, namespace) || entry.key.key() > range.end() {
+                if !entry.key.is_of(RunSection::Values, namespace) || entry.key.key() > range.end()
+                {
                     break;
                 }
                 let key = entry.key;
@@ -240,36 +245,36 @@ impl DiskRun {
     /// each the oldest.
     pub fn nodes_around(
         &self,
-        of: NodesOf,
+        of: NodeScope,
         namespace: u8,
         prefix: &Prefix,
         base: u64,
     ) -> Result<Vec<ReplacedNode>> {
         let (part, lengths) = match of {
-            NodesOf::Pages => (Part::Pages, &self.names.lengths[0]),
-            NodesOf::Regions => (Part::Regions, &self.names.lengths[1]),
+            NodeScope::Pages => (RunSection::Pages, &self.descriptor.lengths[0]),
+            NodeScope::Regions => (RunSection::Regions, &self.descriptor.lengths[1]),
         };
         let mut found = Vec::new();
-        let mut take = |entry: &Entry<'_>| {
+        let mut take = |entry: &RunEntry<'_>| {
             let node = self.bytes(&entry.contents)?;
             let (prefix, node) = (entry.key.prefix(), node[..].first_chunk::<32>());
             let (Some(prefix), Some(node)) = (prefix, node) else {
                 return Err(self.bad(0, "it is no node of a prefix"));
             };
-            let number = self.names.after + entry.commit;
+            let number = self.descriptor.after + entry.commit;
             found.push(ReplacedNode { prefix, number, node: Node::new(*node) });
             Ok(())
         };
         for length in lengths.below(prefix.len()) {
             let above = Prefix::new(prefix.first_key(), length);
             let wanted = EntryKey::of_prefix(part, namespace, &above);
-            let cursor = Cursor::seek(self, &wanted, self.from(base))?;
+            let cursor = RunCursor::seek(self, &wanted, self.from(base))?;
             if let Some(entry) = cursor.entry()?.filter(|entry| entry.key == wanted) {
                 take(&entry)?;
             }
         }
         let first = EntryKey::of_prefix(part, namespace, prefix);
-        let mut cursor = Cursor::seek(self, &first, self.from(base))?;
+        let mut cursor = RunCursor::seek(self, &first, self.from(base))?;
         while let Some(entry) = cursor.after(base)? {
             let key = entry.key;
             if !key.is_of(part, namespace) || !prefix.covers(key.key()) {
@@ -283,8 +288,8 @@ impl DiskRun {
 
     /// What is kept of a commit beside what it replaced.
     pub fn commit(&self, number: u64) -> Result<Arc<[u8]>> {
-        let wanted = EntryKey::of_commit(Part::Commits, number, 0);
-        let cursor = Cursor::seek(self, &wanted, self.from(number - 1))?;
+        let wanted = EntryKey::of_commit(RunSection::Commits, number, 0);
+        let cursor = RunCursor::seek(self, &wanted, self.from(number - 1))?;
         match cursor.entry()?.filter(|entry| entry.key == wanted) {
             Some(entry) => self.bytes(&entry.contents),
             None => Err(self.bad_commit()),
@@ -293,28 +298,29 @@ impl DiskRun {
 
     /// Reads all pages. Those of entries are in order, each of them is found by the index, and the filter has the keys.
     pub fn check(self: &Arc<Self>) -> Result<()> {
-        let mut walk = Walk::new(Arc::clone(self))?;
+        let mut walk = RunWalk::new(Arc::clone(self))?;
         let mut last = None;
         while let Some(entry) = walk.entry() {
             let at = Some((entry.key, entry.commit));
-            let version = (self.from(self.names.after)..=self.names.through - self.names.after)
+            let version = (self.from(self.descriptor.after)
+                ..=self.descriptor.through - self.descriptor.after)
                 .contains(&entry.commit);
             if at <= last || !version {
-                return Err(self.bad(self.names.root, "entries are not in order"));
+                return Err(self.bad(self.descriptor.root, "entries are not in order"));
             }
-            if matches!(entry.contents, Contents::Apart { .. }) {
+            if matches!(entry.contents, Contents::InPieces { .. }) {
                 self.bytes(&entry.contents)?;
             }
-            let found = Cursor::seek(self, &entry.key, entry.commit)?;
+            let found = RunCursor::seek(self, &entry.key, entry.commit)?;
             if found.entry()?.map(|found| (found.key, found.commit)) != at {
-                return Err(self.bad(self.names.root, "the index does not lead to an entry"));
+                return Err(self.bad(self.descriptor.root, "the index does not lead to an entry"));
             }
             if last.is_none_or(|(last, _)| last != entry.key)
-                && entry.key.is_of(Part::Values, entry.key.namespace())
+                && entry.key.is_of(RunSection::Values, entry.key.namespace())
             {
-                let hash = self.names.secret.hash(entry.key.namespace(), entry.key.key());
+                let hash = self.descriptor.secret.hash(entry.key.namespace(), entry.key.key());
                 if !self.line(hash)?.may_have(hash) {
-                    return Err(self.bad(self.names.filter, "the filter lacks a key"));
+                    return Err(self.bad(self.descriptor.filter, "the filter lacks a key"));
                 }
             }
             last = at;
@@ -325,17 +331,18 @@ impl DiskRun {
 
     /// The error for what is kept of a commit and cannot be.
     pub fn bad_commit(&self) -> Error {
-        self.bad(self.names.root, "the run does not have one of its commits")
+        self.bad(self.descriptor.root, "the run does not have one of its commits")
     }
 
     /// Shows the names of long values that its commits have replaced, with the commits, in order.
-    pub fn each_long_value(&self, mut see: impl FnMut(u64, Stored)) -> Result<()> {
-        if self.names.value_bytes == 0 {
+    pub fn for_each_long_value(&self, mut see: impl FnMut(u64, Stored)) -> Result<()> {
+        if self.descriptor.value_bytes == 0 {
             return Ok(());
         }
-        let first = EntryKey::of_commit(Part::LongValues, 0, 0);
-        let mut cursor = Cursor::seek(self, &first, 0)?;
-        while let Some(entry) = cursor.entry()?.filter(|entry| entry.key.is_of(Part::LongValues, 0))
+        let first = EntryKey::of_commit(RunSection::LongValues, 0, 0);
+        let mut cursor = RunCursor::seek(self, &first, 0)?;
+        while let Some(entry) =
+            cursor.entry()?.filter(|entry| entry.key.is_of(RunSection::LongValues, 0))
         {
             let (commit, stored) = self.version(&entry)?;
             see(commit, stored);
@@ -346,7 +353,7 @@ impl DiskRun {
 }
 
 /// A place among the entries of a run, found by its index.
-struct Cursor<'a> {
+struct RunCursor<'a> {
     run: &'a DiskRun,
     /// Pages of the index, the root first, each with the place behind the name of the next page.
     above: Vec<(u32, Arc<RunPage>, usize)>,
@@ -354,7 +361,7 @@ struct Cursor<'a> {
     at: usize,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> RunCursor<'a> {
     /// The first entry that is not before this key and commit.
     fn seek(run: &'a DiskRun, key: &EntryKey, commit: u64) -> Result<Self> {
         // The page before may end with what is looked for, unless that begins the page.
@@ -373,9 +380,9 @@ impl<'a> Cursor<'a> {
 
     /// On the last page that begins before this key and commit; on the run's first one where none does.
     fn on_page(run: &'a DiskRun, key: &EntryKey, commit: u64) -> Result<Self> {
-        let root = run.page(run.names.root)?;
+        let root = run.page(run.descriptor.root)?;
         let mut cursor = Self { run, above: Vec::new(), page: root, at: 0 };
-        let mut index = run.names.root;
+        let mut index = run.descriptor.root;
         while cursor.page.kind == PageKind::Index {
             let behind = cursor.page.lower_bound(key, commit).max(1);
             index = cursor.descend(index, behind - 1)?;
@@ -421,11 +428,11 @@ impl<'a> Cursor<'a> {
     }
 
     /// The entry that it is at; none at the end.
-    fn entry(&self) -> Result<Option<Entry<'_>>> {
+    fn entry(&self) -> Result<Option<RunEntry<'_>>> {
         match self.page.kind {
             PageKind::Entries => Ok(self.page.entry(self.at)),
             PageKind::Index if self.page.entry(self.at).is_none() => Ok(None),
-            _ => Err(self.run.bad(self.run.names.root, "it has no entries")),
+            _ => Err(self.run.bad(self.run.descriptor.root, "it has no entries")),
         }
     }
 
@@ -436,7 +443,7 @@ impl<'a> Cursor<'a> {
 
     /// The entry that it is at, or the first one behind it, of a commit after `base`; of each key such an entry is shown once
     /// with [`Self::skip`].
-    fn after(&mut self, base: u64) -> Result<Option<Entry<'_>>> {
+    fn after(&mut self, base: u64) -> Result<Option<RunEntry<'_>>> {
         let from = self.run.from(base);
         while let Some(entry) = self.entry()?
             && entry.commit < from
@@ -463,7 +470,7 @@ impl<'a> Cursor<'a> {
 }
 
 /// All entries of a run, page by page.
-pub(super) struct Walk {
+pub(super) struct RunWalk {
     pub(super) run: Arc<DiskRun>,
     /// The next page to be read, and pages that were read.
     next: u32,
@@ -472,7 +479,7 @@ pub(super) struct Walk {
     at: usize,
 }
 
-impl Walk {
+impl RunWalk {
     /// The walk, before the first entry.
     pub(super) fn new(run: Arc<DiskRun>) -> Result<Self> {
         let mut walk = Self { run, next: 0, ahead: VecDeque::new(), page: RunPage::empty(), at: 0 };
@@ -481,7 +488,7 @@ impl Walk {
     }
 
     /// The entry that it is at; none at the end.
-    pub(super) fn entry(&self) -> Option<Entry<'_>> {
+    pub(super) fn entry(&self) -> Option<RunEntry<'_>> {
         self.page.entry(self.at)
     }
 
@@ -494,7 +501,7 @@ impl Walk {
         while self.page.entry(self.at).is_none() {
             let Some(page) = self.ahead.pop_front() else {
                 // The root is the last page of the index, and of entries where there is no index.
-                let left = (self.run.names.root + 1).saturating_sub(self.next);
+                let left = (self.run.descriptor.root + 1).saturating_sub(self.next);
                 if left == 0 {
                     return Ok(());
                 }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pleach_beatree::page_no::page_offset;
-use pleach_core::page::overflow::PageRun;
+use pleach_core::page::overflow::OverflowRun;
 use pleach_core::page::stream::{self, StreamHeader, StreamId};
 use pleach_io::{PAGE, PageBuf};
 
-use super::entry::{Contents, EntryKey, MOST_INLINE, PIECE, PageBuilder, PageKind, Part};
-use super::{Error, Lengths, RunFile, RunNames};
-use crate::filter::{Filter, Line, Secret};
+use super::entry::{Contents, EntryKey, MOST_INLINE, PIECE, PageBuilder, PageKind, RunSection};
+use super::{Error, PrefixLengths, RunDescriptor, RunFile};
+use crate::filter::{Filter, FilterLine, Secret};
 
 /// Pages of one write.
 const AT_ONCE: usize = 64;
@@ -24,7 +24,7 @@ pub(super) const LINES: u32 = (PIECE / 64) as u32;
 /// A run in the making.
 pub(crate) struct RunWriter {
     file: Arc<RunFile>,
-    names: RunNames,
+    descriptor: RunDescriptor,
     /// Pages that are filled, and the number of the first of those in the buffer.
     filled: u32,
     buf: PageBuf,
@@ -48,10 +48,11 @@ impl RunWriter {
         keys: usize,
     ) -> Self {
         let secret = Secret::default();
-        let names = RunNames { number, after, through, length, secret, ..RunNames::default() };
+        let names =
+            RunDescriptor { number, after, through, length, secret, ..RunDescriptor::default() };
         Self {
             file: Arc::clone(file),
-            names,
+            descriptor: names,
             filled: 0,
             buf: PageBuf::zeroed(AT_ONCE),
             in_buf: 0,
@@ -64,7 +65,7 @@ impl RunWriter {
 
     /// Long values that entries name take so many bytes more of the overflow file.
     pub(crate) fn add_value_bytes(&mut self, bytes: u64) {
-        self.names.value_bytes += bytes;
+        self.descriptor.value_bytes += bytes;
     }
 
     /// Adds what an entry says before a commit. Entries ascend by key and commit.
@@ -73,16 +74,17 @@ impl RunWriter {
         key: &EntryKey,
         commit: u64,
         contents: &Contents<'_>,
-        allocate: &mut impl FnMut(usize) -> Result<Vec<PageRun>, E>,
+        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>, E>,
     ) -> Result<(), E> {
         if self.last != Some(*key) {
             self.last = Some(*key);
-            if key.is_of(Part::Values, key.namespace()) {
-                self.names.keys += 1;
-                self.filter.add(self.names.secret.hash(key.namespace(), key.key()));
+            if key.is_of(RunSection::Values, key.namespace()) {
+                self.descriptor.keys += 1;
+                self.filter.add(self.descriptor.secret.hash(key.namespace(), key.key()));
             }
-            for (part, lengths) in
-                [Part::Pages, Part::Regions].into_iter().zip(&mut self.names.lengths)
+            for (part, lengths) in [RunSection::Pages, RunSection::Regions]
+                .into_iter()
+                .zip(&mut self.descriptor.lengths)
             {
                 if key.is_of(part, key.namespace()) {
                     lengths.add(key.length());
@@ -95,11 +97,11 @@ impl RunWriter {
                 for piece in bytes.chunks(PIECE) {
                     self.page(PageKind::Piece, piece, allocate)?;
                 }
-                Contents::Apart { page, bytes: count(bytes.len()) }
+                Contents::InPieces { page, bytes: count(bytes.len()) }
             }
             other => *other,
         };
-        let commit = commit - self.names.after;
+        let commit = commit - self.descriptor.after;
         if !self.levels[0].push(key, commit, &contents) {
             self.end_page(0, allocate)?;
             assert!(self.levels[0].push(key, commit, &contents), "an entry fits an empty page");
@@ -111,7 +113,7 @@ impl RunWriter {
     fn end_page<E: From<Error>>(
         &mut self,
         level: usize,
-        allocate: &mut impl FnMut(usize) -> Result<Vec<PageRun>, E>,
+        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>, E>,
     ) -> Result<(), E> {
         let kind = if level == 0 { PageKind::Entries } else { PageKind::Index };
         let ended = std::mem::replace(&mut self.levels[level], PageBuilder::new(kind));
@@ -134,7 +136,7 @@ impl RunWriter {
         &mut self,
         kind: PageKind,
         contents: &[u8],
-        allocate: &mut impl FnMut(usize) -> Result<Vec<PageRun>, E>,
+        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>, E>,
     ) -> Result<u32, E> {
         self.sealed(&[&[kind as u8], contents].concat(), allocate)
     }
@@ -143,26 +145,26 @@ impl RunWriter {
     fn sealed<E: From<Error>>(
         &mut self,
         payload: &[u8],
-        allocate: &mut impl FnMut(usize) -> Result<Vec<PageRun>, E>,
+        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>, E>,
     ) -> Result<u32, E> {
         if self.filled == self.given {
             self.flush()?;
             let more = (self.given as usize).clamp(LEAST, MOST);
             for run in allocate(more)? {
                 self.given += run.pages;
-                self.names.add_pages(run);
+                self.descriptor.add_pages(run);
             }
         }
         let index = self.filled;
-        let page = self.names.page(index).expect("it was given");
+        let page = self.descriptor.page(index).expect("it was given");
         // What is written at once lies side by side.
-        let before = self.in_buf.checked_sub(1).and_then(|_| self.names.page(index - 1));
+        let before = self.in_buf.checked_sub(1).and_then(|_| self.descriptor.page(index - 1));
         if self.in_buf == AT_ONCE || before.is_some_and(|before| before + 1 != page) {
             self.flush()?;
         }
         let header = StreamHeader {
             identity: self.file.identity(page),
-            flush: self.names.number,
+            flush: self.descriptor.number,
             namespace: 0,
             stream: StreamId::History,
             index,
@@ -177,7 +179,7 @@ impl RunWriter {
         if self.in_buf == 0 {
             return Ok(());
         }
-        let first = self.names.page(self.filled - count(self.in_buf)).expect("it was given");
+        let first = self.descriptor.page(self.filled - count(self.in_buf)).expect("it was given");
         self.file.device.write_at(self.file.file()?, &self.buf, self.in_buf, page_offset(first))?;
         self.file.written.fetch_add(self.in_buf as u64 * PAGE as u64, Ordering::Relaxed);
         self.in_buf = 0;
@@ -187,33 +189,33 @@ impl RunWriter {
     /// All entries are in. Gives what leads to the run. Nothing is synced.
     pub(crate) fn finish<E: From<Error>>(
         mut self,
-        allocate: &mut impl FnMut(usize) -> Result<Vec<PageRun>, E>,
-    ) -> Result<RunNames, E> {
+        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>, E>,
+    ) -> Result<RunDescriptor, E> {
         let mut level = 0;
         while level + 1 < self.levels.len() {
             self.end_page(level, allocate)?;
             level += 1;
         }
         let root = std::mem::replace(&mut self.levels[level], PageBuilder::new(PageKind::Entries));
-        self.names.root = self.sealed(root.payload(), allocate)?;
-        self.names.filter = self.filled;
-        self.names.lines = count(self.filter.lines().len());
+        self.descriptor.root = self.sealed(root.payload(), allocate)?;
+        self.descriptor.filter = self.filled;
+        self.descriptor.lines = count(self.filter.lines().len());
         let filter = std::mem::replace(&mut self.filter, Filter::new(0));
         for lines in filter.lines().chunks(LINES as usize) {
-            let words = lines.iter().flat_map(|Line(words)| words);
+            let words = lines.iter().flat_map(|FilterLine(words)| words);
             let bytes: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
             self.page(PageKind::Filter, &bytes, allocate)?;
         }
         self.flush()?;
-        let vain = self.names.cut(self.filled);
+        let vain = self.descriptor.cut(self.filled);
         self.file.unused.lock().extend(vain);
-        Ok(std::mem::take(&mut self.names))
+        Ok(std::mem::take(&mut self.descriptor))
     }
 }
 
 impl Drop for RunWriter {
     fn drop(&mut self) {
-        self.file.unused.lock().append(&mut self.names.pages);
+        self.file.unused.lock().append(&mut self.descriptor.pages);
     }
 }
 
@@ -221,7 +223,7 @@ fn count(count: usize) -> u32 {
     u32::try_from(count).expect("a run has fewer than 2^32 pages")
 }
 
-impl Lengths {
+impl PrefixLengths {
     fn add(&mut self, length: u8) {
         self.0[usize::from(length / 64)] |= 1 << (length % 64);
     }

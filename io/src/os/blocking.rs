@@ -11,14 +11,14 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
 
-use crate::device::{Completion, Queue, Request, Transfer};
+use crate::device::{Completion, Queue, Request, RequestKind};
 use crate::error::Result;
 use crate::threads::no_thread;
 
 use super::files;
 
 /// A request, and where its completion goes.
-struct Job {
+struct BlockingJob {
     request: Request,
     reply: Sender<Completion>,
 }
@@ -26,13 +26,13 @@ struct Job {
 /// The threads of a device.
 pub(super) struct Pool {
     /// `None` only while dropping.
-    jobs: Option<Sender<Job>>,
+    jobs: Option<Sender<BlockingJob>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Pool {
     pub(super) fn start(threads: usize) -> Result<Self> {
-        let (jobs, inbox) = unbounded::<Job>();
+        let (jobs, inbox) = unbounded::<BlockingJob>();
         // A pool from the first thread on, so that a failure to start one ends the others.
         let mut pool = Self { jobs: Some(jobs), threads: Vec::with_capacity(threads) };
         for number in 0..threads.max(1) {
@@ -57,13 +57,13 @@ impl Drop for Pool {
     }
 }
 
-fn serve(inbox: &Receiver<Job>) {
-    while let Ok(Job { request, reply }) = inbox.recv() {
-        let Request { file, transfer, offset, mut buf, token } = request;
+fn serve(inbox: &Receiver<BlockingJob>) {
+    while let Ok(BlockingJob { request, reply }) = inbox.recv() {
+        let Request { file, kind: transfer, offset, mut buf, token } = request;
         let result = match transfer {
-            Transfer::Read => files::read(file.of(), &mut buf, offset),
-            Transfer::Write => files::write(file.of(), &buf, offset),
-            Transfer::Sync => files::sync(file.of()),
+            RequestKind::Read => files::read(file.downcast(), &mut buf, offset),
+            RequestKind::Write => files::write(file.downcast(), &buf, offset),
+            RequestKind::Sync => files::sync(file.downcast()),
         };
         // Before the reply: when the caller has all completions and drops its handle, the file
         // is closed.
@@ -109,7 +109,7 @@ impl Queue for PoolQueue {
         let Some(jobs) = &self.pool.jobs else { return Ok(()) };
         for request in self.staged.drain(..) {
             // The threads receive for as long as the pool exists, and we hold it.
-            let _ = jobs.send(Job { request, reply: self.reply.clone() });
+            let _ = jobs.send(BlockingJob { request, reply: self.reply.clone() });
             self.running += 1;
         }
         Ok(())

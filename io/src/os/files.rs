@@ -14,14 +14,14 @@ use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use crate::buffer::PageBuf;
-use crate::device::{OpenFile, OpenMode, Transfer};
+use crate::device::{OpenFile, OpenMode, RequestKind};
 use crate::error::{IoError, Operation, Result};
 use crate::page::PAGE;
 
 use super::descriptor::open_at;
 use super::error::{failed, os_error};
 use super::lock::LOCK_NAME;
-use super::progress::{Outcome, Progress, RETRIES, check_range};
+use super::progress::{RETRIES, TransferOutcome, TransferProgress, check_range};
 
 /// Numbers the files of a process, so that a ring's table never mistakes one for another.
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
@@ -192,8 +192,8 @@ fn direct_align(fd: &OwnedFd) -> u32 {
 /// One transfer, repeated until it is complete or has failed. The kernel uses `buf` only for the
 /// duration of each call.
 pub(super) fn write(file: &OsFile, buf: &[u8], offset: u64) -> Result<()> {
-    check_range(file.name(), Transfer::Write, offset, buf.len(), file.0.unit)?;
-    let progress = Progress::new(Transfer::Write, buf.len(), file.align());
+    check_range(file.name(), RequestKind::Write, offset, buf.len(), file.0.unit)?;
+    let progress = TransferProgress::new(RequestKind::Write, buf.len(), file.align());
     run(file, progress, offset, |start, count| {
         rustix::io::pwrite(file.fd(), &buf[start..start + count], offset + start as u64)
     })
@@ -201,8 +201,8 @@ pub(super) fn write(file: &OsFile, buf: &[u8], offset: u64) -> Result<()> {
 
 /// Fills `buf` from the file.
 pub(super) fn read(file: &OsFile, buf: &mut [u8], offset: u64) -> Result<()> {
-    check_range(file.name(), Transfer::Read, offset, buf.len(), PAGE)?;
-    let progress = Progress::new(Transfer::Read, buf.len(), file.align());
+    check_range(file.name(), RequestKind::Read, offset, buf.len(), PAGE)?;
+    let progress = TransferProgress::new(RequestKind::Read, buf.len(), file.align());
     run(file, progress, offset, |start, count| {
         rustix::io::pread(file.fd(), &mut buf[start..start + count], offset + start as u64)
     })
@@ -210,14 +210,14 @@ pub(super) fn read(file: &OsFile, buf: &mut [u8], offset: u64) -> Result<()> {
 
 /// fdatasync, once.
 pub(super) fn sync(file: &OsFile) -> Result<()> {
-    run(file, Progress::new(Transfer::Sync, 0, 1), 0, |_, _| {
+    run(file, TransferProgress::new(RequestKind::Sync, 0, 1), 0, |_, _| {
         rustix::fs::fdatasync(file.fd()).map(|()| 0)
     })
 }
 
 fn run(
     file: &OsFile,
-    mut progress: Progress,
+    mut progress: TransferProgress,
     offset: u64,
     mut attempt: impl FnMut(usize, usize) -> rustix::io::Result<usize>,
 ) -> Result<()> {
@@ -232,9 +232,9 @@ fn run(
             Err(errno) => -errno.raw_os_error(),
         };
         match progress.advance(result) {
-            Outcome::Done => return Ok(()),
-            Outcome::Resubmit => {}
-            Outcome::Failed(failure) => {
+            TransferOutcome::Done => return Ok(()),
+            TransferOutcome::Resubmit => {}
+            TransferOutcome::Failed(failure) => {
                 return Err(progress.error(failure, file.name(), offset));
             }
         }

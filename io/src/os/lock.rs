@@ -77,11 +77,11 @@ impl Drop for FolderLock {
 }
 
 /// A folder, and what errors call it.
-type Folder<'a> = (BorrowedFd<'a>, &'a str);
+type NamedFolder<'a> = (BorrowedFd<'a>, &'a str);
 
 /// Locks a folder. A reader of a folder it may not write passes `read_only`.
 pub(super) fn lock(
-    folder: Folder<'_>,
+    folder: NamedFolder<'_>,
     mode: LockMode,
     read_only: bool,
     held: &HeldLock,
@@ -106,7 +106,7 @@ fn check_writable(folder: BorrowedFd<'_>) -> rustix::io::Result<()> {
     }
 }
 
-fn exclusive(folder: Folder<'_>, held: &HeldLock) -> Result<FolderLock> {
+fn exclusive(folder: NamedFolder<'_>, held: &HeldLock) -> Result<FolderLock> {
     let file = lock_file(folder, FlockOperation::NonBlockingLockExclusive, OFlags::RDWR)?;
     let folder = lock_folder(folder, FlockOperation::NonBlockingLockExclusive)?;
     // Without it the next process cannot say who uses the folder: no reason to refuse this one.
@@ -116,7 +116,7 @@ fn exclusive(folder: Folder<'_>, held: &HeldLock) -> Result<FolderLock> {
     Ok(FolderLock { file: Some(file), folder, exclusive: true })
 }
 
-fn shared(folder: Folder<'_>) -> Result<FolderLock> {
+fn shared(folder: NamedFolder<'_>) -> Result<FolderLock> {
     let operation = FlockOperation::NonBlockingLockShared;
     match lock_file(folder, operation, OFlags::RDWR) {
         Ok(file) => {
@@ -146,7 +146,7 @@ fn is_unwritable(error: &IoError) -> bool {
 
 /// Opens `LOCK` (creating it when `access` allows writing) and locks it.
 fn lock_file(
-    (folder, path): Folder<'_>,
+    (folder, path): NamedFolder<'_>,
     operation: FlockOperation,
     access: OFlags,
 ) -> Result<OwnedFd> {
@@ -161,7 +161,7 @@ fn lock_file(
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
                 let holder = holder(&file);
-                if waited >= patience(holder, operation) {
+                if waited >= lock_timeout(holder, operation) {
                     return Err(IoError::Locked { folder: path.to_owned(), holder });
                 }
                 std::thread::sleep(PAUSE);
@@ -184,7 +184,10 @@ fn still_named(folder: BorrowedFd<'_>, file: &OwnedFd) -> Result<bool> {
 
 /// Locks the folder itself, through a description of its own. `None` where the file system does
 /// not lock folders (NFS): there `readers-share` rests on `LOCK` alone.
-fn lock_folder((folder, path): Folder<'_>, operation: FlockOperation) -> Result<Option<OwnedFd>> {
+fn lock_folder(
+    (folder, path): NamedFolder<'_>,
+    operation: FlockOperation,
+) -> Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let own =
         open_at(folder, ".", flags, Mode::empty()).map_err(failed(LOCK_NAME, Operation::Lock))?;
@@ -206,7 +209,7 @@ fn write_text(file: &OwnedFd, owner: &str) -> rustix::io::Result<()> {
     rustix::io::pwrite(file, text.as_bytes(), 0).map(|_| ())
 }
 
-fn patience(holder: LockHolder, operation: FlockOperation) -> Duration {
+fn lock_timeout(holder: LockHolder, operation: FlockOperation) -> Duration {
     match holder {
         // Whoever reads has nothing to fear of its last writes: it is told who writes, and looks beside it.
         LockHolder::Elsewhere(_) if operation == FlockOperation::NonBlockingLockShared => UNNAMED,
@@ -253,7 +256,7 @@ impl Process {
             pid: std::process::id(),
             boot: boot.map(|id| id.trim().to_owned()),
             namespace: namespace.and_then(|name| Some(name.to_str()?.to_owned())),
-            start: Stat::of("self").map(|stat| stat.start),
+            start: ProcStat::of("self").map(|stat| stat.start),
         }
     }
 
@@ -293,7 +296,7 @@ impl Process {
         // A namespace may see the processes of the one around it: these are other numbers.
         let is_own = std::fs::read_link("/proc/self")
             .is_ok_and(|own| own == Path::new(&this.pid.to_string()));
-        match Stat::of(&self.pid.to_string()).filter(|_| is_own) {
+        match ProcStat::of(&self.pid.to_string()).filter(|_| is_own) {
             // A killed process whose parent has not waited for it still has its id, and no files.
             Some(stat) => {
                 !stat.is_zombie && self.start.as_ref().is_none_or(|start| *start == stat.start)
@@ -304,12 +307,12 @@ impl Process {
 }
 
 /// What is used of `/proc/PID/stat`.
-struct Stat {
+struct ProcStat {
     is_zombie: bool,
     start: String,
 }
 
-impl Stat {
+impl ProcStat {
     fn of(pid: &str) -> Option<Self> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // The third field and those after it: the second is a name in parentheses, and may contain parentheses.
@@ -354,7 +357,7 @@ mod tests {
         let gone = Process { pid: u32::MAX, ..this.clone() };
         assert_eq!(gone.seen_by(&this), LockHolder::Ended(u32::MAX));
         let parent = std::os::unix::process::parent_id();
-        let start = Stat::of(&parent.to_string()).map(|stat| stat.start);
+        let start = ProcStat::of(&parent.to_string()).map(|stat| stat.start);
         let alive = Process { pid: parent, start, ..this.clone() };
         assert_eq!(alive.seen_by(&this), LockHolder::Process(parent));
         let same_id = Process { start: Some("1".to_owned()), ..alive };

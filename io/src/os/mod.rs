@@ -1,7 +1,7 @@
 //! A directory of the operating system as a [`Device`].
 //!
 //! ```
-//! use pleach_io::{Device, OpenMode, OsDevice, OsOptions, PageBuf, Queue, Request, Transfer};
+//! use pleach_io::{Device, OpenMode, OsDevice, OsOptions, PageBuf, Queue, Request, RequestKind};
 //!
 //! let directory = tempfile::tempdir()?;
 //! let device = OsDevice::open(directory.path(), OsOptions::default())?;
@@ -12,8 +12,8 @@
 //! for page in 0..8u64 {
 //!     let mut buf = PageBuf::zeroed(1);
 //!     buf[0] = page as u8;
-//!     let (transfer, offset) = (Transfer::Write, page * 4096);
-//!     queue.push(Request { file: file.clone(), transfer, offset, buf, token: page });
+//!     let (kind, offset) = (RequestKind::Write, page * 4096);
+//!     queue.push(Request { file: file.clone(), kind, offset, buf, token: page });
 //! }
 //! while let Some(completion) = queue.wait()? {
 //!     completion.result?;
@@ -65,14 +65,14 @@ use crate::device::{
 };
 use crate::error::{IoError, Operation, Result};
 use crate::pool::PagePool;
-use crate::process::{Home, Homed, count_forks};
+use crate::process::{ProcessBound, ProcessTag, count_forks};
 
 use blocking::{Pool, PoolQueue};
 use descriptor::open_at;
 use error::{failed, failed_std, os_error};
 use files::Direct;
 use lock::{HeldLock, LOCK_NAME};
-use setup::Setup;
+use setup::RingSetup;
 use uring::RingQueue;
 
 /// Largest depth of a queue: the kernel's limit for a ring.
@@ -113,7 +113,7 @@ impl Default for OsOptions {
 
 /// A folder. Cloning gives another handle.
 #[derive(Clone)]
-pub struct OsDevice(Arc<Inner>);
+pub struct OsDevice(Arc<OsDeviceInner>);
 
 impl core::fmt::Debug for OsDevice {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -125,29 +125,29 @@ impl core::fmt::Debug for OsDevice {
     }
 }
 
-struct Inner {
+struct OsDeviceInner {
     folder: OwnedFd,
     /// The folder in errors.
     path: String,
     options: OsOptions,
     /// `None`: the blocking pool.
-    ring: Option<Setup>,
-    pool: OnceLock<Homed<Arc<Pool>>>,
-    home: Home,
+    ring: Option<RingSetup>,
+    pool: OnceLock<ProcessBound<Arc<Pool>>>,
+    home: ProcessTag,
     /// Serialises the start of the pool.
     starting: Mutex<()>,
-    state: Mutex<State>,
+    state: Mutex<OsDeviceState>,
     lock: HeldLock,
 }
 
 /// What may change while a device is in use.
-struct State {
+struct OsDeviceState {
     direct: bool,
     notes: Vec<String>,
 }
 
 /// Asks the kernel for a ring; a parameter, so that a test can play a kernel without.
-type RingProbe = fn() -> std::io::Result<Setup>;
+type RingProbe = fn() -> std::io::Result<RingSetup>;
 
 const REFUSED: &str = "the file system refuses O_DIRECT: files go through the page cache";
 
@@ -164,20 +164,20 @@ impl OsDevice {
         let fd = open_folder(folder, create)?;
         let mut notes = Vec::new();
         let ring = choose_engine(&options, &path, probe, &mut notes)?;
-        let inner = Inner {
+        let inner = OsDeviceInner {
             folder: fd,
             path,
             ring,
             pool: OnceLock::new(),
-            home: Home::here(),
+            home: ProcessTag::current(),
             starting: Mutex::new(()),
-            state: Mutex::new(State { direct: options.direct, notes }),
+            state: Mutex::new(OsDeviceState { direct: options.direct, notes }),
             lock: Arc::new(Mutex::new(Weak::new())),
             options,
         };
         let device = Self(Arc::new(inner));
         if files::is_in_memory(device.folder()) {
-            device.say_buffered(
+            device.note_buffered(
                 "the folder is in memory, without a device: O_DIRECT and syncs do nothing there",
             );
         }
@@ -185,7 +185,7 @@ impl OsDevice {
             && !device.0.options.read_only
             && files::probe_direct(device.folder()) == Some(Direct::Refused)
         {
-            device.say_buffered(REFUSED);
+            device.note_buffered(REFUSED);
         }
         Ok(device)
     }
@@ -196,7 +196,7 @@ impl OsDevice {
 
     /// Refuses to write to a folder opened for reading, and in a process that was forked since.
     fn check_writable(&self, name: &str, operation: Operation) -> Result<()> {
-        self.0.home.check()?;
+        self.0.home.check_current()?;
         if self.0.options.read_only {
             return Err(failed(name, operation)(Errno::ROFS));
         }
@@ -204,7 +204,7 @@ impl OsDevice {
     }
 
     /// Notes, once, that files of this folder go through the page cache.
-    fn say_buffered(&self, note: &str) {
+    fn note_buffered(&self, note: &str) {
         let mut state = self.0.state.lock();
         if state.direct {
             state.direct = false;
@@ -228,15 +228,15 @@ impl OsDevice {
             return Ok(Arc::clone(pool));
         }
         let pool = Arc::new(Pool::start(self.0.options.threads)?);
-        Ok(Arc::clone(self.0.pool.get_or_init(|| Homed::new(pool))))
+        Ok(Arc::clone(self.0.pool.get_or_init(|| ProcessBound::new(pool))))
     }
 
     /// A queue over a ring of this kind, or on the blocking pool.
-    fn queue_of(&self, depth: usize, ring: Option<Setup>) -> Result<Box<dyn Queue>> {
+    fn queue_of(&self, depth: usize, ring: Option<RingSetup>) -> Result<Box<dyn Queue>> {
         if depth > MAX_DEPTH {
             return Err(os_error(&self.0.path, 0, Operation::SetUpRing, libc::EINVAL));
         }
-        self.0.home.check()?;
+        self.0.home.check_current()?;
         let depth = depth.max(1);
         let Some(setup) = ring else {
             return Ok(OsQueue::boxed(PoolQueue::new(self.pool()?, depth)));
@@ -247,7 +247,7 @@ impl OsDevice {
                 let pool = self.pool()?;
                 let mut state = self.0.state.lock();
                 if state.notes.is_empty() {
-                    state.notes.push(say_no_ring(&self.0.path, &refusal));
+                    state.notes.push(no_ring_note(&self.0.path, &refusal));
                 }
                 Ok(OsQueue::boxed(PoolQueue::new(pool, depth)))
             }
@@ -272,7 +272,7 @@ fn choose_engine(
     path: &str,
     probe: RingProbe,
     notes: &mut Vec<String>,
-) -> Result<Option<Setup>> {
+) -> Result<Option<RingSetup>> {
     if options.io == IoMode::Blocking {
         return Ok(None);
     }
@@ -280,7 +280,7 @@ fn choose_engine(
         Ok(setup) => Ok(Some(setup)),
         Err(refusal) if options.io == IoMode::Uring => Err(ring_refused(path, &refusal)),
         Err(refusal) => {
-            notes.push(say_no_ring(path, &refusal));
+            notes.push(no_ring_note(path, &refusal));
             Ok(None)
         }
     }
@@ -305,7 +305,7 @@ fn ring_refused(path: &str, refusal: &std::io::Error) -> IoError {
     }
 }
 
-fn say_no_ring(path: &str, refusal: &std::io::Error) -> String {
+fn no_ring_note(path: &str, refusal: &std::io::Error) -> String {
     let note = format!("no io_uring here ({refusal}): threads with blocking calls instead");
     tracing::warn!(folder = %path, "{note}");
     note
@@ -388,7 +388,7 @@ impl Device for OsDevice {
         let (file, state) = files::open(self.folder(), name, mode, direct)
             .map_err(|error| self.or_removed(error))?;
         if state == Direct::Refused {
-            self.say_buffered(REFUSED);
+            self.note_buffered(REFUSED);
         }
         Ok(File::new(file))
     }
@@ -435,7 +435,7 @@ impl Device for OsDevice {
             self.0.options.read_only,
             &self.0.lock,
         )?;
-        Ok(Box::new(Homed::new(lock)))
+        Ok(Box::new(ProcessBound::new(lock)))
     }
 
     fn free_space(&self) -> Result<(u64, u64)> {
@@ -446,33 +446,33 @@ impl Device for OsDevice {
     }
 
     fn len(&self, file: &File) -> Result<u64> {
-        files::len(file.of())
+        files::len(file.downcast())
     }
 
     fn set_len(&self, file: &File, len: u64) -> Result<()> {
         self.check_writable(file.name(), Operation::Resize)?;
-        files::set_len(file.of(), len)
+        files::set_len(file.downcast(), len)
     }
 
     fn allocate(&self, file: &File, offset: u64, len: u64) -> Result<()> {
         self.check_writable(file.name(), Operation::Allocate)?;
-        files::allocate(file.of(), offset, len)
+        files::allocate(file.downcast(), offset, len)
     }
 
     fn read_at(&self, file: &File, buf: &mut PageBuf, offset: u64) -> Result<()> {
-        files::read(file.of(), buf, offset)
+        files::read(file.downcast(), buf, offset)
     }
 
     fn write_bytes(&self, file: &File, buf: &PageBuf, len: usize, offset: u64) -> Result<()> {
-        self.0.home.check()?;
+        self.0.home.check_current()?;
         let Some(bytes) = buf.get(..len) else {
             return Err(os_error(file.name(), offset, Operation::Write, libc::EINVAL));
         };
-        files::write(file.of(), bytes, offset)
+        files::write(file.downcast(), bytes, offset)
     }
 
     fn sync(&self, file: &File) -> Result<()> {
-        files::sync(file.of())
+        files::sync(file.downcast())
     }
 
     /// At most [`MAX_DEPTH`] deep; a depth of 0 becomes 1. Where the kernel refuses this ring
@@ -483,17 +483,17 @@ impl Device for OsDevice {
 
     fn movable_queue(&self, depth: usize) -> Result<Box<dyn Queue>> {
         // The other kinds process completions on the thread that has submitted.
-        self.queue_of(depth, self.0.ring.map(|_| Setup::Plain))
+        self.queue_of(depth, self.0.ring.map(|_| RingSetup::Plain))
     }
 }
 
 /// A queue of the process that made it: in a child that was forked since, the ring is the parent's, and the threads of
 /// the pool are missing.
-struct OsQueue<Q>(Homed<Q>);
+struct OsQueue<Q>(ProcessBound<Q>);
 
 impl<Q: Queue> OsQueue<Q> {
     fn boxed(queue: Q) -> Box<dyn Queue> {
-        Box::new(Self(Homed::new(queue)))
+        Box::new(Self(ProcessBound::new(queue)))
     }
 }
 
@@ -511,17 +511,17 @@ impl<Q: Queue> Queue for OsQueue<Q> {
     }
 
     fn submit(&mut self) -> Result<()> {
-        self.0.home().check()?;
+        self.0.process().check_current()?;
         self.0.submit()
     }
 
     fn poll(&mut self) -> Option<Completion> {
-        self.0.home().check().ok()?;
+        self.0.process().check_current().ok()?;
         self.0.poll()
     }
 
     fn wait_for(&mut self, count: usize) -> Result<Option<Completion>> {
-        self.0.home().check()?;
+        self.0.process().check_current()?;
         self.0.wait_for(count)
     }
 
@@ -530,7 +530,7 @@ impl<Q: Queue> Queue for OsQueue<Q> {
     }
 
     fn register(&mut self, pool: &PagePool) -> bool {
-        self.0.home().is_here() && self.0.register(pool)
+        self.0.process().is_current() && self.0.register(pool)
     }
 }
 
@@ -538,7 +538,7 @@ impl<Q: Queue> Queue for OsQueue<Q> {
 mod tests {
     use super::*;
 
-    fn refused() -> std::io::Result<Setup> {
+    fn refused() -> std::io::Result<RingSetup> {
         Err(std::io::Error::from_raw_os_error(libc::EPERM))
     }
 

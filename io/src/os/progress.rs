@@ -1,6 +1,6 @@
 //! The completion step of a transfer, as a pure function of the system's result.
 //!
-//! The ring, the blocking pool and the single calls all drive a [`Progress`], so the rules of
+//! The ring, the blocking pool and the single calls all drive a [`TransferProgress`], so the rules of
 //! [`crate::device`] live here once:
 //! * a short transfer goes on from its cursor, rounded down to what the file's I/O path can
 //!   address; a transfer that does not get beyond its cursor is [`IoError::Short`];
@@ -8,7 +8,7 @@
 //! * a sync has one attempt;
 //! * everything else is an error.
 
-use crate::device::Transfer;
+use crate::device::RequestKind;
 use crate::error::{IoError, Operation, Result};
 
 use super::error::os_error;
@@ -22,8 +22,8 @@ const LARGEST: u64 = 1 << 30;
 
 /// How far a transfer has come.
 #[derive(Debug)]
-pub(super) struct Progress {
-    transfer: Transfer,
+pub(super) struct TransferProgress {
+    transfer: RequestKind,
     /// Bytes asked for.
     len: u64,
     /// Bytes known to be transferred.
@@ -37,18 +37,18 @@ pub(super) struct Progress {
 
 /// What follows from one result.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum TransferOutcome {
     /// Complete.
     Done,
-    /// Hand [`Progress::span`] to the system again.
+    /// Hand [`TransferProgress::span`] to the system again.
     Resubmit,
     /// Over, with an error.
-    Failed(Failure),
+    Failed(TransferFailure),
 }
 
 /// Why a transfer failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(super) enum TransferFailure {
     /// An errno.
     Code(i32),
     /// Nothing more can be transferred.
@@ -57,20 +57,20 @@ pub(super) enum Failure {
     Excess,
 }
 
-impl Progress {
+impl TransferProgress {
     /// A transfer of `len` bytes (ignored by a sync) that has not begun.
-    pub(super) fn new(transfer: Transfer, len: usize, align: u32) -> Self {
-        let len = if transfer == Transfer::Sync { 0 } else { len as u64 };
+    pub(super) fn new(transfer: RequestKind, len: usize, align: u32) -> Self {
+        let len = if transfer == RequestKind::Sync { 0 } else { len as u64 };
         Self { transfer, len, done: 0, next: 0, align: u64::from(align.max(1)), retries: 0 }
     }
 
     /// Is there nothing to do? A read or write of no pages never reaches the system.
     pub(super) fn is_empty(&self) -> bool {
-        self.len == 0 && self.transfer != Transfer::Sync
+        self.len == 0 && self.transfer != RequestKind::Sync
     }
 
     /// What to do.
-    pub(super) fn transfer(&self) -> Transfer {
+    pub(super) fn transfer(&self) -> RequestKind {
         self.transfer
     }
 
@@ -81,53 +81,53 @@ impl Progress {
         (usize::try_from(self.next).unwrap_or(usize::MAX), u32::try_from(count).unwrap_or(u32::MAX))
     }
 
-    /// Takes the result of the attempt that [`Progress::span`] described: a count, or a negated
+    /// Takes the result of the attempt that [`TransferProgress::span`] described: a count, or a negated
     /// errno.
-    pub(super) fn advance(&mut self, result: i32) -> Outcome {
+    pub(super) fn advance(&mut self, result: i32) -> TransferOutcome {
         if result < 0 {
             return self.refused(result.saturating_neg());
         }
-        if self.transfer == Transfer::Sync {
-            return Outcome::Done;
+        if self.transfer == RequestKind::Sync {
+            return TransferOutcome::Done;
         }
         let count = u64::from(result.unsigned_abs());
         if count > u64::from(self.span().1) {
-            return Outcome::Failed(Failure::Excess);
+            return TransferOutcome::Failed(TransferFailure::Excess);
         }
         let reached = self.next + count;
         if reached <= self.done {
-            return Outcome::Failed(Failure::Short);
+            return TransferOutcome::Failed(TransferFailure::Short);
         }
         self.done = reached;
         if self.done == self.len {
-            return Outcome::Done;
+            return TransferOutcome::Done;
         }
         self.next = self.done - self.done % self.align;
-        Outcome::Resubmit
+        TransferOutcome::Resubmit
     }
 
-    fn refused(&mut self, code: i32) -> Outcome {
+    fn refused(&mut self, code: i32) -> TransferOutcome {
         let passing = code == libc::EINTR || code == libc::EAGAIN;
-        if passing && self.transfer != Transfer::Sync && self.retries < RETRIES {
+        if passing && self.transfer != RequestKind::Sync && self.retries < RETRIES {
             self.retries += 1;
-            return Outcome::Resubmit;
+            return TransferOutcome::Resubmit;
         }
-        Outcome::Failed(Failure::Code(code))
+        TransferOutcome::Failed(TransferFailure::Code(code))
     }
 
     /// The error that a failure is to the caller; `offset` is the request's.
-    pub(super) fn error(&self, failure: Failure, file: &str, offset: u64) -> IoError {
+    pub(super) fn error(&self, failure: TransferFailure, file: &str, offset: u64) -> IoError {
         let operation = operation(self.transfer);
         match failure {
-            Failure::Code(code) => os_error(file, offset + self.done, operation, code),
-            Failure::Short => IoError::Short {
+            TransferFailure::Code(code) => os_error(file, offset + self.done, operation, code),
+            TransferFailure::Short => IoError::Short {
                 file: file.to_owned(),
                 offset,
                 operation,
                 done: self.done,
                 expected: self.len,
             },
-            Failure::Excess => IoError::Os {
+            TransferFailure::Excess => IoError::Os {
                 file: file.to_owned(),
                 offset: offset + self.done,
                 operation,
@@ -140,11 +140,11 @@ impl Progress {
 }
 
 /// The name of a transfer in errors.
-pub(super) fn operation(transfer: Transfer) -> Operation {
+pub(super) fn operation(transfer: RequestKind) -> Operation {
     match transfer {
-        Transfer::Read => Operation::Read,
-        Transfer::Write => Operation::Write,
-        Transfer::Sync => Operation::Sync,
+        RequestKind::Read => Operation::Read,
+        RequestKind::Write => Operation::Write,
+        RequestKind::Sync => Operation::Sync,
     }
 }
 
@@ -152,12 +152,12 @@ pub(super) fn operation(transfer: Transfer) -> Operation {
 /// O_DIRECT would refuse the first with EINVAL; the page cache would not, so it is said here.
 pub(super) fn check_range(
     file: &str,
-    transfer: Transfer,
+    transfer: RequestKind,
     offset: u64,
     len: usize,
     unit: usize,
 ) -> Result<()> {
-    if transfer == Transfer::Sync {
+    if transfer == RequestKind::Sync {
         return Ok(());
     }
     let end = offset.checked_add(len as u64);
@@ -173,37 +173,37 @@ mod tests {
     use super::*;
     use crate::page::PAGE;
 
-    fn read(len: usize, align: u32) -> Progress {
-        Progress::new(Transfer::Read, len, align)
+    fn read(len: usize, align: u32) -> TransferProgress {
+        TransferProgress::new(RequestKind::Read, len, align)
     }
 
     #[test]
     fn whole_transfer_is_done_at_once() {
-        for transfer in [Transfer::Read, Transfer::Write] {
-            let mut progress = Progress::new(transfer, 8192, 512);
+        for transfer in [RequestKind::Read, RequestKind::Write] {
+            let mut progress = TransferProgress::new(transfer, 8192, 512);
             assert_eq!(progress.span(), (0, 8192));
-            assert_eq!(progress.advance(8192), Outcome::Done);
+            assert_eq!(progress.advance(8192), TransferOutcome::Done);
         }
     }
 
     #[test]
     fn short_transfer_goes_on_from_its_cursor() {
         let mut progress = read(8192, 512);
-        assert_eq!(progress.advance(512), Outcome::Resubmit);
+        assert_eq!(progress.advance(512), TransferOutcome::Resubmit);
         assert_eq!(progress.span(), (512, 7680));
-        assert_eq!(progress.advance(2048), Outcome::Resubmit);
+        assert_eq!(progress.advance(2048), TransferOutcome::Resubmit);
         assert_eq!(progress.span(), (2560, 5632));
-        assert_eq!(progress.advance(5632), Outcome::Done);
+        assert_eq!(progress.advance(5632), TransferOutcome::Done);
     }
 
     #[test]
     fn count_zero_is_short() {
         let mut progress = read(4096, 512);
-        assert_eq!(progress.advance(0), Outcome::Failed(Failure::Short));
+        assert_eq!(progress.advance(0), TransferOutcome::Failed(TransferFailure::Short));
         let mut progress = read(8192, 512);
-        assert_eq!(progress.advance(4096), Outcome::Resubmit);
-        assert_eq!(progress.advance(0), Outcome::Failed(Failure::Short));
-        let error = progress.error(Failure::Short, "f", 4096);
+        assert_eq!(progress.advance(4096), TransferOutcome::Resubmit);
+        assert_eq!(progress.advance(0), TransferOutcome::Failed(TransferFailure::Short));
+        let error = progress.error(TransferFailure::Short, "f", 4096);
         assert!(matches!(error, IoError::Short { done: 4096, expected: 8192, .. }));
     }
 
@@ -212,34 +212,40 @@ mod tests {
         // A file of 5000 bytes: the second attempt starts at 4608, an offset that O_DIRECT
         // accepts, and finds the same end.
         let mut progress = read(8192, 512);
-        assert_eq!(progress.advance(5000), Outcome::Resubmit);
+        assert_eq!(progress.advance(5000), TransferOutcome::Resubmit);
         assert_eq!(progress.span(), (4608, 3584));
-        assert_eq!(progress.advance(392), Outcome::Failed(Failure::Short));
-        let error = progress.error(Failure::Short, "f", 0);
+        assert_eq!(progress.advance(392), TransferOutcome::Failed(TransferFailure::Short));
+        let error = progress.error(TransferFailure::Short, "f", 0);
         assert!(matches!(error, IoError::Short { done: 5000, expected: 8192, .. }));
     }
 
     #[test]
     fn interruptions_are_repeated_sixteen_times_in_all() {
-        for transfer in [Transfer::Read, Transfer::Write] {
-            let mut progress = Progress::new(transfer, 8192, 512);
+        for transfer in [RequestKind::Read, RequestKind::Write] {
+            let mut progress = TransferProgress::new(transfer, 8192, 512);
             for attempt in 0..RETRIES {
                 let code = if attempt % 2 == 0 { libc::EINTR } else { libc::EAGAIN };
-                assert_eq!(progress.advance(-code), Outcome::Resubmit);
+                assert_eq!(progress.advance(-code), TransferOutcome::Resubmit);
             }
-            assert_eq!(progress.advance(512), Outcome::Resubmit, "progress needs no retry");
+            assert_eq!(progress.advance(512), TransferOutcome::Resubmit, "progress needs no retry");
             let last = progress.advance(-libc::EINTR);
-            assert_eq!(last, Outcome::Failed(Failure::Code(libc::EINTR)));
+            assert_eq!(last, TransferOutcome::Failed(TransferFailure::Code(libc::EINTR)));
         }
     }
 
     #[test]
     fn sync_is_never_repeated() {
         for code in [libc::EINTR, libc::EAGAIN, libc::EIO, libc::ENOSPC] {
-            let mut progress = Progress::new(Transfer::Sync, 0, 512);
-            assert_eq!(progress.advance(-code), Outcome::Failed(Failure::Code(code)));
+            let mut progress = TransferProgress::new(RequestKind::Sync, 0, 512);
+            assert_eq!(
+                progress.advance(-code),
+                TransferOutcome::Failed(TransferFailure::Code(code))
+            );
         }
-        assert_eq!(Progress::new(Transfer::Sync, 0, 512).advance(0), Outcome::Done);
+        assert_eq!(
+            TransferProgress::new(RequestKind::Sync, 0, 512).advance(0),
+            TransferOutcome::Done
+        );
     }
 
     #[test]
@@ -250,10 +256,13 @@ mod tests {
             (libc::EDQUOT, ErrorKind::QuotaExceeded),
             (libc::EFBIG, ErrorKind::FileTooLarge),
         ] {
-            let mut progress = Progress::new(Transfer::Write, 8192, 512);
-            assert_eq!(progress.advance(4096), Outcome::Resubmit);
-            assert_eq!(progress.advance(-code), Outcome::Failed(Failure::Code(code)));
-            let error = progress.error(Failure::Code(code), "f", 8192);
+            let mut progress = TransferProgress::new(RequestKind::Write, 8192, 512);
+            assert_eq!(progress.advance(4096), TransferOutcome::Resubmit);
+            assert_eq!(
+                progress.advance(-code),
+                TransferOutcome::Failed(TransferFailure::Code(code))
+            );
+            let error = progress.error(TransferFailure::Code(code), "f", 8192);
             let IoError::Os { offset, kind: found, .. } = error else { panic!("{error}") };
             assert_eq!((offset, found), (12288, kind));
         }
@@ -263,7 +272,7 @@ mod tests {
     fn hostile_results_never_panic() {
         for result in [i32::MIN, i32::MAX, 8193, -1] {
             let mut progress = read(8192, 1);
-            assert!(matches!(progress.advance(result), Outcome::Failed(_)));
+            assert!(matches!(progress.advance(result), TransferOutcome::Failed(_)));
         }
     }
 
@@ -271,20 +280,20 @@ mod tests {
     fn transfers_beyond_a_gibibyte_are_cut() {
         let mut progress = read((1 << 30) + 4096, 512);
         assert_eq!(progress.span(), (0, 1 << 30));
-        assert_eq!(progress.advance(1 << 30), Outcome::Resubmit);
+        assert_eq!(progress.advance(1 << 30), TransferOutcome::Resubmit);
         assert_eq!(progress.span(), (1 << 30, 4096));
     }
 
     #[test]
     fn ranges_outside_the_address_space_of_files_are_refused() {
         let pages = |transfer, offset, len| check_range("f", transfer, offset, len, PAGE);
-        assert!(pages(Transfer::Read, 4096, 4096).is_ok());
-        assert!(pages(Transfer::Read, 512, 4096).is_err());
-        assert!(pages(Transfer::Write, 4096, 512).is_err());
-        assert!(pages(Transfer::Write, u64::MAX - 4095, 4096).is_err());
-        assert!(pages(Transfer::Write, 1 << 63, 4096).is_err());
-        assert!(pages(Transfer::Sync, 1, 0).is_ok());
-        assert!(check_range("f", Transfer::Write, 513, 7, 1).is_ok());
-        assert!(check_range("f", Transfer::Write, u64::MAX - 3, 7, 1).is_err());
+        assert!(pages(RequestKind::Read, 4096, 4096).is_ok());
+        assert!(pages(RequestKind::Read, 512, 4096).is_err());
+        assert!(pages(RequestKind::Write, 4096, 512).is_err());
+        assert!(pages(RequestKind::Write, u64::MAX - 4095, 4096).is_err());
+        assert!(pages(RequestKind::Write, 1 << 63, 4096).is_err());
+        assert!(pages(RequestKind::Sync, 1, 0).is_ok());
+        assert!(check_range("f", RequestKind::Write, 513, 7, 1).is_ok());
+        assert!(check_range("f", RequestKind::Write, u64::MAX - 3, 7, 1).is_err());
     }
 }

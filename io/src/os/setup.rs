@@ -11,7 +11,7 @@ use super::descriptor::LEAST;
 
 /// Flags of a ring, from best to least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Setup {
+pub(super) enum RingSetup {
     /// One issuer, whose completions are processed when it waits (Linux 6.1).
     Deferred,
     /// Completions do not interrupt the issuer (Linux 5.19).
@@ -24,9 +24,9 @@ pub(super) enum Setup {
 const PROBE_ENTRIES: u32 = 4;
 
 /// Finds the best setup, or says why there is none.
-pub(super) fn probe() -> std::io::Result<Setup> {
+pub(super) fn probe() -> std::io::Result<RingSetup> {
     let mut last = None;
-    for setup in [Setup::Deferred, Setup::Cooperative, Setup::Plain] {
+    for setup in [RingSetup::Deferred, RingSetup::Cooperative, RingSetup::Plain] {
         match build(setup, PROBE_ENTRIES) {
             Ok(ring) => return check(ring).map(|()| setup),
             // EINVAL is an unknown flag; anything else will not go away with fewer flags.
@@ -39,18 +39,18 @@ pub(super) fn probe() -> std::io::Result<Setup> {
 
 /// A disabled ring: it belongs to the thread that enables it, which it does at its first
 /// submission, so that a queue may be made on one thread and used on another.
-pub(super) fn build(setup: Setup, entries: u32) -> std::io::Result<IoUring> {
+pub(super) fn build(setup: RingSetup, entries: u32) -> std::io::Result<IoUring> {
     let mut builder = IoUring::builder();
     builder.setup_r_disabled();
     match setup {
-        Setup::Deferred => {
+        RingSetup::Deferred => {
             builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
             builder.setup_submit_all();
         }
-        Setup::Cooperative => {
+        RingSetup::Cooperative => {
             builder.setup_coop_taskrun().setup_taskrun_flag();
         }
-        Setup::Plain => {}
+        RingSetup::Plain => {}
     }
     // Rings that have got the number of a standard stream live until one has not.
     let mut low = Vec::new();

@@ -33,20 +33,20 @@ const THRESHOLD: u32 = 64;
 const EMPTY: i32 = -1;
 
 pub(super) struct FileTable {
-    entries: Vec<Entry>,
-    state: State,
+    entries: Vec<FileEntry>,
+    state: TableState,
     /// Value of [`closed_files`] at the last sweep.
     closed: u64,
 }
 
 #[derive(PartialEq, Eq)]
-enum State {
+enum TableState {
     Untried,
     Ready,
     Refused,
 }
 
-struct Entry {
+struct FileEntry {
     id: u64,
     uses: u32,
     registered: bool,
@@ -66,30 +66,30 @@ impl FileTable {
     pub(super) fn new() -> Self {
         Self {
             entries: Vec::with_capacity(ENTRIES as usize),
-            state: State::Untried,
+            state: TableState::Untried,
             closed: closed_files(),
         }
     }
 
     /// Lets the ring hold `lock` for as long as its last request takes. To be called before the
     /// first submission.
-    pub(super) fn hold(&mut self, ring: &Submitter<'_>, lock: &OwnedFd) {
-        if self.ready(ring) {
+    pub(super) fn register_lock(&mut self, ring: &Submitter<'_>, lock: &OwnedFd) {
+        if self.ensure_table(ring) {
             // Refused: the promise of `last-writes` falls back to the kernel's haste.
             let _ = ring.register_files_update(LOCK_ENTRY, &[lock.as_raw_fd()]);
         }
     }
 
     /// Makes the table if there is none yet.
-    fn ready(&mut self, ring: &Submitter<'_>) -> bool {
-        if self.state == State::Untried {
-            self.state = if make_table(ring) { State::Ready } else { State::Refused };
+    fn ensure_table(&mut self, ring: &Submitter<'_>) -> bool {
+        if self.state == TableState::Untried {
+            self.state = if make_table(ring) { TableState::Ready } else { TableState::Refused };
         }
-        self.state == State::Ready
+        self.state == TableState::Ready
     }
 
     /// Drops entries of closed files. To be called before each submission, on the ring's thread.
-    pub(super) fn sweep(&mut self, ring: &Submitter<'_>) {
+    pub(super) fn remove_closed(&mut self, ring: &Submitter<'_>) {
         let closed = closed_files();
         if closed == self.closed {
             return;
@@ -101,7 +101,7 @@ impl FileTable {
             }
             let gone = !entry.registered || ring.register_files_update(index, &[EMPTY]).is_ok();
             if gone {
-                *entry = Entry { id: u64::MAX, uses: 0, registered: false, file: Weak::new() };
+                *entry = FileEntry { id: u64::MAX, uses: 0, registered: false, file: Weak::new() };
             }
         }
     }
@@ -109,7 +109,7 @@ impl FileTable {
     /// How `file`'s next request names it.
     pub(super) fn target(&mut self, ring: &Submitter<'_>, file: &OsFile) -> Target {
         let plain = Target { number: file.raw(), registered: false };
-        if self.state == State::Refused {
+        if self.state == TableState::Refused {
             return plain;
         }
         let Some(index) = self.entry(file) else { return plain };
@@ -131,8 +131,12 @@ impl FileTable {
         if let Some((index, _)) = found {
             return Some(index);
         }
-        let own =
-            Entry { id: file.id(), uses: 0, registered: false, file: Arc::downgrade(file.inner()) };
+        let own = FileEntry {
+            id: file.id(),
+            uses: 0,
+            registered: false,
+            file: Arc::downgrade(file.inner()),
+        };
         let unused = (0..)
             .zip(&mut self.entries)
             .find(|(_, entry)| !entry.registered && entry.file.strong_count() == 0);
@@ -147,12 +151,12 @@ impl FileTable {
 
     /// Registers `file` at `index`, for its next request on.
     fn register(&mut self, ring: &Submitter<'_>, index: u32, file: &OsFile) {
-        if !self.ready(ring) {
+        if !self.ensure_table(ring) {
             return;
         }
         match ring.register_files_update(index, &[file.raw()]) {
             Ok(_) => self.entries[index as usize].registered = true,
-            Err(_) => self.state = State::Refused,
+            Err(_) => self.state = TableState::Refused,
         }
     }
 }
@@ -184,11 +188,11 @@ mod tests {
         let owner = OwnedFd::from(file.reopen().expect("open"));
         flock(&owner, FlockOperation::NonBlockingLockExclusive).expect("free");
         let mut table = FileTable::new();
-        table.hold(&ring.submitter(), &owner);
+        table.register_lock(&ring.submitter(), &owner);
         drop(owner);
         let next = file.reopen().expect("open");
         let lock = || flock(&next, FlockOperation::NonBlockingLockExclusive);
-        if table.state == State::Refused {
+        if table.state == TableState::Refused {
             return println!("SKIPPED: this kernel registers no files");
         }
         assert!(lock().is_err(), "the ring is still there");

@@ -4,7 +4,7 @@
 //! 1. `push` puts a request into a free slot and its number on the staged list.
 //! 2. `submit` and `wait` turn staged slots into submission entries, all of which one
 //!    `io_uring_enter` takes; `wait` sleeps in the same call until one completion is there.
-//! 3. Completions are matched by slot and generation, stepped by [`Progress::advance`], and either
+//! 3. Completions are matched by slot and generation, stepped by [`TransferProgress::advance`], and either
 //!    staged again or moved to the ready list, with their buffer.
 //! 4. `poll` and `wait` give from the ready list.
 //!
@@ -31,7 +31,7 @@ use std::time::Duration;
 use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::buffer::PageBuf;
-use crate::device::{Completion, File, Queue, Request, Transfer};
+use crate::device::{Completion, File, Queue, Request, RequestKind};
 use crate::error::{Operation, Result};
 use crate::page::PAGE;
 use crate::pool::PagePool;
@@ -40,8 +40,8 @@ use super::error::failed_std;
 use super::files::OsFile;
 use super::fixed::FixedMemory;
 use super::lock::HeldLock;
-use super::progress::{Outcome, Progress, RETRIES, check_range};
-use super::setup::{Setup, build};
+use super::progress::{RETRIES, TransferOutcome, TransferProgress, check_range};
+use super::setup::{RingSetup, build};
 use super::table::{FileTable, Target};
 
 /// How long a drop goes on against a ring that answers with errors before it leaks.
@@ -54,26 +54,26 @@ const GETEVENTS: u32 = 1;
 const RING: &str = "io_uring";
 
 /// A request on its way.
-struct Running {
+struct RunningRequest {
     token: u64,
     offset: u64,
     file: File,
     buf: PageBuf,
-    progress: Progress,
+    progress: TransferProgress,
 }
 
 /// Room for one request.
-struct Slot {
+struct RingSlot {
     /// Raised with each request, so that a completion for an earlier one is recognised.
     generation: u32,
-    running: Option<Running>,
+    running: Option<RunningRequest>,
 }
 
 /// See the module's documentation.
 pub(super) struct RingQueue {
     /// Before `slots`: closed first.
     ring: IoUring,
-    slots: Vec<Slot>,
+    slots: Vec<RingSlot>,
     free: Vec<u32>,
     staged: VecDeque<u32>,
     ready: VecDeque<Completion>,
@@ -88,13 +88,13 @@ pub(super) struct RingQueue {
 
 impl RingQueue {
     /// A queue of `depth` slots; `depth` is from 1 to [`super::MAX_DEPTH`].
-    pub(super) fn new(setup: Setup, depth: usize, lock: HeldLock) -> std::io::Result<Self> {
+    pub(super) fn new(setup: RingSetup, depth: usize, lock: HeldLock) -> std::io::Result<Self> {
         let count =
             u32::try_from(depth).map_err(|_| std::io::Error::from_raw_os_error(libc::EINVAL))?;
         let ring = build(setup, count.next_power_of_two())?;
         Ok(Self {
             ring,
-            slots: (0..depth).map(|_| Slot { generation: 0, running: None }).collect(),
+            slots: (0..depth).map(|_| RingSlot { generation: 0, running: None }).collect(),
             free: (0..count).rev().collect(),
             staged: VecDeque::with_capacity(depth),
             ready: VecDeque::with_capacity(depth),
@@ -115,7 +115,7 @@ impl RingQueue {
         ring.register_enable_rings().map_err(failed_std(RING, Operation::SetUpRing))?;
         self.enabled = true;
         if let Some(lock) = self.lock.lock().upgrade() {
-            self.files.hold(&ring, &lock);
+            self.files.register_lock(&ring, &lock);
         }
         Ok(())
     }
@@ -124,11 +124,11 @@ impl RingQueue {
     fn fill(&mut self) -> Result<()> {
         self.enable()?;
         let (ring, mut entries, _) = self.ring.split();
-        self.files.sweep(&ring);
+        self.files.remove_closed(&ring);
         while let Some(number) = self.staged.pop_front() {
             let slot = &mut self.slots[number as usize];
             let Some(running) = &mut slot.running else { continue };
-            let target = self.files.target(&ring, running.file.of());
+            let target = self.files.target(&ring, running.file.downcast());
             let user_data = u64::from(slot.generation) << 32 | u64::from(number);
             let entry = entry(running, target, &self.fixed).user_data(user_data);
             // SAFETY: the entry points into the buffer of a slot. The slot owns the buffer and
@@ -189,13 +189,13 @@ impl RingQueue {
         self.in_ring -= 1;
         let mut running = running;
         let result = match running.progress.advance(result) {
-            Outcome::Resubmit => {
+            TransferOutcome::Resubmit => {
                 slot.running = Some(running);
                 self.staged.push_back(number);
                 return;
             }
-            Outcome::Done => Ok(()),
-            Outcome::Failed(failure) => {
+            TransferOutcome::Done => Ok(()),
+            TransferOutcome::Failed(failure) => {
                 Err(running.progress.error(failure, running.file.name(), running.offset))
             }
         };
@@ -248,15 +248,17 @@ impl Queue for RingQueue {
 
     fn push(&mut self, request: Request) {
         assert!(self.in_flight() < self.depth(), "a queue's depth is the caller's to respect");
-        let Request { file, transfer, offset, buf, token } = request;
-        let progress = Progress::new(transfer, buf.len(), file.of::<OsFile>().align());
+        let Request { file, kind: transfer, offset, buf, token } = request;
+        let progress =
+            TransferProgress::new(transfer, buf.len(), file.downcast::<OsFile>().align());
         let refused = check_range(file.name(), transfer, offset, buf.len(), PAGE);
         if refused.is_err() || progress.is_empty() {
             self.ready.push_back(Completion { token, buf, result: refused });
             return;
         }
         let number = self.free.pop().expect("in flight is below depth, so a slot is free");
-        self.slots[number as usize].running = Some(Running { token, offset, file, buf, progress });
+        self.slots[number as usize].running =
+            Some(RunningRequest { token, offset, file, buf, progress });
         self.staged.push_back(number);
     }
 
@@ -332,20 +334,20 @@ impl Drop for RingQueue {
 }
 
 /// The submission entry of a request's next attempt.
-fn entry(running: &mut Running, target: Target, fixed: &FixedMemory) -> squeue::Entry {
+fn entry(running: &mut RunningRequest, target: Target, fixed: &FixedMemory) -> squeue::Entry {
     let (start, count) = running.progress.span();
     let offset = running.offset + start as u64;
     let piece = fixed.piece(&running.buf);
     let fd = types::Fd(target.number);
     let entry = match running.progress.transfer() {
-        Transfer::Read => {
+        RequestKind::Read => {
             let to = running.buf[start..start + count as usize].as_mut_ptr();
             match piece {
                 Some(piece) => opcode::ReadFixed::new(fd, to, count, piece).offset(offset).build(),
                 None => opcode::Read::new(fd, to, count).offset(offset).build(),
             }
         }
-        Transfer::Write => {
+        RequestKind::Write => {
             let from = running.buf[start..start + count as usize].as_ptr();
             match piece {
                 Some(piece) => {
@@ -354,7 +356,7 @@ fn entry(running: &mut Running, target: Target, fixed: &FixedMemory) -> squeue::
                 None => opcode::Write::new(fd, from, count).offset(offset).build(),
             }
         }
-        Transfer::Sync => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+        RequestKind::Sync => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
     };
     if target.registered { entry.flags(squeue::Flags::FIXED_FILE) } else { entry }
 }

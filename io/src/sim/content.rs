@@ -24,11 +24,11 @@ pub(super) const PAGES_LIMIT: u64 = 1 << 20;
 const _: () = assert!(SECTORS == 8, "a page's mask is one byte");
 
 /// One page's bytes.
-pub(super) type Page = [u8; PAGE];
+pub(super) type PageBytes = [u8; PAGE];
 /// A page of a file, shared between images.
-pub(super) type Slot = Option<Arc<Page>>;
+pub(super) type PageSlot = Option<Arc<PageBytes>>;
 
-static ZEROS: LazyLock<Arc<Page>> = LazyLock::new(|| Arc::new([0; PAGE]));
+static ZEROS: LazyLock<Arc<PageBytes>> = LazyLock::new(|| Arc::new([0; PAGE]));
 
 /// Number to index. Simulated files live in memory, so their page numbers fit.
 pub(super) fn to_index(number: u64) -> usize {
@@ -50,7 +50,7 @@ pub(super) const fn offset_of(page: u64) -> u64 {
 pub struct Content {
     len: u64,
     occupied: u64,
-    chunks: Vec<Option<Arc<[Slot; FAN]>>>,
+    chunks: Vec<Option<Arc<[PageSlot; FAN]>>>,
     /// Pages whose reading fails until they are written.
     bad: Option<Arc<BTreeSet<u64>>>,
 }
@@ -113,12 +113,12 @@ impl Content {
         bytes
     }
 
-    pub(super) fn slot(&self, page: u64) -> Option<&Arc<Page>> {
+    pub(super) fn slot(&self, page: u64) -> Option<&Arc<PageBytes>> {
         let index = to_index(page);
         self.chunks.get(index / FAN)?.as_ref()?[index % FAN].as_ref()
     }
 
-    pub(super) fn set_slot(&mut self, page: u64, slot: Slot) {
+    pub(super) fn set_slot(&mut self, page: u64, slot: PageSlot) {
         self.mend(page);
         let index = to_index(page);
         if index / FAN >= self.chunks.len() {
@@ -135,7 +135,7 @@ impl Content {
     }
 
     /// Replaces those sectors of page `page` whose bit is set in `mask`.
-    pub(super) fn set_sectors(&mut self, page: u64, from: &Arc<Page>, mask: u8) {
+    pub(super) fn set_sectors(&mut self, page: u64, from: &Arc<PageBytes>, mask: u8) {
         match mask {
             0 => {}
             u8::MAX => self.set_slot(page, Some(Arc::clone(from))),

@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::content::{Content, SECTOR, SECTORS};
-use super::image::{Image, Rest};
+use super::image::{FileImage, Image};
 use super::rng::Rng;
-use super::state::{Body, FileId, FolderOp, Names, State};
+use super::state::{Body, DiskState, FileId, FolderOp, Names};
 
 /// Something pending at a crash.
 #[derive(Clone)]
-pub(super) enum Item {
+pub(super) enum CrashItem {
     Folder(FolderOp),
     Change {
         id: FileId,
@@ -41,7 +41,7 @@ impl WriteView<'_> {
     }
 }
 
-impl Item {
+impl CrashItem {
     pub(super) fn write(&self) -> Option<WriteView<'_>> {
         match self {
             Self::Change { body: Body::Write { pages, masks, .. }, lengthens, .. } => {
@@ -55,7 +55,7 @@ impl Item {
 
 /// What becomes of a pending thing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum ItemFate {
     Drop,
     Keep,
     /// A write in pieces: one byte a page, one bit a sector.
@@ -74,8 +74,8 @@ pub struct CrashPoint {
     marked: usize,
     names: Names,
     /// The durable bytes of each file.
-    files: Vec<Rest>,
-    pub(super) items: Vec<Item>,
+    files: Vec<FileImage>,
+    pub(super) items: Vec<CrashItem>,
 }
 
 impl fmt::Debug for CrashPoint {
@@ -85,11 +85,16 @@ impl fmt::Debug for CrashPoint {
 }
 
 impl CrashPoint {
-    pub(super) fn new(state: &State, boundary: usize, marks: Arc<[u64]>, marked: usize) -> Self {
+    pub(super) fn new(
+        state: &DiskState,
+        boundary: usize,
+        marks: Arc<[u64]>,
+        marked: usize,
+    ) -> Self {
         let folder = state.folder.iter();
         // Within a file, completed changes come in their order and those in flight after them.
-        let mut items: Vec<((bool, u64), Item)> =
-            folder.map(|(seq, op)| ((false, *seq), Item::Folder(op.clone()))).collect();
+        let mut items: Vec<((bool, u64), CrashItem)> =
+            folder.map(|(seq, op)| ((false, *seq), CrashItem::Folder(op.clone()))).collect();
         let mut files = Vec::with_capacity(state.files.len());
         for (index, file) in state.files.iter().enumerate() {
             let changes = file.done.iter().map(|change| ((false, change.seq), &change.body));
@@ -97,10 +102,10 @@ impl CrashPoint {
             let resized = file.done.iter().any(|it| matches!(it.body, Body::Resize { .. }));
             items.extend(changes.chain(in_flight).map(|(when, body)| {
                 let lengthens = resized || body.end() > file.durable.len();
-                (when, Item::Change { id: FileId(index), body: body.clone(), lengthens })
+                (when, CrashItem::Change { id: FileId(index), body: body.clone(), lengthens })
             }));
             let older = Arc::clone(&file.older);
-            files.push(Rest { content: file.durable.clone(), older });
+            files.push(FileImage { content: file.durable.clone(), older });
         }
         items.sort_by_key(|(when, _)| *when);
         let items = items.into_iter().map(|(_, item)| item).collect();
@@ -124,15 +129,15 @@ impl CrashPoint {
     }
 
     /// The image in which each pending thing has met its fate.
-    pub(super) fn image(&self, fates: &[Fate], rng: &mut Rng) -> Image {
+    pub(super) fn image(&self, fates: &[ItemFate], rng: &mut Rng) -> Image {
         debug_assert_eq!(fates.len(), self.items.len(), "a fate for each");
         let mut names = self.names.clone();
         let mut touched: BTreeMap<usize, Content> = BTreeMap::new();
         for (item, fate) in self.items.iter().zip(fates) {
             match (item, fate) {
-                (_, Fate::Drop) => {}
-                (Item::Folder(op), _) => op.apply(&mut names),
-                (Item::Change { id, body, .. }, fate) => {
+                (_, ItemFate::Drop) => {}
+                (CrashItem::Folder(op), _) => op.apply(&mut names),
+                (CrashItem::Change { id, body, .. }, fate) => {
                     let content =
                         touched.entry(id.0).or_insert_with(|| self.files[id.0].content.clone());
                     settle(content, body, fate, rng);
@@ -143,17 +148,17 @@ impl CrashPoint {
             content.trim();
         }
         let files = names.into_iter().map(|(name, id)| {
-            let Rest { content, older } = &self.files[id.0];
+            let FileImage { content, older } = &self.files[id.0];
             let content = touched.get(&id.0).unwrap_or(content).clone();
-            (name, Rest { content, older: Arc::clone(older) })
+            (name, FileImage { content, older: Arc::clone(older) })
         });
         Image::from_rest(files)
     }
 }
 
 /// Applies what `fate` leaves of a change.
-fn settle(content: &mut Content, body: &Body, fate: &Fate, rng: &mut Rng) {
-    let (Body::Write { first, pages, masks }, Fate::Pieces { keep, garbage, length }) =
+fn settle(content: &mut Content, body: &Body, fate: &ItemFate, rng: &mut Rng) {
+    let (Body::Write { first, pages, masks }, ItemFate::Pieces { keep, garbage, length }) =
         (body, fate)
     else {
         body.apply(content);

@@ -4,7 +4,7 @@ use super::content::offset_of;
 
 /// A page of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PageOf {
+pub struct DamagedPage {
     /// The file's name.
     pub file: String,
     /// Page number.
@@ -18,27 +18,27 @@ pub enum Damage {
     /// Bit `bit` (0 to 7) of byte `byte` of the page is inverted.
     Flip {
         /// The page.
-        at: PageOf,
+        at: DamagedPage,
         /// Byte in the page.
         byte: u16,
         /// Bit in the byte.
         bit: u8,
     },
     /// The page reads as zeros.
-    Zero(PageOf),
+    Zero(DamagedPage),
     /// The page holds noise drawn from this seed.
-    Garbage(PageOf, u64),
+    Garbage(DamagedPage, u64),
     /// The page holds what it held before its last write.
-    Stale(PageOf),
+    Stale(DamagedPage),
     /// The page `hit` holds the bytes of the page `meant`, of the same file or another.
     Misdirected {
         /// Where the bytes belong.
-        meant: PageOf,
+        meant: DamagedPage,
         /// Where they went.
-        hit: PageOf,
+        hit: DamagedPage,
     },
     /// Reading the page fails with EIO until it is written.
-    Unreadable(PageOf),
+    Unreadable(DamagedPage),
     /// The file ends here.
     Truncate {
         /// The file's name.

@@ -7,19 +7,19 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::clock::SimClock;
 use super::content::pages_of;
-use super::faults::{Rule, code};
+use super::faults::{FaultRule, code};
 use super::file::{SimFile, refused};
 use super::image::Image;
-use super::inner::{Inner, Recording};
+use super::inner::{Recording, SimDiskInner};
 use super::ledger::LedgerEntry;
 use super::options::{Quota, SimOptions};
-use super::outcome::{CrashMode, Outcome};
+use super::outcome::{CrashMode, CrashOutcome};
 use super::queue::SimQueue;
-use super::state::{Event, FileId, FolderOp};
+use super::state::{DiskEvent, FileId, FolderOp};
 use super::trace::Trace;
 use crate::buffer::PageBuf;
 use crate::device::{
-    Device, DeviceInfo, Disk, File, LockMode, OpenFile, OpenMode, Queue, Transfer,
+    Device, DeviceInfo, Disk, File, LockMode, OpenFile, OpenMode, Queue, RequestKind,
 };
 use crate::error::{IoError, LockHolder, Operation, Result};
 use crate::page::PAGE;
@@ -30,7 +30,7 @@ const PAGE_U64: u64 = PAGE as u64;
 ///
 /// `docs/simulation.md` says what is modelled.
 #[derive(Clone)]
-pub struct SimDisk(Arc<Mutex<Inner>>);
+pub struct SimDisk(Arc<Mutex<SimDiskInner>>);
 
 impl fmt::Debug for SimDisk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -71,10 +71,10 @@ impl SimDisk {
 
     /// A disk that holds `image`, all of it durable.
     pub fn from_image_with(image: &Image, seed: u64, options: SimOptions) -> Self {
-        Self(Arc::new(Mutex::new(Inner::new(image.state(), seed, options))))
+        Self(Arc::new(Mutex::new(SimDiskInner::new(image.state(), seed, options))))
     }
 
-    pub(super) fn lock_inner(&self) -> MutexGuard<'_, Inner> {
+    pub(super) fn lock_inner(&self) -> MutexGuard<'_, SimDiskInner> {
         self.0.lock()
     }
 
@@ -96,7 +96,7 @@ impl SimDisk {
 
     /// Puts a mark of the application into the trace, for example "commit 7 acknowledged".
     pub fn mark(&self, mark: u64) {
-        self.lock_inner().emit(Event::Mark(mark));
+        self.lock_inner().emit(DiskEvent::Mark(mark));
     }
 
     /// What an orderly shutdown would leave: everything that reads see.
@@ -105,7 +105,7 @@ impl SimDisk {
         Image::visible(&inner.state)
     }
 
-    /// Operations started so far. A rule [`Rule::at`] this number + 1 strikes the next one.
+    /// Operations started so far. A rule [`FaultRule::at`] this number + 1 strikes the next one.
     pub fn operations(&self) -> u64 {
         self.lock_inner().operations
     }
@@ -116,7 +116,7 @@ impl SimDisk {
     }
 
     /// Adds a rule.
-    pub fn inject(&self, rule: Rule) {
+    pub fn inject(&self, rule: FaultRule) {
         self.lock_inner().faults.arm(rule);
     }
 
@@ -142,7 +142,7 @@ impl SimDisk {
     }
 }
 
-impl Outcome {
+impl CrashOutcome {
     /// A disk without faults to recover on; it records, so its own crash points can be walked.
     pub fn disk(&self) -> SimDisk {
         self.disk_with(SimOptions::default())
@@ -197,7 +197,7 @@ impl Device for SimDisk {
             (None, true) => {
                 let id = FileId(inner.state.files.len());
                 inner.tokens.push(Arc::new(()));
-                inner.emit(Event::Folder(FolderOp::Link { name: Arc::clone(&name), id }));
+                inner.emit(DiskEvent::Folder(FolderOp::Link { name: Arc::clone(&name), id }));
                 id
             }
         };
@@ -211,7 +211,7 @@ impl Device for SimDisk {
         let Some(id) = inner.state.names.get(name).copied() else {
             return Err(inner.fail(Operation::Remove, name, 0, libc::ENOENT));
         };
-        inner.emit(Event::Folder(FolderOp::Unlink { name: name.into(), id }));
+        inner.emit(DiskEvent::Folder(FolderOp::Unlink { name: name.into(), id }));
         Ok(())
     }
 
@@ -224,7 +224,7 @@ impl Device for SimDisk {
         if to.is_empty() || to.contains('/') {
             return Err(inner.fail(Operation::Rename, from, 0, libc::EINVAL));
         }
-        inner.emit(Event::Folder(FolderOp::Rename { from: from.into(), to: to.into(), id }));
+        inner.emit(DiskEvent::Folder(FolderOp::Rename { from: from.into(), to: to.into(), id }));
         Ok(())
     }
 
@@ -238,7 +238,7 @@ impl Device for SimDisk {
         let (Some(id_a), Some(id_b)) = ids else {
             return Err(inner.fail(Operation::Exchange, a, 0, libc::ENOENT));
         };
-        inner.emit(Event::Folder(FolderOp::Exchange { a: a.into(), b: b.into(), id_a, id_b }));
+        inner.emit(DiskEvent::Folder(FolderOp::Exchange { a: a.into(), b: b.into(), id_a, id_b }));
         Ok(true)
     }
 
@@ -268,7 +268,7 @@ impl Device for SimDisk {
     }
 
     fn len(&self, file: &File) -> Result<u64> {
-        let file: &SimFile = file.of();
+        let file: &SimFile = file.downcast();
         let mut inner = self.lock_inner();
         let id = inner.check(file);
         inner.begin(Operation::Length, file.name(), 0)?;
@@ -276,19 +276,19 @@ impl Device for SimDisk {
     }
 
     fn set_len(&self, file: &File, len: u64) -> Result<()> {
-        let file: &SimFile = file.of();
+        let file: &SimFile = file.downcast();
         let mut inner = self.lock_inner();
         let id = inner.check(file);
         inner.begin(Operation::Resize, file.name(), len)?;
         if !file.writable() || i64::try_from(len).is_err() {
             return Err(inner.fail(Operation::Resize, file.name(), len, libc::EINVAL));
         }
-        inner.emit(Event::Resize { id, len });
+        inner.emit(DiskEvent::Resize { id, len });
         Ok(())
     }
 
     fn allocate(&self, file: &File, offset: u64, len: u64) -> Result<()> {
-        let file: &SimFile = file.of();
+        let file: &SimFile = file.downcast();
         let mut inner = self.lock_inner();
         let id = inner.check(file);
         inner.begin(Operation::Allocate, file.name(), offset)?;
@@ -305,7 +305,7 @@ impl Device for SimDisk {
                 if count > room + content.occupied() || content.holes(first, count) > room {
                     Some(inner.limit().code)
                 } else {
-                    inner.emit(Event::Reserve { id, first, count, len: end });
+                    inner.emit(DiskEvent::Reserve { id, first, count, len: end });
                     None
                 }
             }
@@ -317,23 +317,23 @@ impl Device for SimDisk {
     }
 
     fn read_at(&self, file: &File, buf: &mut PageBuf, offset: u64) -> Result<()> {
-        let file: &SimFile = file.of();
+        let file: &SimFile = file.downcast();
         let mut inner = self.lock_inner();
         inner.check(file);
-        file.admit(Transfer::Read, offset, buf.len())?;
+        file.admit(RequestKind::Read, offset, buf.len())?;
         let plan = inner.start_read(file, offset, buf.len());
         inner.clock.advance(plan.delay);
         inner.finish_read(file, &plan, offset, buf)
     }
 
     fn write_bytes(&self, file: &File, buf: &PageBuf, len: usize, offset: u64) -> Result<()> {
-        let file: &SimFile = file.of();
+        let file: &SimFile = file.downcast();
         let mut inner = self.lock_inner();
         inner.check(file);
         let Some(bytes) = buf.get(..len) else {
             return Err(refused(file.name(), offset, Operation::Write, libc::EINVAL));
         };
-        file.admit(Transfer::Write, offset, bytes.len())?;
+        file.admit(RequestKind::Write, offset, bytes.len())?;
         if bytes.is_empty() {
             return Ok(());
         }
@@ -343,7 +343,7 @@ impl Device for SimDisk {
     }
 
     fn sync(&self, file: &File) -> Result<()> {
-        let file: &SimFile = file.of();
+        let file: &SimFile = file.downcast();
         let mut inner = self.lock_inner();
         let ticket = inner.start_sync(file);
         inner.clock.advance(ticket.delay);

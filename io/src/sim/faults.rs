@@ -72,7 +72,7 @@ impl Fault {
 
 /// When a rule begins to strike. Counts start at 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum FaultTrigger {
     /// At the first matching operation whose number on the disk is this or higher.
     Operation(u64),
     /// At this many matching operations.
@@ -81,7 +81,7 @@ pub enum When {
 
 /// How often a rule strikes once it has begun. Each attempt of a repeated transfer counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Times {
+pub enum FaultRepeats {
     /// One attempt.
     Once,
     /// This many attempts.
@@ -92,11 +92,11 @@ pub enum Times {
 
 /// A fault set by hand.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct FaultRule {
     /// When it begins.
-    pub when: When,
+    pub when: FaultTrigger,
     /// How often it strikes.
-    pub times: Times,
+    pub times: FaultRepeats,
     /// Only this operation; all when absent.
     pub operation: Option<Operation>,
     /// Only files whose name starts with this; all when absent.
@@ -105,17 +105,23 @@ pub struct Rule {
     pub fault: Fault,
 }
 
-impl Rule {
+impl FaultRule {
     /// `fault` at operation number `number`, or at the first after it that it can strike.
-    pub fn at(number: u64, times: Times, fault: Fault) -> Self {
-        Self { when: When::Operation(number), times, operation: None, file: None, fault }
+    pub fn at(number: u64, times: FaultRepeats, fault: Fault) -> Self {
+        Self { when: FaultTrigger::Operation(number), times, operation: None, file: None, fault }
     }
 
     /// `fault` at the `nth` time that `operation` is done on a file whose name starts with
     /// `file`.
-    pub fn nth(operation: Operation, file: &str, nth: u64, times: Times, fault: Fault) -> Self {
+    pub fn nth(
+        operation: Operation,
+        file: &str,
+        nth: u64,
+        times: FaultRepeats,
+        fault: Fault,
+    ) -> Self {
         let (operation, file) = (Some(operation), Some(file.to_owned()));
-        Self { when: When::Match(nth), times, operation, file, fault }
+        Self { when: FaultTrigger::Match(nth), times, operation, file, fault }
     }
 }
 
@@ -200,8 +206,8 @@ impl fmt::Display for FaultRates {
 }
 
 #[derive(Debug)]
-struct Armed {
-    rule: Rule,
+struct ArmedRule {
+    rule: FaultRule,
     seen: u64,
     struck: u32,
 }
@@ -209,12 +215,12 @@ struct Armed {
 /// Rules and rates of one disk.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
-    rules: Vec<Armed>,
+    rules: Vec<ArmedRule>,
     pub(super) rates: FaultRates,
 }
 
 impl Faults {
-    pub(super) fn new(rules: Vec<Rule>, rates: FaultRates) -> Self {
+    pub(super) fn new(rules: Vec<FaultRule>, rates: FaultRates) -> Self {
         let mut faults = Self { rules: Vec::new(), rates };
         for rule in rules {
             faults.arm(rule);
@@ -222,8 +228,8 @@ impl Faults {
         faults
     }
 
-    pub(super) fn arm(&mut self, rule: Rule) {
-        self.rules.push(Armed { rule, seen: 0, struck: 0 });
+    pub(super) fn arm(&mut self, rule: FaultRule) {
+        self.rules.push(ArmedRule { rule, seen: 0, struck: 0 });
     }
 
     pub(super) fn disarm(&mut self) {
@@ -254,7 +260,7 @@ pub(super) struct Attempt<'a> {
     pub(super) first: bool,
 }
 
-impl Armed {
+impl ArmedRule {
     fn matches(&mut self, attempt: &Attempt<'_>) -> bool {
         let rule = &self.rule;
         let submission = attempt.operation.is_none();
@@ -265,14 +271,14 @@ impl Armed {
         }
         self.seen += u64::from(attempt.first);
         let begun = match rule.when {
-            When::Operation(number) => attempt.number >= number,
-            When::Match(nth) => self.seen >= nth,
+            FaultTrigger::Operation(number) => attempt.number >= number,
+            FaultTrigger::Match(nth) => self.seen >= nth,
         };
         begun
             && match rule.times {
-                Times::Once => self.struck == 0,
-                Times::Count(count) => self.struck < count,
-                Times::Forever => true,
+                FaultRepeats::Once => self.struck == 0,
+                FaultRepeats::Count(count) => self.struck < count,
+                FaultRepeats::Forever => true,
             }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::state::FileId;
-use crate::device::{OpenFile, OpenMode, Transfer};
+use crate::device::{OpenFile, OpenMode, RequestKind};
 use crate::error::{IoError, Operation, Result};
 use crate::page::PAGE;
 
@@ -44,13 +44,13 @@ impl SimFile {
     }
 
     /// Rejects what the system rejects: unaligned transfers, and writes through a read handle.
-    pub(super) fn admit(&self, transfer: Transfer, offset: u64, len: usize) -> Result<()> {
+    pub(super) fn admit(&self, transfer: RequestKind, offset: u64, len: usize) -> Result<()> {
         let operation = operation_of(transfer);
-        if transfer == Transfer::Write && !self.writable() {
+        if transfer == RequestKind::Write && !self.writable() {
             return Err(refused(self.name(), offset, operation, libc::EBADF));
         }
         let fits = offset.checked_add(len as u64).is_some_and(|end| i64::try_from(end).is_ok());
-        let bytes = transfer == Transfer::Write && self.0.mode == OpenMode::WriteCached;
+        let bytes = transfer == RequestKind::Write && self.0.mode == OpenMode::WriteCached;
         let unit = if bytes { 1 } else { PAGE };
         if !offset.is_multiple_of(unit as u64) || !len.is_multiple_of(unit) || !fits {
             return Err(refused(self.name(), offset, operation, libc::EINVAL));
@@ -59,11 +59,11 @@ impl SimFile {
     }
 }
 
-pub(super) fn operation_of(transfer: Transfer) -> Operation {
+pub(super) fn operation_of(transfer: RequestKind) -> Operation {
     match transfer {
-        Transfer::Read => Operation::Read,
-        Transfer::Write => Operation::Write,
-        Transfer::Sync => Operation::Sync,
+        RequestKind::Read => Operation::Read,
+        RequestKind::Write => Operation::Write,
+        RequestKind::Sync => Operation::Sync,
     }
 }
 

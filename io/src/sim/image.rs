@@ -4,20 +4,20 @@ use core::fmt;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::content::{Content, Page};
-use super::state::{FileId, FileState, State};
+use super::content::{Content, PageBytes};
+use super::state::{DiskState, FileId, FileState};
 
 /// Files and their bytes, all at rest. Clones share pages.
 #[derive(Clone, Default)]
 pub struct Image {
-    files: BTreeMap<Arc<str>, Rest>,
+    files: BTreeMap<Arc<str>, FileImage>,
 }
 
 /// One file at rest, with what each page held before its last write.
 #[derive(Clone)]
-pub(super) struct Rest {
+pub(super) struct FileImage {
     pub(super) content: Content,
-    pub(super) older: Arc<BTreeMap<u64, Arc<Page>>>,
+    pub(super) older: Arc<BTreeMap<u64, Arc<PageBytes>>>,
 }
 
 impl fmt::Debug for Image {
@@ -30,7 +30,7 @@ impl fmt::Debug for Image {
 impl Image {
     /// The image that holds `files`.
     pub fn from_files<'a>(files: impl IntoIterator<Item = (&'a str, Content)>) -> Self {
-        let rest = |content| Rest { content, older: Arc::default() };
+        let rest = |content| FileImage { content, older: Arc::default() };
         let files = files.into_iter().map(|(name, content)| (name.into(), rest(content)));
         Self { files: files.collect() }
     }
@@ -45,20 +45,20 @@ impl Image {
         self.files.get(name).map(|rest| &rest.content)
     }
 
-    pub(super) fn from_rest(files: impl IntoIterator<Item = (Arc<str>, Rest)>) -> Self {
+    pub(super) fn from_rest(files: impl IntoIterator<Item = (Arc<str>, FileImage)>) -> Self {
         Self { files: files.into_iter().collect() }
     }
 
-    pub(super) fn visible(state: &State) -> Self {
+    pub(super) fn visible(state: &DiskState) -> Self {
         let rest = |id: FileId| {
             let file = &state.files[id.0];
-            Rest { content: file.visible.clone(), older: Arc::clone(&file.older) }
+            FileImage { content: file.visible.clone(), older: Arc::clone(&file.older) }
         };
         Self { files: state.names.iter().map(|(name, id)| (Arc::clone(name), rest(*id))).collect() }
     }
 
-    pub(super) fn state(&self) -> State {
-        let mut state = State::default();
+    pub(super) fn state(&self) -> DiskState {
+        let mut state = DiskState::default();
         for (index, (name, rest)) in self.files.iter().enumerate() {
             let file = FileState::at_rest(rest.content.clone(), Arc::clone(&rest.older));
             state.files.push(file);

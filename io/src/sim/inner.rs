@@ -9,13 +9,13 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use super::clock::SimClock;
-use super::content::{Page, SECTOR, SECTORS, pages_of, to_index};
+use super::content::{PageBytes, SECTOR, SECTORS, pages_of, to_index};
 use super::faults::{Aftermath, Attempt, Fault, Faults, code};
 use super::file::{SimFile, refused};
 use super::ledger::{Injected, LedgerEntry};
 use super::options::{Quota, SimOptions};
 use super::rng::Rng;
-use super::state::{Event, FileId, Masks, OpId, State, SyncEnd};
+use super::state::{DiskEvent, DiskState, FileId, Masks, OpId, SyncEnd};
 use crate::device::OpenFile;
 use crate::error::{IoError, Operation, Result};
 use crate::page::PAGE;
@@ -31,7 +31,7 @@ const WITHOUT_QUOTA: Quota = Quota { bytes: 16 << 30, code: code::ENOSPC };
 
 /// Why a transfer ends before its length.
 #[derive(Clone, Copy, Debug)]
-enum Stop {
+enum StopReason {
     Code(i32),
     /// A count of 0.
     Nothing,
@@ -39,11 +39,11 @@ enum Stop {
 
 /// How a transfer will end, as far as faults decide it.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct TransferPlan {
     /// Bytes moved before the end.
     done: usize,
     /// Why it ends early.
-    problem: Option<Stop>,
+    problem: Option<StopReason>,
     pub(super) delay: Duration,
 }
 
@@ -64,12 +64,12 @@ pub(super) struct SyncTicket {
 }
 
 pub(super) struct Recording {
-    pub(super) initial: State,
-    pub(super) events: Vec<Event>,
+    pub(super) initial: DiskState,
+    pub(super) events: Vec<DiskEvent>,
 }
 
-pub(super) struct Inner {
-    pub(super) state: State,
+pub(super) struct SimDiskInner {
+    pub(super) state: DiskState,
     pub(super) rng: Rng,
     pub(super) options: SimOptions,
     pub(super) faults: Faults,
@@ -87,8 +87,8 @@ pub(super) struct Inner {
     pub(super) writer: bool,
 }
 
-impl Inner {
-    pub(super) fn new(state: State, seed: u64, options: SimOptions) -> Self {
+impl SimDiskInner {
+    pub(super) fn new(state: DiskState, seed: u64, options: SimOptions) -> Self {
         let recording =
             options.record.then(|| Recording { initial: state.clone(), events: Vec::new() });
         Self {
@@ -108,7 +108,7 @@ impl Inner {
         }
     }
 
-    pub(super) fn emit(&mut self, event: Event) {
+    pub(super) fn emit(&mut self, event: DiskEvent) {
         self.state.apply(&event);
         if let Some(recording) = &mut self.recording {
             recording.events.push(event);
@@ -116,7 +116,7 @@ impl Inner {
     }
 
     fn looked(&mut self, what: &'static str, id: Option<FileId>, offset: u64, code: i32) {
-        self.emit(Event::Looked { what, id, offset, code });
+        self.emit(DiskEvent::Looked { what, id, offset, code });
     }
 
     fn note(&mut self, file: &str, offset: u64, operation: Option<Operation>, fault: Fault) {
@@ -204,9 +204,15 @@ impl Inner {
     }
 
     /// Follows a transfer of `total` bytes through its attempts.
-    fn plan(&mut self, operation: Operation, file: &str, offset: u64, total: usize) -> Plan {
+    fn plan(
+        &mut self,
+        operation: Operation,
+        file: &str,
+        offset: u64,
+        total: usize,
+    ) -> TransferPlan {
         self.count();
-        let mut plan = Plan { done: 0, problem: None, delay: Duration::ZERO };
+        let mut plan = TransferPlan { done: 0, problem: None, delay: Duration::ZERO };
         let mut repeated = 0;
         let mut first = true;
         while plan.done < total {
@@ -217,16 +223,16 @@ impl Inner {
                 Some(Fault::Errno(again @ (code::EINTR | code::EAGAIN))) => {
                     repeated += 1;
                     if repeated > REPEATS {
-                        plan.problem = Some(Stop::Code(again));
+                        plan.problem = Some(StopReason::Code(again));
                         return plan;
                     }
                 }
                 Some(Fault::Errno(code)) => {
-                    plan.problem = Some(Stop::Code(code));
+                    plan.problem = Some(StopReason::Code(code));
                     return plan;
                 }
                 Some(Fault::Short(0)) => {
-                    plan.problem = Some(Stop::Nothing);
+                    plan.problem = Some(StopReason::Nothing);
                     return plan;
                 }
                 Some(Fault::Short(bytes)) => {
@@ -243,7 +249,7 @@ impl Inner {
         plan
     }
 
-    pub(super) fn start_read(&mut self, file: &SimFile, offset: u64, len: usize) -> Plan {
+    pub(super) fn start_read(&mut self, file: &SimFile, offset: u64, len: usize) -> TransferPlan {
         self.plan(Operation::Read, file.name(), offset, len)
     }
 
@@ -251,7 +257,7 @@ impl Inner {
     pub(super) fn finish_read(
         &mut self,
         file: &SimFile,
-        plan: &Plan,
+        plan: &TransferPlan,
         offset: u64,
         out: &mut [u8],
     ) -> Result<()> {
@@ -274,13 +280,13 @@ impl Inner {
             return Ok(());
         }
         let problem = match plan.problem {
-            _ if bad.is_some() => Stop::Code(code::EIO),
+            _ if bad.is_some() => StopReason::Code(code::EIO),
             Some(problem) if plan.done <= there => problem,
             // The end of the file comes first.
-            _ => Stop::Nothing,
+            _ => StopReason::Nothing,
         };
         self.rng.fill(&mut out[done..]);
-        let told = if let Stop::Code(code) = problem { code } else { 0 };
+        let told = if let StopReason::Code(code) = problem { code } else { 0 };
         self.looked("read in part", Some(id), offset, told);
         Err(ended(name, Operation::Read, offset, done, total, problem))
     }
@@ -291,7 +297,8 @@ impl Inner {
         let (first, before) = (offset / PAGE_U64, to_index(offset % PAGE_U64));
         let count = pages_of(before as u64 + bytes.len() as u64);
         let content = &self.state.files[id.0].visible;
-        let mut pages: Vec<Page> = (first..first + count).map(|page| *content.page(page)).collect();
+        let mut pages: Vec<PageBytes> =
+            (first..first + count).map(|page| *content.page(page)).collect();
         pages.as_flattened_mut()[before..before + bytes.len()].copy_from_slice(bytes);
         let is_part = before != 0 || !bytes.len().is_multiple_of(PAGE);
         let is_bad = is_part && (first..first + count).any(|page| content.is_bad(page));
@@ -304,11 +311,11 @@ impl Inner {
         let fits = self.fitting(id, first, count);
         if fits < count && to_index(fits) * PAGE < before + plan.done {
             plan.done = (to_index(fits) * PAGE).saturating_sub(before);
-            plan.problem = Some(Stop::Code(self.limit().code));
+            plan.problem = Some(StopReason::Code(self.limit().code));
         }
         if is_bad {
             // The rest of a page has to be read.
-            (plan.done, plan.problem) = (0, Some(Stop::Code(code::EIO)));
+            (plan.done, plan.problem) = (0, Some(StopReason::Code(code::EIO)));
         }
         let total = bytes.len();
         let (masks, result) = match plan.problem {
@@ -323,7 +330,7 @@ impl Inner {
         self.reserved += fresh;
         let op = self.next_op();
         let pages = pages.into_iter().map(Arc::new).collect();
-        self.emit(Event::Start { op, id, first, pages });
+        self.emit(DiskEvent::Start { op, id, first, pages });
         WriteTicket { op, result, masks, fresh, delay: plan.delay }
     }
 
@@ -360,14 +367,14 @@ impl Inner {
     /// Lets reads see a write that has not completed. One that will fail stays hidden.
     pub(super) fn show(&mut self, file: &SimFile, ticket: &WriteTicket) {
         if ticket.result.is_ok() {
-            self.emit(Event::Show { op: ticket.op, id: file.id() });
+            self.emit(DiskEvent::Show { op: ticket.op, id: file.id() });
         }
     }
 
     pub(super) fn finish_write(&mut self, file: &SimFile, ticket: WriteTicket) -> Result<()> {
         let WriteTicket { op, result, masks, fresh, .. } = ticket;
         self.reserved -= fresh;
-        self.emit(Event::Finish { op, id: file.id(), masks });
+        self.emit(DiskEvent::Finish { op, id: file.id(), masks });
         result
     }
 
@@ -378,7 +385,7 @@ impl Inner {
         let fault = self.strike(Operation::Sync, file.name(), 0, true);
         let (failure, delay) = self.sync_fault(fault);
         let op = self.next_op();
-        self.emit(Event::SyncStart { op, id });
+        self.emit(DiskEvent::SyncStart { op, id });
         SyncTicket { op, failure, delay }
     }
 
@@ -403,7 +410,7 @@ impl Inner {
 
     pub(super) fn finish_sync(&mut self, file: &SimFile, ticket: &SyncTicket) -> Result<()> {
         let end = self.end_of(ticket.failure);
-        self.emit(Event::SyncEnd { op: ticket.op, id: file.id(), end });
+        self.emit(DiskEvent::SyncEnd { op: ticket.op, id: file.id(), end });
         match ticket.failure {
             None => Ok(()),
             Some((code, _)) => Err(refused(file.name(), 0, Operation::Sync, code)),
@@ -416,7 +423,7 @@ impl Inner {
         let (failure, delay) = self.sync_fault(fault);
         self.clock.advance(delay);
         let end = self.end_of(failure);
-        self.emit(Event::FolderSync(end));
+        self.emit(DiskEvent::FolderSync(end));
         match failure {
             None => Ok(()),
             Some((code, _)) => Err(refused("", 0, Operation::SyncFolder, code)),
@@ -454,11 +461,11 @@ fn ended(
     offset: u64,
     done: usize,
     total: usize,
-    problem: Stop,
+    problem: StopReason,
 ) -> IoError {
     match problem {
-        Stop::Code(code) => refused(file, offset + done as u64, operation, code),
-        Stop::Nothing => IoError::Short {
+        StopReason::Code(code) => refused(file, offset + done as u64, operation, code),
+        StopReason::Nothing => IoError::Short {
             file: file.to_owned(),
             offset,
             operation,

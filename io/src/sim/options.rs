@@ -1,6 +1,6 @@
 //! What a simulated disk is told at its start.
 
-use super::faults::{FaultRates, Rule};
+use super::faults::{FaultRates, FaultRule};
 
 /// A limit of space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct SimOptions {
     /// Faults drawn from the seed.
     pub rates: FaultRates,
     /// Faults set by hand; they come before drawn ones.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<FaultRule>,
     /// Space limit; a disk without one has 16 GiB.
     pub quota: Option<Quota>,
     /// Can two names be exchanged in one step?

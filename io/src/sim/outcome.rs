@@ -3,7 +3,7 @@
 use core::fmt;
 
 use super::content::SECTORS;
-use super::crash::{CrashPoint, Fate, Item, WriteView};
+use super::crash::{CrashItem, CrashPoint, ItemFate, WriteView};
 use super::image::Image;
 use super::rng::Rng;
 
@@ -44,13 +44,13 @@ pub enum Grain {
 
 /// One possible result of a crash.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct CrashOutcome {
     mode: CrashMode,
     boundary: usize,
     image: Image,
 }
 
-impl Outcome {
+impl CrashOutcome {
     pub(super) fn new(mode: CrashMode, boundary: usize, image: Image) -> Self {
         Self { mode, boundary, image }
     }
@@ -71,7 +71,7 @@ impl Outcome {
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for CrashOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "crash point {}, {:?}", self.boundary, self.mode)
     }
@@ -80,13 +80,13 @@ impl fmt::Display for Outcome {
 impl CrashPoint {
     /// About `count` outcomes: everything dropped, everything kept, one lost, one alone, a
     /// prefix, and the rest drawn for each pending thing. Only one when nothing is pending.
-    pub fn outcomes(&self, seed: u64, count: usize) -> Outcomes<'_> {
-        Outcomes::new(self, seed, count)
+    pub fn outcomes(&self, seed: u64, count: usize) -> CrashOutcomes<'_> {
+        CrashOutcomes::new(self, seed, count)
     }
 
     /// The outcome of one mode.
-    pub fn outcome(&self, mode: CrashMode) -> Outcome {
-        Outcomes::one(self, mode)
+    pub fn outcome(&self, mode: CrashMode) -> CrashOutcome {
+        CrashOutcomes::one(self, mode)
     }
 
     /// Every subset of the pending things, when there are at most 12 of this grain.
@@ -96,14 +96,14 @@ impl CrashPoint {
 }
 
 /// Iterator of [`CrashPoint::outcomes`]. Images are built one by one.
-pub struct Outcomes<'a> {
+pub struct CrashOutcomes<'a> {
     point: &'a CrashPoint,
     rng: Rng,
     next: usize,
     count: usize,
 }
 
-impl core::fmt::Debug for Outcomes<'_> {
+impl core::fmt::Debug for CrashOutcomes<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Outcomes")
             .field("point", self.point)
@@ -113,19 +113,19 @@ impl core::fmt::Debug for Outcomes<'_> {
     }
 }
 
-impl<'a> Outcomes<'a> {
+impl<'a> CrashOutcomes<'a> {
     pub(super) fn new(point: &'a CrashPoint, seed: u64, count: usize) -> Self {
         let rng = Rng::labelled(seed, point.boundary as u64);
         let count = if point.items.is_empty() { count.min(1) } else { count };
         Self { point, rng, next: 0, count }
     }
 
-    pub(super) fn one(point: &CrashPoint, mode: CrashMode) -> Outcome {
+    pub(super) fn one(point: &CrashPoint, mode: CrashMode) -> CrashOutcome {
         let seed = if let CrashMode::Random(seed) = mode { seed } else { 0 };
         let mut rng = Rng::new(seed);
         let fates = fates(&point.items, mode, &mut rng);
         let image = point.image(&fates, &mut rng);
-        Outcome::new(mode, point.boundary, image)
+        CrashOutcome::new(mode, point.boundary, image)
     }
 
     /// The mode of outcome number `index`. Some of the first eight differ from the others only when
@@ -144,10 +144,10 @@ impl<'a> Outcomes<'a> {
     }
 }
 
-impl Iterator for Outcomes<'_> {
-    type Item = Outcome;
+impl Iterator for CrashOutcomes<'_> {
+    type Item = CrashOutcome;
 
-    fn next(&mut self) -> Option<Outcome> {
+    fn next(&mut self) -> Option<CrashOutcome> {
         if self.next == self.count {
             return None;
         }
@@ -184,20 +184,20 @@ impl<'a> Subsets<'a> {
 }
 
 impl Iterator for Subsets<'_> {
-    type Item = Outcome;
+    type Item = CrashOutcome;
 
-    fn next(&mut self) -> Option<Outcome> {
+    fn next(&mut self) -> Option<CrashOutcome> {
         if self.next == self.end {
             return None;
         }
         let bits = u16::try_from(self.next).ok()?;
         self.next += 1;
-        Some(Outcomes::one(self.point, CrashMode::Subset(self.grain, bits)))
+        Some(CrashOutcomes::one(self.point, CrashMode::Subset(self.grain, bits)))
     }
 }
 
 /// Things of this grain in a pending one.
-fn units(item: &Item, grain: Grain) -> usize {
+fn units(item: &CrashItem, grain: Grain) -> usize {
     let Some(write) = item.write() else { return 1 };
     let data = match grain {
         Grain::Item => return 1,
@@ -209,9 +209,9 @@ fn units(item: &Item, grain: Grain) -> usize {
     data + usize::from(write.lengthens)
 }
 
-fn fates(items: &[Item], mode: CrashMode, rng: &mut Rng) -> Vec<Fate> {
+fn fates(items: &[CrashItem], mode: CrashMode, rng: &mut Rng) -> Vec<ItemFate> {
     let kept = |keep: &dyn Fn(usize) -> bool| {
-        let fate = |at| if keep(at) { Fate::Keep } else { Fate::Drop };
+        let fate = |at| if keep(at) { ItemFate::Keep } else { ItemFate::Drop };
         (0..items.len()).map(fate).collect()
     };
     match mode {
@@ -228,9 +228,9 @@ fn fates(items: &[Item], mode: CrashMode, rng: &mut Rng) -> Vec<Fate> {
     }
 }
 
-fn random_fate(item: &Item, rng: &mut Rng) -> Fate {
+fn random_fate(item: &CrashItem, rng: &mut Rng) -> ItemFate {
     let Some(WriteView { pages, lengthens, .. }) = item.write() else {
-        return if rng.chance(1, 2) { Fate::Keep } else { Fate::Drop };
+        return if rng.chance(1, 2) { ItemFate::Keep } else { ItemFate::Drop };
     };
     let mut keep = vec![0_u8; pages];
     let mut garbage = vec![0_u8; pages];
@@ -238,8 +238,8 @@ fn random_fate(item: &Item, rng: &mut Rng) -> Fate {
     let set = |masks: &mut [u8], sector: usize| masks[sector / SECTORS] |= 1 << (sector % SECTORS);
     let mut length = rng.chance(1, 2);
     match rng.below(if lengthens { 6 } else { 5 }) {
-        0 => return Fate::Drop,
-        1 => return Fate::Keep,
+        0 => return ItemFate::Drop,
+        1 => return ItemFate::Keep,
         2 => {
             let torn = rng.index(sectors + 1);
             (0..torn).for_each(|sector| set(&mut keep, sector));
@@ -258,10 +258,10 @@ fn random_fate(item: &Item, rng: &mut Rng) -> Fate {
     }
     // When the write does not change the length, keeping the length means nothing.
     length |= !lengthens;
-    Fate::Pieces { keep, garbage, length }
+    ItemFate::Pieces { keep, garbage, length }
 }
 
-fn subset_fate(item: &Item, grain: Grain, bits: &mut u32) -> Fate {
+fn subset_fate(item: &CrashItem, grain: Grain, bits: &mut u32) -> ItemFate {
     let mut take = || {
         let bit = *bits & 1 == 1;
         *bits >>= 1;
@@ -269,7 +269,7 @@ fn subset_fate(item: &Item, grain: Grain, bits: &mut u32) -> Fate {
     };
     let whole = grain == Grain::Item;
     let Some(write) = item.write().filter(|_| !whole) else {
-        return if take() { Fate::Keep } else { Fate::Drop };
+        return if take() { ItemFate::Keep } else { ItemFate::Drop };
     };
     let mut keep = vec![0_u8; write.pages];
     for (index, mask) in keep.iter_mut().enumerate() {
@@ -283,5 +283,5 @@ fn subset_fate(item: &Item, grain: Grain, bits: &mut u32) -> Fate {
         }
     }
     let length = !write.lengthens || take();
-    Fate::Pieces { keep, garbage: vec![0; write.pages], length }
+    ItemFate::Pieces { keep, garbage: vec![0; write.pages], length }
 }

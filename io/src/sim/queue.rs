@@ -10,13 +10,13 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::file::{SimFile, operation_of};
-use super::inner::{Inner, Plan, SyncTicket, WriteTicket};
+use super::inner::{SimDiskInner, SyncTicket, TransferPlan, WriteTicket};
 use super::options::Unpolled;
-use crate::device::{Completion, Queue, Request, Transfer};
+use crate::device::{Completion, Queue, Request, RequestKind};
 use crate::error::{IoError, Result};
 
-enum Work {
-    Read(Plan),
+enum QueuedWork {
+    Read(TransferPlan),
     /// A read that has already looked.
     Looked(Result<()>),
     Write(WriteTicket),
@@ -27,25 +27,25 @@ enum Work {
 
 struct Outstanding {
     request: Request,
-    work: Work,
+    work: QueuedWork,
     ready: Duration,
 }
 
 /// Submission queue of a [`SimDisk`](super::SimDisk).
 pub(super) struct SimQueue {
-    disk: Arc<Mutex<Inner>>,
+    disk: Arc<Mutex<SimDiskInner>>,
     depth: usize,
     pushed: Vec<Request>,
     outstanding: Vec<Outstanding>,
 }
 
 impl SimQueue {
-    pub(super) fn new(disk: Arc<Mutex<Inner>>, depth: usize) -> Self {
+    pub(super) fn new(disk: Arc<Mutex<SimDiskInner>>, depth: usize) -> Self {
         Self { disk, depth: depth.max(1), pushed: Vec::new(), outstanding: Vec::new() }
     }
 
     /// Ends one request: any of those that are ready, or, when `patient`, the first to be.
-    fn reap(&mut self, patient: bool) -> Option<(Transfer, Completion)> {
+    fn reap(&mut self, patient: bool) -> Option<(RequestKind, Completion)> {
         let mut inner = self.disk.lock();
         let now = inner.clock.now();
         let mut ready: Vec<usize> =
@@ -65,61 +65,60 @@ impl SimQueue {
             let other = inner.rng.index(self.outstanding.len());
             show(&mut inner, &self.outstanding[other]);
         }
-        Some((ended.request.transfer, complete(&mut inner, ended)))
+        Some((ended.request.kind, complete(&mut inner, ended)))
     }
 }
 
-fn show(inner: &mut Inner, other: &Outstanding) {
-    if let Work::Write(ticket) = &other.work {
-        inner.show(other.request.file.of(), ticket);
+fn show(inner: &mut SimDiskInner, other: &Outstanding) {
+    if let QueuedWork::Write(ticket) = &other.work {
+        inner.show(other.request.file.downcast(), ticket);
     }
 }
 
-fn start(inner: &mut Inner, mut request: Request) -> Outstanding {
-    let (file, offset) = (request.file.of::<SimFile>().clone(), request.offset);
+fn start(inner: &mut SimDiskInner, mut request: Request) -> Outstanding {
+    let (file, offset) = (request.file.downcast::<SimFile>().clone(), request.offset);
     let file = &file;
     inner.check(file);
-    let len = if request.transfer == Transfer::Sync { 0 } else { request.buf.len() };
-    let offset_checked = if request.transfer == Transfer::Sync { 0 } else { offset };
-    let (work, delay) = match (file.admit(request.transfer, offset_checked, len), request.transfer)
-    {
-        (Err(error), _) => (Work::Rejected(error), Duration::ZERO),
-        (Ok(()), Transfer::Read) => {
+    let len = if request.kind == RequestKind::Sync { 0 } else { request.buf.len() };
+    let offset_checked = if request.kind == RequestKind::Sync { 0 } else { offset };
+    let (work, delay) = match (file.admit(request.kind, offset_checked, len), request.kind) {
+        (Err(error), _) => (QueuedWork::Rejected(error), Duration::ZERO),
+        (Ok(()), RequestKind::Read) => {
             let plan = inner.start_read(file, offset, len);
             let delay = plan.delay;
             if inner.rng.chance(1, 3) {
                 let result = inner.finish_read(file, &plan, offset, &mut request.buf);
-                (Work::Looked(result), delay)
+                (QueuedWork::Looked(result), delay)
             } else {
-                (Work::Read(plan), delay)
+                (QueuedWork::Read(plan), delay)
             }
         }
-        (Ok(()), Transfer::Write) => {
+        (Ok(()), RequestKind::Write) => {
             let ticket = inner.start_write(file, offset, &request.buf);
             if inner.rng.chance(1, 4) {
                 inner.show(file, &ticket);
             }
             let delay = ticket.delay;
-            (Work::Write(ticket), delay)
+            (QueuedWork::Write(ticket), delay)
         }
-        (Ok(()), Transfer::Sync) => {
+        (Ok(()), RequestKind::Sync) => {
             let ticket = inner.start_sync(file);
             let delay = ticket.delay;
-            (Work::Sync(ticket), delay)
+            (QueuedWork::Sync(ticket), delay)
         }
     };
     Outstanding { request, work, ready: inner.clock.now() + delay }
 }
 
-fn complete(inner: &mut Inner, ended: Outstanding) -> Completion {
+fn complete(inner: &mut SimDiskInner, ended: Outstanding) -> Completion {
     let Request { file, offset, mut buf, token, .. } = ended.request;
-    let file: &SimFile = file.of();
+    let file: &SimFile = file.downcast();
     let result = match ended.work {
-        Work::Read(plan) => inner.finish_read(file, &plan, offset, &mut buf),
-        Work::Looked(result) => result,
-        Work::Write(ticket) => inner.finish_write(file, ticket),
-        Work::Sync(ticket) => inner.finish_sync(file, &ticket),
-        Work::Rejected(error) => Err(error),
+        QueuedWork::Read(plan) => inner.finish_read(file, &plan, offset, &mut buf),
+        QueuedWork::Looked(result) => result,
+        QueuedWork::Write(ticket) => inner.finish_write(file, ticket),
+        QueuedWork::Sync(ticket) => inner.finish_sync(file, &ticket),
+        QueuedWork::Rejected(error) => Err(error),
     };
     Completion { token, buf, result }
 }
@@ -141,7 +140,7 @@ impl Queue for SimQueue {
     fn submit(&mut self) -> Result<()> {
         let Some(first) = self.pushed.first() else { return Ok(()) };
         let mut inner = self.disk.lock();
-        inner.submission(first.file.name(), first.offset, operation_of(first.transfer))?;
+        inner.submission(first.file.name(), first.offset, operation_of(first.kind))?;
         for request in self.pushed.drain(..) {
             let started = start(&mut inner, request);
             self.outstanding.push(started);
@@ -167,11 +166,11 @@ impl Queue for SimQueue {
 impl Drop for SimQueue {
     fn drop(&mut self) {
         let policy = self.disk.lock().options.asserts.unpolled;
-        let pushed = self.pushed.iter().any(|request| request.transfer != Transfer::Read);
+        let pushed = self.pushed.iter().any(|request| request.kind != RequestKind::Read);
         let mut unseen = (pushed && policy == Unpolled::ErrorsAndWrites)
             .then(|| "a write or sync that was pushed and never submitted".to_owned());
         while let Some((transfer, Completion { token, result, .. })) = self.reap(true) {
-            let strict = policy == Unpolled::ErrorsAndWrites && transfer != Transfer::Read;
+            let strict = policy == Unpolled::ErrorsAndWrites && transfer != RequestKind::Read;
             match result {
                 Err(error) if policy != Unpolled::Ignore => {
                     unseen.get_or_insert(format!("request {token}, which failed: {error}"));

@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
-use super::content::{PAGES_LIMIT, Page, offset_of, pages_of, to_index};
-use super::damage::{Damage, DamageKind, PageOf};
+use super::content::{PAGES_LIMIT, PageBytes, offset_of, pages_of, to_index};
+use super::damage::{Damage, DamageKind, DamagedPage};
 use super::disk::SimDisk;
-use super::inner::Inner;
+use super::inner::SimDiskInner;
 use super::ledger::{Injected, LedgerEntry};
 use super::rng::Rng;
-use super::state::{Event, FileId, Spoil};
+use super::state::{DiskEvent, FileId, Spoil};
 use crate::page::PAGE;
 
 impl SimDisk {
@@ -28,7 +28,7 @@ impl SimDisk {
             injected: Injected::Damage(damage.clone()),
         };
         inner.ledger.push(entry);
-        inner.emit(Event::Damage { id, spoil });
+        inner.emit(DiskEvent::Damage { id, spoil });
         true
     }
 
@@ -46,7 +46,7 @@ impl SimDisk {
             let inner = self.lock_inner();
             for (name, id) in &inner.state.names {
                 let count = inner.state.files[id.0].visible.pages().min(PAGES_LIMIT);
-                pages.extend((0..count).map(|page| PageOf { file: name.to_string(), page }));
+                pages.extend((0..count).map(|page| DamagedPage { file: name.to_string(), page }));
             }
         }
         let targets: Vec<_> = pages.iter().filter(|at| allowed(&at.file, at.page)).collect();
@@ -63,7 +63,7 @@ impl SimDisk {
     }
 }
 
-fn draw(rng: &mut Rng, kind: DamageKind, at: PageOf, other: &PageOf) -> Damage {
+fn draw(rng: &mut Rng, kind: DamageKind, at: DamagedPage, other: &DamagedPage) -> Damage {
     match kind {
         DamageKind::Flip => {
             let byte = rng.below(PAGE as u64);
@@ -82,7 +82,7 @@ fn draw(rng: &mut Rng, kind: DamageKind, at: PageOf, other: &PageOf) -> Damage {
     }
 }
 
-impl Inner {
+impl SimDiskInner {
     /// What `damage` comes to; `None` when nothing would change.
     fn aim(&self, damage: &Damage) -> Option<(FileId, Spoil)> {
         let (file, _) = damage.target();
@@ -117,14 +117,14 @@ impl Inner {
     }
 }
 
-fn noise(seed: u64) -> Arc<Page> {
+fn noise(seed: u64) -> Arc<PageBytes> {
     let mut page = [0; PAGE];
     Rng::labelled(seed, 0x9a).fill(&mut page);
     Arc::new(page)
 }
 
 /// `bytes` as page `page` of a file of `len` bytes can hold them: zeros past the end.
-fn in_file(len: u64, page: u64, bytes: &Page) -> Page {
+fn in_file(len: u64, page: u64, bytes: &PageBytes) -> PageBytes {
     let mut bytes = *bytes;
     let end = to_index((len - offset_of(page)).min(PAGE as u64));
     bytes[end..].fill(0);

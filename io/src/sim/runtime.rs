@@ -42,7 +42,7 @@ enum Mode {
     Running(bool),
 }
 
-struct Entry {
+struct TaskEntry {
     name: String,
     event: u64,
     mode: Mode,
@@ -54,12 +54,12 @@ struct Tasks {
     rng: Rng,
     next: u64,
     /// Ended tasks are gone from here.
-    entries: BTreeMap<u64, Entry>,
+    entries: BTreeMap<u64, TaskEntry>,
     /// Notifications of each event so far.
     notified: BTreeMap<u64, u64>,
 }
 
-struct Shared {
+struct SimRuntimeInner {
     tasks: Mutex<Tasks>,
     random: Mutex<Rng>,
     clock: SimClock,
@@ -68,7 +68,7 @@ struct Shared {
 
 /// Single-threaded executor with a virtual clock. Clones are the same executor.
 #[derive(Clone)]
-pub struct SimRuntime(Arc<Shared>);
+pub struct SimRuntime(Arc<SimRuntimeInner>);
 
 impl core::fmt::Debug for SimRuntime {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -78,7 +78,7 @@ impl core::fmt::Debug for SimRuntime {
 
 /// Event of a [`SimRuntime`].
 struct SimEvent {
-    shared: Arc<Shared>,
+    shared: Arc<SimRuntimeInner>,
     id: u64,
 }
 
@@ -117,7 +117,12 @@ impl SimRuntime {
             notified: BTreeMap::new(),
         };
         let random = Mutex::new(Rng::labelled(seed, 0x7d));
-        Self(Arc::new(Shared { tasks: Mutex::new(tasks), random, clock, workers: workers.max(1) }))
+        Self(Arc::new(SimRuntimeInner {
+            tasks: Mutex::new(tasks),
+            random,
+            clock,
+            workers: workers.max(1),
+        }))
     }
 
     /// The clock.
@@ -136,7 +141,7 @@ impl SimRuntime {
         let now = self.0.clock.now();
         let picked = {
             let mut tasks = self.0.tasks.lock();
-            let due = |entry: &Entry| match entry.mode {
+            let due = |entry: &TaskEntry| match entry.mode {
                 Mode::Ready => true,
                 Mode::IdleUntil(when) => when <= now,
                 Mode::Idle | Mode::Running(_) => false,
@@ -177,7 +182,7 @@ impl SimRuntime {
         if let Some(entry) = tasks.entries.get_mut(&id) {
             entry.task = Some(task);
             entry.mode = match (entry.mode, step) {
-                (Mode::Running(true), _) | (_, Step::Again) => Mode::Ready,
+                (Mode::Running(true), _) | (_, Step::Continue) => Mode::Ready,
                 (_, Step::IdleFor(time)) => Mode::IdleUntil(now.saturating_add(time)),
                 _ => Mode::Idle,
             };
@@ -251,8 +256,8 @@ impl Runtime for SimRuntime {
         let mut tasks = self.0.tasks.lock();
         tasks.next += 1;
         let id = tasks.next;
-        let (name, event, task) = (name.to_owned(), event.of::<SimEvent>().id, Some(task));
-        tasks.entries.insert(id, Entry { name, event, mode: Mode::Ready, task });
+        let (name, event, task) = (name.to_owned(), event.downcast::<SimEvent>().id, Some(task));
+        tasks.entries.insert(id, TaskEntry { name, event, mode: Mode::Ready, task });
         Ok(Box::new(SimHandle { runtime: self.clone(), id }))
     }
 
@@ -262,7 +267,7 @@ impl Runtime for SimRuntime {
         timeout: Option<Duration>,
         done: &mut dyn FnMut() -> bool,
     ) -> bool {
-        let event = event.of::<SimEvent>().id;
+        let event = event.downcast::<SimEvent>().id;
         let deadline = timeout.map(|timeout| self.now().saturating_add(timeout));
         // Sometimes the background is faster than the caller.
         let extra = {

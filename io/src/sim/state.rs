@@ -1,4 +1,4 @@
-//! The file system as a pure state machine: [`State::apply`] is the one place that says what an
+//! The file system as a pure state machine: [`DiskState::apply`] is the one place that says what an
 //! event does to the bytes that reads see, to the durable bytes and to what is pending.
 //!
 //! A live disk applies each event as it happens and records it; a trace applies the same events
@@ -12,11 +12,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::content::{Content, Page, Slot, offset_of, pages_of};
+use super::content::{Content, PageBytes, PageSlot, offset_of, pages_of};
 use super::faults::Aftermath;
 use super::rng::Rng;
 
-/// Index of a file in [`State::files`].
+/// Index of a file in [`DiskState::files`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct FileId(pub(super) usize);
 
@@ -30,7 +30,7 @@ pub(super) type Masks = Arc<[u8]>;
 /// A change of one file.
 #[derive(Clone)]
 pub(super) enum Body {
-    Write { first: u64, pages: Arc<[Arc<Page>]>, masks: Option<Masks> },
+    Write { first: u64, pages: Arc<[Arc<PageBytes>]>, masks: Option<Masks> },
     Extend { len: u64 },
     Resize { len: u64 },
     Reserve { first: u64, count: u64, len: u64 },
@@ -72,7 +72,7 @@ impl Body {
 
 /// A change that has completed and that no sync has covered.
 #[derive(Clone)]
-pub(super) struct Change {
+pub(super) struct CompletedChange {
     /// When it completed.
     pub(super) seq: u64,
     pub(super) body: Body,
@@ -92,12 +92,12 @@ pub(super) struct InFlight {
 pub(super) struct FileState {
     pub(super) durable: Content,
     pub(super) visible: Content,
-    pub(super) done: Vec<Change>,
+    pub(super) done: Vec<CompletedChange>,
     pub(super) in_flight: Vec<InFlight>,
     /// Syncs in flight: number, and when it was submitted.
     syncs: Vec<(OpId, u64)>,
     /// What each page held before its last write, for stale pages.
-    pub(super) older: Arc<BTreeMap<u64, Arc<Page>>>,
+    pub(super) older: Arc<BTreeMap<u64, Arc<PageBytes>>>,
 }
 
 /// A change of the folder that no folder sync has covered.
@@ -160,14 +160,14 @@ pub(super) enum SyncEnd {
 /// What damage does to the stored bytes.
 #[derive(Clone, Debug, Hash)]
 pub(super) enum Spoil {
-    Page(u64, Arc<Page>),
+    Page(u64, Arc<PageBytes>),
     Unreadable(u64),
     Cut(u64),
 }
 
 /// One thing that happened on the disk.
 #[derive(Clone, Debug, Hash)]
-pub(super) enum Event {
+pub(super) enum DiskEvent {
     Folder(FolderOp),
     FolderSync(SyncEnd),
     Resize {
@@ -185,7 +185,7 @@ pub(super) enum Event {
         op: OpId,
         id: FileId,
         first: u64,
-        pages: Arc<[Arc<Page>]>,
+        pages: Arc<[Arc<PageBytes>]>,
     },
     /// Reads see it from here on, though it has not completed.
     Show {
@@ -221,7 +221,7 @@ pub(super) enum Event {
     Mark(u64),
 }
 
-impl Event {
+impl DiskEvent {
     /// Does a crash after this event have other outcomes, or other marks before it, than a crash
     /// before it?
     pub(super) fn is_boundary(&self) -> bool {
@@ -236,7 +236,7 @@ impl Event {
 
 /// The whole simulated folder.
 #[derive(Clone, Default)]
-pub(super) struct State {
+pub(super) struct DiskState {
     pub(super) files: Vec<FileState>,
     pub(super) durable_names: Names,
     pub(super) names: Names,
@@ -244,31 +244,33 @@ pub(super) struct State {
     seq: u64,
 }
 
-impl State {
+impl DiskState {
     /// Applies one event.
-    pub(super) fn apply(&mut self, event: &Event) {
+    pub(super) fn apply(&mut self, event: &DiskEvent) {
         self.seq += 1;
         let seq = self.seq;
         match event {
-            Event::Folder(op) => self.change_folder(seq, op),
-            Event::FolderSync(end) => self.end_folder_sync(*end),
-            Event::Resize { id, len } => {
+            DiskEvent::Folder(op) => self.change_folder(seq, op),
+            DiskEvent::FolderSync(end) => self.end_folder_sync(*end),
+            DiskEvent::Resize { id, len } => {
                 self.files[id.0].complete(seq, Body::Resize { len: *len });
             }
-            Event::Reserve { id, first, count, len } => {
+            DiskEvent::Reserve { id, first, count, len } => {
                 let body = Body::Reserve { first: *first, count: *count, len: *len };
                 self.files[id.0].complete(seq, body);
             }
-            Event::Start { op, id, first, pages } => {
+            DiskEvent::Start { op, id, first, pages } => {
                 let body = Body::Write { first: *first, pages: Arc::clone(pages), masks: None };
                 self.files[id.0].in_flight.push(InFlight { op: *op, seq, body, shown: false });
             }
-            Event::Show { op, id } => self.files[id.0].show(*op),
-            Event::Finish { op, id, masks } => self.files[id.0].finish(seq, *op, masks.as_ref()),
-            Event::SyncStart { op, id } => self.files[id.0].syncs.push((*op, seq)),
-            Event::SyncEnd { op, id, end } => self.files[id.0].end_sync(*op, *end),
-            Event::Damage { id, spoil } => self.files[id.0].spoil(spoil),
-            Event::Looked { .. } | Event::Mark(_) => {}
+            DiskEvent::Show { op, id } => self.files[id.0].show(*op),
+            DiskEvent::Finish { op, id, masks } => {
+                self.files[id.0].finish(seq, *op, masks.as_ref());
+            }
+            DiskEvent::SyncStart { op, id } => self.files[id.0].syncs.push((*op, seq)),
+            DiskEvent::SyncEnd { op, id, end } => self.files[id.0].end_sync(*op, *end),
+            DiskEvent::Damage { id, spoil } => self.files[id.0].spoil(spoil),
+            DiskEvent::Looked { .. } | DiskEvent::Mark(_) => {}
         }
     }
 
@@ -299,13 +301,13 @@ impl State {
 
 impl FileState {
     /// A file whose bytes are durable.
-    pub(super) fn at_rest(content: Content, older: Arc<BTreeMap<u64, Arc<Page>>>) -> Self {
+    pub(super) fn at_rest(content: Content, older: Arc<BTreeMap<u64, Arc<PageBytes>>>) -> Self {
         Self { durable: content.clone(), visible: content, older, ..Self::default() }
     }
 
     fn complete(&mut self, seq: u64, body: Body) {
         self.make_visible(&body);
-        self.done.push(Change { seq, body });
+        self.done.push(CompletedChange { seq, body });
     }
 
     fn make_visible(&mut self, body: &Body) {
@@ -361,7 +363,7 @@ impl FileState {
         let mut rng = Rng::new(seed);
         let mut back = Vec::new();
         let mut kept = Vec::new();
-        for Change { seq, body } in self.done.drain(..covered).collect::<Vec<_>>() {
+        for CompletedChange { seq, body } in self.done.drain(..covered).collect::<Vec<_>>() {
             let length = match &body {
                 Body::Write { .. } => Body::Extend { len: body.end() },
                 other => other.clone(),
@@ -369,7 +371,7 @@ impl FileState {
             if aftermath == Aftermath::Mixed {
                 length.apply(&mut self.durable);
             } else {
-                kept.push(Change { seq, body: length });
+                kept.push(CompletedChange { seq, body: length });
             }
             let Body::Write { first, pages, masks } = &body else { continue };
             for (index, data) in pages.iter().enumerate() {
@@ -426,7 +428,7 @@ impl FileState {
     }
 
     /// The previous bytes of page `page`, when they are known and differ.
-    pub(super) fn stale(&self, page: u64) -> Slot {
+    pub(super) fn stale(&self, page: u64) -> PageSlot {
         let old = self.older.get(&page)?;
         (page < pages_of(self.visible.len()) && **old != *self.visible.page(page))
             .then(|| Arc::clone(old))

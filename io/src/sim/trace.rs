@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use super::crash::CrashPoint;
 use super::rng::mix;
-use super::state::{Event, State};
+use super::state::{DiskEvent, DiskState};
 
 /// What happened on a disk since recording began. Clones share the events.
 #[derive(Clone)]
 pub struct Trace {
-    initial: State,
-    events: Arc<[Event]>,
+    initial: DiskState,
+    events: Arc<[DiskEvent]>,
     marks: Arc<[u64]>,
 }
 
@@ -29,9 +29,9 @@ impl core::fmt::Debug for Trace {
 }
 
 impl Trace {
-    pub(super) fn new(initial: State, events: Vec<Event>) -> Self {
+    pub(super) fn new(initial: DiskState, events: Vec<DiskEvent>) -> Self {
         let marks = events.iter().filter_map(|event| match event {
-            Event::Mark(mark) => Some(*mark),
+            DiskEvent::Mark(mark) => Some(*mark),
             _ => None,
         });
         Self { initial, marks: marks.collect(), events: events.into() }
@@ -78,7 +78,7 @@ impl Trace {
         for event in events {
             state.apply(event);
         }
-        let marked = events.iter().filter(|event| matches!(event, Event::Mark(_))).count();
+        let marked = events.iter().filter(|event| matches!(event, DiskEvent::Mark(_))).count();
         CrashPoint::new(&state, events.len(), Arc::clone(&self.marks), marked)
     }
 
@@ -108,12 +108,12 @@ impl Trace {
 }
 
 /// An event without its data.
-fn outline(event: &Event) -> String {
+fn outline(event: &DiskEvent) -> String {
     match event {
-        Event::Start { op, id, first, pages } => {
+        DiskEvent::Start { op, id, first, pages } => {
             format!("Start {{ op: {op}, id: {id:?}, first: {first}, pages: {} }}", pages.len())
         }
-        Event::Damage { id, .. } => format!("Damage {{ id: {id:?} }}"),
+        DiskEvent::Damage { id, .. } => format!("Damage {{ id: {id:?} }}"),
         other => format!("{other:?}"),
     }
 }
@@ -121,7 +121,7 @@ fn outline(event: &Event) -> String {
 /// Iterator of [`Trace::crash_points`].
 pub struct CrashPoints {
     trace: Trace,
-    state: State,
+    state: DiskState,
     at: usize,
     marked: usize,
     fresh: bool,
@@ -145,7 +145,7 @@ impl Iterator for CrashPoints {
             let event = self.trace.events.get(self.at)?;
             self.state.apply(event);
             self.at += 1;
-            self.marked += usize::from(matches!(event, Event::Mark(_)));
+            self.marked += usize::from(matches!(event, DiskEvent::Mark(_)));
             boundary = event.is_boundary();
         }
         let marks = Arc::clone(&self.trace.marks);

@@ -48,7 +48,7 @@ use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::error::Result;
-use crate::process::{Home, Homed};
+use crate::process::{ProcessBound, ProcessTag};
 use crate::runtime::{Event, Executor, Notify, Runtime, Step, Task, TaskHandle};
 
 pub(crate) use sleep::no_thread;
@@ -57,7 +57,7 @@ use workers::Workers;
 
 /// Threads, clock and randomness of the operating system. Cloning gives another handle.
 #[derive(Clone)]
-pub struct Threads(Arc<Inner>);
+pub struct Threads(Arc<ThreadsInner>);
 
 impl core::fmt::Debug for Threads {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -65,16 +65,16 @@ impl core::fmt::Debug for Threads {
     }
 }
 
-struct Inner {
+struct ThreadsInner {
     start: Instant,
-    workers: Homed<Workers>,
+    workers: ProcessBound<Workers>,
 }
 
 impl Threads {
     /// A runtime with `workers` (at least 1) threads for [`Runtime::fork_join`], started now.
     pub fn new(workers: usize) -> Result<Self> {
-        let workers = Homed::new(Workers::start(workers.max(1))?);
-        Ok(Self(Arc::new(Inner { start: Instant::now(), workers })))
+        let workers = ProcessBound::new(Workers::start(workers.max(1))?);
+        Ok(Self(Arc::new(ThreadsInner { start: Instant::now(), workers })))
     }
 
     /// Starts a background task as [`Runtime::spawn`] does, with a handle that says how it ended.
@@ -85,7 +85,8 @@ impl Threads {
         let panicked = Arc::new(AtomicBool::new(false));
         let (event, flag, label) = (event.clone(), panicked.clone(), name.to_owned());
         let body = move || {
-            let result = catch_unwind(AssertUnwindSafe(|| run(&label, event.of(), &mut task)));
+            let result =
+                catch_unwind(AssertUnwindSafe(|| run(&label, event.downcast(), &mut task)));
             // What the task captured may panic on being dropped, too.
             let dropped = catch_unwind(AssertUnwindSafe(|| drop(task)));
             if result.is_err() || dropped.is_err() {
@@ -95,7 +96,7 @@ impl Threads {
         };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
         let thread = thread.map_err(|error| no_thread(name, &error))?;
-        Ok(ThreadTask { thread: Some(thread), home: Home::here(), panicked })
+        Ok(ThreadTask { thread: Some(thread), home: ProcessTag::current(), panicked })
     }
 }
 
@@ -208,7 +209,7 @@ impl Notify for ThreadEvent {
 #[derive(Debug)]
 pub struct ThreadTask {
     thread: Option<JoinHandle<()>>,
-    home: Home,
+    home: ProcessTag,
     panicked: Arc<AtomicBool>,
 }
 
@@ -231,7 +232,7 @@ impl ThreadTask {
 
     fn wait(&mut self) {
         let Some(thread) = self.thread.take() else { return };
-        if !self.home.is_here() {
+        if !self.home.is_current() {
             // A child that was forked has no such thread, and must not let go of it, either.
             std::mem::forget(thread);
         } else if thread.thread().id() != std::thread::current().id() {
@@ -251,7 +252,7 @@ fn run(name: &str, event: &ThreadEvent, task: &mut Task) {
     loop {
         let seen = event.numbers();
         match task() {
-            Step::Again => {}
+            Step::Continue => {}
             Step::Idle => event.sleep_rested(seen, None),
             Step::IdleFor(time) => event.sleep_rested(seen, deadline(Some(time))),
             Step::Done => break,
@@ -301,7 +302,7 @@ impl Runtime for Threads {
         timeout: Option<Duration>,
         done: &mut dyn FnMut() -> bool,
     ) -> bool {
-        let (deadline, event) = (deadline(timeout), event.of::<ThreadEvent>());
+        let (deadline, event) = (deadline(timeout), event.downcast::<ThreadEvent>());
         loop {
             let seen = event.number();
             if done() {
@@ -320,7 +321,7 @@ impl Runtime for Threads {
     /// # Panics
     /// Also when `count` is larger than [`Runtime::workers`].
     fn fork_join(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
-        if self.0.workers.home().is_here() {
+        if self.0.workers.process().is_current() {
             self.0.workers.fork_join(count, job);
         } else {
             // A caller's code has forked inside of an operation, which goes on here without workers.

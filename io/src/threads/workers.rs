@@ -28,7 +28,7 @@ thread_local! {
 }
 
 pub(super) struct Workers {
-    lists: Vec<Arc<List>>,
+    lists: Vec<Arc<WorkList>>,
     threads: Vec<JoinHandle<()>>,
     /// Held while the entries of one call are put on the lists.
     order: Mutex<()>,
@@ -36,30 +36,30 @@ pub(super) struct Workers {
 
 /// What one worker has to do.
 #[derive(Default)]
-struct List {
-    state: Mutex<ListState>,
+struct WorkList {
+    state: Mutex<WorkListState>,
     filled: Condvar,
 }
 
 #[derive(Default)]
-struct ListState {
-    entries: VecDeque<Entry>,
+struct WorkListState {
+    entries: VecDeque<WorkItem>,
     closed: bool,
 }
 
 /// One index of one call.
-struct Entry {
-    job: Job,
+struct WorkItem {
+    job: WorkClosure,
     call: Arc<Call>,
 }
 
 /// A closure lent for the duration of a call.
 #[derive(Clone, Copy)]
-struct Job(*const (dyn Fn(usize) + Sync));
+struct WorkClosure(*const (dyn Fn(usize) + Sync));
 
 // SAFETY: the closure is `Sync`, so a reference to it may be used from any thread; the pointer is
 // only made into one while the call that lent it has not returned.
-unsafe impl Send for Job {}
+unsafe impl Send for WorkClosure {}
 
 /// A call that waits for its jobs.
 struct Call {
@@ -76,7 +76,7 @@ impl Workers {
     pub(super) fn start(count: usize) -> Result<Self> {
         let mut workers = Self { lists: Vec::new(), threads: Vec::new(), order: Mutex::new(()) };
         for index in 0..count {
-            let list = Arc::new(List::default());
+            let list = Arc::new(WorkList::default());
             let own = list.clone();
             let thread = std::thread::Builder::new()
                 .name(format!("pleach-work-{index}"))
@@ -107,7 +107,7 @@ impl Workers {
             // Nothing between here and `wait` unwinds: lists that cannot grow abort the process.
             let _order = lock(&self.order);
             for list in &self.lists[..count] {
-                list.push(Entry { job, call: call.clone() });
+                list.push(WorkItem { job, call: call.clone() });
             }
         }
         if let Some(panic) = call.wait() {
@@ -118,8 +118,8 @@ impl Workers {
 
 /// Forgets how long the closure lives.
 #[expect(clippy::transmute_ptr_to_ptr, reason = "a cast cannot extend a trait object's lifetime")]
-fn erase<'a>(job: &'a (dyn Fn(usize) + Sync + 'a)) -> Job {
-    // SAFETY: both types are the same wide pointer and differ in a lifetime only; `Entry::run`
+fn erase<'a>(job: &'a (dyn Fn(usize) + Sync + 'a)) -> WorkClosure {
+    // SAFETY: both types are the same wide pointer and differ in a lifetime only; `WorkItem::run`
     // dereferences it only while `'a` lasts, as argued there.
     let job = unsafe {
         std::mem::transmute::<
@@ -127,7 +127,7 @@ fn erase<'a>(job: &'a (dyn Fn(usize) + Sync + 'a)) -> Job {
             *const (dyn Fn(usize) + Sync + 'static),
         >(std::ptr::from_ref(job))
     };
-    Job(job)
+    WorkClosure(job)
 }
 
 impl Drop for Workers {
@@ -146,14 +146,14 @@ impl Drop for Workers {
     }
 }
 
-impl List {
-    fn push(&self, entry: Entry) {
+impl WorkList {
+    fn push(&self, entry: WorkItem) {
         lock(&self.state).entries.push_back(entry);
         self.filled.notify_one();
     }
 
     /// The next entry; `None` when there will be none.
-    fn next(&self) -> Option<Entry> {
+    fn next(&self) -> Option<WorkItem> {
         let mut state = lock(&self.state);
         loop {
             if let Some(entry) = state.entries.pop_front() {
@@ -167,7 +167,7 @@ impl List {
     }
 }
 
-impl Entry {
+impl WorkItem {
     fn run(self, index: usize) {
         let Self { job, call } = self;
         // SAFETY: `fork_join` borrows the closure until it returns, and it returns only after
@@ -207,7 +207,7 @@ impl Call {
     }
 }
 
-fn serve(list: &List, index: usize) {
+fn serve(list: &WorkList, index: usize) {
     IS_WORKER.set(true);
     while let Some(entry) = list.next() {
         entry.run(index);

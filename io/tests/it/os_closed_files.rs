@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use crate::os_support::{filled, open};
-use pleach_io::{Device, IoMode, OpenMode, OsOptions, PageBuf, Queue, Request, Transfer};
+use pleach_io::{Device, IoMode, OpenMode, OsOptions, PageBuf, Queue, Request, RequestKind};
 
 fn is_open_elsewhere(path: &Path) -> bool {
     let file = File::options().write(true).open(path).expect("open");
@@ -22,7 +22,7 @@ fn is_open_elsewhere(path: &Path) -> bool {
 fn read(queue: &mut Box<dyn Queue>, file: &pleach_io::File, times: usize) {
     for _ in 0..times {
         let (file, buf) = (file.clone(), PageBuf::zeroed(1));
-        queue.push(Request { file, transfer: Transfer::Read, offset: 0, buf, token: 0 });
+        queue.push(Request { file, kind: RequestKind::Read, offset: 0, buf, token: 0 });
         queue.wait().expect("wait").expect("one").result.expect("read");
     }
 }

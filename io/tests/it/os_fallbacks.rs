@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use crate::os_support::{bytes, command, filled, role};
 use pleach_io::{
     Device, DeviceInfo, IoError, IoMode, OpenMode, Operation, OsDevice, OsOptions, PageBuf,
-    Request, Transfer,
+    Request, RequestKind,
 };
 
 /// The system calls of io_uring: their numbers are the same on every architecture.
@@ -116,13 +116,13 @@ fn exercise(device: &OsDevice) {
     for token in 0..16u64 {
         let (file, buf) = (file.clone(), filled(4, token));
         let offset = token * bytes(4);
-        queue.push(Request { file, transfer: Transfer::Write, offset, buf, token });
+        queue.push(Request { file, kind: RequestKind::Write, offset, buf, token });
     }
     while let Some(completion) = queue.wait().expect("wait") {
         completion.result.expect("write");
     }
-    let (sync, buf) = (Transfer::Sync, PageBuf::zeroed(0));
-    queue.push(Request { file: file.clone(), transfer: sync, offset: 0, buf, token: 99 });
+    let (sync, buf) = (RequestKind::Sync, PageBuf::zeroed(0));
+    queue.push(Request { file: file.clone(), kind: sync, offset: 0, buf, token: 99 });
     queue.wait().expect("wait").expect("one").result.expect("sync");
     for token in 0..16u64 {
         let mut back = PageBuf::zeroed(4);

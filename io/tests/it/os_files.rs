@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::os_support::{all_modes, bytes, command, filled, open, role};
 use pleach_io::{
-    Device, IoError, OpenMode, Operation, OsDevice, OsOptions, PAGE, PageBuf, Request, Transfer,
+    Device, IoError, OpenMode, Operation, OsDevice, OsOptions, PAGE, PageBuf, Request, RequestKind,
 };
 
 fn device(folder: &Path) -> OsDevice {
@@ -34,7 +34,7 @@ fn child() {
         let mut queue = device.queue(2).expect("queue");
         let buf = filled(8, 2);
         let request =
-            Request { file: file.clone(), transfer: Transfer::Write, offset: 0, buf, token: 0 };
+            Request { file: file.clone(), kind: RequestKind::Write, offset: 0, buf, token: 0 };
         queue.push(request);
         too_big(queue.wait().expect("wait").expect("one").result);
         let mut back = PageBuf::zeroed(3);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::os_support::{cases, command, filled, role, start};
 use pleach_io::{
-    Device, IoError, LockHolder, LockMode, OpenMode, OsDevice, OsOptions, Request, Transfer,
+    Device, IoError, LockHolder, LockMode, OpenMode, OsDevice, OsOptions, Request, RequestKind,
 };
 
 fn device(folder: &Path) -> OsDevice {
@@ -60,7 +60,7 @@ fn write_for_ever(device: &OsDevice) {
     let request = |token: u64| {
         let (file, buf) = (file.clone(), filled(16, token));
         let offset = token % 64 * buf.len() as u64;
-        Request { file, transfer: Transfer::Write, offset, buf, token }
+        Request { file, kind: RequestKind::Write, offset, buf, token }
     };
     for token in 0..64 {
         queue.push(request(token));
@@ -206,7 +206,7 @@ fn a_ring_that_outlives_the_lock_does_not_hold_it() {
     let file = device.open("data", OpenMode::CreateNew).expect("create");
     let mut queue = device.queue(1).expect("queue");
     let buf = filled(1, 1);
-    queue.push(Request { file, transfer: Transfer::Write, offset: 0, buf, token: 0 });
+    queue.push(Request { file, kind: RequestKind::Write, offset: 0, buf, token: 0 });
     queue.wait().expect("wait").expect("one").result.expect("write");
     drop(lock);
     assert_eq!(owner(device.lock(LockMode::Exclusive)), None);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::os_support::{Rng, all_modes, bytes, cases, filled, open};
 use pleach_io::{
     Completion, Device, File, IoError, IoMode, OpenMode, Operation, OsDevice, OsOptions, PAGE,
-    PageBuf, PagePool, Queue, Request, Transfer,
+    PageBuf, PagePool, Queue, Request, RequestKind,
 };
 
 const FILE_PAGES: usize = 64;
@@ -34,11 +34,11 @@ impl Model {
         let first = self.rng.below(FILE_PAGES - pages + 1);
         let token = self.next;
         let transfer = match self.rng.below(20) {
-            0 => Transfer::Sync,
-            1..10 => Transfer::Write,
-            _ => Transfer::Read,
+            0 => RequestKind::Sync,
+            1..10 => RequestKind::Write,
+            _ => RequestKind::Read,
         };
-        let (first, pages) = if transfer == Transfer::Sync { (0, 0) } else { (first, pages) };
+        let (first, pages) = if transfer == RequestKind::Sync { (0, 0) } else { (first, pages) };
         if self.busy[first..first + pages].contains(&true) {
             return None;
         }
@@ -47,20 +47,20 @@ impl Model {
         let range = first * PAGE..(first + pages) * PAGE;
         let mut read = None;
         let buf = match transfer {
-            Transfer::Write => {
+            RequestKind::Write => {
                 let mut buf = buffer(&self.pool, pages);
                 buf.copy_from_slice(&filled(pages, token));
                 self.content[range].copy_from_slice(&buf);
                 buf
             }
-            Transfer::Read => {
+            RequestKind::Read => {
                 read = Some(self.content[range].to_vec());
                 buffer(&self.pool, pages)
             }
-            Transfer::Sync => PageBuf::zeroed(0),
+            RequestKind::Sync => PageBuf::zeroed(0),
         };
         self.expected.insert(token, Expected { first, pages, read });
-        Some(Request { file: file.clone(), transfer, offset: bytes(first), buf, token })
+        Some(Request { file: file.clone(), kind: transfer, offset: bytes(first), buf, token })
     }
 
     fn check(&mut self, completion: Completion) {
@@ -178,7 +178,7 @@ fn reading_past_the_end_is_short_wherever_the_end_is() {
             let mut queue = device.queue(1).expect("queue");
             let buf = PageBuf::zeroed(4);
             let file = file.clone();
-            queue.push(Request { file, transfer: Transfer::Read, offset: 0, buf, token: 1 });
+            queue.push(Request { file, kind: RequestKind::Read, offset: 0, buf, token: 1 });
             check(queue.wait().expect("wait").expect("one").result);
         }
     }
@@ -195,14 +195,14 @@ fn requests_that_cannot_be_are_errors_and_empty_ones_succeed() {
         let mut queue = device.queue(8).expect("queue");
         let push = |queue: &mut Box<dyn Queue>, transfer, offset, pages, token| {
             let buf = PageBuf::zeroed(pages);
-            queue.push(Request { file: file.clone(), transfer, offset, buf, token });
+            queue.push(Request { file: file.clone(), kind: transfer, offset, buf, token });
         };
-        push(&mut queue, Transfer::Read, 512, 1, 0);
-        push(&mut queue, Transfer::Read, u64::MAX - 4095, 1, 1);
-        push(&mut queue, Transfer::Read, 1 << 63, 1, 2);
-        push(&mut queue, Transfer::Write, 0, 1, 3); // opened for reading
-        push(&mut queue, Transfer::Read, 0, 0, 10);
-        push(&mut queue, Transfer::Read, 0, 2, 11);
+        push(&mut queue, RequestKind::Read, 512, 1, 0);
+        push(&mut queue, RequestKind::Read, u64::MAX - 4095, 1, 1);
+        push(&mut queue, RequestKind::Read, 1 << 63, 1, 2);
+        push(&mut queue, RequestKind::Write, 0, 1, 3); // opened for reading
+        push(&mut queue, RequestKind::Read, 0, 0, 10);
+        push(&mut queue, RequestKind::Read, 0, 2, 11);
         let mut results = HashMap::new();
         while let Some(completion) = queue.wait().expect("wait") {
             results.insert(completion.token, completion.result);
@@ -223,7 +223,7 @@ fn pushing_beyond_the_depth_panics() {
     let mut queue = device.queue(2).expect("queue");
     for token in 0..3 {
         let (file, buf) = (file.clone(), PageBuf::zeroed(1));
-        queue.push(Request { file, transfer: Transfer::Write, offset: 0, buf, token });
+        queue.push(Request { file, kind: RequestKind::Write, offset: 0, buf, token });
     }
 }
 
@@ -253,7 +253,7 @@ fn dropping_a_queue_waits_for_its_writes() {
                 let offset = token * bytes(4);
                 queue.push(Request {
                     file: file.clone(),
-                    transfer: Transfer::Write,
+                    kind: RequestKind::Write,
                     offset,
                     buf,
                     token,
@@ -279,7 +279,7 @@ fn what_was_never_submitted_never_reaches_the_file() {
         let mut queue = device.queue(4).expect("queue");
         let buf = filled(1, 1);
         let request =
-            Request { file: file.clone(), transfer: Transfer::Write, offset: 0, buf, token: 0 };
+            Request { file: file.clone(), kind: RequestKind::Write, offset: 0, buf, token: 0 };
         queue.push(request);
         drop(queue);
         assert_eq!(device.len(&file).expect("len"), 0, "{name}");
@@ -296,7 +296,7 @@ fn a_queue_may_be_made_on_one_thread_and_used_on_another() {
         let mut queue = device.queue(4).expect("queue");
         let worker = std::thread::spawn(move || {
             let buf = PageBuf::zeroed(1);
-            queue.push(Request { file, transfer: Transfer::Read, offset: 0, buf, token: 7 });
+            queue.push(Request { file, kind: RequestKind::Read, offset: 0, buf, token: 7 });
             let completion = queue.wait().expect("wait").expect("one");
             completion.result.expect("read");
             assert_eq!(completion.token, 7);
@@ -319,7 +319,7 @@ fn a_queue_that_changes_threads_with_requests_in_flight_is_an_error_not_a_corrup
     let mut queue = device.queue(8).expect("queue");
     let request = |token| {
         let (file, buf) = (file.clone(), PageBuf::zeroed(8));
-        Request { file, transfer: Transfer::Read, offset: 0, buf, token }
+        Request { file, kind: RequestKind::Read, offset: 0, buf, token }
     };
     for token in 0..4 {
         queue.push(request(token));
@@ -361,7 +361,7 @@ fn closed_files_leave_a_rings_table() {
         device.write_at(&file, &filled(1, number), 1, 0).expect("write");
         for token in 0..130 {
             let (file, buf) = (file.clone(), PageBuf::zeroed(1));
-            queue.push(Request { file, transfer: Transfer::Read, offset: 0, buf, token });
+            queue.push(Request { file, kind: RequestKind::Read, offset: 0, buf, token });
             let completion = queue.wait().expect("wait").expect("one");
             completion.result.expect("read");
             assert!(completion.buf[..] == filled(1, number)[..], "file {number}");
@@ -374,7 +374,7 @@ fn closed_files_leave_a_rings_table() {
     // One more submission sweeps the last; what is left open in the process is what we kept.
     let file = kept[0].clone();
     let buf = PageBuf::zeroed(1);
-    queue.push(Request { file, transfer: Transfer::Read, offset: 0, buf, token: 0 });
+    queue.push(Request { file, kind: RequestKind::Read, offset: 0, buf, token: 0 });
     queue.wait().expect("wait").expect("one").result.expect("read");
     drop(kept);
 }

@@ -1,9 +1,10 @@
 //! What a power failure may and may not leave, one rule a test.
 
 use pleach_io::sim::{
-    CrashMode, CrashPoint, Fault, Grain, Image, Rule, SECTOR, SimDisk, SimOptions, Times, code,
+    CrashMode, CrashPoint, Fault, FaultRepeats, FaultRule, Grain, Image, SECTOR, SimDisk,
+    SimOptions, code,
 };
-use pleach_io::{Device, File, OpenMode, Operation, PAGE, PageBuf, Request, Transfer};
+use pleach_io::{Device, File, OpenMode, Operation, PAGE, PageBuf, Request, RequestKind};
 
 fn page(byte: u8) -> PageBuf {
     let mut buf = PageBuf::zeroed(1);
@@ -26,7 +27,7 @@ fn disk_with_file(pages: usize) -> (SimDisk, File) {
 
 fn write(file: &File, byte: u8, at: u64, token: u64) -> Request {
     let offset = at * PAGE as u64;
-    Request { file: file.clone(), transfer: Transfer::Write, offset, buf: page(byte), token }
+    Request { file: file.clone(), kind: RequestKind::Write, offset, buf: page(byte), token }
 }
 
 fn now(disk: &SimDisk) -> CrashPoint {
@@ -91,9 +92,9 @@ fn a_sync_does_not_cover_a_write_that_completes_after_its_submission() {
         let mut queue = disk.queue(4).unwrap();
         queue.push(write(&file, 2, 0, 1));
         queue.submit().unwrap();
-        let sync = Transfer::Sync;
+        let sync = RequestKind::Sync;
         let buf = PageBuf::zeroed(0);
-        queue.push(Request { file: file.clone(), transfer: sync, offset: 0, buf, token: 2 });
+        queue.push(Request { file: file.clone(), kind: sync, offset: 0, buf, token: 2 });
         while queue.in_flight() > 0 {
             queue.wait().unwrap().unwrap().result.unwrap();
         }
@@ -306,7 +307,7 @@ fn what_a_failed_write_did_not_land_is_on_no_image() {
         disk.sync(&file).unwrap();
         disk.sync_folder().unwrap();
         let fault = Fault::Errno(code::EIO);
-        disk.inject(Rule::nth(Operation::Write, "f", 1, Times::Once, fault));
+        disk.inject(FaultRule::nth(Operation::Write, "f", 1, FaultRepeats::Once, fault));
         disk.write_at(&file, &page(2), 1, 0).unwrap_err();
         let seen = disk.image().file("f").unwrap().to_vec();
         for outcome in now(&disk).outcomes(seed, 40) {

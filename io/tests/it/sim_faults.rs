@@ -5,10 +5,10 @@ use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pleach_io::sim::{
-    Aftermath, Asserts, CrashMode, Damage, DamageKind, Fault, FaultRates, Injected, PageOf, Quota,
-    Rule, SimDisk, SimOptions, Times, Unpolled, code,
+    Aftermath, Asserts, CrashMode, Damage, DamageKind, DamagedPage, Fault, FaultRates,
+    FaultRepeats, FaultRule, Injected, Quota, SimDisk, SimOptions, Unpolled, code,
 };
-use pleach_io::{Device, File, IoError, OpenMode, Operation, PAGE, PageBuf, Request, Transfer};
+use pleach_io::{Device, File, IoError, OpenMode, Operation, PAGE, PageBuf, Request, RequestKind};
 
 const PAGE_U64: u64 = PAGE as u64;
 
@@ -41,8 +41,8 @@ fn code_of(error: &IoError) -> i32 {
     }
 }
 
-fn request(file: &File, transfer: Transfer, buf: PageBuf, token: u64) -> Request {
-    Request { file: file.clone(), transfer, offset: 0, buf, token }
+fn request(file: &File, transfer: RequestKind, buf: PageBuf, token: u64) -> Request {
+    Request { file: file.clone(), kind: transfer, offset: 0, buf, token }
 }
 
 /// A small workload that stops at the first error.
@@ -53,7 +53,7 @@ fn workload(disk: &SimDisk) -> Result<(), IoError> {
     disk.write_at(&file, &page(5), 1, 0)?;
     disk.sync(&file)?;
     let mut queue = disk.queue(2)?;
-    queue.push(request(&file, Transfer::Read, PageBuf::zeroed(1), 1));
+    queue.push(request(&file, RequestKind::Read, PageBuf::zeroed(1), 1));
     if let Some(done) = queue.wait()? {
         done.result?;
     }
@@ -72,7 +72,7 @@ fn failing_any_operation_fails_the_workload_with_that_error_and_one_ledger_entry
     assert_eq!(end, 12, "each fallible call is an operation");
     for number in 1..=end {
         for code in [code::EIO, code::ENOSPC, code::EDQUOT, code::EFBIG] {
-            let rules = vec![Rule::at(number, Times::Once, Fault::Errno(code))];
+            let rules = vec![FaultRule::at(number, FaultRepeats::Once, Fault::Errno(code))];
             let disk = SimDisk::new(1, SimOptions { rules, ..SimOptions::default() });
             let error = workload(&disk).unwrap_err();
             assert_eq!(code_of(&error), code, "operation {number}");
@@ -93,7 +93,7 @@ fn sixteen_interruptions_are_hidden_and_seventeen_surface() {
             for (count, passes) in [(1, true), (16, true), (17, false)] {
                 let (disk, file) = disk_with("f", &[1]);
                 let fault = Fault::Errno(code);
-                disk.inject(Rule::nth(operation, "f", 1, Times::Count(count), fault));
+                disk.inject(FaultRule::nth(operation, "f", 1, FaultRepeats::Count(count), fault));
                 let result = match operation {
                     Operation::Read => read(&disk, &file, 0).map(drop),
                     _ => disk.write_at(&file, &page(2), 1, 0),
@@ -110,13 +110,13 @@ fn a_short_count_goes_on_and_a_count_of_zero_ends_the_transfer() {
     for bytes in [512, 2048] {
         let (disk, file) = disk_with("f", &[1]);
         let fault = Fault::Short(bytes);
-        disk.inject(Rule::nth(Operation::Read, "f", 1, Times::Forever, fault));
+        disk.inject(FaultRule::nth(Operation::Read, "f", 1, FaultRepeats::Forever, fault));
         assert!(read(&disk, &file, 0).unwrap().iter().all(|&byte| byte == 1));
         assert_eq!(disk.ledger().len(), PAGE / bytes as usize);
     }
     let (disk, file) = disk_with("f", &[1]);
-    disk.inject(Rule::nth(Operation::Write, "f", 1, Times::Once, Fault::Short(2048)));
-    disk.inject(Rule::nth(Operation::Write, "f", 1, Times::Once, Fault::Short(0)));
+    disk.inject(FaultRule::nth(Operation::Write, "f", 1, FaultRepeats::Once, Fault::Short(2048)));
+    disk.inject(FaultRule::nth(Operation::Write, "f", 1, FaultRepeats::Once, Fault::Short(0)));
     let error = disk.write_at(&file, &page(2), 1, 0).unwrap_err();
     assert!(matches!(error, IoError::Short { done: 2048, expected: 4096, .. }), "{error}");
     let left = read(&disk, &file, 0).unwrap();
@@ -135,7 +135,13 @@ fn a_failed_sync_is_never_made_good_by_another() {
     for aftermath in [Aftermath::NewVisible, Aftermath::OldBack] {
         let (disk, file) = disk_with("f", &[1]);
         disk.write_at(&file, &page(2), 1, 0).unwrap();
-        disk.inject(Rule::nth(Operation::Sync, "f", 1, Times::Once, Fault::Sync(aftermath)));
+        disk.inject(FaultRule::nth(
+            Operation::Sync,
+            "f",
+            1,
+            FaultRepeats::Once,
+            Fault::Sync(aftermath),
+        ));
         assert_eq!(code_of(&disk.sync(&file).unwrap_err()), code::EIO);
         disk.sync(&file).expect("the second one succeeds and covers nothing");
         let seen = read(&disk, &file, 0).unwrap()[0];
@@ -153,7 +159,13 @@ fn a_mixed_aftermath_leaves_pages_of_all_three_kinds() {
     let mut buf = PageBuf::zeroed(48);
     buf.fill(2);
     disk.write_at(&file, &buf, 48, 0).unwrap();
-    disk.inject(Rule::nth(Operation::Sync, "f", 1, Times::Once, Fault::Sync(Aftermath::Mixed)));
+    disk.inject(FaultRule::nth(
+        Operation::Sync,
+        "f",
+        1,
+        FaultRepeats::Once,
+        Fault::Sync(Aftermath::Mixed),
+    ));
     disk.sync(&file).unwrap_err();
     let trace = disk.trace();
     let crashed = trace.crash_point(trace.len()).outcome(CrashMode::Dropped);
@@ -196,9 +208,9 @@ fn a_quota_fails_reservations_and_writes_into_holes_and_room_lets_work_go_on() {
 #[test]
 fn a_refused_submission_leaves_its_requests_pending() {
     let (disk, file) = disk_with("f", &[1]);
-    disk.inject(Rule::at(1, Times::Count(2), Fault::Refuse(code::EBUSY)));
+    disk.inject(FaultRule::at(1, FaultRepeats::Count(2), Fault::Refuse(code::EBUSY)));
     let mut queue = disk.queue(2).unwrap();
-    queue.push(request(&file, Transfer::Read, PageBuf::zeroed(1), 9));
+    queue.push(request(&file, RequestKind::Read, PageBuf::zeroed(1), 9));
     assert_eq!(code_of(&queue.submit().unwrap_err()), code::EBUSY);
     assert_eq!(code_of(&queue.wait().unwrap_err()), code::EBUSY);
     assert_eq!(queue.in_flight(), 1);
@@ -210,10 +222,10 @@ fn a_refused_submission_leaves_its_requests_pending() {
 fn a_delayed_request_is_overtaken_and_takes_its_time() {
     let (disk, file) = disk_with("f", &[1]);
     let late = core::time::Duration::from_secs(1);
-    disk.inject(Rule::nth(Operation::Read, "f", 1, Times::Once, Fault::Delay(late)));
+    disk.inject(FaultRule::nth(Operation::Read, "f", 1, FaultRepeats::Once, Fault::Delay(late)));
     let mut queue = disk.queue(8).unwrap();
     for token in 0..8 {
-        queue.push(request(&file, Transfer::Read, PageBuf::zeroed(1), token));
+        queue.push(request(&file, RequestKind::Read, PageBuf::zeroed(1), token));
     }
     let order: Vec<_> =
         core::iter::from_fn(|| queue.wait().unwrap()).map(|done| done.token).collect();
@@ -229,11 +241,23 @@ fn a_failed_write_lands_in_any_part_and_leaves_noise_in_a_failed_reads_buffer() 
         let disk = SimDisk::new(seed, SimOptions::default());
         let file = disk.open("f", OpenMode::CreateNew).unwrap();
         disk.write_at(&file, &page(1), 1, 0).unwrap();
-        disk.inject(Rule::nth(Operation::Write, "f", 1, Times::Once, Fault::Errno(code::EIO)));
+        disk.inject(FaultRule::nth(
+            Operation::Write,
+            "f",
+            1,
+            FaultRepeats::Once,
+            Fault::Errno(code::EIO),
+        ));
         disk.write_at(&file, &page(2), 1, 0).unwrap_err();
         let seen = read(&disk, &file, 0).unwrap();
         landed.insert(seen.chunks(512).filter(|sector| sector[0] == 2).count());
-        disk.inject(Rule::nth(Operation::Read, "f", 1, Times::Once, Fault::Errno(code::EIO)));
+        disk.inject(FaultRule::nth(
+            Operation::Read,
+            "f",
+            1,
+            FaultRepeats::Once,
+            Fault::Errno(code::EIO),
+        ));
         let mut buf = page(0);
         disk.read_at(&file, &mut buf, 0).unwrap_err();
         assert!(buf.iter().any(|&byte| byte > 2), "noise, not zeros");
@@ -243,7 +267,7 @@ fn a_failed_write_lands_in_any_part_and_leaves_noise_in_a_failed_reads_buffer() 
 
 #[test]
 fn each_kind_of_damage_changes_what_it_says_and_is_in_the_ledger() {
-    let at = |page| PageOf { file: "f".into(), page };
+    let at = |page| DamagedPage { file: "f".into(), page };
     let (disk, file) = disk_with("f", &[1, 2, 3, 4]);
     disk.write_at(&file, &page(9), 1, 3 * PAGE_U64).unwrap();
     disk.sync(&file).unwrap();
@@ -300,7 +324,7 @@ fn a_dropped_queue_asserts_that_results_were_taken() {
         disk.write_at(&file, &page(1), 1, 0).unwrap();
         let mut queue = disk.queue(1).unwrap();
         if fails {
-            disk.inject(Rule::at(1, Times::Forever, Fault::Errno(code::EIO)));
+            disk.inject(FaultRule::at(1, FaultRepeats::Forever, Fault::Errno(code::EIO)));
         }
         queue.push(request(&file, transfer, page(0), 1));
         queue.submit().unwrap();
@@ -308,10 +332,10 @@ fn a_dropped_queue_asserts_that_results_were_taken() {
     };
     for unpolled in [Unpolled::Ignore, Unpolled::Errors, Unpolled::ErrorsAndWrites] {
         let strict = unpolled == Unpolled::ErrorsAndWrites;
-        assert!(!dropped(unpolled, Transfer::Read, false), "a read may be forgotten");
-        assert_eq!(dropped(unpolled, Transfer::Write, false), strict);
-        assert_eq!(dropped(unpolled, Transfer::Sync, false), strict);
-        assert_eq!(dropped(unpolled, Transfer::Read, true), unpolled != Unpolled::Ignore);
+        assert!(!dropped(unpolled, RequestKind::Read, false), "a read may be forgotten");
+        assert_eq!(dropped(unpolled, RequestKind::Write, false), strict);
+        assert_eq!(dropped(unpolled, RequestKind::Sync, false), strict);
+        assert_eq!(dropped(unpolled, RequestKind::Read, true), unpolled != Unpolled::Ignore);
     }
 }
 
@@ -319,7 +343,7 @@ fn a_dropped_queue_asserts_that_results_were_taken() {
 fn two_writes_in_flight_on_one_page_are_an_assertion() {
     let (disk, file) = disk_with("f", &[1]);
     let mut queue = disk.queue(2).unwrap();
-    queue.push(request(&file, Transfer::Write, page(2), 1));
+    queue.push(request(&file, RequestKind::Write, page(2), 1));
     queue.submit().unwrap();
     let both = catch_unwind(AssertUnwindSafe(|| disk.write_at(&file, &page(3), 1, 0)));
     assert!(both.is_err());

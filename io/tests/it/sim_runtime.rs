@@ -105,7 +105,7 @@ fn a_missed_notification_panics_though_the_condition_is_true() {
     let steps = Arc::clone(&count);
     let task = move || {
         // Two steps, so that no luck at the start of the wait gets past both.
-        if steps.fetch_add(1, Ordering::Relaxed) < 9 { Step::Again } else { Step::Done }
+        if steps.fetch_add(1, Ordering::Relaxed) < 9 { Step::Continue } else { Step::Done }
     };
     let _handle = runtime.spawn("silent", &event, Box::new(task)).expect("a thread");
     let text = message(|| {

@@ -1,7 +1,7 @@
 //! One seed gives one run: same trace, same ledger, same clock, whatever happens.
 
 use pleach_io::sim::{Asserts, FaultRates, Rng, SimDisk, SimOptions, SimRuntime, Unpolled};
-use pleach_io::{Device, OpenMode, PageBuf, Request, Runtime, Step, Transfer};
+use pleach_io::{Device, OpenMode, PageBuf, Request, RequestKind, Runtime, Step};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,15 +27,26 @@ fn run(seed: u64) -> (u64, String, u64) {
                 }
             };
             let task = move || {
-                let transfer = [Transfer::Read, Transfer::Write, Transfer::Sync][rng.index(3)];
+                let transfer =
+                    [RequestKind::Read, RequestKind::Write, RequestKind::Sync][rng.index(3)];
                 if queue.in_flight() < queue.depth() {
                     let offset = rng.below(16) * 4096;
                     let buf = PageBuf::zeroed(1);
-                    queue.push(Request { file: file.clone(), transfer, offset, buf, token: who });
+                    queue.push(Request {
+                        file: file.clone(),
+                        kind: transfer,
+                        offset,
+                        buf,
+                        token: who,
+                    });
                 }
                 let _ = if rng.chance(1, 2) { Ok(queue.poll()) } else { queue.wait() };
                 notify.notify();
-                if steps.fetch_add(1, Ordering::Relaxed) > 200 { Step::Done } else { Step::Again }
+                if steps.fetch_add(1, Ordering::Relaxed) > 200 {
+                    Step::Done
+                } else {
+                    Step::Continue
+                }
             };
             runtime.spawn("worker", &wake, Box::new(task)).expect("a thread")
         })
@@ -73,17 +84,17 @@ fn seeds_explore_all_orders_of_completion_and_both_sides_of_a_race() {
         let file = disk.open("f", OpenMode::CreateNew).unwrap();
         disk.write_at(&file, &PageBuf::zeroed(1), 1, 0).unwrap();
         let mut queue = disk.queue(3).unwrap();
-        for transfer in [Transfer::Write, Transfer::Read, Transfer::Sync] {
+        for transfer in [RequestKind::Write, RequestKind::Read, RequestKind::Sync] {
             let mut buf = PageBuf::zeroed(1);
-            buf.fill(u8::from(transfer == Transfer::Write));
+            buf.fill(u8::from(transfer == RequestKind::Write));
             let token = transfer as u64;
-            queue.push(Request { file: file.clone(), transfer, offset: 0, buf, token });
+            queue.push(Request { file: file.clone(), kind: transfer, offset: 0, buf, token });
         }
         let mut order = Vec::new();
         while let Some(done) = queue.wait().unwrap() {
             done.result.unwrap();
-            if done.token == Transfer::Read as u64 {
-                raced.push((order.contains(&(Transfer::Write as u64)), done.buf[0]));
+            if done.token == RequestKind::Read as u64 {
+                raced.push((order.contains(&(RequestKind::Write as u64)), done.buf[0]));
             }
             order.push(done.token);
         }

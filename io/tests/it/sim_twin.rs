@@ -2,7 +2,7 @@
 //! that reads see, and lists of what is pending.
 
 use pleach_io::sim::{CrashMode, FaultRates, Image, Rng, SECTOR, SimDisk, SimOptions};
-use pleach_io::{Device, File, OpenMode, PAGE, PageBuf, Queue, Request, Transfer};
+use pleach_io::{Device, File, OpenMode, PAGE, PageBuf, Queue, Request, RequestKind};
 
 const PAGES: u64 = 12;
 const NAMES: [&str; 2] = ["a", "b"];
@@ -109,7 +109,7 @@ impl Twin {
             0 | 1 => self.write(file, &handle),
             2 | 3 if room => self.push_write(file, handle),
             4 if room => {
-                self.push(handle, Transfer::Sync, 0, PageBuf::zeroed(0));
+                self.push(handle, RequestKind::Sync, 0, PageBuf::zeroed(0));
                 self.files[file].syncs.push((self.token, self.now));
             }
             5 => {
@@ -130,9 +130,9 @@ impl Twin {
         self.files[file].complete(self.now, Change::Write { page, data: buf.to_vec() });
     }
 
-    fn push(&mut self, file: File, transfer: Transfer, offset: u64, buf: PageBuf) {
+    fn push(&mut self, file: File, transfer: RequestKind, offset: u64, buf: PageBuf) {
         self.token += 1;
-        self.queue.push(Request { file, transfer, offset, buf, token: self.token });
+        self.queue.push(Request { file, kind: transfer, offset, buf, token: self.token });
         self.queue.submit().unwrap();
     }
 
@@ -140,7 +140,7 @@ impl Twin {
         let Some((page, count)) = self.free_run(file) else { return };
         let buf = self.fill(usize::try_from(count).unwrap());
         let data = buf.to_vec();
-        self.push(handle, Transfer::Write, page * PAGE as u64, buf);
+        self.push(handle, RequestKind::Write, page * PAGE as u64, buf);
         self.files[file].flying.push((self.token, Change::Write { page, data }));
     }
 

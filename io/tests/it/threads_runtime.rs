@@ -129,7 +129,7 @@ fn no_notification_is_lost() {
             }
             turn.store(now + 1, Ordering::Release);
             other.notify();
-            Step::Again
+            Step::Continue
         };
         runtime.start("ping", &events[me], Box::new(task)).expect("a thread")
     });

@@ -1,6 +1,6 @@
 //! Little-endian reading and writing of bounded byte strings, shared by the layouts of the log.
 //!
-//! [`Cursor`] is total: no length in the bytes is believed before it is compared with what is
+//! [`BodyCursor`] is total: no length in the bytes is believed before it is compared with what is
 //! there, and nothing is allocated.
 
 /// A body whose checksum is right and whose content is not: written by a broken or hostile hand.
@@ -81,11 +81,11 @@ pub fn get_u32(bytes: &[u8], at: usize) -> u32 {
 
 /// What is left of a byte string.
 #[derive(Clone, Copy, Debug)]
-pub struct Cursor<'a> {
+pub struct BodyCursor<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> BodyCursor<'a> {
     /// Reads from the first byte on.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
@@ -165,9 +165,9 @@ impl<'a> Cursor<'a> {
 pub(super) fn items<'a, T>(
     section: &'a [u8],
     mut left: u32,
-    mut take: impl FnMut(&mut Cursor<'a>) -> Result<T, BodyError>,
+    mut take: impl FnMut(&mut BodyCursor<'a>) -> Result<T, BodyError>,
 ) -> impl Iterator<Item = Result<T, BodyError>> {
-    let mut rest = Cursor::new(section);
+    let mut rest = BodyCursor::new(section);
     core::iter::from_fn(move || {
         let item = match left.checked_sub(1) {
             Some(fewer) => {
@@ -178,7 +178,7 @@ pub(super) fn items<'a, T>(
             None => Err(BodyError::Trailing),
         };
         if item.is_err() {
-            (left, rest) = (0, Cursor::new(&[]));
+            (left, rest) = (0, BodyCursor::new(&[]));
         }
         Some(item)
     })

@@ -50,7 +50,7 @@ pub use encode::{
     NamespacePart, Section, commit_record, encode_change, encode_node, encode_prefix, encode_value,
 };
 pub(super) use view::take_prefix;
-pub use view::{CommitView, NamespaceView, Namespaces, Replaced, Undo};
+pub use view::{CommitView, NamespaceView, Namespaces, ReplacedItem, UndoView};
 
 /// Largest application blob.
 pub const MAX_BLOB: u32 = 64 << 10;
@@ -69,7 +69,7 @@ const OVERFLOW: u8 = 2;
 
 /// A value as the log keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Value<'a> {
+pub enum LoggedValue<'a> {
     /// The key has no value (deleted, or absent before).
     Absent,
     /// The value's bytes.
@@ -129,7 +129,7 @@ impl EntryKind {
 
 /// What a record with undo says of the commits before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Before<'a> {
+pub struct UndoHeader<'a> {
     /// The oldest commit that can still be read when this one is the newest.
     pub kept_from: u64,
     /// The blob before.

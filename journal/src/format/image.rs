@@ -10,7 +10,9 @@
 
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::region::NodeFile;
-use pleach_core::page::branch::{BranchBuilder, BranchHeader, BranchView, Entry, MAX_ENTRIES};
+use pleach_core::page::branch::{
+    BranchBuilder, BranchEntry, BranchHeader, BranchView, MAX_ENTRIES,
+};
 use pleach_core::page::stream::{self, StreamHeader, StreamId, StreamView};
 use pleach_core::page::{FileKind, Identity, PageError, header};
 use pleach_core::prefix::bit;
@@ -20,7 +22,7 @@ use pleach_io::{Disk, File, OpenMode, PageBuf};
 use super::image_error::{ImageError, Result};
 use super::names::{ImageFile, image_name};
 use super::superblock::ImageRef;
-use super::table::{StreamRef, Table};
+use super::table::{ImageTable, StreamRef};
 
 /// Pages of one write or read.
 const RUN: usize = 256;
@@ -37,7 +39,7 @@ pub const fn node_file(file: ImageFile) -> NodeFile {
 
 /// A written branch page, as its parent names it.
 #[derive(Clone, Copy, Debug)]
-pub struct Written {
+pub struct WrittenBranch {
     /// What all keys below it begin with.
     pub prefix: Prefix,
     /// Where it is in the image.
@@ -83,13 +85,13 @@ impl ImageWriter {
     }
 
     /// A branch page; `entries` tile the prefix.
-    pub fn branch(
+    pub fn write_branch(
         &mut self,
         namespace: u8,
         prefix: &Prefix,
         level: u8,
         log_pos: u64,
-        entries: impl Iterator<Item = Entry>,
+        entries: impl Iterator<Item = BranchEntry>,
     ) -> Result<(u64, u32)> {
         self.make_room()?;
         let header = BranchHeader {
@@ -114,22 +116,26 @@ impl ImageWriter {
     }
 
     /// The levels above the regions' pages; gives the root's page and its level.
-    pub fn upper(&mut self, namespace: u8, mut children: Vec<Written>) -> Result<(Written, u8)> {
+    pub fn write_upper_levels(
+        &mut self,
+        namespace: u8,
+        mut children: Vec<WrittenBranch>,
+    ) -> Result<(WrittenBranch, u8)> {
         let mut level = 1;
         while children.len() > 1 || children[0].prefix.len() > 0 {
             level += 1;
             let mut above = Vec::new();
             for (prefix, range) in parents(&children) {
-                let entries = children[range].iter().map(|child| Entry {
+                let entries = children[range].iter().map(|child| BranchEntry {
                     depth: child.prefix.len(),
                     page_no: Some(child.page),
                     tag: child.tag,
                     node: child.node,
                 });
-                let (page, tag) = self.branch(namespace, &prefix, level, 0, entries)?;
+                let (page, tag) = self.write_branch(namespace, &prefix, level, 0, entries)?;
                 // The upper levels' own nodes follow from their children; the index in memory
                 // folds them again.
-                above.push(Written { prefix, page, tag, node: Node::default() });
+                above.push(WrittenBranch { prefix, page, tag, node: Node::default() });
             }
             children = above;
         }
@@ -137,14 +143,17 @@ impl ImageWriter {
     }
 
     /// What pends in a namespace, as the table names it. Nothing takes no page.
-    pub fn pending(&mut self, namespace: u8, bytes: &[u8]) -> Result<StreamRef> {
-        let page =
-            if bytes.is_empty() { 0 } else { self.stream(namespace, StreamId::Pending, bytes)? };
+    pub fn write_buffered(&mut self, namespace: u8, bytes: &[u8]) -> Result<StreamRef> {
+        let page = if bytes.is_empty() {
+            0
+        } else {
+            self.write_stream(namespace, StreamId::Buffered, bytes)?
+        };
         Ok(StreamRef::of(page, bytes))
     }
 
     /// A stream; gives its first page. What belongs to all is of namespace 0.
-    pub fn stream(&mut self, namespace: u8, id: StreamId, bytes: &[u8]) -> Result<u64> {
+    pub fn write_stream(&mut self, namespace: u8, id: StreamId, bytes: &[u8]) -> Result<u64> {
         let first = self.next;
         let (mut rest, mut index) = (bytes, 0);
         loop {
@@ -198,9 +207,9 @@ impl ImageWriter {
     }
 
     /// Writes the table and what is left, syncs the image, and gives what a superblock says of it.
-    pub fn finish(mut self, table: &Table) -> Result<ImageRef> {
+    pub fn finish(mut self, table: &ImageTable) -> Result<ImageRef> {
         let table = table.encode();
-        let table_page = self.stream(0, StreamId::Namespaces, &table)?;
+        let table_page = self.write_stream(0, StreamId::Namespaces, &table)?;
         self.flush()?;
         self.device.sync(&self.file)?;
         let pages = self.next;
@@ -216,7 +225,7 @@ impl ImageWriter {
 
 /// The shallowest prefixes that have at most [`MAX_ENTRIES`] of these children, which tile the key space,
 /// and the children of each.
-fn parents(children: &[Written]) -> Vec<(Prefix, std::ops::Range<usize>)> {
+fn parents(children: &[WrittenBranch]) -> Vec<(Prefix, std::ops::Range<usize>)> {
     let mut done = Vec::new();
     let mut todo = vec![(Prefix::ROOT, 0..children.len())];
     while let Some((prefix, range)) = todo.pop() {
@@ -307,14 +316,14 @@ impl ImageReader {
     }
 
     /// A branch page with the tag that its parent expects.
-    pub fn branch(
+    pub fn read_branch(
         &mut self,
         namespace: u8,
         page: u64,
         tag: u32,
         prefix: &Prefix,
         level: u8,
-    ) -> Result<Branch> {
+    ) -> Result<BranchContents> {
         let (identity, name) = (self.identity(page), self.name);
         let bad = bad_page(name, page);
         let bytes = self.page(page)?;
@@ -328,27 +337,27 @@ impl ImageReader {
             return Err(ImageError::OtherBranch { file: name, page });
         }
         let flush = view.flush();
-        let branch = Branch { log_pos: view.log_pos(), entries: view.iter().collect() };
+        let branch = BranchContents { log_pos: view.log_pos(), entries: view.iter().collect() };
         self.check_number(page, flush)?;
         Ok(branch)
     }
 
     /// What pends in a namespace.
-    pub fn pending(&mut self, namespace: u8, named: &StreamRef) -> Result<Vec<u8>> {
+    pub fn read_buffered(&mut self, namespace: u8, named: &StreamRef) -> Result<Vec<u8>> {
         if named.len == 0 && named.fits(&[]) {
             return Ok(Vec::new());
         }
-        self.checked_stream(namespace, StreamId::Pending, named)
+        self.read_checked_stream(namespace, StreamId::Buffered, named)
     }
 
     /// A stream that the table names.
-    pub fn checked_stream(
+    pub fn read_checked_stream(
         &mut self,
         namespace: u8,
         id: StreamId,
         named: &StreamRef,
     ) -> Result<Vec<u8>> {
-        let bytes = self.stream(namespace, id, named.page, named.len)?;
+        let bytes = self.read_stream(namespace, id, named.page, named.len)?;
         if !named.fits(&bytes) {
             return Err(ImageError::StreamChecksum { file: self.name, stream: id });
         }
@@ -356,7 +365,13 @@ impl ImageReader {
     }
 
     /// A stream of `len` bytes from page `first` on.
-    pub fn stream(&mut self, namespace: u8, id: StreamId, first: u64, len: u64) -> Result<Vec<u8>> {
+    pub fn read_stream(
+        &mut self,
+        namespace: u8,
+        id: StreamId,
+        first: u64,
+        len: u64,
+    ) -> Result<Vec<u8>> {
         let name = self.name;
         if len > page_offset(self.pages) {
             return Err(ImageError::StreamLength { file: name, bytes: len });
@@ -372,7 +387,7 @@ impl ImageReader {
             let raw = self.page(page)?;
             let view = StreamView::parse(raw, &identity).map_err(bad)?;
             header::check_namespace(raw, namespace).map_err(bad)?;
-            bytes.extend_from_slice(view.expect(id, index, expected).map_err(bad)?);
+            bytes.extend_from_slice(view.expect_payload(id, index, expected).map_err(bad)?);
             let flush = view.flush();
             self.check_number(page, flush)?;
         }
@@ -380,7 +395,7 @@ impl ImageReader {
     }
 
     /// The first page's payload of a stream whose length is in its first bytes.
-    pub fn head(&mut self, id: StreamId, first: u64) -> Result<Vec<u8>> {
+    pub fn read_stream_head(&mut self, id: StreamId, first: u64) -> Result<Vec<u8>> {
         let (identity, name) = (self.identity(first), self.name);
         let view =
             StreamView::parse(self.page(first)?, &identity).map_err(bad_page(name, first))?;
@@ -397,9 +412,9 @@ fn bad_page(file: &'static str, page: u64) -> impl Fn(PageError) -> ImageError +
 
 /// A branch page that was read.
 #[derive(Debug)]
-pub struct Branch {
+pub struct BranchContents {
     /// The region's log position.
     pub log_pos: u64,
     /// Its children, in order.
-    pub entries: Vec<(Prefix, Entry)>,
+    pub entries: Vec<(Prefix, BranchEntry)>,
 }

@@ -120,7 +120,7 @@ pub enum ImageError {
     Table,
     /// The stream of pending changes has the right checksum, and fields that no writer makes.
     #[error("the pending changes of the image make no sense")]
-    Pending,
+    Buffered,
 }
 
 /// Result of reading and writing images.

@@ -18,12 +18,12 @@ use twox_hash::XxHash3_64;
 
 use super::bytes::{get, get_u32, get_u64, put};
 use super::names;
-use super::spare::Spare;
+use super::spare::SpareFile;
 
 /// Name of the file.
 pub const FILE: &str = names::INCARNATION;
 /// What the next one goes into.
-pub const SPARE: Spare = Spare { name: names::INCARNATION_SPARE, len: FILE_LEN };
+pub const SPARE: SpareFile = SpareFile { name: names::INCARNATION_SPARE, len: FILE_LEN };
 /// The incarnation of a new database, before its first writable open.
 pub const FIRST: u32 = 0;
 

@@ -13,16 +13,16 @@
 //! written again, a page that split, siblings that merged. Its pages tile the range completely,
 //! empty ones included, which have no page number; rewrites are disjoint and ascending. A rewrite without
 //! pages, and without freed ones, *joins* two regions: the halves of its range become one region with the
-//! children of both. `freed` are the
+//! children of both. `replaced` are the
 //! page numbers that were given up. Runs are those of overflow values.
 
-use pleach_core::page::overflow::PageRun;
+use pleach_core::page::overflow::OverflowRun;
 use pleach_core::range::key_after;
 use pleach_core::{Key, Node, Prefix};
 
-use super::bytes::{BodyError, Cursor, items, push_u24, push_u40};
+use super::bytes::{BodyCursor, BodyError, items, push_u24, push_u40};
 use super::commit_body::{encode_prefix, take_prefix};
-use super::record::{Kind, RecordBuf};
+use super::record::{LogRecordKind, RecordBuf};
 
 const NO_PAGE: u64 = (1 << 40) - 1;
 /// Regions over fewer bits than this are halves of one.
@@ -53,17 +53,17 @@ pub struct Rewrite<'a> {
     /// Its new pages, ascending, tiling the range.
     pub pages: &'a [NewPage<'a>],
     /// Page numbers that it gave up.
-    pub freed: &'a [u64],
+    pub replaced: &'a [u64],
 }
 
 impl Rewrite<'_> {
     fn is_join(&self) -> bool {
-        self.pages.is_empty() && self.freed.is_empty()
+        self.pages.is_empty() && self.replaced.is_empty()
     }
 
     /// The regions of this range's halves become one.
     pub fn join(range: Prefix) -> Self {
-        Self { range, pages: &[], freed: &[] }
+        Self { range, pages: &[], replaced: &[] }
     }
 }
 
@@ -79,7 +79,7 @@ pub struct LocationEncoder {
 impl LocationEncoder {
     /// Starts the record of flush number `flush` in a namespace, over a buffer that may have
     /// been used before.
-    pub fn over(mut bytes: Vec<u8>, flush: u64, ns: u8) -> Self {
+    pub fn with_buffer(mut bytes: Vec<u8>, flush: u64, ns: u8) -> Self {
         bytes.clear();
         Self { flush, ns, rewrites: 0, bytes }
     }
@@ -98,7 +98,7 @@ impl LocationEncoder {
         let count = |n: usize| u32::try_from(n).expect("a rewrite has fewer than 2^32 pages");
         encode_prefix(&mut self.bytes, &rewrite.range);
         self.bytes.extend_from_slice(&count(rewrite.pages.len()).to_le_bytes());
-        self.bytes.extend_from_slice(&count(rewrite.freed.len()).to_le_bytes());
+        self.bytes.extend_from_slice(&count(rewrite.replaced.len()).to_le_bytes());
         for page in rewrite.pages {
             encode_prefix(&mut self.bytes, &page.prefix);
             self.page_number(page.page.unwrap_or(NO_PAGE), page.page.is_none());
@@ -106,7 +106,7 @@ impl LocationEncoder {
             self.bytes.extend_from_slice(&page.applied_through.to_le_bytes());
             self.bytes.extend_from_slice(page.node.as_ref());
         }
-        for page in rewrite.freed {
+        for page in rewrite.replaced {
             self.page_number(*page, false);
         }
     }
@@ -120,8 +120,13 @@ impl LocationEncoder {
     ///
     /// # Panics
     /// When a run is out of range.
-    pub fn finish(mut self, database: u64, allocated: &[PageRun], freed: &[PageRun]) -> RecordBuf {
-        for run in allocated.iter().chain(freed) {
+    pub fn finish(
+        mut self,
+        database: u64,
+        allocated: &[OverflowRun],
+        replaced: &[OverflowRun],
+    ) -> RecordBuf {
+        for run in allocated.iter().chain(replaced) {
             assert!(run.pages < MAX_RUN_PAGES, "runs have 24 bits");
             self.page_number(run.start, false);
             push_u24(&mut self.bytes, run.pages);
@@ -132,8 +137,8 @@ impl LocationEncoder {
         head.extend_from_slice(&[self.ns, 0, 0, 0]);
         head.extend_from_slice(&self.rewrites.to_le_bytes());
         head.extend_from_slice(&count(allocated.len()).to_le_bytes());
-        head.extend_from_slice(&count(freed.len()).to_le_bytes());
-        RecordBuf::new(database, Kind::Location, self.flush, vec![head, self.bytes])
+        head.extend_from_slice(&count(replaced.len()).to_le_bytes());
+        RecordBuf::new(database, LogRecordKind::Location, self.flush, vec![head, self.bytes])
     }
 }
 
@@ -147,7 +152,7 @@ pub struct LocationView<'a> {
     rewrites: u32,
     rewrite_bytes: &'a [u8],
     allocated: &'a [u8],
-    freed: &'a [u8],
+    replaced: &'a [u8],
 }
 
 const RUN_LEN: u64 = 8;
@@ -155,7 +160,7 @@ const RUN_LEN: u64 = 8;
 impl<'a> LocationView<'a> {
     /// Checks the whole body, so that its iterators have only true things to tell.
     pub fn parse(body: &'a [u8]) -> Result<Self, BodyError> {
-        let mut cursor = Cursor::new(body);
+        let mut cursor = BodyCursor::new(body);
         let flush = cursor.u64()?;
         let ns = cursor.u8()?;
         cursor.reserved::<3>()?;
@@ -164,7 +169,7 @@ impl<'a> LocationView<'a> {
         let rewrite_len = (cursor.len() as u64).checked_sub(runs[0] + runs[1]);
         let rewrite_bytes = cursor.take(rewrite_len.ok_or(BodyError::Truncated)?)?;
         let (allocated, freed) = (cursor.take(runs[0])?, cursor.take(runs[1])?);
-        let view = Self { flush, ns, rewrites, rewrite_bytes, allocated, freed };
+        let view = Self { flush, ns, rewrites, rewrite_bytes, allocated, replaced: freed };
         let mut last: Option<Key> = None;
         for rewrite in view.rewrites() {
             let rewrite = rewrite?;
@@ -183,20 +188,20 @@ impl<'a> LocationView<'a> {
     }
 
     /// Overflow runs that the flush has written.
-    pub fn allocated(&self) -> impl Iterator<Item = PageRun> + 'a {
+    pub fn allocated(&self) -> impl Iterator<Item = OverflowRun> + 'a {
         runs(self.allocated)
     }
 
     /// Overflow runs that became free with the flush.
-    pub fn freed(&self) -> impl Iterator<Item = PageRun> + 'a {
-        runs(self.freed)
+    pub fn replaced_runs(&self) -> impl Iterator<Item = OverflowRun> + 'a {
+        runs(self.replaced)
     }
 }
 
-fn runs(bytes: &[u8]) -> impl Iterator<Item = PageRun> + '_ {
-    let mut cursor = Cursor::new(bytes);
+fn runs(bytes: &[u8]) -> impl Iterator<Item = OverflowRun> + '_ {
+    let mut cursor = BodyCursor::new(bytes);
     core::iter::from_fn(move || {
-        Some(PageRun { start: cursor.u40().ok()?, pages: cursor.u24().ok()? })
+        Some(OverflowRun { start: cursor.u40().ok()?, pages: cursor.u24().ok()? })
     })
 }
 
@@ -206,8 +211,8 @@ pub struct RewriteView<'a> {
     /// The range that was replaced.
     pub range: Prefix,
     page_count: u32,
-    pages: Cursor<'a>,
-    freed: &'a [u8],
+    pages: BodyCursor<'a>,
+    replaced: &'a [u8],
 }
 
 impl<'a> RewriteView<'a> {
@@ -218,8 +223,8 @@ impl<'a> RewriteView<'a> {
     }
 
     /// Page numbers that were given up.
-    pub fn freed(&self) -> impl Iterator<Item = u64> + 'a {
-        let mut cursor = Cursor::new(self.freed);
+    pub fn replaced_pages(&self) -> impl Iterator<Item = u64> + 'a {
+        let mut cursor = BodyCursor::new(self.replaced);
         core::iter::from_fn(move || cursor.u40().ok())
     }
 
@@ -229,7 +234,7 @@ impl<'a> RewriteView<'a> {
     }
 
     fn check(&self) -> Result<(), BodyError> {
-        if self.is_join() && self.freed.is_empty() && self.range.len() < MAX_JOINED {
+        if self.is_join() && self.replaced.is_empty() && self.range.len() < MAX_JOINED {
             return Ok(());
         }
         let tiles = tiles(&self.range, self.pages().map(|page| page.prefix));
@@ -237,7 +242,7 @@ impl<'a> RewriteView<'a> {
     }
 }
 
-fn take_rewrite<'a>(cursor: &mut Cursor<'a>) -> Result<RewriteView<'a>, BodyError> {
+fn take_rewrite<'a>(cursor: &mut BodyCursor<'a>) -> Result<RewriteView<'a>, BodyError> {
     let range = take_prefix(cursor)?;
     let (page_count, freed) = (cursor.u32()?, cursor.u32()?);
     // Prefixes vary in length, so the pages are walked to find where they end.
@@ -246,10 +251,10 @@ fn take_rewrite<'a>(cursor: &mut Cursor<'a>) -> Result<RewriteView<'a>, BodyErro
         take_page(cursor)?;
     }
     let freed = cursor.take(u64::from(freed) * 5)?;
-    Ok(RewriteView { range, page_count, pages, freed })
+    Ok(RewriteView { range, page_count, pages, replaced: freed })
 }
 
-fn take_page<'a>(cursor: &mut Cursor<'a>) -> Result<NewPage<'a>, BodyError> {
+fn take_page<'a>(cursor: &mut BodyCursor<'a>) -> Result<NewPage<'a>, BodyError> {
     let prefix = take_prefix(cursor)?;
     let page = cursor.u40()?;
     Ok(NewPage {

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use pleach_beatree::region::{Dropped, Pending};
+use pleach_beatree::region::{BufferedChange, ReplacedValue};
 use pleach_beatree::{RegionState, Stored, Value};
 use pleach_core::page::overflow::OverflowCell;
 use pleach_core::{Hasher, Prefix};
@@ -24,7 +24,7 @@ const OVERFLOW: u8 = 2;
 /// # Panics
 /// When a region has 2^32 changes, or a dropped value that is short.
 pub fn encode(out: &mut Vec<u8>, region: &Prefix, state: &RegionState) {
-    let (pending, dropped) = (state.pending(), state.dropped());
+    let (pending, dropped) = (state.buffered(), state.replaced_values());
     if pending.is_empty() && dropped.is_empty() {
         return;
     }
@@ -51,22 +51,22 @@ pub fn encode(out: &mut Vec<u8>, region: &Prefix, state: &RegionState) {
         out.extend_from_slice(bytes);
     }
     for dropped in dropped {
-        let Stored::Overflow(cell) = &dropped.pending.stored else {
+        let Stored::Overflow(cell) = &dropped.buffered.stored else {
             unreachable!("only values with runs are dropped")
         };
-        out.extend_from_slice(&dropped.pending.key);
-        out.extend_from_slice(&dropped.pending.commit.to_le_bytes());
-        out.extend_from_slice(&dropped.replaced.to_le_bytes());
+        out.extend_from_slice(&dropped.buffered.key);
+        out.extend_from_slice(&dropped.buffered.commit.to_le_bytes());
+        out.extend_from_slice(&dropped.replaced_by.to_le_bytes());
         out.extend_from_slice(&count(cell.len()));
         out.extend_from_slice(cell);
     }
 }
 
 /// A region's prefix, pending changes and dropped values.
-type OfRegion = (Prefix, Vec<Pending>, Vec<Dropped>);
+type RegionBuffered = (Prefix, Vec<BufferedChange>, Vec<ReplacedValue>);
 
 /// Pending changes, region by region.
-pub fn decode(hasher: Hasher, mut bytes: &[u8]) -> Result<Vec<OfRegion>> {
+pub fn decode(hasher: Hasher, mut bytes: &[u8]) -> Result<Vec<RegionBuffered>> {
     let mut regions = Vec::new();
     while !bytes.is_empty() {
         let len = u16::from_le_bytes(take(&mut bytes)?);
@@ -74,7 +74,7 @@ pub fn decode(hasher: Hasher, mut bytes: &[u8]) -> Result<Vec<OfRegion>> {
         let count = u32::from_le_bytes(take(&mut bytes)?) as usize;
         let drops = u32::from_le_bytes(take(&mut bytes)?);
         // A change takes at least 45 bytes: nothing is reserved that the bytes do not bear out.
-        let mut pending: Vec<Pending> = Vec::with_capacity(count.min(bytes.len() / 45));
+        let mut pending: Vec<BufferedChange> = Vec::with_capacity(count.min(bytes.len() / 45));
         for _ in 0..count {
             let key = take::<32>(&mut bytes)?;
             let commit = u64::from_le_bytes(take(&mut bytes)?);
@@ -83,7 +83,7 @@ pub fn decode(hasher: Hasher, mut bytes: &[u8]) -> Result<Vec<OfRegion>> {
             let value = bytes.split_off(..len).ok_or_else(bad)?;
             let stored = match kind {
                 ABSENT if len == 0 => Stored::Absent,
-                INLINE => Stored::put(hasher, Value::from(value)),
+                INLINE => Stored::from_value(hasher, Value::from(value)),
                 OVERFLOW if OverflowCell::parse(value).is_ok() => {
                     Stored::Overflow(Arc::from(value))
                 }
@@ -92,7 +92,7 @@ pub fn decode(hasher: Hasher, mut bytes: &[u8]) -> Result<Vec<OfRegion>> {
             if !prefix.covers(&key) || pending.last().is_some_and(|last| last.key >= key) {
                 return Err(bad());
             }
-            pending.push(Pending { key, stored, commit });
+            pending.push(BufferedChange { key, stored, commit });
         }
         let mut dropped = Vec::new();
         for _ in 0..drops {
@@ -108,7 +108,10 @@ pub fn decode(hasher: Hasher, mut bytes: &[u8]) -> Result<Vec<OfRegion>> {
                 return Err(bad());
             }
             let stored = Stored::Overflow(Arc::from(cell));
-            dropped.push(Dropped { pending: Pending { key, stored, commit }, replaced });
+            dropped.push(ReplacedValue {
+                buffered: BufferedChange { key, stored, commit },
+                replaced_by: replaced,
+            });
         }
         regions.push((prefix, pending, dropped));
     }
@@ -120,5 +123,5 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N]> {
 }
 
 fn bad() -> ImageError {
-    ImageError::Pending
+    ImageError::Buffered
 }

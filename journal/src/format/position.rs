@@ -117,7 +117,7 @@ impl fmt::LowerHex for LogPos {
 
 /// Where a record ended, and its checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Point {
+pub struct LogPoint {
     /// The end of a record, rounded up to 8 bytes; 0 before the first.
     pub position: LogPos,
     /// That record's checksum; 0 before the first.
@@ -125,7 +125,7 @@ pub struct Point {
 }
 
 /// The point before a record whose forerunner is not known.
-impl From<LogPos> for Point {
+impl From<LogPos> for LogPoint {
     fn from(position: LogPos) -> Self {
         Self { position, checksum: 0 }
     }

@@ -64,7 +64,7 @@ const _: () = assert!(AT_BODY_LEN.is_multiple_of(8) && AT_CHECKSUM.is_multiple_o
 /// What a record's body is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum LogRecordKind {
     /// A commit: [`super::commit_body`].
     Commit = 1,
     /// A flush: [`super::location_body`].
@@ -74,7 +74,7 @@ pub enum Kind {
     Close = 3,
 }
 
-impl Kind {
+impl LogRecordKind {
     fn from_byte(byte: u8) -> Option<Self> {
         match byte {
             1 => Some(Self::Commit),
@@ -91,9 +91,9 @@ const KNOWN_FLAGS: u8 = FLAG_SYNCED;
 
 /// A header, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct RecordHeader {
     /// What the body is.
-    pub kind: Kind,
+    pub kind: LogRecordKind,
     /// [`FLAG_SYNCED`] or nothing.
     pub flags: u8,
     /// Bytes of the body.
@@ -134,7 +134,7 @@ pub enum HeaderError {
     Length,
 }
 
-impl Header {
+impl RecordHeader {
     /// The 88 bytes and the record's checksum, which the next record names.
     pub fn encode(&self) -> ([u8; HEADER_LEN], u64) {
         let mut bytes = [0; HEADER_LEN];
@@ -168,7 +168,7 @@ impl Header {
         if XxHash3_64::oneshot_with_seed(database, &bytes[..AT_CHECKSUM]) != checksum {
             return Err(HeaderError::Checksum);
         }
-        let kind = Kind::from_byte(bytes[AT_KIND]).ok_or(HeaderError::Unknown)?;
+        let kind = LogRecordKind::from_byte(bytes[AT_KIND]).ok_or(HeaderError::Unknown)?;
         let flags = bytes[AT_FLAGS];
         if bytes[AT_VERSION] != VERSION
             || bytes[AT_WORDS] != WORDS
@@ -229,7 +229,7 @@ pub fn body_checksum<'a>(database: u64, parts: impl IntoIterator<Item = &'a [u8]
 /// only the writer knows.
 #[derive(Debug)]
 pub struct RecordBuf {
-    kind: Kind,
+    kind: LogRecordKind,
     flags: u8,
     number: u64,
     parts: Vec<Vec<u8>>,
@@ -240,7 +240,7 @@ pub struct RecordBuf {
 
 impl RecordBuf {
     /// A record with the given body; hashes it.
-    pub fn new(database: u64, kind: Kind, number: u64, parts: Vec<Vec<u8>>) -> Self {
+    pub fn new(database: u64, kind: LogRecordKind, number: u64, parts: Vec<Vec<u8>>) -> Self {
         let body_len = parts.iter().map(|part| part.len() as u64).sum();
         let body_checksum = body_checksum(database, parts.iter().map(Vec::as_slice));
         Self { kind, flags: 0, number, parts, body_len, body_checksum, position: None }
@@ -258,7 +258,7 @@ impl RecordBuf {
     }
 
     /// What the body is.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> LogRecordKind {
         self.kind
     }
 
@@ -287,8 +287,8 @@ impl RecordBuf {
         self.parts.iter().map(Vec::as_slice)
     }
 
-    pub(crate) fn header(&self, chain: &Chain, position: LogPos) -> Header {
-        Header {
+    pub(crate) fn header(&self, chain: &RecordChain, position: LogPos) -> RecordHeader {
+        RecordHeader {
             kind: self.kind,
             flags: self.flags,
             body_len: self.body_len,
@@ -306,7 +306,7 @@ impl RecordBuf {
 
 /// What a record takes over from the log it is appended to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Chain {
+pub(crate) struct RecordChain {
     pub(crate) database: u64,
     pub(crate) incarnation: u32,
     pub(crate) durable_through: LogPos,
@@ -318,7 +318,7 @@ pub(crate) struct Chain {
 #[derive(Clone, Copy, Debug)]
 pub struct RecordView<'a> {
     /// Its header.
-    pub header: Header,
+    pub header: RecordHeader,
     /// The record's checksum, which covers all of it.
     pub checksum: u64,
     /// Its body.
@@ -329,9 +329,9 @@ pub struct RecordView<'a> {
 mod tests {
     use super::*;
 
-    fn sample() -> Header {
-        Header {
-            kind: Kind::Location,
+    fn sample() -> RecordHeader {
+        RecordHeader {
+            kind: LogRecordKind::Location,
             flags: FLAG_SYNCED,
             body_len: 77,
             database: 0x1122_3344_5566_7788,
@@ -349,17 +349,17 @@ mod tests {
     fn a_header_comes_back_and_no_bit_of_it_can_flip() {
         let header = sample();
         let (bytes, checksum) = header.encode();
-        assert_eq!(Header::decode(&bytes), Ok((header, checksum)));
+        assert_eq!(RecordHeader::decode(&bytes), Ok((header, checksum)));
         for bit in 0..HEADER_LEN * 8 {
             let mut bad = bytes;
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(Header::decode(&bad).is_err(), "bit {bit}");
+            assert!(RecordHeader::decode(&bad).is_err(), "bit {bit}");
         }
     }
 
     #[test]
     fn hostile_headers_with_good_checksums_are_refused() {
-        type Spoil = fn(&mut Header);
+        type Spoil = fn(&mut RecordHeader);
         let cases: [(Spoil, HeaderError); 7] = [
             (|h| h.prepared_through = h.position, HeaderError::Length),
             (|h| h.prepared_through = u64::MAX.into(), HeaderError::Length),
@@ -372,12 +372,12 @@ mod tests {
         for (spoil, expected) in cases {
             let mut header = sample();
             spoil(&mut header);
-            assert_eq!(Header::decode(&header.encode().0), Err(expected));
+            assert_eq!(RecordHeader::decode(&header.encode().0), Err(expected));
         }
         let mut largest = sample();
         largest.body_len = MAX_RECORD - HEADER_LEN as u64;
         largest.prepared_through = (2 * LogPos::MAX.get()).into();
-        assert!(Header::decode(&largest.encode().0).is_ok());
+        assert!(RecordHeader::decode(&largest.encode().0).is_ok());
     }
 
     #[test]

@@ -31,7 +31,7 @@ const AT_NAME: usize = AT_MAGIC + 8;
 
 /// The spare of a file, or of any of several files of one length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spare {
+pub struct SpareFile {
     /// Its name.
     pub name: &'static str,
     /// Its length in bytes, a multiple of the page size.
@@ -49,7 +49,7 @@ pub enum SpareState {
     Missing,
 }
 
-impl Spare {
+impl SpareFile {
     /// Makes the spare of a new database, its room reserved, synced. The caller syncs the folder.
     pub fn create(&self, device: &Disk, database: u64) -> Result<(), IoError> {
         let file = self.make(device)?;

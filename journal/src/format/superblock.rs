@@ -36,14 +36,14 @@ use twox_hash::XxHash3_64;
 use super::bytes::{get, get_u32, get_u64, put};
 use super::names;
 pub use super::names::ImageFile;
-use super::position::{LogPos, Point, valid_segment_size};
+use super::position::{LogPoint, LogPos, valid_segment_size};
 use super::recorded_hasher::RecordedHasher;
-use super::spare::Spare;
+use super::spare::SpareFile;
 
 /// Name of the file.
 pub const FILE: &str = names::SUPERBLOCK;
 /// What its copy goes into, at a writable open.
-pub const SPARE: Spare = Spare { name: names::SUPERBLOCK_SPARE, len: FILE_LEN };
+pub const SPARE: SpareFile = SpareFile { name: names::SUPERBLOCK_SPARE, len: FILE_LEN };
 /// First bytes of a slot after its checksum.
 pub const MAGIC: [u8; 8] = *b"PLEACHSB";
 /// The same of a slot that was given up.
@@ -144,7 +144,7 @@ pub struct Superblock {
     /// The writable open that wrote this superblock.
     pub incarnation: u32,
     /// Where replay starts.
-    pub replay: Point,
+    pub replay: LogPoint,
     /// The log was synced below this position.
     pub durable_through: LogPos,
     /// End of the log at a clean close; `None` while the database may be open for writing. It counts
@@ -401,8 +401,8 @@ fn check_frame(page: &[u8; PAGE], slot: u32) -> Result<(), SlotError> {
     }
 }
 
-fn decode_replay(page: &[u8; PAGE]) -> Result<Point, SlotError> {
-    let replay = Point {
+fn decode_replay(page: &[u8; PAGE]) -> Result<LogPoint, SlotError> {
+    let replay = LogPoint {
         position: get_u64(page, at::REPLAY).into(),
         checksum: get_u64(page, at::REPLAY_SUM),
     };

@@ -97,42 +97,42 @@ pub struct TrieRef {
     /// The commit that dropped it, when `root` is none.
     pub dropped: u64,
     /// Its buffered changes.
-    pub pending: StreamRef,
+    pub buffered: StreamRef,
 }
 
 /// The table of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table {
+pub struct ImageTable {
     /// Ascending; namespace 0 is the first.
     pub tries: Vec<TrieRef>,
     /// The overflow map.
-    pub map: StreamRef,
+    pub overflow_map: StreamRef,
     /// What leads to the runs of the history; without bytes there is none.
     pub history: StreamRef,
     /// Where the records begin whose undo is in no run.
-    pub records: LogPos,
+    pub records_from: LogPos,
     /// The oldest commit of the history.
     pub kept_from: u64,
     /// Namespaces and their roots before the first of these records; none without one.
-    pub past: Vec<(u8, TrieKind, Node)>,
+    pub prior_roots: Vec<(u8, TrieKind, Node)>,
     /// The blob of the image's commit.
     pub blob: Vec<u8>,
 }
 
-impl Table {
+impl ImageTable {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let len = HEAD + self.tries.len() * ENTRY + self.past.len() * PAST + self.blob.len();
+        let len = HEAD + self.tries.len() * ENTRY + self.prior_roots.len() * PAST + self.blob.len();
         let mut bytes = Vec::with_capacity(len);
         let length = |len: usize| u32::try_from(len).expect("a blob has at most 64 KiB");
         let count = |count: usize| u16::try_from(count).expect("at most 256 namespaces");
         bytes.extend_from_slice(&length(len).to_le_bytes());
         bytes.extend_from_slice(&count(self.tries.len()).to_le_bytes());
-        bytes.extend_from_slice(&count(self.past.len()).to_le_bytes());
-        self.map.encode(&mut bytes);
+        bytes.extend_from_slice(&count(self.prior_roots.len()).to_le_bytes());
+        self.overflow_map.encode(&mut bytes);
         bytes.extend_from_slice(&length(self.blob.len()).to_le_bytes());
         bytes.extend_from_slice(&[0; 4]);
         self.history.encode(&mut bytes);
-        bytes.extend_from_slice(&self.records.get().to_le_bytes());
+        bytes.extend_from_slice(&self.records_from.get().to_le_bytes());
         bytes.extend_from_slice(&self.kept_from.to_le_bytes());
         for trie in &self.tries {
             bytes.extend_from_slice(&[trie.namespace, trie.level, trie.kind as u8, 0]);
@@ -140,9 +140,9 @@ impl Table {
             bytes.extend_from_slice(&trie.root_page.to_le_bytes());
             bytes.extend_from_slice(trie.root.unwrap_or(TERMINATOR).as_ref());
             bytes.extend_from_slice(&trie.dropped.to_le_bytes());
-            trie.pending.encode(&mut bytes);
+            trie.buffered.encode(&mut bytes);
         }
-        for (namespace, kind, root) in &self.past {
+        for (namespace, kind, root) in &self.prior_roots {
             bytes.extend_from_slice(&[*namespace, *kind as u8]);
             bytes.extend_from_slice(root.as_ref());
         }
@@ -156,7 +156,7 @@ impl Table {
         len.filter(|len| (HEAD_6 as u64 + ENTRY as u64..=1 << 20).contains(len)).ok_or_else(bad)
     }
 
-    /// The table of an image of format `format`; `records` is what a superblock of format 6 has for [`Self::records`].
+    /// The table of an image of format `format`; `records_from` is what a superblock of format 6 has for [`Self::records_from`].
     pub fn decode(bytes: &[u8], format: u32, records: LogPos) -> Result<Self> {
         let head = if format == 6 { HEAD_6 } else { HEAD };
         if bytes.len() < head || get_u32(bytes, 0) as usize != bytes.len() {
@@ -189,7 +189,15 @@ impl Table {
             (StreamRef::decode(bytes, 40), get_u64(bytes, 64).into(), get_u64(bytes, 72))
         };
         let (map, blob) = (StreamRef::decode(bytes, 8), blob.to_vec());
-        Ok(Self { tries, map, history, records, kept_from, past, blob })
+        Ok(Self {
+            tries,
+            overflow_map: map,
+            history,
+            records_from: records,
+            kept_from,
+            prior_roots: past,
+            blob,
+        })
     }
 }
 
@@ -210,7 +218,7 @@ fn entry(bytes: &[u8]) -> Result<TrieRef> {
         root_page: get_u64(bytes, 8),
         root: (dropped == 0).then_some(root),
         dropped,
-        pending,
+        buffered: pending,
     })
 }
 
@@ -228,7 +236,7 @@ fn bad() -> ImageError {
 mod tests {
     use super::*;
 
-    fn sample() -> Table {
+    fn sample() -> ImageTable {
         let trie = |namespace, root: Option<Node>, dropped| TrieRef {
             namespace,
             kind: if namespace == 255 { TrieKind::Plain } else { TrieKind::Merkle },
@@ -237,19 +245,19 @@ mod tests {
             root_page: 8,
             root,
             dropped,
-            pending: StreamRef::of(0, &[]),
+            buffered: StreamRef::of(0, &[]),
         };
-        Table {
+        ImageTable {
             tries: vec![
                 trie(0, Some(TERMINATOR), 0),
-                TrieRef { pending: StreamRef::of(9, b"pending"), ..trie(3, None, 12) },
+                TrieRef { buffered: StreamRef::of(9, b"pending"), ..trie(3, None, 12) },
                 trie(255, Some(Node::from([5; 32])), 0),
             ],
-            map: StreamRef::of(4, b"map"),
+            overflow_map: StreamRef::of(4, b"map"),
             history: StreamRef::of(5, b"runs"),
-            records: LogPos::new(4096),
+            records_from: LogPos::new(4096),
             kept_from: 3,
-            past: vec![
+            prior_roots: vec![
                 (0, TrieKind::Merkle, Node::from([6; 32])),
                 (3, TrieKind::Plain, TERMINATOR),
             ],
@@ -261,41 +269,41 @@ mod tests {
     fn a_table_reads_as_it_was_written_and_no_field_is_ignored() {
         let table = sample();
         let bytes = table.encode();
-        assert_eq!(Table::len_of(&bytes).expect("its length"), bytes.len() as u64);
-        assert_eq!(Table::decode(&bytes, 7, LogPos::START).expect("as written"), table);
-        let bare = Table { past: Vec::new(), blob: Vec::new(), ..sample() };
-        assert_eq!(Table::decode(&bare.encode(), 7, LogPos::START).expect("as written"), bare);
+        assert_eq!(ImageTable::len_of(&bytes).expect("its length"), bytes.len() as u64);
+        assert_eq!(ImageTable::decode(&bytes, 7, LogPos::START).expect("as written"), table);
+        let bare = ImageTable { prior_roots: Vec::new(), blob: Vec::new(), ..sample() };
+        assert_eq!(ImageTable::decode(&bare.encode(), 7, LogPos::START).expect("as written"), bare);
         // Each byte means something, or is refused: no two byte strings are the same table.
         for at in 0..bytes.len() {
             let mut other = bytes.clone();
             other[at] ^= 1;
-            if let Ok(decoded) = Table::decode(&other, 7, LogPos::START) {
+            if let Ok(decoded) = ImageTable::decode(&other, 7, LogPos::START) {
                 assert_ne!(decoded, table, "byte {at}");
                 assert_eq!(decoded.encode(), other, "byte {at}");
             }
         }
         for len in 0..bytes.len() {
-            assert!(Table::decode(&bytes[..len], 7, LogPos::START).is_err());
+            assert!(ImageTable::decode(&bytes[..len], 7, LogPos::START).is_err());
         }
     }
 
     #[test]
     fn tables_that_no_writer_makes_are_refused() {
-        let refused = |change: fn(&mut Table)| {
+        let refused = |change: fn(&mut ImageTable)| {
             let mut table = sample();
             change(&mut table);
-            assert!(Table::decode(&table.encode(), 7, LogPos::START).is_err(), "{table:?}");
+            assert!(ImageTable::decode(&table.encode(), 7, LogPos::START).is_err(), "{table:?}");
         };
         refused(|table| table.tries.clear());
         refused(|table| table.tries.swap(1, 2));
         refused(|table| table.tries[1].namespace = 0);
         refused(|table| table.tries[0].kind = TrieKind::Plain);
-        refused(|table| table.past[0].1 = TrieKind::Plain);
+        refused(|table| table.prior_roots[0].1 = TrieKind::Plain);
         refused(|table| {
             table.tries.remove(0);
         });
         refused(|table| (table.tries[0].root, table.tries[0].dropped) = (None, 4));
         refused(|table| table.tries[1].root = Some(Node::from([1; 32])));
-        refused(|table| table.tries[2].pending.page = 1);
+        refused(|table| table.tries[2].buffered.page = 1);
     }
 }

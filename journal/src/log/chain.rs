@@ -11,22 +11,22 @@ use std::ops::ControlFlow;
 
 use pleach_io::{Disk, OpenMode};
 
-use super::error::{Invalid, ScanError};
+use super::error::{InvalidReason, ScanError};
 use super::reader::{LogReader, Verdict, magic_in, segments};
 use crate::format::names::parse_segment_name;
-use crate::format::position::{BLOCK, LogPos, Point, valid_segment_size};
-use crate::format::record::{ALIGN, Header, RecordView};
+use crate::format::position::{BLOCK, LogPoint, LogPos, valid_segment_size};
+use crate::format::record::{ALIGN, RecordHeader, RecordView};
 
 /// Where a chain breaks off, and why.
 #[derive(Debug)]
-pub struct Broken<E> {
+pub struct BrokenChain<E> {
     /// Records from here on may be whole.
     pub resume: LogPos,
     /// Why.
     pub error: E,
 }
 
-impl<E> Broken<E> {
+impl<E> BrokenChain<E> {
     /// The record at a position is bad.
     fn at(position: LogPos, error: impl Into<E>) -> Self {
         Self { resume: position + ALIGN, error: error.into() }
@@ -34,50 +34,50 @@ impl<E> Broken<E> {
 }
 
 /// Shows each record from the one at `from` to the point `to`. What was shown counts only when this succeeds.
-pub fn chain<E>(
+pub fn read_chain<E>(
     device: &Disk,
     database: u64,
     segment_size: u64,
     from: LogPos,
-    to: Point,
+    to: LogPoint,
     mut visit: impl FnMut(&RecordView<'_>) -> Result<(), E>,
-) -> Result<(), Broken<E>>
+) -> Result<(), BrokenChain<E>>
 where
     E: From<ScanError>,
 {
     if from == to.position {
         return Ok(());
     }
-    let end = walk(device, database, segment_size, from.into(), to.position, |record| {
+    let end = walk_records(device, database, segment_size, from.into(), to.position, |record| {
         visit(record).map(|()| ControlFlow::Continue(()))
     })?;
     if end == to {
         return Ok(());
     }
-    let stale = ScanError::Past { position: end.position, invalid: Invalid::Stale };
-    Err(Broken::at(to.position, stale))
+    let stale = ScanError::Past { position: end.position, invalid: InvalidReason::Stale };
+    Err(BrokenChain::at(to.position, stale))
 }
 
 /// Shows each record after the point `from`, or from the one at its position on, until `visit` breaks off or the next one is not
 /// before `end`; gives where the last one ended.
-pub fn walk<E>(
+pub fn walk_records<E>(
     device: &Disk,
     database: u64,
     segment_size: u64,
-    from: Point,
+    from: LogPoint,
     end: LogPos,
     visit: impl FnMut(&RecordView<'_>) -> Result<ControlFlow<()>, E>,
-) -> Result<Point, Broken<E>>
+) -> Result<LogPoint, BrokenChain<E>>
 where
     E: From<ScanError>,
 {
     let reader = LogReader::open(device, segment_size, from.position);
-    walk_in(reader, (database, segment_size), from, end, visit)
+    walk_reader(reader, (database, segment_size), from, end, visit)
 }
 
 /// Shows each record of the log that is whole, in order, whatever lies between them, until `visit` breaks off. What was cut off
 /// once, and was not written over, is among them.
-pub fn whole_records<E>(
+pub fn walk_whole_records<E>(
     device: &Disk,
     database: u64,
     segment_size: u64,
@@ -89,11 +89,11 @@ where
 {
     let (mut at, mut failed) = (from, None);
     // Each turn begins behind the damage that ended the one before.
-    let next_from = |at| next_in(device, Some(database), segment_size, (at, LogPos::MAX), true);
-    while let Some(Header { position: from, .. }) = next_from(at)? {
-        let reader = LogReader::open_whole(device, segment_size, from);
+    let next_from = |at| find_record(device, Some(database), segment_size, (at, LogPos::MAX), true);
+    while let Some(RecordHeader { position: from, .. }) = next_from(at)? {
+        let reader = LogReader::open_lenient(device, segment_size, from);
         let log = (database, segment_size);
-        let walked = walk_in::<ScanError>(reader, log, from.into(), LogPos::MAX, |record| {
+        let walked = walk_reader::<ScanError>(reader, log, from.into(), LogPos::MAX, |record| {
             Ok(visit(record).unwrap_or_else(|error| {
                 failed = Some(error);
                 ControlFlow::Break(())
@@ -101,36 +101,37 @@ where
         });
         match walked {
             Ok(_) => return failed.map_or(Ok(()), Err),
-            Err(Broken { resume, .. }) => at = resume,
+            Err(BrokenChain { resume, .. }) => at = resume,
         }
     }
     Ok(())
 }
 
-fn walk_in<E>(
+fn walk_reader<E>(
     opened: Result<LogReader, ScanError>,
     (database, segment_size): (u64, u64),
-    from: Point,
+    from: LogPoint,
     end: LogPos,
     mut visit: impl FnMut(&RecordView<'_>) -> Result<ControlFlow<()>, E>,
-) -> Result<Point, Broken<E>>
+) -> Result<LogPoint, BrokenChain<E>>
 where
     E: From<ScanError>,
 {
     let mut at = from;
     if !valid_segment_size(segment_size) || at.position > end {
         let position = at.position;
-        return Err(Broken::at(end, ScanError::Geometry { segment_size, position }));
+        return Err(BrokenChain::at(end, ScanError::Geometry { segment_size, position }));
     }
     let mut reader = opened.map_err(|error| match error {
-        ScanError::Segment(bad) => {
-            Broken { resume: LogPos::of_segment(bad.index + 1, segment_size), error: error.into() }
-        }
-        error => Broken::at(at.position, error),
+        ScanError::Segment(bad) => BrokenChain {
+            resume: LogPos::of_segment(bad.index + 1, segment_size),
+            error: error.into(),
+        },
+        error => BrokenChain::at(at.position, error),
     })?;
     // Each turn comes closer to the end.
     while at.position < end {
-        let broken = |error| Broken::at(at.position, error);
+        let broken = |error| BrokenChain::at(at.position, error);
         let mut found = next_after(&mut reader, database, at, end);
         let may_have_moved = match &found {
             Ok(found) => found.is_err(),
@@ -138,15 +139,15 @@ where
             Err(_) => false,
         };
         if may_have_moved {
-            reader.look_again();
+            reader.reopen();
             found = next_after(&mut reader, database, at, end);
         }
         let found = found.map_err(broken)?;
         let (header, checksum) =
             found.map_err(|invalid| broken(ScanError::Past { position: at.position, invalid }))?;
         let record = reader.view((header, checksum)).map_err(broken)?;
-        let flow = visit(&record).map_err(|error| Broken::at(header.position, error))?;
-        at = Point { position: header.end(), checksum };
+        let flow = visit(&record).map_err(|error| BrokenChain::at(header.position, error))?;
+        at = LogPoint { position: header.end(), checksum };
         if flow.is_break() {
             break;
         }
@@ -162,13 +163,13 @@ pub fn next_record(
     from: LogPos,
     to: LogPos,
 ) -> Result<Option<LogPos>, ScanError> {
-    let found = next_in(device, Some(database), segment_size, (from, to), false)?;
+    let found = find_record(device, Some(database), segment_size, (from, to), false)?;
     Ok(found.map(|header| header.position))
 }
 
 /// The database of the log, and the bytes of its segments, as its own files tell them: for who has no superblock. `None` when
 /// no segment has a whole record.
-pub fn identity(device: &Disk) -> Result<Option<(u64, u64)>, ScanError> {
+pub fn log_identity(device: &Disk) -> Result<Option<(u64, u64)>, ScanError> {
     let mut sizes = BTreeSet::new();
     for name in device.list()?.iter().filter(|name| parse_segment_name(name).is_some()) {
         let len = device.open(name, OpenMode::Read).and_then(|file| device.len(&file));
@@ -176,7 +177,7 @@ pub fn identity(device: &Disk) -> Result<Option<(u64, u64)>, ScanError> {
     }
     // The largest first: in one that was cut a smaller size fits, too.
     for size in sizes.into_iter().rev() {
-        if let Some(header) = next_in(device, None, size, (LogPos::START, LogPos::MAX), true)? {
+        if let Some(header) = find_record(device, None, size, (LogPos::START, LogPos::MAX), true)? {
             return Ok(Some((header.database, size)));
         }
     }
@@ -185,12 +186,12 @@ pub fn identity(device: &Disk) -> Result<Option<(u64, u64)>, ScanError> {
 
 /// Shows each good header that lies at its own position from `from` on, whatever its body: what it says was true when it was
 /// written. False when some of the log there could not be read.
-pub fn headers(
+pub fn scan_headers(
     device: &Disk,
     database: u64,
     segment_size: u64,
     from: LogPos,
-    mut visit: impl FnMut(&Header),
+    mut visit: impl FnMut(&RecordHeader),
 ) -> Result<bool, ScanError> {
     let mut all_read = true;
     for index in segments(device, segment_size)? {
@@ -198,7 +199,7 @@ pub fn headers(
         if at.segment(segment_size) > index {
             continue;
         }
-        let mut reader = LogReader::open_whole(device, segment_size, at)?;
+        let mut reader = LogReader::open_lenient(device, segment_size, at)?;
         let end = reader.prepared_through().min(LogPos::of_segment(index + 1, segment_size));
         while at < end {
             let stop = end.min((at + 1).align_up(BLOCK));
@@ -222,14 +223,14 @@ pub fn headers(
 }
 
 /// The first whole record of a database, or of any, between two positions; what cannot be read may be gone over.
-fn next_in(
+fn find_record(
     device: &Disk,
     database: Option<u64>,
     segment_size: u64,
     (from, to): (LogPos, LogPos),
-    goes_over_errors: bool,
-) -> Result<Option<Header>, ScanError> {
-    let open = if goes_over_errors { LogReader::open_whole } else { LogReader::open };
+    skips_errors: bool,
+) -> Result<Option<RecordHeader>, ScanError> {
+    let open = if skips_errors { LogReader::open_lenient } else { LogReader::open };
     let segments = segments(device, segment_size)?;
     let mut at = from;
     // Each turn comes to a later segment, or to the end.
@@ -252,7 +253,7 @@ fn next_in(
         while at < end {
             let stop = end.min((at + 1).align_up(BLOCK));
             let bytes = match reader.read(at, stop - at) {
-                Err(_) if goes_over_errors => {
+                Err(_) if skips_errors => {
                     at = stop;
                     continue;
                 }
@@ -263,10 +264,11 @@ fn next_in(
                 continue;
             };
             let found = at + hit;
-            let is_own = |header: &Header| Ok(database.is_none_or(|own| header.database == own));
+            let is_own =
+                |header: &RecordHeader| Ok(database.is_none_or(|own| header.database == own));
             match reader.record(found, is_own) {
                 Ok(Ok((header, _))) => return Ok(Some(header)),
-                Err(error) if !goes_over_errors => return Err(error),
+                Err(error) if !skips_errors => return Err(error),
                 Ok(Err(_)) | Err(_) => {}
             }
             at = found + ALIGN;
@@ -280,7 +282,7 @@ fn next_in(
 fn next_after(
     reader: &mut LogReader,
     database: u64,
-    at: Point,
+    at: LogPoint,
     end: LogPos,
 ) -> Result<Verdict, ScanError> {
     let (next, is_known) = (at.position.align_up(BLOCK), at.checksum != 0);
@@ -300,21 +302,21 @@ mod tests {
     use super::super::copies::copy;
     use super::super::{LogWriter, SegmentOptions, WriterStart};
     use super::*;
-    use crate::format::record::{Kind, RecordBuf};
+    use crate::format::record::{LogRecordKind, RecordBuf};
     use pleach_io::PageBuf;
     use pleach_io::sim::{SimDisk, SimOptions};
 
     const SIZE: u64 = 64 << 10;
 
     /// Two records that share a block, and a third one behind the sync that has sealed it.
-    fn shared() -> (Disk, Vec<(LogPos, Point)>) {
+    fn shared() -> (Disk, Vec<(LogPos, LogPoint)>) {
         let device: Disk = SimDisk::new(1, SimOptions::default()).into();
         let options = SegmentOptions { size: SIZE, spares: 0, cached: true };
         let start = WriterStart::new_log(7, 1);
         let mut writer = LogWriter::open(device.clone(), options, &start).expect("opened");
         let (mut tail, mut records) = (writer.tail(), Vec::new());
         for number in 1..=3 {
-            let mut record = RecordBuf::new(7, Kind::Close, number, vec![vec![1; 100]]);
+            let mut record = RecordBuf::new(7, LogRecordKind::Close, number, vec![vec![1; 100]]);
             let position = tail.reserve(record.len());
             record.set_position(position);
             writer.write(&mut [record]).expect("written");
@@ -338,7 +340,7 @@ mod tests {
         copy(&device, &target, 7, SIZE, (LogPos::START, first.position), prepared).expect("copied");
         for (disk, count) in [(device, 3), (target, 1)] {
             let mut found = 0;
-            whole_records::<ScanError>(&disk, 7, SIZE, LogPos::START, |_| {
+            walk_whole_records::<ScanError>(&disk, 7, SIZE, LogPos::START, |_| {
                 found += 1;
                 Ok(ControlFlow::Continue(()))
             })
@@ -353,12 +355,13 @@ mod tests {
         for byte in [0, 7] {
             let (device, records) = shared();
             let ((second, after), (_, end)) = (records[1], records[2]);
-            let walked = |from: Point| {
+            let walked = |from: LogPoint| {
                 let mut numbers = Vec::new();
-                let walked = walk::<ScanError>(&device, 7, SIZE, from, end.position, |record| {
-                    numbers.push(record.header.number);
-                    Ok(ControlFlow::Continue(()))
-                });
+                let walked =
+                    walk_records::<ScanError>(&device, 7, SIZE, from, end.position, |record| {
+                        numbers.push(record.header.number);
+                        Ok(ControlFlow::Continue(()))
+                    });
                 (walked.map_err(|broken| broken.resume), numbers)
             };
             assert_eq!(walked(second.into()), (Ok(end), vec![2, 3]));

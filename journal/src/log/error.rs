@@ -46,7 +46,7 @@ pub enum LogError {
 /// Why the bytes at a position are not the log's next record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Invalid {
+pub enum InvalidReason {
     /// Zeros: never written.
     #[error("nothing was written there")]
     Blank,
@@ -83,7 +83,7 @@ pub enum ScanError {
         /// Where the bad record starts.
         position: LogPos,
         /// What is wrong with it.
-        invalid: Invalid,
+        invalid: InvalidReason,
         /// How far the log is known to have been synced.
         durable_through: LogPos,
         /// The evidence for that.
@@ -109,7 +109,7 @@ pub enum ScanError {
         /// Where the bad record starts.
         position: LogPos,
         /// What is wrong with it.
-        invalid: Invalid,
+        invalid: InvalidReason,
     },
     /// The geometry or the replay start cannot be used.
     #[error("log segments of {segment_size} bytes, replay from {position:#x}: not usable")]

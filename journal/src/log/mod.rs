@@ -3,14 +3,14 @@
 //! * [`segment`]: the files that hold the log, prepared early and recycled;
 //! * [`copies`]: segments that are made from others, for a backup and for a repair;
 //! * `writer`: appending, syncing, poison;
-//! * `chain`: reading a part back that is known from end to end, and what is whole of it;
+//! * `read_chain`: reading a part back that is known from end to end, and what is whole of it;
 //! * `scan`: reading the log back at an open, and telling a torn end from damage.
 //!
 //! What a record looks like is in [`crate::format`]: [`record`](crate::format::record) has the frame,
 //! [`commit_body`](crate::format::commit_body) and [`location_body`](crate::format::location_body) the
 //! bodies. `docs/format-log.md` has the pictures and the decision table of recovery.
 //!
-//! Who calls what: the sequencer reserves positions from [`Tail`]; one thread at a time owns the
+//! Who calls what: the sequencer reserves positions from [`LogTail`]; one thread at a time owns the
 //! [`LogWriter`]; any thread may prepare and retire [`Segments`]; an open calls [`scan::scan`],
 //! then, to write, [`LogWriter::open`].
 
@@ -22,9 +22,12 @@ mod scan;
 pub mod segment;
 mod writer;
 
-pub use chain::{Broken, chain, headers, identity, next_record, walk, whole_records};
+pub use chain::{
+    BrokenChain, log_identity, next_record, read_chain, scan_headers, walk_records,
+    walk_whole_records,
+};
 pub use error::{LogError, ScanError};
 pub use reader::segments;
-pub use scan::{CutReport, ScanEnd, ScanInput, scan, scan_whole};
+pub use scan::{CutReport, ScanEnd, ScanInput, scan, scan_lenient};
 pub use segment::{SegmentOptions, Segments};
-pub use writer::{LogWriter, Tail, WriterStart};
+pub use writer::{LogTail, LogWriter, WriterStart};

@@ -1,20 +1,20 @@
 //! Reading the log by position: a window over the segments that exist, filled by large reads.
 //!
 //! A segment is opened when it is read, and one at a time: a long history has hundreds of them. Beside a process that writes,
-//! the file under a segment's name may be another one by then ([`LogReader::look_again`]).
+//! the file under a segment's name may be another one by then ([`LogReader::reopen`]).
 
 use pleach_io::{Disk, File, IoError, OpenMode, PAGE, PageBuf};
 
-use super::error::{BadSegment, Invalid, ScanError};
+use super::error::{BadSegment, InvalidReason, ScanError};
 use super::segment::run_pages;
 use crate::format::names::{parse_segment_name, segment_name};
 use crate::format::position::LogPos;
-use crate::format::record::{HEADER_LEN, Header, MAGIC, RecordView, body_checksum};
+use crate::format::record::{HEADER_LEN, MAGIC, RecordHeader, RecordView, body_checksum};
 
 const CHUNK_PAGES: usize = 256;
 
 /// A header and its checksum, or why there is none.
-pub(super) type Verdict = Result<(Header, u64), Invalid>;
+pub(super) type Verdict = Result<(RecordHeader, u64), InvalidReason>;
 
 /// The byte at which a header may begin in bytes of the log that begin where one may.
 pub(super) fn magic_in(bytes: &[u8]) -> Option<u64> {
@@ -56,7 +56,7 @@ impl LogReader {
     }
 
     /// The same, where one without its full size is as good as missing, and a page that cannot be read spoils no other.
-    pub(super) fn open_whole(device: &Disk, size: u64, from: LogPos) -> Result<Self, ScanError> {
+    pub(super) fn open_lenient(device: &Disk, size: u64, from: LogPos) -> Result<Self, ScanError> {
         let opened = Self::open_up_to(device, size, from, |_| Ok(()))?;
         Ok(Self { single_pages: true, ..opened })
     }
@@ -93,13 +93,13 @@ impl LogReader {
 
     /// What is read from here on is read anew, from the file that has the segment's name by now: the process that writes may
     /// have put another one in its place, and have used the one that was open for something else.
-    pub(super) fn look_again(&mut self) {
+    pub(super) fn reopen(&mut self) {
         self.window.clear();
         self.file = None;
     }
 
     /// The stretches of positions that can be read, from `from` on, ascending: one a segment.
-    pub(super) fn stretches(&self, from: LogPos) -> Vec<(LogPos, LogPos)> {
+    pub(super) fn readable_ranges(&self, from: LogPos) -> Vec<(LogPos, LogPos)> {
         (self.first..self.end)
             .map(|index| {
                 let start = LogPos::of_segment(index, self.size);
@@ -128,9 +128,9 @@ impl LogReader {
     /// The header at a position, good in itself, wherever it may belong; with its checksum.
     pub(super) fn header(&mut self, at: LogPos) -> Result<Verdict, ScanError> {
         let bytes = self.read(at, HEADER_LEN as u64)?.and_then(|bytes| bytes.first_chunk());
-        let Some(bytes) = bytes else { return Ok(Err(Invalid::NoSegment)) };
-        Ok(Header::decode(bytes).map_err(|_| {
-            if *bytes == [0; HEADER_LEN] { Invalid::Blank } else { Invalid::NoHeader }
+        let Some(bytes) = bytes else { return Ok(Err(InvalidReason::NoSegment)) };
+        Ok(RecordHeader::decode(bytes).map_err(|_| {
+            if *bytes == [0; HEADER_LEN] { InvalidReason::Blank } else { InvalidReason::NoHeader }
         }))
     }
 
@@ -138,19 +138,19 @@ impl LogReader {
     pub(super) fn record(
         &mut self,
         at: LogPos,
-        follows: impl FnOnce(&Header) -> Result<bool, ScanError>,
+        follows: impl FnOnce(&RecordHeader) -> Result<bool, ScanError>,
     ) -> Result<Verdict, ScanError> {
         let (header, checksum) = match self.header(at)? {
             Ok(found) => found,
             Err(invalid) => return Ok(Err(invalid)),
         };
         if header.position != at || !follows(&header)? {
-            return Ok(Err(Invalid::Stale));
+            return Ok(Err(InvalidReason::Stale));
         }
         let body = self.read(at + HEADER_LEN as u64, header.body_len)?;
         Ok(match body.map(|body| body_checksum(header.database, [body])) {
-            None => Err(Invalid::CutBody),
-            Some(sum) if sum != header.body_checksum => Err(Invalid::TornBody),
+            None => Err(InvalidReason::CutBody),
+            Some(sum) if sum != header.body_checksum => Err(InvalidReason::TornBody),
             Some(_) => Ok((header, checksum)),
         })
     }
@@ -158,7 +158,7 @@ impl LogReader {
     /// A record that was found, whose bytes the window still has.
     pub(super) fn view(
         &mut self,
-        (header, checksum): (Header, u64),
+        (header, checksum): (RecordHeader, u64),
     ) -> Result<RecordView<'_>, ScanError> {
         let body = self.read(header.position + HEADER_LEN as u64, header.body_len)?;
         Ok(RecordView { header, checksum, body: body.unwrap_or_default() })

@@ -27,10 +27,10 @@
 
 use pleach_io::{Disk, PAGE};
 
-use super::error::{BadSegment, DurableEvidence, Invalid, ScanError};
+use super::error::{BadSegment, DurableEvidence, InvalidReason, ScanError};
 use super::reader::{LogReader, Verdict, magic_in};
-use crate::format::position::{BLOCK, LogPos, Point, valid_segment_size};
-use crate::format::record::{ALIGN, Header, RecordView};
+use crate::format::position::{BLOCK, LogPoint, LogPos, valid_segment_size};
+use crate::format::record::{ALIGN, RecordHeader, RecordView};
 
 /// A block that was never written. Segments are prepared ahead, so an open reads far more of these than of
 /// others, and comparing whole blocks is an order of magnitude cheaper than looking at each word.
@@ -46,7 +46,7 @@ pub struct ScanInput {
     /// The last incarnation known, from its file.
     pub incarnation: u32,
     /// Replay start: where the record before it ended, and its checksum.
-    pub from: Point,
+    pub from: LogPoint,
     /// The superblocks': the log was synced below this.
     pub durable_through: LogPos,
     /// The superblocks': segments had been prepared below this.
@@ -70,14 +70,14 @@ pub struct CutReport {
     /// off, and reported, before.
     pub records: u64,
     /// What was found at the cut.
-    pub invalid: Invalid,
+    pub invalid: InvalidReason,
 }
 
 /// The log's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanEnd {
     /// End of the last valid record, and its checksum.
-    pub end: Point,
+    pub end: LogPoint,
     /// Incarnation of the last valid record, 0 when there was none.
     pub incarnation: u32,
     /// Below this the log is known to have been synced. What lies between here and the end was
@@ -109,7 +109,7 @@ where
     }
     let mut scanner = Scanner::new(LogReader::open(device, input.segment_size, from)?, input);
     if input.clean && !matches!(scanner.next(), Ok(Ok(_)) | Err(ScanError::Future { .. })) {
-        return Ok(scanner.close()?);
+        return Ok(scanner.finish_scan()?);
     }
     loop {
         match scanner.next()? {
@@ -118,14 +118,14 @@ where
                 scanner.accept(found);
             }
             Err(_) if input.live => return Ok(scanner.end),
-            Err(invalid) => return Ok(scanner.finish(invalid)?),
+            Err(invalid) => return Ok(scanner.end_or_damage(invalid)?),
         }
     }
 }
 
 /// The same for a repair: the log ends where its first record that cannot be used begins, whatever evidence says. So a read
 /// that fails is an end, and so is a segment that is missing or cut.
-pub fn scan_whole<E>(
+pub fn scan_lenient<E>(
     device: &Disk,
     input: &ScanInput,
     mut visit: impl FnMut(&RecordView<'_>) -> Result<(), E>,
@@ -133,7 +133,7 @@ pub fn scan_whole<E>(
 where
     E: From<ScanError>,
 {
-    let reader = LogReader::open_whole(device, input.segment_size, input.from.position)?;
+    let reader = LogReader::open_lenient(device, input.segment_size, input.from.position)?;
     let mut scanner = Scanner::new(reader, input);
     loop {
         match scanner.next() {
@@ -151,7 +151,7 @@ where
 }
 
 /// What the end's segment holds after the end.
-struct Rest {
+struct TailContents {
     /// Zeros only.
     blank: bool,
     /// Records of another position, or of an earlier open.
@@ -191,7 +191,11 @@ impl Scanner {
         }
         // The rest of the block is zero when the batch ended there: the next block says more.
         Ok(self.judge(block)?.map_err(|second| {
-            if matches!(first, Invalid::Blank | Invalid::NoSegment) { second } else { first }
+            if matches!(first, InvalidReason::Blank | InvalidReason::NoSegment) {
+                second
+            } else {
+                first
+            }
         }))
     }
 
@@ -210,8 +214,8 @@ impl Scanner {
         })
     }
 
-    fn accept(&mut self, (header, checksum): (Header, u64)) {
-        self.end.end = Point { position: header.end(), checksum };
+    fn accept(&mut self, (header, checksum): (RecordHeader, u64)) {
+        self.end.end = LogPoint { position: header.end(), checksum };
         self.end.incarnation = header.incarnation;
         self.end.proven = self.end.proven.max(header.durable_through);
         self.known_prepared = self.known_prepared.max(header.prepared_through);
@@ -219,7 +223,7 @@ impl Scanner {
     }
 
     /// Decides between end and damage.
-    fn finish(mut self, invalid: Invalid) -> Result<ScanEnd, ScanError> {
+    fn end_or_damage(mut self, invalid: InvalidReason) -> Result<ScanEnd, ScanError> {
         let position = self.end.end.position;
         let known = self.input.durable_through;
         if known > position {
@@ -228,17 +232,17 @@ impl Scanner {
         }
         self.end.proven = self.end.proven.max(known);
         let mut cut = CutReport { position, bytes: 0, records: 0, invalid };
-        let mut rest = Rest { blank: true, used_before: false };
-        for (from, to) in self.reader.stretches(position) {
+        let mut rest = TailContents { blank: true, used_before: false };
+        for (from, to) in self.reader.readable_ranges(position) {
             self.search(from, to, &mut cut, &mut rest)?;
         }
         let nothing = (rest.blank || rest.used_before) && cut.records == 0;
         self.end.cut = (!nothing).then_some(cut);
-        self.close()
+        self.finish_scan()
     }
 
     /// The end is found: are all files there that durable evidence names?
-    fn close(mut self) -> Result<ScanEnd, ScanError> {
+    fn finish_scan(mut self) -> Result<ScanEnd, ScanError> {
         let there = self.reader.prepared_through();
         if there < self.known_prepared {
             let (index, expected) =
@@ -255,7 +259,7 @@ impl Scanner {
         from: LogPos,
         to: LogPos,
         cut: &mut CutReport,
-        rest: &mut Rest,
+        rest: &mut TailContents,
     ) -> Result<(), ScanError> {
         let own_segment = cut.position.segment(self.input.segment_size);
         let mut at = from;
@@ -286,7 +290,7 @@ impl Scanner {
     /// What a good header at or after the end has to say.
     fn testify(
         &mut self,
-        header: &Header,
+        header: &RecordHeader,
         at: LogPos,
         cut: &mut CutReport,
     ) -> Result<(), ScanError> {

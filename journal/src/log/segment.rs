@@ -32,7 +32,7 @@ use pleach_io::{Disk, File, IoError, OpenMode, PAGE, PageBuf};
 use super::error::{BadSegment, LogError};
 use crate::format::names::{SEGMENT_SPARE, SEGMENT_TEMPORARY, parse_segment_name, segment_name};
 use crate::format::position::{LogPos, valid_segment_size};
-use crate::format::spare::Spare;
+use crate::format::spare::SpareFile;
 
 /// Largest run of pages in one write.
 pub(super) const RUN_PAGES: usize = 512;
@@ -55,7 +55,7 @@ impl SegmentOptions {
     }
 }
 
-struct State {
+struct SegmentState {
     /// Segments from this one to `next` are live: prepared, and not yet retired.
     first: u64,
     /// Files of those that records go into, or that are not synced.
@@ -66,10 +66,10 @@ struct State {
     spares: Vec<u64>,
 }
 
-struct Shared {
+struct SegmentsInner {
     device: Disk,
     options: SegmentOptions,
-    state: Mutex<State>,
+    state: Mutex<SegmentState>,
     /// Held while a segment is prepared or retired, over the I/O; never taken by writing.
     changing: Mutex<()>,
     /// Positions below this may be written.
@@ -80,7 +80,7 @@ struct Shared {
 /// The log's files. Clones share them.
 #[derive(Clone)]
 pub struct Segments {
-    shared: Arc<Shared>,
+    shared: Arc<SegmentsInner>,
 }
 
 impl core::fmt::Debug for Segments {
@@ -130,21 +130,21 @@ impl Segments {
             }
         }
         device.sync_folder()?;
-        let state = State { first, open, next, spares };
-        Ok(Self::of(device, options, state, false))
+        let state = SegmentState { first, open, next, spares };
+        Ok(Self::new(device, options, state, false))
     }
 
     /// No segments, and none will be prepared.
-    pub(super) fn none(device: Disk, options: SegmentOptions) -> Self {
+    pub(super) fn new_refusing(device: Disk, options: SegmentOptions) -> Self {
         let (open, spares) = (BTreeMap::new(), Vec::new());
-        let state = State { first: 0, open, next: 0, spares };
-        Self::of(device, options, state, true)
+        let state = SegmentState { first: 0, open, next: 0, spares };
+        Self::new(device, options, state, true)
     }
 
-    fn of(device: Disk, options: SegmentOptions, state: State, poisoned: bool) -> Self {
+    fn new(device: Disk, options: SegmentOptions, state: SegmentState, poisoned: bool) -> Self {
         let prepared = AtomicU64::new(state.next * options.size);
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SegmentsInner {
                 device,
                 options,
                 state: Mutex::new(state),
@@ -156,7 +156,7 @@ impl Segments {
     }
 
     /// Bytes that are written at once at most.
-    pub fn run_bytes(&self) -> usize {
+    pub fn max_write_bytes(&self) -> usize {
         run_pages(self.size()) * PAGE
     }
 
@@ -177,7 +177,7 @@ impl Segments {
 
     /// Prepares segments until positions below `upto` may be written. Without room the error
     /// is the device's, and what was prepared so far stays.
-    pub fn ensure(&self, upto: LogPos) -> Result<(), LogError> {
+    pub fn prepare_through(&self, upto: LogPos) -> Result<(), LogError> {
         while self.prepared_through() < upto {
             let _changing = self.shared.changing.lock();
             if self.prepared_through() < upto {
@@ -310,13 +310,13 @@ pub fn create(device: &Disk, database: u64, size: u64) -> Result<(), LogError> {
 }
 
 /// What copies of segments go into.
-pub fn spare(size: u64) -> Spare {
-    Spare { name: SEGMENT_SPARE, len: size }
+pub fn spare(size: u64) -> SpareFile {
+    SpareFile { name: SEGMENT_SPARE, len: size }
 }
 
 /// A log that is kept from `newest` on: does it reach back to `older`, with every segment between?
 /// Writes nothing.
-pub fn reaches_back(
+pub fn has_segments_between(
     device: &Disk,
     size: u64,
     newest: LogPos,

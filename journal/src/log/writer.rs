@@ -1,12 +1,12 @@
 //! Appending to the log.
 //!
-//! 1. [`Segments::ensure`] makes room; a full disk shows here, before anything is decided.
-//! 2. The sequencer takes positions from its [`Tail`]: arithmetic, no I/O. [`Tail::seal`] ends a
+//! 1. [`Segments::prepare_through`] makes room; a full disk shows here, before anything is decided.
+//! 2. The sequencer takes positions from its [`LogTail`]: arithmetic, no I/O. [`LogTail::seal`] ends a
 //!    block; the next record starts on a fresh one.
 //! 3. [`LogWriter::write`] writes a batch in large runs, in the order of its positions.
 //! 4. [`LogWriter::sync`] makes what was written durable.
 //!
-//! Which batches end with a seal, [`LogWriter::seals`] says: all of those that go to the device directly, and of those
+//! Which batches end with a seal, [`LogWriter::needs_seal`] says: all of those that go to the device directly, and of those
 //! that go through the page cache the last one before a sync. The others follow each other byte by byte.
 //!
 //! Invariants: a write never covers a block that was synced, so a torn write cannot harm a durable
@@ -21,16 +21,16 @@ use super::error::{BadSegment, LogError};
 use super::scan::ScanEnd;
 use super::segment::{SegmentOptions, Segments, run_pages, spare, write_zeros};
 use crate::format::names::segment_name;
-use crate::format::position::{BLOCK, LogPos, Point};
-use crate::format::record::{ALIGN, Chain, RecordBuf};
+use crate::format::position::{BLOCK, LogPoint, LogPos};
+use crate::format::record::{ALIGN, RecordBuf, RecordChain};
 
 /// The sequencer's end of the log: hands out positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tail {
+pub struct LogTail {
     next: LogPos,
 }
 
-impl Tail {
+impl LogTail {
     /// The position of a record of `len` bytes, after all that were reserved before.
     #[must_use]
     pub fn reserve(&mut self, len: u64) -> LogPos {
@@ -50,9 +50,9 @@ impl Tail {
         self.next
     }
 
-    /// What [`Segments::ensure`] has to be asked for before a record of `len` bytes is reserved:
+    /// What [`Segments::prepare_through`] has to be asked for before a record of `len` bytes is reserved:
     /// its last block is written whole, and the block after it must be prepared, too.
-    pub fn room_for(&self, len: u64) -> LogPos {
+    pub fn needed_through(&self, len: u64) -> LogPos {
         after_batch(self.next.align_up(BLOCK) + len)
     }
 }
@@ -72,7 +72,7 @@ pub struct WriterStart {
     /// This open's incarnation, already durable.
     pub incarnation: u32,
     /// End of the log, from the scan.
-    pub end: Point,
+    pub end: LogPoint,
     /// How much of it is known to have been synced, from the scan.
     pub proven: LogPos,
     /// Positions from here on are still needed: segments below are retired.
@@ -89,8 +89,8 @@ impl WriterStart {
         Self { database, incarnation, ..Self::default() }
     }
 
-    fn chain(&self) -> Chain {
-        Chain {
+    fn chain(&self) -> RecordChain {
+        RecordChain {
             database: self.database,
             incarnation: self.incarnation,
             durable_through: self.end.position,
@@ -100,7 +100,7 @@ impl WriterStart {
     }
 
     /// Continues where a scan has ended.
-    pub fn after(
+    pub fn after_scan(
         scan: &ScanEnd,
         database: u64,
         incarnation: u32,
@@ -122,7 +122,7 @@ impl WriterStart {
 /// The log's one appender.
 pub struct LogWriter {
     segments: Segments,
-    chain: Chain,
+    chain: RecordChain,
     /// End of the last record written.
     written: LogPos,
     /// Segments written since the last sync.
@@ -175,14 +175,14 @@ impl LogWriter {
     }
 
     /// A writer that refuses everything, of a log that another process has.
-    pub fn refusing(device: Disk, options: SegmentOptions, end: Point) -> Self {
+    pub fn new_refusing(device: Disk, options: SegmentOptions, end: LogPoint) -> Self {
         let start = WriterStart { end, ..WriterStart::default() };
-        Self { poisoned: true, ..Self::new(Segments::none(device, options), &start, 1) }
+        Self { poisoned: true, ..Self::new(Segments::new_refusing(device, options), &start, 1) }
     }
 
     /// The tail for the sequencer; valid as long as nothing else was reserved.
-    pub fn tail(&self) -> Tail {
-        Tail { next: self.written.align_up(BLOCK) }
+    pub fn tail(&self) -> LogTail {
+        LogTail { next: self.written.align_up(BLOCK) }
     }
 
     /// The log's files, to be shared with whoever prepares and retires them.
@@ -196,8 +196,8 @@ impl LogWriter {
     }
 
     /// End of the last record written, and its checksum.
-    pub fn end(&self) -> Point {
-        Point { position: self.written, checksum: self.chain.previous }
+    pub fn end(&self) -> LogPoint {
+        LogPoint { position: self.written, checksum: self.chain.previous }
     }
 
     /// Has a write or sync failed?
@@ -210,8 +210,8 @@ impl LogWriter {
         self.bytes
     }
 
-    /// Must the [`Tail`] be sealed behind the next batch, if a sync follows it (`sync`) or if none does?
-    pub fn seals(&self, sync: bool) -> bool {
+    /// Must the [`LogTail`] be sealed behind the next batch, if a sync follows it (`sync`) or if none does?
+    pub fn needs_seal(&self, sync: bool) -> bool {
         sync || !self.segments.is_cached()
     }
 
@@ -238,7 +238,7 @@ impl LogWriter {
             assert!(!record.is_too_large(), "the engine refuses a batch of that size");
             end = (position + record.len()).align_up(ALIGN);
         }
-        self.segments.ensure(after_batch(end))?;
+        self.segments.prepare_through(after_batch(end))?;
         self.chain.prepared_through = self.segments.prepared_through();
         let written = self.write_all(first, records);
         self.poisoned |= written.is_err();
@@ -247,7 +247,7 @@ impl LogWriter {
     }
 
     fn write_all(&mut self, first: LogPos, records: &[RecordBuf]) -> Result<LogPos, LogError> {
-        let mut run = Run {
+        let mut run = WriteRun {
             stage: &mut self.stage,
             segments: &self.segments,
             written_to: &mut self.written_to,
@@ -279,24 +279,28 @@ impl LogWriter {
 
     /// Makes everything written so far durable, and says up to where.
     pub fn sync(&mut self) -> Result<LogPos, LogError> {
-        let unsynced = self.unsynced()?;
-        self.synced(&unsynced, unsynced.sync())
+        let unsynced = self.take_unsynced()?;
+        self.finish_sync(&unsynced, unsynced.sync())
     }
 
     /// What has to be synced to make everything written so far durable. Meanwhile others may write, in blocks behind it.
-    pub fn unsynced(&mut self) -> Result<Unsynced, LogError> {
+    pub fn take_unsynced(&mut self) -> Result<UnsyncedSegments, LogError> {
         self.check()?;
         let indexes = std::mem::take(&mut self.written_to);
         // A segment that was retired meanwhile holds nothing that anybody waits for.
         let file = |index| self.segments.file(LogPos::of_segment(index, self.segments.size()));
         let files = indexes.into_iter().filter_map(file).collect();
-        Ok(Unsynced { device: self.segments.device().clone(), files, through: self.written })
+        Ok(UnsyncedSegments {
+            device: self.segments.device().clone(),
+            files,
+            through: self.written,
+        })
     }
 
     /// That was synced, with this result; gives up to where all is durable. One after the other.
-    pub fn synced(
+    pub fn finish_sync(
         &mut self,
-        unsynced: &Unsynced,
+        unsynced: &UnsyncedSegments,
         result: Result<(), IoError>,
     ) -> Result<LogPos, LogError> {
         self.poisoned |= result.is_err();
@@ -313,13 +317,13 @@ impl LogWriter {
 
 /// Segments with records that no sync has covered.
 #[derive(Debug)]
-pub struct Unsynced {
+pub struct UnsyncedSegments {
     device: Disk,
     files: Vec<File>,
     through: LogPos,
 }
 
-impl Unsynced {
+impl UnsyncedSegments {
     /// Syncs these segments.
     pub fn sync(&self) -> Result<(), IoError> {
         self.files.iter().try_for_each(|file| self.device.sync(file))
@@ -327,7 +331,7 @@ impl Unsynced {
 }
 
 /// A run being collected: never longer than the stage, never across segments.
-struct Run<'a> {
+struct WriteRun<'a> {
     stage: &'a mut PageBuf,
     segments: &'a Segments,
     written_to: &'a mut BTreeSet<u64>,
@@ -337,7 +341,7 @@ struct Run<'a> {
     limit: usize,
 }
 
-impl Run<'_> {
+impl WriteRun<'_> {
     fn begin(&mut self, start: LogPos) {
         let left = self.segments.size() - start.in_segment(self.segments.size());
         self.start = start;
@@ -399,7 +403,7 @@ fn reseal(device: &Disk, size: u64, start: &WriterStart) -> Result<(), LogError>
     for index in proven.segment(size)..end.get().div_ceil(size) {
         let name = segment_name(index);
         let old = device.open(&name, OpenMode::Read)?;
-        let segment = Segment { start: LogPos::of_segment(index, size), size };
+        let segment = SegmentCopy { start: LogPos::of_segment(index, size), size };
         let sealed = spare(size)
             .replace(device, start.database, &name, |copy| segment.copy(device, &old, copy, start));
         sealed?;
@@ -409,13 +413,13 @@ fn reseal(device: &Disk, size: u64, start: &WriterStart) -> Result<(), LogError>
 
 /// A segment that is copied.
 #[derive(Clone, Copy)]
-struct Segment {
+struct SegmentCopy {
     /// Its first position.
     start: LogPos,
     size: u64,
 }
 
-impl Segment {
+impl SegmentCopy {
     /// Copies what is needed up to the log's end; the rest of the copy is blank.
     fn copy(
         self,

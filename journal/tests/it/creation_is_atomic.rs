@@ -1,7 +1,9 @@
 //! A crash or an error during creation leaves a folder in which creation works; a folder that
 //! belongs to somebody else is named and not touched; an incarnation is given out once.
 
-use pleach_io::sim::{Aftermath, Content, Fault, Image, Rule, SimDisk, SimOptions, Times, code};
+use pleach_io::sim::{
+    Aftermath, Content, Fault, FaultRepeats, FaultRule, Image, SimDisk, SimOptions, code,
+};
 use pleach_io::{Device, Disk, IoError, OpenMode, Operation, PageBuf};
 use pleach_journal::format::creation::{CreationError, DirectoryState, MARKER, create, inspect};
 use pleach_journal::format::incarnation::{self, IncarnationError, raise};
@@ -123,7 +125,7 @@ fn a_failing_operation_is_an_error_and_the_next_attempt_succeeds() {
     for number in 1..80 {
         for fault in [Fault::Errno(code::EIO), Fault::Errno(code::ENOSPC)] {
             let disk = SimDisk::new(number, SimOptions::default());
-            disk.inject(Rule::at(number, Times::Once, fault));
+            disk.inject(FaultRule::at(number, FaultRepeats::Once, fault));
             let first = open(&disk);
             disk.heal();
             let second = open(&disk).unwrap_or_else(|error| panic!("{fault:?} {number}: {error}"));
@@ -139,7 +141,13 @@ fn an_incarnation_is_given_once_though_syncs_fail_and_the_power_too() {
             let disk = SimDisk::new(9, SimOptions::default());
             let given = open(&disk).expect("no faults");
             disk.mark(u64::from(given));
-            disk.inject(Rule::nth(operation, file, 1, Times::Once, Fault::Sync(aftermath)));
+            disk.inject(FaultRule::nth(
+                operation,
+                file,
+                1,
+                FaultRepeats::Once,
+                Fault::Sync(aftermath),
+            ));
             assert!(raise(&Disk::from(&disk), DATABASE).is_err());
             for _ in 0..2 {
                 disk.mark(u64::from(raise(&Disk::from(&disk), DATABASE).expect("once")));

@@ -1,12 +1,13 @@
 //! Bodies of records come back as they were encoded, their bytes never change by accident, and
 //! no bytes at all make a view panic or read past its end.
 
-use pleach_core::page::overflow::PageRun;
+use pleach_core::page::overflow::OverflowRun;
 use pleach_core::{Key, Node, Prefix};
 use pleach_io::sim::Rng;
 use pleach_journal::format::bytes::BodyError;
 use pleach_journal::format::commit_body::{
-    Before, CommitView, EntryKind, NamespacePart, Replaced, Section, Value, commit_record,
+    CommitView, EntryKind, LoggedValue, NamespacePart, ReplacedItem, Section, UndoHeader,
+    commit_record,
 };
 use pleach_journal::format::location_body::{LocationEncoder, LocationView, NewPage, Rewrite};
 use pleach_journal::format::record::{RecordBuf, body_checksum};
@@ -30,7 +31,7 @@ fn keys(rng: &mut Rng, count: usize) -> Vec<Key> {
 
 type Bytes = Option<Vec<u8>>;
 
-const BEFORE: Before<'_> = Before { kept_from: 3, blob: b"height 16", back_to: None };
+const BEFORE: UndoHeader<'_> = UndoHeader { kept_from: 3, blob: b"height 16", back_to: None };
 
 struct Sample {
     changes: Vec<(Key, Bytes, Bytes)>,
@@ -39,11 +40,11 @@ struct Sample {
     undo: bool,
 }
 
-fn value(bytes: Option<&Vec<u8>>) -> Value<'_> {
+fn value(bytes: Option<&Vec<u8>>) -> LoggedValue<'_> {
     match bytes {
-        None => Value::Absent,
-        Some(bytes) if bytes.len() == 77 => Value::Overflow(bytes),
-        Some(bytes) => Value::Inline(bytes),
+        None => LoggedValue::Absent,
+        Some(bytes) if bytes.len() == 77 => LoggedValue::Overflow(bytes),
+        Some(bytes) => LoggedValue::Inline(bytes),
     }
 }
 
@@ -128,7 +129,7 @@ fn a_commit_comes_back_however_many_workers_encoded_it() {
         let body = bytes(&sample.encode(1));
         assert_eq!(bytes(&sample.encode(5)), body);
         let view = CommitView::parse(&body).expect("our own bytes");
-        assert_eq!((view.blob, view.before), (sample.blob.as_slice(), undo.then_some(BEFORE)));
+        assert_eq!((view.blob, view.undo_header), (sample.blob.as_slice(), undo.then_some(BEFORE)));
         let namespaces: Vec<_> = view.namespaces().map(|ns| ns.expect("parsed")).collect();
         assert_eq!(namespaces.iter().map(|ns| ns.ns).collect::<Vec<_>>(), [0, 200]);
         for ns in namespaces {
@@ -142,11 +143,11 @@ fn a_commit_comes_back_however_many_workers_encoded_it() {
             let expected: Vec<_> = sample.nodes.iter().map(|(p, new, _)| (*p, new)).collect();
             assert_eq!(nodes.expect("sorted"), expected);
             let replaced: Vec<_> = ns.undo().map(|item| item.expect("complete")).collect();
-            let values = sample.changes.iter().map(|it| Replaced::Value(value(it.2.as_ref())));
+            let values = sample.changes.iter().map(|it| ReplacedItem::Value(value(it.2.as_ref())));
             let (own, others) = replaced.split_at(replaced.len().min(sample.changes.len()));
             assert!(own.iter().copied().eq(values.filter(|_| undo)));
-            let nodes = sample.nodes.iter().map(|it| Replaced::Node(&it.2));
-            let regions = sample.nodes.iter().map(|it| Replaced::Region(it.0, &it.1));
+            let nodes = sample.nodes.iter().map(|it| ReplacedItem::Node(&it.2));
+            let regions = sample.nodes.iter().map(|it| ReplacedItem::Region(it.0, &it.1));
             assert!(others.iter().copied().eq(nodes.chain(regions).filter(|_| undo)));
         }
     }
@@ -159,12 +160,12 @@ fn location(rng: &mut Rng) -> Vec<u8> {
     let page = |prefix, page| NewPage { prefix, page, tag: 5, applied_through: 6, node: &node };
     let split = [page(left.child(false), Some(0)), page(left.child(true), None)];
     let whole = [page(right, Some((1 << 40) - 2))];
-    let mut encoder = LocationEncoder::over(vec![9; 10], 77, 3);
-    encoder.push(&Rewrite { range: left, pages: &split, freed: &[1, 2, 3] });
-    encoder.push(&Rewrite { range: right, pages: &whole, freed: &[] });
+    let mut encoder = LocationEncoder::with_buffer(vec![9; 10], 77, 3);
+    encoder.push(&Rewrite { range: left, pages: &split, replaced: &[1, 2, 3] });
+    encoder.push(&Rewrite { range: right, pages: &whole, replaced: &[] });
     let allocated =
-        [PageRun { start: 4, pages: 5 }, PageRun { start: 1 << 39, pages: (1 << 24) - 1 }];
-    bytes(&encoder.finish(DATABASE, &allocated, &[PageRun { start: 1, pages: 1 }]))
+        [OverflowRun { start: 4, pages: 5 }, OverflowRun { start: 1 << 39, pages: (1 << 24) - 1 }];
+    bytes(&encoder.finish(DATABASE, &allocated, &[OverflowRun { start: 1, pages: 1 }]))
 }
 
 #[test]
@@ -176,10 +177,10 @@ fn a_location_record_comes_back() {
     let places: Vec<Vec<_>> =
         rewrites.iter().map(|rewrite| rewrite.pages().map(|page| page.page).collect()).collect();
     assert_eq!(places, [vec![Some(0), None], vec![Some((1 << 40) - 2)]]);
-    assert_eq!(rewrites[0].freed().collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(rewrites[0].replaced_pages().collect::<Vec<_>>(), [1, 2, 3]);
     assert_eq!(rewrites[1].range, Prefix::ROOT.child(true));
     assert_eq!(view.allocated().map(|run| run.pages).collect::<Vec<_>>(), [5, (1 << 24) - 1]);
-    assert_eq!(view.freed().collect::<Vec<_>>(), [PageRun { start: 1, pages: 1 }]);
+    assert_eq!(view.replaced_runs().collect::<Vec<_>>(), [OverflowRun { start: 1, pages: 1 }]);
 }
 
 /// Goes through everything that a commit's view offers.
@@ -241,8 +242,8 @@ fn mutated_bodies_are_errors_or_other_contents_and_never_panic() {
 fn unsorted_untiled_and_padded_bodies_are_refused() {
     let key = [5; 32];
     let mut section = Section::default();
-    section.push(&key, Value::Absent);
-    section.push(&key, Value::Absent);
+    section.push(&key, LoggedValue::Absent);
+    section.push(&key, LoggedValue::Absent);
     let part = NamespacePart {
         ns: 0,
         kind: EntryKind::Changed,
@@ -265,7 +266,7 @@ fn unsorted_untiled_and_padded_bodies_are_refused() {
 fn part(ns: u8, kind: EntryKind, roots: [u8; 2], changes: bool) -> NamespacePart {
     let mut section = Section::default();
     if changes {
-        section.push(&[5; 32], Value::Inline(b"five"));
+        section.push(&[5; 32], LoggedValue::Inline(b"five"));
         section.push_node(&Prefix::ROOT, &Node::new([9; 32]));
     }
     let [previous_root, new_root] = roots.map(|root| Node::new([root; 32]));
@@ -341,7 +342,7 @@ fn an_entry_that_contradicts_its_kind_is_refused() {
         let mut part = part(3, EntryKind::Changed, [1, 2], true);
         if !nodes {
             let mut section = Section::default();
-            section.push(&[5; 32], Value::Inline(b"five"));
+            section.push(&[5; 32], LoggedValue::Inline(b"five"));
             part.sections = vec![section];
         }
         let mut body = record(part);
@@ -367,10 +368,10 @@ fn an_entry_that_contradicts_its_kind_is_refused() {
 
 #[test]
 fn a_rollback_says_what_it_goes_back_to() {
-    let before = Some(Before { back_to: Some(7), ..BEFORE });
+    let before = Some(UndoHeader { back_to: Some(7), ..BEFORE });
     let part = || vec![part(0, EntryKind::Changed, [1, 2], false)];
     let mut body = bytes(&commit_record(DATABASE, 9, &[], before, part()));
-    assert_eq!(CommitView::parse(&body).expect("our own bytes").before, before);
+    assert_eq!(CommitView::parse(&body).expect("our own bytes").undo_header, before);
     assert_eq!(body.len(), bytes(&commit_record(DATABASE, 9, &[], Some(BEFORE), part())).len() + 8);
     // The flags. A rollback has undo, and there is no other flag.
     for flags in [2, 4, 7] {

@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 
 use crate::log_support::{append, cases, continue_log, input, new_log, read_log, record, sync};
-use pleach_io::sim::{Aftermath, Fault, Quota, Rng, Rule, SimDisk, SimOptions, Times, code};
+use pleach_io::sim::{
+    Aftermath, Fault, FaultRepeats, FaultRule, Quota, Rng, SimDisk, SimOptions, code,
+};
 use pleach_io::{Device as _, Operation};
 use pleach_journal::format::record::{RecordBuf, body_checksum};
-use pleach_journal::log::{LogError, LogWriter, Tail};
+use pleach_journal::log::{LogError, LogTail, LogWriter};
 
 /// Mark of a reopening; all other marks are numbers of acknowledged records.
 const REOPENED: u64 = u64::MAX;
@@ -28,7 +30,7 @@ impl Known {
 struct Run {
     disk: SimDisk,
     writer: LogWriter,
-    tail: Tail,
+    tail: LogTail,
     next: u64,
     known: Known,
 }
@@ -136,9 +138,9 @@ fn a_failed_write_or_sync_poisons_for_ever_and_is_never_repeated() {
         let mut rng = Rng::new(1);
         let mut run = Run::new(1);
         run.step(&mut rng).expect("no faults");
-        run.writer.segments().ensure(run.tail.position() + (64 << 10)).expect("no faults");
+        run.writer.segments().prepare_through(run.tail.position() + (64 << 10)).expect("no faults");
         let fault = Fault::Errno(code::EIO);
-        run.disk.inject(Rule::nth(operation, "log-", 1, Times::Once, fault));
+        run.disk.inject(FaultRule::nth(operation, "log-", 1, FaultRepeats::Once, fault));
         let mut failed = append(&mut run.writer, &mut run.tail, &mut [record(50, 100, 1)]);
         if operation == Operation::Sync {
             failed.expect("the sync is to fail");
@@ -165,11 +167,11 @@ fn what_a_failed_sync_left_visible_is_durable_after_the_reopening() {
             let mut rng = Rng::labelled(seed, 7);
             let mut run = Run::new(seed);
             let sync = 1 + rng.below(5);
-            run.disk.inject(Rule::nth(
+            run.disk.inject(FaultRule::nth(
                 Operation::Sync,
                 "log",
                 sync,
-                Times::Once,
+                FaultRepeats::Once,
                 Fault::Sync(aftermath),
             ));
             let mut failed = false;
@@ -236,11 +238,11 @@ fn a_full_disk_refuses_before_anything_is_written_and_goes_on_with_room() {
 #[test]
 fn every_failing_operation_is_an_error_and_no_false_acknowledgement() {
     for number in 1..cases(90) {
-        for times in [Times::Once, Times::Forever] {
+        for times in [FaultRepeats::Once, FaultRepeats::Forever] {
             for fault in [Fault::Errno(code::EIO), Fault::Short(0), Fault::Errno(code::ENOSPC)] {
                 let mut rng = Rng::new(11);
                 let mut run = Run::new(5);
-                run.disk.inject(Rule::at(number, times, fault));
+                run.disk.inject(FaultRule::at(number, times, fault));
                 for _ in 0..6 {
                     if run.step(&mut rng).is_err() {
                         break;

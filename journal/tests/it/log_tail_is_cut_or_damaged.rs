@@ -4,16 +4,18 @@
 use crate::log_support::{
     DATABASE, SEGMENT, append, cases, continue_log, input, new_log, read_log, record, sync,
 };
-use pleach_io::sim::{Damage, Fault, PageOf, Rng, Rule, SimDisk, SimOptions, Times, code};
+use pleach_io::sim::{
+    Damage, DamagedPage, Fault, FaultRepeats, FaultRule, Rng, SimDisk, SimOptions, code,
+};
 use pleach_io::{Device, OpenMode, Operation, PageBuf};
 use pleach_journal::format::names::segment_name as name;
-use pleach_journal::format::position::{BLOCK, LogPos, Point};
-use pleach_journal::format::record::Header;
+use pleach_journal::format::position::{BLOCK, LogPoint, LogPos};
+use pleach_journal::format::record::RecordHeader;
 use pleach_journal::log::error::BadSegment;
 use pleach_journal::log::{ScanError, ScanInput};
 
 /// A log of `batches` batches, some synced, and its headers.
-fn sample(rng: &mut Rng, batches: usize) -> (SimDisk, Vec<Header>) {
+fn sample(rng: &mut Rng, batches: usize) -> (SimDisk, Vec<RecordHeader>) {
     let disk = SimDisk::new(rng.next(), SimOptions::default());
     let (mut writer, mut tail) = new_log(&disk, rng.chance(1, 2));
     let mut number = 0;
@@ -37,7 +39,7 @@ fn sample(rng: &mut Rng, batches: usize) -> (SimDisk, Vec<Header>) {
 }
 
 /// What the rule says when the records from index `bad` on no longer chain: `Err` is damage.
-fn verdict(headers: &[Header], bad: usize, superblock: u64) -> Result<u64, u64> {
+fn verdict(headers: &[RecordHeader], bad: usize, superblock: u64) -> Result<u64, u64> {
     let x = if bad == 0 { 0 } else { headers[bad - 1].end().get() };
     let known = (headers[bad + 1..].iter())
         .map(|header| header.durable_through.get())
@@ -45,7 +47,7 @@ fn verdict(headers: &[Header], bad: usize, superblock: u64) -> Result<u64, u64> 
     if known > x { Err(x) } else { Ok(x) }
 }
 
-fn check(disk: &SimDisk, headers: &[Header], bad: usize, superblock: u64, what: &str) {
+fn check(disk: &SimDisk, headers: &[RecordHeader], bad: usize, superblock: u64, what: &str) {
     let result = read_log(disk, &input(1, superblock));
     match (verdict(headers, bad, superblock), result) {
         (Ok(x), Ok((found, end))) => {
@@ -62,7 +64,7 @@ fn check(disk: &SimDisk, headers: &[Header], bad: usize, superblock: u64, what: 
 }
 
 /// Index of the record that owns the byte at a position; padding belongs to none.
-fn owner(headers: &[Header], position: u64) -> Option<usize> {
+fn owner(headers: &[RecordHeader], position: u64) -> Option<usize> {
     let position = LogPos::new(position);
     (headers.iter()).position(|h| (h.position..h.position + h.record_len()).contains(&position))
 }
@@ -78,7 +80,8 @@ fn a_flipped_bit_is_a_cut_or_damage_by_the_rule() {
             let position = rng.below(end);
             let superblock = if rng.chance(1, 4) { rng.below(end) } else { 0 };
             let disk = SimDisk::from_image(&image, 0);
-            let at = PageOf { file: name(position / SEGMENT), page: position % SEGMENT / BLOCK };
+            let at =
+                DamagedPage { file: name(position / SEGMENT), page: position % SEGMENT / BLOCK };
             let byte = u16::try_from(position % BLOCK).expect("a page");
             assert!(disk.damage(&Damage::Flip { at, byte, bit: rng.byte() % 8 }));
             let what = format!("case {case}, position {position:#x}");
@@ -152,7 +155,7 @@ fn records_of_a_cut_off_incarnation_never_come_back() {
         }
     }
     drop(writer);
-    let at = PageOf { file: name(0), page: 2 };
+    let at = DamagedPage { file: name(0), page: 2 };
     assert!(disk.damage(&Damage::Flip { at, byte: 100, bit: 0 }));
     for incarnation in 2..6u32 {
         let (found, end) = read_log(&disk, &input(incarnation - 1, 0)).expect("a cut");
@@ -183,7 +186,7 @@ fn recycle(cached: bool) {
     let mut rng = Rng::new(4);
     let disk = SimDisk::new(0, SimOptions::default());
     let (mut writer, mut tail) = new_log(&disk, cached);
-    let (mut kept, mut recycled) = (Point::default(), 0);
+    let (mut kept, mut recycled) = (LogPoint::default(), 0);
     for number in 1..=200u64 {
         let len = usize::try_from(rng.below(6000)).expect("small");
         let before = writer.segments().prepared_through();
@@ -214,8 +217,8 @@ fn recycle(cached: bool) {
 
 #[test]
 fn hostile_lengths_and_positions_are_only_bytes() {
-    let honest = Header {
-        kind: pleach_journal::format::record::Kind::Commit,
+    let honest = RecordHeader {
+        kind: pleach_journal::format::record::LogRecordKind::Commit,
         flags: 0,
         body_len: 0,
         database: DATABASE,
@@ -233,13 +236,13 @@ fn hostile_lengths_and_positions_are_only_bytes() {
             let file = disk.open(&name(0), OpenMode::CreateNew).expect("no faults");
             disk.set_len(&file, SEGMENT).expect("no faults");
             let mut page = PageBuf::zeroed(1);
-            let header = Header { body_len, position: position.into(), ..honest };
+            let header = RecordHeader { body_len, position: position.into(), ..honest };
             page[..88].copy_from_slice(&header.encode().0);
             disk.write_at(&file, &page, 1, 0).expect("no faults");
             let (found, end) = read_log(&disk, &input(1, 0)).expect("a cut");
             assert!(found.is_empty());
             // A whole header of another place is what a recycled segment held before.
-            let of_before = position > 0 && Header::decode(&header.encode().0).is_ok();
+            let of_before = position > 0 && RecordHeader::decode(&header.encode().0).is_ok();
             assert_eq!(end.cut.is_none(), of_before, "{header:?}");
         }
     }
@@ -260,8 +263,8 @@ fn a_record_of_an_older_incarnation_does_not_follow_even_when_it_chains() {
         let mut page = PageBuf::zeroed(1);
         let mut previous = 0;
         for (position, incarnation) in [(0, 5), (88, second)] {
-            let header = Header {
-                kind: pleach_journal::format::record::Kind::Close,
+            let header = RecordHeader {
+                kind: pleach_journal::format::record::LogRecordKind::Close,
                 flags: 0,
                 body_len: 0,
                 database: DATABASE,
@@ -303,7 +306,7 @@ fn behind_a_clean_close_unreadable_sectors_do_not_matter_and_records_do() {
     let block = end.end.position.get().div_ceil(BLOCK);
     for page in block..(block / (SEGMENT / BLOCK) + 1) * (SEGMENT / BLOCK) {
         let disk = SimDisk::from_image(&image, 0);
-        let at = PageOf { file: name(page * BLOCK / SEGMENT), page: page % (SEGMENT / BLOCK) };
+        let at = DamagedPage { file: name(page * BLOCK / SEGMENT), page: page % (SEGMENT / BLOCK) };
         disk.damage(&Damage::Unreadable(at));
         let (found, scanned) = read_log(&disk, &clean).expect("nothing was to be read");
         assert_eq!((found.len(), scanned.end, scanned.proven), (0, end.end, end.end.position));
@@ -311,7 +314,7 @@ fn behind_a_clean_close_unreadable_sectors_do_not_matter_and_records_do() {
     }
     // A superblock that came back from before the last records does not hide them.
     let last = headers[headers.len() - 1];
-    let older = Point { position: last.position, checksum: last.previous };
+    let older = LogPoint { position: last.position, checksum: last.previous };
     let stale = ScanInput { from: older, clean: true, ..input(1, last.position) };
     assert_eq!(read_log(&disk, &stale).expect("intact").0.len(), 1);
     let stale = ScanInput { incarnation: 0, ..stale };
@@ -334,10 +337,16 @@ fn a_spare_segment_that_cannot_be_renamed_goes_on_waiting() {
         segments.retire(writer.end().position).expect("no faults");
         let before = log_files(&disk);
         let next = segments.prepared_through() + 1;
-        disk.inject(Rule::nth(operation, "log-", 1, Times::Once, Fault::Errno(code::EIO)));
-        assert!(segments.ensure(next).is_err(), "{operation:?}");
+        disk.inject(FaultRule::nth(
+            operation,
+            "log-",
+            1,
+            FaultRepeats::Once,
+            Fault::Errno(code::EIO),
+        ));
+        assert!(segments.prepare_through(next).is_err(), "{operation:?}");
         assert_eq!(log_files(&disk), before, "{operation:?}: nothing is lost");
-        segments.ensure(next).expect("the fault strikes once");
+        segments.prepare_through(next).expect("the fault strikes once");
         assert_eq!(log_files(&disk).len(), before.len(), "{operation:?}: a spare was used");
     }
 }

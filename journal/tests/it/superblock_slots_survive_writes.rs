@@ -1,9 +1,9 @@
 //! One superblock is always left: through torn writes, failed syncs and damage of one slot; and
 //! what is not ours, or not ours any more, is told by name.
 
-use pleach_io::sim::{Aftermath, Fault, Rng, Rule, SimDisk, SimOptions, Times};
+use pleach_io::sim::{Aftermath, Fault, FaultRepeats, FaultRule, Rng, SimDisk, SimOptions};
 use pleach_io::{Device, OpenMode, Operation, PAGE, PageBuf};
-use pleach_journal::format::position::Point;
+use pleach_journal::format::position::LogPoint;
 use pleach_journal::format::superblock::{
     DurabilityMode, FILE, FORMAT_VERSION, Geometry, ImageFile, ImageRef, SLOT_DISTANCE, SlotError,
     Superblock, SuperblockError,
@@ -41,7 +41,7 @@ fn sample() -> Superblock {
         root: [9; 32].into(),
         next_flush: 10,
         incarnation: 6,
-        replay: Point { position: 4096.into(), checksum: 11 },
+        replay: LogPoint { position: 4096.into(), checksum: 11 },
         durable_through: 8192.into(),
         clean_end: Some(8192.into()),
         prepared_through: (64 << 10).into(),
@@ -152,7 +152,7 @@ fn a_superblock_whose_sync_failed_is_confirmed_before_the_older_is_overwritten()
             store.write(&sample()).expect("no faults");
             disk.mark(2);
             let fault = Fault::Sync(aftermath);
-            disk.inject(Rule::nth(Operation::Sync, FILE, 1, Times::Once, fault));
+            disk.inject(FaultRule::nth(Operation::Sync, FILE, 1, FaultRepeats::Once, fault));
             assert!(store.write(&sample()).is_err());
             assert!(matches!(store.write(&sample()), Err(SuperblockError::Poisoned)));
             let mut store = open(&disk).expect("visible");

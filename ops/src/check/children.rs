@@ -3,7 +3,7 @@
 
 use pleach::internals::error::hex;
 use pleach::internals::open::pages::{VisitedPage, parse};
-use pleach_beatree::leaf_fold::{PageState, PendingChange, below, fold_page};
+use pleach_beatree::leaf_fold::{KeyState, PageState, below, fold_page};
 use pleach_beatree::stored::cell_value;
 use pleach_beatree::{PageNo, RegionState, Stored};
 use pleach_core::fold::Folder;
@@ -15,7 +15,7 @@ use super::report::of;
 
 /// What a page is held against.
 #[derive(Clone, Copy)]
-pub(super) struct Known {
+pub(super) struct CheckContext {
     pub(super) hasher: Hasher,
     pub(super) database: u64,
     /// Number of the newest commit.
@@ -25,7 +25,7 @@ pub(super) struct Known {
 
 /// What came of a batch of children.
 #[derive(Default)]
-pub(super) struct Children {
+pub(super) struct ChildrenFindings {
     /// In the order of the children.
     pub(super) found: Vec<FoundCell>,
     pub(super) all: u64,
@@ -40,17 +40,17 @@ pub(super) enum FoundCell {
 }
 
 /// Folds children, and reads nothing.
-pub(super) struct ChildrenFolder {
-    known: Known,
+pub(super) struct ChildrenCheck {
+    known: CheckContext,
     folder: Folder,
-    children: Children,
+    children: ChildrenFindings,
 }
 
-impl ChildrenFolder {
-    pub(super) fn fold(known: Known, batch: Vec<VisitedPage<'_>>) -> Children {
+impl ChildrenCheck {
+    pub(super) fn fold(known: CheckContext, batch: Vec<VisitedPage<'_>>) -> ChildrenFindings {
         let all = batch.len() as u64;
         let (folder, children) =
-            (Folder::new(known.hasher), Children { all, ..Children::default() });
+            (Folder::new(known.hasher), ChildrenFindings { all, ..ChildrenFindings::default() });
         let mut own = Self { known, folder, children };
         for visited in batch {
             own.child(visited);
@@ -71,8 +71,8 @@ impl ChildrenFolder {
     fn child(&mut self, visited: VisitedPage<'_>) {
         let state = visited.region.read();
         let prefix = state.children().prefix(visited.child);
-        let mut changes: Vec<PendingChange> = Vec::new();
-        state.copy_pending(&prefix, &mut changes);
+        let mut changes: Vec<KeyState> = Vec::new();
+        state.copy_buffered(&prefix, &mut changes);
         for (_, stored) in &changes {
             if let Stored::Overflow(raw) = stored {
                 self.long_value(raw, state.namespace(), &prefix);
@@ -149,11 +149,11 @@ impl ChildrenFolder {
         let mut folds = Vec::with_capacity(view.nodes().len());
         for stored in 0..1u16 << view.levels() {
             let prefix = below(&view.prefix(), view.levels(), stored);
-            let mut span = self.folder.below(prefix.len());
+            let mut span = self.folder.span(prefix.len());
             while let Some((key, cell)) = cells.next_if(|(key, _)| prefix.covers(key)) {
-                span.unaccessed(&key, cell_value(&cell));
+                span.push_unaccessed(&key, cell_value(&cell));
             }
-            folds.push(span.end());
+            folds.push(span.end_fold());
         }
         self.folder.run();
         for (index, (fold, stored)) in folds.into_iter().zip(view.nodes()).enumerate() {
@@ -169,7 +169,7 @@ impl ChildrenFolder {
         state: &RegionState,
         child: usize,
         view: Option<&LeafView<'_>>,
-        changes: &[PendingChange],
+        changes: &[KeyState],
     ) {
         if state.is_plain() {
             return;
@@ -180,9 +180,9 @@ impl ChildrenFolder {
             TERMINATOR
         } else {
             self.folder.clear();
-            let page = PageState { at: &prefix, leaf: view, pending: changes, treelet: None };
+            let page = PageState { at: &prefix, leaf: view, buffered: changes, treelet: None };
             let folded = fold_page(&mut self.folder, &page, false, &[], &mut Vec::new());
-            let fold = self.folder.end(folded.subtrie, false);
+            let fold = self.folder.end_fold(folded.subtrie, false);
             self.folder.run();
             *self.folder.node(fold)
         };

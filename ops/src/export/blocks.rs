@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read, Write};
 use pleach_journal::format::bytes::{get_u32, get_u64, put};
 
 use crate::error::StreamError;
-use crate::export::format::{self, HEADER, Kind, MAGIC, MAX_PAYLOAD, SUMMED};
+use crate::export::format::{self, BlockKind, HEADER, MAGIC, MAX_PAYLOAD, SUMMED};
 
 /// Reads blocks.
 pub(super) struct BlockReader<R> {
@@ -23,7 +23,7 @@ impl<R: Read> BlockReader<R> {
     /// Reads the head, which is of a kind and a version; `none` says what a stream without it is.
     pub(super) fn new(
         from: R,
-        (head, known): (Kind, u16),
+        (head, known): (BlockKind, u16),
         none: StreamError,
     ) -> Result<Self, StreamError> {
         let mut reader = Self { from, before: 0, blocks: 0, payload: Vec::new() };
@@ -41,7 +41,7 @@ impl<R: Read> BlockReader<R> {
     }
 
     /// Reads the next block's payload, and gives its kind.
-    pub(super) fn next(&mut self) -> Result<Kind, StreamError> {
+    pub(super) fn next(&mut self) -> Result<BlockKind, StreamError> {
         let mut header = [0; HEADER];
         if read_full(&mut self.from, &mut header)? < HEADER {
             return Err(StreamError::Cut { blocks: self.blocks });
@@ -64,7 +64,7 @@ impl<R: Read> BlockReader<R> {
         }
         self.before = checksum;
         self.blocks += 1;
-        let kind = Kind::of_byte(header[4]);
+        let kind = BlockKind::of_byte(header[4]);
         let zeros = header[5..8].iter().chain(&header[12..SUMMED]).all(|byte| *byte == 0);
         kind.filter(|_| zeros).ok_or_else(|| self.contents("its header"))
     }
@@ -100,7 +100,7 @@ impl<W: Write> BlockWriter<W> {
     }
 
     /// Writes the block that was made.
-    pub(super) fn block(&mut self, kind: Kind) -> Result<(), StreamError> {
+    pub(super) fn block(&mut self, kind: BlockKind) -> Result<(), StreamError> {
         let mut header = [0; HEADER];
         put(&mut header, 0, MAGIC);
         put(&mut header, 4, [kind as u8]);

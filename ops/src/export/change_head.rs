@@ -3,7 +3,7 @@
 use pleach::Roots;
 use pleach::internals::roots::TrieRoot;
 use pleach_core::{Node, TERMINATOR};
-use pleach_journal::format::bytes::{BodyError, Cursor};
+use pleach_journal::format::bytes::{BodyCursor, BodyError};
 use pleach_journal::format::commit_body::MAX_BLOB;
 use pleach_journal::format::trie_kind::TrieKind;
 
@@ -93,14 +93,17 @@ pub(super) fn encode(head: &ChangeHead) -> Vec<u8> {
 }
 
 /// The number of the database, which streams have from version 2 on. 0 is none.
-pub(super) fn database(cursor: &mut Cursor<'_>, version: u16) -> Result<Option<u64>, BodyError> {
+pub(super) fn database(
+    cursor: &mut BodyCursor<'_>,
+    version: u16,
+) -> Result<Option<u64>, BodyError> {
     let number = if version > 1 { cursor.u64()? } else { 0 };
     Ok(Some(number).filter(|number| *number != 0))
 }
 
 /// The head of a payload.
 pub(super) fn decode(payload: &[u8]) -> Result<ChangeHead, BodyError> {
-    let mut cursor = Cursor::new(payload);
+    let mut cursor = BodyCursor::new(payload);
     let version = cursor.u16()?;
     let hasher = cursor.u8()?;
     cursor.reserved::<1>()?;

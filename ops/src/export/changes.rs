@@ -11,7 +11,7 @@ use super::change_head::{self, ChangeHead, ChangeNamespace};
 use super::records::{RecordReader, RecordWriter};
 use crate::error::Result;
 use crate::error::StreamError;
-use crate::export::format::{CHANGES_VERSION, Kind};
+use crate::export::format::{BlockKind, CHANGES_VERSION};
 
 /// Keys whose values are looked up ahead.
 const AHEAD: usize = 1024;
@@ -59,9 +59,9 @@ pub fn export_changes(older: &Session, newer: &Session, to: impl Write) -> Resul
     let database = Some(newer.database());
     let head =
         ChangeHead { hasher: older.hasher().id(), database, from, to: through, blob, namespaces };
-    let encoded = (Kind::ChangesHead, change_head::encode(&head));
-    let mut writer = Limited {
-        records: RecordWriter::new(to, encoded, Kind::Changes)?,
+    let encoded = (BlockKind::ChangesHead, change_head::encode(&head));
+    let mut writer = LimitedWriter {
+        records: RecordWriter::new(to, encoded, BlockKind::Changes)?,
         left: if through - from == 1 { u64::MAX } else { LIMIT },
         full: StreamError::TooLarge { from, to: through, limit: LIMIT },
     };
@@ -80,7 +80,7 @@ fn write_namespace(
     older: &Session,
     newer: &Session,
     namespace: &ChangeNamespace,
-    writer: &mut Limited<impl Write>,
+    writer: &mut LimitedWriter<impl Write>,
 ) -> Result<()> {
     if namespace.after.is_none() {
         return Ok(());
@@ -109,13 +109,13 @@ fn write_namespace(
 }
 
 /// Writes records as long as they fit one commit.
-struct Limited<W> {
+struct LimitedWriter<W> {
     records: RecordWriter<W>,
     left: u64,
     full: StreamError,
 }
 
-impl<W: Write> Limited<W> {
+impl<W: Write> LimitedWriter<W> {
     fn record(&mut self, key: &Key, value: Option<&[u8]>) -> Result<(), StreamError> {
         let bytes = REPLACED + value.map_or(0, |value| value.len() as u64);
         self.left = self.left.checked_sub(bytes).ok_or_else(|| self.full.clone())?;
@@ -142,11 +142,11 @@ impl<R: Read> ChangeReader<R> {
     /// # Errors
     /// [`StreamError`].
     pub fn new(from: R) -> Result<Self, StreamError> {
-        let kind = (Kind::ChangesHead, CHANGES_VERSION);
+        let kind = (BlockKind::ChangesHead, CHANGES_VERSION);
         let blocks = BlockReader::new(from, kind, StreamError::NoChanges)?;
         let head = change_head::decode(&blocks.payload).map_err(|_| blocks.contents("the head"))?;
         let numbers = head.namespaces.iter().map(|one| one.number).collect();
-        Ok(Self { head, records: RecordReader::new(blocks, Kind::Changes, numbers) })
+        Ok(Self { head, records: RecordReader::new(blocks, BlockKind::Changes, numbers) })
     }
 
     /// What the stream is of.

@@ -29,7 +29,7 @@ pub(crate) const END_OF_NAMESPACE: usize = 16;
 /// What a block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum BlockKind {
     Head = 1,
     Pairs = 2,
     EndOfNamespace = 3,
@@ -38,7 +38,7 @@ pub(crate) enum Kind {
     Changes = 6,
 }
 
-impl Kind {
+impl BlockKind {
     pub(crate) fn of_byte(byte: u8) -> Option<Self> {
         Some(match byte {
             1 => Self::Head,

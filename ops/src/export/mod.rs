@@ -57,14 +57,14 @@ pub(crate) use writer::StreamWriter;
 /// [`Contradiction::Pairs`](pleach::internals::error::Contradiction::Pairs) when the pairs do not lead to the state's root; and those of
 /// reading ([`Namespace::iter`](pleach::Namespace::iter)). The stream is not finished then, and no import takes it.
 pub fn export(session: &Session, to: impl Write) -> Result<ExportReport> {
-    export_telling(session, to, |_, _| ())
+    export_with(session, to, |_, _| ())
 }
 
 /// The same, and `each` is told the namespace and the key of each pair.
 ///
 /// # Errors
 /// As [`export`].
-pub fn export_telling(
+pub fn export_with(
     session: &Session,
     to: impl Write,
     mut each: impl FnMut(u8, &Key),

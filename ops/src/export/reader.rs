@@ -3,14 +3,14 @@
 use std::io::Read;
 
 use pleach_core::{Key, Node, TERMINATOR};
-use pleach_journal::format::bytes::{BodyError, Cursor};
+use pleach_journal::format::bytes::{BodyCursor, BodyError};
 use pleach_journal::format::commit_body::MAX_BLOB;
 
 use super::blocks::BlockReader;
 use super::change_head::database;
 use super::records::RecordReader;
 use crate::error::StreamError;
-use crate::export::format::{Kind, VERSION};
+use crate::export::format::{BlockKind, VERSION};
 
 /// What a stream is of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,10 +59,10 @@ impl<R: Read> StreamReader<R> {
     /// # Errors
     /// [`StreamError`].
     pub fn new(from: R) -> Result<Self, StreamError> {
-        let blocks = BlockReader::new(from, (Kind::Head, VERSION), StreamError::NoStream)?;
+        let blocks = BlockReader::new(from, (BlockKind::Head, VERSION), StreamError::NoStream)?;
         let head = head_of(&blocks.payload).map_err(|_| blocks.contents("the head"))?;
         let numbers = head.namespaces.iter().map(|one| one.number).collect();
-        Ok(Self { head, records: RecordReader::new(blocks, Kind::Pairs, numbers) })
+        Ok(Self { head, records: RecordReader::new(blocks, BlockKind::Pairs, numbers) })
     }
 
     /// What the stream is of.
@@ -96,7 +96,7 @@ impl<R: Read> StreamReader<R> {
 }
 
 fn head_of(payload: &[u8]) -> Result<StreamHead, BodyError> {
-    let mut cursor = Cursor::new(payload);
+    let mut cursor = BodyCursor::new(payload);
     let version = cursor.u16()?;
     let hasher = cursor.u8()?;
     cursor.reserved::<1>()?;

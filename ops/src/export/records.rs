@@ -10,18 +10,18 @@ use pleach_journal::format::bytes::{get_u32, get_u64, put};
 
 use super::blocks::{BlockReader, BlockWriter};
 use crate::error::StreamError;
-use crate::export::format::{self, DELETED, END_OF_NAMESPACE, FULL, Kind, PAIRS_HEAD};
+use crate::export::format::{self, BlockKind, DELETED, END_OF_NAMESPACE, FULL, PAIRS_HEAD};
 
 const _: () = assert!(format::MAX_VALUE == MAX_VALUE, "each value has a place");
 
 /// A key, and where its value is; none where it is deleted.
-type Record = (Key, Option<Range<usize>>);
+type ExportRecord = (Key, Option<Range<usize>>);
 
 /// Reads the records of namespaces in turn.
 pub(super) struct RecordReader<R> {
     blocks: BlockReader<R>,
     /// The kind of a block with records.
-    kind: Kind,
+    kind: BlockKind,
     /// Numbers of the namespaces.
     numbers: Vec<u8>,
     /// Which of them is read, its records until now, and the last key.
@@ -36,7 +36,7 @@ pub(super) struct RecordReader<R> {
 
 impl<R: Read> RecordReader<R> {
     /// After the head.
-    pub(super) fn new(blocks: BlockReader<R>, kind: Kind, numbers: Vec<u8>) -> Self {
+    pub(super) fn new(blocks: BlockReader<R>, kind: BlockKind, numbers: Vec<u8>) -> Self {
         Self { blocks, kind, numbers, namespace: 0, count: 0, all: 0, last: None, at: 0, left: 0 }
     }
 
@@ -47,12 +47,12 @@ impl<R: Read> RecordReader<R> {
 
     /// The next record of the namespace that is read, and where its value is, if it has one; `None` at the namespace's
     /// end, once.
-    pub(super) fn next(&mut self) -> Result<Option<Record>, StreamError> {
+    pub(super) fn next(&mut self) -> Result<Option<ExportRecord>, StreamError> {
         let Some(&number) = self.numbers.get(self.namespace) else { return Ok(None) };
         if self.left == 0 {
             match self.blocks.next()? {
                 kind if kind == self.kind => self.begin(number)?,
-                Kind::EndOfNamespace => {
+                BlockKind::EndOfNamespace => {
                     self.end_namespace(number)?;
                     return Ok(None);
                 }
@@ -69,7 +69,7 @@ impl<R: Read> RecordReader<R> {
 
     /// After the last namespace: the stream is whole, and nothing follows.
     pub(super) fn finish(mut self) -> Result<(), StreamError> {
-        if self.namespace < self.numbers.len() || self.blocks.next()? != Kind::End {
+        if self.namespace < self.numbers.len() || self.blocks.next()? != BlockKind::End {
             return Err(self.contents("an end before all namespaces"));
         }
         let payload = &self.blocks.payload;
@@ -95,14 +95,14 @@ impl<R: Read> RecordReader<R> {
         Ok(())
     }
 
-    fn record(&mut self) -> Result<Record, StreamError> {
+    fn record(&mut self) -> Result<ExportRecord, StreamError> {
         let rest = &self.blocks.payload[self.at..];
         let Some((head, rest)) = rest.split_first_chunk::<36>() else {
             return Err(self.contents("a record that is cut off"));
         };
         let key: Key = *head.first_chunk::<32>().expect("36 bytes");
         let length = get_u32(head, 32);
-        let value = if length == DELETED && self.kind == Kind::Changes {
+        let value = if length == DELETED && self.kind == BlockKind::Changes {
             None
         } else {
             if length as usize > rest.len() || length as usize > MAX_VALUE {
@@ -141,7 +141,7 @@ impl<R: Read> RecordReader<R> {
 pub(super) struct RecordWriter<W> {
     blocks: BlockWriter<W>,
     /// The kind of a block with records.
-    kind: Kind,
+    kind: BlockKind,
     /// The namespace whose records come, and how many came.
     namespace: Option<(u8, u64)>,
     /// Records of the block that is made, and of all namespaces that have ended.
@@ -153,8 +153,8 @@ impl<W: Write> RecordWriter<W> {
     /// Writes a head; records are in blocks of this kind.
     pub(super) fn new(
         to: W,
-        (head, payload): (Kind, Vec<u8>),
-        kind: Kind,
+        (head, payload): (BlockKind, Vec<u8>),
+        kind: BlockKind,
     ) -> Result<Self, StreamError> {
         let mut blocks = BlockWriter::new(to);
         blocks.payload = payload;
@@ -197,13 +197,13 @@ impl<W: Write> RecordWriter<W> {
         payload.extend([namespace, 0, 0, 0, 0, 0, 0, 0]);
         payload.extend(count.to_le_bytes());
         self.all += count;
-        self.blocks.block(Kind::EndOfNamespace)
+        self.blocks.block(BlockKind::EndOfNamespace)
     }
 
     /// The stream is whole: gives its records and bytes.
     pub(super) fn finish(mut self) -> Result<(u64, u64), StreamError> {
         self.blocks.payload.extend(self.all.to_le_bytes());
-        self.blocks.block(Kind::End)?;
+        self.blocks.block(BlockKind::End)?;
         let written = (self.all, self.blocks.bytes);
         self.blocks.finish()?;
         Ok(written)

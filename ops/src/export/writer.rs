@@ -11,7 +11,7 @@ use pleach_journal::format::trie_kind::TrieKind;
 use super::records::RecordWriter;
 use crate::error::Result;
 use crate::error::StreamError;
-use crate::export::format::{Kind, VERSION};
+use crate::export::format::{BlockKind, VERSION};
 
 /// What an export has written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl<W: Write> StreamWriter<W> {
             head.extend([namespace, u8::from(root.kind == TrieKind::Plain), 0, 0]);
             head.extend(root.node.to_bytes());
         }
-        let records = RecordWriter::new(to, (Kind::Head, head), Kind::Pairs)?;
+        let records = RecordWriter::new(to, (BlockKind::Head, head), BlockKind::Pairs)?;
         let namespaces = namespaces as u64;
         let report = ExportReport { commit, namespaces, pairs: 0, bytes: 0 };
         Ok(Self { hasher, records, roots: roots.clone(), namespace: (0, None), report })

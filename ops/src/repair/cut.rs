@@ -26,10 +26,10 @@ use pleach_journal::format::creation::CreationError;
 use pleach_journal::format::names::{SUPERBLOCK, parse_segment_name, segment_name};
 use pleach_journal::format::position::LogPos;
 use pleach_journal::format::superblock::Superblock;
-use pleach_journal::log::{LogError, ScanError, copies, segments, whole_records};
+use pleach_journal::log::{LogError, ScanError, copies, segments, walk_whole_records};
 
 use crate::opened::limits;
-use crate::repair::lost::{LostCommits, Reach};
+use crate::repair::lost::{LogReach, LostCommits};
 
 /// Segments of a log behind its damage, at most: four times as many as it may have.
 const MOST: u64 = 1024;
@@ -53,7 +53,7 @@ pub(super) fn cut_log(hasher: Hasher, device: &Disk, error: &Error) -> Result<Cu
     let _lock = device.lock(LockMode::Exclusive)?;
     let superblocks = examine::superblocks(device, OpenMode::Write)?;
     // With what the newest superblock knows, also where its image is bad.
-    let mut reach = Reach::new(Some(&superblocks));
+    let mut reach = LogReach::new(Some(&superblocks));
     // Without its history, of which damage costs no more than itself.
     let none = |_: &Superblock| limits(0);
     let examined = examine::examine(Some(hasher), device, superblocks, none, None, LogEnd::Damage);
@@ -65,7 +65,7 @@ pub(super) fn cut_log(hasher: Hasher, device: &Disk, error: &Error) -> Result<Cu
     let (end, tip) = (recovered.scan.end.position, recovered.tip.number);
     // From the first record of the replay on: what lies before it, in the same page, is of the past.
     let mut needed = end..end;
-    whole_records::<ScanError>(device, database, size, newest.replay.position, |record| {
+    walk_whole_records::<ScanError>(device, database, size, newest.replay.position, |record| {
         let header = record.header;
         reach.record(&header);
         needed.start = needed.start.min(header.position);

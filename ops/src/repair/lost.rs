@@ -8,9 +8,9 @@ use pleach::Result;
 use pleach_io::{Disk, OpenMode};
 use pleach_journal::format::names::segment_name;
 use pleach_journal::format::position::LogPos;
-use pleach_journal::format::record::{Header, Kind};
+use pleach_journal::format::record::{LogRecordKind, RecordHeader};
 use pleach_journal::format::superblock_store::SuperblockStore;
-use pleach_journal::log::{headers, segments};
+use pleach_journal::log::{scan_headers, segments};
 
 /// Commits that are lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl fmt::Display for LostCommits {
 
 /// How far a database had come, as its files have it.
 #[derive(Default)]
-pub(super) struct Reach {
+pub(super) struct LogReach {
     /// The newest commit that a superblock or a whole record names.
     newest: u64,
     /// The last record that was seen ends here, or the one before the replay start of a superblock.
@@ -68,7 +68,7 @@ pub(super) struct Reach {
     known: bool,
 }
 
-impl Reach {
+impl LogReach {
     pub(super) fn new(superblocks: Option<&SuperblockStore>) -> Self {
         let slots = superblocks.into_iter().flat_map(|store| {
             std::iter::once(*store.newest()).chain(store.other().as_ref().ok().copied())
@@ -84,12 +84,12 @@ impl Reach {
     }
 
     /// A whole record was seen, in the order of the log.
-    pub(super) fn record(&mut self, header: &Header) {
+    pub(super) fn record(&mut self, header: &RecordHeader) {
         if header.incarnation < self.incarnation {
             return;
         }
         self.incarnation = header.incarnation;
-        if header.kind == Kind::Commit {
+        if header.kind == LogRecordKind::Commit {
             self.newest = self.newest.max(header.number);
         }
         self.end = self.end.max(header.end());
@@ -106,7 +106,7 @@ impl Reach {
         kept: u64,
     ) -> Result<LostCommits> {
         let end = self.end;
-        let all_read = headers(device, database, size, end, |header| {
+        let all_read = scan_headers(device, database, size, end, |header| {
             self.durable_through = self.durable_through.max(header.durable_through);
             self.prepared_through = self.prepared_through.max(header.prepared_through);
         })?;

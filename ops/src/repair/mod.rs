@@ -51,7 +51,7 @@ use pleach_io::threads::Threads;
 use pleach_io::{Disk, Executor};
 use pleach_journal::log::ScanError;
 
-use crate::opened::Opened;
+use crate::opened::OpenedDatabase;
 use crate::{CheckOptions, CheckReport, check_on};
 use cut::cut_log;
 
@@ -102,13 +102,13 @@ pub fn repair_on(
     runtime: impl Into<Executor>,
 ) -> Result<RepairReport> {
     let (device, runtime) = (&device.into(), &runtime.into());
-    let hasher = Opened::new(device, hasher)?.hasher;
+    let hasher = OpenedDatabase::new(device, hasher)?.hasher;
     let options =
         || Options::new("").hasher(hasher).cache_mib(64).tune(|tuning| tuning.reads_history = true);
     let open = || Db::open_on(device.clone(), runtime.clone(), options());
     let (db, cut) = match open() {
         Ok(db) => (db, None),
-        Err(error) if may_be_of_the_log(&error) => {
+        Err(error) if can_be_log_damage(&error) => {
             let cut = cut_log(hasher, device, &error)?;
             (open()?, Some(cut))
         }
@@ -122,6 +122,6 @@ pub fn repair_on(
 }
 
 /// With a bad image, too, it is the image's error that an open gives.
-fn may_be_of_the_log(error: &Error) -> bool {
+fn can_be_log_damage(error: &Error) -> bool {
     matches!(error, Error::Scan(ScanError::Io(_))) || error.advice() == Advice::Restore
 }

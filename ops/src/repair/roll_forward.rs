@@ -19,13 +19,13 @@ use pleach_io::{Disk, LockMode, OpenMode};
 use pleach_journal::format::commit_body::{CommitView, EntryKind, NamespaceView};
 use pleach_journal::format::names::OVERFLOW_FILE;
 use pleach_journal::format::position::{LogPos, MIN_SEGMENT};
-use pleach_journal::format::record::{Header, Kind, RecordView};
+use pleach_journal::format::record::{LogRecordKind, RecordHeader, RecordView};
 use pleach_journal::format::superblock::SuperblockError;
 use pleach_journal::format::superblock_store::SuperblockStore;
 use pleach_journal::format::trie_kind::TrieKind;
-use pleach_journal::log::{identity, segments, whole_records};
+use pleach_journal::log::{log_identity, segments, walk_whole_records};
 
-use crate::repair::lost::{LostCommits, Reach};
+use crate::repair::lost::{LogReach, LostCommits};
 use crate::replay;
 
 /// What was rolled forward. Numbers are those of the damaged database, but for `commit`.
@@ -78,7 +78,7 @@ pub fn roll_forward_on(
     let damaged = &damaged.into();
     let _lock = damaged.lock(LockMode::Shared)?;
     let superblocks = SuperblockStore::open(damaged.clone(), OpenMode::Read);
-    let reach = Reach::new(superblocks.as_ref().ok());
+    let reach = LogReach::new(superblocks.as_ref().ok());
     let (log, superblocks) = match superblocks {
         Ok(superblocks) => {
             let newest = superblocks.newest();
@@ -90,12 +90,12 @@ pub fn roll_forward_on(
         Err(
             error @ (SuperblockError::NewerVersion { .. } | SuperblockError::OlderVersion { .. }),
         ) => return Err(error.into()),
-        Err(error) => (identity(damaged)?, Some(error.into())),
+        Err(error) => (log_identity(damaged)?, Some(error.into())),
     };
     let from = at.unwrap_or_else(|| db.commit_number());
     let said = |number| Ok((number, db.commit_at(number)?.roots));
     let made = db.history().map(said).collect::<Result<_>>()?;
-    let mut forward = Forward {
+    let mut forward = RollForward {
         db,
         damaged,
         database: log.map_or(0, |(database, _)| database),
@@ -114,12 +114,12 @@ pub fn roll_forward_on(
     if let Some((database, size)) = log {
         let first = segments(damaged, size)?.first().copied().unwrap_or(0);
         let start = LogPos::of_segment(first, size);
-        whole_records(damaged, database, size, start, |record| {
+        walk_whole_records(damaged, database, size, start, |record| {
             forward.record(record).map(ControlFlow::Continue)
         })?;
     }
     db.sync()?;
-    let Forward { done, reach, error, .. } = forward;
+    let RollForward { done, reach, error, .. } = forward;
     Ok(RollForwardReport {
         from,
         through: done,
@@ -131,11 +131,11 @@ pub fn roll_forward_on(
     })
 }
 
-struct Forward<'a> {
+struct RollForward<'a> {
     db: &'a Db,
     damaged: &'a Disk,
     database: u64,
-    reach: Reach,
+    reach: LogReach,
     /// The commit that the database had at first, the last one that was taken in, and the last one that is made.
     from: u64,
     through: u64,
@@ -154,15 +154,15 @@ struct Forward<'a> {
     error: Option<Error>,
 }
 
-impl Forward<'_> {
+impl RollForward<'_> {
     fn record(&mut self, record: &RecordView<'_>) -> Result<()> {
-        let Header { kind, number, incarnation, position, .. } = record.header;
+        let RecordHeader { kind, number, incarnation, position, .. } = record.header;
         if incarnation < self.incarnation {
             return Ok(());
         }
         self.incarnation = incarnation;
         self.reach.record(&record.header);
-        if kind != Kind::Commit || number < self.from {
+        if kind != LogRecordKind::Commit || number < self.from {
             return Ok(());
         }
         let bad = |error| Contradiction::Record { position, error };
@@ -180,7 +180,7 @@ impl Forward<'_> {
         self.through = number;
         self.blob = view.blob.to_vec();
         if entries.iter().any(|entry| entry.kind == EntryKind::Restored) {
-            return self.go_back();
+            return self.roll_back();
         }
         for entry in &entries {
             match entry.kind {
@@ -215,7 +215,7 @@ impl Forward<'_> {
     }
 
     /// The last commit was a rollback that has brought a dropped namespace back: the database has what that had.
-    fn go_back(&mut self) -> Result<()> {
+    fn roll_back(&mut self) -> Result<()> {
         let (db, commit) = (self.db, self.through);
         let none = || Contradiction::Restored { commit };
         if self.done + 1 < commit {
@@ -244,7 +244,7 @@ impl Forward<'_> {
                 read_from(self.db.hasher()?, self.damaged, &file, self.database, raw)
             });
             match value {
-                Ok(value) => *stored = Stored::put(self.db.hasher()?, value),
+                Ok(value) => *stored = Stored::from_value(self.db.hasher()?, value),
                 Err(error) => self.error = Some(error),
             }
         }

@@ -17,12 +17,12 @@ use pleach_core::{Hasher, Key, Prefix};
 use pleach_io::{Disk, OpenMode};
 use pleach_journal::format::names::{LEAF_FILE, OVERFLOW_FILE};
 use pleach_journal::format::superblock_store::SuperblockStore;
-use pleach_journal::log::{CutReport, ScanError, whole_records};
+use pleach_journal::log::{CutReport, ScanError, walk_whole_records};
 
 use crate::error::Result;
 use crate::export::{ExportReport, StreamWriter};
-use crate::opened::{Opened, device};
-use crate::repair::lost::{LostCommits, Reach};
+use crate::opened::{OpenedDatabase, device};
+use crate::repair::lost::{LogReach, LostCommits};
 
 /// What was salvaged.
 #[derive(Clone, Debug)]
@@ -67,7 +67,7 @@ pub fn salvage_on(
     hasher: Option<Hasher>,
     to: &mut dyn Write,
 ) -> Result<SalvageReport> {
-    let opened = &Opened::new(&device.into(), hasher)?;
+    let opened = &OpenedDatabase::new(&device.into(), hasher)?;
     opened.require_lock()?;
     let (examined, error) = match opened.examine_present() {
         Ok(examined) => (examined, None),
@@ -81,9 +81,9 @@ pub fn salvage_on(
     if error.is_some() {
         // What the newest superblock knows counts, though its image may be bad.
         let all = SuperblockStore::open(opened.device.clone(), OpenMode::Read)?;
-        let (mut reach, in_use) = (Reach::new(Some(&all)), superblocks.newest());
+        let (mut reach, in_use) = (LogReach::new(Some(&all)), superblocks.newest());
         let (size, from) = (in_use.geometry.log_segment, in_use.replay.position);
-        whole_records::<ScanError>(&opened.device, in_use.database, size, from, |record| {
+        walk_whole_records::<ScanError>(&opened.device, in_use.database, size, from, |record| {
             reach.record(&record.header);
             Ok(ControlFlow::Continue(()))
         })?;
@@ -133,7 +133,7 @@ pub fn salvage_on(
 /// Gives all pairs of a trie to `each`, in key order, until it says false. A page that cannot be used is given to `bad`, which may
 /// go on without it.
 fn pairs(
-    opened: &Opened,
+    opened: &OpenedDatabase,
     trie: &RecoveredTrie,
     mut bad: impl FnMut(BadPage) -> Result<()>,
     mut each: impl FnMut(&Key, &[u8]) -> Result<bool>,
@@ -144,7 +144,7 @@ fn pairs(
         let state = visited.region.read();
         let child = visited.child;
         let prefix = state.children().prefix(child);
-        let pending = state.pending_below(&prefix);
+        let pending = state.buffered_below(&prefix);
         let mut pairs: Vec<(Key, Stored)> = Vec::new();
         if let (Some(page), Some(number)) = (visited.page, state.children().page(child)) {
             let tag = state.children().tag(child);

@@ -6,7 +6,7 @@ use pleach_core::cpu_prefetch;
 
 use super::{MAX_USES, Shard};
 use crate::cache::page::CachedPage;
-use crate::cache::queue::{Entry, Queue};
+use crate::cache::queue::{CacheEntry, Queue};
 use crate::cache::table::{hash, slot_of};
 
 /// Uses that bring a page from small to main.
@@ -35,17 +35,17 @@ impl Shard {
         let bound = MAX_LOOKS * self.pages();
         for look in 0..=bound {
             let id = self.candidate()?;
-            if look == bound || self.leaves(id, hold) {
+            if look == bound || self.requeue_unless_evictable(id, hold) {
                 debug_assert!(look < bound, "{look} looks at {} pages", self.pages());
-                return self.let_go(id);
+                return self.evict_entry(id);
             }
         }
         None
     }
 
     /// May this page leave, by the rules of its queue? If not, it moves to the queue where it waits next.
-    fn leaves(&mut self, id: u32, hold: bool) -> bool {
-        let Entry { through, uses, queue, from_main, .. } = self.entries[id as usize];
+    fn requeue_unless_evictable(&mut self, id: u32, hold: bool) -> bool {
+        let CacheEntry { through, uses, queue, from_main, .. } = self.entries[id as usize];
         if hold && self.is_held(through) {
             if queue == Queue::Main {
                 self.entries[id as usize].from_main = true;
@@ -75,8 +75,8 @@ impl Shard {
     }
 
     /// Takes the page out that leaves.
-    fn let_go(&mut self, id: u32) -> Option<Arc<CachedPage>> {
-        let Entry { page_no, queue, from_main, .. } = self.entries[id as usize];
+    fn evict_entry(&mut self, id: u32) -> Option<Arc<CachedPage>> {
+        let CacheEntry { page_no, queue, from_main, .. } = self.entries[id as usize];
         if queue != Queue::Main && !from_main {
             let slot = slot_of(hash(page_no), self.ghost.len());
             self.ghost[slot] = page_no.get().wrapping_add(1);

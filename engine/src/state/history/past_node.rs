@@ -48,7 +48,7 @@ pub(in crate::state) fn past_node(prefix: &Prefix, around: &[ReplacedNode]) -> P
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pleach_history::{Merges, NodesOf, Runs};
+    use pleach_history::{Merges, NodeScope, Runs};
 
     #[test]
     fn a_node_is_known_only_while_its_prefix_was_a_pages() {
@@ -71,7 +71,7 @@ mod tests {
             merges.push(&mut runs, run);
         }
         let asked = |runs: &Runs, prefix: Prefix, base: u64| {
-            let around = runs.nodes_around(NodesOf::Pages, 0, &prefix, base).next();
+            let around = runs.nodes_around(NodeScope::Pages, 0, &prefix, base).next();
             past_node(&prefix, &around.unwrap_or_default())
         };
         let as_of = |prefix| (0..=5).map(|base| asked(&runs, prefix, base)).collect::<Vec<_>>();

@@ -4,12 +4,12 @@ use pleach_beatree::{Stored, Value};
 use pleach_core::page::overflow::OverflowCell;
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_journal::format::bytes::BodyError;
-use pleach_journal::format::commit_body::{NamespaceView, Replaced, Value as LogValue};
-use pleach_journal::format::record::Header;
+use pleach_journal::format::commit_body::{LoggedValue as LogValue, NamespaceView, ReplacedItem};
+use pleach_journal::format::record::RecordHeader;
 
 use super::changes::Changes;
 use crate::error::{Contradiction, Result};
-use pleach_history::{CommitRun, NodesOf, ReplacedNode, Runs};
+use pleach_history::{CommitRun, NodeScope, ReplacedNode, Runs};
 
 /// The nodes that a commit replaced, each list in order.
 #[derive(Debug, Default)]
@@ -24,13 +24,13 @@ impl ReplacedNodes {
     /// What they are in and around `prefix`, replaced by commit `number`.
     pub(super) fn nodes_around(
         &self,
-        of: NodesOf,
+        of: NodeScope,
         number: u64,
         prefix: &Prefix,
     ) -> Vec<ReplacedNode> {
         let list = match of {
-            NodesOf::Pages => &self.pages,
-            NodesOf::Regions => &self.regions,
+            NodeScope::Pages => &self.pages,
+            NodeScope::Regions => &self.regions,
         };
         let above = (0..prefix.len()).filter_map(|len| {
             let above = Prefix::new(prefix.first_key(), len);
@@ -71,7 +71,7 @@ pub(crate) struct RecordUndo {
 pub(crate) fn record_undo(
     hasher: Hasher,
     namespace: &NamespaceView<'_>,
-    header: &Header,
+    header: &RecordHeader,
 ) -> Result<RecordUndo> {
     let bad = |error| Contradiction::Record { position: header.position, error };
     let mut undo = namespace.undo();
@@ -79,20 +79,20 @@ pub(crate) fn record_undo(
     let mut nodes = ReplacedNodes::default();
     for change in namespace.changes() {
         let (key, _) = change.map_err(bad)?;
-        let Some(Replaced::Value(value)) = undo.next().transpose().map_err(bad)? else {
+        let Some(ReplacedItem::Value(value)) = undo.next().transpose().map_err(bad)? else {
             return Err(bad(BodyError::Truncated).into());
         };
         values.push((*key, stored(hasher, header.number, value)?));
     }
     for node in namespace.nodes() {
         let (prefix, _) = node.map_err(bad)?;
-        let Some(Replaced::Node(before)) = undo.next().transpose().map_err(bad)? else {
+        let Some(ReplacedItem::Node(before)) = undo.next().transpose().map_err(bad)? else {
             return Err(bad(BodyError::Truncated).into());
         };
         nodes.pages.push((prefix, *before));
     }
     for region in undo {
-        let Replaced::Region(prefix, before) = region.map_err(bad)? else {
+        let ReplacedItem::Region(prefix, before) = region.map_err(bad)? else {
             return Err(bad(BodyError::Trailing).into());
         };
         nodes.regions.push((prefix, *before));
@@ -132,7 +132,7 @@ pub(crate) fn record_run(runs: &Runs, number: u64, restored: &[RecordUndo]) -> (
 pub fn stored(hasher: Hasher, commit: u64, value: LogValue<'_>) -> Result<Stored> {
     Ok(match value {
         LogValue::Absent => Stored::Absent,
-        LogValue::Inline(bytes) => Stored::put(hasher, Value::from(bytes)),
+        LogValue::Inline(bytes) => Stored::from_value(hasher, Value::from(bytes)),
         LogValue::Overflow(cell) => {
             OverflowCell::parse(cell)
                 .map_err(|error| Contradiction::OverflowCell { commit, error })?;

@@ -85,7 +85,7 @@ impl UndoSet {
     fn floor(&self) -> u64 {
         self.disk
             .first()
-            .map_or(self.memory_floor, |first| first.names.after.min(self.memory_floor))
+            .map_or(self.memory_floor, |first| first.descriptor.after.min(self.memory_floor))
     }
 
     /// Bytes of memory.
@@ -96,7 +96,7 @@ impl UndoSet {
 }
 
 fn disk_size(run: &DiskRun) -> RunSize {
-    let names = &run.names;
+    let names = &run.descriptor;
     let (after, through, values) = (names.after, names.through, names.value_bytes);
     RunSize { after, through, bytes: names.bytes(), values }
 }
@@ -149,7 +149,7 @@ impl Undo {
         file: Option<Arc<RunFile>>,
         disk: Vec<Arc<DiskRun>>,
     ) -> Self {
-        let floor = disk.first().map_or(tip, |first| first.names.after);
+        let floor = disk.first().map_or(tip, |first| first.descriptor.after);
         let retention =
             Retention { window: Window::new(limits, floor, tip), pins: Pins::default() };
         Self {
@@ -275,14 +275,14 @@ impl Undo {
         let memory: Vec<RunSize> = before.runs.sizes().map(size).collect();
         let disk: Vec<RunSize> = before.disk.iter().map(|run| disk_size(run)).collect();
         let (evicted, unneeded) = retention.window.advance(oldest, before.bytes(), &memory, &disk);
-        merges.drop_through(evicted);
+        merges.cancel_through(evicted);
         self.update(|set| {
             (set.oldest, set.memory_floor, set.merging) =
                 (retention.window.oldest_commit(), evicted, merges.memory());
-            set.runs.drop_through(evicted);
+            set.runs.remove_through(evicted);
             set.recent.retain(|commit| commit.number > evicted);
-            if set.disk.first().is_some_and(|first| first.names.through <= unneeded) {
-                let needed = set.disk.iter().filter(|run| run.names.through > unneeded);
+            if set.disk.first().is_some_and(|first| first.descriptor.through <= unneeded) {
+                let needed = set.disk.iter().filter(|run| run.descriptor.through > unneeded);
                 set.disk = needed.cloned().collect();
             }
         });

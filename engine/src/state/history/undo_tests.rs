@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pleach_beatree::Stored;
-use pleach_core::page::overflow::PageRun;
+use pleach_core::page::overflow::OverflowRun;
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::sim::{SimDisk, SimOptions};
 use pleach_io::{Disk, OpenMode};
@@ -71,7 +71,8 @@ fn run(bytes: u64, disk_bytes: u64, mut look: impl FnMut(&Undo, u64)) {
         for number in 1..6000 {
             if undo.needs_writing(2) || number % 64 == 0 {
                 let allocate = &mut |pages| {
-                    let run = PageRun { start: next, pages: u32::try_from(pages).expect("few") };
+                    let run =
+                        OverflowRun { start: next, pages: u32::try_from(pages).expect("few") };
                     next += pages as u64;
                     Ok(vec![run])
                 };

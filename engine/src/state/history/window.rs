@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pleach_core::Node;
-use pleach_journal::format::bytes::{BodyError, Cursor};
+use pleach_journal::format::bytes::{BodyCursor, BodyError};
 use pleach_journal::format::position::LogPos;
 use pleach_journal::format::trie_kind::TrieKind;
 
@@ -66,7 +66,7 @@ impl PriorCommit {
 
     /// What [`Self::encode`] made.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, BodyError> {
-        let mut bytes = Cursor::new(bytes);
+        let mut bytes = BodyCursor::new(bytes);
         let (back_to, count) = (bytes.u64()?.checked_sub(1), bytes.u16()?);
         let time = if count & TIMED == 0 { None } else { Some(bytes.u64()?) };
         let time = time.filter(|time| *time < YEAR_10000);

@@ -15,10 +15,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use pleach_beatree::lock_order::Ranked;
-use pleach_journal::format::position::{LogPos, Point};
+use pleach_beatree::lock_order::RankedGuard;
+use pleach_journal::format::position::{LogPoint, LogPos};
 use pleach_journal::format::record::RecordBuf;
-use pleach_journal::log::{LogWriter, Segments, Tail};
+use pleach_journal::log::{LogTail, LogWriter, Segments};
 
 use crate::error::{Error, PoisonCause, Result};
 use crate::handles::Holder;
@@ -42,7 +42,7 @@ impl Tip {
 
 /// What the sequencer's lock guards.
 pub(crate) struct SequencerState {
-    tail: Tail,
+    tail: LogTail,
     queue: Vec<RecordBuf>,
     /// Segments reach this far: records below it have room.
     room_through: LogPos,
@@ -84,7 +84,7 @@ impl SequencerState {
 
     /// Is there room in the segments for a record of `len` bytes?
     pub(crate) fn has_room(&self, len: u64) -> bool {
-        self.tail.room_for(len) <= self.room_through
+        self.tail.needed_through(len) <= self.room_through
     }
 
     /// Is a record that ends here still to be written? After a failure it never is.
@@ -157,17 +157,17 @@ impl Sequencer {
     }
 
     /// Takes the sequencer's lock.
-    pub(crate) fn lock(&self) -> Ranked<MutexGuard<'_, SequencerState>> {
-        Ranked::acquire(SEQUENCER, || self.state.try_lock(), || self.state.lock())
+    pub(crate) fn lock(&self) -> RankedGuard<MutexGuard<'_, SequencerState>> {
+        RankedGuard::acquire(SEQUENCER, || self.state.try_lock(), || self.state.lock())
     }
 
-    fn lock_writer(&self) -> Ranked<MutexGuard<'_, LogWriter>> {
-        Ranked::acquire(WRITER, || self.writer.try_lock(), || self.writer.lock())
+    fn lock_writer(&self) -> RankedGuard<MutexGuard<'_, LogWriter>> {
+        RankedGuard::acquire(WRITER, || self.writer.try_lock(), || self.writer.lock())
     }
 
     /// Bytes of the buffer that runs of the log are written from.
     pub(crate) fn buffer_bytes(&self) -> usize {
-        self.segments.run_bytes()
+        self.segments.max_write_bytes()
     }
 
     /// The log below this position is durable.
@@ -179,7 +179,7 @@ impl Sequencer {
     pub(crate) fn make_room(&self, len: u64) -> Result<()> {
         // A little more, so that neighbours rarely have to come back, and less than what is prepared
         // early.
-        let room = self.lock().tail.room_for(len) + (self.segments.size() / 4).min(1 << 16);
+        let room = self.lock().tail.needed_through(len) + (self.segments.size() / 4).min(1 << 16);
         self.prepare(room)?;
         let mut state = self.lock();
         state.room_through = state.room_through.max(room);
@@ -189,7 +189,7 @@ impl Sequencer {
     /// Prepares the log up to a position. What fails has changed nothing, except for a sync of the folder,
     /// which poisons as every failed sync does.
     pub(crate) fn prepare(&self, upto: LogPos) -> Result<()> {
-        let Err(error) = self.segments.ensure(upto) else { return Ok(()) };
+        let Err(error) = self.segments.prepare_through(upto) else { return Ok(()) };
         if self.segments.is_poisoned() {
             let error = Error::Log(error);
             self.poison(&error);
@@ -215,7 +215,8 @@ impl Sequencer {
             return Ok(());
         }
         // Whoever needs no sync waits for none.
-        let lock = || Ranked::acquire(SYNC, || self.syncing.try_lock(), || self.syncing.lock());
+        let lock =
+            || RankedGuard::acquire(SYNC, || self.syncing.try_lock(), || self.syncing.lock());
         let _alone = sync.then(lock);
         let mut writer = self.lock_writer();
         if done() {
@@ -226,13 +227,13 @@ impl Sequencer {
         synced.inspect_err(|error| self.poison(error))
     }
 
-    fn sync(&self, mut writer: Ranked<MutexGuard<'_, LogWriter>>) -> Result<()> {
-        let unsynced = writer.unsynced().map_err(Error::Log)?;
+    fn sync(&self, mut writer: RankedGuard<MutexGuard<'_, LogWriter>>) -> Result<()> {
+        let unsynced = writer.take_unsynced().map_err(Error::Log)?;
         drop(writer);
         let synced = unsynced.sync();
         let mut writer = self.lock_writer();
         // Before others come to the writer, which refuses them from here on: theirs is not the cause.
-        let durable = writer.synced(&unsynced, synced).map_err(Error::Log);
+        let durable = writer.finish_sync(&unsynced, synced).map_err(Error::Log);
         let durable = durable.inspect_err(|error| self.poison(error))?;
         self.durable.store(durable.get(), Ordering::Release);
         Ok(())
@@ -243,7 +244,7 @@ impl Sequencer {
             let mut state = self.lock();
             state.check_writable()?;
             // Under this lock: a later ticket gets a position beyond the blocks that the sync covers.
-            if writer.seals(sync) {
+            if writer.needs_seal(sync) {
                 state.tail.seal();
             }
             std::mem::take(&mut state.queue)
@@ -267,8 +268,8 @@ impl Sequencer {
     pub(crate) fn cut<T>(
         &self,
         while_loading: bool,
-        state_as_of: impl FnOnce(Point) -> T,
-    ) -> Result<Option<(Point, T)>> {
+        state_as_of: impl FnOnce(LogPoint) -> T,
+    ) -> Result<Option<(LogPoint, T)>> {
         let mut writer = self.lock_writer();
         // Seals, so that it is known where the next record begins.
         self.write_queued(&mut writer, true).inspect_err(|error| self.poison(error))?;

@@ -165,7 +165,7 @@ mod tests {
                     Box::new(move || {
                         if steps > 0 {
                             steps -= 1;
-                            return Step::Again;
+                            return Step::Continue;
                         }
                         let claim = claim.take().expect("one step ends it");
                         match how {

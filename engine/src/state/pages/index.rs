@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use pleach_beatree::lock_order::Ranked;
+use pleach_beatree::lock_order::RankedGuard;
 use pleach_beatree::{PageNo, Region, RegionIndex, RegionState};
 use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Key, Node, Prefix};
@@ -145,7 +145,7 @@ impl Index {
         let (mut nodes, mut as_of) = (Vec::with_capacity(regions.regions().len()), 0);
         for region in regions.regions() {
             let state = region.read();
-            nodes.push(*state.own());
+            nodes.push(*state.own_node());
             as_of = as_of.max(state.last_commit());
         }
         let prefixes = regions.regions().iter().map(|region| *region.prefix());
@@ -169,8 +169,8 @@ impl Index {
     }
 
     /// While this is held nobody else splits, merges or replaces pages and regions.
-    pub(crate) fn hold_structure(&self) -> Ranked<MutexGuard<'_, ()>> {
-        Ranked::acquire(STRUCTURE, || self.structure.try_lock(), || self.structure.lock())
+    pub(crate) fn hold_structure(&self) -> RankedGuard<MutexGuard<'_, ()>> {
+        RankedGuard::acquire(STRUCTURE, || self.structure.try_lock(), || self.structure.lock())
     }
 
     /// Publishes other regions; gives those before. The caller holds the structure.

@@ -15,12 +15,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use pleach_beatree::leaf_fold::{PageState, PendingChange, fold_page};
-use pleach_beatree::lock_order::Ranked;
+use pleach_beatree::leaf_fold::{KeyState, PageState, fold_page};
+use pleach_beatree::lock_order::RankedGuard;
 use pleach_beatree::region::{NodeFile, NodePage, Nodes, ReadState, tiling};
 use pleach_beatree::{Region, RegionIndex, RegionState};
 use pleach_core::fold::Folder;
-use pleach_core::page::branch::{BranchBuilder, BranchHeader, BranchView, Entry};
+use pleach_core::page::branch::{BranchBuilder, BranchEntry, BranchHeader, BranchView};
 use pleach_core::page::{FileKind, Identity, header};
 use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Key, Node, Prefix};
@@ -144,14 +144,18 @@ impl NodeFiles {
     }
 
     /// While this is held, nodes in memory stay there.
-    pub(crate) fn hold_nodes(&self) -> Ranked<RwLockReadGuard<'_, ()>> {
-        Ranked::acquire(NODE_GATE, || self.gate.try_read_recursive(), || self.gate.read_recursive())
+    pub(crate) fn hold_nodes(&self) -> RankedGuard<RwLockReadGuard<'_, ()>> {
+        RankedGuard::acquire(
+            NODE_GATE,
+            || self.gate.try_read_recursive(),
+            || self.gate.read_recursive(),
+        )
     }
 
     /// While this is held no finish and no commit is under way; `None` when there is one, which is not
     /// waited for.
-    pub(crate) fn try_exclude_batches(&self) -> Option<Ranked<RwLockWriteGuard<'_, ()>>> {
-        Ranked::attempt(NODE_GATE, || self.gate.try_write())
+    pub(crate) fn try_exclude_batches(&self) -> Option<RankedGuard<RwLockWriteGuard<'_, ()>>> {
+        RankedGuard::attempt(NODE_GATE, || self.gate.try_write())
     }
 
     /// A region that is retired needs its page of the spill file no more.
@@ -249,7 +253,7 @@ impl NodeStore {
         let _guard = self.store.grace_guard();
         let mut folder = Folder::new(self.hasher);
         for _ in 0..MAX_ATTEMPTS {
-            let mut children: Vec<(Prefix, Option<PageRef>, Vec<PendingChange>)> = Vec::new();
+            let mut children: Vec<(Prefix, Option<PageRef>, Vec<KeyState>)> = Vec::new();
             let position = {
                 let state = region.read();
                 if state.is_retired() || state.paged_nodes() != Some(*node_page) {
@@ -257,7 +261,7 @@ impl NodeStore {
                 }
                 for child in state.children().iter() {
                     let mut changes = Vec::new();
-                    state.copy_pending(&child.prefix, &mut changes);
+                    state.copy_buffered(&child.prefix, &mut changes);
                     let namespace = self.namespace;
                     let at = child.page.map(|page| PageRef { page, tag: child.tag, namespace });
                     children.push((child.prefix, at, changes));
@@ -269,9 +273,9 @@ impl NodeStore {
                 let page = at.map(|at| self.store.leaf(at)).transpose()?;
                 let view = page.as_ref().map(|page| page.view());
                 let page =
-                    PageState { at: prefix, leaf: view.as_ref(), pending: changes, treelet: None };
+                    PageState { at: prefix, leaf: view.as_ref(), buffered: changes, treelet: None };
                 let folded = fold_page(&mut folder, &page, false, &[], &mut Vec::new());
-                folder.end(folded.subtrie, false);
+                folder.end_fold(folded.subtrie, false);
             }
             folder.run();
             let nodes: Vec<Node> = (0..children.len()).map(|fold| *folder.node(fold)).collect();
@@ -284,7 +288,7 @@ impl NodeStore {
                 continue;
             }
             let nodes = tiling(self.hasher, state.children(), &nodes);
-            if nodes.own() != state.own() {
+            if nodes.own_node() != state.own_node() {
                 return Err(Contradiction::Fold { prefix: *region.prefix() }.into());
             }
             tracing::warn!(prefix = ?region.prefix(), "nodes were folded from the leaf pages: their own page is bad");
@@ -338,7 +342,7 @@ impl NodeStore {
         let mut buf = self.store.buffers.take();
         let read = self.store.device.read_at(self.file(at), &mut buf, at.offset());
         let done = read.map_err(Error::from).and_then(|()| what(&buf));
-        self.store.buffers.give(buf);
+        self.store.buffers.put_back(buf);
         done
     }
 
@@ -381,7 +385,7 @@ impl NodeStore {
         // Nodes are needed between a finish and its commit's publication.
         let Some(_gate) = self.try_exclude_batches() else { return Ok(None) };
         // A checkpoint moves regions to its own image: not at the same time.
-        let _moves = Ranked::acquire(MOVES, || self.moves.try_lock(), || self.moves.lock());
+        let _moves = RankedGuard::acquire(MOVES, || self.moves.try_lock(), || self.moves.lock());
         let (spilled, position) = {
             let state = region.read();
             if !matches!(state.nodes(), Nodes::Resident(_)) || state.is_retired() {
@@ -394,7 +398,7 @@ impl NodeStore {
         let mut state = region.write();
         if let Some(node_page) = spilled {
             // The page is this region's from now on, whether its nodes leave or not.
-            state.own_spill_page(node_page.page);
+            state.set_spill_page(node_page.page);
         }
         let node_page = state.saved_page().or(spilled);
         let Some(node_page) =
@@ -426,7 +430,7 @@ impl NodeStore {
         // They fit: what a flush lets grow too large is replaced before anybody sees it.
         let mut builder = BranchBuilder::new(buf.page_mut(0), &header);
         for (child, node) in state.children().iter().zip(nodes.nodes()) {
-            builder.push(&Entry {
+            builder.push(&BranchEntry {
                 depth: child.prefix.len(),
                 page_no: child.page.map(u64::from),
                 tag: child.tag,
@@ -444,19 +448,19 @@ impl NodeStore {
         }
         written?;
         Counters::add(&self.counters.image_bytes, 4096);
-        self.store.buffers.give(buf);
+        self.store.buffers.put_back(buf);
         Ok(Some(node_page))
     }
 
     /// A checkpoint has written this region's branch page: its nodes may leave to it.
     pub(crate) fn note_checkpointed(&self, key: &Key, position: LogPos, node_page: NodePage) {
-        let _moves = Ranked::acquire(MOVES, || self.moves.try_lock(), || self.moves.lock());
+        let _moves = RankedGuard::acquire(MOVES, || self.moves.try_lock(), || self.moves.lock());
         let region = self.index.with_region(key, |region, _| Arc::clone(region));
         let mut state = region.write();
         if state.is_retired() || state.log_position() != position.get() {
             return;
         }
-        if let Some(page) = state.checkpointed(node_page) {
+        if let Some(page) = state.note_checkpoint(node_page) {
             self.free_page(page);
         }
     }

@@ -11,7 +11,7 @@ use pleach_beatree::page_no::page_offset;
 use pleach_beatree::stored::{LargeValue, overflow_cell};
 use pleach_beatree::{Stored, Value};
 use pleach_core::Hasher;
-use pleach_core::page::overflow::{OverflowCell, PageRun};
+use pleach_core::page::overflow::{OverflowCell, OverflowRun};
 use pleach_core::page::stream::{self, StreamHeader, StreamId, StreamView};
 use pleach_core::page::{FileKind, Identity};
 use pleach_io::{Disk, File, PageBuf};
@@ -27,7 +27,7 @@ use crate::state::TrieDb;
 const RUN_PAGES: usize = 256;
 
 /// The pages of runs, as they are written and read: a first page, and how many.
-fn pieces(runs: impl Iterator<Item = PageRun>) -> impl Iterator<Item = (u64, usize)> {
+fn pieces(runs: impl Iterator<Item = OverflowRun>) -> impl Iterator<Item = (u64, usize)> {
     runs.flat_map(|run| {
         let pages = run.pages as usize;
         let starts = (0..pages).step_by(RUN_PAGES);
@@ -97,7 +97,7 @@ pub(crate) fn needs_device_read(db: &TrieDb, stored: &Stored) -> bool {
 
 /// A value from memory, or else from the device.
 fn read(db: &TrieDb, raw: &[u8], keep: bool) -> Result<Value> {
-    db.home.check()?;
+    db.home.check_current()?;
     let id = LongValueId::of(raw);
     if let Some(value) = db.long_values.get(&id) {
         return Ok(value);
@@ -150,7 +150,7 @@ fn overflow_identity(database: u64, page: u64) -> Identity {
 }
 
 /// The runs that a stored state occupies in the overflow file.
-pub fn runs(stored: &Stored) -> Vec<PageRun> {
+pub fn runs(stored: &Stored) -> Vec<OverflowRun> {
     match stored {
         Stored::Overflow(raw) => overflow_cell(raw).runs().collect(),
         _ => Vec::new(),

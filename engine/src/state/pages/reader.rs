@@ -17,7 +17,7 @@ use pleach_beatree::Region;
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::region::NodePage;
-use pleach_io::{Completion, PAGE, PageBuf, PagePool, Queue, Request, Transfer};
+use pleach_io::{Completion, PAGE, PageBuf, PagePool, Queue, Request, RequestKind};
 
 use super::in_flight::{Claim, InFlight, PageId, ReadMode};
 use super::index::PageRef;
@@ -152,7 +152,7 @@ impl<T> PageReader<T> {
         }
         self.queue.push(Request {
             file: file.clone(),
-            transfer: Transfer::Read,
+            kind: RequestKind::Read,
             offset: page_offset(page),
             buf: self.memory.take().expect("as many pages as slots"),
             token: slot as u64,

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use pleach_beatree::PageNo;
 use pleach_core::page::Page;
-use pleach_io::{Completion, PageBuf, PagePool, Queue, Request, Transfer};
+use pleach_io::{Completion, PageBuf, PagePool, Queue, Request, RequestKind};
 
 use super::store::Store;
 use crate::error::Result;
@@ -140,7 +140,7 @@ impl RunReader {
         }
         self.queue.push(Request {
             file: store.leaf.clone(),
-            transfer: Transfer::Read,
+            kind: RequestKind::Read,
             offset: first.offset(),
             buf,
             token: number as u64,

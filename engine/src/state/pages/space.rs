@@ -17,8 +17,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use pleach_beatree::PageNo;
 use pleach_beatree::page_no::page_offset;
-use pleach_beatree::space::{self, Extension, Extents, ExtentsStats, GrowingFile, Growth};
-use pleach_core::page::overflow::PageRun;
+use pleach_beatree::space::{
+    self, Extension, GrowingFile, Growth, OverflowSpace, OverflowSpaceStats,
+};
+use pleach_core::page::overflow::OverflowRun;
 use pleach_io::{Disk, File, IoError, OpenMode};
 use pleach_journal::format::position::LogPos;
 
@@ -37,10 +39,10 @@ pub(crate) struct PageSpace {
     geometry: space::FileGeometry,
     /// Bytes of a segment of the log.
     log_segment: u64,
-    leaf_map: Mutex<space::Space>,
-    overflow_map: Mutex<Extents>,
+    leaf_map: Mutex<space::LeafSpace>,
+    overflow_map: Mutex<OverflowSpace>,
     /// Overflow runs that are written and that no record names yet.
-    tentative: Mutex<Vec<PageRun>>,
+    tentative: Mutex<Vec<OverflowRun>>,
     /// Pages of runs of the history, by their starts. Images have them free.
     history: Mutex<BTreeMap<u64, u32>>,
     /// The newest image that is durable names leaf pages below this one.
@@ -90,9 +92,9 @@ impl PageSpace {
         device: Disk,
         (leaf, overflow): (File, File),
         (geometry, log_segment): (space::FileGeometry, u64),
-        pages: space::Space,
-        (extents, held): (Extents, RetiredRuns),
-        history: impl Iterator<Item = PageRun>,
+        pages: space::LeafSpace,
+        (extents, held): (OverflowSpace, RetiredRuns),
+        history: impl Iterator<Item = OverflowRun>,
         image_leaf_end: u32,
     ) -> Self {
         let history = Mutex::new(history.map(|run| (run.start, run.pages)).collect());
@@ -126,7 +128,7 @@ impl PageSpace {
         let count = u32::try_from(count).expect("a round has fewer than 2^32 pages");
         let mut pages = self.leaf_map.lock();
         let runs = self.allocate(&mut *pages, &self.leaf, count, NoRoom::LeafPages, 1)?;
-        Ok(runs.iter().flat_map(space::PageRun::pages).collect())
+        Ok(runs.iter().flat_map(space::LeafRun::pages).collect())
     }
 
     /// Runs of `pages` free pages of the overflow file, tentative until a record names them.
@@ -134,7 +136,7 @@ impl PageSpace {
         &self,
         pages: usize,
         tentative: &mut TentativeRuns<'_>,
-    ) -> Result<Vec<PageRun>> {
+    ) -> Result<Vec<OverflowRun>> {
         let count = u32::try_from(pages).expect("values are limited");
         let mut extents = self.overflow_map.lock();
         let runs = self.allocate(&mut *extents, &self.overflow, count, NoRoom::OverflowPages, 1)?;
@@ -146,7 +148,7 @@ impl PageSpace {
 
     /// Runs of `pages` free pages of the overflow file for a run of the history. It may take half of the reserve: what is in a
     /// run needs no log.
-    pub(crate) fn allocate_history(&self, pages: usize) -> Result<Vec<PageRun>> {
+    pub(crate) fn allocate_history(&self, pages: usize) -> Result<Vec<OverflowRun>> {
         let count = u32::try_from(pages).expect("a few");
         let mut extents = self.overflow_map.lock();
         let runs = self.allocate(&mut *extents, &self.overflow, count, NoRoom::OverflowPages, 2)?;
@@ -155,10 +157,10 @@ impl PageSpace {
     }
 
     /// Pages that runs of the history had are free. What was never given to one stays as it is.
-    pub(crate) fn free_history(&self, pages: Vec<PageRun>) -> Result<()> {
+    pub(crate) fn free_history(&self, pages: Vec<OverflowRun>) -> Result<()> {
         let mut extents = self.overflow_map.lock();
         let mut history = self.history.lock();
-        for PageRun { start, pages } in pages {
+        for OverflowRun { start, pages } in pages {
             let given = history.range(..=start).next_back().map(|(first, count)| (*first, *count));
             let Some((first, count)) = given else { continue };
             let (before, end) = (start - first, start + u64::from(pages));
@@ -169,7 +171,7 @@ impl PageSpace {
                     history.insert(start, pages);
                 }
             }
-            extents.mark_free(PageRun { start, pages })?;
+            extents.mark_free(OverflowRun { start, pages })?;
         }
         Ok(())
     }
@@ -264,14 +266,19 @@ impl PageSpace {
     }
 
     /// Pages and runs that the location record that ends at `stamp` has replaced; they stay until released.
-    pub(crate) fn retire(&self, leaves: &[PageNo], runs: &[PageRun], stamp: LogPos) -> Result<()> {
+    pub(crate) fn retire(
+        &self,
+        leaves: &[PageNo],
+        runs: &[OverflowRun],
+        stamp: LogPos,
+    ) -> Result<()> {
         self.leaf_map.lock().retire(leaves, stamp.get())?;
         Ok(self.overflow_map.lock().retire(runs, stamp.get())?)
     }
 
     /// Are there leaf pages that were replaced and are not free yet?
     pub(crate) fn has_retired_leaves(&self) -> bool {
-        self.leaf_map.lock().stats().pending > 0
+        self.leaf_map.lock().stats().retired > 0
     }
 
     /// Leaf pages retired under this stamp and earlier ones are free.
@@ -285,7 +292,7 @@ impl PageSpace {
     }
 
     /// Figures of the overflow file.
-    pub(crate) fn overflow_stats(&self) -> ExtentsStats {
+    pub(crate) fn overflow_stats(&self) -> OverflowSpaceStats {
         self.overflow_map.lock().stats()
     }
 
@@ -298,11 +305,11 @@ impl PageSpace {
             let mut extents = self.overflow_map.lock();
             let pages = extents.stats().pages;
             let peak = self.overflow_peak.fetch_max(pages, Ordering::Relaxed).max(pages);
-            extents.drop_tail();
+            extents.shrink_tail();
             self.overflow_mapped.fetch_max(extents.stats().pages, Ordering::Relaxed);
             (extents.clone(), self.tentative.lock().clone(), self.history.lock().clone(), peak)
         };
-        let history = history.into_iter().map(|(start, pages)| PageRun { start, pages });
+        let history = history.into_iter().map(|(start, pages)| OverflowRun { start, pages });
         for run in tentative.into_iter().chain(history) {
             extents.mark_free(run)?;
         }
@@ -313,7 +320,7 @@ impl PageSpace {
 
     /// When the leaf file is far too long for its live pages: what it should shrink to, in pages.
     pub(crate) fn leaf_goal(&self) -> Option<PageNo> {
-        self.leaf_map.lock().goal().map(PageNo::new)
+        self.leaf_map.lock().shrink_goal().map(PageNo::new)
     }
 
     /// Checkpoint `shrink-files`: cuts the ends off that are free, and that neither of the two generations
@@ -325,7 +332,7 @@ impl PageSpace {
         let before = self.image_leaf_end.swap(leaf_end, Ordering::Relaxed);
         let stays = |error| tracing::warn!(%error, "a file stays longer than it has to be");
         let mut pages = self.leaf_map.lock();
-        if let Some(goal) = pages.goal() {
+        if let Some(goal) = pages.shrink_goal() {
             let named = before.max(leaf_end).next_multiple_of(self.geometry.segment_pages);
             let keep = goal.max(named).max(pages.used_end());
             if keep < pages.pages() {
@@ -382,13 +389,13 @@ impl PageSpace {
             }
         }
         drop(pages);
-        let mut extents: MutexGuard<'_, Extents> = self.overflow_map.lock();
+        let mut extents: MutexGuard<'_, OverflowSpace> = self.overflow_map.lock();
         // An image that was made meanwhile, by a close for one, has a map of the file as it was then.
         if self.overflow_mapped.load(Ordering::Relaxed) > before.overflow || is_durable() {
             return;
         }
         let mut shorter = extents.clone();
-        shorter.drop_free_end(before.overflow);
+        shorter.shrink_free_end(before.overflow);
         let keep = shorter.stats().pages;
         if keep < extents.stats().pages {
             let end = page_offset(keep).max(before.overflow_file);
@@ -405,7 +412,7 @@ impl PageSpace {
     }
 
     /// Takes up runs that were kept ([`TentativeRuns::into_runs`]).
-    pub(crate) fn resume_tentative(&self, own: Vec<PageRun>) -> TentativeRuns<'_> {
+    pub(crate) fn resume_tentative(&self, own: Vec<OverflowRun>) -> TentativeRuns<'_> {
         TentativeRuns { space: self, own }
     }
 }
@@ -414,12 +421,12 @@ impl PageSpace {
 /// nothing comes to name them, they are free again.
 pub(crate) struct TentativeRuns<'a> {
     space: &'a PageSpace,
-    own: Vec<PageRun>,
+    own: Vec<OverflowRun>,
 }
 
 impl TentativeRuns<'_> {
     /// Leaves the runs tentative, in the caller's care.
-    pub(crate) fn into_runs(mut self) -> Vec<PageRun> {
+    pub(crate) fn into_runs(mut self) -> Vec<OverflowRun> {
         std::mem::take(&mut self.own)
     }
 

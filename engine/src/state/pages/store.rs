@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pleach_beatree::cache::{Buffers, Cache, CachedPage, NO_BATCH};
-use pleach_beatree::grace::{Grace, Guard, Period};
+use pleach_beatree::grace::{Grace, GraceGuard, GracePeriod};
 use pleach_beatree::{PageNo, RegionState};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::page::{FileKind, Identity, Page, header};
@@ -86,13 +86,13 @@ impl Store {
 
     /// Pages that the index names from here on stay where they are until the guard goes.
     #[inline]
-    pub(crate) fn grace_guard(&self) -> Guard<'_> {
+    pub(crate) fn grace_guard(&self) -> GraceGuard<'_> {
         self.grace.enter()
     }
 
     /// A period that ends when everybody who is inside now has left.
-    pub(crate) fn grace_period(&self) -> Period {
-        self.grace.start()
+    pub(crate) fn grace_period(&self) -> GracePeriod {
+        self.grace.start_period()
     }
 
     /// The batch that makes this commit begins: pages that it reads stay until the next one.
@@ -147,7 +147,7 @@ impl Store {
         let mut buf = self.buffers.take();
         self.device.read_at(&self.leaf, &mut buf, at.page.offset())?;
         let page = self.admit(at, &buf, mode);
-        self.buffers.give(buf);
+        self.buffers.put_back(buf);
         // Those who wait for it find it in the cache.
         drop(claim);
         page
@@ -202,7 +202,7 @@ impl Store {
     ) -> Result<Arc<CachedPage>> {
         self.check_leaf(at, buf.page(0))?;
         match self.refuse_contradicting(at.page) {
-            Err(_) if mode == ReadMode::Flush => return Ok(Cache::outside(buf.page(0))),
+            Err(_) if mode == ReadMode::Flush => return Ok(Cache::uncached(buf.page(0))),
             refused => refused?,
         }
         let through = match mode {
@@ -222,8 +222,8 @@ impl Store {
         self.count_scanned(1, 0);
         let mut buf = self.buffers.take();
         self.device.read_at(&self.leaf, &mut buf, at.page.offset())?;
-        let page = self.check_leaf(at, buf.page(0)).map(|()| Cache::outside(buf.page(0)));
-        self.buffers.give(buf);
+        let page = self.check_leaf(at, buf.page(0)).map(|()| Cache::uncached(buf.page(0)));
+        self.buffers.put_back(buf);
         page
     }
 

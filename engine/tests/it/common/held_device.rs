@@ -9,8 +9,8 @@ use parking_lot::{Condvar, Mutex};
 use pleach_io::sim::SimDisk;
 use pleach_io::{
     Completion, Device, DeviceInfo, Disk, Event, Executor, File, IoError, LockMode, OpenMode,
-    Operation, PageBuf, PagePool, Queue, Request, Result, Runtime, Task, TaskHandle, Threads,
-    Transfer,
+    Operation, PageBuf, PagePool, Queue, Request, RequestKind, Result, Runtime, Task, TaskHandle,
+    Threads,
 };
 
 /// Nothing takes this long, however loaded the machine: whoever waits for so long waits in vain.
@@ -342,7 +342,7 @@ impl Queue for HeldQueue {
         self.queue.in_flight()
     }
     fn push(&mut self, request: Request) {
-        if request.transfer == Transfer::Read {
+        if request.kind == RequestKind::Read {
             self.gate.count(&request.file, request.offset);
             self.reads.insert(request.token, (request.file.clone(), request.offset));
         } else if request.file.name() == "leaf" {

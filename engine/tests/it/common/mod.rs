@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use pleach::{Access, AccessKind, Db, Options, SessionOptions, Value};
-use pleach_core::naive::Naive;
+use pleach_core::naive::NaiveTrie;
 use pleach_core::proof::{self, Op};
 use pleach_core::{Hasher, Key};
 use rand_chacha::ChaCha8Rng;
@@ -104,7 +104,7 @@ pub struct Model {
 }
 
 impl Model {
-    pub fn naive(&self, hasher: Hasher) -> Naive {
+    pub fn naive(&self, hasher: Hasher) -> NaiveTrie {
         self.values.iter().map(|(key, value)| (*key, hasher.hash(value).into())).collect()
     }
 

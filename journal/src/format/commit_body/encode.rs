@@ -3,10 +3,10 @@
 use pleach_core::{Key, Node, Prefix};
 
 use super::{
-    ABSENT, Before, ENTRY_LEN, EntryKind, FLAG_ROLLBACK, FLAG_UNDO, HEAD_LEN, INLINE, MAX_BLOB,
-    OVERFLOW, Value,
+    ABSENT, ENTRY_LEN, EntryKind, FLAG_ROLLBACK, FLAG_UNDO, HEAD_LEN, INLINE, LoggedValue,
+    MAX_BLOB, OVERFLOW, UndoHeader,
 };
-use crate::format::record::{Kind, RecordBuf};
+use crate::format::record::{LogRecordKind, RecordBuf};
 use crate::format::trie_kind::TrieKind;
 
 /// Appends a value: the payload of a change, or what a change replaced.
@@ -14,11 +14,11 @@ use crate::format::trie_kind::TrieKind;
 /// # Panics
 /// When it has 4 GiB or more; limits on values are far below.
 #[inline]
-pub fn encode_value(out: &mut Vec<u8>, value: Value<'_>) {
+pub fn encode_value(out: &mut Vec<u8>, value: LoggedValue<'_>) {
     let (kind, bytes) = match value {
-        Value::Absent => return out.push(ABSENT),
-        Value::Inline(bytes) => (INLINE, bytes),
-        Value::Overflow(cell) => (OVERFLOW, cell),
+        LoggedValue::Absent => return out.push(ABSENT),
+        LoggedValue::Inline(bytes) => (INLINE, bytes),
+        LoggedValue::Overflow(cell) => (OVERFLOW, cell),
     };
     let len = u32::try_from(bytes.len()).expect("values are limited to far less than 4 GiB");
     let [a, b, c, d] = len.to_le_bytes();
@@ -28,7 +28,7 @@ pub fn encode_value(out: &mut Vec<u8>, value: Value<'_>) {
 
 /// Appends a change.
 #[inline]
-pub fn encode_change(out: &mut Vec<u8>, key: &Key, value: Value<'_>) {
+pub fn encode_change(out: &mut Vec<u8>, key: &Key, value: LoggedValue<'_>) {
     out.extend_from_slice(key);
     encode_value(out, value);
 }
@@ -69,7 +69,7 @@ impl Section {
 
     /// Appends a change of a key above the last one.
     #[inline]
-    pub fn push(&mut self, key: &Key, value: Value<'_>) {
+    pub fn push(&mut self, key: &Key, value: LoggedValue<'_>) {
         encode_change(&mut self.changes, key, value);
         self.change_count += 1;
     }
@@ -77,7 +77,7 @@ impl Section {
     /// Appends a change and the value before it. Either all changes of a commit are pushed
     /// this way, or none.
     #[inline]
-    pub fn push_with_undo(&mut self, key: &Key, value: Value<'_>, before: Value<'_>) {
+    pub fn push_with_undo(&mut self, key: &Key, value: LoggedValue<'_>, before: LoggedValue<'_>) {
         self.push(key, value);
         encode_value(&mut self.values_before, before);
     }
@@ -137,7 +137,7 @@ pub fn commit_record(
     database: u64,
     number: u64,
     blob: &[u8],
-    before: Option<Before<'_>>,
+    undo_header: Option<UndoHeader<'_>>,
     namespaces: Vec<NamespacePart>,
 ) -> RecordBuf {
     let blob_len = u32::try_from(blob.len()).unwrap_or(u32::MAX);
@@ -147,17 +147,17 @@ pub fn commit_record(
 
     let mut front = Vec::with_capacity(HEAD_LEN + namespaces.len() * ENTRY_LEN + blob.len());
     front.extend_from_slice(&count.to_le_bytes());
-    let back_to = before.and_then(|before| before.back_to);
+    let back_to = undo_header.and_then(|before| before.back_to);
     let rollback = if back_to.is_some() { FLAG_ROLLBACK } else { 0 };
-    let flags = if before.is_some() { FLAG_UNDO | rollback } else { 0 };
+    let flags = if undo_header.is_some() { FLAG_UNDO | rollback } else { 0 };
     front.extend_from_slice(&flags.to_le_bytes());
     front.extend_from_slice(&blob_len.to_le_bytes());
-    front.extend_from_slice(&before.map_or(0, |before| before.kept_from).to_le_bytes());
+    front.extend_from_slice(&undo_header.map_or(0, |before| before.kept_from).to_le_bytes());
     for part in &namespaces {
         encode_entry(&mut front, part);
     }
     front.extend_from_slice(blob);
-    if let Some(before) = before {
+    if let Some(before) = undo_header {
         let len = u32::try_from(before.blob.len()).unwrap_or(u32::MAX);
         assert!(len <= MAX_BLOB, "it was a blob before");
         front.extend_from_slice(&len.to_le_bytes());
@@ -174,7 +174,7 @@ pub fn commit_record(
             parts.extend(own);
         }
     }
-    RecordBuf::new(database, Kind::Commit, number, parts)
+    RecordBuf::new(database, LogRecordKind::Commit, number, parts)
 }
 
 fn encode_entry(out: &mut Vec<u8>, part: &NamespacePart) {

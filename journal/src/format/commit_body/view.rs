@@ -3,10 +3,10 @@
 use pleach_core::{Key, Node, Prefix};
 
 use super::{
-    ABSENT, Before, ENTRY_LEN, EntryKind, FLAG_ROLLBACK, FLAG_UNDO, INLINE, MAX_BLOB,
-    MAX_OVERFLOW_CELL, OVERFLOW, Value,
+    ABSENT, ENTRY_LEN, EntryKind, FLAG_ROLLBACK, FLAG_UNDO, INLINE, LoggedValue, MAX_BLOB,
+    MAX_OVERFLOW_CELL, OVERFLOW, UndoHeader,
 };
-use crate::format::bytes::{BodyError, Cursor, ascend, items};
+use crate::format::bytes::{BodyCursor, BodyError, ascend, items};
 use crate::format::trie_kind::TrieKind;
 
 /// A commit's body, its head checked. Sections are checked as they are iterated.
@@ -15,7 +15,7 @@ pub struct CommitView<'a> {
     /// The application's blob.
     pub blob: &'a [u8],
     /// What it says of the commits before it, when it carries what it replaced.
-    pub before: Option<Before<'a>>,
+    pub undo_header: Option<UndoHeader<'a>>,
     table: &'a [u8],
     sections: &'a [u8],
 }
@@ -23,7 +23,7 @@ pub struct CommitView<'a> {
 impl<'a> CommitView<'a> {
     /// Checks head, table and the lengths of all sections.
     pub fn parse(body: &'a [u8]) -> Result<Self, BodyError> {
-        let mut cursor = Cursor::new(body);
+        let mut cursor = BodyCursor::new(body);
         let count = cursor.u16()?;
         let flags = cursor.u16()?;
         let blob_len = cursor.u32()?;
@@ -41,12 +41,12 @@ impl<'a> CommitView<'a> {
             let len = cursor.u32()?;
             let blob = take_blob(&mut cursor, len)?;
             let back_to = if flags & FLAG_ROLLBACK == 0 { None } else { Some(cursor.u64()?) };
-            Some(Before { kept_from, blob, back_to })
+            Some(UndoHeader { kept_from, blob, back_to })
         } else {
             None
         };
         let sections = cursor.take(cursor.len() as u64)?;
-        let view = Self { blob, before, table, sections };
+        let view = Self { blob, undo_header: before, table, sections };
         let mut namespaces = view.namespaces();
         let mut last = None;
         for entry in namespaces.by_ref() {
@@ -61,15 +61,15 @@ impl<'a> CommitView<'a> {
 
     /// The namespaces that it says something of, ascending. None of them is an error after [`CommitView::parse`].
     pub fn namespaces(&self) -> Namespaces<'a> {
-        Namespaces { table: Cursor::new(self.table), sections: Cursor::new(self.sections) }
+        Namespaces { table: BodyCursor::new(self.table), sections: BodyCursor::new(self.sections) }
     }
 }
 
 /// Iterator over a commit's namespaces.
 #[derive(Clone, Debug)]
 pub struct Namespaces<'a> {
-    table: Cursor<'a>,
-    sections: Cursor<'a>,
+    table: BodyCursor<'a>,
+    sections: BodyCursor<'a>,
 }
 
 impl<'a> Namespaces<'a> {
@@ -115,7 +115,7 @@ impl<'a> Iterator for Namespaces<'a> {
         }
         let entry = self.entry();
         if entry.is_err() {
-            self.table = Cursor::new(&[]);
+            self.table = BodyCursor::new(&[]);
         }
         Some(entry)
     }
@@ -148,7 +148,7 @@ impl<'a> NamespaceView<'a> {
     /// The changes, strictly ascending by key.
     pub fn changes(
         &self,
-    ) -> impl Iterator<Item = Result<(&'a Key, Value<'a>), BodyError>> + use<'a> {
+    ) -> impl Iterator<Item = Result<(&'a Key, LoggedValue<'a>), BodyError>> + use<'a> {
         let mut last = None;
         items(self.changes, self.change_count, move |rest| {
             let key: &Key = rest.array()?;
@@ -168,10 +168,10 @@ impl<'a> NamespaceView<'a> {
     }
 
     /// What the commit replaced; everything is absent from it when the record has no undo.
-    pub fn undo(&self) -> Undo<'a> {
+    pub fn undo(&self) -> UndoView<'a> {
         let kept = !self.undo.is_empty();
-        Undo {
-            rest: Cursor::new(self.undo),
+        UndoView {
+            rest: BodyCursor::new(self.undo),
             values: if kept { self.change_count } else { 0 },
             nodes: if kept { self.node_count } else { 0 },
             last: None,
@@ -189,29 +189,29 @@ impl<'a> NamespaceView<'a> {
     }
 }
 
-fn take_blob<'a>(cursor: &mut Cursor<'a>, len: u32) -> Result<&'a [u8], BodyError> {
+fn take_blob<'a>(cursor: &mut BodyCursor<'a>, len: u32) -> Result<&'a [u8], BodyError> {
     if len > MAX_BLOB { Err(BodyError::Blob(len)) } else { cursor.take(u64::from(len)) }
 }
 
-fn take_value<'a>(cursor: &mut Cursor<'a>) -> Result<Value<'a>, BodyError> {
+fn take_value<'a>(cursor: &mut BodyCursor<'a>) -> Result<LoggedValue<'a>, BodyError> {
     match cursor.u8()? {
-        ABSENT => Ok(Value::Absent),
+        ABSENT => Ok(LoggedValue::Absent),
         INLINE => {
             let len = cursor.u32()?;
-            Ok(Value::Inline(cursor.take(u64::from(len))?))
+            Ok(LoggedValue::Inline(cursor.take(u64::from(len))?))
         }
         OVERFLOW => {
             let len = cursor.u32()?;
             if len > MAX_OVERFLOW_CELL {
                 return Err(BodyError::Truncated);
             }
-            Ok(Value::Overflow(cursor.take(u64::from(len))?))
+            Ok(LoggedValue::Overflow(cursor.take(u64::from(len))?))
         }
         kind => Err(BodyError::Kind(kind)),
     }
 }
 
-pub(in crate::format) fn take_prefix(cursor: &mut Cursor<'_>) -> Result<Prefix, BodyError> {
+pub(in crate::format) fn take_prefix(cursor: &mut BodyCursor<'_>) -> Result<Prefix, BodyError> {
     let len = cursor.u16()?;
     if len > 256 {
         return Err(BodyError::Prefix);
@@ -224,8 +224,8 @@ pub(in crate::format) fn take_prefix(cursor: &mut Cursor<'_>) -> Result<Prefix, 
 
 /// What a commit replaced: one value a change, then one node a prefix, then the regions' nodes.
 #[derive(Clone, Debug)]
-pub struct Undo<'a> {
-    rest: Cursor<'a>,
+pub struct UndoView<'a> {
+    rest: BodyCursor<'a>,
     values: u32,
     nodes: u32,
     last: Option<Prefix>,
@@ -233,33 +233,33 @@ pub struct Undo<'a> {
 
 /// One replaced thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Replaced<'a> {
+pub enum ReplacedItem<'a> {
     /// Value before the change of the same rank.
-    Value(Value<'a>),
+    Value(LoggedValue<'a>),
     /// Node before the new node of the same rank.
     Node(&'a Node),
     /// Node before of a region; they ascend strictly.
     Region(Prefix, &'a Node),
 }
 
-impl<'a> Undo<'a> {
-    fn item(&mut self) -> Result<Replaced<'a>, BodyError> {
+impl<'a> UndoView<'a> {
+    fn item(&mut self) -> Result<ReplacedItem<'a>, BodyError> {
         if let Some(values) = self.values.checked_sub(1) {
             self.values = values;
-            return take_value(&mut self.rest).map(Replaced::Value);
+            return take_value(&mut self.rest).map(ReplacedItem::Value);
         }
         if let Some(nodes) = self.nodes.checked_sub(1) {
             self.nodes = nodes;
-            return Ok(Replaced::Node(Node::ref_of(self.rest.array()?)));
+            return Ok(ReplacedItem::Node(Node::ref_of(self.rest.array()?)));
         }
         let prefix = take_prefix(&mut self.rest)?;
         ascend(&mut self.last, prefix)?;
-        Ok(Replaced::Region(prefix, Node::ref_of(self.rest.array()?)))
+        Ok(ReplacedItem::Region(prefix, Node::ref_of(self.rest.array()?)))
     }
 }
 
-impl<'a> Iterator for Undo<'a> {
-    type Item = Result<Replaced<'a>, BodyError>;
+impl<'a> Iterator for UndoView<'a> {
+    type Item = Result<ReplacedItem<'a>, BodyError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.values == 0 && self.nodes == 0 && self.rest.is_empty() {
@@ -267,7 +267,7 @@ impl<'a> Iterator for Undo<'a> {
         }
         let item = self.item();
         if item.is_err() {
-            *self = Self { rest: Cursor::new(&[]), values: 0, nodes: 0, last: None };
+            *self = Self { rest: BodyCursor::new(&[]), values: 0, nodes: 0, last: None };
         }
         Some(item)
     }

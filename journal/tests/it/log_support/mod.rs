@@ -4,10 +4,10 @@
 
 use pleach_io::Disk;
 use pleach_io::sim::{Rng, SimDisk};
-use pleach_journal::format::position::{LogPos, Point};
-use pleach_journal::format::record::{Header, Kind, RecordBuf};
+use pleach_journal::format::position::{LogPoint, LogPos};
+use pleach_journal::format::record::{LogRecordKind, RecordBuf, RecordHeader};
 use pleach_journal::log::{
-    LogError, LogWriter, ScanEnd, ScanError, ScanInput, SegmentOptions, Tail, WriterStart, scan,
+    LogError, LogTail, LogWriter, ScanEnd, ScanError, ScanInput, SegmentOptions, WriterStart, scan,
 };
 
 pub const DATABASE: u64 = 0x0123_4567_89ab_cdef;
@@ -19,7 +19,7 @@ fn options(cached: bool) -> SegmentOptions {
 }
 
 /// Headers and bodies.
-pub type Found = Vec<(Header, Vec<u8>)>;
+pub type Found = Vec<(RecordHeader, Vec<u8>)>;
 
 /// Number of cases: `PLEACH_CASES` or the given default.
 pub fn cases(default: u64) -> u64 {
@@ -32,7 +32,7 @@ pub fn record(number: u64, len: usize, seed: u64) -> RecordBuf {
     Rng::labelled(seed, number).fill(&mut body);
     let cut = len / 3;
     let parts = vec![body[..cut].to_vec(), body[cut..].to_vec()];
-    RecordBuf::new(DATABASE, Kind::Commit, number, parts)
+    RecordBuf::new(DATABASE, LogRecordKind::Commit, number, parts)
 }
 
 pub fn input(incarnation: u32, durable_through: impl Into<LogPos>) -> ScanInput {
@@ -40,7 +40,7 @@ pub fn input(incarnation: u32, durable_through: impl Into<LogPos>) -> ScanInput 
         database: DATABASE,
         segment_size: SEGMENT,
         incarnation,
-        from: Point::default(),
+        from: LogPoint::default(),
         durable_through: durable_through.into(),
         prepared_through: LogPos::START,
         clean: false,
@@ -63,8 +63,8 @@ pub fn continue_log(
     disk: &SimDisk,
     end: &ScanEnd,
     incarnation: u32,
-) -> Result<(LogWriter, Tail), LogError> {
-    let start = WriterStart::after(end, DATABASE, incarnation, LogPos::START, LogPos::START);
+) -> Result<(LogWriter, LogTail), LogError> {
+    let start = WriterStart::after_scan(end, DATABASE, incarnation, LogPos::START, LogPos::START);
     let options = options(incarnation.is_multiple_of(2));
     let writer = LogWriter::open(disk.clone().into(), options, &start)?;
     let tail = writer.tail();
@@ -72,7 +72,7 @@ pub fn continue_log(
 }
 
 /// A new log, through the page cache or not.
-pub fn new_log(disk: &SimDisk, cached: bool) -> (LogWriter, Tail) {
+pub fn new_log(disk: &SimDisk, cached: bool) -> (LogWriter, LogTail) {
     let start = WriterStart::new_log(DATABASE, 1);
     let opened = LogWriter::open(disk.clone().into(), options(cached), &start);
     let writer = opened.expect("an empty folder");
@@ -83,7 +83,7 @@ pub fn new_log(disk: &SimDisk, cached: bool) -> (LogWriter, Tail) {
 /// Reserves, writes and does not sync.
 pub fn append(
     writer: &mut LogWriter,
-    tail: &mut Tail,
+    tail: &mut LogTail,
     records: &mut [RecordBuf],
 ) -> Result<(), LogError> {
     if writer.is_poisoned() {
@@ -93,16 +93,16 @@ pub fn append(
     for record in records.iter_mut() {
         record.set_position(after.reserve(record.len()));
     }
-    if writer.seals(false) {
+    if writer.needs_seal(false) {
         after.seal();
     }
-    writer.segments().ensure(after.room_for(0))?;
+    writer.segments().prepare_through(after.needed_through(0))?;
     *tail = after;
     writer.write(records)
 }
 
 /// Seals and syncs.
-pub fn sync(writer: &mut LogWriter, tail: &mut Tail) -> Result<LogPos, LogError> {
+pub fn sync(writer: &mut LogWriter, tail: &mut LogTail) -> Result<LogPos, LogError> {
     tail.seal();
     writer.sync()
 }

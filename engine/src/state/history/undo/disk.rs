@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pleach_core::page::overflow::PageRun;
+use pleach_core::page::overflow::OverflowRun;
 use pleach_journal::format::position::LogPos;
 
 use super::{Undo, UndoSet};
@@ -33,7 +33,7 @@ impl Undo {
     pub(crate) fn write_run(
         &self,
         number: impl FnOnce() -> Result<u64>,
-        allocate: &mut impl FnMut(usize) -> Result<Vec<PageRun>>,
+        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>>,
     ) -> Result<()> {
         let Some(file) = self.file.as_ref().filter(|_| self.has_history()) else {
             return Ok(());
@@ -49,7 +49,7 @@ impl Undo {
         let mut retention = self.retention.lock();
         // A load has made an end of all that was before it.
         if retention.window.written() == written {
-            retention.window.set_written(run.names.through);
+            retention.window.set_written(run.descriptor.through);
             self.update(|past| past.disk = past.disk.iter().cloned().chain([run]).collect());
         }
         drop(retention);
@@ -71,13 +71,13 @@ impl Undo {
 
     /// Bytes of the device that runs take.
     pub fn disk_bytes(&self) -> u64 {
-        self.current.load().disk.iter().map(|run| run.names.bytes()).sum()
+        self.current.load().disk.iter().map(|run| run.descriptor.bytes()).sum()
     }
 
     /// Commits of which they have the undo.
     pub fn disk_commits(&self) -> u64 {
         let past = self.current.load();
-        past.disk.iter().map(|run| run.names.through - run.names.after).sum()
+        past.disk.iter().map(|run| run.descriptor.through - run.descriptor.after).sum()
     }
 
     /// A part of a merge of runs on the device, which is begun where one is to be made and none is under way; `number` gives its
@@ -87,7 +87,7 @@ impl Undo {
         &self,
         under_way: &mut Option<DiskMerge>,
         number: impl FnOnce() -> Result<u64>,
-        allocate: &mut impl FnMut(usize) -> Result<Vec<PageRun>>,
+        allocate: &mut impl FnMut(usize) -> Result<Vec<OverflowRun>>,
     ) -> Result<bool> {
         let Some(file) = &self.file else { return Ok(false) };
         if under_way.is_none() {
@@ -116,7 +116,7 @@ impl Undo {
         if !self.has_history() {
             return ImageHistory { runs: Vec::new(), records: replay, past: None, kept_from: 0 };
         }
-        let named = past.disk.iter().filter(|run| run.names.through > from);
+        let named = past.disk.iter().filter(|run| run.descriptor.through > from);
         let (records, roots) = match retention.window.first_unwritten() {
             Some((records, roots)) if records < replay => (records, Some(roots.clone())),
             _ => (replay, None),
@@ -131,9 +131,9 @@ impl Undo {
         let mut retention = self.retention.lock();
         retention.window.set_begin(from);
         let from = retention.window.oldest_commit();
-        let named: Vec<_> = disk.into_iter().filter(|run| run.names.through > from).collect();
+        let named: Vec<_> = disk.into_iter().filter(|run| run.descriptor.through > from).collect();
         if let Some(last) = named.last() {
-            retention.window.set_written(last.names.through.min(self.newest()));
+            retention.window.set_written(last.descriptor.through.min(self.newest()));
         }
         self.update(|past| past.disk = named.into());
         drop(retention);
@@ -144,8 +144,8 @@ impl Undo {
 impl UndoSet {
     /// What was before a commit, where a run on the device has it.
     pub(super) fn prior_commit(&self, commit: u64) -> Result<Option<super::PriorCommit>> {
-        let run = self.disk.iter().find(|run| commit <= run.names.through);
-        let Some(run) = run.filter(|run| commit > run.names.after) else { return Ok(None) };
+        let run = self.disk.iter().find(|run| commit <= run.descriptor.through);
+        let Some(run) = run.filter(|run| commit > run.descriptor.after) else { return Ok(None) };
         let bytes = run.commit(commit)?;
         super::PriorCommit::decode(&bytes).map(Some).map_err(|_| run.bad_commit().into())
     }

@@ -12,7 +12,7 @@ use pleach_core::{Key, Prefix};
 
 use super::{DiskRun, RecentCommit, Undo, UndoSet};
 use crate::error::{Error, Result};
-use pleach_history::{NodesOf, Order, ReplacedNode, Version};
+use pleach_history::{CommitOrder, NodeScope, ReplacedNode, Version};
 
 impl Undo {
     /// The newest commit that was pushed. Cheap, for the read path.
@@ -57,7 +57,7 @@ impl Undo {
         &self,
         (namespace, key): (u8, &Key),
         (first, last): (Option<u64>, u64),
-        order: Order,
+        order: CommitOrder,
     ) -> Result<Vec<u64>> {
         let set = self.current.load_full();
         let base = first.map_or(set.oldest, |first| first - 1);
@@ -66,9 +66,9 @@ impl Undo {
         }
         let (disk, through) = set.disk_runs_after(base);
         let (all, later) = (base + 1..=last, through + 1..=last);
-        let disk = &disk[..disk.partition_point(|run| run.names.after < last)];
-        let disk = disk.iter().map(|run| Ok(run.changes(namespace, key, &all, order)?));
-        let memory = || Ok(set.runs.changes(namespace, key, &later, order));
+        let disk = &disk[..disk.partition_point(|run| run.descriptor.after < last)];
+        let disk = disk.iter().map(|run| Ok(run.changing_commits(namespace, key, &all, order)?));
+        let memory = || Ok(set.runs.changing_commits(namespace, key, &later, order));
         let recent = set.recent_after(through).iter().filter_map(|commit| {
             let is_changed = commit.number <= last
                 && commit
@@ -79,8 +79,8 @@ impl Undo {
         let mut found = disk.chain(iter::once_with(memory)).chain(recent);
         let any = |found: &Result<Vec<u64>>| !matches!(found, Ok(all) if all.is_empty());
         let first = match order {
-            Order::Ascending => found.find(any),
-            Order::Descending => found.rfind(any),
+            CommitOrder::Ascending => found.find(any),
+            CommitOrder::Descending => found.rfind(any),
         };
         first.unwrap_or(Ok(Vec::new()))
     }
@@ -104,10 +104,10 @@ impl UndoSet {
         if self.memory_floor <= base {
             return (&[], base);
         }
-        let first = self.disk.partition_point(|run| run.names.through <= base);
-        let end = self.disk.partition_point(|run| run.names.after < self.memory_floor);
+        let first = self.disk.partition_point(|run| run.descriptor.through <= base);
+        let end = self.disk.partition_point(|run| run.descriptor.after < self.memory_floor);
         let runs = &self.disk[first..end.max(first)];
-        (runs, runs.last().map_or(base, |last| last.names.through.max(base)))
+        (runs, runs.last().map_or(base, |last| last.descriptor.through.max(base)))
     }
 
     /// Recent commits after `base`, in order.
@@ -154,7 +154,7 @@ impl UndoSet {
         base: u64,
     ) -> Result<Vec<(Key, Stored)>> {
         let ((disk, through), recent) = (self.disk_runs_after(base), self.recent_after(base));
-        let found = self.runs.within(namespace, ranges, through);
+        let found = self.runs.values_within(namespace, ranges, through);
         if recent.is_empty() && disk.is_empty() {
             return Ok(found);
         }
@@ -167,7 +167,9 @@ impl UndoSet {
         }
         states.extend(found);
         for run in disk.iter().rev() {
-            run.within(namespace, ranges, base, |key, prior| drop(states.insert(key, prior)))?;
+            run.for_each_within(namespace, ranges, base, |key, prior| {
+                drop(states.insert(key, prior));
+            })?;
         }
         Ok(states.into_iter().collect())
     }
@@ -176,7 +178,7 @@ impl UndoSet {
     /// the oldest first, and of each prefix the oldest.
     pub(in crate::state) fn nodes_around(
         &self,
-        of: NodesOf,
+        of: NodeScope,
         namespace: u8,
         prefix: &Prefix,
         base: u64,

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use crate::args::{AtArgs, CheckArgs, DumpArgs, ExplainArgs, FolderArgs, HistoryArgs};
 use crate::database::{open_reading, reading, session};
 use crate::error::{CliError, ErrorKind, Result};
-use crate::mend::scrub_folder;
 use crate::output::{self, bar, counting, hex};
+use crate::repair::scrub_folder;
 
 pub(crate) fn stat(args: &FolderArgs) -> Result<()> {
     let folder = args.folder.path()?;
@@ -34,7 +34,7 @@ fn stat_json(stat: &Stat) -> Value {
         "oldest_commit": stat.oldest_commit,
         "history": block.history,
         "history_bytes": stat.history_bytes,
-        "history_bytes_a_commit": stat.history_bytes_a_commit(),
+        "history_bytes_a_commit": stat.history_bytes_per_commit(),
         "history_since": stat.history_since.and_then(|since| {
             Some(since.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs())
         }),
@@ -43,7 +43,7 @@ fn stat_json(stat: &Stat) -> Value {
         "leaf_pages": stat.pages,
         "empty_prefixes": stat.empty_prefixes,
         "regions": stat.regions,
-        "pending_entries": stat.pending_entries,
+        "pending_entries": stat.buffered_entries,
         "pending_bytes": stat.pending_bytes,
         "overflow_pages_used": stat.overflow_pages.0,
         "overflow_pages": stat.overflow_pages.1,
@@ -78,7 +78,7 @@ fn namespace_json(namespace: &NamespaceStat) -> Value {
         "dropped_by": namespace.dropped,
         "leaf_pages": namespace.pages,
         "regions": namespace.regions,
-        "pending_entries": namespace.pending_entries,
+        "pending_entries": namespace.buffered_entries,
     })
 }
 
@@ -282,7 +282,7 @@ pub(crate) fn explain(ExplainArgs { key: args, history }: &ExplainArgs) -> Resul
         return output::json(&json!({
             "schema": 1, "namespace": args.namespace, "key": hex(&args.key),
             "commit": told.commit, "present": told.present,
-            "region": told.region, "page": told.page, "pending_since": told.pending,
+            "region": told.region, "page": told.page, "pending_since": told.buffered,
             "depth": told.depth, "lines": told.lines,
         }));
     }

@@ -20,12 +20,12 @@ use pleach_io::{File, PageBuf};
 use pleach_journal::format::trie_kind::TrieKind;
 
 use super::report::of;
-use crate::opened::Opened;
+use crate::opened::OpenedDatabase;
 
 /// What does not fit. A trie with a page that cannot be read is left out: the page is a finding of its own. `tell` is
 /// told how many children of regions were looked at, and of as many again while commits are gone back.
 pub(super) fn findings(
-    opened: &Opened,
+    opened: &OpenedDatabase,
     leaves: &File,
     recovered: &RecoveredState,
     tell: &mut dyn FnMut(u64),
@@ -33,9 +33,16 @@ pub(super) fn findings(
     let mut all = Vec::new();
     for trie in &recovered.tries {
         let nodes = HashMap::new();
-        let mut past =
-            Past { opened, leaves, recovered, trie, nodes, now: Vec::new(), before: Vec::new() };
-        match past.gather(tell) {
+        let mut past = HistoryCheck {
+            opened,
+            leaves,
+            recovered,
+            trie,
+            nodes,
+            now: Vec::new(),
+            before: Vec::new(),
+        };
+        match past.read_present(tell) {
             Ok(Some(children)) => all.append(&mut past.findings(children, tell)),
             Ok(None) => {}
             Err(error) => all.push(format!("{}the history: {error}", of(trie.namespace))),
@@ -45,14 +52,14 @@ pub(super) fn findings(
 }
 
 /// What a key had before a commit.
-type Replaced = (u64, Key, Stored);
+type PriorValue = (u64, Key, Stored);
 
 /// The node of a page, and that before a commit.
 type PageNode = (u64, Prefix, Node);
 
 /// The past of a trie.
-struct Past<'a> {
-    opened: &'a Opened,
+struct HistoryCheck<'a> {
+    opened: &'a OpenedDatabase,
     leaves: &'a File,
     recovered: &'a RecoveredState,
     trie: &'a RecoveredTrie,
@@ -65,15 +72,15 @@ struct Past<'a> {
     before: Vec<PageNode>,
 }
 
-impl Past<'_> {
+impl HistoryCheck<'_> {
     /// The present, and what nodes were before commits; how many children regions have. `None`: a page cannot be used.
-    fn gather(&mut self, tell: &mut dyn FnMut(u64)) -> Result<Option<u64>> {
+    fn read_present(&mut self, tell: &mut dyn FnMut(u64)) -> Result<Option<u64>> {
         let (tip, mut all) = (self.recovered.tip.number, 0);
         for region in self.trie.regions.regions() {
             let state = region.read();
             let replaced = self.replaced(region.prefix())?;
             if replaced.is_empty() {
-                self.now.push((tip, *region.prefix(), *state.own()));
+                self.now.push((tip, *region.prefix(), *state.own_node()));
             } else {
                 let mut left = &replaced[..];
                 for child in 0..state.children().len() {
@@ -95,7 +102,7 @@ impl Past<'_> {
     }
 
     /// What commits of the history replaced below a prefix, in key order.
-    fn replaced(&self, prefix: &Prefix) -> Result<Vec<Replaced>> {
+    fn replaced(&self, prefix: &Prefix) -> Result<Vec<PriorValue>> {
         let (undo, namespace) = (&self.recovered.history.undo, self.trie.namespace);
         let (below, mut replaced) = (*prefix.first_key()..=prefix.last_key(), Vec::new());
         for (key, _) in undo.get_ranges(namespace, &[below], undo.oldest_commit())? {
@@ -109,10 +116,10 @@ impl Past<'_> {
     }
 
     /// The node of a page as it is, and before each commit that changed it. `None`: it cannot be used.
-    fn page(&mut self, state: &RegionState, child: usize, replaced: &[Replaced]) -> Option<()> {
+    fn page(&mut self, state: &RegionState, child: usize, replaced: &[PriorValue]) -> Option<()> {
         let (prefix, database) = (state.children().prefix(child), self.opened.newest.database);
         let mut page =
-            Page { hasher: self.opened.hasher, prefix, pairs: vec![], nodes: HashMap::new() };
+            PastPage { hasher: self.opened.hasher, prefix, pairs: vec![], nodes: HashMap::new() };
         if let Some(number) = state.children().page(child) {
             let mut buf = PageBuf::zeroed(1);
             self.opened.device.read_at(self.leaves, &mut buf, number.offset()).ok()?;
@@ -126,13 +133,13 @@ impl Past<'_> {
             }
         }
         let mut pending = Vec::new();
-        state.copy_pending(&prefix, &mut pending);
+        state.copy_buffered(&prefix, &mut pending);
         for (key, stored) in &pending {
             page.put(key, stored);
         }
         self.now.push((self.recovered.tip.number, prefix, page.node(&[])));
         // The newest first, and of each commit in key order.
-        let mut replaced: Vec<&Replaced> = replaced.iter().collect();
+        let mut replaced: Vec<&PriorValue> = replaced.iter().collect();
         replaced.sort_by_key(|(commit, ..)| Reverse(*commit));
         for same in replaced.chunk_by(|a, b| a.0 == b.0) {
             for (_, key, prior) in same {
@@ -204,7 +211,7 @@ impl Past<'_> {
 }
 
 /// A page with a change, as of some commit.
-struct Page {
+struct PastPage {
     hasher: Hasher,
     prefix: Prefix,
     /// Its keys in order, with their leaf nodes.
@@ -213,7 +220,7 @@ struct Page {
     nodes: HashMap<Prefix, Node>,
 }
 
-impl Page {
+impl PastPage {
     fn put(&mut self, key: &Key, stored: &Stored) {
         let at = self.pairs.binary_search_by(|(other, _)| other.cmp(key));
         let hash = stored.fold_value().map(|value| value.hash(self.hasher));
@@ -226,7 +233,7 @@ impl Page {
     }
 
     /// Its node, after changes in key order.
-    fn node(&mut self, changed: &[&Replaced]) -> Node {
+    fn node(&mut self, changed: &[&PriorValue]) -> Node {
         fold(self.hasher, &mut self.nodes, self.prefix, &self.pairs, changed)
     }
 }
@@ -237,7 +244,7 @@ fn fold(
     nodes: &mut HashMap<Prefix, Node>,
     at: Prefix,
     pairs: &[(Key, Node)],
-    changed: &[&Replaced],
+    changed: &[&PriorValue],
 ) -> Node {
     match pairs {
         [] => return TERMINATOR,

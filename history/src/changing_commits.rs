@@ -2,12 +2,12 @@
 
 use std::vec::IntoIter;
 
-use crate::Order;
+use crate::CommitOrder;
 
 /// The commits of a range that changed a key, in order; `next` is the oldest, `next_back` the newest. After an error it is at its
 /// end.
 #[derive(Debug)]
-pub struct Changes<F> {
+pub struct ChangingCommits<F> {
     /// Commits that are not given yet are from this one, or from the begin of what is kept, through another.
     first: Option<u64>,
     last: u64,
@@ -17,12 +17,12 @@ pub struct Changes<F> {
     lookup: F,
 }
 
-impl<F> Changes<F> {
+impl<F> ChangingCommits<F> {
     /// Those from one commit, or from the begin of what is kept, through another. `lookup` gives the first of them in an order,
     /// some at most; none where there is none.
     pub fn new<E>((first, last): (Option<u64>, u64), lookup: F) -> Self
     where
-        F: FnMut((Option<u64>, u64), Order) -> Result<Vec<u64>, E>,
+        F: FnMut((Option<u64>, u64), CommitOrder) -> Result<Vec<u64>, E>,
     {
         let (front, back) = (Vec::new().into_iter(), Vec::new().into_iter());
         Self { first, last, front, back, lookup }
@@ -33,9 +33,9 @@ impl<F> Changes<F> {
     }
 }
 
-impl<E, F: FnMut((Option<u64>, u64), Order) -> Result<Vec<u64>, E>> Changes<F> {
+impl<E, F: FnMut((Option<u64>, u64), CommitOrder) -> Result<Vec<u64>, E>> ChangingCommits<F> {
     /// Commits that are not given yet, from one end.
-    fn some(&mut self, order: Order) -> Result<IntoIter<u64>, E> {
+    fn some(&mut self, order: CommitOrder) -> Result<IntoIter<u64>, E> {
         if self.first.unwrap_or(1) > self.last {
             return Ok(Vec::new().into_iter());
         }
@@ -46,12 +46,14 @@ impl<E, F: FnMut((Option<u64>, u64), Order) -> Result<Vec<u64>, E>> Changes<F> {
     }
 }
 
-impl<E, F: FnMut((Option<u64>, u64), Order) -> Result<Vec<u64>, E>> Iterator for Changes<F> {
+impl<E, F: FnMut((Option<u64>, u64), CommitOrder) -> Result<Vec<u64>, E>> Iterator
+    for ChangingCommits<F>
+{
     type Item = Result<u64, E>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.front.len() == 0 {
-            match self.some(Order::Ascending) {
+            match self.some(CommitOrder::Ascending) {
                 Ok(front) => self.front = front,
                 Err(error) => return Some(Err(error)),
             }
@@ -62,12 +64,12 @@ impl<E, F: FnMut((Option<u64>, u64), Order) -> Result<Vec<u64>, E>> Iterator for
     }
 }
 
-impl<E, F: FnMut((Option<u64>, u64), Order) -> Result<Vec<u64>, E>> DoubleEndedIterator
-    for Changes<F>
+impl<E, F: FnMut((Option<u64>, u64), CommitOrder) -> Result<Vec<u64>, E>> DoubleEndedIterator
+    for ChangingCommits<F>
 {
     fn next_back(&mut self) -> Option<Self::Item> {
         if self.back.len() == 0 {
-            match self.some(Order::Descending) {
+            match self.some(CommitOrder::Descending) {
                 Ok(back) => self.back = back,
                 Err(error) => return Some(Err(error)),
             }

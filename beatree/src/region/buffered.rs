@@ -19,7 +19,7 @@ use pleach_core::prefix::bits_after;
 
 /// A committed change that is not in a page yet.
 #[derive(Clone, Debug)]
-pub struct Pending {
+pub struct BufferedChange {
     /// The key.
     pub key: Key,
     /// Its state.
@@ -28,7 +28,7 @@ pub struct Pending {
     pub commit: u64,
 }
 
-impl Pending {
+impl BufferedChange {
     /// Bytes that this entry takes, for the budget.
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.stored.heap_bytes()
@@ -37,18 +37,20 @@ impl Pending {
 
 /// A value in the overflow file that was replaced while it was pending.
 #[derive(Clone, Debug)]
-pub struct Dropped {
+pub struct ReplacedValue {
     /// The value as it was pending.
-    pub pending: Pending,
+    pub buffered: BufferedChange,
     /// The commit that replaced it.
-    pub replaced: u64,
+    pub replaced_by: u64,
 }
 
-impl Dropped {
+impl ReplacedValue {
     /// Has a page below `range`, made of the changes up to commit `through`, taken the value up?
     /// Then it is the page's, and whoever replaces the page's cell gives its runs up.
     pub(super) fn is_in(&self, range: &Prefix, through: u64) -> bool {
-        range.covers(&self.pending.key) && self.pending.commit <= through && through < self.replaced
+        range.covers(&self.buffered.key)
+            && self.buffered.commit <= through
+            && through < self.replaced_by
     }
 }
 
@@ -87,23 +89,27 @@ pub(super) const FEW_CHANGES: usize = 8 * FEW;
 
 /// The pending changes of one region; see the module.
 #[derive(Debug, Default)]
-pub(super) struct PendingChanges {
-    changes: Vec<Pending>,
+pub(super) struct BufferedChanges {
+    changes: Vec<BufferedChange>,
     leads: Vec<u32>,
     /// Values in the overflow file that were replaced while they were pending, and that no page
     /// has: the next flush of this region gives their runs up.
-    pub(super) dropped: Vec<Dropped>,
+    pub(super) replaced_values: Vec<ReplacedValue>,
 }
 
-impl PendingChanges {
-    pub(super) fn new(changes: Vec<Pending>, dropped: Vec<Dropped>, depth: u16) -> Self {
-        let mut pending = Self { changes, leads: Vec::new(), dropped };
+impl BufferedChanges {
+    pub(super) fn new(
+        changes: Vec<BufferedChange>,
+        dropped: Vec<ReplacedValue>,
+        depth: u16,
+    ) -> Self {
+        let mut pending = Self { changes, leads: Vec::new(), replaced_values: dropped };
         pending.index(depth);
         pending
     }
 
     #[inline]
-    pub(super) fn changes(&self) -> &[Pending] {
+    pub(super) fn changes(&self) -> &[BufferedChange] {
         &self.changes
     }
 
@@ -144,7 +150,7 @@ impl PendingChanges {
 
     /// The change of a key.
     #[inline]
-    pub(super) fn of(&self, key: &Key, depth: u16) -> Option<&Pending> {
+    pub(super) fn get(&self, key: &Key, depth: u16) -> Option<&BufferedChange> {
         let at = self.first_from(key, depth);
         // The change itself is far away in memory: mostly its lead says no.
         let lead = bits_after(key, depth);
@@ -167,7 +173,7 @@ impl PendingChanges {
     }
 
     /// Puts one change of a commit in. Gives the change of the bytes.
-    pub(super) fn put(&mut self, new: Pending, depth: u16) -> isize {
+    pub(super) fn put(&mut self, new: BufferedChange, depth: u16) -> isize {
         let (bytes, commit) = (signed(new.bytes()), new.commit);
         let at = self.first_from(&new.key, depth);
         if self.changes.get(at).is_some_and(|old| old.key == new.key) {
@@ -185,8 +191,8 @@ impl PendingChanges {
     /// reused. Gives the change of the bytes.
     pub(super) fn merge(
         &mut self,
-        coming: &mut dyn Iterator<Item = Pending>,
-        scratch: &mut Vec<Pending>,
+        coming: &mut dyn Iterator<Item = BufferedChange>,
+        scratch: &mut Vec<BufferedChange>,
         depth: u16,
     ) -> isize {
         scratch.clear();
@@ -217,16 +223,16 @@ impl PendingChanges {
     }
 
     /// A change that commit `commit` replaces goes; gives its bytes.
-    fn replaced(&mut self, old: Pending, commit: u64) -> isize {
+    fn replaced(&mut self, old: BufferedChange, commit: u64) -> isize {
         let bytes = signed(old.bytes());
         if matches!(old.stored, Stored::Overflow(_)) {
-            self.dropped.push(Dropped { pending: old, replaced: commit });
+            self.replaced_values.push(ReplacedValue { buffered: old, replaced_by: commit });
         }
         bytes
     }
 
     /// Keeps the changes that `keep` says yes to, in one pass.
-    pub(super) fn retain(&mut self, keep: impl FnMut(&Pending) -> bool, depth: u16) {
+    pub(super) fn retain(&mut self, keep: impl FnMut(&BufferedChange) -> bool, depth: u16) {
         self.changes.retain(keep);
         self.index(depth);
     }
@@ -247,7 +253,8 @@ impl PendingChanges {
 
     /// A copy of the changes in `range`, and of all dropped values below `prefix`.
     pub(super) fn part(&self, range: Range<usize>, prefix: &Prefix) -> Self {
-        let dropped = self.dropped.iter().filter(|dropped| prefix.covers(&dropped.pending.key));
+        let dropped =
+            self.replaced_values.iter().filter(|dropped| prefix.covers(&dropped.buffered.key));
         Self::new(self.changes[range].to_vec(), dropped.cloned().collect(), prefix.len())
     }
 
@@ -255,8 +262,8 @@ impl PendingChanges {
     pub(super) fn joined(left: &mut Self, right: &mut Self, depth: u16) -> Self {
         let (mut left, mut right) = (std::mem::take(left), std::mem::take(right));
         left.changes.append(&mut right.changes);
-        left.dropped.append(&mut right.dropped);
-        Self::new(left.changes, left.dropped, depth)
+        left.replaced_values.append(&mut right.replaced_values);
+        Self::new(left.changes, left.replaced_values, depth)
     }
 
     fn index(&mut self, depth: u16) {

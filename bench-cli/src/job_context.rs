@@ -1,5 +1,5 @@
-//! A child process's side: what it says to its parent, a line of JSON each ([`Said`]), and what it is told. A workload is a function in the child that runs from its first line to its last. Where
-//! another engine may have its turn it asks for one ([`Side::turn`]), and waits.
+//! A child process's side: what it says to its parent, a line of JSON each ([`ChildMessage`]), and what it is told. A workload is a function in the child that runs from its first line to its last. Where
+//! another engine may have its turn it asks for one ([`JobContext::turn`]), and waits.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::engine::{self, Engine, Kind, Root, Setup};
+use crate::engine::{self, Engine, EngineKind, Root, Setup};
 use crate::error::{Error, Result, usage};
 use crate::flags::Flags;
 use crate::measure::{Figure, hex};
@@ -20,7 +20,7 @@ const VERSION: u64 = 2;
 
 /// A workload's parts that have processes of their own, so that memory and caches of one are not those of the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Stage {
+pub enum JobStage {
     /// Loads a database, unless there is one that fits.
     Load,
     /// Measures.
@@ -31,7 +31,7 @@ pub enum Stage {
 
 /// What a child says.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Said {
+pub enum ChildMessage {
     /// How far it is; `of` is 0 where that is not known.
     Progress {
         done: u64,
@@ -70,7 +70,7 @@ pub struct Check {
 
 /// What the parent tells a child that has asked for a turn.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Told {
+pub enum ParentMessage {
     /// Do this many turns.
     Go(u64),
     /// Come to an end: what was measured counts.
@@ -78,10 +78,10 @@ pub enum Told {
 }
 
 /// The child: its job, and its line to the parent.
-pub struct Side {
-    pub kind: Kind,
+pub struct JobContext {
+    pub kind: EngineKind,
     pub flags: Flags,
-    pub stage: Stage,
+    pub stage: JobStage,
     pub folder: PathBuf,
     /// Is it the first engine?
     pub first: bool,
@@ -92,10 +92,10 @@ pub struct Side {
     told: Instant,
 }
 
-impl Side {
+impl JobContext {
     /// A child that has been told nothing yet but what the first engine has `decided`.
     pub fn new(
-        (kind, stage, first): (Kind, Stage, bool),
+        (kind, stage, first): (EngineKind, JobStage, bool),
         flags: Flags,
         folder: PathBuf,
         decided: BTreeMap<String, u64>,
@@ -111,10 +111,10 @@ impl Side {
             return Ok(false);
         }
         if self.turns == 0 {
-            self.say(&Said::Turn)?;
+            self.say(&ChildMessage::Turn)?;
             match line()? {
-                Some(Told::Go(turns)) => self.turns = turns,
-                Some(Told::Stop) => {
+                Some(ParentMessage::Go(turns)) => self.turns = turns,
+                Some(ParentMessage::Stop) => {
                     self.stopped = true;
                     return Ok(false);
                 }
@@ -126,17 +126,17 @@ impl Side {
     }
 
     /// Will the next turn be another engine's? Then whatever goes on in the background has to end first.
-    pub const fn gives_up(&self) -> bool {
+    pub const fn is_turn_ending(&self) -> bool {
         self.turns == 0
     }
 
     /// May this engine say that enough was measured? The first one may, at the end of a turn, so that all do the same.
-    pub const fn may_decide(&self) -> bool {
+    pub const fn can_decide(&self) -> bool {
         self.first && (self.turns == 0 || self.turns > u64::MAX / 2)
     }
 
     /// Was it told to come to an end?
-    pub const fn stopped(&self) -> bool {
+    pub const fn is_stopped(&self) -> bool {
         self.stopped
     }
 
@@ -148,11 +148,11 @@ impl Side {
     /// Decides a number for the engines that come after.
     pub fn decide(&mut self, name: &str, number: u64) -> Result<()> {
         self.decided.insert(name.to_owned(), number);
-        self.say(&Said::Decided(name.to_owned(), number))
+        self.say(&ChildMessage::Decided(name.to_owned(), number))
     }
 
     #[expect(clippy::unused_self, reason = "only a child has a line to a parent")]
-    pub fn say(&self, said: &Said) -> Result<()> {
+    pub fn say(&self, said: &ChildMessage) -> Result<()> {
         let mut text = serde_json::to_string(said)
             .map_err(|error| Error::Failed(format!("a line to the parent: {error}")))?;
         text.push('\n');
@@ -167,41 +167,45 @@ impl Side {
             return Ok(());
         }
         self.told = Instant::now();
-        self.say(&Said::Progress { done, of })
+        self.say(&ChildMessage::Progress { done, of })
     }
 
     pub fn figure(&self, figure: Figure) -> Result<()> {
-        self.say(&Said::Figure(figure))
+        self.say(&ChildMessage::Figure(figure))
     }
 
     pub fn note(&self, text: impl Into<String>) -> Result<()> {
-        self.say(&Said::Note(text.into()))
+        self.say(&ChildMessage::Note(text.into()))
     }
 
     /// Columns over time: an array of numbers for each name.
     pub fn series(&self, columns: Value) -> Result<()> {
-        self.say(&Said::Series(columns))
+        self.say(&ChildMessage::Series(columns))
     }
 
     /// Something that engines must agree on.
     pub fn check(&self, name: impl Into<String>, value: impl Into<String>) -> Result<()> {
-        self.say(&Said::Check(Check { name: name.into(), value: value.into(), is_root: false }))
+        self.say(&ChildMessage::Check(Check {
+            name: name.into(),
+            value: value.into(),
+            is_root: false,
+        }))
     }
 
     /// A root; engines with the same commitment must have the same.
     pub fn check_root(&self, name: impl Into<String>, root: Option<&Root>) -> Result<()> {
         let Some(root) = root else { return Ok(()) };
-        self.say(&Said::Check(Check { name: name.into(), value: hex(root), is_root: true }))
+        self.say(&ChildMessage::Check(Check { name: name.into(), value: hex(root), is_root: true }))
     }
 
     /// The commit of a block begins.
     pub fn committing(&self, number: u64, root: &Root) -> Result<()> {
-        self.say(&Said::Committing(number, hex(root)))
+        self.say(&ChildMessage::Committing(number, hex(root)))
     }
 
     /// It is acknowledged.
     pub fn committed(&self, number: u64) -> Result<()> {
-        self.say(&Said::Committed(number))
+        self.say(&ChildMessage::Committed(number))
     }
 
     /// Opens or creates the database of its folder, and says what it was opened with.
@@ -214,7 +218,7 @@ impl Side {
     /// Says what an engine was opened with.
     pub fn settings(&self, engine: &dyn Engine) -> Result<()> {
         for (name, value) in engine.settings() {
-            self.say(&Said::Setting(name.to_owned(), value))?;
+            self.say(&ChildMessage::Setting(name.to_owned(), value))?;
         }
         Ok(())
     }
@@ -226,7 +230,7 @@ impl Side {
     }
 
     /// Another engine in a folder, as an oracle.
-    pub fn open_other(&self, kind: Kind, folder: PathBuf) -> Result<Box<dyn Engine>> {
+    pub fn open_other(&self, kind: EngineKind, folder: PathBuf) -> Result<Box<dyn Engine>> {
         let setup = Setup { folder, flags: &self.flags, keys: 0, cache_mib: 64 };
         engine::open(kind, &setup)
     }

@@ -6,17 +6,17 @@
 use std::collections::VecDeque;
 
 #[derive(Clone, Debug)]
-pub(super) struct Pending<T> {
+pub(super) struct RetiredBatches<T> {
     batches: VecDeque<(u64, Vec<T>)>,
 }
 
-impl<T> Default for Pending<T> {
+impl<T> Default for RetiredBatches<T> {
     fn default() -> Self {
         Self { batches: VecDeque::new() }
     }
 }
 
-impl<T> Pending<T> {
+impl<T> RetiredBatches<T> {
     /// # Panics
     /// When `stamp` is below an earlier one.
     pub(super) fn add(&mut self, stamp: u64, items: impl IntoIterator<Item = T>) {

@@ -16,7 +16,7 @@ impl RegionState {
     ///
     /// # Panics
     /// When nodes are not in memory.
-    pub fn take_apart(&mut self, hasher: Hasher) -> Vec<Region> {
+    pub fn split(&mut self, hasher: Hasher) -> Vec<Region> {
         let mut done = Vec::new();
         let mut todo = vec![self.take()];
         while let Some(whole) = todo.pop() {
@@ -28,7 +28,7 @@ impl RegionState {
             let at = (0..whole.children.len())
                 .position(|child| bit(whole.children.prefix(child).first_key(), depth))
                 .expect("a region of many children has some on the right");
-            let pending = whole.pending();
+            let pending = whole.buffered();
             let pending_at = pending.partition_point(|pending| !bit(&pending.key, depth));
             let (pending, children) = (pending.len(), whole.children.len());
             todo.push(whole.half(hasher, true, at..children, pending_at..pending));
@@ -42,11 +42,11 @@ impl RegionState {
         let nodes = std::mem::replace(&mut self.nodes, Nodes::Plain);
         self.retire();
         Self {
-            pending: std::mem::take(&mut self.pending),
+            buffered: std::mem::take(&mut self.buffered),
             changes_since_write: std::mem::take(&mut self.changes_since_write),
             versions: std::mem::take(&mut self.versions),
             log_position: self.log_position,
-            own: self.own,
+            own_node: self.own_node,
             ..Self::new(self.namespace, self.children.clone(), nodes, self.last_commit)
         }
     }
@@ -56,7 +56,7 @@ impl RegionState {
         hasher: Hasher,
         right: bool,
         children: Range<usize>,
-        pending: Range<usize>,
+        buffered: Range<usize>,
     ) -> Self {
         let prefix = self.children.region().child(right);
         let halves: Vec<ChildRef> =
@@ -72,7 +72,7 @@ impl RegionState {
             Nodes::Plain => Nodes::Plain,
         };
         Self {
-            pending: self.pending.part(pending, &prefix),
+            buffered: self.buffered.part(buffered, &prefix),
             changes_since_write: self.changes_since_write[children.clone()].to_vec(),
             versions: self.versions[children].to_vec(),
             log_position: self.log_position,

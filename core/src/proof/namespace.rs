@@ -6,17 +6,17 @@
 //! namespace. What a block does is in [`block`](super::block).
 //!
 //! ```
-//! use pleach_core::naive::Naive;
-//! use pleach_core::proof::{NamespaceRoots, path, through};
+//! use pleach_core::naive::NaiveTrie;
+//! use pleach_core::proof::{NamespaceRoots, namespace, path};
 //! use pleach_core::{Hasher, Lookup, TERMINATOR};
 //!
-//! let trie = Naive::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
+//! let trie = NaiveTrie::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
 //! let roots = NamespaceRoots::from_iter([(0, TERMINATOR), (5, trie.root(Hasher::BLAKE3))]);
 //! let inner = trie.path(Hasher::BLAKE3, &[2; 32]).encode(Hasher::BLAKE3)?;
-//! let bytes = through::build(Hasher::BLAKE3, &roots, 5, &inner)?;
+//! let bytes = namespace::build(Hasher::BLAKE3, &roots, 5, &inner)?;
 //!
 //! // A light client keeps 32 bytes for all namespaces.
-//! let opened = through::open(Hasher::BLAKE3, &bytes, &roots.over_all(Hasher::BLAKE3))?;
+//! let opened = namespace::open(Hasher::BLAKE3, &bytes, &roots.over_all(Hasher::BLAKE3))?;
 //! assert_eq!(opened.ns(), 5);
 //! let root = opened.root().expect("the namespace exists");
 //! let verified = path::verify(Hasher::BLAKE3, opened.inner(), root)?;
@@ -27,15 +27,15 @@
 use alloc::vec::Vec;
 
 use super::{
-    change::{self, Change},
+    change::{self, ChangeLookup},
     error::{BuildError, DecodeError, VerifyError},
-    frame::{self, Frame, Inner},
+    frame::{self, Frame, InnerProofs},
     limits::Limits,
     lookup::Lookup,
     path,
     roots::{self, NamespaceRoots},
     terminal::Terminal,
-    wire::Kind,
+    wire::ProofKind,
 };
 use crate::{
     hasher::Hasher,
@@ -43,17 +43,18 @@ use crate::{
 };
 
 /// Inner proofs against one root.
-const OF_ONE_ROOT: &[Kind] = &[Kind::Path, Kind::Multi, Kind::Witness, Kind::Range];
+const SINGLE_ROOT_KINDS: &[ProofKind] =
+    &[ProofKind::Path, ProofKind::Multi, ProofKind::Witness, ProofKind::Range];
 
 /// A namespace's root as the root over all has it, and a proof that is still to be verified.
 /// Borrows the encoding.
 #[derive(Clone, Copy, Debug)]
-pub struct Through<'a> {
+pub struct OpenedNamespace<'a> {
     ns: u8,
-    found: Option<(Node, Kind, &'a [u8])>,
+    found: Option<(Node, ProofKind, &'a [u8])>,
 }
 
-impl<'a> Through<'a> {
+impl<'a> OpenedNamespace<'a> {
     /// The namespace.
     pub fn ns(&self) -> u8 {
         self.ns
@@ -66,7 +67,7 @@ impl<'a> Through<'a> {
 
     /// Kind of the inner proof: a path proof, multiproof, witness or range proof. `None` where the
     /// namespace does not exist.
-    pub fn kind(&self) -> Option<Kind> {
+    pub fn kind(&self) -> Option<ProofKind> {
         self.found.map(|(_, kind, _)| kind)
     }
 
@@ -82,7 +83,7 @@ pub fn open<'a>(
     hasher: Hasher,
     bytes: &'a [u8],
     over_all: &Node,
-) -> Result<Through<'a>, VerifyError> {
+) -> Result<OpenedNamespace<'a>, VerifyError> {
     open_with(hasher, bytes, over_all, &Limits::DEFAULT)
 }
 
@@ -93,13 +94,13 @@ pub fn open_with<'a>(
     bytes: &'a [u8],
     over_all: &Node,
     limits: &Limits,
-) -> Result<Through<'a>, VerifyError> {
+) -> Result<OpenedNamespace<'a>, VerifyError> {
     limits.check_bytes(bytes)?;
-    let Frame { ns, outer, inner } = Frame::cut(hasher, Kind::Through, bytes)?;
+    let Frame { ns, outer, inner } = Frame::cut(hasher, ProofKind::Namespace, bytes)?;
     for terminal in path::decode(hasher, outer)?.terminals() {
         check_terminal(&terminal)?;
     }
-    let proof = inner.only(OF_ONE_ROOT)?;
+    let proof = inner.only(SINGLE_ROOT_KINDS)?;
     let key = roots::key(ns);
     let found = match path::verify_with(hasher, outer, over_all, limits)?.get(&key) {
         Lookup::Present(root) => Some(Node::from(root.to_bytes())),
@@ -107,8 +108,10 @@ pub fn open_with<'a>(
         Lookup::OutOfScope => return Err(DecodeError::Namespace.into()),
     };
     match (found, proof) {
-        (Some(root), Some((kind, inner))) => Ok(Through { ns, found: Some((root, kind, inner)) }),
-        (None, None) => Ok(Through { ns, found: None }),
+        (Some(root), Some((kind, inner))) => {
+            Ok(OpenedNamespace { ns, found: Some((root, kind, inner)) })
+        }
+        (None, None) => Ok(OpenedNamespace { ns, found: None }),
         _ => Err(DecodeError::Inner.into()),
     }
 }
@@ -121,21 +124,21 @@ pub fn build(
     ns: u8,
     inner: &[u8],
 ) -> Result<Vec<u8>, BuildError> {
-    check_inner(hasher, OF_ONE_ROOT, roots.get(ns).is_some(), inner)?;
-    Ok(frame::assemble(hasher, Kind::Through, ns, &roots.prove(hasher, ns)?, &[inner])?)
+    check_inner(hasher, SINGLE_ROOT_KINDS, roots.get(ns).is_some(), inner)?;
+    Ok(frame::assemble(hasher, ProofKind::Namespace, ns, &roots.prove(hasher, ns)?, &[inner])?)
 }
 
 /// What became of a namespace's root between two roots over all, and a change proof that is still
 /// to be verified. Borrows the encoding.
 #[derive(Clone, Copy, Debug)]
-pub struct ThroughChange<'a> {
+pub struct OpenedNamespaceChange<'a> {
     ns: u8,
     /// Before and after, where the two differ.
     roots: Option<[Option<Node>; 2]>,
     inner: &'a [u8],
 }
 
-impl<'a> ThroughChange<'a> {
+impl<'a> OpenedNamespaceChange<'a> {
     /// The namespace.
     pub fn ns(&self) -> u8 {
         self.ns
@@ -176,7 +179,7 @@ pub fn open_change<'a>(
     bytes: &'a [u8],
     from: &Node,
     to: &Node,
-) -> Result<ThroughChange<'a>, VerifyError> {
+) -> Result<OpenedNamespaceChange<'a>, VerifyError> {
     open_change_with(hasher, bytes, from, to, &Limits::DEFAULT)
 }
 
@@ -188,25 +191,25 @@ pub fn open_change_with<'a>(
     from: &Node,
     to: &Node,
     limits: &Limits,
-) -> Result<ThroughChange<'a>, VerifyError> {
+) -> Result<OpenedNamespaceChange<'a>, VerifyError> {
     limits.check_bytes(bytes)?;
-    let Frame { ns, outer, inner } = Frame::cut(hasher, Kind::ThroughChange, bytes)?;
+    let Frame { ns, outer, inner } = Frame::cut(hasher, ProofKind::NamespaceChange, bytes)?;
     let key = roots::key(ns);
     let outer_claim = change::decode(hasher, outer, &key, &key)?;
     for terminal in outer_claim.terminals_before().chain(outer_claim.terminals_after()) {
         check_terminal(&terminal)?;
     }
-    let proof = inner.only(&[Kind::Change])?;
+    let proof = inner.only(&[ProofKind::Change])?;
     let verified = change::verify_with(hasher, outer, from, to, &key, &key, limits)?;
     let node = |root: ValueHash| Node::from(root.to_bytes());
     let roots = match verified.get(&key) {
-        Change::Changed { before, after } => Some([before.map(node), after.map(node)]),
-        Change::Same | Change::OutOfScope => None,
+        ChangeLookup::Changed { before, after } => Some([before.map(node), after.map(node)]),
+        ChangeLookup::Same | ChangeLookup::OutOfScope => None,
     };
     if inner_roots(roots).is_some() != proof.is_some() {
         return Err(DecodeError::Inner.into());
     }
-    Ok(ThroughChange { ns, roots, inner: proof.map_or(&[], |(_, inner)| inner) })
+    Ok(OpenedNamespaceChange { ns, roots, inner: proof.map_or(&[], |(_, inner)| inner) })
 }
 
 /// Makes a proof of what became of a namespace from the roots `from` to the roots `to`. `inner` is
@@ -220,19 +223,19 @@ pub fn build_change(
     inner: &[u8],
 ) -> Result<Vec<u8>, BuildError> {
     let roots = [from, to].map(|roots| roots.get(ns).copied());
-    check_inner(hasher, &[Kind::Change], inner_roots(Some(roots)).is_some(), inner)?;
+    check_inner(hasher, &[ProofKind::Change], inner_roots(Some(roots)).is_some(), inner)?;
     let outer = from.prove_change(hasher, to, ns)?;
-    Ok(frame::assemble(hasher, Kind::ThroughChange, ns, &outer, &[inner])?)
+    Ok(frame::assemble(hasher, ProofKind::NamespaceChange, ns, &outer, &[inner])?)
 }
 
 /// Is `inner` one encoding of one of these kinds, or nothing, as it has to be?
 fn check_inner(
     hasher: Hasher,
-    kinds: &[Kind],
+    kinds: &[ProofKind],
     wanted: bool,
     inner: &[u8],
 ) -> Result<(), DecodeError> {
-    let found = Inner::of(hasher, inner).only(kinds)?;
+    let found = InnerProofs::of(hasher, inner).only(kinds)?;
     if found.is_some() == wanted { Ok(()) } else { Err(DecodeError::Inner) }
 }
 
@@ -243,7 +246,7 @@ pub(super) fn check_terminal(terminal: &Terminal) -> Result<(), DecodeError> {
         return Err(DecodeError::TooDeep { depth });
     }
     match terminal {
-        Terminal::Leaf { key, .. } if roots::namespace(key).is_none() => {
+        Terminal::Leaf { key, .. } if roots::namespace_of(key).is_none() => {
             Err(DecodeError::Namespace)
         }
         _ => Ok(()),

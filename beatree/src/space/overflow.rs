@@ -11,24 +11,24 @@
 use std::collections::BTreeMap;
 
 use pleach_core::page::MAX_PAGE_NO;
-use pleach_core::page::overflow::{MAX_RUN_PAGES, PageRun};
+use pleach_core::page::overflow::{MAX_RUN_PAGES, OverflowRun};
 
 pub use pleach_core::page::overflow::MAX_RUNS;
 
 use super::free_map;
 use super::free_runs::FreeRuns;
-use super::pending::Pending;
+use super::retired::RetiredBatches;
 use super::{FileGeometry, GrowingFile, Growth, NeedGrowth, SpaceError};
 
-/// Figures of [`Extents`], in pages.
+/// Figures of [`OverflowSpace`], in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ExtentsStats {
+pub struct OverflowSpaceStats {
     /// Pages of the file.
     pub pages: u64,
     /// Pages in use and not given up.
     pub live: u64,
     /// Pages given up and not released.
-    pub pending: u64,
+    pub retired: u64,
     /// Free pages.
     pub free: u64,
     /// Runs of free pages.
@@ -37,17 +37,17 @@ pub struct ExtentsStats {
 
 /// The allocator of the overflow file.
 #[derive(Clone, Debug, Default)]
-pub struct Extents {
+pub struct OverflowSpace {
     geometry: FileGeometry,
     pages: u64,
     free: FreeRuns,
     /// Retired runs by their starts: they overlap neither each other nor free ones.
     retired: BTreeMap<u64, u64>,
     retired_pages: u64,
-    pending: Pending<PageRun>,
+    retired_batches: RetiredBatches<OverflowRun>,
 }
 
-impl Extents {
+impl OverflowSpace {
     /// An empty file.
     ///
     /// # Panics
@@ -57,7 +57,7 @@ impl Extents {
         Self { geometry, ..Self::default() }
     }
 
-    /// The state that [`Extents::encode`] wrote, validated in full.
+    /// The state that [`OverflowSpace::encode`] wrote, validated in full.
     pub fn parse(geometry: FileGeometry, bytes: &[u8]) -> Result<Self, SpaceError> {
         let (pages, runs) = free_map::parse(bytes)?;
         if pages % u64::from(geometry.segment_pages) != 0 {
@@ -79,7 +79,7 @@ impl Extents {
     /// covers.
     pub fn encode(&self, through: u64, out: &mut Vec<u8>) {
         let mut free = self.free.clone();
-        for run in self.pending.iter(through) {
+        for run in self.retired_batches.iter(through) {
             free.insert(run.start, run.pages.into());
         }
         free_map::encode(self.pages, free.len(), free.iter(), out);
@@ -88,14 +88,14 @@ impl Extents {
     /// When the file is far too long for its live pages: drops segments of free pages at its end from the
     /// map, as far as it should shrink. The caller cuts the file itself when no image and no record that a
     /// recovery may read names a page behind the end.
-    pub fn drop_tail(&mut self) {
-        if let Some(goal) = self.geometry.goal(self.pages, self.stats().live) {
-            self.drop_free_end(goal);
+    pub fn shrink_tail(&mut self) {
+        if let Some(goal) = self.geometry.shrink_goal(self.pages, self.stats().live) {
+            self.shrink_free_end(goal);
         }
     }
 
     /// Drops segments of free pages at the end of the file from the map, but for the first `keep` pages.
-    pub fn drop_free_end(&mut self, keep: u64) {
+    pub fn shrink_free_end(&mut self, keep: u64) {
         let (free, segment) = (self.free.ending_at(self.pages), self.geometry.segment_pages);
         let used = (self.pages - free).next_multiple_of(segment.into());
         let pages = used.max(keep);
@@ -110,12 +110,12 @@ impl Extents {
     ///
     /// # Panics
     /// When the stamp is below an earlier one.
-    pub fn retire(&mut self, runs: &[PageRun], stamp: u64) -> Result<(), SpaceError> {
+    pub fn retire(&mut self, runs: &[OverflowRun], stamp: u64) -> Result<(), SpaceError> {
         for run in runs {
             self.check_owned(*run)?;
             self.retired.insert(run.start, run.pages.into());
             self.retired_pages += u64::from(run.pages);
-            self.pending.add(stamp, [*run]);
+            self.retired_batches.add(stamp, [*run]);
         }
         Ok(())
     }
@@ -123,7 +123,7 @@ impl Extents {
     /// Frees what was retired with stamps through `stamp`; gives the number of pages.
     pub fn release(&mut self, stamp: u64) -> u64 {
         let before = self.retired_pages;
-        while let Some(runs) = self.pending.take(stamp) {
+        while let Some(runs) = self.retired_batches.take(stamp) {
             for run in runs {
                 self.retired.remove(&run.start);
                 self.retired_pages -= u64::from(run.pages);
@@ -136,11 +136,11 @@ impl Extents {
     /// Recovery: the file has at least this many pages, in whole segments; those beyond what was known are free.
     pub fn grow_to(&mut self, pages: u64) -> Result<(), SpaceError> {
         let more = pages.saturating_sub(self.pages).div_ceil(self.geometry.segment_pages.into());
-        self.grown(u32::try_from(more).map_err(|_| SpaceError::TooLong { pages })?)
+        self.add_segments(u32::try_from(more).map_err(|_| SpaceError::TooLong { pages })?)
     }
 
     /// Recovery: a location record says that this run is in use.
-    pub fn mark_used(&mut self, run: PageRun) -> Result<(), SpaceError> {
+    pub fn mark_used(&mut self, run: OverflowRun) -> Result<(), SpaceError> {
         self.check_inside(run)?;
         if !self.free.contains(run.start, run.pages.into()) {
             return Err(SpaceError::AlreadyUsed { page: run.start });
@@ -150,7 +150,7 @@ impl Extents {
     }
 
     /// A run is free at once: in recovery, and for runs allocated but never published.
-    pub fn mark_free(&mut self, run: PageRun) -> Result<(), SpaceError> {
+    pub fn mark_free(&mut self, run: OverflowRun) -> Result<(), SpaceError> {
         self.check_owned(run)?;
         self.free.insert(run.start, run.pages.into());
         Ok(())
@@ -160,7 +160,7 @@ impl Extents {
     /// recovery that does not know what is named.
     ///
     /// # Panics
-    /// As [`Extents::retire`].
+    /// As [`OverflowSpace::retire`].
     pub fn retire_free(&mut self, stamp: u64) -> bool {
         let mut runs = Vec::new();
         for (start, len) in self.free.iter().collect::<Vec<_>>() {
@@ -177,11 +177,11 @@ impl Extents {
     }
 
     /// Figures.
-    pub fn stats(&self) -> ExtentsStats {
-        ExtentsStats {
+    pub fn stats(&self) -> OverflowSpaceStats {
+        OverflowSpaceStats {
             pages: self.pages,
             live: self.pages - self.free.pages() - self.retired_pages,
-            pending: self.retired_pages,
+            retired: self.retired_pages,
             free: self.free.pages(),
             free_runs: self.free.len() as u64,
         }
@@ -191,7 +191,10 @@ impl Extents {
     pub fn bytes(&self) -> usize {
         // A B-tree's nodes are between half and entirely full.
         const RETIRED: usize = 2 * size_of::<(u64, u64)>();
-        size_of::<Self>() + self.free.bytes() + self.retired.len() * RETIRED + self.pending.bytes()
+        size_of::<Self>()
+            + self.free.bytes()
+            + self.retired.len() * RETIRED
+            + self.retired_batches.bytes()
     }
 
     /// Is the file shorter than the size factor allows with `count` more live pages?
@@ -224,7 +227,7 @@ impl Extents {
     }
 
     /// Inside the file, nothing of it free, nothing of it given up.
-    fn check_owned(&self, run: PageRun) -> Result<(), SpaceError> {
+    fn check_owned(&self, run: OverflowRun) -> Result<(), SpaceError> {
         self.check_inside(run)?;
         let end = run.start + u64::from(run.pages);
         if self.free.overlaps(run.start, run.pages.into()) {
@@ -237,7 +240,7 @@ impl Extents {
         Ok(())
     }
 
-    fn check_inside(&self, run: PageRun) -> Result<(), SpaceError> {
+    fn check_inside(&self, run: OverflowRun) -> Result<(), SpaceError> {
         let end = run.start.checked_add(run.pages.into());
         if run.pages > 0 && end.is_some_and(|end| end <= self.pages) {
             Ok(())
@@ -247,8 +250,8 @@ impl Extents {
     }
 }
 
-impl GrowingFile for Extents {
-    type Run = PageRun;
+impl GrowingFile for OverflowSpace {
+    type Run = OverflowRun;
 
     /// Hands out `count` pages as at most [`MAX_RUNS`] runs in address order; `out` is replaced.
     ///
@@ -258,12 +261,12 @@ impl GrowingFile for Extents {
         &mut self,
         count: u32,
         growth: Growth,
-        out: &mut Vec<PageRun>,
+        out: &mut Vec<OverflowRun>,
     ) -> Result<(), NeedGrowth> {
         assert!(count > 0, "a long value has pages");
         out.clear();
         let live = self.stats().live + u64::from(count);
-        let fits = if self.geometry.goal(self.pages, live).is_some() {
+        let fits = if self.geometry.shrink_goal(self.pages, live).is_some() {
             self.free.iter().find(|(_, len)| *len >= u64::from(count))
         } else {
             self.free.smallest_of(count.into())
@@ -287,7 +290,7 @@ impl GrowingFile for Extents {
         Ok(())
     }
 
-    fn grown(&mut self, segments: u32) -> Result<(), SpaceError> {
+    fn add_segments(&mut self, segments: u32) -> Result<(), SpaceError> {
         let more = self.geometry.pages_of(segments);
         let pages = self.pages + more;
         if pages > MAX_PAGE_NO + 1 {
@@ -314,11 +317,11 @@ fn runs_of(len: u64) -> u64 {
     len.div_ceil(MAX_RUN_PAGES.into())
 }
 
-fn split_run(start: u64, len: u64, out: &mut Vec<PageRun>) {
+fn split_run(start: u64, len: u64, out: &mut Vec<OverflowRun>) {
     let (mut at, end) = (start, start + len);
     while at < end {
         let pages = u32::try_from(end - at).unwrap_or(u32::MAX).min(MAX_RUN_PAGES);
-        out.push(PageRun { start: at, pages });
+        out.push(OverflowRun { start: at, pages });
         at += u64::from(pages);
     }
 }

@@ -15,7 +15,7 @@ use crate::output;
 const HEAD: u64 = 20;
 
 /// The figures of one moment.
-struct Line {
+struct StatusLine {
     commit: u64,
     /// Commits a second since the line before.
     commits_per_second: f64,
@@ -27,7 +27,7 @@ struct Line {
     root: String,
 }
 
-impl Line {
+impl StatusLine {
     fn json(&self) -> Value {
         json!({
             "schema": 1, "commit": self.commit, "commits_per_second": self.commits_per_second,
@@ -83,11 +83,11 @@ pub(crate) fn top(args: &TopArgs) -> Result<()> {
     Ok(())
 }
 
-fn line(db: &Db, commits: u64, passed: Duration) -> Line {
+fn line(db: &Db, commits: u64, passed: Duration) -> StatusLine {
     let (metrics, history) = (db.metrics(), db.history());
     #[expect(clippy::cast_precision_loss, reason = "printed with one digit")]
     let commits_per_second = commits as f64 / passed.as_secs_f64();
-    Line {
+    StatusLine {
         commit: *history.end(),
         commits_per_second: (commits_per_second * 10.0).round() / 10.0,
         history: history.end() - history.start(),

@@ -26,7 +26,7 @@ const _: () =
     assert!(AS_OF.is_multiple_of(8) && PREFIX.is_multiple_of(8), "wide fields are aligned");
 
 /// The fields of a page that is cut at a prefix.
-pub(super) struct CutHeader {
+pub(super) struct PrefixHeader {
     pub(super) level: u8,
     pub(super) prefix: Prefix,
     /// The commit number that a leaf page is applied through; the log position of a branch page.
@@ -34,7 +34,7 @@ pub(super) struct CutHeader {
     pub(super) count: u16,
 }
 
-impl CutHeader {
+impl PrefixHeader {
     /// Writes the fields after the common header.
     pub(super) fn write(&self, page: &mut Page) {
         assert!(self.prefix.len() <= MAX_PREFIX_LEN, "pages are cut at 255 bits at most");

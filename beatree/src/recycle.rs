@@ -8,12 +8,12 @@
 //! because the newest are as large as what is needed now; no piece is freed under its lock.
 //!
 //! ```
-//! use pleach_beatree::recycled::Recycled;
+//! use pleach_beatree::recycle::RecyclePool;
 //!
-//! let pool: Recycled<Vec<u8>> = Recycled::new(1 << 20);
+//! let pool: RecyclePool<Vec<u8>> = RecyclePool::new(1 << 20);
 //! let mut bytes = pool.take().unwrap_or_default();
 //! bytes.extend_from_slice(b"a result");
-//! pool.give(bytes);
+//! pool.put_back(bytes);
 //! assert!(pool.bytes() >= 8);
 //! // Contents are gone, memory is not.
 //! let again = pool.take().expect("just given");
@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 
-/// What a [`Recycled`] pool keeps.
+/// What a [`RecyclePool`] pool keeps.
 pub trait Recycle {
     /// Bytes that it takes, as the pool's limit counts them. They do not change while it is in the
     /// pool. What takes none is not kept.
@@ -48,22 +48,22 @@ impl<T> Recycle for Vec<T> {
 
 /// A bounded pool of memory between two uses.
 #[derive(Debug)]
-pub struct Recycled<T> {
-    kept: Mutex<Kept<T>>,
+pub struct RecyclePool<T> {
+    state: Mutex<RecycleState<T>>,
     limit: usize,
 }
 
 #[derive(Debug)]
-struct Kept<T> {
+struct RecycleState<T> {
     /// Oldest first, each with its bytes.
     pieces: VecDeque<(T, usize)>,
     bytes: usize,
 }
 
-impl<T: Recycle> Recycled<T> {
+impl<T: Recycle> RecyclePool<T> {
     /// A pool that keeps nothing yet, and never more than `limit` bytes.
     pub const fn new(limit: usize) -> Self {
-        Self { kept: Mutex::new(Kept { pieces: VecDeque::new(), bytes: 0 }), limit }
+        Self { state: Mutex::new(RecycleState { pieces: VecDeque::new(), bytes: 0 }), limit }
     }
 
     /// Most bytes that it keeps.
@@ -79,7 +79,7 @@ impl<T: Recycle> Recycled<T> {
     /// The newest piece that `fits`. Called under the pool's lock: it should look at a length and no
     /// more.
     pub fn take_if(&self, fits: impl Fn(&T) -> bool) -> Option<T> {
-        let mut kept = self.kept.lock();
+        let mut kept = self.state.lock();
         let at = kept.pieces.iter().rposition(|(piece, _)| fits(piece))?;
         let (piece, bytes) = kept.pieces.remove(at)?;
         kept.bytes -= bytes;
@@ -88,14 +88,14 @@ impl<T: Recycle> Recycled<T> {
 
     /// Takes a piece back. One that is larger than the limit is freed, and so are the oldest ones that
     /// have no room beside it.
-    pub fn give(&self, mut piece: T) {
+    pub fn put_back(&self, mut piece: T) {
         piece.clear();
         let bytes = piece.bytes();
         if bytes == 0 || bytes > self.limit {
             return;
         }
         loop {
-            let mut kept = self.kept.lock();
+            let mut kept = self.state.lock();
             if kept.bytes + bytes <= self.limit {
                 kept.bytes += bytes;
                 kept.pieces.push_back((piece, bytes));
@@ -111,7 +111,7 @@ impl<T: Recycle> Recycled<T> {
 
     /// Bytes that lie unused in the pool.
     pub fn bytes(&self) -> usize {
-        self.kept.lock().bytes
+        self.state.lock().bytes
     }
 }
 
@@ -131,29 +131,29 @@ mod tests {
 
     #[test]
     fn the_newest_stay_within_the_limit() {
-        let pool = Recycled::new(100);
+        let pool = RecyclePool::new(100);
         for number in 0..5 {
-            pool.give(Piece(30, number));
+            pool.put_back(Piece(30, number));
             assert!(pool.bytes() <= 100);
         }
         assert_eq!(pool.bytes(), 90);
         // Too large, and nothing at all: not kept, and nobody leaves for them.
-        pool.give(Piece(101, 9));
-        pool.give(Piece(0, 9));
+        pool.put_back(Piece(101, 9));
+        pool.put_back(Piece(0, 9));
         let numbers: Vec<u8> =
             std::iter::from_fn(|| pool.take()).map(|Piece(_, number)| number).collect();
         assert_eq!((numbers, pool.bytes()), (vec![4, 3, 2], 0));
         // One of the whole limit takes the room of all.
-        pool.give(Piece(1, 0));
-        pool.give(Piece(100, 1));
+        pool.put_back(Piece(1, 0));
+        pool.put_back(Piece(100, 1));
         assert_eq!((pool.take(), pool.take()), (Some(Piece(100, 1)), None));
     }
 
     #[test]
     fn the_newest_that_fits_is_taken() {
-        let pool = Recycled::new(1000);
+        let pool = RecyclePool::new(1000);
         for (bytes, number) in [(10, 0), (200, 1), (20, 2), (300, 3)] {
-            pool.give(Piece(bytes, number));
+            pool.put_back(Piece(bytes, number));
         }
         assert_eq!(pool.take_if(|piece| piece.0 < 100), Some(Piece(20, 2)));
         assert_eq!(pool.take_if(|piece| piece.0 > 500), None);
@@ -162,8 +162,8 @@ mod tests {
 
     #[test]
     fn contents_do_not_stay() {
-        let pool = Recycled::new(1 << 10);
-        pool.give(vec![std::sync::Arc::new(7)]);
+        let pool = RecyclePool::new(1 << 10);
+        pool.put_back(vec![std::sync::Arc::new(7)]);
         let kept = pool.take().expect("given");
         assert!(kept.is_empty() && kept.capacity() > 0);
     }
