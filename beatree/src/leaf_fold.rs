@@ -136,7 +136,7 @@ fn usable_treelet<'a>(page: &PageState<'a>, accesses: &[KeyAccess]) -> Option<Tr
 
 /// The prefixes below which [`fold_page`] looks at pairs, ascending: of what pends, or lies over that, it needs no more. A
 /// treelet with columns may not know of a deletion that pends: then it is all of the page.
-pub fn needed(page: &PageState<'_>, accesses: &[KeyAccess]) -> Vec<Prefix> {
+pub fn needed_prefixes(page: &PageState<'_>, accesses: &[KeyAccess]) -> Vec<Prefix> {
     let mut needed = Vec::new();
     match usable_treelet(page, accesses).filter(|known| known.columns().is_none()) {
         Some(known) => add_needed_prefixes(page, &known, accesses, (0, 0, false), &mut needed),

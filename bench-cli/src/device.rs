@@ -16,7 +16,7 @@ use crate::error::{Error, Result, of_engine, usage};
 use crate::flags::{Flags, Io, count, mib};
 use crate::machine::{self, free_disk, gib};
 use crate::measure::{Figure, Times, Unit, float, grouped, timed};
-use crate::progress::Progress;
+use crate::progress::ProgressReporter;
 use crate::results::EngineRun;
 use crate::signals;
 use crate::{report, run};
@@ -94,7 +94,7 @@ pub fn run(args: &DeviceArgs, flags: &Flags) -> Result<()> {
     ours.settings.insert("io".to_owned(), format!("{} with {direct}", info.engine));
     let version = if args.no_fio { None } else { fio_version() };
     let mut fio = version.map(|version| EngineRun::new("fio", version, most));
-    let mut progress = Progress::new(flags.quiet);
+    let mut progress = ProgressReporter::new(flags.quiet);
     let mut show = |text: &str| {
         progress.show(text);
         signals::caught().is_none()

@@ -106,7 +106,7 @@ impl JobContext {
 
     /// Asks for a turn, unless some are left. False: it must come to an end.
     pub fn turn(&mut self) -> Result<bool> {
-        if signals::asked() || self.stopped {
+        if signals::is_stop_requested() || self.stopped {
             self.stopped = true;
             return Ok(false);
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 const EVERY: Duration = Duration::from_secs(10);
 
 /// What is shown, and was.
-pub struct Progress {
+pub struct ProgressReporter {
     quiet: bool,
     terminal: bool,
     /// The last line of its own, or the start.
@@ -16,7 +16,7 @@ pub struct Progress {
     shown: bool,
 }
 
-impl Progress {
+impl ProgressReporter {
     pub fn new(quiet: bool) -> Self {
         let terminal = std::io::stderr().is_terminal();
         Self { quiet, terminal, last: Instant::now(), shown: false }
@@ -56,7 +56,7 @@ mod tests {
     /// Where standard error was no terminal, a load of an hour said nothing.
     #[test]
     fn without_a_terminal_a_line_comes_each_ten_seconds() {
-        let mut progress = Progress::new(false);
+        let mut progress = ProgressReporter::new(false);
         let start = progress.last;
         let due =
             (0..=350).filter(|tenth| progress.is_due(start + Duration::from_millis(100) * *tenth));

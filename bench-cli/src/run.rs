@@ -12,7 +12,7 @@ use crate::job::Job;
 use crate::job_context::{Check, ChildMessage, JobStage, ParentMessage};
 use crate::machine::{self, gib};
 use crate::measure::grouped;
-use crate::progress::Progress;
+use crate::progress::ProgressReporter;
 use crate::results::EngineRun;
 use crate::work::{self, Workload};
 use crate::{report, signals};
@@ -123,7 +123,7 @@ pub struct Bench {
     pub root: PathBuf,
     decided: BTreeMap<String, u64>,
     notes: Vec<String>,
-    progress: Progress,
+    progress: ProgressReporter,
     /// Locked by the process that uses a `--dir`.
     _lock: Option<std::fs::File>,
     _temporary: Option<tempfile::TempDir>,
@@ -219,7 +219,7 @@ impl Bench {
             leads.push(lead("pleach again", EngineKind::Pleach, &own));
         }
         let decided = BTreeMap::new();
-        let progress = Progress::new(flags.quiet);
+        let progress = ProgressReporter::new(flags.quiet);
         let bench = Self {
             work,
             flags,

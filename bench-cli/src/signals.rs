@@ -167,6 +167,6 @@ fn end_with_parent() -> Result<()> {
 }
 
 /// Was this child asked to stop?
-pub fn asked() -> bool {
+pub fn is_stop_requested() -> bool {
     ASKED.get().is_some_and(|asked| asked.load(Ordering::Acquire))
 }

@@ -66,7 +66,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<()> {
         let now = Instant::now();
         let line = line(&db, commit.saturating_sub(before.1), now - before.0);
         before = (now, commit);
-        let head = "    commit commits/s  history     pending       MiB leaf pages root\n";
+        let head = "    commit commits/s  history    buffered       MiB leaf pages root\n";
         let text = if args.folder.json {
             format!("{}\n", line.json())
         } else {

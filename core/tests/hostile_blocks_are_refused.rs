@@ -168,20 +168,20 @@ fn inner_witnesses_missing_or_too_many() {
 /// A trie of roots that has more than namespaces in it, proven by the ordinary rules.
 fn with_a_stranger(stranger: Key) -> NaiveTrie {
     let mut set: NaiveTrie =
-        state().iter().map(|(ns, root)| (roots::key(ns), hash(*root))).collect();
+        state().iter().map(|(ns, root)| (roots::namespace_key(ns), hash(*root))).collect();
     set.set(stranger, Some([5; 32].into()));
     set
 }
 
 #[test]
 fn keys_that_are_no_namespace() {
-    let mut stranger = roots::key(1);
+    let mut stranger = roots::namespace_key(1);
     stranger[31] = 1;
     let set = with_a_stranger(stranger);
     let root = set.root(BLAKE3);
     for (keys, error) in [
         (vec![stranger], DecodeError::TooDeep { depth: 256 }),
-        (vec![roots::key(1)], DecodeError::TooDeep { depth: 256 }),
+        (vec![roots::namespace_key(1)], DecodeError::TooDeep { depth: 256 }),
     ] {
         let ops: Vec<Op> = keys.iter().map(|key| Op { key: *key, access: Access::Read }).collect();
         let outer = set.witness(BLAKE3, &ops).encode(BLAKE3).unwrap();
@@ -205,7 +205,7 @@ fn keys_that_are_no_namespace() {
 }
 
 fn naive_state() -> NaiveTrie {
-    state().iter().map(|(ns, root)| (roots::key(ns), hash(*root))).collect()
+    state().iter().map(|(ns, root)| (roots::namespace_key(ns), hash(*root))).collect()
 }
 
 #[test]
@@ -236,12 +236,12 @@ fn a_path_to_another_namespace() {
     let elsewhere = namespace::open(BLAKE3, &bytes, &trie(1).root(BLAKE3)).err();
     assert_eq!(elsewhere, Some(VerifyError::RootMismatch));
     // An outer proof of another kind, and one that is cut short.
-    let multi = naive_state().multi(BLAKE3, &[roots::key(1)]).encode(BLAKE3).unwrap();
+    let multi = naive_state().multi(BLAKE3, &[roots::namespace_key(1)]).encode(BLAKE3).unwrap();
     assert_eq!(open(1, &multi, &[&inner]), kind(2));
     assert_eq!(open(1, &path(1)[..60], &[&inner]), wrong(DecodeError::Length));
     // The root alone is what a path proof says.
     let verified = path::verify(BLAKE3, &path(1), &over_all).unwrap();
-    assert!(verified.get(&roots::key(1)) != verified.get(&roots::key(0)));
+    assert!(verified.get(&roots::namespace_key(1)) != verified.get(&roots::namespace_key(0)));
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn agrees<H: Oracle>(roots: &NamespaceRoots, to: &NamespaceRoots, accesses: &[(u
     assert_eq!(roots.over_all(H::HASHER), oracle_root::<H>(&slow));
     assert_eq!(roots::over_all(H::HASHER, roots.iter()), slow.root(H::HASHER));
     for ns in [0, 1, 2, 9, 0x7f, 0x80, 0xff] {
-        let key = roots::key(ns);
+        let key = roots::namespace_key(ns);
         let path = roots.prove(H::HASHER, ns).unwrap();
         assert_eq!(path, slow.path(H::HASHER, &key).encode(H::HASHER).unwrap());
         assert!(path.len() <= 32 + 66 + 8 * 32);
@@ -71,8 +71,10 @@ fn agrees<H: Oracle>(roots: &NamespaceRoots, to: &NamespaceRoots, accesses: &[(u
         let change = roots.prove_change(H::HASHER, to, ns).unwrap();
         assert_eq!(change, slow.change(H::HASHER, &naive(to), &key, &key));
     }
-    let ops: Vec<Op> =
-        accesses.iter().map(|(ns, access)| Op { key: roots::key(*ns), access: *access }).collect();
+    let ops: Vec<Op> = accesses
+        .iter()
+        .map(|(ns, access)| Op { key: roots::namespace_key(*ns), access: *access })
+        .collect();
     let witness = slow.witness(H::HASHER, &ops).encode(H::HASHER).unwrap();
     assert_eq!(roots.witness(H::HASHER, accesses).unwrap(), witness);
 }
@@ -117,7 +119,7 @@ fn none_one_and_all_namespaces() {
         agrees::<Blake3Hasher>(roots, &all, &reads);
         agrees::<Sha2Hasher>(roots, &empty, &[]);
     }
-    assert_eq!(roots::namespace_of(&roots::key(200)), Some(200));
+    assert_eq!(roots::namespace_of(&roots::namespace_key(200)), Some(200));
     assert_eq!(roots::namespace_of(&[200; 32]), None);
 }
 

@@ -138,5 +138,5 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
             namespace::build_change(Hasher::BLAKE3, &roots, &to, opened.ns(), opened.inner());
         assert_eq!(again, Ok(bytes));
     }
-    assert_eq!(roots::namespace_of(&roots::key(ns)), Some(ns));
+    assert_eq!(roots::namespace_of(&roots::namespace_key(ns)), Some(ns));
 });

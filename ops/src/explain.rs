@@ -106,7 +106,7 @@ impl Explainer<'_> {
         let child = state.children().find(key);
         let prefix = state.children().prefix(child);
         lines.push(format!(
-            "region   number {index} of {}, prefix {:?}, {} children, {} pending changes, last changed by commit {}",
+            "region   number {index} of {}, prefix {:?}, {} children, {} buffered changes, last changed by commit {}",
             regions.regions().len(),
             region.prefix(),
             state.children().len(),
@@ -140,10 +140,10 @@ impl Explainer<'_> {
         }
         let pending = state.buffered_change(key).map(|pending| pending.commit);
         match state.buffered_change(key) {
-            None => lines.push("pending  nothing".to_owned()),
+            None => lines.push("buffered nothing".to_owned()),
             Some(pending) => {
                 lines.push(format!(
-                    "pending  {}, by commit {}",
+                    "buffered {}, by commit {}",
                     describe(&pending.stored),
                     pending.commit
                 ));

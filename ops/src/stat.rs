@@ -263,7 +263,7 @@ impl std::fmt::Display for Stat {
             };
             writeln!(
                 f,
-                "namespace {:<5} {state}, {} leaf pages, {} regions, {} changes pending",
+                "namespace {:<5} {state}, {} leaf pages, {} regions, {} changes buffered",
                 namespace.number, namespace.pages, namespace.regions, namespace.buffered_entries
             )?;
         }
@@ -283,7 +283,7 @@ impl std::fmt::Display for Stat {
         )?;
         writeln!(
             f,
-            "pending         {} changes, {} bytes",
+            "buffered        {} changes, {} bytes",
             self.buffered_entries, self.pending_bytes
         )?;
         writeln!(f, "log to replay   {} bytes", self.log_replay_bytes)?;

@@ -12,13 +12,13 @@ pub enum SpaceError {
         page: u64,
     },
     /// A page given up that nobody owns.
-    #[error("page {page} is given up but was not in use")]
+    #[error("page {page} is retired but was not in use")]
     NotUsed {
         /// The page.
         page: u64,
     },
     /// A page given up twice.
-    #[error("page {page} is given up twice")]
+    #[error("page {page} is retired twice")]
     AlreadyRetired {
         /// The page.
         page: u64,

@@ -20,7 +20,9 @@ use rocksdb::{
 };
 
 use super::buffered::{by_block, hashed, in_blocks};
-use super::{Engine, Pair, Proven, Root, Setup, StateAccess, TxBody, ValueSink, Witness, rocks};
+use super::{
+    Engine, EngineWitness, Pair, Proven, Root, Setup, StateAccess, TxBody, ValueSink, rocks,
+};
 use crate::error::{Error, Result, of_engine};
 
 const NODES: &str = "jmt_nodes";
@@ -177,7 +179,10 @@ impl Jmt {
     }
 
     /// Makes a block, and if it is to be proven a proof of each key that it reads, and of the update.
-    fn make(&mut self, mut accesses: Vec<StateAccess>) -> anyhow::Result<Option<Box<dyn Witness>>> {
+    fn make(
+        &mut self,
+        mut accesses: Vec<StateAccess>,
+    ) -> anyhow::Result<Option<Box<dyn EngineWitness>>> {
         accesses.sort_unstable_by_key(|access| access.key);
         let version = self.version.map_or(0, |version| version + 1);
         let prove = |key: Key| {
@@ -205,7 +210,7 @@ impl Jmt {
         }
         self.uncommitted.blocks.push_back((version, batch));
         (self.version, self.root, self.proves) = (Some(version), root.0, false);
-        Ok(proofs.map(|(reads, update)| -> Box<dyn Witness> {
+        Ok(proofs.map(|(reads, update)| -> Box<dyn EngineWitness> {
             Box::new(Proofs { root: root.0, reads, update, accesses })
         }))
     }
@@ -257,7 +262,7 @@ impl Engine for Jmt {
         Ok(())
     }
 
-    fn finish(&mut self, accesses: Vec<StateAccess>) -> Result<Option<Box<dyn Witness>>> {
+    fn finish(&mut self, accesses: Vec<StateAccess>) -> Result<Option<Box<dyn EngineWitness>>> {
         self.make(accesses).map_err(wrap)
     }
 
@@ -316,7 +321,7 @@ impl Proofs {
     }
 }
 
-impl Witness for Proofs {
+impl EngineWitness for Proofs {
     fn bytes(&self) -> u64 {
         let read = |(_, value, proof): &JmtRead| value.as_ref().map_or(0, Vec::len) + proof.len();
         let reads: usize = self.reads.iter().map(read).sum();

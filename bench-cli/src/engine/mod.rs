@@ -153,7 +153,7 @@ pub trait Engine {
     }
 
     /// Finishes the block: all that it has read and written, each key once, in any order. Persists nothing.
-    fn finish(&mut self, accesses: Vec<StateAccess>) -> Result<Option<Box<dyn Witness>>> {
+    fn finish(&mut self, accesses: Vec<StateAccess>) -> Result<Option<Box<dyn EngineWitness>>> {
         match self.plain_block() {
             Some(flat) => flat.made = accesses,
             None => return usage("this engine has no blocks"),
@@ -248,7 +248,7 @@ pub trait View {
 }
 
 /// A block's witness in the engine's own form.
-pub trait Witness: Sync {
+pub trait EngineWitness: Sync {
     /// Its size, in the most compact form that the engine has.
     fn bytes(&self) -> u64;
     /// Verifies it against the root before the block, without a database, and returns all that it proves.

@@ -12,7 +12,8 @@ use pleach_core::{Hasher, Key, Node, TERMINATOR, ValueHash, prefix};
 
 use super::buffered::{BufferedTx, filled, name, padded};
 use super::{
-    Engine, Pair, PlainKey, Reader, Root, Setup, StateAccess, TxBody, ValueSink, View, Witness,
+    Engine, EngineWitness, Pair, PlainKey, Reader, Root, Setup, StateAccess, TxBody, ValueSink,
+    View,
 };
 use crate::error::{Error, Result, wrong};
 
@@ -112,7 +113,7 @@ impl Engine for Model {
         Ok(())
     }
 
-    fn finish(&mut self, accesses: Vec<StateAccess>) -> Result<Option<Box<dyn Witness>>> {
+    fn finish(&mut self, accesses: Vec<StateAccess>) -> Result<Option<Box<dyn EngineWitness>>> {
         let written = accesses.iter().filter_map(|access| {
             access.op.written().map(|value| (PlainKey::from(access.key), value.cloned()))
         });

@@ -19,7 +19,8 @@ use pleach_core::Key;
 
 use super::buffered::{by_block, hashed, in_blocks};
 use super::{
-    Args, Engine, Op, Pair, Proven, Root, Setup, StateAccess, TxBody, ValueSink, Witness, kind,
+    Args, Engine, EngineWitness, Op, Pair, Proven, Root, Setup, StateAccess, TxBody, ValueSink,
+    kind,
 };
 use crate::error::{Error, Result, of_engine, usage};
 
@@ -176,12 +177,12 @@ impl Engine for NomtEngine {
         Ok(())
     }
 
-    fn finish(&mut self, accesses: Vec<StateAccess>) -> Result<Option<Box<dyn Witness>>> {
+    fn finish(&mut self, accesses: Vec<StateAccess>) -> Result<Option<Box<dyn EngineWitness>>> {
         let begun = self.begun.take().ok_or_else(|| wrap("no block was begun"))?;
         let mut block = begun.session.finish(actuals(begun.reads, accesses)?).map_err(wrap)?;
         let witness = block.take_witness();
         self.made = Some(block);
-        Ok(witness.map(|witness| Box::new(NomtWitness::new(witness)) as Box<dyn Witness>))
+        Ok(witness.map(|witness| Box::new(NomtWitness::new(witness)) as Box<dyn EngineWitness>))
     }
 
     fn commit(&mut self) -> Result<()> {
@@ -294,7 +295,7 @@ impl NomtWitness {
     }
 }
 
-impl Witness for NomtWitness {
+impl EngineWitness for NomtWitness {
     /// The size if it were written out: siblings; of each terminal two bytes of depth, a byte that says its kind, and its
     /// key and value hash, or its path; of each key a byte that says what was done, and, unless a terminal has it, the
     /// key; of each write the new value's hash. The hash of a value read is that of its terminal.

@@ -14,7 +14,8 @@ use pleach_core::{Hasher, Limits};
 
 use super::buffered::{bare, by_block, padded};
 use super::{
-    Engine, Op, Pair, Proven, Reader, Root, Setup, StateAccess, TxBody, ValueSink, View, Witness,
+    Engine, EngineWitness, Op, Pair, Proven, Reader, Root, Setup, StateAccess, TxBody, ValueSink,
+    View,
 };
 use crate::error::{Error, Result, of_engine, wrong};
 use crate::flags::{Durability, Io};
@@ -202,7 +203,7 @@ impl Engine for PleachEngine {
         Ok(())
     }
 
-    fn finish(&mut self, accesses: Vec<StateAccess>) -> Result<Option<Box<dyn Witness>>> {
+    fn finish(&mut self, accesses: Vec<StateAccess>) -> Result<Option<Box<dyn EngineWitness>>> {
         let session = self.begun.take().ok_or_else(|| wrap("no block was begun"))?;
         let own = accesses.into_iter().map(|access| Own {
             namespace: self.base + access.space,
@@ -219,7 +220,7 @@ impl Engine for PleachEngine {
             block.set_blob(number.to_be_bytes().to_vec()).map_err(wrap)?;
         }
         self.made = Some(block);
-        Ok(witness.map(|bytes| Box::new(PleachWitness(bytes)) as Box<dyn Witness>))
+        Ok(witness.map(|bytes| Box::new(PleachWitness(bytes)) as Box<dyn EngineWitness>))
     }
 
     fn commit(&mut self) -> Result<()> {
@@ -323,7 +324,7 @@ impl View for PleachView<'_> {
 /// A witness in its wire encoding.
 struct PleachWitness(pleach::Witness);
 
-impl Witness for PleachWitness {
+impl EngineWitness for PleachWitness {
     fn bytes(&self) -> u64 {
         self.0.len() as u64
     }

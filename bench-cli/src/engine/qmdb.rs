@@ -35,7 +35,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::buffered::{by_block, hashed, in_blocks};
-use super::{Engine, Pair, Root, Setup, StateAccess, TxBody, ValueSink, Witness};
+use super::{Engine, EngineWitness, Pair, Root, Setup, StateAccess, TxBody, ValueSink};
 use crate::error::{Error, Result, of_engine, usage};
 
 /// Most bytes of a value; its length is behind them.
@@ -210,7 +210,7 @@ impl Engine for Qmdb {
         Ok(())
     }
 
-    fn finish(&mut self, accesses: Vec<StateAccess>) -> Result<Option<Box<dyn Witness>>> {
+    fn finish(&mut self, accesses: Vec<StateAccess>) -> Result<Option<Box<dyn EngineWitness>>> {
         let StagedBlock { staged, slots } =
             self.begun.take().ok_or_else(|| wrap("no block was begun"))?;
         let (mut changes, mut unread) = (vec![Slot::Keep; staged.len()], Vec::new());

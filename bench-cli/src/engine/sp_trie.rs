@@ -25,7 +25,9 @@ use sp_trie::{
 };
 
 use super::buffered::{by_block, hashed, in_blocks};
-use super::{Engine, Pair, Proven, Root, Setup, StateAccess, TxBody, ValueSink, Witness, rocks};
+use super::{
+    Engine, EngineWitness, Pair, Proven, Root, Setup, StateAccess, TxBody, ValueSink, rocks,
+};
 use crate::error::{Error, Result, of_engine};
 
 /// Where the committed root is; nodes have longer keys.
@@ -262,7 +264,7 @@ impl Engine for SpTrie {
         seen
     }
 
-    fn finish(&mut self, accesses: Vec<StateAccess>) -> Result<Option<Box<dyn Witness>>> {
+    fn finish(&mut self, accesses: Vec<StateAccess>) -> Result<Option<Box<dyn EngineWitness>>> {
         let before = self.root;
         let recorder = self.recorder.take();
         let mut nodes = self.nodes();
@@ -300,7 +302,7 @@ impl Engine for SpTrie {
         }
         self.blocks.push_back(block);
         self.root = root;
-        Ok(recorder.map(|recorder| -> Box<dyn Witness> {
+        Ok(recorder.map(|recorder| -> Box<dyn EngineWitness> {
             let nodes = recorder.drain_storage_proof();
             let compact =
                 move || nodes.into_compact_proof::<SpTrieHasher>(before).map_err(unproven);
@@ -342,7 +344,7 @@ fn unproven<E: std::fmt::Debug>(error: E) -> String {
     format!("the storage proof: {error:?}")
 }
 
-impl Witness for Proof {
+impl EngineWitness for Proof {
     /// Its nodes, each with its length in one or two bytes as SCALE has it, the keys and what was written.
     fn bytes(&self) -> u64 {
         let nodes = self.nodes.iter().flat_map(CompactProof::iter_compact_encoded_nodes);

@@ -119,7 +119,7 @@ impl Accounts {
         let pair =
             move |id: &u32| (self.keys[*id as usize].clone(), value(last.balances[*id as usize]));
         let log = (0..).zip(TransferReplay::new(seed, self.keys.len(), transfers));
-        let entry = |(number, transfer): (u64, Transfer)| {
+        let entry = |(number, transfer): (u64, BankTransfer)| {
             (PlainKey::from_iter(log_key(number)), (&transfer.logged()).into())
         };
         self.sorted.iter().map(pair).chain(log.map(entry))
@@ -159,13 +159,13 @@ fn draws(seed: u64, stream: u64) -> Draws {
 
 /// A transfer.
 #[derive(Clone, Copy)]
-struct Transfer {
+struct BankTransfer {
     from: u64,
     to: u64,
     amount: u64,
 }
 
-impl Transfer {
+impl BankTransfer {
     fn draw(draws: &mut Draws, accounts: u64) -> Self {
         let mut account = || u64::midpoint(draws.below(accounts), draws.below(accounts));
         let (from, mut to) = (account(), account());
@@ -220,12 +220,12 @@ impl TransferReplay {
 }
 
 impl Iterator for TransferReplay {
-    type Item = Transfer;
+    type Item = BankTransfer;
 
-    fn next(&mut self) -> Option<Transfer> {
+    fn next(&mut self) -> Option<BankTransfer> {
         while self.left > 0 {
             self.left -= 1;
-            let transfer = Transfer::draw(&mut self.draws, self.balances.len() as u64);
+            let transfer = BankTransfer::draw(&mut self.draws, self.balances.len() as u64);
             let [from, to] = [transfer.from, transfer.to].map(index);
             if let Some(less) = self.balances[from].checked_sub(transfer.amount) {
                 self.balances[from] = less;
@@ -394,10 +394,10 @@ impl Bank<'_> {
         pace: fn(&mut BankTimes) -> &mut Pace,
     ) -> Result<()> {
         let (keys, mut found) = (&self.accounts.keys, Vec::new());
-        while desk.drawn < until && !signals::asked() {
+        while desk.drawn < until && !signals::is_stop_requested() {
             let count = self.batch.min(until - desk.drawn);
-            let draw = |_| Transfer::draw(&mut desk.draws, self.args.accounts);
-            let batch: Vec<Transfer> = (0..count).map(draw).collect();
+            let draw = |_| BankTransfer::draw(&mut desk.draws, self.args.accounts);
+            let batch: Vec<BankTransfer> = (0..count).map(draw).collect();
             desk.drawn += count;
             desk.commits += 1;
             let sync = self.sync_every > 0 && desk.commits.is_multiple_of(self.sync_every);

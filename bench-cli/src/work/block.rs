@@ -410,7 +410,7 @@ fn open(
         if *beside != BackgroundWork::Nothing {
             side.note(format!("{name}: {worked} were begun, of {} blocks", grouped(late.count())))?;
         }
-        if crate::signals::asked() {
+        if crate::signals::is_stop_requested() {
             break;
         }
     }
@@ -430,7 +430,7 @@ fn paced(
     let mut backlog: f64 = 0.0;
     for number in 0_u32.. {
         let due = Duration::from_secs_f64(f64::from(number) / rate);
-        if due >= time || crate::signals::asked() {
+        if due >= time || crate::signals::is_stop_requested() {
             break;
         }
         let drawn = blocks.draw(blocks.next);

@@ -22,7 +22,7 @@ const LOADED: u64 = 1 << 17;
 const HOT: u64 = 100;
 
 /// A layer: its changes, each key once; none is a delete.
-type Layer = BTreeMap<Key, Option<u64>>;
+type FlattenLayer = BTreeMap<Key, Option<u64>>;
 
 /// `nomt-bench flatten`.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
@@ -65,9 +65,9 @@ impl FlattenArgs {
 
 /// Layers, and what they come to.
 struct FlattenBench {
-    layers: Vec<Layer>,
+    layers: Vec<FlattenLayer>,
     /// The last change of each key.
-    merged: Layer,
+    merged: FlattenLayer,
     /// What is there in the end.
     state: BTreeMap<Key, u64>,
 }
@@ -105,9 +105,9 @@ impl FlattenBench {
             None if random.below(10) < 9 => random.below(HOT),
             None => random.below(LOADED),
         };
-        let (mut layers, mut merged) = (Vec::new(), Layer::new());
+        let (mut layers, mut merged) = (Vec::new(), FlattenLayer::new());
         for _ in 0..count {
-            let mut layer = Layer::new();
+            let mut layer = FlattenLayer::new();
             for _ in 0..args.keys_per_layer {
                 let key = account_key(id(&mut random));
                 let new = if random.below(10) == 0 { None } else { Some(random.bits()) };
@@ -242,7 +242,7 @@ fn reads<T>(
 }
 
 /// Its changes, as blind writes.
-fn accesses(layer: &Layer) -> Vec<StateAccess> {
+fn accesses(layer: &FlattenLayer) -> Vec<StateAccess> {
     let write = |(key, new): (&Key, &Option<u64>)| StateAccess {
         space: 0,
         key: *key,

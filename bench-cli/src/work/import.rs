@@ -176,7 +176,7 @@ fn load(
     let mut stream = core::iter::from_fn(|| {
         let next = from.next()?.and_then(|pair| {
             pairs += 1;
-            if signals::asked() {
+            if signals::is_stop_requested() {
                 return Err(Error::Interrupted(rustix::process::Signal::INT.as_raw()));
             }
             side.progress(pairs, if args.from.is_some() { 0 } else { args.leaves })?;

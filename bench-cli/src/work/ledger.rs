@@ -121,8 +121,8 @@ impl Ledger {
     }
 
     /// Draws a block of transfers.
-    pub fn block(&self, transfers: u64, random: &mut Draws) -> Block {
-        let mut block = Block::default();
+    pub fn block(&self, transfers: u64, random: &mut Draws) -> LedgerBlock {
+        let mut block = LedgerBlock::default();
         let mut places: HashMap<Item, usize> = HashMap::new();
         for _ in 0..transfers {
             let touched = self.transfer(random).map(|item| {
@@ -193,7 +193,7 @@ impl Ledger {
 
 /// A block of transfers.
 #[derive(Debug, Default)]
-pub struct Block {
+pub struct LedgerBlock {
     /// What it touches, each once, in the order of first use.
     pub items: Vec<Item>,
     keys: Vec<Key>,
@@ -201,7 +201,7 @@ pub struct Block {
     transfers: Vec<[usize; 3]>,
 }
 
-impl Block {
+impl LedgerBlock {
     /// Begins it over the newest one, reads all that it touches, and executes it: the numbers before and after.
     pub fn execute(&self, engine: &mut dyn Engine) -> Result<[Vec<u64>; 2]> {
         engine.begin(false)?;

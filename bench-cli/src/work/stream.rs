@@ -54,7 +54,7 @@ impl Stream {
 
     /// Draws batch `number`, from 0. Senders and old receivers are of the accounts that were loaded, so that hardly any
     /// transfer is from an empty account; new ones are not used again.
-    pub fn batch(&self, number: u64) -> Batch {
+    pub fn batch(&self, number: u64) -> StreamBatch {
         let initial = self.initial;
         let first_new = self.accounts_before(number);
         let sampler = Sampler::new(self.distribution, initial);
@@ -62,7 +62,7 @@ impl Stream {
         let mut draws = Draws::new(self.seed, domain, number);
         let count = u64::from(self.batch);
         let old = count - self.fresh_per_batch();
-        let mut batch = Batch::default();
+        let mut batch = StreamBatch::default();
         // Nobody pays themselves: the next account is taken, without another draw.
         let other =
             |drawn: u64, than: u64| if drawn == than { (drawn + 1) % initial } else { drawn };
@@ -98,7 +98,7 @@ impl Stream {
 
 /// A drawn batch: transfers between slots, and the account of each slot.
 #[derive(Debug, Default)]
-pub struct Batch {
+pub struct StreamBatch {
     /// Distinct accounts in the order of their first use.
     pub accounts: Vec<u64>,
     /// Sender's and receiver's index in `accounts`.
@@ -108,7 +108,7 @@ pub struct Batch {
     slots: HashMap<u64, usize>,
 }
 
-impl Batch {
+impl StreamBatch {
     fn slot(&mut self, account: u64) -> usize {
         match self.slots.entry(account) {
             Entry::Occupied(slot) => *slot.get(),
@@ -234,11 +234,11 @@ mod tests {
     fn closing_moves_all_and_a_later_credit_brings_the_account_back() {
         // 0 pays 1, which closes in favour of 2; 2 closes in favour of 3, which was absent; 4 is absent and closes; 3
         // closes in favour of 1, which is there again.
-        let batch = Batch {
+        let batch = StreamBatch {
             accounts: vec![10, 11, 12, 13, 14],
             transfers: vec![(0, 1)],
             closes: vec![(1, 2), (2, 3), (4, 0), (3, 1)],
-            ..Batch::default()
+            ..StreamBatch::default()
         };
         let applied = batch.apply(&[Some(5), Some(7), Some(0), None, None]).expect("conserved");
         assert_eq!(applied.changes, [Some(Some(4)), Some(Some(8)), Some(None), Some(None), None]);

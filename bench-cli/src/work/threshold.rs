@@ -141,7 +141,7 @@ fn round(
     let blocks = window + (args.blocks - args.largest());
     let (mut pending, mut waiting) = (0, 0);
     for number in 0..blocks {
-        if signals::asked() {
+        if signals::is_stop_requested() {
             return Ok(());
         }
         let block = ledger.block(args.transfers, &mut random);

@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 
 use super::meter::{Meter, Phases};
 use super::replay::Replay;
-use super::stream::{Batch, Stream, conserved};
+use super::stream::{Stream, StreamBatch, conserved};
 use super::{WorkPlan, load_keys, merkle};
 use crate::draw::{BALANCE, Distribution, Draws, account_key, number};
 use crate::engine::pleach::value;
-use crate::engine::{Engine, EngineKind, Op, Root, StateAccess, Witness};
+use crate::engine::{Engine, EngineKind, EngineWitness, Op, Root, StateAccess};
 use crate::error::{Error, Result, usage, wrong};
 use crate::flags::{Count, Flags, count, count_or_auto, switch};
 use crate::job_context::{JobContext, JobStage};
@@ -302,7 +302,7 @@ pub struct Runner {
     /// The number of the next batch.
     pub next: u64,
     /// It, where it was announced.
-    drawn: Option<(Batch, Vec<Key>)>,
+    drawn: Option<(StreamBatch, Vec<Key>)>,
     root: Root,
     roots: RootLog,
     moved: u64,
@@ -358,7 +358,7 @@ impl Runner {
             let steady = || done >= AUTO_WARMUP.0 && is_steady(&levels);
             let enough =
                 wanted.map_or_else(|| done >= AUTO_WARMUP.1 || steady(), |wanted| done >= wanted);
-            if enough || crate::signals::asked() {
+            if enough || crate::signals::is_stop_requested() {
                 break;
             }
             self.batch(None, side)?;
@@ -402,7 +402,7 @@ impl Runner {
         Ok(meter)
     }
 
-    fn draw(&self, number: u64) -> (Batch, Vec<Key>) {
+    fn draw(&self, number: u64) -> (StreamBatch, Vec<Key>) {
         let batch = self.stream.batch(number);
         let keys = batch.accounts.iter().map(|id| account_key(*id)).collect();
         (batch, keys)
@@ -482,7 +482,7 @@ impl Runner {
     /// Verifies the witness of the batch at hand, if it is one of those that are.
     fn verify(
         &mut self,
-        witness: &dyn Witness,
+        witness: &dyn EngineWitness,
         claims: &Claims<'_>,
         root: &Root,
         measured: bool,
@@ -573,7 +573,7 @@ impl Claims<'_> {
     /// All processors work on it: the clock stands still, and so does the engine.
     fn hold(
         &self,
-        witness: &dyn Witness,
+        witness: &dyn EngineWitness,
         before: &Root,
         after: &Root,
     ) -> core::result::Result<(), String> {

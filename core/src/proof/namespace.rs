@@ -101,7 +101,7 @@ pub fn open_with<'a>(
         check_terminal(&terminal)?;
     }
     let proof = inner.only(SINGLE_ROOT_KINDS)?;
-    let key = roots::key(ns);
+    let key = roots::namespace_key(ns);
     let found = match path::verify_with(hasher, outer, over_all, limits)?.get(&key) {
         Lookup::Present(root) => Some(Node::from(root.to_bytes())),
         Lookup::Absent => None,
@@ -194,7 +194,7 @@ pub fn open_change_with<'a>(
 ) -> Result<OpenedNamespaceChange<'a>, VerifyError> {
     limits.check_bytes(bytes)?;
     let Frame { ns, outer, inner } = Frame::cut(hasher, ProofKind::NamespaceChange, bytes)?;
-    let key = roots::key(ns);
+    let key = roots::namespace_key(ns);
     let outer_claim = change::decode(hasher, outer, &key, &key)?;
     for terminal in outer_claim.terminals_before().chain(outer_claim.terminals_after()) {
         check_terminal(&terminal)?;

@@ -41,7 +41,7 @@ use crate::{
 pub(super) const MAX_DEPTH: u16 = 8;
 
 /// The key of a namespace in the trie of roots.
-pub const fn key(ns: u8) -> Key {
+pub const fn namespace_key(ns: u8) -> Key {
     let mut key = [0; 32];
     let [first, ..] = &mut key;
     *first = ns;
@@ -93,7 +93,7 @@ impl NamespaceRoots {
         fold_leaves(hasher, &self.leaves(hasher), 0, &mut Vec::new())
     }
 
-    /// The encoded [path proof](super::path) of [`key(ns)`](namespace_key): which root the namespace has, or
+    /// The encoded [path proof](super::path) of [`namespace_key(ns)`](namespace_key): which root the namespace has, or
     /// that it does not exist. At most 32 + 66 + 8 * 32 bytes.
     pub fn prove(&self, hasher: Hasher, ns: u8) -> Result<Vec<u8>, EncodeError> {
         let MultiProof { terminals, mut siblings } = self.multi(hasher, &[ns]);
@@ -107,7 +107,7 @@ impl NamespaceRoots {
     /// these roots to `to`.
     pub fn prove_change(&self, hasher: Hasher, to: &Self, ns: u8) -> Result<Vec<u8>, BuildError> {
         let [from, to] = [self, to].map(|roots| roots.multi(hasher, &[ns]).encode(hasher));
-        change::build(hasher, &from?, &to?, &key(ns), &key(ns))
+        change::build(hasher, &from?, &to?, &namespace_key(ns), &namespace_key(ns))
     }
 
     /// The encoded [witness](super::witness) of what a block did with these namespaces, ascending,
@@ -118,7 +118,8 @@ impl NamespaceRoots {
         accesses: &[(u8, Access)],
     ) -> Result<Vec<u8>, EncodeError> {
         let namespaces: Vec<u8> = accesses.iter().map(|(ns, _)| *ns).collect();
-        let ops = accesses.iter().map(|(ns, access)| Op { key: key(*ns), access: *access });
+        let ops =
+            accesses.iter().map(|(ns, access)| Op { key: namespace_key(*ns), access: *access });
         Witness { proof: self.multi(hasher, &namespaces), ops: ops.collect() }.encode(hasher)
     }
 
@@ -126,14 +127,14 @@ impl NamespaceRoots {
     fn leaves(&self, hasher: Hasher) -> Vec<(Key, Node)> {
         let mut leaves = LeafBatch::with_room(self.0.len());
         for (ns, root) in &self.0 {
-            leaves.push(key(*ns), root.to_bytes().into());
+            leaves.push(namespace_key(*ns), root.to_bytes().into());
         }
         leaves.hash(hasher)
     }
 
     /// The multiproof of these namespaces, ascending.
     fn multi(&self, hasher: Hasher, namespaces: &[u8]) -> MultiProof {
-        let keys: Vec<Key> = namespaces.iter().map(|ns| key(*ns)).collect();
+        let keys: Vec<Key> = namespaces.iter().map(|ns| namespace_key(*ns)).collect();
         let mut proof = MultiProof::default();
         if !keys.is_empty() {
             self.open(hasher, &self.leaves(hasher), &keys, 0, &mut proof);

@@ -28,7 +28,7 @@ fn parts(metrics: &Metrics) -> [(&'static str, u64); 12] {
         ("value cache", metrics.value_cache_bytes),
         ("index", metrics.index_bytes),
         ("nodes", metrics.node_bytes),
-        ("pending changes", metrics.pending_bytes),
+        ("buffered changes", metrics.pending_bytes),
         ("undo", metrics.undo_bytes),
         ("overlays", metrics.overlay_bytes),
         ("arrays of batches", metrics.batch_bytes),

@@ -22,8 +22,8 @@ use pleach_beatree::region::{NodePage, Nodes};
 use pleach_core::page::branch::BranchEntry;
 use pleach_core::{Key, Node, TERMINATOR};
 use pleach_io::Disk;
+use pleach_journal::format::buffered;
 use pleach_journal::format::image::{ImageWriter, WrittenBranch, node_file};
-use pleach_journal::format::pending;
 use pleach_journal::format::position::{LogPoint, LogPos};
 use pleach_journal::format::superblock::{DurabilityMode, FORMAT_VERSION, ImageRef, Superblock};
 use pleach_journal::format::table::TrieRef;
@@ -375,7 +375,7 @@ fn copy_region(build: &mut ImageBuild, of: &mut TrieCopy) -> Result<CopiedRegion
             node: *state.own_node(),
         });
         build.leaf_end = build.leaf_end.max(state.children().page_end());
-        pending::encode(pending, region.prefix(), state);
+        buffered::encode(pending, region.prefix(), state);
         let log_position = LogPos::new(state.log_position());
         log_positions.push(log_position);
         build.log_position = build.log_position.max(log_position);

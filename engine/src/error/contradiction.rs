@@ -44,7 +44,7 @@ pub enum Contradiction {
         prefix: Prefix,
     },
     /// Changes pend in the image on a prefix that no region has.
-    #[error("the pending changes of {prefix:?} belong to no region")]
+    #[error("the buffered changes of {prefix:?} belong to no region")]
     BufferedOutsideRegions {
         /// The prefix.
         prefix: Prefix,

@@ -28,7 +28,7 @@ pub enum NoRoom {
     #[error("an open, {0}")]
     Open(IoError),
     /// Changes that pend cannot be written to pages.
-    #[error("pending changes cannot be written to pages")]
+    #[error("buffered changes cannot be written to pages")]
     PendingChanges,
     /// The log cannot be shortened, because a checkpoint cannot be written.
     #[error("a checkpoint cannot be written")]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use pleach_beatree::leaf_fold::{
     AccessResult, FoldedPage, KeyAccess, PageState, PartNode, fold_page, fold_parts,
-    is_divided_by_treelet, needed, needs_parts,
+    is_divided_by_treelet, needed_prefixes, needs_parts,
 };
 use pleach_beatree::region::Nodes;
 use pleach_beatree::treelet::TreeletNodes;
@@ -142,7 +142,7 @@ impl Chunk {
                 PageState { at: &page.prefix, leaf: leaf.as_ref(), buffered: pending, treelet };
             let (overlaid, all);
             if page.is_overlaid {
-                overlaid = batch.view.merge_overlays(pending, &needed(&state, accesses));
+                overlaid = batch.view.merge_overlays(pending, &needed_prefixes(&state, accesses));
                 state.buffered = &overlaid;
             }
             if needs_parts(state.buffered.len() + accesses.len())

@@ -337,7 +337,7 @@ impl Flusher {
         let dropped = tries.iter().filter_map(|trie| Some((trie, trie.dropped?)));
         for (trie, by) in dropped.filter(|(_, by)| *by <= unnamed) {
             let Some(trie) = self.db.other_trie(trie.namespace) else { continue };
-            self.db.pace.enter_stage(Task::Flush, "giving up a dropped namespace");
+            self.db.pace.enter_stage(Task::Flush, "freeing a dropped namespace");
             match reclaim(&trie, by)? {
                 ReclaimOutcome::Part(batch) => self.retired.push(batch),
                 ReclaimOutcome::Removed => {

@@ -12,8 +12,8 @@ use pleach_beatree::{ChildRef, ChildTable, PageNo, Region, RegionIndex, Stored};
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::tree::Tiling;
 use pleach_core::{Hasher, Key, Node, Prefix};
+use pleach_journal::format::buffered;
 use pleach_journal::format::image::ImageReader;
-use pleach_journal::format::pending;
 use pleach_journal::format::position::LogPos;
 use pleach_journal::format::table::TrieRef;
 use pleach_journal::format::trie_kind::TrieKind;
@@ -107,7 +107,7 @@ impl TrieReplay {
     ) -> Result<Self> {
         let regions = RegionIndex::new(read_regions(hasher, image, named, commit)?);
         let stream = image.read_buffered(named.namespace, &named.buffered)?;
-        for (prefix, pending, dropped) in pending::decode(hasher, &stream)? {
+        for (prefix, pending, dropped) in buffered::decode(hasher, &stream)? {
             let region = regions.region(prefix.first_key());
             if *region.prefix() != prefix {
                 return Err(Contradiction::BufferedOutsideRegions { prefix }.into());

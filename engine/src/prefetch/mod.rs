@@ -277,7 +277,7 @@ impl Prefetcher {
                 answer.send(page);
             }
             (Ok(_), _) => {}
-            (Err(error), _) => tracing::debug!(%error, "a prefetched page was dropped"),
+            (Err(error), _) => tracing::debug!(%error, "a prefetched page could not be read"),
         }
     }
 }

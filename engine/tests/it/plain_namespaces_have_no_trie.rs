@@ -290,7 +290,7 @@ fn what_it_cannot_do_is_refused() {
         assert!(matches!(error, Error::Plain(PLAIN)), "{error}");
         assert!(error.to_string().contains("plain"), "{error}");
     }
-    let (key, proof) = (pleach::proof::roots::key(PLAIN), session.prove_namespace(PLAIN));
+    let (key, proof) = (pleach::proof::roots::namespace_key(PLAIN), session.prove_namespace(PLAIN));
     let over_all = session.roots().over_all(Hasher::BLAKE3);
     let verified = pleach::proof::path::verify(Hasher::BLAKE3, &proof, &over_all).expect("holds");
     assert_eq!(verified.get(&key), pleach::proof::Lookup::Absent, "no proof leads to its digest");

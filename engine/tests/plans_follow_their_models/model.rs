@@ -233,7 +233,7 @@ impl State {
     fn naive_over_all(&self) -> NaiveTrie {
         let merkle = self.spaces.iter().filter(|(namespace, _)| !is_plain(**namespace));
         let leaf = |(namespace, space): (&u8, &Arc<Space>)| {
-            (proof::roots::key(*namespace), space.root.to_bytes().into())
+            (proof::roots::namespace_key(*namespace), space.root.to_bytes().into())
         };
         merkle.map(leaf).collect()
     }
@@ -288,7 +288,8 @@ impl State {
         assert_eq!(over_all, naive.root(H::HASHER), "the root over all");
         for number in NAMESPACES {
             let proof = session.prove_namespace(number);
-            let expected = naive.path(H::HASHER, &proof::roots::key(number)).encode(H::HASHER);
+            let expected =
+                naive.path(H::HASHER, &proof::roots::namespace_key(number)).encode(H::HASHER);
             assert!(proof == expected.expect("encodes").into(), "{number} in the root over all");
             match (session.namespace(number), self.spaces.get(&number)) {
                 (Ok(namespace), Some(space)) => {

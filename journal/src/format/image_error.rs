@@ -119,7 +119,7 @@ pub enum ImageError {
     #[error("the table of the image makes no sense")]
     Table,
     /// The stream of pending changes has the right checksum, and fields that no writer makes.
-    #[error("the pending changes of the image make no sense")]
+    #[error("the buffered changes of the image make no sense")]
     Buffered,
 }
 

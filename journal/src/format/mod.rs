@@ -13,6 +13,7 @@
 //! Leaf, branch, overflow and stream pages are `pleach_core::page`'s. The engine's
 //! errors wrap those from here.
 
+pub mod buffered;
 pub mod bytes;
 pub mod commit_body;
 pub mod creation;
@@ -21,7 +22,6 @@ pub mod image_error;
 pub mod incarnation;
 pub mod location_body;
 pub mod names;
-pub mod pending;
 pub mod position;
 pub mod record;
 pub mod recorded_hasher;

@@ -169,7 +169,7 @@ pub enum SlotError {
     #[error("blank")]
     Blank,
     /// An open has given it up: it was damaged, or led to something that is, or to less than the other one does.
-    #[error("given up")]
+    #[error("abandoned")]
     GivenUp,
     /// The device cannot read it.
     #[error("unreadable")]

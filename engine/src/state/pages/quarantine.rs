@@ -104,7 +104,7 @@ impl Quarantine {
         let mut pages = self.pages.lock();
         let trials = pages.get(&(file, page)).map_or(0, |entry| entry.listed.trials) + 1;
         if trials == 1 {
-            tracing::error!(file, page, namespace, ?prefix, %error, "a page is set aside");
+            tracing::error!(file, page, namespace, ?prefix, %error, "a page is quarantined");
         }
         let listed = Quarantined { file, page, namespace, prefix, error, trials };
         let next = now.saturating_add(backoff(trials));
