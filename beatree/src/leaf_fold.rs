@@ -186,9 +186,9 @@ pub fn is_divided_by_treelet(page: &PageState<'_>, accesses: &[KeyAccess]) -> bo
     columns.is_none_or(|own| is_divided_by_columns(page, own, accesses))
         && groups.all(|group| {
             let accessed = bucket(&group[0].key);
-            let from = page.buffered.partition_point(|pending| bucket(&pending.0) < accessed);
+            let from = page.buffered.partition_point(|buffered| bucket(&buffered.0) < accessed);
             let behind = &page.buffered[from..];
-            behind.get(PART).is_none_or(|pending| bucket(&pending.0) > accessed)
+            behind.get(PART).is_none_or(|buffered| bucket(&buffered.0) > accessed)
         })
 }
 
@@ -234,8 +234,8 @@ pub fn fold_parts(
 fn is_divided_by_columns(page: &PageState<'_>, columns: Columns, accesses: &[KeyAccess]) -> bool {
     let Some(leaf) = page.leaf.filter(|leaf| !leaf.is_empty()) else { return false };
     let like = leaf.key(0);
-    let pending = page.buffered.iter().map(|pending| &pending.0);
-    pending
+    let buffered = page.buffered.iter().map(|buffered| &buffered.0);
+    buffered
         .chain(accesses.iter().map(|access| &access.key))
         .all(|key| columns.is_same_elsewhere(&like, key))
 }
@@ -248,7 +248,7 @@ fn columns_of(page: &PageState<'_>, accesses: &[KeyAccess]) -> Option<Columns> {
     let mut differing = DifferingBits::from(&leaf.key(0));
     // Hashed keys have been told apart after the first one or two.
     let cells = (1..leaf.len()).rev().map(|cell| leaf.key(cell));
-    let changes = page.buffered.iter().map(|pending| pending.0);
+    let changes = page.buffered.iter().map(|buffered| buffered.0);
     for key in cells.chain(changes).chain(accesses.iter().map(|access| access.key)) {
         differing.add(&key);
         if differing.is_spread_at(floor) {
@@ -359,13 +359,13 @@ impl<'a, 's> PageMerge<'a, 's> {
         parts: &mut Vec<(Prefix, PartNode)>,
     ) {
         let below = |key: &Key| at.covers(key);
-        let pending = self.buffered.partition_point(|pending| below(&pending.0));
+        let buffered = self.buffered.partition_point(|buffered| below(&buffered.0));
         let accesses = self.accesses.partition_point(|access| below(&access.key));
         let cells = self.leaf.map_or(0..0, |leaf| {
             let end = at.next().map_or(leaf.len(), |next| leaf.lower_bound(next.first_key()));
             leaf.lower_bound(at.first_key())..end
         });
-        let keys = pending + accesses + cells.len();
+        let keys = buffered + accesses + cells.len();
         if keys == 0 {
             return;
         }
@@ -374,7 +374,7 @@ impl<'a, 's> PageMerge<'a, 's> {
                 Some(known[known.binary_search_by(|(part, _)| part.cmp(&at)).ok()?].1)
             });
             if let Some(node) = known {
-                self.buffered = &self.buffered[pending..];
+                self.buffered = &self.buffered[buffered..];
                 self.span.push_known(&at, &node);
                 return parts.push((at, PartNode::Known(node)));
             }
@@ -391,15 +391,15 @@ impl<'a, 's> PageMerge<'a, 's> {
             }
             return;
         }
-        let lists = (&self.buffered[..pending], &self.accesses[..accesses]);
+        let lists = (&self.buffered[..buffered], &self.accesses[..accesses]);
         let cell = |at: usize| self.leaf.filter(|_| !cells.is_empty()).map(|leaf| leaf.key(at));
         let firsts = [
-            lists.0.first().map(|pending| pending.0),
+            lists.0.first().map(|buffered| buffered.0),
             lists.1.first().map(|access| access.key),
             cell(cells.start),
         ];
         let lasts = [
-            lists.0.last().map(|pending| pending.0),
+            lists.0.last().map(|buffered| buffered.0),
             lists.1.last().map(|access| access.key),
             cell(cells.end.saturating_sub(1)),
         ];
@@ -429,13 +429,13 @@ impl<'a, 's> PageMerge<'a, 's> {
     fn stored_node(&self, level: u8, bits: u8) -> Option<&'a Node> {
         let leaf = self.leaf.filter(|_| level == self.stored && level > 0)?;
         let is_pending =
-            self.buffered.first().is_some_and(|pending| self.bits_of(&pending.0, level) == bits);
+            self.buffered.first().is_some_and(|buffered| self.bits_of(&buffered.0, level) == bits);
         (!is_pending).then(|| &leaf.nodes()[usize::from(bits)])
     }
 
     /// Passes over the pending changes below a position: its node includes them.
     fn skip_buffered(&mut self, level: u8, bits: u8) {
-        let below = |pending: &&KeyState| self.bits_of(&pending.0, level) == bits;
+        let below = |buffered: &&KeyState| self.bits_of(&buffered.0, level) == bits;
         let count = self.buffered.iter().take_while(below).count();
         self.buffered = &self.buffered[count..];
     }
@@ -470,14 +470,14 @@ impl<'a, 's> PageMerge<'a, 's> {
     /// The next key below a prefix that has a pending change or an access.
     #[inline]
     fn next_change(&self, at: &Prefix) -> Option<Key> {
-        let pending = self.buffered.first().map(|pending| pending.0);
+        let buffered = self.buffered.first().map(|buffered| buffered.0);
         let access = self.accesses.first().map(|access| access.key);
-        let next = match (pending, access) {
-            (Some(pending), Some(access)) => {
-                if precedes(&access, &pending) {
+        let next = match (buffered, access) {
+            (Some(buffered), Some(access)) => {
+                if precedes(&access, &buffered) {
                     access
                 } else {
-                    pending
+                    buffered
                 }
             }
             (one, other) => one.or(other)?,
@@ -487,13 +487,13 @@ impl<'a, 's> PageMerge<'a, 's> {
 
     /// One key that has a pending change or an access.
     fn push_changed(&mut self, key: &Key, cell: Option<Cell<'_>>) {
-        let pending = self.buffered.first().filter(|pending| pending.0 == *key);
+        let buffered = self.buffered.first().filter(|buffered| buffered.0 == *key);
         let access = self.accesses.first().filter(|access| access.key == *key);
-        if pending.is_some() {
+        if buffered.is_some() {
             self.buffered = &self.buffered[1..];
         }
-        let old = match (pending, &cell) {
-            (Some(pending), _) => pending.1.fold_value(),
+        let old = match (buffered, &cell) {
+            (Some(buffered), _) => buffered.1.fold_value(),
             (None, Some(cell)) => Some(cell_value(cell)),
             (None, None) => None,
         };
@@ -509,8 +509,8 @@ impl<'a, 's> PageMerge<'a, 's> {
             Some(stored) => stored.fold_value().map_or(ValueChange::Delete, ValueChange::Put),
         };
         let put = self.span.push_accessed(key, old, change);
-        let prior = match (pending, cell) {
-            (Some(pending), _) => pending.1.clone(),
+        let prior = match (buffered, cell) {
+            (Some(buffered), _) => buffered.1.clone(),
             (None, Some(cell)) => Stored::from_cell(cell),
             (None, None) => Stored::Absent,
         };

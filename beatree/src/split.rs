@@ -155,8 +155,8 @@ mod tests {
         assert!(state.resident_nodes().expect("in memory").nodes().eq(&nodes));
         assert_eq!(state.children().get(100).page, Some(PageNo::new(500)));
         assert_eq!((*state.own_node(), state.log_position(), state.last_commit()), (own, 48, 200));
-        let pending: Vec<u64> = state.buffered().iter().map(|pending| pending.commit).collect();
-        assert_eq!(pending, [3, 100]);
+        let buffered: Vec<u64> = state.buffered().iter().map(|buffered| buffered.commit).collect();
+        assert_eq!(buffered, [3, 100]);
         assert!(
             state.buffered_change(&[100; 32]).is_some()
                 && state.buffered_change(&[200; 32]).is_none()

@@ -290,7 +290,7 @@ impl Checker<'_> {
             let future = state
                 .buffered()
                 .iter()
-                .filter(|pending| pending.commit > recovered.tip.number)
+                .filter(|buffered| buffered.commit > recovered.tip.number)
                 .count();
             if future > 0 {
                 self.finding(format!("{at}: {future} changes of future commits"));

@@ -138,19 +138,19 @@ impl Explainer<'_> {
                 pairs.extend(view.iter().map(|(key, cell)| (key, Stored::from_cell(cell))));
             }
         }
-        let pending = state.buffered_change(key).map(|pending| pending.commit);
+        let buffered = state.buffered_change(key).map(|buffered| buffered.commit);
         match state.buffered_change(key) {
             None => lines.push("buffered nothing".to_owned()),
-            Some(pending) => {
+            Some(buffered) => {
                 lines.push(format!(
                     "buffered {}, by commit {}",
-                    describe(&pending.stored),
-                    pending.commit
+                    describe(&buffered.stored),
+                    buffered.commit
                 ));
             }
         }
         let below = state.buffered_below(&prefix).iter();
-        let changes = below.map(|pending| (pending.key, pending.stored.clone()));
+        let changes = below.map(|buffered| (buffered.key, buffered.stored.clone()));
         pleach::internals::state::merge_changes(&mut pairs, 0, changes);
         pairs.retain(|(_, stored)| stored.is_present());
         let found = pairs.iter().find(|pair| pair.0 == *key);
@@ -162,15 +162,8 @@ impl Explainer<'_> {
         drop(state);
         let commit = recovered.tip.number;
         let page = page.map(|number| number.get().into());
-        let mut told = Explanation {
-            lines,
-            commit,
-            region: index,
-            page,
-            buffered: pending,
-            present,
-            depth: 0,
-        };
+        let mut told =
+            Explanation { lines, commit, region: index, page, buffered, present, depth: 0 };
         if root.kind == TrieKind::Plain {
             told.lines.push("proof    none: the namespace is plain".to_owned());
             return Ok(told);

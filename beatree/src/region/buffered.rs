@@ -100,12 +100,12 @@ pub(super) struct BufferedChanges {
 impl BufferedChanges {
     pub(super) fn new(
         changes: Vec<BufferedChange>,
-        dropped: Vec<ReplacedValue>,
+        replaced: Vec<ReplacedValue>,
         depth: u16,
     ) -> Self {
-        let mut pending = Self { changes, leads: Vec::new(), replaced_values: dropped };
-        pending.index(depth);
-        pending
+        let mut buffered = Self { changes, leads: Vec::new(), replaced_values: replaced };
+        buffered.index(depth);
+        buffered
     }
 
     #[inline]
@@ -145,7 +145,7 @@ impl BufferedChanges {
             return from;
         }
         from + self.changes[from..from + same]
-            .partition_point(|pending| precedes(&pending.key, key))
+            .partition_point(|buffered| precedes(&buffered.key, key))
     }
 
     /// The change of a key.
@@ -155,7 +155,7 @@ impl BufferedChanges {
         // The change itself is far away in memory: mostly its lead says no.
         let lead = bits_after(key, depth);
         self.leads.get(at).filter(|other| **other == lead)?;
-        Some(&self.changes[at]).filter(|pending| pending.key == *key)
+        Some(&self.changes[at]).filter(|buffered| buffered.key == *key)
     }
 
     /// Index range of the changes below `prefix`.
@@ -164,7 +164,7 @@ impl BufferedChanges {
         let from = self.first_from(prefix.first_key(), depth);
         if prefix.len() - depth > 32 {
             let changes = &self.changes[from..];
-            return from..from + changes.partition_point(|pending| prefix.covers(&pending.key));
+            return from..from + changes.partition_point(|buffered| prefix.covers(&buffered.key));
         }
         // The leads decide: again without a look at the changes themselves.
         let last = bits_after(&prefix.last_key(), depth);
@@ -205,10 +205,10 @@ impl BufferedChanges {
         let mut before = std::mem::take(&mut self.changes);
         let mut old = before.drain(..).peekable();
         for new in coming {
-            while let Some(smaller) = old.next_if(|pending| precedes(&pending.key, &new.key)) {
+            while let Some(smaller) = old.next_if(|buffered| precedes(&buffered.key, &new.key)) {
                 scratch.push(smaller);
             }
-            if let Some(replaced) = old.next_if(|pending| pending.key == new.key) {
+            if let Some(replaced) = old.next_if(|buffered| buffered.key == new.key) {
                 bytes -= self.replaced(replaced, new.commit);
             }
             bytes += signed(new.bytes());
@@ -242,7 +242,7 @@ impl BufferedChanges {
         self.leads.drain(range.clone());
         let gone = self.changes.drain(range);
         let entries = gone.len();
-        (gone.map(|pending| pending.bytes()).sum(), entries)
+        (gone.map(|buffered| buffered.bytes()).sum(), entries)
     }
 
     /// Gives memory back where lists have much more than they need.
@@ -253,9 +253,9 @@ impl BufferedChanges {
 
     /// A copy of the changes in `range`, and of all dropped values below `prefix`.
     pub(super) fn part(&self, range: Range<usize>, prefix: &Prefix) -> Self {
-        let dropped =
-            self.replaced_values.iter().filter(|dropped| prefix.covers(&dropped.buffered.key));
-        Self::new(self.changes[range].to_vec(), dropped.cloned().collect(), prefix.len())
+        let replaced =
+            self.replaced_values.iter().filter(|replaced| prefix.covers(&replaced.buffered.key));
+        Self::new(self.changes[range].to_vec(), replaced.cloned().collect(), prefix.len())
     }
 
     /// The changes of two regions side by side, taken, for the region of this depth over both.
@@ -269,7 +269,7 @@ impl BufferedChanges {
     fn index(&mut self, depth: u16) {
         self.leads.clear();
         self.leads.reserve_exact(self.changes.len());
-        self.leads.extend(self.changes.iter().map(|pending| bits_after(&pending.key, depth)));
+        self.leads.extend(self.changes.iter().map(|buffered| bits_after(&buffered.key, depth)));
     }
 }
 

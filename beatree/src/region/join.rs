@@ -37,7 +37,7 @@ impl RegionState {
         counts.append(&mut right.changes_since_write);
         let mut versions = std::mem::take(&mut self.versions);
         versions.append(&mut right.versions);
-        let pending = super::buffered::BufferedChanges::joined(
+        let buffered = super::buffered::BufferedChanges::joined(
             &mut self.buffered,
             &mut right.buffered,
             prefix.len(),
@@ -45,7 +45,7 @@ impl RegionState {
         // What either has applied last, the other has nothing of.
         let last_commit = self.last_commit.max(right.last_commit);
         Region::from_state(Self {
-            buffered: pending,
+            buffered,
             changes_since_write: counts,
             versions,
             log_position,

@@ -65,8 +65,8 @@ impl RegionState {
             if few { self.remove_few_buffered(moves) } else { self.remove_buffered(moves) };
         self.buffered.trim();
         // Replaced while the pages were being written: they have such a value in a cell.
-        self.buffered.replaced_values.retain(|dropped| {
-            !moves.iter().any(|moved| dropped.is_in(&moved.range, moved.through))
+        self.buffered.replaced_values.retain(|replaced| {
+            !moves.iter().any(|moved| replaced.is_in(&moved.range, moved.through))
         });
         self.log_position = log_position;
         self.layout_version += u64::from(done.layout_changed);
@@ -146,21 +146,21 @@ impl RegionState {
         let (mut at, depth) = (0, self.depth());
         let (children, counts) = (&self.children, &mut self.changes_since_write);
         self.buffered.retain(
-            |pending| {
-                while at < moves.len() && ends[at] < pending.key {
+            |buffered| {
+                while at < moves.len() && ends[at] < buffered.key {
                     at += 1;
                 }
                 let Some(moved) =
-                    moves.get(at).filter(|moved| moved.range.first_key() <= &pending.key)
+                    moves.get(at).filter(|moved| moved.range.first_key() <= &buffered.key)
                 else {
                     return true;
                 };
-                if pending.commit > moved.through {
-                    let child = children.find(&pending.key);
+                if buffered.commit > moved.through {
+                    let child = children.find(&buffered.key);
                     counts[child] = counts[child].saturating_add(1);
                     return true;
                 }
-                bytes += pending.bytes();
+                bytes += buffered.bytes();
                 entries += 1;
                 false
             },
@@ -180,7 +180,7 @@ impl RegionState {
             let mut range = self.buffered_range(&moved.range);
             while let Some(at) = self.buffered()[range.clone()]
                 .iter()
-                .position(|pending| pending.commit > moved.through)
+                .position(|buffered| buffered.commit > moved.through)
                 .map(|at| range.start + at)
             {
                 let child = self.children.find(&self.buffered()[at].key);

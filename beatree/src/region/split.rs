@@ -28,11 +28,11 @@ impl RegionState {
             let at = (0..whole.children.len())
                 .position(|child| bit(whole.children.prefix(child).first_key(), depth))
                 .expect("a region of many children has some on the right");
-            let pending = whole.buffered();
-            let pending_at = pending.partition_point(|pending| !bit(&pending.key, depth));
-            let (pending, children) = (pending.len(), whole.children.len());
-            todo.push(whole.half(hasher, true, at..children, pending_at..pending));
-            todo.push(whole.half(hasher, false, 0..at, 0..pending_at));
+            let buffered = whole.buffered();
+            let buffered_at = buffered.partition_point(|buffered| !bit(&buffered.key, depth));
+            let (buffered, children) = (buffered.len(), whole.children.len());
+            todo.push(whole.half(hasher, true, at..children, buffered_at..buffered));
+            todo.push(whole.half(hasher, false, 0..at, 0..buffered_at));
         }
         done
     }

@@ -250,7 +250,7 @@ impl RegionState {
     /// Copies the pending changes below `prefix` into `out`.
     pub fn copy_buffered(&self, prefix: &Prefix, out: &mut Vec<KeyState>) {
         let below = self.buffered_below(prefix).iter();
-        out.extend(below.map(|pending| (pending.key, pending.stored.clone())));
+        out.extend(below.map(|buffered| (buffered.key, buffered.stored.clone())));
     }
 
     /// Values in the overflow file that were replaced while they were pending, and that no page has.
@@ -351,11 +351,11 @@ impl RegionState {
             counted = now;
             BufferedChange { key, stored, commit: number }
         });
-        let pending = &mut self.buffered;
+        let buffered = &mut self.buffered;
         let bytes = if is_small && commit.nodes.paths() <= FEW {
-            coming.map(|change| pending.put(change, depth)).sum()
+            coming.map(|change| buffered.put(change, depth)).sum()
         } else {
-            pending.merge(&mut coming, scratch, depth)
+            buffered.merge(&mut coming, scratch, depth)
         };
         if last_child != usize::MAX {
             changed(children.prefix(last_child), counts[last_child]);
@@ -386,7 +386,7 @@ impl RegionState {
         buffered: Vec<BufferedChange>,
         replaced: Vec<ReplacedValue>,
     ) {
-        let newest = buffered.iter().map(|pending| pending.commit).max().unwrap_or(0);
+        let newest = buffered.iter().map(|buffered| buffered.commit).max().unwrap_or(0);
         self.last_commit = self.last_commit.max(newest);
         self.buffered = BufferedChanges::new(buffered, replaced, self.depth());
         self.changes_since_write = (0..self.children.len())

@@ -88,8 +88,8 @@ struct TrieCopy {
 
 impl TrieCopy {
     fn new(trie: Trie) -> Self {
-        let (written, log_positions, pending) = (Vec::new(), Vec::new(), Vec::new());
-        Self { trie, next: [0; 32], written, log_positions, buffered: pending }
+        let (written, log_positions, buffered) = (Vec::new(), Vec::new(), Vec::new());
+        Self { trie, next: [0; 32], written, log_positions, buffered }
     }
 }
 
@@ -104,10 +104,10 @@ struct CopiedTrie {
 impl ImageBuild {
     /// A trie's regions are all copied: its upper levels and what pends follow.
     fn finish_trie(&mut self, of: TrieCopy) -> Result<()> {
-        let TrieCopy { trie, written, log_positions, buffered: pending, .. } = of;
+        let TrieCopy { trie, written, log_positions, buffered, .. } = of;
         let namespace = trie.namespace;
         let (root, level) = self.writer.write_upper_levels(namespace, written.clone())?;
-        let pending = self.writer.write_buffered(namespace, &pending)?;
+        let buffered = self.writer.write_buffered(namespace, &buffered)?;
         let entry = TrieRef {
             namespace,
             level,
@@ -116,7 +116,7 @@ impl ImageBuild {
             kind: trie.kind,
             root: self.tip.roots.of(namespace).map(|root| root.node),
             dropped: trie.dropped.unwrap_or(0),
-            buffered: pending,
+            buffered,
         };
         self.done.push(CopiedTrie { trie, written, log_positions, entry });
         self.copying = self.tries.pop().map(TrieCopy::new);
@@ -345,7 +345,7 @@ enum CopiedRegion {
 /// stay out of memory: an image that brought in what it copies would leave the nodes of all regions there,
 /// beyond their budget.
 fn copy_region(build: &mut ImageBuild, of: &mut TrieCopy) -> Result<CopiedRegion> {
-    let TrieCopy { trie, next, written, log_positions, buffered: pending } = of;
+    let TrieCopy { trie, next, written, log_positions, buffered } = of;
     let key = *next;
     trie.index.with_region(&key, |region, state| {
         let nodes: Vec<Node> = match state.nodes() {
@@ -375,7 +375,7 @@ fn copy_region(build: &mut ImageBuild, of: &mut TrieCopy) -> Result<CopiedRegion
             node: *state.own_node(),
         });
         build.leaf_end = build.leaf_end.max(state.children().page_end());
-        buffered::encode(pending, region.prefix(), state);
+        buffered::encode(buffered, region.prefix(), state);
         let log_position = LogPos::new(state.log_position());
         log_positions.push(log_position);
         build.log_position = build.log_position.max(log_position);

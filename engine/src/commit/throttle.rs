@@ -40,13 +40,13 @@ pub(super) fn throttle(db: &TrieDb, outcomes: &[TrieOutcome], no_wait: bool) -> 
     let draining = room.is_err().then(|| db.pace.begin_drain());
     db.pace.wake();
     let is_over = db.pace.wait(draining.as_ref().map(|_| ROOM_TIMEOUT), &mut || {
-        let (pending, log) = (pending_is_full(), log_is_full());
+        let (buffered, log) = (pending_is_full(), log_is_full());
         if draining.is_some() {
             room = db.admit(wanted);
         }
-        outcome = check_waiting_helps(db, pending, log, &room);
+        outcome = check_waiting_helps(db, buffered, log, &room);
         // While the caller holds the background back, waiting would never end.
-        outcome.is_err() || db.pace.is_paused() || !(pending || log || room.is_err())
+        outcome.is_err() || db.pace.is_paused() || !(buffered || log || room.is_err())
     });
     let waited = db.pace.now().saturating_sub(since);
     let waited = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);

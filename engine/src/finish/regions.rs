@@ -133,16 +133,15 @@ impl Chunk {
     ) -> Subtrie {
         let page = &self.pages[at];
         let accesses = &batch.accesses[page.accesses.clone()];
-        let pending = &self.buffered[page.buffered.clone()];
+        let buffered = &self.buffered[page.buffered.clone()];
         let leaf = page.page.as_ref().map(|page| page.view());
         let keeps = page.should_keep_nodes(batch);
         let from = folder.kept_counts().0;
         let mut fold = |treelet: Option<TreeletNodes<'_>>| {
-            let mut state =
-                PageState { at: &page.prefix, leaf: leaf.as_ref(), buffered: pending, treelet };
+            let mut state = PageState { at: &page.prefix, leaf: leaf.as_ref(), buffered, treelet };
             let (overlaid, all);
             if page.is_overlaid {
-                overlaid = batch.view.merge_overlays(pending, &needed_prefixes(&state, accesses));
+                overlaid = batch.view.merge_overlays(buffered, &needed_prefixes(&state, accesses));
                 state.buffered = &overlaid;
             }
             if needs_parts(state.buffered.len() + accesses.len())
@@ -150,7 +149,7 @@ impl Chunk {
             {
                 if page.is_overlaid {
                     // It is folded without its treelet.
-                    all = batch.view.merge_overlays(pending, &[page.prefix]);
+                    all = batch.view.merge_overlays(buffered, &[page.prefix]);
                     state.buffered = &all;
                 }
                 let known = self.parts.binary_search_by_key(&at, |(page, _)| *page);

@@ -194,6 +194,6 @@ fn prefetch_ahead(rewrites: &[Rewrite]) {
         page.cpu_prefetch_head();
     }
     if let Some((old, page)) = page(AHEAD) {
-        old.buffered.iter().for_each(|pending| page.cpu_prefetch_key(&pending.key));
+        old.buffered.iter().for_each(|buffered| page.cpu_prefetch_key(&buffered.key));
     }
 }

@@ -135,8 +135,8 @@ impl Round {
         }
         self.log_position = self.log_position.max(state.log_position().into());
         let first = self.rewrites.last().is_none_or(|last| !Arc::ptr_eq(&last.region, region));
-        let dropped = if first { state.replaced_values() } else { &[] };
-        let runs = dropped.iter().flat_map(|dropped| overflow::runs(&dropped.buffered.stored));
+        let replaced = if first { state.replaced_values() } else { &[] };
+        let runs = replaced.iter().flat_map(|replaced| overflow::runs(&replaced.buffered.stored));
         self.rewrites.push(Rewrite {
             region: Arc::clone(region),
             range,
@@ -145,7 +145,7 @@ impl Round {
             layout_version: state.layout_version(),
             new: Vec::new(),
             replaced_runs: runs.collect(),
-            replaced_values: dropped.len(),
+            replaced_values: replaced.len(),
         });
     }
 }

@@ -82,8 +82,8 @@ impl Round {
     fn run_bytes(&self) -> u64 {
         let old = self.rewrites.iter().flat_map(|rewrite| &rewrite.old);
         let written: usize = old.map(|old| old.written.len()).sum();
-        let freed: usize = self.rewrites.iter().map(|rewrite| rewrite.replaced_runs.len()).sum();
-        8 * (written * 32 + freed) as u64
+        let replaced: usize = self.rewrites.iter().map(|rewrite| rewrite.replaced_runs.len()).sum();
+        8 * (written * 32 + replaced) as u64
     }
 
     /// The location record of the round.
@@ -102,9 +102,9 @@ impl Round {
                     node: new.node.as_ref().expect("refreshed before"),
                 })
                 .collect();
-            let freed: Vec<u64> =
+            let old_pages: Vec<u64> =
                 rewrite.old.iter().filter_map(|old| old.number.map(u64::from)).collect();
-            encoder.push(&LogRewrite { range: rewrite.range, pages: &pages, replaced: &freed });
+            encoder.push(&LogRewrite { range: rewrite.range, pages: &pages, replaced: &old_pages });
             replaced.extend(&rewrite.replaced_runs);
             for old in &rewrite.old {
                 for (_, cell) in &old.written {
@@ -178,12 +178,12 @@ fn refresh_nodes(rewrite: &mut Rewrite, runs: &[PageBuf], folder: &mut Folder) -
         return Ok(());
     }
     for new in &mut rewrite.new {
-        let mut pending: Vec<KeyState> = Vec::new();
-        state.copy_buffered(&new.prefix, &mut pending);
+        let mut buffered: Vec<KeyState> = Vec::new();
+        state.copy_buffered(&new.prefix, &mut buffered);
         folder.clear();
         let view = LeafView::from_trusted(runs[new.page.run].page(new.page.at));
         let page =
-            PageState { at: &new.prefix, leaf: Some(&view), buffered: &pending, treelet: None };
+            PageState { at: &new.prefix, leaf: Some(&view), buffered: &buffered, treelet: None };
         let folded = fold_page(folder, &page, false, &[], &mut Vec::new());
         let fold = folder.end_fold(folded.subtrie, false);
         folder.run();

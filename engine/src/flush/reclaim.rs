@@ -114,12 +114,12 @@ fn gather_regions(trie: &TrieDb, reads: bool) -> (Vec<DroppedRegion>, Vec<Droppe
                 let prefix = children.prefix(child);
                 Some(DroppedPage { region: left, at: child_page(state, child)?, prefix })
             }));
-            let pending = state.buffered().iter().map(|pending| &pending.stored);
+            let buffered = state.buffered().iter().map(|buffered| &buffered.stored);
             let dropped = state.replaced_values().iter().map(|dropped| &dropped.buffered.stored);
             all.push(DroppedRegion {
                 region: Arc::clone(region),
                 pages: (0..children.len()).filter_map(|child| children.page(child)).collect(),
-                runs: pending.chain(dropped).flat_map(overflow::runs).collect(),
+                runs: buffered.chain(dropped).flat_map(overflow::runs).collect(),
                 last_commit: state.last_commit(),
                 log_position: state.log_position(),
             });

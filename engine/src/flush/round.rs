@@ -142,8 +142,8 @@ impl Round {
     fn spill_values(&mut self, db: &TrieDb, flush: u64) -> Result<()> {
         let mut written = db.space.tentative();
         for old in self.rewrites.iter_mut().flat_map(|rewrite| &mut rewrite.old) {
-            for (index, pending) in old.buffered.iter().enumerate() {
-                if let Stored::Large(large) = &pending.stored {
+            for (index, buffered) in old.buffered.iter().enumerate() {
+                if let Stored::Large(large) = &buffered.stored {
                     old.written.push((index, overflow::write(db, &mut written, large, flush)?));
                     self.overflow_written = true;
                 }

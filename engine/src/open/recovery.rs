@@ -408,7 +408,7 @@ impl Replay {
                 extents.mark_free(run).map_err(bad_map)?;
             }
         }
-        let freed: HashSet<u64> = view.replaced_runs().map(|run| run.start).collect();
+        let replaced: HashSet<u64> = view.replaced_runs().map(|run| run.start).collect();
         let (mut all, mut joins) = (Vec::new(), Vec::new());
         for rewrite in view.rewrites() {
             let rewrite = rewrite.map_err(bad)?;
@@ -432,7 +432,7 @@ impl Replay {
         });
         let moved: Vec<Relocation<'_>> = moved.collect();
         let trie = self.trie_mut(view.ns, start)?;
-        trie.relocate(&moved, &freed, start, end)?;
+        trie.relocate(&moved, &replaced, start, end)?;
         trie.join(&joins, start, end)
     }
 

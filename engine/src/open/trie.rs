@@ -107,12 +107,12 @@ impl TrieReplay {
     ) -> Result<Self> {
         let regions = RegionIndex::new(read_regions(hasher, image, named, commit)?);
         let stream = image.read_buffered(named.namespace, &named.buffered)?;
-        for (prefix, pending, dropped) in buffered::decode(hasher, &stream)? {
+        for (prefix, buffered, dropped) in buffered::decode(hasher, &stream)? {
             let region = regions.region(prefix.first_key());
             if *region.prefix() != prefix {
                 return Err(Contradiction::BufferedOutsideRegions { prefix }.into());
             }
-            region.write().restore_buffered(pending, dropped);
+            region.write().restore_buffered(buffered, dropped);
         }
         let dropped = named.root.is_none().then_some(named.dropped);
         let trie = RecoveredTrie { namespace: named.namespace, kind: named.kind, dropped, regions };
@@ -184,7 +184,7 @@ impl TrieReplay {
     pub(super) fn relocate(
         &mut self,
         all: &[Relocation<'_>],
-        freed: &HashSet<u64>,
+        replaced: &HashSet<u64>,
         start: LogPos,
         end: LogPos,
     ) -> Result<()> {
@@ -219,7 +219,7 @@ impl TrieReplay {
             state.retain_replaced(|dropped| {
                 overflow::runs(&dropped.buffered.stored)
                     .iter()
-                    .all(|run| !freed.contains(&run.start))
+                    .all(|run| !replaced.contains(&run.start))
             });
             if state.children().len() > MAX_ENTRIES {
                 split.push(Arc::clone(&region));

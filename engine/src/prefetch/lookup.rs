@@ -136,11 +136,11 @@ fn look_up_in_index(
         // Nothing later than the session's commit is its value.
         let same = state.last_commit() <= of.1;
         match (state.buffered_change(key), &found.at) {
-            (Some(pending), _) if same => {
-                cache_stored(values, found.pair, of, key, &pending.stored);
+            (Some(buffered), _) if same => {
+                cache_stored(values, found.pair, of, key, &buffered.stored);
             }
             (None, None) if same => values.put(found.pair, of, key, None),
-            (pending, _) => found.has_value = same && pending.is_none(),
+            (buffered, _) => found.has_value = same && buffered.is_none(),
         }
     });
     if let Some((region, page)) = nodes {

@@ -66,7 +66,7 @@ pub(crate) fn stored_in_page(page: &CachedPage, key: &Key) -> Stored {
 /// store.
 pub(super) fn locate(db: &TrieDb, key: &Key) -> Result<PageRef, Stored> {
     db.index.with_region(key, |_, state| match state.buffered_change(key) {
-        Some(pending) => Err(pending.stored.clone()),
+        Some(buffered) => Err(buffered.stored.clone()),
         None => child_page(state, state.children().find(key)).ok_or(Stored::Absent),
     })
 }

@@ -185,9 +185,9 @@ impl Database {
 
     /// About how many pages an image takes: a page for each region, and what pends, with `more` bytes.
     pub(crate) fn image_pages(&self, more: u64) -> u64 {
-        let pending = self.counters.pending_bytes.load(Ordering::Relaxed) + more;
+        let buffered = self.counters.pending_bytes.load(Ordering::Relaxed) + more;
         // Each trie's pending changes begin on a page of their own.
-        self.region_count() + pending / 4096 + self.tries.list().len() as u64
+        self.region_count() + buffered / 4096 + self.tries.list().len() as u64
     }
 
     /// Lets nodes of all tries leave while they take more than their share. Says whether it did anything; it

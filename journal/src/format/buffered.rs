@@ -24,8 +24,8 @@ const OVERFLOW: u8 = 2;
 /// # Panics
 /// When a region has 2^32 changes, or a dropped value that is short.
 pub fn encode(out: &mut Vec<u8>, region: &Prefix, state: &RegionState) {
-    let (pending, dropped) = (state.buffered(), state.replaced_values());
-    if pending.is_empty() && dropped.is_empty() {
+    let (buffered, replaced) = (state.buffered(), state.replaced_values());
+    if buffered.is_empty() && replaced.is_empty() {
         return;
     }
     let count = |count: usize| {
@@ -35,9 +35,9 @@ pub fn encode(out: &mut Vec<u8>, region: &Prefix, state: &RegionState) {
     };
     out.extend_from_slice(&region.len().to_le_bytes());
     out.extend_from_slice(region.first_key());
-    out.extend_from_slice(&count(pending.len()));
-    out.extend_from_slice(&count(dropped.len()));
-    for change in pending {
+    out.extend_from_slice(&count(buffered.len()));
+    out.extend_from_slice(&count(replaced.len()));
+    for change in buffered {
         out.extend_from_slice(&change.key);
         out.extend_from_slice(&change.commit.to_le_bytes());
         let (kind, bytes): (u8, &[u8]) = match &change.stored {
@@ -50,13 +50,13 @@ pub fn encode(out: &mut Vec<u8>, region: &Prefix, state: &RegionState) {
         out.extend_from_slice(&count(bytes.len()));
         out.extend_from_slice(bytes);
     }
-    for dropped in dropped {
-        let Stored::Overflow(cell) = &dropped.buffered.stored else {
-            unreachable!("only values with runs are dropped")
+    for replaced in replaced {
+        let Stored::Overflow(cell) = &replaced.buffered.stored else {
+            unreachable!("only values with runs are kept when they are replaced")
         };
-        out.extend_from_slice(&dropped.buffered.key);
-        out.extend_from_slice(&dropped.buffered.commit.to_le_bytes());
-        out.extend_from_slice(&dropped.replaced_by.to_le_bytes());
+        out.extend_from_slice(&replaced.buffered.key);
+        out.extend_from_slice(&replaced.buffered.commit.to_le_bytes());
+        out.extend_from_slice(&replaced.replaced_by.to_le_bytes());
         out.extend_from_slice(&count(cell.len()));
         out.extend_from_slice(cell);
     }
@@ -72,9 +72,9 @@ pub fn decode(hasher: Hasher, mut bytes: &[u8]) -> Result<Vec<RegionBuffered>> {
         let len = u16::from_le_bytes(take(&mut bytes)?);
         let prefix = Prefix::from_raw(take(&mut bytes)?, len).ok_or_else(bad)?;
         let count = u32::from_le_bytes(take(&mut bytes)?) as usize;
-        let drops = u32::from_le_bytes(take(&mut bytes)?);
+        let replaced_count = u32::from_le_bytes(take(&mut bytes)?);
         // A change takes at least 45 bytes: nothing is reserved that the bytes do not bear out.
-        let mut pending: Vec<BufferedChange> = Vec::with_capacity(count.min(bytes.len() / 45));
+        let mut buffered: Vec<BufferedChange> = Vec::with_capacity(count.min(bytes.len() / 45));
         for _ in 0..count {
             let key = take::<32>(&mut bytes)?;
             let commit = u64::from_le_bytes(take(&mut bytes)?);
@@ -89,31 +89,31 @@ pub fn decode(hasher: Hasher, mut bytes: &[u8]) -> Result<Vec<RegionBuffered>> {
                 }
                 _ => return Err(bad()),
             };
-            if !prefix.covers(&key) || pending.last().is_some_and(|last| last.key >= key) {
+            if !prefix.covers(&key) || buffered.last().is_some_and(|last| last.key >= key) {
                 return Err(bad());
             }
-            pending.push(BufferedChange { key, stored, commit });
+            buffered.push(BufferedChange { key, stored, commit });
         }
-        let mut dropped = Vec::new();
-        for _ in 0..drops {
+        let mut replaced = Vec::new();
+        for _ in 0..replaced_count {
             let key = take::<32>(&mut bytes)?;
             let commit = u64::from_le_bytes(take(&mut bytes)?);
-            let replaced = u64::from_le_bytes(take(&mut bytes)?);
+            let replaced_by = u64::from_le_bytes(take(&mut bytes)?);
             let len = u32::from_le_bytes(take(&mut bytes)?) as usize;
             let cell = bytes
                 .split_off(..len)
                 .filter(|cell| OverflowCell::parse(cell).is_ok())
                 .ok_or_else(bad)?;
-            if !prefix.covers(&key) || commit >= replaced {
+            if !prefix.covers(&key) || commit >= replaced_by {
                 return Err(bad());
             }
             let stored = Stored::Overflow(Arc::from(cell));
-            dropped.push(ReplacedValue {
+            replaced.push(ReplacedValue {
                 buffered: BufferedChange { key, stored, commit },
-                replaced_by: replaced,
+                replaced_by,
             });
         }
-        regions.push((prefix, pending, dropped));
+        regions.push((prefix, buffered, replaced));
     }
     Ok(regions)
 }

@@ -168,8 +168,8 @@ impl<'a> LocationView<'a> {
         let runs = [u64::from(cursor.u32()?) * RUN_LEN, u64::from(cursor.u32()?) * RUN_LEN];
         let rewrite_len = (cursor.len() as u64).checked_sub(runs[0] + runs[1]);
         let rewrite_bytes = cursor.take(rewrite_len.ok_or(BodyError::Truncated)?)?;
-        let (allocated, freed) = (cursor.take(runs[0])?, cursor.take(runs[1])?);
-        let view = Self { flush, ns, rewrites, rewrite_bytes, allocated, replaced: freed };
+        let (allocated, replaced) = (cursor.take(runs[0])?, cursor.take(runs[1])?);
+        let view = Self { flush, ns, rewrites, rewrite_bytes, allocated, replaced };
         let mut last: Option<Key> = None;
         for rewrite in view.rewrites() {
             let rewrite = rewrite?;
@@ -244,14 +244,14 @@ impl<'a> RewriteView<'a> {
 
 fn take_rewrite<'a>(cursor: &mut BodyCursor<'a>) -> Result<RewriteView<'a>, BodyError> {
     let range = take_prefix(cursor)?;
-    let (page_count, freed) = (cursor.u32()?, cursor.u32()?);
+    let (page_count, replaced) = (cursor.u32()?, cursor.u32()?);
     // Prefixes vary in length, so the pages are walked to find where they end.
     let pages = *cursor;
     for _ in 0..page_count {
         take_page(cursor)?;
     }
-    let freed = cursor.take(u64::from(freed) * 5)?;
-    Ok(RewriteView { range, page_count, pages, replaced: freed })
+    let replaced = cursor.take(u64::from(replaced) * 5)?;
+    Ok(RewriteView { range, page_count, pages, replaced })
 }
 
 fn take_page<'a>(cursor: &mut BodyCursor<'a>) -> Result<NewPage<'a>, BodyError> {

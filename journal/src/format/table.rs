@@ -203,10 +203,10 @@ impl ImageTable {
 
 fn entry(bytes: &[u8]) -> Result<TrieRef> {
     let (root, dropped) = (get::<32>(bytes, 16).into(), get_u64(bytes, 48));
-    let pending = StreamRef::decode(bytes, 56);
+    let buffered = StreamRef::decode(bytes, 56);
     if bytes[3] != 0
         || (dropped > 0 && root != TERMINATOR)
-        || (pending.len == 0 && pending.page > 0)
+        || (buffered.len == 0 && buffered.page > 0)
     {
         return Err(bad());
     }
@@ -218,7 +218,7 @@ fn entry(bytes: &[u8]) -> Result<TrieRef> {
         root_page: get_u64(bytes, 8),
         root: (dropped == 0).then_some(root),
         dropped,
-        buffered: pending,
+        buffered,
     })
 }
 

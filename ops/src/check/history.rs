@@ -132,9 +132,9 @@ impl HistoryCheck<'_> {
                 page.put(&key, &Stored::from_cell(cell));
             }
         }
-        let mut pending = Vec::new();
-        state.copy_buffered(&prefix, &mut pending);
-        for (key, stored) in &pending {
+        let mut buffered = Vec::new();
+        state.copy_buffered(&prefix, &mut buffered);
+        for (key, stored) in &buffered {
             page.put(key, stored);
         }
         self.now.push((self.recovered.tip.number, prefix, page.node(&[])));

@@ -144,7 +144,7 @@ fn pairs(
         let state = visited.region.read();
         let child = visited.child;
         let prefix = state.children().prefix(child);
-        let pending = state.buffered_below(&prefix);
+        let buffered = state.buffered_below(&prefix);
         let mut pairs: Vec<(Key, Stored)> = Vec::new();
         if let (Some(page), Some(number)) = (visited.page, state.children().page(child)) {
             let tag = state.children().tag(child);
@@ -158,7 +158,7 @@ fn pairs(
                 bad(BadPage::new(LEAF_FILE, page, keys, error))?;
             }
         }
-        let changes = pending.iter().map(|pending| (pending.key, pending.stored.clone()));
+        let changes = buffered.iter().map(|buffered| (buffered.key, buffered.stored.clone()));
         pleach::internals::state::merge_changes(&mut pairs, 0, changes);
         for (key, stored) in pairs {
             let value = match stored {
