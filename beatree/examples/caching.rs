@@ -113,7 +113,7 @@ fn find(cache: &Cache, present: &[u32]) {
 
 /// A policy on page numbers alone.
 trait Model {
-    /// Was it there? It is now.
+    /// Accesses a page, which is cached afterwards. True when the page was cached before.
     fn access(&mut self, page: u32) -> bool;
 }
 

@@ -59,7 +59,7 @@ pub struct CellRef<'a> {
     pub key: Key,
     /// Value bytes, or the raw overflow cell.
     pub bytes: &'a [u8],
-    /// Is it an overflow cell?
+    /// True for an overflow cell.
     pub overflow: bool,
 }
 

@@ -141,7 +141,7 @@ impl Cache {
         self.lock(page_no).get_for_last_use(page_no, tag, through)
     }
 
-    /// Can more pages be held?
+    /// True when more pages can be held.
     pub fn can_hold(&self) -> bool {
         let stats = self.stats();
         // Where no page can be held at all, nobody waits for room.
@@ -162,7 +162,7 @@ impl Cache {
         self.lock(page_no).read(page_no, tag, through, key, read)
     }
 
-    /// Is the page of this number and tag here? If so, it is held through the batch. This is not a use.
+    /// Holds the page of this number and tag through the batch, if it is cached, and says whether it is. Not a use.
     #[inline]
     pub fn hold(&self, page_no: PageNo, tag: u32, through: u64) -> bool {
         self.lock(page_no).hold_page(page_no, tag, through)

@@ -106,7 +106,7 @@ impl ChildTable {
         after - 1
     }
 
-    /// Is this range, which lies in the region, that of some children as a whole?
+    /// True when this range of the region is that of one or more whole children.
     pub fn has_boundaries_of(&self, range: &Prefix) -> bool {
         let [first, last] = [*range.first_key(), range.last_key()].map(|key| self.find(&key));
         self.prefix(first).first_key() == range.first_key()

@@ -128,7 +128,7 @@ impl Grace {
 }
 
 impl GracePeriod {
-    /// Has everyone left who was inside when this period started? Never waits; once true, always true.
+    /// True when every reader that was inside at the start of this period has left. Never waits; stays true.
     pub fn poll(&self) -> bool {
         // Two advances at most, one more look for what others advanced meanwhile.
         for _ in 0..3 {

@@ -101,7 +101,7 @@ impl RegionIndex {
         &self.regions[self.find(key)]
     }
 
-    /// Is there no page, and nothing that pends or was dropped while it did?
+    /// True when the trie has no page, no buffered change and no replaced value.
     pub fn is_bare(&self) -> bool {
         self.regions.iter().all(|region| region.read().is_bare())
     }

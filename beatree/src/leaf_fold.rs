@@ -53,7 +53,7 @@ const GROUP: usize = 1024;
 pub struct KeyAccess {
     /// The key.
     pub key: Key,
-    /// Is its old value read (and so part of the claim that a witness makes)?
+    /// Whether the old value is read, and so is part of what a witness claims.
     pub reads: bool,
     /// What is written; `None` for a pure read.
     pub writes: Option<Stored>,
@@ -173,12 +173,13 @@ fn add_needed_prefixes(
     }
 }
 
-/// Is so much pending or accessed below a page that it is cut into parts?
+/// True when so many changes are buffered or accessed below a page that it is cut into parts.
 pub fn needs_parts(changes: usize) -> bool {
     changes > 2 * PART
 }
 
-/// Does a treelet tell apart what pends and is accessed, at most a part in each accessed bucket? Then a page is not cut.
+/// True when a treelet divides the buffered and accessed keys, at most a part in each accessed bucket: then a page is
+/// not cut.
 pub fn is_divided_by_treelet(page: &PageState<'_>, accesses: &[KeyAccess]) -> bool {
     let Some(columns) = page.treelet.map(|known| known.columns()) else { return false };
     let bucket = |key: &Key| bits_of((page.at, columns), key, treelet::LEVELS);
@@ -228,9 +229,9 @@ pub fn fold_parts(
     FoldedPage { subtrie: merge.into_subtrie(), columns: None, parts }
 }
 
-/// Does a treelet with these columns tell the accessed keys of a page apart? They, and all that pends, agree with its
-/// cells in the bits between. What pends is asked, too: a commit whose parent's state came back knows the state that it
-/// was folded over, and not the deletions that pend since.
+/// True when a treelet with these columns divides the accessed keys of a page, and these and all buffered keys agree
+/// with its cells in the bits between. Buffered keys are checked too: a block whose parent was opened again knows the
+/// state below the fold, but not the deletions that are buffered since.
 fn is_divided_by_columns(page: &PageState<'_>, columns: Columns, accesses: &[KeyAccess]) -> bool {
     let Some(leaf) = page.leaf.filter(|leaf| !leaf.is_empty()) else { return false };
     let like = leaf.key(0);

@@ -60,7 +60,7 @@ impl PageNo {
         page_offset(self.0 as u64)
     }
 
-    /// Is `other` the next page of the file?
+    /// True when `other` is the next page of the file.
     #[inline]
     pub const fn is_before(self, other: Self) -> bool {
         self.0 + 1 == other.0

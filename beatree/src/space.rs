@@ -158,7 +158,7 @@ impl LeafSpace {
         self.frontier
     }
 
-    /// Is this page in use or pending? False after the end of the file.
+    /// True when this page is in use or retired. False after the end of the file.
     pub fn is_used(&self, page: PageNo) -> bool {
         page.get() < self.pages() && self.used.get(page.get())
     }

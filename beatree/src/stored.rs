@@ -67,7 +67,7 @@ impl Stored {
         }
     }
 
-    /// Is there a value?
+    /// True when there is a value.
     pub fn is_present(&self) -> bool {
         !matches!(self, Self::Absent)
     }

@@ -42,9 +42,9 @@ pub struct CachedPage {
     len: u16,
     /// Where they lie.
     guess: CellGuess,
-    /// Was it folded since it was cached?
+    /// True when the page was folded since it was cached.
     folded: AtomicBool,
-    /// Has its treelet columns? For those who ask before the treelet's memory is near.
+    /// True when the treelet has columns: readable without touching the treelet's memory.
     has_columns: AtomicBool,
     /// What is known of its nodes, pending changes included.
     treelet: Mutex<Option<Box<Treelet>>>,
@@ -246,7 +246,7 @@ impl CachedPage {
         }
     }
 
-    /// Notes that the page is folded; was it before?
+    /// Marks the page as folded. True when it was marked before.
     #[inline]
     pub fn mark_folded(&self) -> bool {
         self.folded.load(Ordering::Relaxed) || self.folded.swap(true, Ordering::Relaxed)

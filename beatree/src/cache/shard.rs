@@ -215,7 +215,7 @@ impl Shard {
         Reservation { carrier, reserved: false }
     }
 
-    /// Do further pages fit, so that none has to leave? A sixteenth is left to tables and to what comes next.
+    /// True when further pages fit without an eviction. A sixteenth is left to tables and to the next pages.
     pub(super) fn has_room(&self) -> bool {
         self.bytes() + self.budget / 16 + 2 * page::COST <= self.budget
     }
@@ -384,7 +384,7 @@ impl Shard {
         }
     }
 
-    /// Is a page held now that is held through this batch?
+    /// True when a page is held through this batch.
     #[inline]
     fn is_held(&self, through: u64) -> bool {
         through != NO_BATCH && through >= self.batch

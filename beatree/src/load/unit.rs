@@ -92,7 +92,7 @@ impl<'a> LoadUnit<'a> {
         self.slots.len()
     }
 
-    /// Is there no pair?
+    /// True when there is no pair.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
@@ -133,7 +133,7 @@ impl<'a> LoadUnit<'a> {
         divide(&self.prefix, self.slots.len(), fits, |pair, depth| self.is_left(pair, depth))
     }
 
-    /// Has a pair a zero at `depth`? Those that it is asked of agree in the bits before.
+    /// True when the key of a pair has a zero at `depth`. All pairs of a search agree in the bits before.
     fn is_left(&self, pair: usize, depth: u16) -> bool {
         let at = depth - self.from;
         if at < 64 {

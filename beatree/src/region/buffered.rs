@@ -45,8 +45,8 @@ pub struct ReplacedValue {
 }
 
 impl ReplacedValue {
-    /// Has a page below `range`, made of the changes up to commit `through`, taken the value up?
-    /// Then it is the page's, and whoever replaces the page's cell gives its runs up.
+    /// True when a page below `range`, made of the changes up to commit `through`, contains the value. Then the value
+    /// is the page's, and whoever replaces the page's cell retires its runs.
     pub(super) fn is_in(&self, range: &Prefix, through: u64) -> bool {
         range.covers(&self.buffered.key)
             && self.buffered.commit <= through

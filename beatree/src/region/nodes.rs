@@ -26,13 +26,13 @@ impl RegionState {
         }
     }
 
-    /// Is it a plain trie's, which has no nodes?
+    /// True for a region of a plain trie, which has no nodes.
     #[inline]
     pub fn is_plain(&self) -> bool {
         matches!(self.nodes, Nodes::Plain)
     }
 
-    /// Can it be changed: are its nodes in memory, or has it none?
+    /// True when the region can be changed: its nodes are in memory, or it has none.
     #[inline]
     pub fn has_nodes(&self) -> bool {
         self.paged_nodes().is_none()

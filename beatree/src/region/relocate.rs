@@ -22,7 +22,7 @@ pub struct Relocation<'a> {
 /// What relocating changed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RelocationEffect {
-    /// Were children split or merged?
+    /// True when children were split or merged.
     pub layout_changed: bool,
     /// Bytes of pending changes that went.
     pub bytes: usize,

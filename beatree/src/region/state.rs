@@ -159,7 +159,7 @@ impl RegionState {
         self.namespace
     }
 
-    /// Has it no page, and nothing that pends or was dropped while it did?
+    /// True when the region has no page, no buffered change and no replaced value.
     pub fn is_bare(&self) -> bool {
         self.children.page_end() == 0
             && self.buffered().is_empty()
@@ -219,7 +219,7 @@ impl RegionState {
         &self.own_node
     }
 
-    /// Was this region replaced by others? Then its key is to be looked up again.
+    /// True when other regions have replaced this one: its key has to be looked up again.
     #[inline]
     pub fn is_retired(&self) -> bool {
         self.retired

@@ -46,13 +46,13 @@ impl FreeRuns {
         }
     }
 
-    /// Is any of these pages free?
+    /// True when one of these pages is free.
     pub(super) fn overlaps(&self, start: u64, len: u64) -> bool {
         let before = self.by_start.range(..start + len).next_back();
         before.is_some_and(|(first, pages)| first + pages > start)
     }
 
-    /// Are all of these pages free?
+    /// True when all of these pages are free.
     pub(super) fn contains(&self, start: u64, len: u64) -> bool {
         let around = self.by_start.range(..=start).next_back();
         around.is_some_and(|(first, pages)| first + pages >= start + len)

@@ -67,7 +67,7 @@ impl Default for FileGeometry {
     }
 }
 
-/// May an allocation ask for a longer file?
+/// Whether an allocation may ask for a longer file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Growth {
     /// Yes, as the size factor says.

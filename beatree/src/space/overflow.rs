@@ -197,7 +197,7 @@ impl OverflowSpace {
             + self.retired_batches.bytes()
     }
 
-    /// Is the file shorter than the size factor allows with `count` more live pages?
+    /// True when the file is shorter than the size factor allows with `count` more live pages.
     fn is_short(&self, count: u32) -> bool {
         let live = self.stats().live + u64::from(count);
         self.pages < self.geometry.target(live)

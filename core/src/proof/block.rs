@@ -193,7 +193,7 @@ struct OuterClaim {
     ns: u8,
     before: Option<Node>,
     after: Option<Node>,
-    /// Is there an inner witness?
+    /// True when there is an inner witness.
     has_witness: bool,
 }
 

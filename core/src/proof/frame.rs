@@ -67,7 +67,7 @@ impl<'a> InnerProofs<'a> {
         Ok((kind, bytes))
     }
 
-    /// Is there nothing left?
+    /// Checks that no byte is left.
     pub(super) fn end(&self) -> Result<(), DecodeError> {
         if self.1.is_empty() { Ok(()) } else { Err(DecodeError::Inner) }
     }

@@ -155,7 +155,7 @@ impl<'a> TerminalList<'a> {
         })
     }
 
-    /// Do the terminals and these siblings lead to `root`? A list without terminals leads to any.
+    /// Checks that the terminals and these siblings lead to `root`. A list without terminals leads to any root.
     pub(super) fn check_root(
         &self,
         hasher: Hasher,

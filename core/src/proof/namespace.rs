@@ -144,8 +144,8 @@ impl<'a> OpenedNamespaceChange<'a> {
         self.ns
     }
 
-    /// Has it the same root before and after, or does it exist neither before nor after? Then
-    /// nothing in it changed.
+    /// True when nothing in the namespace changed: it has the same root before and after, or does not exist in both
+    /// states.
     pub fn is_same(&self) -> bool {
         self.roots.is_none()
     }
@@ -228,7 +228,7 @@ pub fn build_change(
     Ok(frame::assemble(hasher, ProofKind::NamespaceChange, ns, &outer, &[inner])?)
 }
 
-/// Is `inner` one encoding of one of these kinds, or nothing, as it has to be?
+/// Checks that `inner` is one encoding of one of these kinds, or empty, as `namespace` requires.
 fn check_inner(
     hasher: Hasher,
     kinds: &[ProofKind],
@@ -239,7 +239,7 @@ fn check_inner(
     if found.is_some() == wanted { Ok(()) } else { Err(DecodeError::Inner) }
 }
 
-/// Is it a terminal of a trie of roots?
+/// Checks that this is a terminal of a trie of roots.
 pub(super) fn check_terminal(terminal: &Terminal) -> Result<(), DecodeError> {
     let depth = terminal.depth();
     if depth > roots::MAX_DEPTH {

@@ -52,7 +52,7 @@ pub enum Access {
 }
 
 impl Access {
-    /// Was the value before the batch read?
+    /// True when the value before the batch was read.
     pub fn reads(&self) -> bool {
         !matches!(self, Self::Write(_))
     }

@@ -77,8 +77,8 @@ impl VerifiedRange<'_> {
         lookup(self.span.contains(key).then(|| terminals.find(key)).flatten(), key)
     }
 
-    /// Does the root say that `key` has this value, or, for `None`, that it is absent? `None` for a
-    /// key outside of the range.
+    /// Whether the root says that `key` has this value, or, for `None`, that it is absent. `None` for a key outside of
+    /// the range.
     pub fn proves(&self, key: &Key, value: Option<&[u8]>) -> Option<bool> {
         self.get(key).proves(self.parts.hasher, value)
     }

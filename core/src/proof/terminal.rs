@@ -82,7 +82,7 @@ impl Terminal {
         Prefix::new(self.bits(), self.depth().min(MAX_DEPTH))
     }
 
-    /// Does the walk to `key` end here?
+    /// True when the walk to `key` ends here.
     pub fn covers(&self, key: &Key) -> bool {
         crate::prefix::common_len(self.bits(), key) >= self.depth()
     }
@@ -159,7 +159,7 @@ pub fn terminals(bytes: &[u8]) -> impl Iterator<Item = Terminal> + '_ {
 pub(super) struct Terminals<'a>(pub(super) ByteReader<'a>);
 
 impl<'a> Terminals<'a> {
-    /// Have all been taken?
+    /// True when no terminal is left.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -159,7 +159,7 @@ pub(crate) fn verify(hasher: Hasher, bytes: &[u8], witness: bool, root: &Node) -
     (before == *root && siblings.is_empty()).then_some(after)
 }
 
-/// Do the terminals and siblings lead to the root?
+/// True when the terminals and siblings lead to the root.
 fn leads(hasher: Hasher, proof: &MultiProof, root: &Node) -> bool {
     let node = |terminal: &Terminal| (*terminal, terminal.node(hasher));
     let terminals: Vec<_> = proof.terminals.iter().map(node).collect();
@@ -168,7 +168,7 @@ fn leads(hasher: Hasher, proof: &MultiProof, root: &Node) -> bool {
     found.is_some_and(|(before, _)| before == *root) && siblings.is_empty()
 }
 
-/// Is this the proof of all pairs from `first` to `last`?
+/// True when this is the proof of all pairs from `first` to `last`.
 pub(crate) fn range(hasher: Hasher, bytes: &[u8], root: &Node, first: &Key, last: &Key) -> bool {
     // But for its kind it is a multiproof.
     let mut multi = bytes.to_vec();
@@ -260,7 +260,7 @@ impl Apart<'_> {
     }
 }
 
-/// Is this the proof of all that changed from `first` to `last`?
+/// True when this is the proof of all that changed from `first` to `last`.
 pub(crate) fn change(
     hasher: Hasher,
     bytes: &[u8],

@@ -84,7 +84,7 @@ impl EntryKey {
         Self::new(part, 0, &key, 0)
     }
 
-    /// Is it of this part and namespace?
+    /// True when the entry is of this section and namespace.
     pub(super) fn is_of(&self, part: RunSection, namespace: u8) -> bool {
         self.0[..2] == [part as u8, namespace]
     }

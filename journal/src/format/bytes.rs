@@ -91,7 +91,7 @@ impl<'a> BodyCursor<'a> {
         Self { rest: bytes }
     }
 
-    /// Is nothing left?
+    /// True when no byte is left.
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
@@ -184,7 +184,7 @@ pub(super) fn items<'a, T>(
     })
 }
 
-/// Is the next one of a list above the last one?
+/// Checks that the next item of a list is above the last one.
 #[inline]
 pub(super) fn ascend<T: Copy + PartialOrd>(last: &mut Option<T>, next: T) -> Result<(), BodyError> {
     match last.replace(next) {

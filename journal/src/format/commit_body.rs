@@ -106,7 +106,7 @@ impl EntryKind {
         })
     }
 
-    /// May a record have such an entry? Each state has one form.
+    /// True when a record can have such an entry: each state has one form.
     fn is_canonical(
         self,
         (ns, trie): (u8, TrieKind),

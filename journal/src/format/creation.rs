@@ -191,13 +191,13 @@ fn pages(device: &Disk, name: &str) -> Result<u64, IoError> {
     }
 }
 
-/// Has no page and no log record been written?
+/// True when no page and no log record has been written.
 fn is_empty(device: &Disk, names: &[String]) -> Result<bool, IoError> {
     let pages = pages(device, LEAF_FILE)? + pages(device, OVERFLOW_FILE)?;
     Ok(pages == 0 && !has_records(device, names)?)
 }
 
-/// Has anything been written to the log?
+/// True when anything has been written to the log.
 fn has_records(device: &Disk, names: &[String]) -> Result<bool, IoError> {
     let segments: Vec<u64> = names.iter().filter_map(|name| parse_segment_name(name)).collect();
     if segments.iter().any(|index| *index > 0) {

@@ -307,7 +307,7 @@ impl ImageReader {
         Ok(self.buf.page(usize::try_from(page - self.held.0).expect("within the run")))
     }
 
-    /// A page whose checksum is right is of this image?
+    /// Checks that a page whose checksum is right is of this image.
     fn check_number(&self, page: u64, found: u64) -> Result<()> {
         if found == self.number {
             return Ok(());

@@ -92,7 +92,7 @@ pub fn create(device: &Disk, database: u64, number: u32) -> Result<(), Incarnati
 pub struct Incarnation {
     /// The last incarnation.
     pub number: u32,
-    /// Is each of the two copies good?
+    /// Whether each of the two copies is good.
     pub copies: [bool; COPIES],
 }
 

@@ -228,7 +228,7 @@ impl<'a> RewriteView<'a> {
         core::iter::from_fn(move || cursor.u40().ok())
     }
 
-    /// Does it join two regions, and replace no page?
+    /// True when the rewrite joins two regions, and replaces no page.
     pub fn is_join(&self) -> bool {
         self.page_count == 0
     }
@@ -266,7 +266,7 @@ fn take_page<'a>(cursor: &mut BodyCursor<'a>) -> Result<NewPage<'a>, BodyError> 
     })
 }
 
-/// Do the pages' prefixes tile the range, from left to right? Each has to start where the last one ended.
+/// True when the pages' prefixes tile the range from left to right: each starts where the last one ended.
 fn tiles(range: &Prefix, pages: impl Iterator<Item = Prefix>) -> bool {
     // First key that is not yet covered; `None` after the range's last.
     let mut next = Some(*range.first_key());

@@ -88,7 +88,7 @@ pub fn fixed() -> impl Iterator<Item = &'static str> {
     REQUIRED.into_iter().chain(IMAGES).chain(SPARES).chain(others)
 }
 
-/// May a database of ours have a file of this name in its folder?
+/// True when a database can have a file of this name in its folder.
 pub fn is_ours(name: &str) -> bool {
     fixed().any(|fixed| fixed == name) || parse_segment_name(name).is_some()
 }

@@ -12,7 +12,7 @@ pub const BLOCK: u64 = PAGE as u64;
 /// Smallest segment.
 pub const MIN_SEGMENT: u64 = 2 * PAGE as u64;
 
-/// Is this a size that segments may have?
+/// True when segments can have this size.
 pub(crate) fn valid_segment_size(size: u64) -> bool {
     size >= MIN_SEGMENT && size.is_multiple_of(PAGE as u64) && size <= 1 << 40
 }
@@ -47,7 +47,7 @@ impl LogPos {
         Self((self.0 + (unit - 1)) & !(unit - 1))
     }
 
-    /// Is it a multiple of `unit`?
+    /// True for a multiple of `unit`.
     pub const fn is_aligned(self, unit: u64) -> bool {
         self.0.is_multiple_of(unit)
     }

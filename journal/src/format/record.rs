@@ -252,7 +252,7 @@ impl RecordBuf {
         HEADER_LEN as u64 + self.body_len
     }
 
-    /// Is the record larger than the log takes?
+    /// True when the record is larger than the log takes.
     pub fn is_too_large(&self) -> bool {
         self.len() > MAX_RECORD
     }

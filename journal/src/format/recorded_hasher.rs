@@ -17,7 +17,7 @@ pub struct RecordedHasher {
 }
 
 impl RecordedHasher {
-    /// Is it an application's, which has a name?
+    /// True for an application's hasher, which has a name.
     pub(super) fn is_named(&self) -> bool {
         self.id == Hasher::APPLICATION
     }

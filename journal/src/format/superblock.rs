@@ -363,7 +363,7 @@ impl Superblock {
         }
     }
 
-    /// May this software open the database, and may it write?
+    /// Checks that this software can open the database, and write it if `writable`.
     pub fn check_features(&self, writable: bool) -> Result<(), SuperblockError> {
         let incompatible = self.incompatible & !KNOWN_INCOMPATIBLE;
         let read_only = self.read_only_compatible & !KNOWN_READ_ONLY;

@@ -62,7 +62,7 @@ impl StreamRef {
         Self { page, len: bytes.len() as u64, checksum: XxHash3_64::oneshot(bytes) }
     }
 
-    /// Are these the stream's bytes?
+    /// True when these are the stream's bytes.
     pub(crate) fn fits(&self, bytes: &[u8]) -> bool {
         bytes.len() as u64 == self.len && XxHash3_64::oneshot(bytes) == self.checksum
     }

@@ -44,7 +44,7 @@ pub(super) struct LogReader {
     window: Vec<u8>,
     base: LogPos,
     chunk: PageBuf,
-    /// Is a page read alone where many cannot be read together?
+    /// Whether pages that cannot be read together are read one by one.
     single_pages: bool,
 }
 

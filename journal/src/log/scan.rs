@@ -199,7 +199,7 @@ impl Scanner {
         }))
     }
 
-    /// Is there a valid record at `at` that follows the last one?
+    /// Judges whether a valid record at `at` follows the last one.
     fn judge(&mut self, at: LogPos) -> Result<Verdict, ScanError> {
         let Self { reader, input, end, .. } = self;
         reader.record(at, |header| {
@@ -241,7 +241,7 @@ impl Scanner {
         self.finish_scan()
     }
 
-    /// The end is found: are all files there that durable evidence names?
+    /// Ends the scan: checks that all files are there that durable evidence names.
     fn finish_scan(mut self) -> Result<ScanEnd, ScanError> {
         let there = self.reader.prepared_through();
         if there < self.known_prepared {

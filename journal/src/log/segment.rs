@@ -93,7 +93,7 @@ impl core::fmt::Debug for Segments {
 }
 
 impl Segments {
-    /// Would [`Segments::open`] find what it needs? Writes nothing.
+    /// Checks that [`Segments::open`] would find what it needs. Writes nothing.
     pub fn check(
         device: &Disk,
         size: u64,
@@ -212,12 +212,12 @@ impl Segments {
         }
     }
 
-    /// Has a sync of the folder failed? Then no segment is prepared any more.
+    /// True when a sync of the folder has failed: no further segment is prepared.
     pub fn is_poisoned(&self) -> bool {
         self.shared.poisoned.load(Ordering::Acquire)
     }
 
-    /// Do records go through the page cache?
+    /// True when records go through the page cache.
     pub(super) fn is_cached(&self) -> bool {
         self.shared.options.cached
     }
@@ -314,8 +314,7 @@ pub fn spare(size: u64) -> SpareFile {
     SpareFile { name: SEGMENT_SPARE, len: size }
 }
 
-/// A log that is kept from `newest` on: does it reach back to `older`, with every segment between?
-/// Writes nothing.
+/// True when a log that is kept from `newest` on reaches back to `older`, with every segment between. Writes nothing.
 pub fn has_segments_between(
     device: &Disk,
     size: u64,

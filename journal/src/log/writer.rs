@@ -200,7 +200,7 @@ impl LogWriter {
         LogPoint { position: self.written, checksum: self.chain.previous }
     }
 
-    /// Has a write or sync failed?
+    /// True when a write or sync has failed.
     pub fn is_poisoned(&self) -> bool {
         self.poisoned
     }
@@ -210,7 +210,7 @@ impl LogWriter {
         self.bytes
     }
 
-    /// Must the [`LogTail`] be sealed behind the next batch, if a sync follows it (`sync`) or if none does?
+    /// True when the [`LogTail`] has to be sealed behind the next batch, which a sync follows (`sync`) or not.
     pub fn needs_seal(&self, sync: bool) -> bool {
         sync || !self.segments.is_cached()
     }

@@ -314,7 +314,7 @@ fn an_entry_that_contradicts_its_kind_is_refused() {
     };
     let refused = |ns, kind| Err(BodyError::Entry { ns, kind });
     for (roots, changes, right) in [
-        // Previous and new root, with changes or without: which kinds are right?
+        // Previous and new root, with changes or without, and which kinds are right.
         ([0, 0], false, [true, true, true, true]),
         ([0, 0], true, [true, true, false, true]),
         ([0, 2], false, [true, true, false, true]),

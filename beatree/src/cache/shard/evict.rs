@@ -43,7 +43,7 @@ impl Shard {
         None
     }
 
-    /// May this page leave, by the rules of its queue? If not, it moves to the queue where it waits next.
+    /// True when the rules of its queue let this page be evicted. Otherwise the page moves to its next queue.
     fn requeue_unless_evictable(&mut self, id: u32, hold: bool) -> bool {
         let CacheEntry { through, uses, queue, from_main, .. } = self.entries[id as usize];
         if hold && self.is_held(through) {

@@ -54,7 +54,7 @@ impl Shard {
         }
     }
 
-    /// Is this very page here?
+    /// True when this page object, not only one of its number, is cached.
     fn holds(&self, page_no: PageNo, page: &Arc<CachedPage>) -> bool {
         let entry = self.find(page_no).map(|id| &self.entries[id as usize]);
         entry.and_then(|entry| entry.page.as_ref()).is_some_and(|own| Arc::ptr_eq(own, page))
