@@ -86,7 +86,7 @@ impl SequencerState {
         self.tail.needed_through(len) <= self.room_through
     }
 
-    /// True while a record that ends at `end` is not written. After a failure it never is.
+    /// True while a record that ends at `end` is queued. After a failure, such a record is never written.
     pub(crate) fn is_queued(&self, end: LogPos) -> bool {
         self.queue.first().and_then(RecordBuf::position).is_some_and(|first| first < end)
     }
