@@ -8,7 +8,7 @@ use pleach_beatree::RegionIndex;
 use pleach_core::fold::{Folder, SiblingPath, TilingPath};
 use pleach_core::node::kind;
 use pleach_core::proof::ProofKind;
-use pleach_core::proof::encoding::{SectionSizes, Sections, header, op_not_first};
+use pleach_core::proof::wire::{SectionSizes, Sections, header, op_not_first};
 
 use pleach_core::tree::Tiling;
 use pleach_core::{Node, NodeKind, Prefix};

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use pleach_beatree::leaf_fold::{AccessResult, KeyAccess};
-use pleach_core::proof::encoding::op_encode_placed;
+use pleach_core::proof::wire::op_encode_placed;
 use pleach_core::proof::{Access, Op};
 use pleach_core::{Node, ValueHash};
 
