@@ -7,9 +7,9 @@
 //!
 //! Invariants:
 //! * a reference names the newest layer that changed anything below it, so the references in a branch show, without
-//! reading on, which layer changed what below a prefix last;
+//!   reading on, which layer changed what below a prefix last;
 //! * a reference to a committed layer, which is not in the chain any more, counts as absent: all below it is in the
-//! commit;
+//!   commit;
 //! * a branch has at least two children, any number of which may be absent by now;
 //! * each branch of a layer has a change of that layer below it.
 //!

@@ -2,13 +2,13 @@
 //!
 //! Invariants:
 //! * a claimed page is in the table from before its read is enqueued until the page is in the cache (or its region, for
-//! nodes), or the read has failed or was abandoned;
+//!   nodes), or the read has failed or was abandoned;
 //! * each entry has one [`Claim`], which removes it when dropped, whatever happens, and wakes the waiters of the page,
-//! if there are any;
+//!   if there are any;
 //! * nobody waits longer than [`PATIENCE`], and then reads the page without a claim. So a sleeping reader with claims
-//! can slow others down, and never stop them;
+//!   can slow others down, and never stop them;
 //! * nobody waits for a page while it has pages in flight itself whose completion it does not take: see
-//! [`super::reader`].
+//!   [`super::reader`].
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -7,9 +7,9 @@
 //!
 //! Invariants:
 //! * only failed *reads*, and pages whose content contradicts the index, are quarantined; a failed write or sync
-//! poisons;
+//!   poisons;
 //! * the flush does not read a quarantined page, except for one trial when it is due: after [`FIRST_RETRY`], then after
-//! twice as long each time, at most [`LONGEST_RETRY`].
+//!   twice as long each time, at most [`LONGEST_RETRY`].
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -12,7 +12,7 @@
 //!
 //! Invariants:
 //! * a run is in flight, has arrived, or could not be read; its slot is free when all of its pages are released and it
-//! is not in flight;
+//!   is not in flight;
 //! * all memory is of one pool, registered once, for runs in flight and runs that have arrived.
 
 use std::sync::Arc;

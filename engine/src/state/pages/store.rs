@@ -5,7 +5,7 @@
 //!
 //! Invariants:
 //! * a page enters the cache only when its checksum, its identity and its tag are what the index expects, and never
-//! while it is known to contradict the index;
+//!   while it is known to contradict the index;
 //! * a page is read by one reader at a time, unless that takes too long: see [`super::in_flight`].
 
 use std::sync::Arc;
