@@ -54,8 +54,8 @@ impl Fragment {
     }
 }
 
-/// Encodes one operation: the value found and the hash of the value put. `is_first` marks the first operation below its
-/// terminal.
+/// Encodes one operation: the value found and the hash of the value put. `first` is true for the first operation below
+/// its terminal.
 pub(super) fn encode_op(
     access: &KeyAccess,
     (found, put): (&AccessResult, Option<ValueHash>),
