@@ -177,8 +177,7 @@ impl Checkpointer {
         Ok(Step::Continue)
     }
 
-    /// Merges runs of the history on the device, one step of a merge at a time. A failure loses nothing: the merge is
-    /// tried again.
+    /// Merges runs of the history on the device, a step at a time. A failed merge loses nothing and is tried again.
     fn merge_runs(&mut self) -> Step {
         let db = &self.db;
         if db.pace.now() < self.no_merge_before {
@@ -201,8 +200,7 @@ impl Checkpointer {
         }
     }
 
-    /// Defers an image that cannot be made for now. Nothing names it yet, and the log keeps what the image in use
-    /// lacks.
+    /// Defers an image. Nothing names it yet, and the log keeps what the image in use lacks.
     fn defer(&mut self, error: Error) -> Step {
         self.build = None;
         self.db.pace.enter_stage(Task::Checkpoint, IDLE);

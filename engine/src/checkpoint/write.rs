@@ -131,8 +131,7 @@ pub(super) enum CopyProgress {
     Unreadable(Error),
 }
 
-/// Makes a whole checkpoint on the calling thread, for a close and a bulk load. `clean` is true when nothing follows in
-/// the log.
+/// Makes a whole checkpoint on the calling thread, for a close and a load. `clean`: nothing follows in the log.
 pub(crate) fn checkpoint(db: &TrieDb, clean: bool) -> Result<()> {
     let made = checkpoint_now(db, clean);
     // The stages were the caller's: the task itself, which may sleep for long, is in none of them.
@@ -150,8 +149,7 @@ fn checkpoint_now(db: &TrieDb, clean: bool) -> Result<()> {
     finish_checkpoint(db, build, end).map_err(|error| poison_unless_full(db, error))
 }
 
-/// Checkpoint `cut`, as soon as it is possible, and `copy-regions` for all of them. The inner error is one that defers
-/// the image.
+/// Checkpoint `cut`, once it is possible, and `copy-regions` for all. The inner error is one that defers the image.
 fn copy_all_regions(
     db: &TrieDb,
     mut start: impl FnMut() -> Result<StartOutcome>,
@@ -232,8 +230,7 @@ pub(crate) fn write_backup_image(db: &TrieDb, target: &Disk) -> Result<BackupIma
     Ok(BackupImage { superblock, newest, _runs: past.runs })
 }
 
-/// As in the task: without room nothing has changed, any other failed write or sync poisons. The operation may have
-/// taken effect.
+/// As in the task: without room nothing has changed, any other failed write or sync poisons and is in doubt.
 fn poison_unless_full(db: &TrieDb, error: Error) -> Error {
     if matches!(error, Error::Full(_)) {
         return error;
@@ -251,8 +248,7 @@ pub(super) enum StartOutcome {
     Deferred(Error),
 }
 
-/// Checkpoint `cut`. The last `kept` numbers of this open are not used. During a load only the load and a close make
-/// images.
+/// Checkpoint `cut`. Leaves the last `kept` numbers of this open. During a load only it and a close make images.
 pub(super) fn start_image(db: &TrieDb, kept: u64, while_loading: bool) -> Result<StartOutcome> {
     start_image_on(db, &db.store.device, kept, while_loading)
 }

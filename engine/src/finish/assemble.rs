@@ -264,8 +264,7 @@ fn fold_all(
     fold_parts(folder, &tiling, |at| prefixes[at], &parts, chunks)
 }
 
-/// Folds the root from a tiling and the parts that replace its nodes. Returns the fold, and chunk and region of each
-/// fragment.
+/// Folds the root from a tiling and the parts that replace its nodes; returns chunk and region of each fragment, too.
 fn fold_parts(
     folder: &mut Folder,
     tiling: &Tiling,

@@ -38,8 +38,7 @@ pub(super) struct PageTask {
     pub(super) is_overlaid: bool,
     /// The node in the view, when it is known without folding and nothing is accessed.
     pub(super) known: Option<Node>,
-    /// The page's version in the view, for which its treelet must be valid; `None` when later commits have changed the
-    /// page.
+    /// The page's version in the view, for which its treelet must be valid; `None` after a change by later commits.
     pub(super) as_of: Option<u64>,
     /// Commits that have changed the page since it was written.
     changes_since_write: u8,
@@ -266,8 +265,7 @@ impl Chunk {
     }
 
     /// For a view that differs from pages and buffered changes: puts undo over the buffered changes of accessed pages,
-    /// and adds the pages that only undo and overlays change. Known nodes of a page stay valid where neither changes
-    /// anything.
+    /// and adds the pages that only undo and overlays change. Known nodes stay valid where neither changes anything.
     fn add_past_pages(
         &mut self,
         batch: &Batch<'_>,

@@ -21,8 +21,7 @@ pub(crate) enum FinishOutput {
 }
 
 impl FinishOutput {
-    /// True when operations are encoded. Terminals and siblings always are: the root before the batch is computed from
-    /// them.
+    /// True when operations are encoded. Terminals and siblings always are, for the root before the batch.
     pub(super) fn has_ops(self) -> bool {
         self == Self::Witness
     }
@@ -54,8 +53,7 @@ impl Fragment {
     }
 }
 
-/// Encodes one operation: the value found and the hash of the value put. `first` is true for the first operation below
-/// its terminal.
+/// Encodes one operation: the value found and the hash of the value put; `first` marks the first below its terminal.
 pub(super) fn encode_op(
     access: &KeyAccess,
     (found, put): (&AccessResult, Option<ValueHash>),

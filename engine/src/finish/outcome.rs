@@ -28,8 +28,7 @@ pub(crate) struct FinishedTrie {
 }
 
 impl FinishedTrie {
-    /// Discards the parts of the multiproof when all takes more than `kept` bytes: no next finish would get that
-    /// memory.
+    /// Discards the parts of the multiproof above `kept` bytes in all: no next finish would get that memory.
     pub(super) fn shrink(&mut self, kept: usize) {
         if self.chunks.iter().map(Recycle::bytes).sum::<usize>() > kept {
             self.chunks.iter_mut().for_each(ChunkOutcome::discard_proof);

@@ -78,8 +78,8 @@ fn find_changes(
         let prior = match point::look_up(db, view, &access.key)? {
             PointLookup::Stored(stored) => stored,
             PointLookup::InPage(at, _guard) => {
-                // At the first missing page, those of all later keys are read together. A single key's page is read on
-                // its own.
+                // At the first missing page, those of all later keys are read together. A single key's page is read
+                // alone.
                 if !std::mem::replace(&mut is_brought, true) && behind.len() > 1 {
                     let keys: Vec<Key> =
                         behind.iter().filter(is_write).map(|access| access.key).collect();

@@ -1,5 +1,4 @@
-//! The fold of a chunk: its regions, each from its accessed keys up to its own node, with all hashes of one height
-//! computed together.
+//! The fold of a chunk: its regions, each from its accessed keys up to its own node; equal heights are hashed together.
 //!
 //! A region has about a hundred pages, of which a batch may access two: the nodes beside their paths come from the
 //! lines of the region's tiling.
@@ -257,8 +256,7 @@ impl Chunk {
         }
     }
 
-    /// Prefetches the memory of pages that are folded next: waiting for one after the other would take longer than the
-    /// fold.
+    /// Prefetches the memory of pages that are folded next: waiting for each would take longer than the fold.
     fn prefetch_ahead(&self, batch: &Batch<'_>, index: usize) {
         let page = |ahead| self.pages.get(index + ahead);
         if let Some(page) = page(2 * PAGES_AHEAD).and_then(|task| task.page.as_ref()) {

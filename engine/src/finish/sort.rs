@@ -65,8 +65,7 @@ pub(crate) struct SortedAccesses<'a> {
 }
 
 impl<'a> SortedAccesses<'a> {
-    /// The accesses of each namespace, ascending, in the order of their keys; of no accesses, an empty list for
-    /// namespace 0.
+    /// The accesses of each namespace, ascending, in key order; of no accesses, an empty list for namespace 0.
     pub(crate) fn namespaces(&self) -> impl ExactSizeIterator<Item = (u8, &'a [KeyAccess])> {
         let Self { accesses, namespaces } = *self;
         namespaces.iter().map(|(namespace, range)| (*namespace, &accesses[range.clone()]))

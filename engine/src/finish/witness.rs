@@ -91,8 +91,7 @@ impl Drop for Witness {
 /// Bytes by which the memory may exceed a witness, however small.
 const LITTLE: usize = 1 << 16;
 
-/// Memory of a witness. The pool leaves its bytes as they are: setting them would cost as much as copying the next
-/// witness.
+/// Memory of a witness. The pool keeps its bytes: setting them would cost as much as copying the next witness.
 #[derive(Default)]
 pub(crate) struct WitnessMemory(Vec<u8>);
 
@@ -102,8 +101,7 @@ impl Recycle for WitnessMemory {
     }
 }
 
-/// At least `len` bytes, with any contents. A small witness does not get the memory of a large one, because its owner
-/// may keep it for long.
+/// At least `len` bytes, with any contents. A small witness, which may be kept for long, gets no large memory.
 fn take_memory(pool: &RecyclePool<WitnessMemory>, len: usize) -> WitnessMemory {
     let fits = |memory: &WitnessMemory| (len..=2 * len + LITTLE).contains(&memory.0.len());
     pool.take_if(fits).unwrap_or_else(|| {

@@ -235,8 +235,7 @@ impl FoldWorker {
         Ok(())
     }
 
-    /// Takes the pages of the first chunk that other readers have read, or waits for them; no other page of the chunk
-    /// is missing.
+    /// Takes pages that other readers have read for the first chunk, or waits for them; it lacks no other pages.
     fn complete_elsewhere(&mut self, db: &TrieDb) -> Result<()> {
         // Pages in flight for the chunks behind come first: another reader may wait for one of them, and two that wait
         // for each other would do so until their patience ends.

@@ -44,8 +44,7 @@ pub(super) struct OldPage {
     pub(super) written: Vec<(usize, Arc<[u8]>)>,
     /// The nodes that the new page stores: those of the page with all buffered changes.
     pub(super) nodes: KnownNodes,
-    /// Subtries from which these nodes are made, where the page's treelet has columns: all keys of the page are in
-    /// them.
+    /// Subtries with all keys of the page, from which these nodes are made, where the page's treelet has columns.
     pub(super) subtries: Vec<(Prefix, Node)>,
     /// True for a page of a plain trie, for which no nodes are made.
     pub(super) is_plain: bool,
@@ -95,8 +94,7 @@ impl OldPage {
         self.nodes.1 = 0;
     }
 
-    /// The edits of the page, if it keeps its prefix and all its nodes are known. Adds the replaced overflow runs to
-    /// `replaced_runs`.
+    /// The edits of the page, if it keeps its prefix and all its nodes are known. Adds to `replaced_runs`.
     pub(super) fn plan_edits(
         &self,
         out: &mut Vec<CellEdit>,

@@ -32,8 +32,8 @@ pub(super) const DEPTH: usize = 64;
 pub(super) enum RoundKind {
     /// Pages with at least this many changes since they were written.
     Changed(u8),
-    /// Pages that merge with a sibling, which is read for that, and pages at or behind `behind`; whether or not changes
-    /// are buffered for them.
+    /// Pages that merge with a sibling, which is read for that, and pages at or behind `behind`, with or without
+    /// changes.
     Tidied {
         /// Where the file should end.
         behind: Option<PageNo>,
@@ -232,8 +232,7 @@ fn can_shrink_below(own: &OldPage, limit: usize) -> bool {
     used <= limit + deletes * largest
 }
 
-/// Reads the old pages that are not cached. A page that cannot be read is quarantined and its rewrite left out; an
-/// error is one of the ring.
+/// Reads old pages that are not cached. An unreadable page is quarantined; an error is one of the ring.
 fn read_missing(
     db: &TrieDb,
     reader: &mut PageReader<usize>,

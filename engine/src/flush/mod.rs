@@ -78,8 +78,7 @@ use trim::TrimTrigger;
 
 /// Rounds of pages that are chosen at once under pressure: choosing looks at all buffered changes.
 const CHOSEN: usize = 32;
-/// Time between two moves into a huge page: a move takes up to ten milliseconds of a processor, and readers wait for
-/// it.
+/// Time between two moves into a huge page: a move takes up to 10 ms of a processor, and readers wait for it.
 const BETWEEN_MOVES: Duration = Duration::from_millis(100);
 /// Time until a round that found no room is tried again.
 const FULL_RETRY: Duration = Duration::from_millis(200);

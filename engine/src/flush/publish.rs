@@ -31,8 +31,7 @@ use crate::state::TrieDb;
 
 /// What one flush has retired, and when it is free.
 pub(super) struct RetiredBatch {
-    /// Where the location record ends: the log must be durable through here, and this is the stamp of the retired
-    /// pages.
+    /// Where the location record ends: the log must be durable through it, and it is the stamp of the retired pages.
     pub(super) end: LogPos,
     /// The newest commit then: older views may name overflow values.
     pub(super) commit: u64,
@@ -151,8 +150,7 @@ fn move_pages(db: &TrieDb, rewrites: &mut [Rewrite], log_position: LogPos) -> Re
     replaced
 }
 
-/// Computes the new pages' nodes from the pages and *all* committed changes: commits may have come since the pages were
-/// built.
+/// Computes the new pages' nodes from the pages and *all* committed changes: some may be newer than the pages.
 fn refresh_nodes(rewrite: &mut Rewrite, runs: &[PageBuf], folder: &mut Folder) -> Result<()> {
     let state = rewrite.region.read();
     assert_eq!(

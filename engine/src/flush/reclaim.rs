@@ -3,8 +3,8 @@
 //! `given-up-by-record`, `location-before-index`, `free-after-durable`).
 //!
 //! Such a record replaces all pages of a region by one prefix without a page. A trie with nothing left is removed from
-//! the list, while no image is in the making; a recovery that finds it in an older image reclaims it by the same records,
-//! and continues from there if it has to.
+//! the list, while no image is in the making; a recovery that finds it in an older image reclaims it by the same
+//! records, and continues from there if it has to.
 //!
 //! Pages are read only for the runs that they name: none while the overflow file is empty. Pages that cannot be read
 //! are quarantined, and the trie waits for them.
@@ -70,8 +70,7 @@ struct DroppedPage {
 /// Reclaims a part of a trie that commit `by` has dropped and that no state reaches any more.
 pub(super) fn reclaim(trie: &TrieDb, by: u64) -> Result<ReclaimOutcome> {
     if !trie.commits.sequencer.lock().is_quiet() {
-        // Before anything is read. The sequencer now keeps children from overtaking their parents' publication, for
-        // this task.
+        // Before anything is read. For this task, the sequencer now keeps children behind their parents' publication.
         return Ok(ReclaimOutcome::Busy);
     }
     let reads = trie.space.overflow_stats().live > 0;

@@ -106,8 +106,7 @@ fn what_cannot_be_given_up_yet_holds_nobody() {
     is_whole(&disk);
 }
 
-/// The flush waits for a page that another task has claimed, for keys announced before the drop, and no longer than a
-/// device takes.
+/// The flush waits for a page that another task has claimed, for announced keys, and no longer than a device takes.
 #[test]
 fn a_page_that_another_task_reads_is_given_up() {
     let (db, disk, runtime) = with_long_values();
@@ -181,8 +180,7 @@ fn a_load_counts_its_own_pages() {
     assert_eq!(db.metrics().leaf_pages, before + loaded);
 }
 
-/// What a load has published is in no image and in no record until its checkpoint, so its pages stay where they are,
-/// and so do all others.
+/// What a load has published is in no image and no record until its checkpoint, so no page of any trie moves.
 #[test]
 fn no_pages_are_moved_beside_a_load() {
     let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });

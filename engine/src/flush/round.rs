@@ -35,8 +35,7 @@ use crate::state::pages::overflow;
 use crate::state::pages::quarantine::QuarantineReason;
 use crate::state::pages::space::TentativeRuns;
 
-/// A page that fills at most this share of its room, in percent, may merge with its sibling: half of what two that
-/// merge may fill.
+/// Pages filled to at most this percentage may merge with a sibling: half of what two that merge may fill.
 const SMALL_PERCENT: usize = super::rewrite::MERGE_PERCENT / 2;
 
 /// The state of a round.
@@ -103,8 +102,7 @@ impl Round {
         Ok(())
     }
 
-    /// The nodes of a rewrite contradict the index: discards its known nodes, or, when it was hashed from its cells,
-    /// quarantines its pages.
+    /// After a contradiction with the index: discards a rewrite's known nodes, or else quarantines its pages.
     fn distrust(&mut self, db: &TrieDb, index: usize) -> Result<()> {
         let old = &mut self.rewrites[index].old;
         if old.iter().any(OldPage::has_known_nodes) {
@@ -154,8 +152,7 @@ impl Round {
         Ok(())
     }
 
-    /// Builds and writes the pages. Returns the rewrites whose nodes contradict the index, if any; then nothing is
-    /// written.
+    /// Builds and writes the pages; or writes nothing and returns the rewrites whose nodes contradict the index.
     fn write_pages(
         &mut self,
         db: &TrieDb,
@@ -171,7 +168,7 @@ impl Round {
         if !bad.is_empty() {
             return Ok(bad);
         }
-        // A prefix that has lost its last key gets a page without cells, which overrides any older page under it (rule
+        // A prefix without keys gets a page without cells, which overrides any older page under it (rule
         // `deletion-covers`).
         let numbers = db.space.allocate_leaves(merged.pages())?;
         self.reserved.clone_from(&numbers);
@@ -215,8 +212,7 @@ impl Round {
         Ok(())
     }
 
-    /// Ends a round that could not be written: frees its reserved page numbers; its pages stay due, as long as they are
-    /// cached.
+    /// Ends a round that could not be written: frees its page numbers; its pages stay due while they are cached.
     pub(super) fn abandon(&mut self, db: &TrieDb) {
         db.space.free_unnamed_leaves(std::mem::take(&mut self.reserved));
         db.index.make_due(self.rewrites.iter().map(|rewrite| rewrite.range));

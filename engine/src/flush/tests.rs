@@ -396,8 +396,7 @@ fn a_block_that_was_folded_before_a_join_commits_after_it() {
     is_whole(&disk);
 }
 
-/// A commit that makes pages due removes duplicates, so fewer may come than there were. A round that waited for the
-/// rest never ended.
+/// A commit that makes pages due removes duplicates. A round that waited for as many as there were never ended.
 #[test]
 fn pages_that_are_due_twice_go_while_a_round_is_chosen() {
     let page = |index: u64| {

@@ -70,8 +70,7 @@ impl Tidy {
         self.small.len() >= round
     }
 
-    /// Pages for a round, in key order, and the page from which on all others are moved: `goal`, where the leaf file
-    /// should end.
+    /// Pages for a round, in key order, and `goal`, where the leaf file should end: pages behind it are moved.
     pub(super) fn take_pages(
         &mut self,
         goal: Option<PageNo>,

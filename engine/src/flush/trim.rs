@@ -5,8 +5,7 @@ use std::sync::atomic::Ordering;
 use crate::state::TrieDb;
 use crate::state::pace::trim_schedule::TrimSchedule;
 
-/// Written pages after which memory is trimmed again without a commit: a drain frees buffered changes, and reads other
-/// pages.
+/// Written pages after which memory is trimmed without a commit: a drain frees changes, and reads other pages.
 const WRITTEN: u64 = 1 << 14;
 
 /// Decides when free memory goes back to the system.

@@ -148,8 +148,7 @@ fn look_up_in_index(
     }
 }
 
-/// Keeps the value of a key, by namespace and commit, as its page has it; the caller knows that no change of the key is
-/// buffered.
+/// Keeps the value of a key, by namespace and commit, as its page has it; the key has no buffered change.
 pub(super) fn cache_cell(
     values: &ValueCache,
     pair: SlotPair,

@@ -6,8 +6,7 @@
 //! before it looks for its own key, so that it need not wait for a task without a processor. Keys beyond
 //! [`requests::WAITING`] are discarded, and read when they are needed.
 //!
-//! Reads that do not block ([`crate::Session::read_async`]) send the page that they need, which the task reads with the
-//! others.
+//! Reads that do not block ([`crate::Session::read_async`]) send the page that they need, and the task reads it.
 //!
 //! No result depends on prefetching: pages that the task does not read are read when they are needed. A reader that
 //! waits for a page learns that the task has abandoned it when its channel is dropped.
@@ -89,7 +88,7 @@ impl Prefetcher {
         match self.advance() {
             Ok(step) => step,
             Err(error) => {
-                // Pages in flight are abandoned: dropping the reader waits for them, and drops the channels of their
+                // Abandons pages in flight: dropping the reader waits for them, and drops the channels of their
                 // readers.
                 self.reader = None;
                 self.failures += 1;
@@ -195,8 +194,8 @@ impl Prefetcher {
                 Some(MissingItem::LongValue(db, base, stored, answer)) => {
                     if !answer.is_canceled() {
                         let read = || overflow::value(&db, base, stored, true);
-                        // A panic in the application's hasher belongs on the application's own thread: the reader reads
-                        // the value again.
+                        // The reader reads the value again, so that its own thread sees the panic of the application's
+                        // hasher.
                         let read = catch_unwind(AssertUnwindSafe(read));
                         let _panicked = read.map(|value| answer.send(value));
                     }
@@ -232,8 +231,8 @@ impl Prefetcher {
             self.missing.push_back(page);
             return true;
         }
-        // Each turn claims a key batch or ends a request; callers can add no more than [`requests::WAITING`] keys
-        // before this ends.
+        // Each turn claims a key batch or ends a request; at most [`requests::WAITING`] keys are added before this
+        // ends.
         loop {
             let Some((request, db)) = &self.request else {
                 let Some(request) = self.prefetch.next_request() else { return false };

@@ -1,8 +1,7 @@
 //! Requests of sessions on their way to the prefetch task and to readers.
 //!
 //! Owned by [`PrefetchState`], which sessions and the prefetch task share. Invariants: no more than [`WAITING`] keys
-//! wait to be looked up; each key batch of a request is claimed once; whatever comes after the task has gone to sleep
-//! wakes it.
+//! wait to be looked up; each key batch of a request is claimed once; whatever comes while the task sleeps wakes it.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -106,9 +105,9 @@ impl PrefetchState {
         }
     }
 
-    /// Hands over keys of the trie `db` whose values, pages, and nodes above these should be read into memory for a
-    /// session on commit `base`. Returns the request, for the session's readers to help with; `None` when too many keys
-    /// wait already.
+    /// Hands over keys of the trie `db` whose values, pages, and nodes above these a session on commit `base` should
+    /// find in memory. Returns the request, for the session's readers to help with; `None` when too many keys wait
+    /// already.
     pub(crate) fn request(
         &self,
         db: &TrieDb,

@@ -9,7 +9,7 @@ use crate::state::pages::reader::{PageReader, PageRequest, Submission};
 use crate::{Db, Geometry, Options};
 
 /// A close abandons reads in flight. A read of a page that the flush has moved, and whose file was cut since, fails
-/// then, which matters to nobody; the simulated disk, where each error has to be handled, ended a test of the history
+/// then, which matters to nobody; the simulated disk, which wants each error handled, ended a test of the history
 /// there.
 #[test]
 fn a_reader_that_goes_takes_what_is_on_its_way() {

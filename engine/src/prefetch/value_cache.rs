@@ -31,8 +31,8 @@ const BUSY: u64 = u64::MAX;
 /// In place of a length: the key has no value.
 const ABSENT: u64 = 0xff;
 
-/// Two cache lines. The first word is the mark: 0 when empty, [`BUSY`], else one more than the commit (48 bits), the namespace,
-/// and the value's length. Key and value follow.
+/// Two cache lines. The first word is the mark: 0 when empty, [`BUSY`], else the commit plus 1 (48 bits), the
+/// namespace, and the value's length. Key and value follow.
 type ValueSlot = [AtomicU64; SLOT];
 
 /// The cached value of a key.
