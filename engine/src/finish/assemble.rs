@@ -344,7 +344,7 @@ impl RootEmission {
             let siblings = siblings.next().expect("a gap for each fragment");
             gaps.push(FragmentGap { number, terminals: terminals.len(), siblings });
         });
-        // It is the only fold.
+        // The folder has no other fold.
         Self { terminals, siblings: folder.siblings().to_vec(), count, gaps }
     }
 

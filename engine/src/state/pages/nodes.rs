@@ -5,7 +5,7 @@
 //! reads it.
 //!
 //! Invariants:
-//! * `paged_at` of a region names a page with exactly its present nodes; a change of the nodes clears it;
+//! * `paged_nodes` of a region names a page with exactly its present nodes; a change of the nodes clears it;
 //! * no region names a page of the image file that the next checkpoint writes: each finished checkpoint moves all
 //! regions to its own file;
 //! * nodes are not evicted while a finish or a commit is under way ([`NodeFiles::hold_nodes`]).
