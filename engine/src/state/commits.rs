@@ -94,8 +94,7 @@ impl Commits {
         self.view(view.base, view.overlays())
     }
 
-    /// A view of a commit under these overlays. The undo of later commits is still kept: the commit is the newest one,
-    /// or another pin holds it.
+    /// A view of a commit under these overlays. The commit is the newest one, or another pin holds it.
     pub(crate) fn view(&self, base: u64, overlays: &Chain) -> View {
         let pin = self.undo.pin(base, (self.clock)());
         View::new(pin, overlays, Arc::clone(&self.undo))

@@ -1,5 +1,4 @@
-//! The state of an open database, in parts. Each part has private fields and its own methods; a part does not know the
-//! parts that use it.
+//! The state of an open database, in parts. A part has private fields and does not know the parts that use it.
 //!
 //! | part | owns |
 //! |---|---|
@@ -39,8 +38,7 @@
 //!
 //! Whoever holds a region waits for no other region, not for the sequencer, and not for the device. The one exception
 //! holds the structure, so only one thread can be in it: a flush keeps the regions that it splits or joins until their
-//! replacements are in the index. A thread with a lock of rank 9 waits for another one only in the order that the table
-//! gives.
+//! replacements are in the index. With a lock of rank 9 a thread waits for another one only in the table's order.
 
 pub(crate) mod commits;
 pub(crate) mod history;
@@ -269,8 +267,7 @@ impl Database {
             && self.pace.flush_error(self.commits.published()).is_none()
     }
 
-    /// True when checkpoints would free room: log that the two newest keep, or the file of an image that was far
-    /// larger.
+    /// True when checkpoints would free room: log that the two newest keep, or most of an image's file.
     pub(crate) fn can_checkpoint_free_room(&self) -> bool {
         let (sequencer, device) = (&self.commits.sequencer, &self.store.device);
         let (size, end) = (sequencer.segments.size(), sequencer.lock().log_end());

@@ -7,8 +7,7 @@
 //! the replica catches up, and the operation is repeated. An error at the same place is damage when no record came in
 //! between, or when it keeps coming there.
 //!
-//! Locks: the gate, before all others except that of an overlay's chunks. Catching up takes the source, then the gate
-//! for writing.
+//! Locks: the gate, before all but that of an overlay's chunks. Catching up takes the source, then writes the gate.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -111,8 +110,7 @@ impl Replica {
     }
 
     /// Runs an operation on the state of commit `base`, and repeats it while its pages move. An error at the same place
-    /// in two attempts without a record in between is damage, and so is one that comes there [`MAX_SAME_PLACE`] times
-    /// more.
+    /// twice without a record in between is damage, and so is one that comes there [`MAX_SAME_PLACE`] times more.
     pub(crate) fn run_read<T>(
         &self,
         db: &Database,
@@ -152,8 +150,7 @@ impl Replica {
     }
 }
 
-/// Attempts of an operation. For each failed one, a page was freed and written again between the reading of the log and
-/// that of the page.
+/// Attempts of an operation. Each fails only if a page was freed and written again since the log was read.
 const TRIES: u32 = 64;
 /// Attempts after the first that fail at the same place, though records come, before that is damage.
 const MAX_SAME_PLACE: u32 = 3;

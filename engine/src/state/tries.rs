@@ -1,5 +1,4 @@
-//! The tries of an open database: one for each namespace that exists, and for each that was dropped and
-//! can still be read.
+//! The tries of an open database: of each namespace that exists, or was dropped and can still be read.
 //!
 //! A [`Trie`] has what depends on keys; all else ([`super::Database`]) goes by page number, log position or commit
 //! number, whatever the trie.

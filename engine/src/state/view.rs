@@ -268,8 +268,7 @@ fn past_child_nodes(children: &ChildTable, replaced: &[ReplacedNode]) -> Vec<Pas
     then.collect()
 }
 
-/// Merges `changes` into the end of `below` from index `from` on, both sorted; a change replaces an older one of its
-/// key.
+/// Merges `changes` into `below` from index `from` on, both sorted; a change replaces an older one of its key.
 pub fn merge_changes(
     below: &mut Vec<KeyState>,
     from: usize,

@@ -21,8 +21,8 @@ pub(crate) enum PastNode {
 }
 
 impl PastNode {
-    /// What overlays record, over what is known of the commit below them: a node that an overlay has recorded does not
-    /// depend on later commits.
+    /// The overlays' node, or else that of the commit below them: a node in an overlay does not depend on later
+    /// commits.
     pub(crate) fn or_else(self, then: impl FnOnce() -> Self) -> Self {
         if self == Self::Unchanged { then() } else { self }
     }

@@ -15,7 +15,7 @@ use crate::handles::Holder;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pin {
-    /// What holds it.
+    /// What holds the commit.
     pub holder: Holder,
     /// The label that the session was opened with.
     pub label: Option<Arc<str>>,

@@ -121,8 +121,7 @@ impl Retention {
     }
 }
 
-/// Commits that are not inserted while there is no history: a batch's finish and commit need undo for this short time
-/// only.
+/// Commits that are not inserted while there is no history: a finish and a commit need undo for a short time only.
 const RECENT: usize = 2;
 
 /// Undo of the newest commits.
@@ -230,8 +229,7 @@ impl Undo {
         });
     }
 
-    /// Recovery: inserts the undo of a commit as its record has it, in each namespace that it changes, with what the
-    /// commit follows.
+    /// Recovery: inserts the undo of a commit as its record has it, by namespace, and what the commit follows.
     pub(crate) fn restore(&self, number: u64, replaced: &[RecordUndo], before: PriorCommit) {
         let mut merges = self.merges.lock();
         let mut runs = self.current.load().runs.clone();
@@ -303,8 +301,7 @@ impl Undo {
 
 /// Pins and the window.
 impl Undo {
-    /// Pins a commit: the undo of later ones is kept, as long as the limits allow. The commit is the newest one, or
-    /// another pin holds it.
+    /// Pins the newest commit, or one that another pin holds: the undo of later ones is kept, within the limits.
     pub(in crate::state) fn pin(&self, commit: u64, now: Duration) -> PinId {
         self.retention.lock().pins.add(commit, now)
     }

@@ -202,8 +202,7 @@ impl Window {
         }
     }
 
-    /// For each commit through `through` whose undo is not on the device, what it follows, in order. `None` if that is
-    /// unknown for one of them.
+    /// What each commit through `through` that is not on the device follows, in order; `None` if one is unknown.
     pub(super) fn unwritten(&self, through: u64) -> Option<Vec<(u64, PriorCommit)>> {
         let commits = self.commits.iter().take_while(|kept| kept.number <= through);
         commits.map(|kept| Some((kept.number, kept.before.clone()?))).collect()

@@ -1,5 +1,4 @@
-//! The checkpoints of an open database: superblocks, where a replay starts, and the numbers of flushes
-//! and images.
+//! The checkpoints of an open database: superblocks, the replay start, and the numbers of flushes and images.
 //!
 //! Invariants: each number is given out once, and never in two opens; the replay start is that of the newest durable
 //! superblock. Only a checkpoint writes superblocks.
@@ -104,8 +103,7 @@ impl Images {
     }
 
     /// Keeps room for an image of `pages` pages, and a quarter more, in both files, as far as the device has room: only
-    /// a checkpoint frees the log on a full device, and a close makes one. Called only where images are made: nobody
-    /// else changes these files.
+    /// a checkpoint frees the log on a full device, and a close makes one. Called only where images are made.
     pub(crate) fn reserve_image_room(&self, space: &PageSpace, pages: u64) {
         let room = self.room.load(Ordering::Acquire);
         if pages <= room + room / 4 {
@@ -158,8 +156,7 @@ impl Images {
         *self.named.lock() = runs;
     }
 
-    /// Where the kept log begins from now on, when an image's replay starts at `cut` and about `bytes` bytes before the
-    /// cut are kept.
+    /// Where the kept log begins once an image's replay starts at `cut` and about `bytes` bytes before it are kept.
     pub(crate) fn advance_kept_log(&self, cut: LogPos, bytes: u64) -> LogPos {
         let mut cuts = self.cuts.lock();
         // The record after the cut begins there: the block before was sealed.

@@ -246,8 +246,7 @@ impl Sequencer {
             }
             std::mem::take(&mut state.queue)
         };
-        // Room was made before: to have none now is a failure, and is not reported as a full disk, where nothing has
-        // changed.
+        // Room was made before: to have none now is a failure, and no full disk that has changed nothing.
         writer.write(&mut records).map_err(Error::Log)?;
         self.log_bytes.store(writer.bytes(), Ordering::Relaxed);
         // The end of a record, never of the block behind it: a superblock must not claim more than the log has.

@@ -1,5 +1,4 @@
-//! The keys that a chain of overlays changes: a trie over four bits of the key at a time. Each layer has its own part
-//! of it.
+//! The keys that a chain of overlays changes: a trie over four bits of the key at a time, in parts by layer.
 //!
 //! A layer's trie is that of the layer below it, with copies of the branches above its own keys; all else is named by
 //! reference to a layer and a place in it. So a lookup through any number of layers takes as many steps as through one,
@@ -21,8 +20,7 @@
 //!
 //! *Hints* spare a lookup reads of memory without its key, and most lookups find nothing. The hint of a leaf is a
 //! fingerprint of its key. The hint of a branch is a bit for each two children, set if it has one of them; where keys
-//! share bits that the branch skips, all bits are set, since a lookup cannot know then which bits of its key the branch
-//! divides by.
+//! share bits that the branch skips, all are set: a lookup cannot know then which bits the branch divides by.
 
 use std::ops::Range;
 
@@ -93,8 +91,7 @@ impl KeyTrieRef {
         Self::new(layer, pairs.map(|pair| 1 << pair).sum(), at)
     }
 
-    /// The same reference with all bits of a branch's hint set, where it is not known which bits of a key the branch
-    /// divides by.
+    /// The same reference with a branch's hint all set, where it is unknown which bits of a key the branch divides by.
     fn with_any_hint(self) -> Self {
         if self.is_leaf() { self } else { Self(self.0 | u64::from(Self::ANY) << Self::HINT) }
     }
@@ -186,8 +183,8 @@ fn bits_at(key: &Key, depth: u16) -> usize {
 }
 
 impl KeyTrie {
-    /// The trie of layer `number`, whose sorted changes have these keys, over the layers below it, the newest of which
-    /// has the trie `below`.
+    /// The trie of layer `number`, with the sorted keys of its changes, over the layers below, whose newest trie is
+    /// `below`.
     pub(super) fn build(
         below: Option<&Self>,
         layers: &impl LayerLookup,
@@ -327,8 +324,7 @@ struct KeyTrieBuilder<'a, L> {
 }
 
 impl<L: LayerLookup> KeyTrieBuilder<'_, L> {
-    /// Merges the layer's own keys of this range, which is not empty, with what is below; they share the first `shared`
-    /// steps.
+    /// Merges the layer's own keys of this non-empty range with what is below; all share the first `shared` steps.
     fn merge(&mut self, below: Option<KeyTrieRef>, own: Range<usize>, shared: u16) -> KeyTrieRef {
         let (first, last) = (self.keys[own.start], self.keys[own.end - 1]);
         let mut depth = common_len(first, last) / STEP;

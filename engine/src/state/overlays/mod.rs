@@ -33,8 +33,7 @@ pub(crate) struct Overlays {
 }
 
 impl Overlays {
-    /// Allocated bytes of all live overlays: changes with their values, recorded nodes, tries. Lists that undo shares
-    /// are counted, too.
+    /// Bytes of all live overlays: changes with their values, recorded nodes, tries, and lists that undo shares.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -137,8 +136,7 @@ impl Layer {
 }
 
 impl LayerPart {
-    /// Sorted lists of changes, each before the next; and the nodes of pages and of regions that the overlay changed,
-    /// each sorted by prefix.
+    /// Lists of changes in key order, and the nodes of changed pages and of changed regions, each sorted by prefix.
     pub(crate) fn new(
         namespace: u8,
         mut changes: Vec<ChangeList>,
@@ -212,8 +210,7 @@ impl Chain {
         Self { layers, newest: layer.number }
     }
 
-    /// The newest commit, up to `published`, whose state is that of one of these overlays, and the chain above that
-    /// overlay.
+    /// The newest commit up to `published` that is the state of one of these overlays, and the chain above that one.
     pub(crate) fn above_commit(&self, published: u64) -> (Option<u64>, Self) {
         let own = |layer: &Arc<Layer>| {
             let taken =

@@ -1,5 +1,4 @@
-//! The stage of each background task, and since when. The status and the metrics show a task without progress for too
-//! long.
+//! The stage of each background task, and since when. Status and metrics show a task without progress for too long.
 //!
 //! The stage changes with the work, not with each step: a task that hangs in one step and a task whose steps change
 //! nothing look the same. Giving way to callers, waiting for room and having nothing to do are [`IDLE`].

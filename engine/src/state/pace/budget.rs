@@ -50,7 +50,7 @@ pub(crate) struct Budget {
     counters: Arc<Counters>,
 }
 
-/// What nodes in memory may take.
+/// Most bytes of nodes in memory, and who set them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeLimit {
     pub(crate) bytes: u64,
@@ -216,7 +216,7 @@ impl Budget {
         (self.fraction(128) / PAGE).max(1)
     }
 
-    /// What nodes in memory may take.
+    /// The limit of nodes in memory.
     pub(crate) fn node_limit(&self) -> NodeLimit {
         NodeLimit { bytes: self.nodes.unwrap_or(self.bytes / 4), is_explicit: self.nodes.is_some() }
     }

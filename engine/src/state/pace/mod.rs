@@ -41,8 +41,7 @@ pub(crate) struct Pace {
     pub(crate) is_history_full: AtomicBool,
     /// True when the last commit that put something found too little room.
     pub(crate) is_room_short: AtomicBool,
-    /// The commit as of which the flush can write none of the buffered changes, and why. Failures that poison are not
-    /// recorded here.
+    /// The commit as of which the flush can write no buffered change, and why. Errors that poison are not kept here.
     flush_stuck: Mutex<Option<(u64, Error)>>,
     /// Why no checkpoint can be made.
     checkpoint_stuck: Mutex<Option<Error>>,
@@ -90,8 +89,7 @@ impl Pace {
         self.progress.notify();
     }
 
-    /// Waits until `done`, which is called again after each notification, or until the timeout. Returns the last result
-    /// of `done`.
+    /// Waits until `done` is true, which is called after each notification, or the timeout. Returns its last result.
     pub(crate) fn wait(&self, timeout: Option<Duration>, done: &mut dyn FnMut() -> bool) -> bool {
         self.runtime.wait(&self.progress, timeout, done)
     }
@@ -191,8 +189,8 @@ impl Pace {
         self.beats.heartbeat(task, self.now());
     }
 
-    /// Runs work that is no part of the task's own and may take long under a stage of its own, then restores the stage
-    /// before, with its time.
+    /// Runs work that may take long and is not the task's own as a stage, then restores the stage before, with its
+    /// time.
     pub(crate) fn run_as_stage<T>(
         &self,
         task: Task,

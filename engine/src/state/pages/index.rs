@@ -177,8 +177,7 @@ impl Index {
         self.regions.swap(Arc::new(regions))
     }
 
-    /// Calls the closure with the region that covers a key, its state locked. A region that was replaced in between is
-    /// looked up again.
+    /// Calls the closure with the region that covers a key, locked. A region replaced in between is looked up again.
     ///
     /// # Panics
     /// When the index has retired regions, which is a defect: see [`MAX_LOOKUPS`].

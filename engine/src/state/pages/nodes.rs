@@ -5,7 +5,7 @@
 //! reads it.
 //!
 //! Invariants:
-//! * `paged_at` of a region names a page with exactly its present nodes; a change of the nodes clears it;
+//! * `paged_nodes` of a region names a page with exactly its present nodes; a change of the nodes clears it;
 //! * no region names a page of the image file that the next checkpoint writes: each finished checkpoint moves all
 //!   regions to its own file;
 //! * nodes are not evicted while a finish or a commit is under way ([`NodeFiles::hold_nodes`]).
@@ -94,8 +94,8 @@ impl NodeFiles {
     ) -> Result<Self> {
         let device = &store.device;
         let (images, spill) = if mode == OpenMode::Read {
-            // Nothing is read from them: without a flush no nodes are evicted. The file of the image that is not in use
-            // may be missing.
+            // Never read: without a flush no nodes are evicted. The file of the image that is not in use may be
+            // missing.
             let none = || store.leaf.clone();
             ([none(), none()], none())
         } else {
@@ -318,8 +318,7 @@ impl NodeStore {
         Ok(())
     }
 
-    /// Reads nodes that are not in memory, for a copy, without putting them into their region. True when they are
-    /// still the region's.
+    /// Reads nodes that are not in memory, for a copy, and leaves them out. True when they are still the region's.
     pub(crate) fn read_nodes(
         &self,
         region: &Region,
@@ -409,8 +408,7 @@ impl NodeStore {
         Ok(Some(true))
     }
 
-    /// Writes a region's branch page to the spill file; `None` when the device has no room, so that the nodes stay in
-    /// memory.
+    /// Writes a region's branch page to the spill file; `None` without room, so that the nodes stay in memory.
     fn spill(&self, region: &Region, state: ReadState<'_>) -> Result<Option<NodePage>> {
         let Nodes::Resident(nodes) = state.nodes() else { unreachable!("just checked") };
         let own = state.spill_page();
@@ -470,8 +468,7 @@ impl NodeStore {
         self.store.quarantine.is_barred(file_name(at.file), at.page, false)
     }
 
-    /// Brings the nodes of the region over a key into memory for the flush, unless their page is quarantined; a failure
-    /// quarantines it.
+    /// Brings the nodes of the region over a key into memory for the flush; a failure quarantines their page.
     pub(crate) fn load_nodes_for_flush(&self, key: &Key) -> Result<()> {
         let away = self.index.with_region(key, |region, state| match state.nodes() {
             Nodes::Resident(_) | Nodes::Plain => None,

@@ -60,8 +60,7 @@ pub(crate) fn write(
         }
         let written = db.store.device.write_at(&db.space.overflow, &buf, count, page_offset(at));
         written.map_err(full_or(NoRoom::OverflowPages)).map_err(|error| {
-            // A file system that copies on writing may have no room for reserved pages. Nothing names the runs yet:
-            // they are freed.
+            // A file system that copies on writing may have no room. Nothing names the runs yet: they are freed.
             if matches!(error, Error::Full(_)) {
                 return error;
             }

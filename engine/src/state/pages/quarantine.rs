@@ -48,9 +48,9 @@ pub struct Quarantined {
 /// Why a page is quarantined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QuarantineReason {
-    /// It cannot be read: a good read releases it.
+    /// The page cannot be read: a good read releases it.
     Unreadable,
-    /// It can be read and contradicts the index: only a flush that finds it right releases it.
+    /// The page contradicts the index: only a flush that finds it right releases it.
     Contradicts,
 }
 

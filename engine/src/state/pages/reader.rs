@@ -1,5 +1,4 @@
-//! The one way in which many pages are read at once: a ring, what each of its slots reads, and the table of pages in
-//! flight.
+//! The one way in which many pages are read at once: a ring, its slots, and the table of pages in flight.
 //!
 //! A caller enqueues a request ([`PageReader::enqueue`]), does other work, and takes pages that are done
 //! ([`PageReader::poll`], [`PageReader::wait`]): checked, and in the cache or in their region, each with the purpose
@@ -26,8 +25,7 @@ use super::store::Store;
 use crate::error::{Error, Result};
 use crate::metrics::Counters;
 
-/// Number of pages after which waiters are woken: a wake-up costs more than a page, and a waiter woken for one page
-/// would wait for the next.
+/// Number of pages after which waiters are woken: a wake-up costs more than a page.
 const NOTIFY_EVERY: usize = 32;
 
 /// A page to be read.
@@ -244,8 +242,7 @@ impl<T> PageReader<T> {
 
 impl<T> Drop for PageReader<T> {
     fn drop(&mut self) {
-        // The caller that wanted the pages still in flight has gone: their results do not matter, and a page is read
-        // again when it is needed.
+        // The caller is gone, so that the results do not matter: a page is read again when it is needed.
         while let Ok(Some(_)) = self.queue.wait() {}
         let bytes = (self.slots.len() * PAGE).cast_signed();
         Counters::change(&self.counters.buffer_bytes, -bytes);

@@ -1,5 +1,4 @@
-//! Runs of leaf pages that lie close together, read ahead for an iterator: one request of the ring for up to
-//! [`RUN`] pages.
+//! Runs of neighbouring leaf pages, read ahead for an iterator: one request of the ring for up to [`RUN`] pages.
 //!
 //! A bulk load writes leaf pages in key order, and so does a flush the pages of one round, so neighbours in key order
 //! often are neighbours in the file. Pages that have moved leave gaps, and a request costs the device as much as some
@@ -34,8 +33,7 @@ const GAP: usize = 4;
 /// A page to be read, and the caller's index for it.
 pub(crate) type WantedPage = (PageNo, usize);
 
-/// Divides pages in rising order into runs. A page that is there twice, since its number was used again before it was
-/// read, is in two runs.
+/// Divides pages in rising order into runs. A page that is there twice, as its number was reused, is in two runs.
 pub(crate) fn group_runs(wanted: &[WantedPage]) -> Vec<&[WantedPage]> {
     let mut runs = Vec::new();
     let mut first = 0;

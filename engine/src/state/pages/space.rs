@@ -26,8 +26,7 @@ use pleach_journal::format::position::LogPos;
 
 use crate::error::{Error, NoRoom, Result, full_or};
 
-/// Bytes that ordinary growth leaves free: this, or a sixteenth of a small file system, but at least one and a half
-/// segments of the log.
+/// Bytes that ordinary growth leaves free, or a sixteenth of a small file system; at least 1.5 segments of the log.
 const RESERVE: u64 = 64 << 20;
 
 /// The space of the two page files.
@@ -47,8 +46,7 @@ pub(crate) struct PageSpace {
     history: Mutex<BTreeMap<u64, u32>>,
     /// The newest durable image names leaf pages below this one.
     image_leaf_end: AtomicU32,
-    /// The largest end of the overflow map since the newest durable image, in pages; written under the overflow map's
-    /// lock.
+    /// The largest end of the overflow map, in pages, since the newest durable image; written under the map's lock.
     overflow_peak: AtomicU64,
     /// The largest end of the overflow map in any image of this open, in pages.
     overflow_mapped: AtomicU64,

@@ -133,8 +133,7 @@ impl Store {
         let id = PageId::Leaf(at.page);
         let mut claim = self.in_flight.claim(id);
         if claim.is_none() {
-            // Another reader has claimed it. Afterwards the page is in the cache, or that reader has failed and this
-            // one tries itself.
+            // Another reader has claimed it. Afterwards the page is in the cache, or that reader has failed.
             self.in_flight.wait(id);
             claim = self.in_flight.claim(id);
         }
@@ -225,8 +224,8 @@ impl Store {
         page
     }
 
-    /// Accepts a page that an iterator has read outside the cache and that the index names under its present guard; with
-    /// `keep`, the page enters the cache.
+    /// Accepts a page that an iterator has read outside the cache and that the index names under its present guard.
+    /// With `keep`, the page enters the cache.
     pub(crate) fn accept_uncached(&self, at: PageRef, page: &Page, keep: bool) -> Result<()> {
         self.refuse_contradicting(at.page)?;
         if keep {

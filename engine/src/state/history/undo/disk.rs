@@ -20,8 +20,7 @@ const ENTRIES: usize = 1 << 14;
 pub(crate) struct ImageHistory {
     /// Runs on the device, oldest first.
     pub(crate) runs: Vec<Arc<DiskRun>>,
-    /// Where the records after the runs begin, and the roots before the first of them, if that is before the replay
-    /// start.
+    /// Where the records after the runs begin, and the roots before them, if that is before the replay start.
     pub(crate) records: LogPos,
     pub(crate) past: Option<Roots>,
     /// The window's begin as the newest record has it.
@@ -29,8 +28,7 @@ pub(crate) struct ImageHistory {
 }
 
 impl Undo {
-    /// Writes undo that is in memory alone to the device as a run, and adds the run. `number` gives the run's number.
-    /// Nothing is synced.
+    /// Writes undo that is in memory alone as a run on the device; `number` gives the run's number. Nothing is synced.
     pub(crate) fn write_run(
         &self,
         number: impl FnOnce() -> Result<u64>,

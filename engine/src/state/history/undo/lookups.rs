@@ -97,8 +97,7 @@ impl Undo {
 }
 
 impl UndoSet {
-    /// The runs on the device with commits after `base` whose undo is not in memory, and the commit after which to go
-    /// on in memory.
+    /// The runs on the device with commits after `base` that are not in memory, and after which commit memory goes on.
     #[inline]
     fn disk_runs_after(&self, base: u64) -> (&[Arc<DiskRun>], u64) {
         if self.memory_floor <= base {
@@ -127,8 +126,7 @@ impl UndoSet {
         Ok(self.runs.get(namespace, key, through))
     }
 
-    /// State of a namespace's key as of commit `base`, if a later commit changed it: its prior state in the oldest such
-    /// commit.
+    /// State of a namespace's key as of commit `base`, if later commits changed it: its prior state in the oldest one.
     #[inline]
     pub(in crate::state) fn get(
         &self,
