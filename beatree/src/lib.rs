@@ -47,10 +47,10 @@
 //! ```
 //! use std::sync::Arc;
 //!
-//! use pleach_beatree::build::{CellRef, PageStamp, PageCells, fold_pages, write_page};
+//! use pleach_beatree::build::{CellRef, PageCells, PageStamp, fold_pages, write_page};
 //! use pleach_beatree::cache::{Cache, NO_BATCH};
 //! use pleach_beatree::grace::Grace;
-//! use pleach_beatree::load::{BuiltLeaf, build_regions};
+//! use pleach_beatree::load::{BuiltLeaf, regions};
 //! use pleach_beatree::{ChildRef, PageNo, RegionIndex};
 //! use pleach_core::Hasher;
 //! use pleach_core::fold::Folder;
@@ -70,7 +70,7 @@
 //! let tag = write_page(&mut page, &stamp, &Prefix::ROOT, &cells, &nodes.stored);
 //!
 //! let child = ChildRef { prefix: Prefix::ROOT, page: Some(number), tag };
-//! let (regions, root) = build_regions(Hasher::BLAKE3, 0, false, &[BuiltLeaf { child, node: nodes.own }], 1);
+//! let (regions, root) = regions(Hasher::BLAKE3, 0, false, &[BuiltLeaf { child, node: nodes.own }], 1);
 //! assert_eq!(root, nodes.own);
 //! let index = RegionIndex::new(regions);
 //! let cache = Cache::new(1 << 20);

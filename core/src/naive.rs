@@ -31,8 +31,8 @@ use crate::{
     prefix::Prefix,
     proof::{
         Access, MultiProof, Op, PathProof, ProofKind, Terminal, Witness,
-        encoding::{SectionSizes, header},
         terminal::terminal_encode,
+        wire::{SectionSizes, header},
     },
 };
 

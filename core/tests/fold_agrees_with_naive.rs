@@ -21,7 +21,7 @@ use pleach_core::{
     node,
     proof::{
         Access, Op, ProofKind,
-        encoding::{SectionSizes, header, op_encode_placed, op_not_first, terminal_encode},
+        wire::{SectionSizes, header, op_encode_placed, op_not_first, terminal_encode},
         witness,
     },
     tree::Tiling,

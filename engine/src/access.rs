@@ -1,4 +1,4 @@
-//! Accesses: what a batch does with its keys.
+//! Accesses: the reads, writes and deletes of a batch, by key.
 
 use pleach_beatree::Value;
 use pleach_core::Key;
@@ -10,24 +10,24 @@ pub const MAX_VALUE: usize = 64 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AccessKind {
-    /// Its value was read: the witness proves it.
+    /// The value was read: the witness proves it.
     Read,
-    /// It gets this value, or none, without having been read.
+    /// The key gets this value, or none, without having been read.
     Write(Option<Value>),
-    /// It was read and gets this value, or none.
+    /// The value was read, and the key gets this value, or none.
     ReadWrite(Option<Value>),
-    /// All keys that begin with so many bytes of this one are deleted, but those that the batch writes.
+    /// All keys that share this many leading bytes with the key are deleted, except keys that the batch writes.
     DeletePrefix(u8),
 }
 
-/// One key of a batch.
+/// An access to one key in a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Namespace that the key is in.
+    /// The key's namespace.
     pub namespace: u8,
     /// The key: all 32 bytes are a hash of the application's key.
     pub key: Key,
-    /// What is done with it.
+    /// The kind of the access.
     pub kind: AccessKind,
 }
 
@@ -47,11 +47,11 @@ impl Access {
         Self { namespace: 0, key, kind: AccessKind::ReadWrite(value) }
     }
 
-    /// Deletes all keys of namespace 0 that begin with these bytes, such as the storage of an account, but those that
-    /// the same batch writes; a key that it reads was read before the delete. The finish finds the keys by an
-    /// iteration, and deletes each as any other: the witness proves each deletion, and not that there were no more
-    /// keys. Keys with a long common prefix have long proofs, a hash for each bit of it: take few bytes ([`range`](crate::range)
-    /// has the keys with a prefix).
+    /// Deletes all keys of namespace 0 that begin with these bytes, such as the storage of an account, except keys that
+    /// the same batch writes; a key that the batch reads was read before the delete. The finish finds the keys by an
+    /// iteration, and deletes each like any other key: the witness proves each deletion, and not that there were no
+    /// more keys. Keys with a long common prefix have long proofs, with a hash for each bit of it: use few bytes
+    /// ([`range`](crate::range) gives the keys with a prefix).
     ///
     /// # Panics
     /// When there are more than 32 bytes.
@@ -62,7 +62,7 @@ impl Access {
         Self { namespace: 0, key, kind: AccessKind::DeletePrefix(bytes) }
     }
 
-    /// The same in another namespace.
+    /// The same access in another namespace.
     #[must_use]
     pub fn in_namespace(self, namespace: u8) -> Self {
         Self { namespace, ..self }

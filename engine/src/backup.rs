@@ -1,8 +1,8 @@
-//! Backup: a copy of an open database, beside commits (`docs/backup.md`).
+//! Backup: a copy of an open database, made while commits go on (`docs/backup.md`).
 //!
-//! The copy is what a power failure right behind one record of the log would leave: an image of its own, the log from there
-//! to that record, and all leaf pages and overflow runs that these two name. Its superblock comes last, so that a copy which
-//! was cut off does not open. Crate `pleach-ops` verifies it then.
+//! The copy is what a power failure right behind one record of the log would leave: an image of its own, the log from
+//! the image to that record, and all leaf pages and overflow runs that image and log name. The superblock is written
+//! last, so that an interrupted copy does not open. Crate `pleach-ops` verifies the copy.
 
 use std::time::Duration;
 
@@ -24,20 +24,20 @@ use crate::state::view::View;
 
 /// Pages of one read and write.
 const CHUNK: usize = 256;
-/// Tries to hold the oldest commit of the history, which moves on.
+/// Attempts to pin the oldest commit of the history, which moves on meanwhile.
 const TRIES: u32 = 64;
 
-/// What a copy has.
+/// What a copy contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CopyReport {
-    /// The number of its newest commit.
+    /// The number of the newest commit in the copy.
     pub commit: u64,
     /// Roots and digests of that commit.
     pub roots: Roots,
     /// Bytes of pages and of log.
     pub bytes: u64,
-    /// How long it took.
+    /// How long the copy took.
     pub time: Duration,
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn backup(
     progress: Option<&Progress>,
 ) -> Result<CopyReport> {
     copy(engine, target, progress).map_err(|error| match error.device() {
-        // What the database itself could not write has poisoned it.
+        // An error of the database's own writes has poisoned it.
         Some(full) if full.is_full() && !engine.db.commits.sequencer.lock().is_poisoned() => {
             Error::Full(NoRoom::Backup(full.clone()))
         }
@@ -62,7 +62,7 @@ fn copy(engine: &Engine, target: &Disk, progress: Option<&Progress>) -> Result<C
     let lock = target.lock(LockMode::Exclusive)?;
     match creation::inspect(target)? {
         DirectoryState::Empty => {}
-        // Nobody but its owner can tell a backup that was cut off from a damaged database, so nothing is removed.
+        // Nobody but the owner can tell an interrupted backup from a damaged database, so nothing is removed.
         DirectoryState::Foreign(found) if is_ours(&found) => {
             return Err(CreationError::Unfinished { found }.into());
         }
@@ -77,7 +77,7 @@ fn copy(engine: &Engine, target: &Disk, progress: Option<&Progress>) -> Result<C
         target.open(name, OpenMode::CreateNew)?;
     }
     let (copied, bytes) = {
-        // What the history names of long values stays, and no number of a page that is looked up from here on is used again.
+        // Long values that the history names stay, and no page number that is looked up from here on is used again.
         let _held = pin_oldest(db)?;
         let _guard = db.store.grace_guard();
         let copied = write_backup_image(db, target)?;
@@ -86,7 +86,7 @@ fn copy(engine: &Engine, target: &Disk, progress: Option<&Progress>) -> Result<C
     };
     let BackupImage { superblock, newest, .. } = copied;
     incarnation::create(target, superblock.database, superblock.incarnation)?;
-    // A superblock proves that all else is there: its name must not be durable before theirs.
+    // The superblock proves that all other files are there: its name must not be durable before theirs.
     target.sync_folder()?;
     SuperblockStore::create(target.clone(), &superblock)?;
     target.sync_folder()?;
@@ -101,8 +101,8 @@ fn copy(engine: &Engine, target: &Disk, progress: Option<&Progress>) -> Result<C
     })
 }
 
-/// Holds the oldest commit that can be read, whatever limits say, until this is dropped. A load that runs comes first: it
-/// wants that nothing is held.
+/// Pins the oldest readable commit, whatever the limits say, until the result is dropped. Waits for a running load,
+/// which needs a database without pins.
 fn pin_oldest(db: &TrieDb) -> Result<View> {
     let commits = &db.commits;
     let mut open = Ok(());
@@ -132,7 +132,7 @@ fn pin_oldest(db: &TrieDb) -> Result<View> {
     Ok(held)
 }
 
-/// Copies the pages of both files as they are, used and free; gives their bytes.
+/// Copies all pages of both files, used and free; returns the number of bytes.
 fn copy_pages(db: &TrieDb, target: &Disk, progress: Option<&Progress>) -> Result<u64> {
     let device = &db.store.device;
     let mut files = Vec::new();
@@ -151,7 +151,7 @@ fn copy_pages(db: &TrieDb, target: &Disk, progress: Option<&Progress>) -> Result
         let mut buf = PageBuf::zeroed(CHUNK);
         let mut at = 0;
         while at < *len {
-            // A checkpoint may cut off the free end meanwhile: nothing there is in the backup's state.
+            // A checkpoint may cut off the free end meanwhile: the backup's state has no page there.
             let there = device.len(source)?.min(*len);
             if at >= there {
                 break;

@@ -15,12 +15,12 @@ use crate::error::{Contradiction, Error};
 pub struct BadPage {
     /// Name of its file: `leaf`, `overflow`, or a segment of the log.
     pub file: String,
-    /// Page number: byte of the file, divided by 4096.
+    /// Page number: the byte offset in the file, divided by 4096.
     pub page: u64,
-    /// The keys whose pairs are in it, and their namespace; for a page of the overflow file one key, as a prefix of 256 bits.
-    /// `None` for the log.
+    /// Namespace and prefix of the keys whose pairs are in the page; for a page of the overflow file one key, as a
+    /// prefix of 256 bits. `None` for the log.
     pub keys: Option<(u8, Prefix)>,
-    /// What is wrong with it.
+    /// What is wrong with the page.
     pub error: Error,
 }
 
@@ -42,7 +42,7 @@ impl fmt::Display for BadPage {
     }
 }
 
-/// Which page of a long value is bad: the first one, where there is no file.
+/// The first bad page of a long value; its first page where there is no file.
 pub fn page_of_value(device: &Disk, file: Option<&File>, raw: &[u8], error: &Error) -> u64 {
     match error {
         Error::Page { page, .. }
@@ -51,7 +51,7 @@ pub fn page_of_value(device: &Disk, file: Option<&File>, raw: &[u8], error: &Err
         ) => return *page,
         _ => {}
     }
-    // Many were read at once: the first that cannot be read alone.
+    // Many pages were read at once: this finds the first that cannot be read alone.
     let mut pages =
         overflow_cell(raw).runs().flat_map(|run| run.start..run.start + u64::from(run.pages));
     let first = overflow_cell(raw).runs().next().map_or(0, |run| run.start);

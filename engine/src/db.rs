@@ -37,12 +37,12 @@ use crate::state::history::undo::Undo;
 use crate::state::pace::beats::TaskState;
 use crate::state::pages::quarantine::Quarantined;
 
-/// An open database. Clones are the same one: they are cheap, and one of them closes it for all. The last
-/// one that is dropped ends it without a checkpoint.
+/// An open database. Clones are cheap and stand for the same database: closing one closes it for all. Dropping the last
+/// clone ends it without a checkpoint.
 ///
-/// It is the process's that opened it. In a child that was forked since, every call that can fail gives
-/// [`IoError::Forked`](pleach_io::IoError::Forked), as do those of its sessions, blocks and overlays; to drop them there does
-/// nothing. A child opens the database itself, after the fork.
+/// It belongs to the process that opened it. In a child that was forked since, every call that can fail gives
+/// [`IoError::Forked`](pleach_io::IoError::Forked), as do calls of its sessions, blocks and overlays; dropping these
+/// there does nothing. A child opens the database itself, after the fork.
 #[derive(Clone)]
 pub struct Db(Arc<Owner>);
 
@@ -65,9 +65,8 @@ impl Db {
     ///
     /// Blocks while it reads the newest image and replays the log behind it: seconds after a kill.
     ///
-    /// # Errors
-    /// A wrong, foreign or newer folder, another hasher, a second process, damage: each has its own
-    /// variant, and nothing has been changed.
+    /// # Errors A wrong, foreign or newer folder, another hasher, a second process, damage: each has its own variant,
+    /// and nothing has been changed.
     pub fn open(options: Options) -> Result<Self> {
         options.check()?;
         memory_limit::check_address_space(options.cache_bytes, options.threads)?;
@@ -100,20 +99,21 @@ impl Db {
         Ok(Self(Arc::new(Owner::new(open(device.into(), runtime.into(), options)?))))
     }
 
-    /// Copies the database to a folder, which is missing or empty, while sessions and commits go on: the state of one commit, the
-    /// newest at some moment of the call, with its history. The copy is a database, which opens as after a power failure
-    /// behind that commit. `progress` is told how many of how many bytes of pages are copied. Nothing is verified: `pleach_ops::backup`
-    /// makes a copy, reads every page of it again and hashes it up to the roots.
+    /// Copies the database to a folder, which is missing or empty, while sessions and commits go on: the state of one
+    /// commit, the newest at some moment of the call, with its history. The copy opens like a database after a power
+    /// failure behind that commit. `progress` gets the numbers of bytes of pages that are copied, and to be copied.
+    /// Nothing is verified: `pleach_ops::backup` makes a copy, reads every page of it again and hashes it up to the
+    /// roots.
     ///
-    /// Meanwhile checkpoints wait until the log is copied, and pages that flushes replace are not used again, so the files of the
-    /// database grow. A copy that was cut off, or failed, does not open: remove it.
+    /// Meanwhile checkpoints wait until the log is copied, and pages that flushes replace are not used again, so the
+    /// files of the database grow. A copy that was interrupted, or failed, does not open: remove it.
     ///
     /// Blocks until the copy is durable.
     ///
     /// # Errors
-    /// [`Error::Creation`] when the folder is not empty; [`Error::Full`]; those of reading, and of the device.
+    /// [`Error::Creation`] when the folder is not empty; [`Error::Full`]; errors of reading, and of the device.
     pub fn copy_to(&self, folder: &Path, progress: Option<&Progress>) -> Result<CopyReport> {
-        // Before a folder is made.
+        // Checked before a folder is made.
         drop(self.0.open_engine()?);
         let os = OsOptions { create_folder: true, ..OsOptions::default() };
         self.copy_on(OsDevice::open(folder, os).map_err(missing_folder_error)?, progress)
@@ -121,14 +121,13 @@ impl Db {
 
     /// [`Self::copy_to`] another device of the same kind.
     ///
-    /// # Errors
-    /// As there.
+    /// As [`Self::copy_to`].
     pub fn copy_on(
         &self,
         target: impl Into<Disk>,
         progress: Option<&Progress>,
     ) -> Result<CopyReport> {
-        // A close that comes meanwhile lets this end.
+        // A close that comes meanwhile lets the copy finish.
         let (_counted, engine) = {
             let engine = self.0.open_engine()?;
             (engine.count_handle(HandleKind::Backup), Arc::clone(&engine))
@@ -136,8 +135,7 @@ impl Db {
         backup(&engine, &target.into(), progress)
     }
 
-    /// How the open found the database: what was cut off, whether it had been closed, what it had to
-    /// go around.
+    /// How the open found the database: what was cut off, whether it had been closed, which damage it worked around.
     pub fn opened(&self) -> &Opening {
         &self.0.opening
     }
@@ -150,8 +148,8 @@ impl Db {
     pub fn session(&self, options: SessionOptions) -> Result<Session> {
         let engine = self.0.open_engine()?;
         let view = match &options.over {
-            // The open is compared, not the database's number, which copies of a folder share. Blocks and
-            // further overlays come from a session, so this is the only place to check.
+            // The open is compared, not the database's number, which copies of a folder share. Blocks and further
+            // overlays come from a session, so this is the only place to check.
             Some(overlay) if !overlay.is_of(&engine) => return Err(Error::ForeignOverlay),
             Some(overlay) => overlay.view(),
             None => {
@@ -162,31 +160,30 @@ impl Db {
         Ok(Session::new(&engine, view, options, Holder::Session))
     }
 
-    /// Goes on to the newest commit, of a database that was opened with [`Options::read_only`], and gives its number. Sessions that
-    /// began before stay where they are. Where the log of the process that writes does not reach back to where this open has come
-    /// to, image and log are read anew, and sessions that began before give [`Error::SnapshotTooOld`].
+    /// Goes on to the newest commit in a database that was opened with [`Options::read_only`], and gives its number.
+    /// Sessions that began before keep their states. Where the writing process's log no longer reaches back to this
+    /// open's newest commit, image and log are read anew, and sessions that began before give
+    /// [`Error::SnapshotTooOld`].
     ///
-    /// A database that was opened for writing is at its newest commit always.
+    /// A database that was opened for writing is always at its newest commit.
     ///
     /// Blocks while it reads what the writing process has added to the log.
     ///
-    /// # Errors
-    /// Those of reading; of opening, where image and log are read anew.
+    /// # Errors Errors of reading; errors of opening, where image and log are read anew.
     pub fn refresh(&self) -> Result<u64> {
         self.0.refresh()?;
         Ok(self.commit_number())
     }
 
-    /// A session on a past commit of the history, or on the newest one: it reads, prefetches, iterates and
-    /// proves, and a finish of reads gives the witness that it would have given then. What it finishes cannot
-    /// be committed, unless its state is the newest.
+    /// A session on a past commit of the history, or on the newest one: it reads, prefetches, iterates and proves, and
+    /// a finish of reads gives the same witness as at that time. What it finishes cannot be committed, unless its state
+    /// is the newest.
     ///
     /// What later commits replaced is read from the device where memory has no room for it
     /// ([`Options::history_bytes`](crate::Options::history_bytes)).
     ///
-    /// # Errors
-    /// [`Error::SnapshotTooOld`] before the history, [`Error::HistoryLost`] where it is damaged;
-    /// [`Error::NoSuchCommit`] after the newest commit; [`Error::Closed`]; those of reading.
+    /// # Errors [`Error::SnapshotTooOld`] before the history, [`Error::HistoryLost`] where it is damaged;
+    /// [`Error::NoSuchCommit`] after the newest commit; [`Error::Closed`]; errors of reading.
     pub fn at(&self, commit: u64) -> Result<Session> {
         let engine = self.0.open_engine()?;
         check_exists(&engine, commit)?;
@@ -197,7 +194,7 @@ impl Db {
     }
 
     /// A session on the newest commit. It reads this state whatever is committed later: as long as the commit is in the
-    /// history, and beyond that as long as what later commits replace takes no more memory than undo may.
+    /// history, and beyond that as long as what later commits replace fits into the memory for undo.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -208,13 +205,13 @@ impl Db {
         Ok(Session::new(&engine, view, SessionOptions::new(), Holder::Snapshot))
     }
 
-    /// The numbers of the commits that can be read: the history, and the newest one; after a close the last
-    /// one alone. Where limits in bytes make it shorter than [`Options::history`], [`Metrics::history_wanted`] is more
-    /// than [`Metrics::history_kept`], and a warning is logged by the commit with which that begins.
+    /// The numbers of the commits that can be read: the history, and the newest one; after a close only the last one.
+    /// Where limits in bytes make the history shorter than [`Options::history`], [`Metrics::history_wanted`] is more
+    /// than [`Metrics::history_kept`], and a warning is logged by the first commit for which that is so.
     pub fn history(&self) -> RangeInclusive<u64> {
         self.0.inspect(
             |engine| {
-                // The newest is asked for first: the history may move on meanwhile, and never beyond it.
+                // The newest is read first: the history may move on meanwhile, but never beyond it.
                 let commits = &engine.db.commits;
                 let newest = commits.published();
                 commits.undo.oldest_commit().min(newest)..=newest
@@ -236,18 +233,17 @@ impl Db {
         Ok(Commit { number, root: roots.first(), roots, blob: blob.to_vec() })
     }
 
-    /// The commit that a rollback went back to; `None` of a commit that is no rollback. The state of a rollback is that of this
-    /// older commit; what was committed in between is still in the history. Commits that a restore, a follower or a repair has made
-    /// again are no rollbacks.
+    /// The commit that a rollback went back to; `None` for a commit that is no rollback. A rollback has the state of
+    /// this older commit; the commits in between are still in the history. Commits that a restore, a follower or a
+    /// repair has made again are no rollbacks.
     ///
-    /// # Errors
-    /// As [`Self::at`], of the commit before it: the oldest commit of the history has no record there that says it.
+    /// # Errors As [`Self::at`], for the commit before it: the oldest commit of the history has no record of this.
     pub fn rolled_back_to(&self, commit: u64) -> Result<Option<u64>> {
         self.commit_fact(commit, Undo::rolled_back_to)
     }
 
-    /// When a commit was made, to the second, as the system knew it; `None` where it is not known: of a commit that an open for
-    /// writing, or a reader, has from the log, which does not say it.
+    /// When a commit was made, in seconds of the system's clock; `None` where that is not known: an open for writing,
+    /// and a reader, read commits from the log, which has no times.
     ///
     /// # Errors
     /// As [`Self::rolled_back_to`].
@@ -256,7 +252,7 @@ impl Db {
         Ok(seconds.map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)))
     }
 
-    /// What the history says of a commit beside its state; of the first it says nothing.
+    /// A fact that the history has about a commit beside its state; `None` for commit 0.
     fn commit_fact<T>(
         &self,
         commit: u64,
@@ -273,14 +269,13 @@ impl Db {
     }
 
     /// The commits of a range that changed a key of a namespace, ascending, or from the newest on with
-    /// [`rev`](Iterator::rev): `next` is the first change after a commit, `next_back` the last one at or before it. A range
-    /// without a begin begins with the history, and is empty where it ends before that. A commit that wrote the value that was
-    /// there counts; one that drops or restores the namespace does not. Values are those of the states before and after
-    /// ([`Self::at`]).
+    /// [`rev`](Iterator::rev): `next` is the first change after a commit, `next_back` the last one at or before it. A
+    /// range without a begin begins with the history, and is empty where it ends before that. A commit that wrote the
+    /// same value again counts; one that drops or restores the namespace does not. Values are those of the states
+    /// before and after ([`Self::at`]).
     ///
-    /// # Errors
-    /// The iterator gives them: [`Error::SnapshotTooOld`] where the history begins behind the begin of what is left of the
-    /// range, [`Error::HistoryLost`] where that is damaged, [`Error::Closed`], those of reading.
+    /// # Errors The iterator gives them: [`Error::SnapshotTooOld`] where the rest of the range begins before the
+    /// history, [`Error::HistoryLost`] where the history is damaged there, [`Error::Closed`], errors of reading.
     pub fn changes_of<'a, R: RangeBounds<u64>>(
         &'a self,
         namespace: u8,
@@ -303,7 +298,7 @@ impl Db {
         })
     }
 
-    /// The first of the commits from one, or from the begin of the history, through another that changed a key.
+    /// The first commits of a range that changed a key; a range without a begin begins with the history.
     fn first_changes(
         &self,
         key: (u8, &Key),
@@ -318,9 +313,9 @@ impl Db {
     }
 
     /// Proves which keys of a range differ between two commits of the history, with the hashes of their values before
-    /// and after, and that no other key of it does: what [`Namespace::prove_change`](crate::Namespace::prove_change)
-    /// gives for sessions on them. [`proof::change::verify`](pleach_core::proof::change::verify) checks it against
-    /// their two roots.
+    /// and after, and that no other key of the range does: what
+    /// [`Namespace::prove_change`](crate::Namespace::prove_change) gives for sessions on the two commits.
+    /// [`proof::change::verify`](pleach_core::proof::change::verify) checks it against their two roots.
     ///
     /// # Errors
     /// As [`Self::at`] and [`Namespace::prove_change`](crate::Namespace::prove_change).
@@ -334,27 +329,25 @@ impl Db {
         from.prove_change(&to, range)
     }
 
-    /// Who holds which commit, the oldest commits first: sessions, snapshots, blocks and overlays; those that cannot be
-    /// read any more, too, which hold nothing ([`Pin::readable`]). Nothing is said after a close, when nobody writes beside
-    /// them any more.
+    /// Who holds which commit, the oldest commits first: sessions, snapshots, blocks and overlays, also those that
+    /// cannot be read any more, which hold nothing ([`Pin::readable`]). Empty after a close.
     pub fn pins(&self) -> Vec<Pin> {
         self.0.inspect(|engine| engine.db.commits.pins(), |_| Vec::new())
     }
 
-    /// Undoes the newest `commits` commits, those and no others: [`Self::rollback_to`] the commit before them, with
-    /// [`Error::StaleParent`] as soon as another commit comes between. Of 0 it changes nothing.
+    /// Undoes exactly the newest `commits` commits: [`Self::rollback_to`] the commit before them, with
+    /// [`Error::StaleParent`] when another commit comes between. With 0 nothing changes.
     ///
-    /// # Errors
-    /// [`Error::TooFarBack`] when there are fewer commits; [`Error::StaleParent`]; and those of
+    /// # Errors [`Error::TooFarBack`] when there are fewer commits; [`Error::StaleParent`]; errors of
     /// [`Self::rollback_to`].
     pub fn rollback(&self, commits: u64) -> Result<u64> {
-        // A close that comes meanwhile lets this end, and waits for it.
+        // A close that comes meanwhile waits for the rollback.
         let engine = self.0.open_engine()?;
         rollback(&engine, commits).map_err(|error| self.explain_if_lost(&engine, error))
     }
 
-    /// A commit that should be in the history is not too old: it was found lost, and the history has not
-    /// moved on since.
+    /// Gives [`Error::HistoryLost`] for a commit that should be in the history, but was found lost, as long as the
+    /// history has not moved on beyond it.
     fn explain_if_lost(&self, engine: &Engine, error: Error) -> Error {
         let lost = self.opened().lost.as_ref();
         match (&error, lost) {
@@ -369,33 +362,30 @@ impl Db {
         }
     }
 
-    /// Goes back to a commit of the history, whatever was committed since, and gives the number of the commit that
-    /// does so: its state, roots and blob are those of the commit back then, in all namespaces: those that were
-    /// added since are dropped, and those that were dropped since are there again. It is durable when this
-    /// returns, whatever the durability mode, and can be rolled back itself. Blocks and overlays on the newest
-    /// commit become stale.
+    /// Goes back to a commit of the history, whatever was committed since, and gives the number of the commit that does
+    /// so. State, roots and blob are those of the old commit, in all namespaces: namespaces that were added since are
+    /// dropped, and namespaces that were dropped since are there again. It is durable when this returns, whatever the
+    /// durability mode, and can be rolled back itself. Blocks and overlays on the newest commit become stale.
     ///
-    /// Of the newest commit it commits nothing, and gives that commit's number, once it is durable.
+    /// With the newest commit nothing is committed: gives that commit's number, once it is durable.
     ///
     /// Blocks as a commit does ([`Block::commit`](crate::Block::commit)).
     ///
-    /// # Errors
-    /// [`Error::SnapshotTooOld`] before the history, [`Error::HistoryLost`] where it is damaged,
-    /// [`Error::NoSuchCommit`] after the newest commit;
-    /// [`Error::StaleParent`] when other commits came between at each of several tries;
-    /// [`Error::BatchTooLarge`] when more was changed since than fits a record; and those of a commit.
+    /// # Errors [`Error::SnapshotTooOld`] before the history, [`Error::HistoryLost`] where it is damaged,
+    /// [`Error::NoSuchCommit`] after the newest commit; [`Error::StaleParent`] when other commits came between at each
+    /// of several tries; [`Error::BatchTooLarge`] when more was changed since than fits a record; errors of a commit.
     pub fn rollback_to(&self, commit: u64) -> Result<u64> {
         let engine = self.0.open_engine()?;
         rollback_to(&engine, commit).map_err(|error| self.explain_if_lost(&engine, error))
     }
 
-    /// The parts of the state, for tests of them.
+    /// The newest state with namespace 0's trie, for tests.
     #[cfg(test)]
     pub(crate) fn state(&self) -> Arc<crate::state::TrieDb> {
         Arc::clone(&self.0.open_engine().expect("open").db)
     }
 
-    /// The parts of the database, for tests of them.
+    /// The engine, for tests.
     #[cfg(test)]
     pub(crate) fn engine(&self) -> Arc<crate::engine::Engine> {
         Arc::clone(&self.0.open_engine().expect("open"))
@@ -416,25 +406,24 @@ impl Db {
         self.tip().roots
     }
 
-    /// Adds an empty namespace, and gives the number of the commit that does so. Blocks and overlays on the
-    /// newest commit become stale, since their states are without it. Where one of this number was dropped and nobody
-    /// can read it any more, this waits until its pages are free, ten seconds at most.
+    /// Adds an empty namespace, and gives the number of the commit that does so. Blocks and overlays on the newest
+    /// commit become stale, since their states are without it. Where a namespace of this number was dropped and nobody
+    /// can read it any more, the call waits until its pages are free, ten seconds at most.
     ///
     /// Blocks as a commit does ([`Block::commit`](crate::Block::commit)).
     ///
-    /// # Errors
-    /// [`Error::NamespaceExists`]; [`Error::NamespaceInUse`] while one of this number that was dropped can still
-    /// be read ([`Pin::readable`]), or when ten seconds were not enough; [`Error::StaleParent`] when other commits came
-    /// between at each of many tries; and those of a commit.
+    /// # Errors [`Error::NamespaceExists`]; [`Error::NamespaceInUse`] while a dropped namespace of this number can
+    /// still be read ([`Pin::readable`]), or when ten seconds were not enough; [`Error::StaleParent`] when other
+    /// commits came between at each of many tries; errors of a commit.
     pub fn add_namespace(&self, namespace: u8) -> Result<u64> {
-        // A close that comes meanwhile lets this end, and waits for it.
+        // A close that comes meanwhile waits for the commit.
         let engine = self.0.open_engine()?;
         namespaces::add(&engine, namespace, TrieKind::Merkle)
     }
 
-    /// Adds an empty *plain* namespace, for data that needs no root: logs, receipts, indexes, balances. It has
-    /// values, history, iteration, overlays, and commits together with all other namespaces; it has no trie over
-    /// its pairs, so it costs no hashing of pages and no memory for nodes. A digest stands in the place of its root
+    /// Adds an empty *plain* namespace, for data that needs no root: logs, receipts, indexes, balances. It has values,
+    /// history, iteration and overlays, and commits together with all other namespaces; it has no trie over its pairs,
+    /// so it costs no hashing of pages and no memory for nodes. A digest takes the place of its root
     /// ([`Roots::digest`]). It gives no proofs ([`Error::Plain`]) and no witness.
     ///
     /// # Errors
@@ -444,36 +433,36 @@ impl Db {
         namespaces::add(&engine, namespace, TrieKind::Plain)
     }
 
-    /// Drops a namespace with all that is in it, and gives the number of the commit that does so. Sessions that
-    /// began before go on reading it, as do [`Self::at`] and [`Self::rollback`] within the history; when no state that can
-    /// be read has it any more, its pages are free and its number can be added again. Blocks and
-    /// overlays on the newest commit become stale.
+    /// Drops a namespace with all its pairs, and gives the number of the commit that does so. Sessions that began
+    /// before go on reading it, as do [`Self::at`] and [`Self::rollback`] within the history; when no readable state
+    /// has it any more, its pages become free and its number can be added again. Blocks and overlays on the newest
+    /// commit become stale.
     ///
     /// Blocks as a commit does ([`Block::commit`](crate::Block::commit)).
     ///
     /// # Errors
-    /// [`Error::Namespace`] where there is none; [`Error::NamespaceExists`] for namespace 0, which always does;
-    /// [`Error::StaleParent`] when other commits came between at each of many tries; and those of a commit.
+    /// [`Error::Namespace`] where there is none; [`Error::NamespaceExists`] for namespace 0, which cannot be dropped;
+    /// [`Error::StaleParent`] when other commits came between at each of many tries; errors of a commit.
     pub fn drop_namespace(&self, namespace: u8) -> Result<u64> {
         let engine = self.0.open_engine()?;
         namespaces::drop(&engine, namespace)
     }
 
-    /// Fills an empty namespace with pairs in any order, each key once, as the next commit. It is far
-    /// faster than commits: no log, no witness, pages written in file order. The result is durable when
-    /// this returns, whatever the durability mode. Nothing is committed meanwhile, and nothing before it can be
-    /// read afterwards. A load that fails leaves the database as it was.
+    /// Fills an empty namespace with pairs in any order, each key once, as the next commit. It is far faster than
+    /// commits: no log, no witness, pages written in file order. The result is durable when the call returns, whatever
+    /// the durability mode. Nothing is committed meanwhile, and no earlier commit can be read afterwards. A load that
+    /// fails leaves the database as it was.
     ///
     /// Blocks until the load is durable.
     ///
     /// # Errors
-    /// [`Error::NotEmpty`] when the namespace has pairs, or pages of such as were deleted; [`Error::Namespace`] when
-    /// there is none of that number; [`Error::InUse`] while a session or an overlay is open that can be read, and while
-    /// a backup or another load runs; [`Error::RepeatedKey`]; [`Error::ValueTooLarge`]; [`Error::Full`];
-    /// [`Error::Closed`], also when the database is closed meanwhile; [`Error::InDoubt`] after a failed write or sync
-    /// of its checkpoints, also where a file system that copies on writing has no room for what was reserved.
-    /// `NotEmpty`, `Poisoned`, and an `InUse` or `Closed` of the beginning have taken nothing from the items; a load
-    /// that failed later wants them from their beginning.
+    /// [`Error::NotEmpty`] when the namespace has pairs, or pages left by deleted pairs; [`Error::Namespace`] when
+    /// there is none of that number; [`Error::InUse`] while a readable session or overlay is open, and while a backup
+    /// or another load runs; [`Error::RepeatedKey`]; [`Error::ValueTooLarge`]; [`Error::Full`]; [`Error::Closed`], also
+    /// when the database is closed meanwhile; [`Error::InDoubt`] after a failed write or sync of its checkpoints, also
+    /// where a copy-on-write file system has no room for reserved blocks. `NotEmpty`, `Poisoned`, and an `InUse` or
+    /// `Closed` at the beginning have taken nothing from the items; a load that failed later needs them from their
+    /// beginning.
     pub fn bulk_load(
         &self,
         pairs: impl IntoIterator<Item = (Key, Value)>,
@@ -482,16 +471,16 @@ impl Db {
         self.try_bulk_load(pairs.into_iter().map(Ok), options)
     }
 
-    /// [`Self::bulk_load`] of pairs that may be errors. The first error ends the load, which changes nothing then.
+    /// [`Self::bulk_load`] of pairs that may be errors. The first error ends the load, which then changes nothing.
     ///
     /// # Errors
-    /// The first of the pairs'; those of [`Self::bulk_load`].
+    /// The first error among the pairs; errors of [`Self::bulk_load`].
     pub fn try_bulk_load<E: From<Error>>(
         &self,
         pairs: impl IntoIterator<Item = core::result::Result<(Key, Value), E>>,
         options: &LoadOptions,
     ) -> core::result::Result<LoadReport, E> {
-        // The caller's iterator may do with the database what it wants, close it, too.
+        // The caller's iterator may do anything with the database, even close it.
         let (_counted, engine) = {
             let engine = self.0.open_engine()?;
             (engine.count_handle(HandleKind::Load), Arc::clone(&engine))
@@ -512,8 +501,8 @@ impl Db {
         }
     }
 
-    /// The number that the database was created with. Copies of its files have it, too; imports and databases restored from an
-    /// archive have another one.
+    /// The number that the database was created with. Copies of its files have the same number; imports and databases
+    /// restored from an archive have another one.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -521,7 +510,7 @@ impl Db {
         Ok(self.0.open_engine()?.db.store.database)
     }
 
-    /// The options that it was opened with.
+    /// The options that the database was opened with.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -537,8 +526,8 @@ impl Db {
         Ok(self.0.open_engine()?.db.hasher)
     }
 
-    /// The value of a key of namespace 0 in the newest commit; `None` when it has none. Who reads several keys of one state begins
-    /// a session ([`Self::session`]).
+    /// The value of a key of namespace 0 in the newest commit; `None` when it has none. To read several keys of one
+    /// state, begin a session ([`Self::session`]).
     ///
     /// # Errors
     /// As [`Namespace::read`](crate::Namespace::read); [`Error::Closed`].
@@ -551,17 +540,17 @@ impl Db {
         self.tip().number
     }
 
-    /// The application's blob of the newest commit; empty when it never set one.
+    /// The application's blob of the newest commit; empty when none was ever set.
     pub fn blob(&self) -> Vec<u8> {
         self.tip().blob.to_vec()
     }
 
-    /// How the device that has the folder is read and written.
+    /// How the folder's device is read and written.
     pub fn device_info(&self) -> DeviceInfo {
         self.0.inspect(|engine| engine.db.store.device.info(), |facts| facts.device.clone())
     }
 
-    /// Counters and levels; after a close what they were last.
+    /// Counters and levels; after a close their last values.
     pub fn metrics(&self) -> Metrics {
         self.0.inspect(Engine::metrics, |facts| facts.metrics.clone())
     }
@@ -571,29 +560,26 @@ impl Db {
         self.0.inspect(|engine| engine.db.pace.tasks(), |facts| facts.tasks.clone())
     }
 
-    /// Pages that the background has set aside because they cannot be read, or contradict the index, by
-    /// file and page. What pends on them stays in the log and in images; sessions that need them get the
-    /// error.
+    /// Quarantined pages, by file and page: the background cannot read them, or they contradict the index. The changes
+    /// that are buffered for them stay in the log and in images; sessions that need such a page get the error.
     pub fn quarantined(&self) -> Vec<Quarantined> {
         self.0
             .inspect(|engine| engine.db.store.quarantine.list(), |facts| facts.quarantined.clone())
     }
 
-    /// Waits until the background has reduced the pending changes to `max_pending_entries` keys, or cannot
-    /// reduce them any further.
+    /// Waits until the background has reduced the buffered changes to `max_buffered_entries` keys, or cannot reduce
+    /// them any further.
     ///
-    /// # Errors
-    /// [`Full`](Error::Full) when there is no room for pages, [`Quarantined`](Error::Quarantined) when
-    /// the changes that are left belong to pages that are set aside, [`Poisoned`](Error::Poisoned),
-    /// [`Closed`](Error::Closed).
+    /// # Errors [`Full`](Error::Full) when there is no room for pages, [`Quarantined`](Error::Quarantined) when the
+    /// remaining changes belong to quarantined pages, [`Poisoned`](Error::Poisoned), [`Closed`](Error::Closed).
     pub fn drain(&self, max_buffered_entries: u64) -> Result<()> {
-        // A close that comes meanwhile tells this to end, and waits for it.
+        // A close that comes meanwhile ends this wait, and waits for it.
         self.0.open_engine()?.drain(max_buffered_entries)
     }
 
-    /// Makes all commits durable that were acknowledged before this was called, whatever the durability mode:
-    /// for [`Durability::None`](crate::Durability::None) and
-    /// [`Durability::Periodic`](crate::Durability::Periodic), where commits do not wait for that.
+    /// Makes all commits durable that were acknowledged before the call, whatever the durability mode: for
+    /// [`Durability::None`](crate::Durability::None) and [`Durability::Periodic`](crate::Durability::Periodic), where
+    /// commits do not wait for their sync.
     ///
     /// Blocks for one write and one sync.
     ///
@@ -616,14 +602,14 @@ impl Db {
         self.0.inspect(|engine| engine.db.pace.resume(), |_| ());
     }
 
-    /// The numbers of sessions, blocks and overlays that live and of loads that run, each of which keeps
-    /// the folder locked. Clones of this are not among them: a close takes the folder from them.
+    /// The numbers of live sessions, blocks and overlays, and of running loads, each of which keeps the folder locked.
+    /// Clones of the database do not count: a close takes the folder from them.
     pub fn open_handles(&self) -> OpenHandles {
         self.0.open_handles()
     }
 
-    /// Has a write or a sync failed? Then reads go on, nothing is committed any more, and the
-    /// database has to be closed and opened again.
+    /// True when a write or a sync has failed: reads go on, nothing is committed any more, and the database has to be
+    /// closed and opened again.
     pub fn is_poisoned(&self) -> bool {
         self.0.inspect(
             |engine| engine.db.commits.sequencer.lock().is_poisoned(),
@@ -632,22 +618,20 @@ impl Db {
     }
 
     /// Writes a checkpoint and closes, for all clones. From here on nothing begins and no handle can commit
-    /// ([`Error::Closed`]); commits that other threads have begun are completed. What clones say of the
-    /// database without an error (its root, its metrics) stays as it was last. Dropping the last clone
-    /// without this is safe too: the next open replays the log.
+    /// ([`Error::Closed`]); commits that other threads have begun are completed. Values that clones give without an
+    /// error (root, metrics) stay at their last state. Dropping the last clone without a close is safe too: the next
+    /// open replays the log.
     ///
-    /// Gives how many sessions, blocks and overlays live on, and loads and backups run. They go on reading, and the folder stays
-    /// locked until the last of them is dropped. Of two closes at the same time one waits for the other, and gives `Closed` when
-    /// that was done.
+    /// Gives the numbers of sessions, blocks and overlays that live on, and of loads and backups that run. They go on
+    /// reading, and the folder stays locked until the last of them is dropped. Of two closes at the same time one waits
+    /// for the other, and gives `Closed` when that has succeeded.
     ///
-    /// Blocks while it writes a checkpoint. The drop of the last clone blocks until the background tasks have ended.
+    /// Blocks while it writes a checkpoint. Dropping the last clone blocks until the background tasks have ended.
     ///
-    /// # Errors
-    /// [`Error::Poisoned`] after a failed write or sync, and
-    /// [`Error::InDoubt`] when one failed in here: the database is closed, and the next open replays the
-    /// log. With any other error ([`Error::Full`] first of all) no checkpoint could be written: the
-    /// folder stays locked, and close can be called again; or drop all clones, and the next open replays
-    /// the log. Commits are not concerned by any of them.
+    /// # Errors [`Error::Poisoned`] after a failed write or sync, and [`Error::InDoubt`] when one failed in the close
+    /// itself: the database is closed, and the next open replays the log. With any other error ([`Error::Full`] first
+    /// of all) no checkpoint could be written: the folder stays locked, and close can be called again; or drop all
+    /// clones, and the next open replays the log. None of these errors affects commits.
     pub fn close(&self) -> Result<OpenHandles> {
         self.0.close()
     }

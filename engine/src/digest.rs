@@ -1,5 +1,5 @@
-//! The rolling digest of a plain namespace, which stands in the place of a root: BLAKE3, keyed, of the digest
-//! before and what a commit changes.
+//! The rolling digest of a plain namespace, which takes the place of a root: keyed BLAKE3 of the digest before and the
+//! changes of a commit.
 //!
 //! ```text
 //! digest    BLAKE3 with the key DOMAIN, of: digest before 32 | changes, ascending by key
@@ -9,9 +9,9 @@
 //!
 //! No commit's message is as short as a load's: a change has 33 bytes or more.
 //!
-//! That of an empty namespace that was just added is 32 zero bytes. Other than a root it depends on how a state
-//! came about; but no two states have the same one. Whatever the database's hasher is, it is BLAKE3; the
-//! hashes of long values are the hasher's.
+//! The digest of an empty namespace that was just added is 32 zero bytes. Unlike a root it depends on how a state came
+//! about; but no two states have the same one. It is BLAKE3 whatever the database's hasher is; the hashes of long
+//! values are the hasher's.
 
 use pleach_beatree::Stored;
 use pleach_core::fold::FoldValue;
@@ -20,10 +20,10 @@ use pleach_core::{Key, KeyedBlake3, Node, TERMINATOR};
 /// The key of the hash.
 const DOMAIN: &[u8; 32] = b"pleach plain namespace digest v1";
 
-/// Bytes that are hashed at once: however much a commit changes, no more is copied.
+/// Bytes that are hashed at once: a bound of the copy, however much a commit changes.
 const PIECE: usize = 64 * 1024;
 
-/// The digest after changes, which ascend by key; without changes it is the one before.
+/// The digest after changes, which ascend by key; without changes the digest before.
 pub(crate) fn after_changes<'a>(
     before: &Node,
     changes: impl Iterator<Item = (&'a Key, &'a Stored)>,
@@ -59,7 +59,7 @@ pub(crate) fn after_changes<'a>(
     hasher.finish().into()
 }
 
-/// The digest after a load of pairs whose trie has this root; without pairs it is the one before.
+/// The digest after a load of pairs whose trie has this root; without pairs the digest before.
 pub(crate) fn after_load(before: &Node, root: &Node) -> Node {
     if *root == TERMINATOR {
         return *before;

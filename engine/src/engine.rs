@@ -1,4 +1,4 @@
-//! What all handles of an open database share: its state, and what finishes and prefetches it.
+//! What all handles of an open database share: its state, its finisher and its prefetcher.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,14 +18,14 @@ use crate::state::pages::run_reader::RunReader;
 pub(crate) struct Engine {
     pub(crate) finisher: Finisher,
     pub(crate) prefetch: Arc<PrefetchState>,
-    /// For sessions that read many keys.
+    /// Readers for sessions that read many keys.
     pub(crate) readers: PageReaderPool,
-    /// For iterators.
+    /// Readers for iterators.
     pub(crate) scanners: ReaderPool<RunReader>,
-    /// Counts of the sessions, blocks and overlays that live, and of loads that run.
+    /// Counts of live sessions, blocks and overlays, and of running loads.
     pub(crate) handles: Arc<Handles>,
-    /// That of namespace 0. The last field: the folder stays locked until nothing of the others reads from it
-    /// any more.
+    /// The database, with namespace 0's trie. The last field: the folder stays locked until no other field reads from
+    /// it.
     pub(crate) db: Arc<TrieDb>,
 }
 
@@ -37,7 +37,7 @@ impl Engine {
         Self { db: state, finisher, prefetch, readers, scanners, handles: Arc::default() }
     }
 
-    /// The state of a namespace's trie, dropped or not.
+    /// The trie of a namespace, dropped or not.
     pub(crate) fn trie(&self, namespace: u8) -> Result<Arc<TrieDb>> {
         self.db.trie(namespace).ok_or(Error::Namespace(namespace))
     }
@@ -50,12 +50,12 @@ impl Engine {
         metrics
     }
 
-    /// Counts a handle, from now until what is given goes.
+    /// Counts a handle until the result is dropped.
     pub(crate) fn count_handle(&self, kind: HandleKind) -> CountedHandle {
         CountedHandle::new(&self.handles, kind)
     }
 
-    /// Makes all commits durable that are published.
+    /// Makes all published commits durable.
     pub(crate) fn sync(&self) -> Result<()> {
         let sequencer = &self.db.commits.sequencer;
         let end = sequencer.lock().log_end();
@@ -65,7 +65,7 @@ impl Engine {
         })
     }
 
-    /// Waits until the background has written changes into pages, so that at most so many are left.
+    /// Waits until the background has written so many changes into pages that at most `max_buffered_entries` are left.
     pub(crate) fn drain(&self, max_buffered_entries: u64) -> Result<()> {
         let db = &self.db;
         let level = || db.counters.pending_entries.load(Ordering::Relaxed);
@@ -89,13 +89,13 @@ impl Engine {
         }
     }
 
-    /// No commit takes a ticket from here on; commits that wait for room fail.
+    /// Refuses tickets from here on; commits that wait for room fail.
     pub(crate) fn refuse_commits(&self) {
         self.db.commits.sequencer.close();
         self.db.pace.notify();
     }
 
-    /// Lets the background tasks come to their end, and waits for it.
+    /// Tells the background tasks to end, and waits for them.
     pub(crate) fn end_tasks(&self, tasks: Option<Vec<TaskHandle>>) {
         self.db.pace.close();
         self.prefetch.event.notify();

@@ -1,9 +1,9 @@
-//! Errors that give back what they could not use: a session, a block.
+//! Errors that return what the call could not use: a session, a block.
 //!
-//! Whoever is told to try again must still have the thing to try with. So neither turns into
-//! [`Error`](crate::Error) by `?`, which would drop it: `into_error` does.
+//! A caller that is to try again needs the session or block. So these errors do not turn into [`Error`](crate::Error)
+//! by `?`, which would drop it: `into_error` does.
 
-/// Forwards the traits of an error that gives something back to the error in it.
+/// Forwards the traits of an error that returns something to the error inside.
 macro_rules! forward_error {
     ($name:ident, $given:literal, $back:ident) => {
         impl std::fmt::Debug for $name {

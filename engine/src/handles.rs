@@ -1,43 +1,44 @@
-//! How many sessions, blocks and overlays of an open database still live, and how many loads and backups run.
+//! How many sessions, blocks and overlays of an open database live, and how many loads and backups run.
 //!
-//! Each of them keeps the folder locked, since it may read from it at any time. Whoever closes the
-//! database, or wants to open it again, has to know of them.
+//! Each of them keeps the folder locked, since it may read from it at any time. Whoever closes the database, or wants
+//! to open it again, has to know of them.
 //!
-//! Invariant: a handle is counted until it has let go of the database, so that whoever counts none finds
-//! the folder unlocked. Handles keep their [`CountedHandle`] as the last field for that.
+//! Invariant: a handle is counted until it has released the database, so that a count of zero means an unlocked folder.
+//! Handles keep their [`CountedHandle`] as the last field for that.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Numbers of handles of a database that live. An overlay counts whether the caller holds it or a handle
-/// above it does; its clones count as one.
+/// Numbers of live handles of a database. An overlay counts while the caller, or a handle above it, holds it; its
+/// clones count as one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OpenHandles {
     /// Sessions.
     pub sessions: usize,
-    /// Blocks that are neither committed nor overlays yet.
+    /// Blocks that are neither committed nor overlays.
     pub blocks: usize,
     /// Overlays, committed or not.
     pub overlays: usize,
     /// Iterators.
     pub iterators: usize,
-    /// Bulk loads that run. One that a close has overtaken ends with [`Error::Closed`](crate::Error::Closed).
+    /// Bulk loads that run. A load that runs when the database is closed ends with
+    /// [`Error::Closed`](crate::Error::Closed).
     pub loads: usize,
     /// Backups that run. A close lets them go on.
     pub backups: usize,
 }
 
 impl OpenHandles {
-    /// Is there none?
+    /// True when there is no handle.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
 impl fmt::Display for OpenHandles {
-    /// Such as "2 sessions and 1 overlay".
+    /// Text such as "2 sessions and 1 overlay".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kinds = [
             (self.sessions, "session"),
@@ -61,7 +62,7 @@ impl fmt::Display for OpenHandles {
     }
 }
 
-/// What holds a commit, or the database as a whole.
+/// What holds a commit, or the whole database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Holder {
@@ -73,9 +74,9 @@ pub enum Holder {
     Block,
     /// An overlay, or a chain of them.
     Overlay,
-    /// An operation under way, such as a commit.
+    /// An operation in progress, such as a commit.
     Operation,
-    /// A bulk load, which has the database to itself.
+    /// A bulk load, which needs the database to itself.
     Load,
     /// A backup.
     Backup,
@@ -92,12 +93,12 @@ pub(crate) enum HandleKind {
     Backup,
 }
 
-/// The counts of one database.
+/// The counts of handles of one database, by kind.
 #[derive(Default)]
 pub(crate) struct Handles([AtomicUsize; 6]);
 
 impl Handles {
-    /// How many live now.
+    /// The numbers of handles that live now.
     pub(crate) fn open_handles(&self) -> OpenHandles {
         let [sessions, blocks, overlays, iterators, loads, backups] = [
             HandleKind::Session,
@@ -128,9 +129,9 @@ impl CountedHandle {
         Self { handles: Arc::clone(handles), kind }
     }
 
-    /// The handle has become one of another kind.
+    /// Counts the handle as another kind from now on.
     pub(crate) fn into_kind(mut self, kind: HandleKind) -> Self {
-        // For a moment it counts twice rather than not at all.
+        // For a moment the handle counts twice rather than not at all.
         self.handles.count_of(kind).fetch_add(1, Ordering::Relaxed);
         let before = std::mem::replace(&mut self.kind, kind);
         self.handles.count_of(before).fetch_sub(1, Ordering::Release);
@@ -140,7 +141,7 @@ impl CountedHandle {
 
 impl Drop for CountedHandle {
     fn drop(&mut self) {
-        // Release: what the handle held was given up before.
+        // Release: what the handle held was released before.
         self.handles.count_of(self.kind).fetch_sub(1, Ordering::Release);
     }
 }

@@ -1,8 +1,8 @@
-//! How much memory this process may have: that of the machine, or less where a control group or a limit of the address space
-//! says so.
+//! The memory that this process may have: the machine's, or less where a control group or an address space limit says
+//! so.
 //!
-//! Read once when it is asked for, from files of the system alone; what cannot be read limits nothing.
-//! Called by a load and by an open.
+//! Read from files of the system alone, once for each call; a file that cannot be read sets no limit. Called by a load
+//! and by an open.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,16 @@ use crate::options::InvalidOption;
 
 /// A cautious guess where the system does not say.
 const UNKNOWN: u64 = 2 << 30;
-/// Address space that the allocator reserves for a thread at most, whatever of it is used.
+/// Address space in bytes that the allocator reserves for a thread at most, used or not.
 const THREAD: u64 = 64 << 20;
 /// Threads beside the workers: the background tasks, and a caller.
 const OTHERS: u64 = 4;
 
-/// What the memory of a process is limited by.
+/// The memory limit of a process, and where it comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryLimit {
     pub(crate) bytes: u64,
-    /// The file that says so, of a control group or of the process's limits; `None` for the machine's memory.
+    /// The file with the limit, of a control group or of the process's limits; `None` for the machine's memory.
     pub(crate) group: Option<PathBuf>,
 }
 
@@ -40,8 +40,8 @@ pub(crate) fn memory_limit() -> MemoryLimit {
     limit_below(Path::new("/"))
 }
 
-/// Refuses a budget that the address space of the process has no room for (`RLIMIT_AS`): memory that cannot be had in the middle
-/// of a commit ends the process.
+/// Refuses a budget that the address space of the process has no room for (`RLIMIT_AS`): an allocation that fails in
+/// the middle of a commit ends the process.
 pub(crate) fn check_address_space(budget: u64, threads: usize) -> Result<(), InvalidOption> {
     let needed = budget + budget / 10 + THREAD * (threads as u64 + OTHERS);
     match address_space(Path::new("/")) {
@@ -50,7 +50,7 @@ pub(crate) fn check_address_space(budget: u64, threads: usize) -> Result<(), Inv
     }
 }
 
-/// Says what is wrong with a budget that the process cannot have.
+/// A warning about a budget that the process cannot have.
 pub(crate) fn budget_warning(budget: u64, limit: &MemoryLimit) -> Option<Note> {
     let mib = budget >> 20;
     let what = format!(
@@ -59,13 +59,13 @@ pub(crate) fn budget_warning(budget: u64, limit: &MemoryLimit) -> Option<Note> {
     (budget > limit.bytes).then(|| Note { file: "cache_mib".to_owned(), what })
 }
 
-/// The same, with the system's files below `root`.
+/// The memory limit, with the system's files below `root`.
 fn limit_below(root: &Path) -> MemoryLimit {
     let machine = MemoryLimit { bytes: machine_memory(root).unwrap_or(UNKNOWN), group: None };
     let groups = group_files(root);
     let limits = groups.into_iter().filter_map(|file| {
         let text = std::fs::read_to_string(path_below(root, &file)).ok()?;
-        // "max" is no number, and what the first version says for none is more than any machine has.
+        // "max" is no number, and the first version's number for no limit is more than any machine has.
         let bytes = text.trim().parse().ok()?;
         Some(MemoryLimit { bytes, group: Some(file) })
     });
@@ -79,7 +79,7 @@ fn limit_below(root: &Path) -> MemoryLimit {
         .expect("the machine's is one")
 }
 
-/// What is left of the address space of the process, where that is limited.
+/// The address space that the process has left, in bytes, where it is limited.
 fn address_space(root: &Path) -> Option<u64> {
     let limits = std::fs::read_to_string(root.join("proc/self/limits")).ok()?;
     let line = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
@@ -96,7 +96,7 @@ fn machine_memory(root: &Path) -> Option<u64> {
     Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? << 10)
 }
 
-/// The files that may have a limit: of the process's groups and of those above them, in both versions.
+/// The files that may have a limit: of the process's groups and of the groups above them, in both versions.
 fn group_files(root: &Path) -> Vec<PathBuf> {
     let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap_or_default();
     let (groups, mounts) = (read("proc/self/cgroup"), read("proc/self/mountinfo"));
@@ -118,7 +118,7 @@ fn group_files(root: &Path) -> Vec<PathBuf> {
         else {
             continue;
         };
-        // In a container the mount may show a part of the hierarchy only, or the group's own path.
+        // In a container the mount may show only a part of the hierarchy, or the group's own path.
         let own = Path::new(path);
         let inside = own.strip_prefix(mount.root).or_else(|_| own.strip_prefix("/"));
         let top = Path::new(mount.at);
@@ -150,7 +150,7 @@ impl<'a> Mount<'a> {
         Some(Self { root, at, kind: system.next()?, options: system.nth(1)? })
     }
 
-    /// Does it have the hierarchy of the memory's groups?
+    /// True when the mount has the hierarchy of the memory groups.
     fn has(&self, second: bool) -> bool {
         let memory = || self.options.split(',').any(|option| option == "memory");
         if second { self.kind == "cgroup2" } else { self.kind == "cgroup" && memory() }
@@ -165,7 +165,7 @@ fn path_below(root: &Path, file: &Path) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// As three systems have them: files in the form that the kernel gives them, cut to what matters.
+    /// The files of three systems as the kernel gives them, cut to the lines that matter.
     fn system(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().expect("a temporary folder");
         let all = [("proc/meminfo", "MemTotal:       16332984 kB\nMemFree:  1 kB\n")];

@@ -2,21 +2,21 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Does a metric only grow, or is it a level?
+/// Whether a metric is a counter or a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MetricKind {
-    /// It counts from the open on, and never falls.
+    /// Counts from the open on, and never falls.
     Counter,
-    /// It is what there is now.
+    /// The level at present.
     Gauge,
 }
 
-/// What a metric counts.
+/// The unit of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MetricUnit {
-    /// Things.
+    /// A number of things.
     Count,
     /// Bytes.
     Bytes,
@@ -30,7 +30,7 @@ pub enum MetricUnit {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct MetricInfo {
-    /// Its name where metrics are exported: lower case, underscores, `_total` at the end of a counter.
+    /// Name where metrics are exported: lower case, underscores, `_total` at the end of a counter.
     pub name: &'static str,
     /// Counter or gauge.
     pub kind: MetricKind,
@@ -42,7 +42,7 @@ pub struct MetricInfo {
 }
 
 impl MetricInfo {
-    /// What it counts, as one line of plain text.
+    /// What the metric counts, as one line of plain text.
     pub fn help(&self) -> String {
         let text = self.doc.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
         // Links are for the documentation of the crate: `[`Name`](path)` becomes `Name`.
@@ -57,7 +57,7 @@ impl MetricInfo {
         plain + rest
     }
 
-    /// Its value.
+    /// The metric's value.
     pub fn value(&self, metrics: &Metrics) -> u64 {
         (self.get)(metrics)
     }
@@ -69,13 +69,13 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub(crate) struct Counters { $(pub(crate) $name: AtomicU64),* }
 
-        /// What an open database has done and holds now. [`Metrics::ALL`] has names, kinds and units for exporters.
+        /// Counts and levels of an open database. [`Metrics::ALL`] has names, kinds and units for exporters.
         #[derive(Clone, Debug, Default)]
         #[non_exhaustive]
         pub struct Metrics { $($(#[doc = $doc])* pub $name: u64),* }
 
         impl Metrics {
-            /// All metrics, in the order of the fields. docs/metrics.md has the same.
+            /// All metrics, in the order of the fields, as in docs/metrics.md.
             pub const ALL: &[MetricInfo] = &[$(MetricInfo {
                 name: $export,
                 kind: MetricKind::$kind,
@@ -86,7 +86,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// The counters, without what is counted elsewhere.
+            /// The counters; metrics that are counted elsewhere are zero.
             pub(crate) fn snapshot(&self) -> Metrics {
                 Metrics { $($name: self.$name.load(Ordering::Relaxed)),* }
             }
@@ -103,84 +103,85 @@ counters! {
     Counter Count "pleach_cache_misses_total" cache_misses,
     /// Long values that were read from the device because they were not in memory.
     Counter Count "pleach_long_values_read_total" long_values_read,
-    /// Bytes that long values take which were read and stay in memory.
+    /// Bytes of memory that long values take which were read from the device.
     Gauge Bytes "pleach_long_value_bytes" long_value_bytes,
-    /// Leaf pages that iterators have read past the cache, whether or not they came to them.
+    /// Leaf pages that iterators have read past the cache, used or not.
     Counter Count "pleach_pages_scanned_total" pages_scanned,
-    /// Pages of the leaf file between those that were read with them, since one request costs less than two.
+    /// Pages of the leaf file that were read because they lie between wanted pages, since one request costs less than
+    /// two.
     Counter Count "pleach_pages_read_over_total" pages_read_over,
-    /// Leaf pages read again within one batch, having left the cache.
+    /// Leaf pages read again within one batch, after the cache evicted them.
     Counter Count "pleach_page_rereads_total" page_rereads,
-    /// Branch pages read to bring nodes back into memory.
+    /// Branch pages read to bring evicted nodes back into memory.
     Counter Count "pleach_upper_trie_pages_read_total" upper_trie_pages_read,
-    /// Committed changes that are not in a page yet.
+    /// Buffered changes: committed, and not in a page yet.
     Gauge Count "pleach_pending_entries" pending_entries,
-    /// Bytes of memory that those take.
+    /// Bytes of memory that buffered changes take.
     Gauge Bytes "pleach_pending_bytes" pending_bytes,
-    /// Bytes that live overlays take: changes with their values, nodes, and what finds them.
+    /// Bytes that live overlays take: changes with their values, nodes, and lookup tables.
     Gauge Bytes "pleach_overlay_bytes" overlay_bytes,
     /// Bytes that cached leaf pages take, with their treelets and tables.
     Gauge Bytes "pleach_leaf_cache_bytes" leaf_cache_bytes,
-    /// Bytes that they may take at present: what all other parts leave.
+    /// Bytes that cached leaf pages may take at present: the memory budget less all other parts.
     Gauge Bytes "pleach_leaf_cache_budget_bytes" leaf_cache_budget,
     /// Bytes that the index takes: child tables of regions, with counts, and
     /// the list of pages that are due for a flush.
     Gauge Bytes "pleach_index_bytes" index_bytes,
     /// Bytes that nodes in memory take.
     Gauge Bytes "pleach_node_bytes" node_bytes,
-    /// Bytes that the arrays of finishes, blocks and overlays take, beside what an overlay is read by.
+    /// Bytes that the arrays of finishes, blocks and overlays take, without the lookup tables of overlays.
     Gauge Bytes "pleach_batch_bytes" batch_bytes,
-    /// Bytes that arrays take which are kept for the next batch: of finishes, sorts and witnesses.
+    /// Bytes of arrays that are kept for the next batch: of finishes, sorts and witnesses.
     Gauge Bytes "pleach_kept_bytes" kept_bytes,
-    /// Bytes that witnesses take which the caller has.
+    /// Bytes of witnesses that the caller holds.
     Gauge Bytes "pleach_witness_bytes" witness_bytes,
-    /// Bytes of the table of announced keys' values, whether it is used or not.
+    /// Bytes of the table of prefetched keys' values, used or not.
     Gauge Bytes "pleach_value_cache_bytes" value_cache_bytes,
-    /// Bytes of buffers: memory that rings read into, read buffers that are kept, the log's.
+    /// Bytes of buffers: memory that rings read into, read buffers that are kept, the log's buffers.
     Gauge Bytes "pleach_buffer_bytes" buffer_bytes,
     /// Bytes of the flush's write buffers.
     Gauge Bytes "pleach_flush_buffer_bytes" flush_buffer_bytes,
-    /// Bytes that trimming the allocator's free memory has given back to the system.
+    /// Bytes that trims of the allocator's free memory have returned to the system.
     Counter Bytes "pleach_trimmed_bytes_total" trimmed_bytes,
-    /// How often that was done.
+    /// Trims of the allocator's free memory.
     Counter Count "pleach_trims_total" trims,
-    /// Commits that have their place in the log and are not published yet; a child's may be among them
-    /// while its parent's is.
+    /// Commits that have their place in the log and are not published yet, a parent and its child at the same time
+    /// among them.
     Gauge Count "pleach_commits_in_flight" commits_in_flight,
-    /// Bytes of memory that the undo of past commits takes: the history, and what pinned commits need.
+    /// Bytes of memory that undo takes: of the history, and of pinned commits.
     Gauge Bytes "pleach_undo_bytes" undo_bytes,
     /// Commits before the newest one that can be read.
     Gauge Count "pleach_history_kept" history_kept,
-    /// Those that could be read if [`Options::history`](crate::Options::history) alone said how many. More than are kept:
-    /// what commits replaced takes more than [`Options::history_mib`](crate::Options::history_mib).
+    /// Commits that could be read if [`Options::history`](crate::Options::history) were the only limit. When more than
+    /// are kept, the replaced values take more than [`Options::history_mib`](crate::Options::history_mib).
     Gauge Count "pleach_history_wanted" history_wanted,
     /// Bytes of the device that runs of the history take.
     Gauge Bytes "pleach_history_bytes" history_bytes,
-    /// Bytes of runs of the history that were written, those of merges included.
+    /// Bytes of runs of the history that were written, by merges too.
     Counter Bytes "pleach_history_written_bytes_total" history_written_bytes,
     /// Checkpoints made.
     Counter Count "pleach_checkpoints_total" checkpoints,
-    /// Those of them that commits or flushes changed a region under: their image is not of one moment.
+    /// Checkpoints during which commits or flushes changed a region: their image is not of one moment.
     Counter Count "pleach_checkpoints_overtaken_total" checkpoints_overtaken,
     /// Leaf pages at present.
     Gauge Count "pleach_leaf_pages" leaf_pages,
-    /// Those of them that have nodes: plain namespaces have none.
+    /// Leaf pages at present that have nodes: plain namespaces have none.
     Gauge Count "pleach_leaf_pages_with_nodes" leaf_pages_with_nodes,
     /// Regions of the index at present: lowest branch pages.
     Gauge Count "pleach_regions" regions,
-    /// Pairs of regions that have become one.
+    /// Pairs of regions that were joined into one.
     Counter Count "pleach_regions_joined_total" regions_joined,
-    /// Leaf pages that were written again to merge small ones or to shorten the file.
+    /// Leaf pages that were rewritten to merge small pages or to shorten the file.
     Counter Count "pleach_pages_tidied_total" pages_tidied,
     /// Leaf pages written by flushes.
     Counter Count "pleach_pages_written_total" pages_written,
-    /// Device writes that these took: runs of neighbouring pages.
+    /// Device writes of leaf pages by flushes: each is a run of neighbouring pages.
     Counter Count "pleach_page_runs_written_total" page_runs_written,
     /// Bytes appended to the log.
     Counter Bytes "pleach_log_bytes_total" log_bytes,
     /// Bytes written to checkpoint images and the spill file.
     Counter Bytes "pleach_image_bytes_total" image_bytes,
-    /// Hash calls of finishes, values included.
+    /// Hash calls of finishes, those for values included.
     Counter Count "pleach_hashes_total" hashes,
     /// Leaf pages that finishes and proofs have folded.
     Counter Count "pleach_pages_folded_total" pages_folded,
@@ -210,11 +211,11 @@ counters! {
     Counter Nanoseconds "pleach_settle_nanoseconds_total" settle_nanos,
     /// Refolds because a flush had changed a layout between finish and commit.
     Counter Count "pleach_refolds_total" refolds,
-    /// Pages that the background has set aside at present because they cannot be read.
+    /// Quarantined pages at present: the background could not read them.
     Gauge Count "pleach_quarantined_pages" quarantined_pages,
-    /// Background tasks that have not come further for 10 s.
+    /// Background tasks that have made no progress for 10 s.
     Gauge Count "pleach_stalled_tasks" stalled_tasks,
-    /// Microseconds that commits waited because the pending changes or the log were full.
+    /// Microseconds that commits waited because the buffered changes or the log were full.
     Counter Microseconds "pleach_stalled_microseconds_total" stalled_micros,
 }
 
@@ -236,7 +237,7 @@ mod tests {
 
     use super::*;
 
-    /// The page that operators read, as the table makes it.
+    /// The page that operators read, generated from the table.
     fn page() -> String {
         let mut page = String::from(
             "# Metrics\n\n`Db::metrics` gives these figures; `Metrics::ALL` has their names, kinds and units, from which this table is made. With the feature `metrics`,\n\
@@ -284,13 +285,13 @@ mod tests {
         if std::env::var_os("PLEACH_WRITE").is_some() {
             std::fs::write(path, page()).expect("written");
         }
-        // A package alone has no docs.
+        // A package without the repository has no docs.
         if let Ok(found) = std::fs::read_to_string(path) {
             assert_eq!(found, page(), "run with PLEACH_WRITE=1 to write docs/metrics.md anew");
         }
     }
 
-    /// The dashboard asks for metrics that there are.
+    /// The dashboard names only metrics that exist.
     #[test]
     fn the_dashboard_names_metrics() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/grafana.json");

@@ -11,11 +11,11 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::roots::TrieRoot;
 
-/// Tries before commits that come between are reported. Nothing is folded for one, so that between its look at
-/// the newest commit and its ticket there is little time.
+/// Attempts before commits that come between are reported. An attempt folds nothing, so that little time passes between
+/// reading the newest commit and its ticket.
 const TRIES: u32 = 64;
 
-/// An add waits this long until a dropped trie that nobody reads has left its pages.
+/// The longest time that an add waits until the pages of a dropped trie without readers are reclaimed.
 const RECLAIM_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Adds an empty namespace of a kind; gives the number of the commit.
@@ -46,20 +46,20 @@ fn retry_change(engine: &Engine, namespace: u8, added: Option<TrieKind>) -> Resu
     }
 }
 
-/// Waits for the background to give up what the commit `dropped` has dropped, unless somebody can still read it. Is
-/// something else to be said now?
+/// Waits for the background to reclaim the trie that commit `dropped` has dropped, unless somebody can still read it.
+/// True when the add should be tried again, since the outcome may be another one now.
 fn wait_for_reclaim(engine: &Engine, namespace: u8, dropped: u64) -> bool {
     let db = &engine.db;
     let undo = &db.commits.undo;
     if undo.oldest_held().min(undo.oldest_commit()) < dropped || db.pace.is_paused() {
         return false;
     }
-    // It goes when a durable record says that nobody reads it.
+    // The trie is reclaimed when a durable record says that nobody reads it.
     if engine.sync().is_err() {
         return true;
     }
     db.pace.wake();
-    // Others may add one of the same number before this looks again.
+    // Another thread may add a namespace of the same number before this looks again.
     let gone = || db.tries.get(namespace).and_then(|trie| trie.dropped) != Some(dropped);
     let ends = || db.commits.sequencer.lock().check_open().is_err();
     db.pace.wait(Some(RECLAIM_TIMEOUT), &mut || gone() || ends())
@@ -73,7 +73,7 @@ fn try_change(engine: &Engine, namespace: u8, added: Option<TrieKind>) -> Result
         state.check_open()?;
         state.newest.clone()
     };
-    // Which tries there are is known when all before it is published.
+    // The set of tries is known when all commits before the ticket are published.
     wait_for_publication(db, newest.number)?;
     let exists = newest.roots.of(namespace).is_some();
     match added {
@@ -84,7 +84,7 @@ fn try_change(engine: &Engine, namespace: u8, added: Option<TrieKind>) -> Result
     if added.is_some()
         && let Some(trie) = db.tries.get(namespace)
     {
-        // One that is not dropped was added by somebody since.
+        // A trie that is not dropped was added by somebody since.
         let stale = Error::StaleParent { base: newest.number, tip: db.commits.published() };
         let in_use = |dropped| Error::NamespaceInUse { namespace, dropped };
         return Err(trie.dropped.map_or(stale, in_use));
@@ -113,8 +113,8 @@ mod tests {
     use super::*;
     use crate::{Access, Db, Geometry, Options, SessionOptions, Value};
 
-    /// An add that was looked at before others have added, filled and dropped the namespace: the roots are those
-    /// again, and the dropped trie is kept. Its record made a database that did not open.
+    /// An add that was prepared before others have added, filled and dropped the namespace: the roots are equal again,
+    /// and the dropped trie still exists. The add's record made a database that did not open.
     #[test]
     fn an_add_over_a_dropped_namespace_has_a_stale_parent() {
         let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });

@@ -1,7 +1,7 @@
 //! Metrics for the recorder of the crate `metrics` (feature `metrics`).
 //!
-//! `record` gives it what `Metrics` has, when the caller wants: mostly when it is scraped. Histograms are recorded as things
-//! happen; without the feature they are not there, and without a recorder one costs a look at whether there is one.
+//! `record` gives the recorder all of `Metrics`, when the caller wants: mostly when it is scraped. Histograms are
+//! recorded as operations end; without the feature there are none, and without a recorder each costs one check for it.
 //!
 //! All open databases of a process share the names.
 
@@ -23,23 +23,23 @@ pub const HISTOGRAMS: [(&str, &str); 3] = [
 pub(crate) const FINISH: &str = HISTOGRAMS[0].0;
 pub(crate) const COMMIT: &str = HISTOGRAMS[1].0;
 
-/// A finish or a commit has taken so long.
+/// Records the duration of a finish or a commit.
 #[cfg(feature = "metrics")]
 pub(crate) fn operation(name: &'static str, wall: Duration) {
     metrics::histogram!(name).record(wall);
 }
 
-/// There are no histograms.
+/// Does nothing: there are no histograms.
 #[cfg(not(feature = "metrics"))]
 pub(crate) fn operation(_: &'static str, _: Duration) {}
 
-/// A phase has taken so long.
+/// Records the duration of a phase.
 #[cfg(feature = "metrics")]
 pub(crate) fn phase(name: &'static str, wall: Duration) {
     metrics::histogram!(HISTOGRAMS[2].0, "phase" => name).record(wall);
 }
 
-/// There are no histograms.
+/// Does nothing: there are no histograms.
 #[cfg(not(feature = "metrics"))]
 pub(crate) fn phase(_: &'static str, _: Duration) {}
 
@@ -63,7 +63,7 @@ pub fn describe() {
     }
 }
 
-/// Gives the recorder the figures of a database.
+/// Gives the recorder the metrics of a database.
 #[cfg(feature = "metrics")]
 #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
 pub fn record(figures: &Metrics) {

@@ -15,13 +15,13 @@ pub use pleach_io::os::IoMode;
 pub enum Durability {
     /// A commit is durable before it returns.
     Commit,
-    /// The log is synced in the background about this often; a crash may lose the commits since.
+    /// The log is synced in the background about this often; a crash may lose the commits since the last sync.
     Periodic(Duration),
     /// The log is synced when a flush, a checkpoint or close needs it.
     None,
 }
 
-/// Sizes that a database is created with; they are recorded in it, and an open keeps to them.
+/// Sizes that a database is created with; they are recorded in it, and every open uses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Pages of a segment of the leaf and overflow files.
@@ -45,13 +45,13 @@ impl Geometry {
         Self { segment_pages: 16, log_segment: 128 << 10, size_factor: 150 }
     }
 
-    /// The smallest that works, for crash tests: a few commits fill a segment of the log.
+    /// The smallest geometry that works, for crash tests: a few commits fill a segment of the log.
     #[doc(hidden)]
     pub fn least() -> Self {
         Self { log_segment: 16 << 10, ..Self::small() }
     }
 
-    /// The log limit of a database that is created without naming one.
+    /// The log limit of a database that is created without one.
     pub(crate) fn default_log_limit(&self) -> u64 {
         LOG_SEGMENTS * self.log_segment
     }
@@ -71,26 +71,26 @@ impl Geometry {
     }
 }
 
-/// Segments of the log at which a checkpoint is made, where no limit is named.
+/// Segments of the log at which a checkpoint is made, where no limit is given.
 const LOG_SEGMENTS: u64 = 8;
 /// A log limit is at most this many segments: each is an open file.
 pub(crate) const MAX_LOG_SEGMENTS: u64 = 256;
-/// MiB of log that are kept beside a history.
+/// MiB of log that are kept where there is a history.
 pub(crate) const KEPT_LOG_MIB: u64 = 1024;
 
-/// What tests and measurements turn, and no application needs to.
+/// Settings for tests and measurements, which no application needs.
 #[derive(Clone, Debug)]
 pub struct Tuning {
-    /// How many changes a page waits for before it is rewritten, 1 to 255 (decision 0080). Fewer when memory fills.
+    /// Buffered changes of a page at which it is rewritten, 1 to 255 (decision 0080). Fewer when memory fills.
     pub flush_at: u8,
     /// Regions serialised in one background step of a checkpoint: with few, commits and flushes fall between the
     /// regions of an image.
     pub checkpoint_regions: usize,
-    /// How long a background task may make no progress before it is said to be stalled.
+    /// Time without progress after which a background task counts as stalled.
     pub stall_after: Duration,
-    /// A cap on resident trie nodes inside the budget, in bytes; `Some(0)`: none stays.
+    /// A cap on resident trie nodes inside the budget, in bytes; `Some(0)`: no node stays in memory.
     pub trie_cache: Option<u64>,
-    /// True when the open reads all runs of the history, and drops those that are damaged, with all before them.
+    /// True when the open reads all runs of the history, and removes damaged runs, with all before them.
     pub reads_history: bool,
 }
 
@@ -113,7 +113,7 @@ pub struct Options {
     pub(crate) path: PathBuf,
     pub(crate) create: bool,
     pub(crate) read_only: bool,
-    /// `None`: BLAKE3 for a new database, and what an old one was created with.
+    /// `None`: BLAKE3 for a new database, for an existing one the hasher that it was created with.
     pub(crate) hasher: Option<Hasher>,
     pub(crate) cache_bytes: u64,
     pub(crate) threads: usize,
@@ -121,7 +121,7 @@ pub struct Options {
     pub(crate) durability: Durability,
     pub(crate) io: IoMode,
     pub(crate) direct: bool,
-    /// Bytes of log that make a checkpoint due; `None` for what the database was created with.
+    /// Bytes of log that make a checkpoint due; `None` for the limit that the database was created with.
     pub(crate) log_limit: Option<u64>,
     pub(crate) history: Option<u64>,
     pub(crate) history_bytes: Option<u64>,
@@ -167,18 +167,18 @@ impl Options {
         self
     }
 
-    /// The hash function of the database. Without this a new database has BLAKE3, and one that is there its own where that is BLAKE3
-    /// or SHA-256.
+    /// The hash function of the database. Without this a new database has BLAKE3, and an existing one keeps its own, if
+    /// that is BLAKE3 or SHA-256.
     #[must_use]
     pub fn hasher(mut self, hasher: Hasher) -> Self {
         self.hasher = Some(hasher);
         self
     }
 
-    /// Opens the database for reading alone, whether a process writes it or not: no lock is taken, nothing is written, and a
-    /// process that writes is not held up. What is read is as of the newest record of the log, until [`Db::refresh`](crate::Db::refresh)
-    /// goes on to the newest again. Sessions read, iterate, prove and finish as in any database; commits give
-    /// [`Error::ReadOnly`](crate::Error::ReadOnly). `docs/readers.md` has what holds.
+    /// Opens the database for reading alone, whether a process writes it or not: no lock is taken, nothing is written,
+    /// and a process that writes is not held up. Reads give the state of the newest record of the log at the open, or
+    /// at the last [`Db::refresh`](crate::Db::refresh). Sessions read, iterate, prove and finish as in any database;
+    /// commits give [`Error::ReadOnly`](crate::Error::ReadOnly). `docs/readers.md` has the guarantees.
     ///
     /// A session's state can be read as long as its commit is in the history of the process that writes
     /// ([`Options::history`]), and then gives [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld).
@@ -188,15 +188,15 @@ impl Options {
         self
     }
 
-    /// The memory budget for everything that grows, in MiB. One that is larger than the memory of the
-    /// machine, or than the limit of a control group, is warned of when the database is opened.
+    /// The memory budget for everything that grows, in MiB. A budget that is larger than the memory of the machine, or
+    /// than the limit of a control group, causes a warning when the database is opened.
     #[must_use]
     pub fn cache_mib(mut self, mib: u64) -> Self {
         self.cache_bytes = mib.saturating_mul(1 << 20);
         self
     }
 
-    /// The same in KiB, for crash tests with a tiny geometry.
+    /// The memory budget in KiB, for crash tests with a tiny geometry.
     #[doc(hidden)]
     #[must_use]
     pub fn cache_kib(mut self, kib: u64) -> Self {
@@ -239,16 +239,16 @@ impl Options {
         self
     }
 
-    /// Size of the log at which a checkpoint is made, in MiB. The default is what the database was created
-    /// with: eight segments of the log, so 256 MiB, or 1 MiB for a [small](Self::small) one. At most 256
-    /// segments, each of which is an open file.
+    /// Size of the log at which a checkpoint is made, in MiB. The default is the limit that the database was created
+    /// with: eight segments of the log, so 256 MiB, or 1 MiB for a [small](Self::small) one. At most 256 segments, each
+    /// of which is an open file.
     #[must_use]
     pub fn log_limit_mib(mut self, mib: u64) -> Self {
         self.log_limit = Some(mib.saturating_mul(1 << 20));
         self
     }
 
-    /// The same in bytes, for tests with a tiny geometry.
+    /// The log limit in bytes, for tests with a tiny geometry.
     #[doc(hidden)]
     #[must_use]
     pub fn log_limit_bytes(mut self, bytes: u64) -> Self {
@@ -256,30 +256,29 @@ impl Options {
         self
     }
 
-    /// For tests and development: a database that is created takes less than 2 MiB of disk, instead of 64,
-    /// and is made in a fraction of the time. That is all there is to it: it works like any other and may
-    /// grow as large, with a checkpoint for each MiB of log, which is slower under load. An existing
-    /// database keeps the geometry that it was created with.
+    /// For tests and development: a database that is created takes less than 2 MiB of disk, instead of 64, and is made
+    /// in a fraction of the time. It works like any other and may grow as large, with a checkpoint for each MiB of log,
+    /// which is slower under load. An existing database keeps the geometry that it was created with.
     #[must_use]
     pub fn small(self) -> Self {
         self.geometry(Geometry::small())
     }
 
-    /// How many commits before the newest one can be read, proven and rolled back to, across restarts and
-    /// crashes too. Without this call a database keeps the number that it was last opened with; a new one
-    /// has 0. A checkpoint soon after the open records it. A larger number than before counts from the newest
-    /// commit on; 0 forgets the past at once, and so opens a database whose device cannot read its past any more;
-    /// `u64::MAX` keeps as many as [`Self::history_mib`] leaves room for. What commits replaced lies on the device, some 82 bytes
-    /// a change; memory has the newest of it ([`Self::history_bytes`]).
+    /// How many commits before the newest one can be read, proven and rolled back to, across restarts and crashes too.
+    /// Without this call a database keeps the number that it was last opened with; a new one has 0. A checkpoint soon
+    /// after the open records it. A larger number than before counts from the newest commit on; 0 removes the history
+    /// at once, and so opens a database whose device cannot read its history any more; `u64::MAX` keeps as many as
+    /// [`Self::history_mib`] leaves room for. Replaced values lie on the device, some 82 bytes a change; memory has the
+    /// newest of them ([`Self::history_bytes`]).
     #[must_use]
     pub fn history(mut self, commits: u64) -> Self {
         self.history = Some(commits);
         self
     }
 
-    /// Bytes of memory that undo may take, of the history and of pinned commits together (default: an
-    /// eighth of the budget). Where commits replace more, the oldest leave memory. Those of the history are read from the
-    /// device by whoever needs them; without a history, sessions on others get
+    /// Bytes of memory that undo may take, of the history and of pinned commits together (default: an eighth of the
+    /// budget). Where commits replace more, the oldest undo is evicted. Undo of the history is then read from the
+    /// device when it is needed; without a history, sessions on older commits get
     /// [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld).
     #[must_use]
     pub fn history_bytes(mut self, bytes: u64) -> Self {
@@ -287,19 +286,19 @@ impl Options {
         self
     }
 
-    /// MiB of the device that the history may take: its runs, and the long values that only older states name, of the history and
-    /// of pinned commits together (default: no limit). Where the commits take more, the oldest are forgotten, with a warning
-    /// when that begins, and whoever reads them gets [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld). The room is used
-    /// again when an image without them is durable, after a checkpoint or two.
+    /// MiB of the device that the history may take: its runs, and the long values that only older states name, of the
+    /// history and of pinned commits together (default: no limit). Where the commits take more, the oldest are removed,
+    /// with a warning when that begins, and reading them gives [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld).
+    /// The room is used again when an image without them is durable, after a checkpoint or two.
     #[must_use]
     pub fn history_mib(mut self, mib: u64) -> Self {
         self.history_limit = Some(mib.saturating_mul(1 << 20));
         self
     }
 
-    /// MiB of log that are kept beside what a replay needs, for processes that read beside this one (default:
-    /// 1,024 with a history, else none; at most 128 segments of the log: 4 GiB, or 16 MiB in a [small](Self::small) database). A
-    /// device that is short of room keeps none.
+    /// MiB of log that are kept beyond what a replay needs, for read-only processes (default: 1,024 with a history,
+    /// else none; at most 128 segments of the log: 4 GiB, or 16 MiB in a [small](Self::small) database). A device that
+    /// is short of room keeps none.
     #[must_use]
     pub fn kept_log_mib(mut self, mib: u64) -> Self {
         self.kept_log_mib = Some(mib);
@@ -307,27 +306,27 @@ impl Options {
     }
 
     /// Refuses to open, with [`Error::HistoryShort`](crate::Error::HistoryShort), when less of the history can be read
-    /// than there should be: because the log or a run is damaged there, or because it takes more than
-    /// [`Self::history_mib`] (default: false). Otherwise [`Opening::lost`](crate::status::Opening::lost) says what is lost, and
-    /// [`Error::HistoryLost`](crate::Error::HistoryLost) is told to those who ask for a commit in front of damage. An open reads
-    /// what leads to the runs, not all of them: `pleach check` and a scrub do.
+    /// than there should be: because the log or a run is damaged there, or because the history takes more than
+    /// [`Self::history_mib`] (default: false). Otherwise [`Opening::lost`](crate::status::Opening::lost) says what is
+    /// lost, and reading a commit before the damage gives [`Error::HistoryLost`](crate::Error::HistoryLost). An open
+    /// reads the descriptors of the runs, not all of their pages: `pleach check` and a scrub do.
     #[must_use]
     pub fn require_history(mut self, require: bool) -> Self {
         self.require_history = require;
         self
     }
 
-    /// Opens a database whose newest commit has recorded a wrong root of a namespace, if the pairs of that namespace give
-    /// this one. `Contradiction::Root` names both; compare the second with the root that
-    /// the chain has at this block. The state is written with its right root before the open returns; states before it may be
-    /// lost to the history at the next open. Where no root is wrong, this says nothing.
+    /// Opens a database whose newest commit has recorded a wrong root of a namespace, if the pairs of that namespace
+    /// have this root. `Contradiction::Root` names both; compare the second with the root that the chain has at this
+    /// block. The state is written with its right root before the open returns; the next open may lose the history
+    /// before it. Where no root is wrong, the option has no effect.
     #[must_use]
     pub fn accept_root(mut self, root: Node) -> Self {
         self.accept_root = Some(root);
         self
     }
 
-    /// What a history may take, where the database was last opened with one of `recorded` commits.
+    /// Limits of a history, where the database was last opened with a history of `recorded` commits.
     pub(crate) fn history_limits(&self, recorded: u64) -> HistoryLimits {
         HistoryLimits {
             commits: self.history.unwrap_or(recorded),
@@ -344,7 +343,7 @@ impl Options {
         self
     }
 
-    /// Changes what tests and measurements turn ([`Tuning`]).
+    /// Changes settings for tests and measurements ([`Tuning`]).
     #[doc(hidden)]
     #[must_use]
     pub fn tune(mut self, change: impl FnOnce(&mut Tuning)) -> Self {
@@ -352,7 +351,7 @@ impl Options {
         self
     }
 
-    /// Refuses what makes no sense.
+    /// Refuses options that make no sense.
     pub(crate) fn check(&self) -> Result<(), InvalidOption> {
         if self.create && self.read_only {
             return Err(InvalidOption::CreateReadOnly);
@@ -390,7 +389,7 @@ impl Options {
         Ok(())
     }
 
-    /// The log limit of a database that has this one recorded, and log segments of this size.
+    /// The log limit of a database with a recorded limit, and log segments of this size, in bytes.
     pub(crate) fn log_limit_of(&self, recorded: u64, segment: u64) -> Result<u64, InvalidOption> {
         let bytes = self.log_limit.unwrap_or(recorded);
         let most = MAX_LOG_SEGMENTS * segment;
@@ -401,21 +400,21 @@ impl Options {
     }
 }
 
-/// What a history may take.
+/// Limits of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryLimits {
-    /// Past commits that can be read.
+    /// Commits before the newest that can be read.
     pub(crate) commits: u64,
     /// Bytes of memory for all undo, that of pinned commits included.
     pub(crate) bytes: u64,
     /// Bytes of the device for runs, and for long values that only older states name, those of pinned commits included.
     pub(crate) disk_bytes: u64,
-    /// Are all runs read by an open?
+    /// True when an open reads all runs.
     pub(crate) reads_runs: bool,
 }
 
 impl HistoryLimits {
-    /// So many commits, and bytes of memory, with all that they take of the disk.
+    /// Limits of commits and of bytes of memory, without a limit on the device.
     pub fn of_disk(commits: u64, bytes: u64) -> Self {
         Self { commits, bytes, disk_bytes: u64::MAX, reads_runs: false }
     }
@@ -425,7 +424,7 @@ impl HistoryLimits {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidOption {
-    /// A pair of [`Options::set`] is not understood.
+    /// A pair of [`Options::set`] that is not understood.
     #[error("the option `{pair}` is not understood: {wanted} is wanted")]
     Text {
         /// The pair, as it was given.
@@ -433,7 +432,7 @@ pub enum InvalidOption {
         /// What would be understood.
         wanted: &'static str,
     },
-    /// A database is to be created by who only reads.
+    /// An open for reading alone is to create the database.
     #[error("what is opened for reading alone is not created: give `create` or `read_only`")]
     CreateReadOnly,
     /// The memory budget is too small.

@@ -1,12 +1,11 @@
-//! What all clones of a [`Db`](crate::Db) share: the open database, until one of them closes it, and its end.
+//! What all clones of a [`Db`](crate::Db) share: the open database until a close, and the close itself.
 //!
-//! Invariants: the engine is here until a close has come to its end, and then in the hands of sessions,
-//! blocks and overlays alone, so that clones which nobody has dropped keep neither memory nor the folder's
-//! lock. The background tasks have ended when a close returns, or the last clone is dropped. Of two closes
-//! one waits for the other.
+//! Invariants: `engine` is here until a close has ended; after that only sessions, blocks and overlays hold it, so that
+//! clones which nobody has dropped keep neither memory nor the folder's lock. The background tasks have ended when a
+//! close returns, or the last clone is dropped. Of two closes one waits for the other.
 //!
-//! Locks, before all others: `closing`, then `engine`. A close takes `engine` for writing when all is done,
-//! so nobody holds it while a caller's code runs.
+//! Locks, before all others: `closing`, then `engine`. A close takes `engine` for writing at its very end, so nobody
+//! holds it while a caller's code runs.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,12 +25,12 @@ use crate::state::commits::Tip;
 use crate::state::pace::beats::TaskState;
 use crate::state::pages::quarantine::Quarantined;
 
-/// What the clones share.
+/// The database of all clones.
 pub(crate) struct Owner {
     engine: RwLock<Option<Arc<Engine>>>,
-    /// Nothing begins any more.
+    /// True when a close has begun: nothing else begins any more.
     closed: AtomicBool,
-    /// The background tasks, until somebody closes; held while he does.
+    /// The background tasks, until a close takes them; held during a close.
     closing: Mutex<Option<Vec<TaskHandle>>>,
     handles: Arc<Handles>,
     /// How the open found the database.
@@ -40,7 +39,7 @@ pub(crate) struct Owner {
     last_status: OnceLock<LastStatus>,
 }
 
-/// What a database says of itself, whether it is open or was closed.
+/// What clones report of a database, open or closed.
 #[derive(Clone, Debug)]
 pub(crate) struct LastStatus {
     pub(crate) path: PathBuf,
@@ -81,7 +80,7 @@ impl Owner {
         }
     }
 
-    /// The open database, for something that begins now.
+    /// The open database, for an operation that begins now.
     ///
     /// # Errors
     /// [`Error::Closed`] from the beginning of a close on; [`IoError::Forked`](pleach_io::IoError::Forked) in a
@@ -94,7 +93,7 @@ impl Owner {
         RwLockReadGuard::try_map(self.engine.read(), Option::as_ref).map_err(|_| Error::Closed)
     }
 
-    /// Brings a replica to the newest commit. One that the log has left behind is opened anew.
+    /// Brings a replica to the newest commit. A replica that the log does not reach back to is opened anew.
     pub(crate) fn refresh(&self) -> Result<()> {
         let engine = Arc::clone(&*self.open_engine()?);
         let state = &engine.db;
@@ -106,7 +105,7 @@ impl Owner {
         let (device, runtime) = (state.store.device.clone(), state.runtime.clone());
         let mut opened = open_replica(device, runtime, state.options.clone())?;
         if let Some(again) = Arc::get_mut(&mut opened.engine) {
-            // What lives is counted together.
+            // Handles of the old and the new engine are counted together.
             again.handles = Arc::clone(&engine.handles);
         }
         let mut place = self.engine.write();
@@ -116,7 +115,7 @@ impl Owner {
         Ok(())
     }
 
-    /// Something of the database as it is, or as it was when it was closed.
+    /// A fact about the open database, or its last value after a close.
     pub(crate) fn inspect<T>(
         &self,
         now: impl FnOnce(&Engine) -> T,
@@ -130,13 +129,13 @@ impl Owner {
         }
     }
 
-    /// What lives beside the clones.
+    /// The numbers of live handles, without clones.
     pub(crate) fn open_handles(&self) -> OpenHandles {
         self.handles.open_handles()
     }
 
-    /// See [`Db::close`](crate::Db::close). A close that found no room, or could not read what it needs, can
-    /// be tried again; one that met a failed write or sync has come to its end.
+    /// See [`Db::close`](crate::Db::close). A close that found no room, or could not read what it needs, can be tried
+    /// again; after a failed write or sync the database is closed.
     pub(crate) fn close(&self) -> Result<OpenHandles> {
         self.home.check_current()?;
         let mut tasks = self.closing.lock();
@@ -145,11 +144,11 @@ impl Owner {
         engine.refuse_commits();
         engine.end_tasks(tasks.take());
         let written = {
-            // A load that came before this is at its end; a later one finds the database closed.
+            // A load that began before has ended here; a later one finds the database closed.
             let _alone = engine.db.images.lock_maker();
             let sound = engine.db.commits.sequencer.lock().check_writable();
             match sound {
-                // There is nothing to be written.
+                // A replica has nothing to write.
                 Err(Error::ReadOnly) => Ok(()),
                 sound => sound.and_then(|()| checkpoint(&engine.db, true)),
             }
@@ -161,7 +160,7 @@ impl Owner {
         }
         self.last_status.get_or_init(|| LastStatus::of(&engine));
         tracing::info!(commit = engine.db.commits.published(), "closed");
-        // Whoever was looking at it has looked.
+        // Waits for everybody who reads `engine`.
         drop(self.engine.write().take());
         let open = self.open_handles();
         drop(engine);
@@ -170,8 +169,8 @@ impl Owner {
 }
 
 impl Drop for Owner {
-    /// The last clone goes: sessions and overlays may live on and read, but not commit. In a process that was forked
-    /// since it goes alone: the database is the other process's.
+    /// Drops the last clone: sessions and overlays may live on and read, but not commit. In a process that was forked
+    /// since, nothing else happens: the database belongs to the other process.
     fn drop(&mut self) {
         if self.home.is_current()
             && let Some(engine) = self.engine.get_mut()

@@ -1,12 +1,11 @@
-//! Proofs of ranges: all pairs of one, and what changed in one between two states.
+//! Proofs of ranges: of all pairs in a range, and of the changes in a range between two states.
 //!
-//! Both are put together from multiproofs ([`crate::finish::prove`]). A range takes the multiproof of its ends and
-//! the pairs between them, as a scan gives them, with the hashes of their values: long values are not read. A
-//! change takes the multiproofs of the ends and of all keys that differ, one on each state.
+//! Both are built from multiproofs ([`crate::finish::prove`]). A range takes the multiproof of its ends and the pairs
+//! between them, as a scan gives them, with the hashes of their values: long values are not read. A change takes the
+//! multiproofs of the ends and of all keys that differ, one on each state.
 //!
-//! Which keys differ is known without a scan. What a state has over the present is in its undo and its overlays;
-//! a key that is in neither state's is the same in both, since both have the present's. Of the keys that are,
-//! values are compared.
+//! The keys that differ are found without a scan. Undo and overlays have all keys in which a state differs from the
+//! present; a key that neither state has there is the same in both. Of the other keys, values are compared.
 
 use std::collections::BTreeSet;
 use std::ops::{Bound, RangeBounds};
@@ -29,7 +28,7 @@ use crate::state::view::View;
 /// A state of a namespace, and its root.
 pub(crate) type RootedView<'a> = (&'a View, &'a Node);
 
-/// The proof of all pairs of a range.
+/// Proves all pairs of a range.
 pub(crate) fn prove_range(
     engine: &Engine,
     db: &TrieDb,
@@ -55,7 +54,7 @@ pub(crate) fn prove_range(
     }
 }
 
-/// The proof of what changed in a range from one state to another.
+/// Proves what changed in a range from one state to another.
 pub(crate) fn prove_change(
     engine: &Engine,
     db: &TrieDb,
@@ -72,7 +71,8 @@ pub(crate) fn prove_change(
     Ok(change::build(db.hasher, &before, &after, &first, &last).map_err(build_failure)?.into())
 }
 
-/// The last key of the part of a range that has so many pairs, one at least: it lies before the next pair, if there is one.
+/// The end of a range's first part with at most so many pairs (one at least): a key before the next pair, if there is
+/// one.
 pub(crate) fn part_end(
     engine: &Engine,
     db: &TrieDb,
@@ -90,7 +90,7 @@ pub(crate) fn part_end(
     Ok(next.map_or(last, |(key, _)| key_before(&key).expect("a pair comes before it")))
 }
 
-/// First and last key of a range that has some.
+/// First and last key of a range; an error when it is empty.
 pub(crate) fn range_ends(range: &impl RangeBounds<Key>) -> Result<(Key, Key)> {
     let named = |bound: Bound<&Key>| match bound {
         Bound::Included(key) | Bound::Excluded(key) => *key,
@@ -100,7 +100,7 @@ pub(crate) fn range_ends(range: &impl RangeBounds<Key>) -> Result<(Key, Key)> {
     key_range(range).ok_or(Error::EmptyRange { first, last })
 }
 
-/// The multiproof of these keys, in order; neighbours may be the same.
+/// The multiproof of ascending keys; neighbours may be equal.
 fn multiproof(
     engine: &Engine,
     db: &TrieDb,
@@ -122,7 +122,7 @@ pub(crate) fn differing_keys(
     (first, last): (Key, Key),
 ) -> Result<Vec<Key>> {
     let within = Prefix::new(&first, common_len(&first, &last));
-    // What neither undo nor overlays say of a state is in it what it is now.
+    // A key that neither undo nor overlays of a state have is as in the present.
     let now = db.commits.tip_view().0.for_namespace(from.namespace);
     let over = [from.all_changes_below(&within)?, to.all_changes_below(&within)?];
     let keys = over.iter().flatten().map(|(key, _)| *key);
@@ -146,7 +146,7 @@ pub(crate) fn differing_keys(
             }
         }
     });
-    // A dropped trie that was looked up in may have been given up by then.
+    // A dropped trie that was read may have been reclaimed by then.
     from.check_readable()?;
     to.check_readable()?;
     failed.map_or(Ok(keys), Err)
@@ -157,7 +157,8 @@ fn value_hash(hasher: Hasher, stored: &Stored) -> Option<ValueHash> {
     stored.fold_value().map(|value| value.hash(hasher))
 }
 
-/// Pairs and multiproofs are of the same states, so they fit; a proof may be too large.
+/// The error of a proof that could not be built: pairs and multiproofs are of the same states, so only its size can be
+/// wrong.
 fn build_failure(error: BuildError) -> Error {
     match error {
         BuildError::Encode(_) => {

@@ -1,9 +1,9 @@
-//! Rollback: a commit that is made of undo.
+//! Rollback: a commit whose changes are made from undo.
 //!
-//! The changes are what commits since the wanted one have replaced; folded over the newest state they must
-//! lead to the root that was recorded then, before anything is written. From there on it is a commit
-//! like any other, and has no crash states of its own (rule `rollback-is-one-commit`). It is of all namespaces:
-//! those that were added since are dropped, and those that were dropped since are restored.
+//! The changes are the values that commits since the wanted one have replaced; folded over the newest state they must
+//! lead to the root that was recorded then, before anything is written. From there on it is a commit like any other,
+//! and has no crash states of its own (rule `rollback-is-one-commit`). It covers all namespaces: those that were added
+//! since are dropped, and those that were dropped since are restored.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -27,10 +27,10 @@ use crate::state::pages::overflow;
 use crate::state::view::View;
 use crate::state::{Database, TrieDb};
 
-/// Tries before commits that come between are reported.
+/// Attempts before commits that come between are reported.
 const TRIES: u32 = 4;
 
-/// Undoes the newest `back` commits and no others; gives the number of the commit.
+/// Undoes exactly the newest `back` commits; gives the number of the new commit.
 pub(crate) fn rollback(engine: &Engine, back: u64) -> Result<u64> {
     let commits = &engine.db.commits;
     let tip = commits.published();
@@ -40,7 +40,7 @@ pub(crate) fn rollback(engine: &Engine, back: u64) -> Result<u64> {
     try_rollback(engine, wanted, Some(tip))
 }
 
-/// Makes the state of the commit `wanted` the newest one; gives the number of the commit.
+/// Makes the state of commit `wanted` the newest one; gives the number of the new commit.
 pub(crate) fn rollback_to(engine: &Engine, wanted: u64) -> Result<u64> {
     let mut tries = 1;
     loop {
@@ -51,7 +51,7 @@ pub(crate) fn rollback_to(engine: &Engine, wanted: u64) -> Result<u64> {
     }
 }
 
-/// Goes back to the commit `wanted`, from `base` if one is given, else from the newest one.
+/// Goes back to commit `wanted`, from `base` if one is given, else from the newest commit.
 fn try_rollback(engine: &Engine, wanted: u64, base: Option<u64>) -> Result<u64> {
     engine.db.commits.sequencer.lock().check_open()?;
     let tip = engine.db.commits.tip_view();
@@ -70,10 +70,10 @@ fn try_rollback(engine: &Engine, wanted: u64, base: Option<u64>) -> Result<u64> 
 
 /// A rollback that is not committed yet.
 struct PreparedRollback {
-    /// The newest commit, which it was made on.
+    /// The newest commit, which the rollback is based on.
     view: View,
     prev: Tip,
-    /// The commit that it goes back to, pinned.
+    /// The commit to go back to, pinned.
     wanted: View,
     roots: Roots,
     blob: Arc<[u8]>,
@@ -81,7 +81,7 @@ struct PreparedRollback {
     outcomes: Vec<TrieOutcome>,
 }
 
-/// Makes the rollback to the commit `wanted` on a view of the newest one.
+/// Prepares the rollback to commit `wanted` on a view of the newest one.
 fn prepare(engine: &Engine, (view, prev): (View, Tip), wanted: u64) -> Result<PreparedRollback> {
     let db = &engine.db;
     let (then, Tip { roots, blob, .. }) = db.commits.view_at(wanted)?;
@@ -91,7 +91,7 @@ fn prepare(engine: &Engine, (view, prev): (View, Tip), wanted: u64) -> Result<Pr
         };
         roots.all().map(|(namespace, _)| of(namespace)).collect::<Result<Vec<_>>>()
     })?;
-    // Long values are in memory together until the commit has written them.
+    // All long values are in memory together until the commit has written them.
     let long = |prior: &Stored| match prior {
         Stored::Overflow(raw) => overflow_cell(raw).total_len(),
         _ => 0,
@@ -105,7 +105,7 @@ fn prepare(engine: &Engine, (view, prev): (View, Tip), wanted: u64) -> Result<Pr
     for (namespace, undone) in undone {
         accesses.push((namespace, accesses_of(db, wanted, undone)?));
     }
-    // The history keeps what later commits replaced only for as long as it may: all of it was there.
+    // The history may have removed replaced values meanwhile: checks that all of them were there.
     db.commits.undo.check_readable(wanted)?;
     if db.commits.published() != view.base {
         let tip = db.commits.published();
@@ -129,7 +129,7 @@ fn prepare(engine: &Engine, (view, prev): (View, Tip), wanted: u64) -> Result<Pr
                 let found = finished.root;
                 return Err(Contradiction::RollbackRoot { commit: wanted, expected, found }.into());
             }
-            // A digest goes back with its state, and is made of nothing but what led to that.
+            // A digest goes back with its state: it is computed from the changes that led to that state alone.
             if prev.roots.of(namespace).is_some() {
                 entry_kinds.push((namespace, EntryKind::Set));
             }
@@ -140,8 +140,8 @@ fn prepare(engine: &Engine, (view, prev): (View, Tip), wanted: u64) -> Result<Pr
     Ok(PreparedRollback { view, prev, wanted: then, roots, blob, entry_kinds, outcomes })
 }
 
-/// The root of a Merkle namespace that the commit `base` does not have, as its dropped trie has it: that of the commit
-/// before the drop. Others may have restored it since, and dropped it again.
+/// The root of a dropped Merkle namespace that commit `base` does not have: its root before the drop. Other threads may
+/// have restored it since, and dropped it again.
 fn root_when_dropped(db: &Database, namespace: u8, base: u64) -> Result<Option<Node>> {
     let dropped = db.tries.get(namespace).and_then(|trie| trie.dropped);
     let Some(dropped) = dropped.filter(|dropped| *dropped <= base) else {
@@ -173,7 +173,7 @@ impl PreparedRollback {
     }
 }
 
-/// Writes of what keys had in the wanted commit.
+/// Writes of the values that keys had in the wanted commit.
 fn accesses_of(db: &TrieDb, wanted: u64, undone: Vec<(Key, Stored)>) -> Result<Vec<KeyAccess>> {
     let mut accesses = Vec::with_capacity(undone.len());
     for (key, prior) in undone {
@@ -190,7 +190,7 @@ fn accesses_of(db: &TrieDb, wanted: u64, undone: Vec<(Key, Stored)>) -> Result<V
     Ok(accesses)
 }
 
-/// What becomes of the namespaces that only one of two states has.
+/// The entry kinds of namespaces that only one of two states has.
 fn entry_kinds(now: &Roots, then: &Roots) -> Vec<(u8, EntryKind)> {
     let only = |one: &Roots, other: &Roots, entry_kind| -> Vec<(u8, EntryKind)> {
         let namespaces = one.all().map(|(namespace, _)| namespace);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     /// Restores namespace 5 as of commit 2 behind the back of others, who have written to it since: gives the database,
-    /// its engine, and the rollback that was made before.
+    /// its engine, and the rollback that was prepared before.
     fn overtaken(disk: &SimDisk, plain: bool) -> (SimDb, Arc<Engine>, PreparedRollback) {
         let db = open(disk);
         if plain { db.add_plain_namespace(5) } else { db.add_namespace(5) }.expect("added");
@@ -247,9 +247,9 @@ mod tests {
         (db, engine, late)
     }
 
-    /// A rollback that restores a namespace is made; then others restore it, write to it and go back, so that the roots
-    /// are the same and the dropped trie has other values. It was committed, with the roots of commit 2 and the values
-    /// of 5: a Merkle namespace did not open again, a plain one had wrong values.
+    /// A rollback that restores a namespace is prepared; then others restore it, write to it and go back, so that the
+    /// roots are equal and the dropped trie has other values. It was committed, with the roots of commit 2 and the
+    /// values of commit 5: a Merkle namespace did not open again, a plain one had wrong values.
     #[test]
     fn a_rollback_over_a_dropped_namespace_has_a_stale_parent() {
         for plain in [false, true] {
@@ -263,7 +263,7 @@ mod tests {
             assert_eq!(value(&open(&disk)), Some(1));
         }
     }
-    /// The checker finds past states whose pairs are not those of their roots, or of their digests.
+    /// The checker finds past states whose pairs do not have their roots or digests.
     #[test]
     fn check_finds_a_past_with_other_pairs() {
         for plain in [false, true] {

@@ -1,4 +1,4 @@
-//! The roots of the namespaces of one state, and a commit, which has them.
+//! The roots of the namespaces of one state, and a commit with its roots.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use pleach_journal::format::trie_kind::TrieKind;
 use crate::error::Hex;
 
 /// The roots of all namespaces of one state, in the order of their numbers. A namespace that exists and is empty has
-/// [`TERMINATOR`] for its root; one that does not exist has none. Namespace 0 always exists. A plain namespace
-/// ([`Db::add_plain_namespace`](crate::Db::add_plain_namespace)) has no root: a *digest* stands in its place, which
-/// depends on how the state came about, and which no proof leads to.
+/// the root [`TERMINATOR`]; one that does not exist has none. Namespace 0 always exists. A plain namespace
+/// ([`Db::add_plain_namespace`](crate::Db::add_plain_namespace)) has a *digest* in place of a root, which depends on
+/// how the state came about, and which no proof leads to.
 ///
-/// Of two states with the same roots, digests and blob, one can take the other's place. They say nothing of namespaces that
-/// were dropped and can still be restored ([`Db::rollback`](crate::Db::rollback)).
+/// Two states with the same roots, digests and blob are interchangeable. Roots do not cover namespaces that were
+/// dropped and can still be restored ([`Db::rollback`](crate::Db::rollback)).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Roots(Arc<[(u8, TrieRoot)]>);
 
@@ -23,37 +23,37 @@ pub struct Roots(Arc<[(u8, TrieRoot)]>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Commit {
-    /// Its number.
+    /// The commit's number.
     pub number: u64,
-    /// The root of namespace 0 in its state.
+    /// The root of namespace 0.
     pub root: Node,
     /// The roots of all namespaces.
     pub roots: Roots,
-    /// The application's blob.
+    /// The application's blob of the commit.
     pub blob: Vec<u8>,
 }
 
-/// What a namespace's state is known by.
+/// The root or digest of one namespace's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrieRoot {
-    /// Has it nodes?
+    /// The kind of the trie: Merkle, or plain and without nodes.
     pub kind: TrieKind,
     /// The root, or the digest of a plain trie.
     pub node: Node,
 }
 
 impl TrieRoot {
-    /// Of an empty trie that was just added.
+    /// The root or digest of an empty trie that was just added.
     pub(crate) fn empty(kind: TrieKind) -> Self {
         Self { kind, node: TERMINATOR }
     }
 
-    /// The root, unless the trie is plain.
+    /// The root; `None` of a plain trie.
     pub fn merkle(self) -> Option<Node> {
         (self.kind == TrieKind::Merkle).then_some(self.node)
     }
 
-    /// The digest of a plain trie.
+    /// The digest; `None` of a Merkle trie.
     pub fn digest(self) -> Option<[u8; 32]> {
         (self.kind == TrieKind::Plain).then(|| self.node.to_bytes())
     }
@@ -69,8 +69,8 @@ impl Roots {
         Self(roots)
     }
 
-    /// These roots with some others in their places: those of namespaces that are there, or that are added by
-    /// a root and dropped by none.
+    /// These roots with some entries replaced, for namespaces that exist; `others` may add a namespace with a root, and
+    /// drop one with `None`.
     #[doc(hidden)]
     #[must_use]
     pub fn with(&self, others: impl IntoIterator<Item = (u8, Option<TrieRoot>)>) -> Self {
@@ -86,7 +86,7 @@ impl Roots {
         Self::new(roots)
     }
 
-    /// Bytes on the heap.
+    /// Bytes of heap memory.
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&*self.0)
     }
@@ -101,7 +101,8 @@ impl Roots {
         self.of(namespace)?.merkle()
     }
 
-    /// The digest of a plain namespace; none when there is no such one. That of one which was just added is zero.
+    /// The digest of a plain namespace; none when there is no such one. A namespace that was just added has a digest of
+    /// zeros.
     pub fn digest(&self, namespace: u8) -> Option<[u8; 32]> {
         self.of(namespace)?.digest()
     }
@@ -118,9 +119,8 @@ impl Roots {
         Some((at, self.0[at].1))
     }
 
-    /// The one root over all namespaces: that of the trie of roots ([`pleach_core::proof::roots`]), of which
-    /// [`Session::prove_namespace`](crate::Session::prove_namespace) gives the proofs. Plain namespaces have no
-    /// place in it.
+    /// The one root over all namespaces: the root of the trie of roots ([`pleach_core::proof::roots`]), in which
+    /// [`Session::prove_namespace`](crate::Session::prove_namespace) proves. Plain namespaces have no place in it.
     pub fn over_all(&self, hasher: Hasher) -> Node {
         let merkle = self.0.iter().filter(|(_, root)| root.kind == TrieKind::Merkle);
         trie_of_roots::over_all(hasher, merkle.map(|(namespace, root)| (*namespace, &root.node)))
@@ -149,7 +149,7 @@ impl Roots {
     }
 }
 
-/// Without the plain namespaces: what a light client keeps.
+/// The Merkle namespaces alone: what a light client keeps.
 impl From<&Roots> for NamespaceRoots {
     fn from(roots: &Roots) -> Self {
         roots.iter().collect()

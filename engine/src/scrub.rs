@@ -1,8 +1,8 @@
-//! Scrub: everything that a session's state has on the device is read and checked, beside commits (`docs/repair.md`).
+//! Scrub: reads and checks everything that a session's state has on the device, while commits go on (`docs/repair.md`).
 //!
-//! Leaf pages come through a scan that leaves the cache alone, so that a good copy in memory does not hide a bad page;
-//! long values come past the values in memory. A scan gives one commit's pairs whatever is flushed meanwhile, and page
-//! numbers that it looks up stay where they are: what cannot be used then is bad, and is listed.
+//! Leaf pages come through a scan past the cache, so that a good copy in memory does not hide a bad page; long values
+//! come past the values in memory. A scan gives one commit's pairs whatever is flushed meanwhile, and the pages that it
+//! looks up stay where they are: a page that cannot be used is bad, and is listed.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -33,9 +33,9 @@ use crate::session::Session;
 use crate::state::TrieDb;
 use crate::state::pages::overflow::read_from;
 
-/// The longest sleep after which the stop flag is looked at.
+/// The longest sleep between two checks of the stop flag.
 const NAP: Duration = Duration::from_millis(100);
-/// Records that are read between two looks at the stop flag.
+/// Records that are read between two checks of the stop flag.
 const RECORDS: u64 = 16;
 
 /// Options of [`scrub`].
@@ -55,27 +55,27 @@ impl fmt::Debug for ScrubOptions {
 }
 
 impl ScrubOptions {
-    /// As fast as the device goes, to the end, without progress told.
+    /// Options for full speed, to the end, without a progress function.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Bytes that are read in a second; 0 for no limit. Some hundred pages may be read ahead of that.
+    /// Limits the bytes that are read in a second; 0 for no limit. Some hundred pages may be read ahead of the limit.
     #[must_use]
     pub fn bytes_per_second(mut self, bytes: u64) -> Self {
         self.bytes_per_second = bytes;
         self
     }
 
-    /// A flag that ends the scrub within a tenth of a second when it is set. The report has what was found by then.
+    /// A flag that ends the scrub within a tenth of a second when it is set. The report has all findings until then.
     #[must_use]
     pub fn stop(mut self, stop: Option<Arc<AtomicBool>>) -> Self {
         self.stop = stop;
         self
     }
 
-    /// A function that is told how many of about how many bytes were read, once for each page, long value and record. Commits that
-    /// go on meanwhile change the second number.
+    /// A function that gets the bytes read and about how many bytes there are, after each page, long value and record.
+    /// Commits that go on meanwhile change the second number.
     #[must_use]
     pub fn progress(mut self, progress: Option<Progress>) -> Self {
         self.progress = progress;
@@ -89,7 +89,7 @@ impl ScrubOptions {
 pub struct ScrubbedRoot {
     /// The namespace.
     pub namespace: u8,
-    /// The root of the state.
+    /// The root in the session's state.
     pub expected: Node,
     /// The root of the pairs that were read; `None` where a page is bad, or the scrub was stopped.
     pub found: Option<Node>,
@@ -103,40 +103,41 @@ pub struct ScrubReport {
     pub commit: u64,
     /// Leaf pages read.
     pub pages: u64,
-    /// Pairs in those that are good, with what pends on them.
+    /// Pairs in the good pages, with the changes that are buffered for them.
     pub pairs: u64,
     /// Long values read.
     pub long_values: u64,
     /// Records of the log read.
     pub records: u64,
-    /// Bytes of all of them.
+    /// Bytes read.
     pub bytes: u64,
     /// All pages that cannot be used.
     pub bad: Vec<BadPage>,
-    /// The Merkle namespaces, in order.
+    /// The roots of the Merkle namespaces, in order.
     pub roots: Vec<ScrubbedRoot>,
-    /// Did the stop flag end it?
+    /// True when the stop flag ended the scrub.
     pub stopped: bool,
-    /// How long it took.
+    /// How long the scrub took.
     pub time: Duration,
 }
 
 impl ScrubReport {
-    /// Was everything read, and all of it good?
+    /// True when everything was read, and all of it was good.
     pub fn is_clean(&self) -> bool {
         let wrong = |root: &ScrubbedRoot| root.found != Some(root.expected);
         !self.stopped && self.bad.is_empty() && !self.roots.iter().any(wrong)
     }
 }
 
-/// Reads every leaf page and every long value of a session's state, of all namespaces, from the device, the records of the log
-/// that the next open needs and that are kept, and the runs of the history; checks all of them, and computes the root of each Merkle namespace from its
-/// pairs. Bad pages are listed, and gone over. Sessions and commits go on; the cache stays as it is.
+/// Reads every leaf page and every long value of a session's state, of all namespaces, from the device, the records of
+/// the log that the next open needs and that are kept, and the runs of the history; checks all of them, and computes
+/// the root of each Merkle namespace from its pairs. Bad pages are listed and skipped. Sessions and commits go on; the
+/// cache stays as it is.
 ///
-/// A page that is good again, and one that the background had set aside because it could not be read, is back for everybody.
+/// A page that is good again, also a quarantined one, can be used again by everybody.
 ///
-/// # Errors
-/// [`Error::SnapshotTooOld`] when the state cannot be read any more; errors of the ring. Bad pages are no error.
+/// # Errors [`Error::SnapshotTooOld`] when the state cannot be read any more; errors of the ring. Bad pages are no
+/// error.
 pub fn scrub(session: &Session, options: &ScrubOptions) -> Result<ScrubReport> {
     let engine = session.engine();
     let db: &TrieDb = &engine.db;
@@ -164,19 +165,19 @@ pub fn scrub(session: &Session, options: &ScrubOptions) -> Result<ScrubReport> {
     Ok(report)
 }
 
-/// What the process that writes has said last, where that is another one.
+/// The newest superblock of the process that writes, where that is another one.
 fn writer_superblock(db: &TrieDb) -> Option<Superblock> {
     db.replica.as_ref()?;
     Some(*SuperblockStore::open(db.store.device.clone(), OpenMode::Read).ok()?.newest())
 }
 
-/// The log is durable through here.
+/// The end of the durable log.
 fn log_end(db: &TrieDb) -> LogPos {
     let durable = db.commits.sequencer.durable();
     writer_superblock(db).map_or(durable, |newest| newest.durable_through.max(durable))
 }
 
-/// Where the log begins that is kept: at a record before the replay start, or there.
+/// The begin of the log that is kept: a record before the replay start, or the replay start itself.
 fn log_start(db: &TrieDb) -> LogPoint {
     let newest = writer_superblock(db).unwrap_or_else(|| db.images.newest());
     let from = newest.log_from();
@@ -187,7 +188,7 @@ struct Scrub<'a> {
     engine: &'a Engine,
     options: &'a ScrubOptions,
     since: Duration,
-    /// Bytes to be read, about.
+    /// Bytes to be read, an estimate.
     all: u64,
     report: ScrubReport,
 }
@@ -199,7 +200,7 @@ impl Scrub<'_> {
         let mut folder = is_merkle.then(|| RootFolder::new(self.engine.db.hasher));
         let mut scan = Scan::new(&self.engine.scanners, &..);
         scan.read_from_device();
-        // Each turn comes to a later key.
+        // Each turn goes on behind the last key.
         while !self.wait_or_stop() {
             let Some(step) = scan.next_page(reading.db(), reading.view()) else {
                 return Ok(folder.map(RootFolder::root));
@@ -240,7 +241,7 @@ impl Scrub<'_> {
             |raw: &[u8]| read_from(db.hasher, device, file, db.store.database, raw).map(drop);
         let mut done = read(raw);
         if done.is_err() && db.replica.is_some() {
-            // The process that writes may have moved it.
+            // The process that writes may have moved the value.
             done = db.run_read(reading.view().base, || {
                 match point::stored(db, reading.view(), key)? {
                     Stored::Overflow(raw) => read(&raw),
@@ -249,7 +250,7 @@ impl Scrub<'_> {
             });
         }
         if let Err(error) = done {
-            // Of a state that can be read no longer the runs may be another value's.
+            // In a state that cannot be read any more, the runs may be another value's.
             db.run_read(reading.view().base, || reading.view().check_readable())?;
             let page = page_of_value(device, Some(file), raw, &error);
             self.report_bad(
@@ -263,13 +264,14 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// Reads the log. Segments that nobody needs any more go meanwhile, and then their records may be another segment's.
+    /// Reads the log. Segments that nobody needs any more are reused meanwhile; their records may then be another
+    /// segment's.
     fn scrub_log(&mut self) {
         let db = &self.engine.db;
         let (device, database) = (&db.store.device, db.store.database);
         let (size, end) = (db.images.newest().geometry.log_segment, log_end(db));
         let mut from = log_start(db);
-        // Each turn begins behind where the one before has ended.
+        // Each turn begins behind the end of the one before.
         while from.position < end && !self.wait_or_stop() {
             let mut records = 0;
             let walked = walk_records(device, database, size, from, end, |record| {
@@ -298,7 +300,7 @@ impl Scrub<'_> {
         }
     }
 
-    /// Reads the runs of the history; what another process writes may be another run's by now.
+    /// Reads the runs of the history; the process that writes may have reused their pages meanwhile.
     fn scrub_runs(&mut self) {
         let db = &self.engine.db;
         let runs = db.commits.undo.image_history(LogPos::MAX).runs;
@@ -319,7 +321,7 @@ impl Scrub<'_> {
         self.report.bad.push(BadPage::new(file, page, keys, error));
     }
 
-    /// So many bytes were read.
+    /// Counts bytes that were read.
     fn count_read(&mut self, bytes: u64) {
         self.report.bytes += bytes;
         if let Some(progress) = &self.options.progress {
@@ -327,7 +329,7 @@ impl Scrub<'_> {
         }
     }
 
-    /// Waits until more may be read; is it stopped?
+    /// Waits until more may be read; true when the scrub is stopped.
     fn wait_or_stop(&mut self) -> bool {
         let stop = || self.options.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed));
         if let Some(nanos) = (u128::from(self.report.bytes) * 1_000_000_000)

@@ -1,5 +1,5 @@
-//! Sessions: reading a state, prefetching it, and finishing a batch over it. What is read of each namespace
-//! is in [`crate::namespace`].
+//! Sessions: reading a state, prefetching, and finishing a batch over it. [`crate::namespace`] has the reads of each
+//! namespace.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -42,12 +42,12 @@ impl Default for SessionOptions {
 }
 
 impl SessionOptions {
-    /// A session on the newest commit, with a witness.
+    /// Options of a session on the newest commit, with a witness.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Does the finish build a witness?
+    /// Whether the finish builds a witness.
     #[must_use]
     pub fn witness(mut self, witness: bool) -> Self {
         self.witness = witness;
@@ -61,7 +61,7 @@ impl SessionOptions {
         self
     }
 
-    /// A name for the session, and for the blocks and overlays that come of it, in [`crate::Db::pins`].
+    /// A name for the session, and for the blocks and overlays that are made from it, in [`crate::Db::pins`].
     #[must_use]
     pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
         self.label = Some(label.into());
@@ -69,28 +69,28 @@ impl SessionOptions {
     }
 }
 
-/// A namespace that may be asked for.
+/// A namespace that is made when it is first asked for.
 type LazyNamespace = OnceLock<Namespace>;
 
 /// A session on one fixed state. Reads take `&self` and may come from any number of threads.
 ///
-/// It reads namespace 0 by itself, as a [`Namespace`], to which it dereferences; [`Session::namespace`] gives any of
-/// the state's. A session sees the namespaces of its state for as long as it lives: none that was added after it began,
-/// and those that were dropped since.
+/// A session dereferences to namespace 0, as a [`Namespace`]; [`Session::namespace`] gives any namespace of its state.
+/// As long as it lives it has exactly the namespaces of its state: none that was added later, and those that were
+/// dropped since.
 ///
-/// A session that outlives the close of its database goes on reading, and keeps the folder locked for
-/// that; what it finishes cannot be committed ([`Error::Closed`](crate::Error::Closed)).
+/// A session that outlives the close of its database goes on reading, and keeps the folder locked for that; what it
+/// finishes cannot be committed ([`Error::Closed`](crate::Error::Closed)).
 pub struct Session {
     engine: Arc<Engine>,
-    /// The state that it reads; the number is that of the commit below overlays.
+    /// The state that the session reads; under overlays the number is that of the commit below them.
     tip: Tip,
-    /// Namespace 0, whose view has the pin of all.
+    /// Namespace 0, whose view pins the state for all namespaces.
     first: Namespace,
-    /// Those after it, in the order of the roots, each from when it is first asked for.
+    /// The other namespaces, in the order of the roots, each made when it is first asked for.
     others: Box<[LazyNamespace]>,
     parent: Option<Overlay>,
     witness: bool,
-    /// The last field, so that it goes last.
+    /// The last field, so that it is dropped last.
     counted: CountedHandle,
 }
 
@@ -159,12 +159,12 @@ impl Session {
         self.engine.db.hasher
     }
 
-    /// Number of the commit that this session reads, under overlays where it reads one.
+    /// Number of the commit that this session reads; under overlays, of the commit below them.
     pub fn commit_number(&self) -> u64 {
         self.first.view().base
     }
 
-    /// A namespace of the state that this session reads. It is cheap to ask for, and can be asked for again.
+    /// A namespace of the state that this session reads. The call is cheap and can be repeated.
     ///
     /// # Errors
     /// [`Namespace`](crate::Error::Namespace): the state has none of this number.
@@ -180,7 +180,7 @@ impl Session {
             return Ok(reading);
         }
         let state = self.engine.trie(namespace);
-        // Its trie is there as long as the state can be read. Then another one may have the number.
+        // The trie exists as long as the state can be read. Later another one may have the number.
         self.first.with_view(View::check_readable)?;
         let state = state?;
         let reading = || {
@@ -191,8 +191,7 @@ impl Session {
 
     /// A second session on the same state, whatever has been committed since.
     ///
-    /// # Errors
-    /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld): this one cannot read any more, either.
+    /// # Errors [`SnapshotTooOld`](crate::Error::SnapshotTooOld): this session cannot read any more, either.
     pub fn fork(&self) -> Result<Self> {
         self.engine.db.home.check_current()?;
         let view = self.engine.db.commits.clone_view(self.first.view());
@@ -208,24 +207,22 @@ impl Session {
         self.engine.db.store.database
     }
 
-    /// Proves which root a namespace has in this state, or that there is none (a plain one has none), in the one root over all
-    /// ([`Roots::over_all`]): a path proof of [`proof::roots::key`](pleach_core::proof::roots::key), at most 354
-    /// bytes. Put together with a proof in the namespace
-    /// ([`proof::through`](pleach_core::proof::through)) it proves what that says, to whoever keeps the root
-    /// over all alone.
+    /// Proves which root a namespace has in this state, or that there is none (a plain one has none), in the one root
+    /// over all ([`Roots::over_all`]): a path proof of [`proof::roots::key`](pleach_core::proof::roots::key), at most
+    /// 354 bytes. Together with a proof in the namespace ([`proof::namespace`](pleach_core::proof::namespace)) it is a
+    /// proof against the root over all.
     pub fn prove_namespace(&self, namespace: u8) -> KeyProof {
         self.tip.roots.prove(self.hasher(), namespace)
     }
 
-    /// Finishes a batch: its accesses in any order and of any namespaces of the state, each key of a namespace
-    /// once. The engine itself finds out which values the accesses saw. Nothing is written.
+    /// Finishes a batch: its accesses in any order and of any namespaces of the state, each key of a namespace once.
+    /// The engine itself looks up the values before. Nothing is written.
     ///
     /// Blocks while it reads the pages that are not in memory, and hashes: all workers take part.
     ///
-    /// # Errors
-    /// [`RepeatedKey`](crate::Error::RepeatedKey), [`ValueTooLarge`](crate::Error::ValueTooLarge),
-    /// [`Namespace`](crate::Error::Namespace) for an access in a namespace that the state does not have, and
-    /// those of reading. The session and the accesses come back with the error.
+    /// # Errors [`RepeatedKey`](crate::Error::RepeatedKey), [`ValueTooLarge`](crate::Error::ValueTooLarge),
+    /// [`Namespace`](crate::Error::Namespace) for an access in a namespace that the state does not have, and errors of
+    /// reading. The session and the accesses come back with the error.
     pub fn finish(self, accesses: impl IntoIterator<Item = Access>) -> Result<Block, FinishError> {
         self.finish_list(accesses.into_iter().collect())
     }
@@ -257,7 +254,7 @@ impl Session {
         ))
     }
 
-    /// The accesses with deletes in the place of those of prefixes; `None` where there are none.
+    /// The accesses with each delete of a prefix expanded to deletes of keys; `None` where there is none.
     fn expand(&self, accesses: &[Access]) -> Result<Option<Vec<Access>>> {
         let is_prefix = |access: &Access| matches!(access.kind, AccessKind::DeletePrefix(_));
         if !accesses.iter().any(is_prefix) {
@@ -276,7 +273,7 @@ impl Session {
                 match all.get_mut(at).map(|access| &mut access.kind) {
                     None => all.push(Access::write(key, None).in_namespace(namespace)),
                     Some(kind @ AccessKind::Read) => *kind = AccessKind::ReadWrite(None),
-                    // What the batch writes comes after the delete.
+                    // The batch writes the key, after the delete.
                     Some(_) => {}
                 }
             }
@@ -284,15 +281,15 @@ impl Session {
         Ok(Some(all))
     }
 
-    /// One finish for each namespace, on the same workers.
+    /// Finishes each namespace, on the same workers.
     fn finish_sorted(&self, sorted: &SortedAccesses<'_>) -> Result<FinishedBatch> {
-        // All of them exist, before the first is folded.
+        // Checked for all of them before the first is folded.
         for (namespace, _) in sorted.namespaces() {
             self.namespace(namespace)?;
         }
         let _observed = self.engine.db.timings.begin_operation(FINISH);
         let finisher = &self.engine.finisher;
-        // Before anything is gathered: what changes from here on is seen by the commit.
+        // Read before anything is gathered: the commit notices any later change.
         let layouts = self.engine.db.commits.sequencer.lock().layouts;
         let accesses = sorted.namespaces().map(|(_, accesses)| accesses.len()).sum();
         let _span =
@@ -325,10 +322,10 @@ impl Session {
     }
 }
 
-/// A finish that gave no block: why, the session as it was before, and the accesses.
+/// A finish that gave no block: the reason, the session as it was before, and the accesses.
 ///
-/// The session reads the state that it read before, with what it has prefetched, and can read, prefetch
-/// and finish again. As long as this lives, so does the session, which keeps its state's undo in memory.
+/// The session reads the same state as before, with its prefetched values, and can read, prefetch and finish again. As
+/// long as the error lives, so does the session, which keeps its state's undo in memory.
 pub struct FinishError(Box<FailedFinish>);
 
 /// Boxed, so that a result is as small as its good case.
@@ -343,7 +340,7 @@ impl FinishError {
         Self(Box::new(FailedFinish { session, accesses, error }))
     }
 
-    /// Why there is no block.
+    /// The reason why there is no block.
     pub fn error(&self) -> &Error {
         &self.0.error
     }

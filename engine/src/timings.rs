@@ -1,8 +1,8 @@
-//! Where the time of a batch goes: a clock for each phase of a finish and a commit.
+//! The time of a batch by phases: a clock for each phase of a finish and a commit.
 //!
-//! The sum of each phase is among the [`Metrics`](crate::Metrics): two looks at a clock a phase.
+//! The sum of each phase is among the [`Metrics`](crate::Metrics): a phase reads the clock twice.
 //!
-//! Invariants: what is measured decides nothing; no phase contains another one.
+//! Invariants: measured times decide nothing; no phase contains another one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,34 +11,34 @@ use std::time::Duration;
 use crate::metrics::Counters;
 use crate::observe;
 
-/// A phase of a finish or a commit. What a caller waits for besides is between them.
+/// A phase of a finish or a commit. A caller's other waits are between phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Phase {
-    /// Of a finish: accesses in the order of their keys.
+    /// Of a finish: the accesses are sorted by key.
     Sort,
-    /// Chunks of the trie are gathered, read and folded; of a plain namespace the values before are read.
+    /// Chunks of the trie are gathered, read and folded; for a plain namespace the values before are read.
     Fold,
-    /// The regions' nodes are folded into the root, and what of it the witness needs is emitted.
+    /// The regions' nodes are folded into the root, and the witness's part of them is emitted.
     Root,
-    /// The witness is put together.
+    /// The witness is assembled.
     Witness,
-    /// Of a commit, all before its record: checks, long values, nodes that must be in memory.
+    /// Of a commit, all steps before its record: checks, long values, nodes that must be in memory.
     Prepare,
-    /// The record is encoded, with what it replaces where there is a history.
+    /// The record is encoded, with the replaced items where there is a history.
     Record,
-    /// It is written and synced, as the durability says.
+    /// The record is written and synced, as the durability says.
     Log,
-    /// Undo is there, then changes and nodes go to the index.
+    /// Undo is added, then changes and nodes go to the index.
     Apply,
     /// The commit becomes the newest one.
     Publish,
-    /// Undo that is not needed any more goes, and that of a history is put in order.
+    /// Undo that is not needed any more is discarded, and undo of a history is sorted.
     Settle,
 }
 
 impl Phase {
-    /// All of them, in their order.
+    /// All phases, in their order.
     pub const ALL: [Self; 10] = [
         Self::Sort,
         Self::Fold,
@@ -52,7 +52,7 @@ impl Phase {
         Self::Settle,
     ];
 
-    /// Its name, in lower case.
+    /// The phase's name, in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sort => "sort",
@@ -84,10 +84,10 @@ impl Phase {
     }
 }
 
-/// Tells the time.
+/// Gives the time.
 type Clock = Box<dyn Fn() -> Duration + Send + Sync>;
 
-/// The phases of an open database.
+/// The timers of an open database's phases.
 pub(crate) struct Timings {
     clock: Clock,
     counters: Arc<Counters>,
@@ -98,7 +98,7 @@ impl Timings {
         Self { clock, counters }
     }
 
-    /// Measures an operation for the histogram of this name, from here until what this gives is dropped.
+    /// Measures an operation for the histogram of this name until the result is dropped.
     pub(crate) fn begin_operation(&self, name: &'static str) -> OperationTimer<'_> {
         OperationTimer {
             timings: self,
@@ -107,12 +107,12 @@ impl Timings {
         }
     }
 
-    /// Begins a phase that the caller does alone. It ends when this is dropped.
+    /// Begins a phase of the calling thread alone. It ends when the result is dropped.
     pub(crate) fn begin_phase(&self, phase: Phase) -> PhaseTimer<'_> {
         self.begin_tasks(Some(phase), 0)
     }
 
-    /// Begins a phase of so many tasks, which are claimed one by one; without a phase, nothing is measured.
+    /// Begins a phase of `count` tasks, which are claimed one by one; without a phase, nothing is measured.
     pub(crate) fn begin_tasks(&self, phase: Option<Phase>, count: usize) -> PhaseTimer<'_> {
         let since = phase.map_or(Duration::ZERO, |_| (self.clock)());
         PhaseTimer { timings: self, phase, since, count, next: AtomicUsize::new(0) }
@@ -144,7 +144,7 @@ pub(crate) struct PhaseTimer<'a> {
 }
 
 impl PhaseTimer<'_> {
-    /// The next task that nobody has claimed.
+    /// Claims the next task.
     pub(crate) fn claim(&self) -> Option<usize> {
         let at = self.next.fetch_add(1, Ordering::Relaxed);
         (at < self.count).then_some(at)
@@ -172,7 +172,7 @@ impl Drop for PhaseTimer<'_> {
 mod tests {
     use super::*;
 
-    /// A clock that goes on by a microsecond with each look.
+    /// A clock that advances by a microsecond with each read.
     fn timings() -> (Timings, Arc<Counters>) {
         let (looks, counters) = (AtomicU64::new(0), Arc::<Counters>::default());
         let clock = move || Duration::from_micros(looks.fetch_add(1, Ordering::Relaxed));

@@ -9,7 +9,7 @@ use pleach_core::fold::{
 };
 use pleach_core::naive::NaiveTrie;
 use pleach_core::node::{NodeKind, kind, value_hash};
-use pleach_core::proof::encoding::terminal_encode;
+use pleach_core::proof::wire::terminal_encode;
 use pleach_core::{Hasher, Key, Node, Prefix, TERMINATOR, ValueHash};
 use std::collections::BTreeMap;
 

@@ -69,7 +69,8 @@ mod span;
 pub(crate) mod terminal;
 mod unverified;
 mod walk;
-mod wire;
+#[doc(hidden)]
+pub mod wire;
 pub mod witness;
 
 pub use bytes::{ChangeProof, KeyProof, KeysProof, RangeProof};
@@ -85,11 +86,3 @@ pub use terminal::Terminal;
 pub use unverified::Unverified;
 pub use wire::ProofKind;
 pub use witness::Witness;
-
-/// How the engine encodes a proof whose parts it has made apart.
-#[doc(hidden)]
-pub mod encoding {
-    pub use super::op::{op_encode, op_encode_placed, op_not_first};
-    pub use super::terminal::{terminal_encode, terminals};
-    pub use super::wire::{HEADER_LEN, SectionSizes, Sections, header};
-}

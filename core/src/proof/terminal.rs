@@ -13,7 +13,7 @@
 //! ```
 //! use pleach_core::Prefix;
 //! use pleach_core::proof::Terminal;
-//! use pleach_core::proof::encoding::terminal_encode;
+//! use pleach_core::proof::wire::terminal_encode;
 //!
 //! let terminal = Terminal::Terminator { prefix: Prefix::new(&[0xab; 32], 12) };
 //! let mut bytes = Vec::new();

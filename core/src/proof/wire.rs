@@ -19,6 +19,8 @@
 //!
 //! Integers are little-endian. `ParsedProof::parse` checks everything that needs no hashing; what it
 //! returns borrows the input and allocates only an index of four bytes a terminal.
+//!
+//! Public for the engine, which makes the parts of a proof apart, and for tests.
 
 use alloc::vec::Vec;
 
@@ -33,6 +35,9 @@ use crate::{
     hasher::Hasher,
     node::{Key, Node},
 };
+
+pub use super::op::{op_encode, op_encode_placed, op_not_first};
+pub use super::terminal::{terminal_encode, terminals};
 
 const MAGIC: [u8; 4] = *b"PLPF";
 const VERSION: u8 = 1;

@@ -6,7 +6,7 @@ use pleach_core::{
     naive::NaiveTrie,
     node::{self, Combination},
     prefix::common_len,
-    proof::{Access, MultiProof, Op, Terminal, Witness, encoding::terminal_encode},
+    proof::{Access, MultiProof, Op, Terminal, Witness, wire::terminal_encode},
 };
 
 fn take<'a>(bytes: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {

@@ -1,4 +1,4 @@
-//! Options as text: what a configuration file, a command line or a binding to another language gives.
+//! Options as text, for a configuration file, a command line or a binding to another language.
 
 use std::fmt;
 use std::str::FromStr;
@@ -27,7 +27,7 @@ impl Options {
         Ok(self)
     }
 
-    /// Sets one option; else says what was wanted.
+    /// Sets one option; the error is the text that would be understood.
     fn set_one(&mut self, key: &str, value: &str) -> Result<(), &'static str> {
         match key {
             "create" => self.create = parsed(value, SWITCH)?,
@@ -154,7 +154,7 @@ mod tests {
         }
     }
 
-    /// The list in the text is that of the names: each is known, and each that is printed is listed.
+    /// The text of the error lists the names: each is known, and each printed option is listed.
     #[test]
     fn an_unknown_option_is_told_the_names() {
         let error = Options::new("a").set("cash_mib=1").expect_err("unknown").to_string();
@@ -175,7 +175,7 @@ mod tests {
     fn what_is_not_understood_is_named() {
         for (text, wanted) in [
             ("cache_mib=64 cash_mib=1", "`cash_mib=1` is not understood: one of `create`,"),
-            // More than 64 bits of bytes became another number.
+            // Values of more than 64 bits of bytes became other numbers.
             ("cache_mib=18446744073709551615", "a smaller number"),
             ("log_limit_mib=17592186044416", "a smaller number"),
             ("cache_mib", "`key=value`"),
