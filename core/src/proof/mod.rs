@@ -6,7 +6,7 @@
 //!
 //! * [`path`], [`multi`], [`witness`]: one key, many keys, a batch with its new root;
 //! * [`mod@range`], [`change`]: all keys of a range, and what changed in one between two roots;
-//! * [`roots`]: the one root over all namespaces of a database; [`through`]: proofs in a namespace
+//! * [`roots`]: the one root over all namespaces of a database; [`namespace`]: proofs in a namespace
 //!   for whoever knows it; [`block`]: a block's batches in several namespaces, with the root after;
 //! * `terminal`, `op`: the two kinds of records, and their bytes;
 //! * `wire`: the header, the three sections and what makes an encoding canonical;

@@ -5,7 +5,7 @@
 //! 0       4      magic "PLPF"
 //! 4       1      version, 1
 //! 5       1      kind: 1 path, 2 multiproof, 3 witness, 4 range, 5 change;
-//!                6 through, 7 through change, 8 block: these hold proofs (`frame`)
+//!                6 namespace, 7 namespace change, 8 block: these hold proofs (`frame`)
 //! 6       1      hasher id
 //! 7       1      zero
 //! 8       4      number of terminals

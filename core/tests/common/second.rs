@@ -62,7 +62,7 @@ fn op(bytes: &mut &[u8], terminals: &[Terminal], used: &mut usize) -> Option<Op>
     Some(Op { key, access })
 }
 
-/// What the bytes say, before anything is hashed.
+/// The decoded records, before anything is hashed.
 pub(crate) fn decode(hasher: Hasher, bytes: &[u8], witness: bool) -> Option<Witness> {
     let (terminal_count, op_count) = (u32_at(bytes, 8)?, u32_at(bytes, 12)?);
     let (terminal_len, op_len) = (u32_at(bytes, 20)?, u32_at(bytes, 24)?);
@@ -232,7 +232,7 @@ impl Apart<'_> {
         }
         for (child, lists) in children {
             if !lists.iter().all(Vec::is_empty) {
-                // What one side opens here the other one opens, too, if it gets here at all.
+                // The other side opens every part that one side opens here.
                 if lists.iter().zip(live).any(|(list, live)| live && list.is_empty()) {
                     return None;
                 }
@@ -312,7 +312,7 @@ fn changed(hasher: Hasher, bytes: &[u8], roots: [&Node; 2], range: (&Key, &Key))
         })
         .collect();
     sides.iter().zip(roots).all(|(side, root)| leads(hasher, side, root)).then_some(())?;
-    // All that is not opened is the same on the other side.
+    // All unopened parts are the same on the other side.
     for side in 0..2 {
         let (own, other) = (&apart.siblings[side], &apart.siblings[1 - side]);
         for (place, node) in own.iter().filter(|(place, _)| apart.inside(place)) {
@@ -329,7 +329,7 @@ fn changed(hasher: Hasher, bytes: &[u8], roots: [&Node; 2], range: (&Key, &Key))
             there.then_some(())?;
         }
     }
-    // All that is opened is at an end of the range, or changed.
+    // All opened parts are at an end of the range, or changed.
     let value = |side: usize, key: &Key| {
         let terminal = lists[side].iter().find(|terminal| terminal.covers(key));
         terminal.map(|terminal| terminal.value_of(key))
